@@ -8,7 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_provider_opal.assets import consumer_schedule, lakechime_asset, opal_asset, redelivery_asset
+    from airflow_provider_opal.assets import (
+        consumer_schedule,
+        lakechime_asset,
+        opal_asset,
+        redelivery_asset,
+    )
     from airflow_provider_opal.events.macros import decode_events, encode_events
     from airflow_provider_opal.hooks.lakechime import LakeChimeHook
     from airflow_provider_opal.hooks.opal import OpalHook
@@ -32,7 +37,12 @@ if TYPE_CHECKING:
     from airflow_provider_opal.sensors.snapshot import SnapshotTriggerSensor
     from airflow_provider_opal.streaming.source import Kafka
     from airflow_provider_opal.templates.maintenance import Maintenance, maintenance_dag
-    from airflow_provider_opal.templates.pipeline import Consumer, OpalTaskGroup, opal_dag, reconcile_dag
+    from airflow_provider_opal.templates.pipeline import (
+        Consumer,
+        OpalTaskGroup,
+        opal_dag,
+        reconcile_dag,
+    )
     from airflow_provider_opal.templates.relay import relay_dag
     from airflow_provider_opal.templates.schedule import keyed_schedule
     from airflow_provider_opal.templates.wait_for import WaitFor

@@ -19,12 +19,18 @@ class AssetEvents:
     @classmethod
     def known(cls, table: Any, opal_conn_id: Any) -> Self | None:
         """None while the table or connection is a template."""
-        return cls.of(table, opal_conn_id) if known_assets({"table": table, "opal_conn_id": opal_conn_id}) else None
+        return (
+            cls.of(table, opal_conn_id)
+            if known_assets({"table": table, "opal_conn_id": opal_conn_id})
+            else None
+        )
 
     @classmethod
     def of(cls, table: str, opal_conn_id: str) -> Self:
         asset = opal_asset(table, opal_conn_id=opal_conn_id)
-        return cls(asset=asset, versions=opal_asset(table, opal_conn_id=opal_conn_id, versions=True))
+        return cls(
+            asset=asset, versions=opal_asset(table, opal_conn_id=opal_conn_id, versions=True)
+        )
 
     @property
     def outlets(self) -> list["Asset"]:
@@ -33,7 +39,10 @@ class AssetEvents:
     def emit(self, context: "Context", result: dict[str, Any], partition: str | None) -> None:
         """The events carry the version. A keyed run stamps its key by itself; `partition` adds another key."""
         for asset in self.outlets:
-            context["outlet_events"][asset].extra = {"version": result["version"], "counts": result["counts"]}
+            context["outlet_events"][asset].extra = {
+                "version": result["version"],
+                "counts": result["counts"],
+            }
         if partition is not None:
             context["outlet_events"][self.asset].add_partitions(partition)
         context["outlet_events"][self.versions].add_partitions(version_key(result["version"]))

@@ -43,7 +43,9 @@ def distinct(assets: Sequence[Any]) -> list[Any]:
 def redelivery_asset(table: str, consumer: str, *, opal_conn_id: str = DEFAULT_CONN_ID) -> Asset:
     """The asset whose events are emitted again for one consumer that missed them."""
     if not _PART.match(consumer):
-        raise ValueError(f"consumer {consumer!r} cannot be named in an asset's URI; use letters, digits, '_', '.', '=' and '-' in its name")
+        raise ValueError(
+            f"consumer {consumer!r} cannot be named in an asset's URI; use letters, digits, '_', '.', '=' and '-' in its name"
+        )
     uri = f"{asset_uri(table, opal_conn_id)}/told/{consumer}"
     return Asset(name=uri, uri=uri, group="opal")
 
@@ -56,7 +58,9 @@ def consumer_schedule(
     `consumer` is the name of its ConsumeOperator, by default `<dag>.<task>`.
     """
     asset = opal_asset(table, opal_conn_id=opal_conn_id, versions=by == "version")
-    return PartitionedAssetTimetable(assets=asset | redelivery_asset(table, consumer, opal_conn_id=opal_conn_id))
+    return PartitionedAssetTimetable(
+        assets=asset | redelivery_asset(table, consumer, opal_conn_id=opal_conn_id)
+    )
 
 
 def asset_uri(table: str, opal_conn_id: str = DEFAULT_CONN_ID, *, versions: bool = False) -> str:
@@ -69,14 +73,18 @@ def asset_uri(table: str, opal_conn_id: str = DEFAULT_CONN_ID, *, versions: bool
     return f"{SCHEME}://{opal_conn_id}/{_path(table, 'connection', opal_conn_id)}{'/versions' if versions else ''}"
 
 
-def lakechime_asset(table: str, *, cluster: str = DEFAULT_CLUSTER, snapshots: bool = False) -> Asset:
+def lakechime_asset(
+    table: str, *, cluster: str = DEFAULT_CLUSTER, snapshots: bool = False
+) -> Asset:
     """The asset by whose events a relay tells of a table's data-change events: the same object wherever it is named.
 
     Its events carry the values of the partition that changed, joined by '/'. With `snapshots=True` it is the one whose events carry ids of
     snapshots; a table without partitions has only that one.
     """
     if is_templated(table) or is_templated(cluster):
-        raise ValueError(f"table {table!r} of cluster {cluster!r} is a template, but its asset must be known before a run: write the name")
+        raise ValueError(
+            f"table {table!r} of cluster {cluster!r} is a template, but its asset must be known before a run: write the name"
+        )
     uri = f"{FOREIGN_SCHEME}://{cluster}/{_path(table, 'cluster', cluster)}{'/snapshots' if snapshots else ''}"
     return Asset(name=uri, uri=uri, group=FOREIGN_SCHEME)
 
@@ -91,7 +99,9 @@ def _path(table: str, kind: str, owner: str) -> str:
     parts = [part for part in table.replace("://", "/").split("/") if part]
     if not parts or any(not _PART.match(part) for part in parts) or not _PART.match(owner):
         allowed = "letters, digits, '_', '.', '=' and '-', with '/' between parts"
-        raise ValueError(f"table {table!r} of {kind} {owner!r} cannot be named in an asset's URI; use {allowed}")
+        raise ValueError(
+            f"table {table!r} of {kind} {owner!r} cannot be named in an asset's URI; use {allowed}"
+        )
     return "/".join(parts)
 
 

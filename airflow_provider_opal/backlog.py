@@ -23,7 +23,9 @@ Ingests = Mapping[str, frozenset[int]]
 _NOT_IN_NAMES, _SHOWN = re.compile(r"[^A-Za-z0-9_.-]"), 60
 
 
-def untaken_keys(table: Table, watermark: Watermark, since: datetime, until: datetime) -> dict[str, int]:
+def untaken_keys(
+    table: Table, watermark: Watermark, since: datetime, until: datetime
+) -> dict[str, int]:
     """The keys whose rows became visible by a moment and were not consumed, each with the last version that brought some.
 
     Checks the ingests since the last check at which all keys were consumed. The first check goes back to `since`, or to all keys where the
@@ -36,13 +38,21 @@ def untaken_keys(table: Table, watermark: Watermark, since: datetime, until: dat
     head = table.snapshot_at()
     oldest = table.log.at(head.root.oldest_version, head)
     begin, before = _ingests_before(table, visible, checked, since)
-    new = {key: fresh for key, numbers in visible.items() if (fresh := numbers - before.get(key, frozenset()))}
+    new = {
+        key: fresh
+        for key, numbers in visible.items()
+        if (fresh := numbers - before.get(key, frozenset()))
+    }
     brought = _versions_of(table, range(max(begin, oldest.version) + 1, now.version + 1), new)
-    untaken = {key for key in new if not watermark.has_consumed(key, len(visible[key]), brought.get(key))}
+    untaken = {
+        key for key in new if not watermark.has_consumed(key, len(visible[key]), brought.get(key))
+    }
     number = min([_settled_number(oldest), *(min(new[key]) - 1 for key in untaken)])
     watermark.check(_checked(now.version, checked, [brought.get(key) for key in untaken], number))
     held = visible_ingests(oldest)
-    return {key: brought.get(key, oldest.version if key in held else now.version) for key in untaken}
+    return {
+        key: brought.get(key, oldest.version if key in held else now.version) for key in untaken
+    }
 
 
 def keep_seen_version(table: Table, consumer: str, seen: int | None) -> None:
@@ -72,7 +82,10 @@ def _may_expire_soon(table: Table, head: Snapshot, version: int) -> bool:
     if version < head.root.oldest_version:
         return True  # another's savepoint is all that holds it
     span_us = min(parse_duration(span, name="window") for span in (head.spec.word("window"), GRACE))
-    return store_now_us(table.storage, table.log.clock) - CommitTimes(head).of(version + 1) >= span_us // 4
+    return (
+        store_now_us(table.storage, table.log.clock) - CommitTimes(head).of(version + 1)
+        >= span_us // 4
+    )
 
 
 def _state_at(table: Table, moment: datetime) -> Snapshot | None:
@@ -82,14 +95,19 @@ def _state_at(table: Table, moment: datetime) -> Snapshot | None:
         return None
 
 
-def _ingests_before(table: Table, visible: Ingests, checked: Checked | None, since: datetime) -> tuple[int, Ingests]:
+def _ingests_before(
+    table: Table, visible: Ingests, checked: Checked | None, since: datetime
+) -> tuple[int, Ingests]:
     """The version of the last check, and its ingests. If it has expired: all numbers below the oldest ingest that was still running."""
     if checked is None:
         then = _state_at(table, since)
         return (0, {}) if then is None else (then.version, visible_ingests(then))
     if is_readable(table.snapshot_at().root, checked.version):
         return checked.version, visible_ingests(table.snapshot_at(checked.version))
-    return 0, {key: frozenset(number for number in numbers if number <= checked.number) for key, numbers in visible.items()}
+    return 0, {
+        key: frozenset(number for number in numbers if number <= checked.number)
+        for key, numbers in visible.items()
+    }
 
 
 def _versions_of(table: Table, looked_at: range, new: Ingests) -> dict[str, int]:
@@ -98,22 +116,35 @@ def _versions_of(table: Table, looked_at: range, new: Ingests) -> dict[str, int]
         return {}
     keys = {number: key for key, numbers in new.items() for number in numbers}
     commits = table.log.commits_after(looked_at.start - 1, looked_at.stop - 1)
-    return {keys[number]: commit.version for commit in commits for number in _made_visible(commit) if number in keys}
+    return {
+        keys[number]: commit.version
+        for commit in commits
+        for number in _made_visible(commit)
+        if number in keys
+    }
 
 
 def _made_visible(commit: Commit) -> Iterator[int]:
     """The numbers of ingests whose rows do not wait after it. One of no rows has no segment that a MetaGen could name."""
     yield from map(segment_part, commit.actions.processed)
-    if commit.number is not None and not commit.actions.ingested and commit.actions.ingested_side is None:
+    if (
+        commit.number is not None
+        and not commit.actions.ingested
+        and commit.actions.ingested_side is None
+    ):
         yield commit.number
 
 
 def _settled_number(oldest: Snapshot) -> int:
     """The number up to which no ingest is running: earlier ones have ended before the oldest version, or are pending in it."""
-    return min([oldest.root.greatest_number, *(segment_part(segment) - 1 for segment in oldest.pending)])
+    return min(
+        [oldest.root.greatest_number, *(segment_part(segment) - 1 for segment in oldest.pending)]
+    )
 
 
-def _checked(now: int, before: Checked | None, untaken: Iterable[int | None], number: int) -> Checked:
+def _checked(
+    now: int, before: Checked | None, untaken: Iterable[int | None], number: int
+) -> Checked:
     """The version up to which all keys were consumed. It does not advance while a key is open whose version has expired."""
     last = 0 if before is None else before.version
     versions = [last if version is None else version - 1 for version in untaken]

@@ -40,11 +40,19 @@ def end_generation(context: "Context") -> None:
 
 def _seen(context: "Context") -> dict[str, Any]:
     ti = context["ti"]
-    return {"max_tries": ti.max_tries, "tries": ti.try_number, "clears": context["dag_run"].clear_number or 0}
+    return {
+        "max_tries": ti.max_tries,
+        "tries": ti.try_number,
+        "clears": context["dag_run"].clear_number or 0,
+    }
 
 
 def _was_cleared(kept: dict[str, Any], now: dict[str, Any], retries: int) -> bool:
     if (kept["max_tries"], kept["clears"]) != (now["max_tries"], now["clears"]):
         return True
     # The sum of a clear that left the run's count alone is what it was; of a retry it is so only after an edit of `retries`
-    return bool(kept["ended"]) and now["tries"] > kept["tries"] and bool(kept["tries"] + retries == now["max_tries"])
+    return (
+        bool(kept["ended"])
+        and now["tries"] > kept["tries"]
+        and bool(kept["tries"] + retries == now["max_tries"])
+    )

@@ -20,13 +20,19 @@ def get_provider_info() -> dict[str, Any]:
         "state": "ready",
         "source-date-epoch": 1763683200,
         "versions": ["0.1.0"],
-        "integrations": [{"integration-name": NAME, "external-doc-url": _HOME, "tags": ["service"]}],
+        "integrations": [
+            {"integration-name": NAME, "external-doc-url": _HOME, "tags": ["service"]}
+        ],
         "operators": [_modules(*_OPERATORS)],
         "sensors": [_modules("sensors.snapshot", "sensors.partition", "sensors.lag")],
         "hooks": [_modules("hooks.opal", "hooks.lakechime")],
-        "triggers": [_modules("triggers.snapshot", "triggers.events", "triggers.watcher", "triggers.stream")],
+        "triggers": [
+            _modules("triggers.snapshot", "triggers.events", "triggers.watcher", "triggers.stream")
+        ],
         "extra-links": ["airflow_provider_opal.links.SparkUILink"],
-        "asset-uris": [{"schemes": ["opal", "lakechime"], "handler": "airflow_provider_opal.assets.normalised"}],
+        "asset-uris": [
+            {"schemes": ["opal", "lakechime"], "handler": "airflow_provider_opal.assets.normalised"}
+        ],
         "connection-types": [
             {
                 "connection-type": "opal",
@@ -45,8 +51,14 @@ def get_provider_info() -> dict[str, Any]:
                 "hook-name": "LakeChime",
                 "ui-field-behaviour": {
                     "hidden-fields": [],
-                    "relabeling": {"host": "URL, host or file", "schema": "Database", "password": "Password or token"},
-                    "placeholders": {"host": "postgresql://host:5432/lakechime, http://host:8765 or /data/lakechime.db"},
+                    "relabeling": {
+                        "host": "URL, host or file",
+                        "schema": "Database",
+                        "password": "Password or token",
+                    },
+                    "placeholders": {
+                        "host": "postgresql://host:5432/lakechime, http://host:8765 or /data/lakechime.db"
+                    },
                 },
                 "conn-fields": _LAKECHIME_FIELDS,
             },
@@ -55,15 +67,26 @@ def get_provider_info() -> dict[str, Any]:
 
 
 def _modules(*names: str) -> dict[str, Any]:
-    return {"integration-name": NAME, "python-modules": [f"airflow_provider_opal.{name}" for name in names]}
+    return {
+        "integration-name": NAME,
+        "python-modules": [f"airflow_provider_opal.{name}" for name in names],
+    }
 
 
 def _text(label: str, description: str, **more: Any) -> dict[str, Any]:
-    return {"label": label, "description": description, "schema": {"type": ["string", "null"], **more}}
+    return {
+        "label": label,
+        "description": description,
+        "schema": {"type": ["string", "null"], **more},
+    }
 
 
 _FIELDS = {
-    "spark_conn_id": _text("Spark connection", "Where this lake's jobs run, unless an operator says otherwise.", default="spark_default"),
+    "spark_conn_id": _text(
+        "Spark connection",
+        "Where this lake's jobs run, unless an operator says otherwise.",
+        default="spark_default",
+    ),
     "endpoint_url": _text("S3 endpoint", "Of a store that is not Amazon's."),
     "region_name": _text("S3 region", "Of the bucket."),
     "session_token": _text("S3 session token", "Beside temporary keys.", format="password"),
@@ -75,5 +98,9 @@ _FIELDS = {
 }
 
 _LAKECHIME_FIELDS = {
-    "scheme": _text("Scheme", "Of a host that is no URL: postgresql, http, https or sqlite.", default="postgresql"),
+    "scheme": _text(
+        "Scheme",
+        "Of a host that is no URL: postgresql, http, https or sqlite.",
+        default="postgresql",
+    ),
 }

@@ -25,7 +25,9 @@ def cron_of(schedule: str) -> str:
     """The cron expression of a preset; every other text as it is."""
     cron = PRESETS.get(schedule, schedule)
     if cron.startswith("@"):
-        raise ValueError(f"schedule={schedule!r} makes no partitions; use a cron expression or one of {', '.join(PRESETS)}")
+        raise ValueError(
+            f"schedule={schedule!r} makes no partitions; use a cron expression or one of {', '.join(PRESETS)}"
+        )
     return cron
 
 
@@ -77,7 +79,9 @@ class KeyedInterval:
         try:
             start = datetime.strptime(key, self.key_format)  # noqa: DTZ007  # it gets its zone below
         except ValueError as error:
-            raise ValueError(f"the partition key {key!r} is none of the schedule's, which are written as {self.key_format!r}") from error
+            raise ValueError(
+                f"the partition key {key!r} is none of the schedule's, which are written as {self.key_format!r}"
+            ) from error
         start = start.astimezone(zone) if start.tzinfo else start.replace(tzinfo=zone)
         ends: datetime = croniter(self.cron, start).get_next(datetime)
         return start.astimezone(UTC), ends.astimezone(UTC)

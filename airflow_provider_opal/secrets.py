@@ -11,7 +11,9 @@ from opal_lake.job.source import has_secret
 # Spark's own spark.redaction.regex, and what other stores call theirs
 _NAME = r"pass(?:word|wd|phrase)|pwd|secret|token|credential|(?:access|account|private|encryption|api)[._-]?key"
 _SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
-_SECRET_INSIDE = re.compile(rf"(?:{_NAME})[\w.-]*\s*=", re.IGNORECASE)  # as -Djavax.net.ssl.keyStorePassword=...
+_SECRET_INSIDE = re.compile(
+    rf"(?:{_NAME})[\w.-]*\s*=", re.IGNORECASE
+)  # as -Djavax.net.ssl.keyStorePassword=...
 _ONLY_NAMED = re.compile(r"[._-](?:env|file|path|provider|class)$", re.IGNORECASE)
 _SHORTEST = 5  # as Airflow's own masking: shorter ones would take words out of every line
 _NO_SECRETS = {"false"}
@@ -36,9 +38,20 @@ def without_secrets(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
 
 def secret_values(settings: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
     """All forms in which secret settings may appear in a line, the longest first."""
-    parts = {part for name, value in settings if is_secret(name, value) for part in str(value).splitlines()}
+    parts = {
+        part
+        for name, value in settings
+        if is_secret(name, value)
+        for part in str(value).splitlines()
+    }
     parts |= {part.replace("\\", "\\\\") for part in parts}
-    return tuple(sorted((part for part in parts if len(part) >= _SHORTEST and part.lower() not in _NO_SECRETS), key=len, reverse=True))
+    return tuple(
+        sorted(
+            (part for part in parts if len(part) >= _SHORTEST and part.lower() not in _NO_SECRETS),
+            key=len,
+            reverse=True,
+        )
+    )
 
 
 def mask(settings: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
@@ -58,10 +71,18 @@ def redacted(text: str, secrets: Collection[str]) -> str:
 def secret_arguments(arguments: object, name: str = "arguments") -> list[str]:
     """The paths of secrets in a job's arguments: arguments are visible on the command line and in Airflow's UI."""
     if isinstance(arguments, Mapping):
-        return [secret for key, value in arguments.items() for secret in _named(f"{name}.{key}", str(key), value)]
+        return [
+            secret
+            for key, value in arguments.items()
+            for secret in _named(f"{name}.{key}", str(key), value)
+        ]
     if isinstance(arguments, list | tuple):
         return [secret for value in arguments for secret in secret_arguments(value, name)]
-    if isinstance(arguments, str) and (arguments.startswith("jdbc:") or "://" in arguments) and has_secret(arguments):
+    if (
+        isinstance(arguments, str)
+        and (arguments.startswith("jdbc:") or "://" in arguments)
+        and has_secret(arguments)
+    ):
         return [name]
     return []
 

@@ -8,4 +8,8 @@ _TEMPLATE = re.compile(r"\{[{%]")
 
 def is_templated(value: Any) -> bool:
     """Whether it is filled in by the run: a text with a template in it, an XComArg, or the argument of a mapped group."""
-    return bool(_TEMPLATE.search(value)) if isinstance(value, str) else callable(getattr(value, "iter_references", None))
+    return (
+        bool(_TEMPLATE.search(value))
+        if isinstance(value, str)
+        else callable(getattr(value, "iter_references", None))
+    )

@@ -52,10 +52,18 @@ class Watermark:
 
     @classmethod
     def of(
-        cls, context: "Context", table: str, opal_conn_id: str, consumer: str | None, lakechime_conn_id: str | None = None
+        cls,
+        context: "Context",
+        table: str,
+        opal_conn_id: str,
+        consumer: str | None,
+        lakechime_conn_id: str | None = None,
     ) -> "Watermark":
         """The task's watermark, by the consumer's name or its default."""
-        asset, name = opal_asset(table, opal_conn_id=opal_conn_id), consumer or default_consumer(context)
+        asset, name = (
+            opal_asset(table, opal_conn_id=opal_conn_id),
+            consumer or default_consumer(context),
+        )
         table_id = OpalHook(opal_conn_id).table(table).snapshot_at().root.table_id
         state = state_of(context, asset, name, lakechime_conn_id)
         return cls(context=context, asset=asset, consumer=name, table_id=table_id, state=state)
@@ -72,7 +80,9 @@ class Watermark:
         """The last version that was seen. For a new consumer: what `first` returns, stored now, so that later versions count as new."""
         if self.seen_version == NEVER:
             version = first()
-            self.state.update(SEEN, lambda stored: self._at(version) if self._version(stored) == NEVER else None)
+            self.state.update(
+                SEEN, lambda stored: self._at(version) if self._version(stored) == NEVER else None
+            )
         return self.seen_version
 
     @property
@@ -93,23 +103,37 @@ class Watermark:
     def advance(self, version: int, begun: int = NEVER) -> None:
         """Raise the last seen version; a lower one is ignored. `begun` is where the range ends that the run goes on with."""
         more = {"begun": begun} if begun > version else {}
-        self.state.update(SEEN, lambda stored: self._at(version, **more) if self._version(stored) < version else None)
+        self.state.update(
+            SEEN,
+            lambda stored: self._at(version, **more) if self._version(stored) < version else None,
+        )
 
     def consumed_version(self, partition_key: str) -> int:
         """The version as of which this key's rows were consumed last, NEVER if they were not."""
         stored = self.state.get(f"consumed/{partition_key}")
-        return int(stored["version"]) if isinstance(stored, dict) and stored["table"] == self.table_id else NEVER
+        return (
+            int(stored["version"])
+            if isinstance(stored, dict) and stored["table"] == self.table_id
+            else NEVER
+        )
 
     def has_consumed(self, partition_key: str, ingests: int, version: int | None) -> bool:
         """Whether this key's rows of so many ingests were consumed. State without that number is compared by version."""
         stored = self.state.get(f"consumed/{partition_key}")
         if not isinstance(stored, dict) or stored["table"] != self.table_id:
             return False
-        return bool(stored["ingests"] >= ingests) if "ingests" in stored else version is not None and int(stored["version"]) >= version
+        return (
+            bool(stored["ingests"] >= ingests)
+            if "ingests" in stored
+            else version is not None and int(stored["version"]) >= version
+        )
 
     def mark_consumed(self, partition_key: str, version: int, ingests: int) -> None:
         """This key's rows were consumed as of this version, which holds so many ingests of the key."""
-        self.state.update(f"consumed/{partition_key}", lambda _: {"table": self.table_id, "version": version, "ingests": ingests})
+        self.state.update(
+            f"consumed/{partition_key}",
+            lambda _: {"table": self.table_id, "version": version, "ingests": ingests},
+        )
 
     @property
     def checked(self) -> "Checked | None":

@@ -16,16 +16,30 @@ from airflow.sdk import DAG, CronDataIntervalTimetable, PartitionedAssetTimetabl
 from airflow_provider_opal import DataChangeEventOperator, encode_events, lakechime_asset, relay_dag
 
 PAGEVIEWS = "data.pageviews"
-COMMON: dict[str, Any] = {"start_date": datetime(2026, 11, 1), "catchup": False, "tags": ["opal", "pageviews"]}
+COMMON: dict[str, Any] = {
+    "start_date": datetime(2026, 11, 1),
+    "catchup": False,
+    "tags": ["opal", "pageviews"],
+}
 
 
 def events_exist(task_id: str, ti: Any) -> bool:
     return bool(ti.xcom_pull(task_ids=task_id))
 
 
-relay_dag("pageviews_relay", tables=[PAGEVIEWS], start="all", start_date=COMMON["start_date"], tags=["opal", "pageviews"])
+relay_dag(
+    "pageviews_relay",
+    tables=[PAGEVIEWS],
+    start="all",
+    start_date=COMMON["start_date"],
+    tags=["opal", "pageviews"],
+)
 
-with DAG("pageviews_report", schedule=PartitionedAssetTimetable(assets=lakechime_asset(PAGEVIEWS)), **COMMON):
+with DAG(
+    "pageviews_report",
+    schedule=PartitionedAssetTimetable(assets=lakechime_asset(PAGEVIEWS)),
+    **COMMON,
+):
 
     @task
     def report(partition_key: str | None = None, var: Any = None) -> dict[str, int]:

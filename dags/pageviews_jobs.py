@@ -11,7 +11,12 @@ from lakechime.triggers.argument import decode_events
 def views_of(path: str, day: str) -> dict[str, int]:
     """Views by page."""
     rows = DeltaTable(path).to_pyarrow_table(partitions=[("day", "=", day)], columns=["page"])
-    return {page.as_py(): count.as_py() for page, count in zip(*rows.group_by("page").aggregate([([], "count_all")]).columns, strict=True)}
+    return {
+        page.as_py(): count.as_py()
+        for page, count in zip(
+            *rows.group_by("page").aggregate([([], "count_all")]).columns, strict=True
+        )
+    }
 
 
 def count_new_rows(path: str, argument: str) -> int:

@@ -22,7 +22,11 @@ PRODUCTS = {
     },
 }
 
-with DAG("products", schedule=None, start_date=datetime(2026, 11, 1), max_active_runs=1, catchup=False):
+with DAG(
+    "products", schedule=None, start_date=datetime(2026, 11, 1), max_active_runs=1, catchup=False
+):
     count = BulkMutationOperator(task_id="count", dry_run=True, **PRODUCTS)
-    merge = BulkMutationOperator(task_id="merge", retries=2, retry_delay=timedelta(seconds=10), **PRODUCTS)
+    merge = BulkMutationOperator(
+        task_id="merge", retries=2, retry_delay=timedelta(seconds=10), **PRODUCTS
+    )
     count >> merge

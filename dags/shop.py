@@ -21,7 +21,9 @@ from airflow_provider_opal import (
     opal_asset,
 )
 
-with DAG("shop_users", schedule=None, start_date=datetime(2026, 11, 1), max_active_runs=1, tags=["opal"]):
+with DAG(
+    "shop_users", schedule=None, start_date=datetime(2026, 11, 1), max_active_runs=1, tags=["opal"]
+):
     ingest = IngestOperator(
         task_id="ingest",
         table="shop.users",
@@ -30,12 +32,29 @@ with DAG("shop_users", schedule=None, start_date=datetime(2026, 11, 1), max_acti
         retries=2,
         retry_delay=timedelta(seconds=10),
     )
-    ingest >> MetaGenOperator(task_id="metagen", table="shop.users", retries=2, retry_delay=timedelta(seconds=10))
+    ingest >> MetaGenOperator(
+        task_id="metagen", table="shop.users", retries=2, retry_delay=timedelta(seconds=10)
+    )
 
-with DAG("shop_report", schedule=[opal_asset("shop.users")], start_date=datetime(2026, 11, 1), max_active_runs=1, tags=["opal"]):
-    SnapshotTriggerSensor(task_id="new_versions", table="shop.users", start="all", deferrable=True, poke_interval=5)
+with DAG(
+    "shop_report",
+    schedule=[opal_asset("shop.users")],
+    start_date=datetime(2026, 11, 1),
+    max_active_runs=1,
+    tags=["opal"],
+):
+    SnapshotTriggerSensor(
+        task_id="new_versions", table="shop.users", start="all", deferrable=True, poke_interval=5
+    )
 
-with DAG("shop_upkeep", schedule="@weekly", start_date=datetime(2026, 11, 1), catchup=False, max_active_runs=1, tags=["opal"]):
+with DAG(
+    "shop_upkeep",
+    schedule="@weekly",
+    start_date=datetime(2026, 11, 1),
+    catchup=False,
+    max_active_runs=1,
+    tags=["opal"],
+):
     compact = CompactionOperator(task_id="compact", table="shop.users")
     cluster = ZOrderOperator(task_id="cluster", table="shop.users", columns=["name", "at"])
     compact >> cluster >> RetentionOperator(task_id="retain", table="shop.users", window="30d")

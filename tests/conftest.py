@@ -14,7 +14,9 @@ from tests.fixtures_s3 import moto_server, s3_options
 
 __all__ = ["kafka", "moto_server", "postgres", "registry", "s3_options"]
 
-hypothesis.settings.register_profile("opal", deadline=None)  # how long an example takes says more of the machine than of the code
+hypothesis.settings.register_profile(
+    "opal", deadline=None
+)  # how long an example takes says more of the machine than of the code
 hypothesis.settings.load_profile("opal")
 os.environ.pop("COLUMNS", None)  # of somebody's terminal: what a test looks for would be cut off
 
@@ -35,7 +37,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "kafka" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.kafka)
     share, _, seed = os.environ.get("OPAL_SHARE", "1").partition(":")
-    left_out = set(beside_share(items, int(share), seed)) | {item for item in items if not is_of_files(item.path.name)}
+    left_out = set(beside_share(items, int(share), seed)) | {
+        item for item in items if not is_of_files(item.path.name)
+    }
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
@@ -48,8 +52,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Begin no slow test after OPAL_SLOW_SECONDS, and none that says it takes longer than what is left: `slow(seconds=600)`."""
     slow = item.get_closest_marker("slow")
-    if slow and time.monotonic() - BEGAN + slow.kwargs.get("seconds", 0) > float(os.environ.get(SLOW_SECONDS, "inf")):
-        pytest.skip(f"no time left: the slow tests of this run have {os.environ[SLOW_SECONDS]} s ({SLOW_SECONDS})")
+    if slow and time.monotonic() - BEGAN + slow.kwargs.get("seconds", 0) > float(
+        os.environ.get(SLOW_SECONDS, "inf")
+    ):
+        pytest.skip(
+            f"no time left: the slow tests of this run have {os.environ[SLOW_SECONDS]} s ({SLOW_SECONDS})"
+        )
 
 
 def is_of_files(name: str) -> bool:
@@ -73,11 +81,20 @@ def beside_share(items: list[pytest.Item], share: int, seed: str) -> list[pytest
     for item in items:
         if item.get_closest_marker("slow"):
             airflow = item.nodeid.startswith("tests/airflow_provider_opal/")
-            family, case = ("airflow", str(item.path)) if airflow else (item.nodeid.partition("[")[0], item.nodeid)
+            family, case = (
+                ("airflow", str(item.path))
+                if airflow
+                else (item.nodeid.partition("[")[0], item.nodeid)
+            )
             families[family][case].append(item)
     left_out = []
     for name, cases in families.items():
         turns = min(share, max(len(cases), 2))
         first = number_of(f"{seed} {name}") % turns
-        left_out += [item for number, case in enumerate(cases.values()) if number % share != first for item in case]
+        left_out += [
+            item
+            for number, case in enumerate(cases.values())
+            if number % share != first
+            for item in case
+        ]
     return left_out

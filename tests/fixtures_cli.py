@@ -14,9 +14,13 @@ def write_metadata(folder: Path) -> Path:
     """A folder that, put on the path, makes the distribution known; it hides one that is installed."""
     info = folder / f"{PROJECT['name'].replace('-', '_')}-{PROJECT['version']}.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {PROJECT['name']}\nVersion: {PROJECT['version']}\n")
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {PROJECT['name']}\nVersion: {PROJECT['version']}\n"
+    )
     commands = PROJECT["entry-points"]["opal.commands"]
-    (info / "entry_points.txt").write_text("[opal.commands]\n" + "".join(f"{name} = {target}\n" for name, target in commands.items()))
+    (info / "entry_points.txt").write_text(
+        "[opal.commands]\n" + "".join(f"{name} = {target}\n" for name, target in commands.items())
+    )
     return folder
 
 

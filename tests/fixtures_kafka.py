@@ -53,11 +53,23 @@ class Kafka(Broker):
 
     def topic_id(self, name: str) -> str:
         admin = self.admin
-        return str(admin.describe_topics(TopicCollection([name]))[name].result(30).topic_id).replace("+", "-").replace("/", "_")
+        return (
+            str(admin.describe_topics(TopicCollection([name]))[name].result(30).topic_id)
+            .replace("+", "-")
+            .replace("/", "_")
+        )
 
     def producer(self, **settings: Any) -> Producer:
         given = {name.replace("_", "."): value for name, value in settings.items()}
-        return Producer({"bootstrap.servers": self.servers, "linger.ms": 5, "log_level": 0, "message.max.bytes": 20 << 20, **given})
+        return Producer(
+            {
+                "bootstrap.servers": self.servers,
+                "linger.ms": 5,
+                "log_level": 0,
+                "message.max.bytes": 20 << 20,
+                **given,
+            }
+        )
 
     def produce(
         self,
@@ -72,14 +84,20 @@ class Kafka(Broker):
         """Values that are no bytes are written as JSON."""
         producer = self.producer()
         for position, value in enumerate(values):
-            data = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
+            data = (
+                value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
+            )
             more: dict[str, Any] = {} if headers is None else {"headers": headers}
             more |= {} if moments_ms is None else {"timestamp": moments_ms[position]}
-            producer.produce(topic, data, key=keys[position] if keys else None, partition=partition, **more)
+            producer.produce(
+                topic, data, key=keys[position] if keys else None, partition=partition, **more
+            )
             producer.poll(0)
         assert producer.flush(30) == 0
 
-    def produce_in_transaction(self, topic: str, value: Any, *, commit: bool = True, moment_ms: int | None = None) -> None:
+    def produce_in_transaction(
+        self, topic: str, value: Any, *, commit: bool = True, moment_ms: int | None = None
+    ) -> None:
         """One message in the topic's only partition, and the mark that ends its transaction, which Kafka writes after it has answered."""
         producer = self.producer(transactional_id=topic)
         producer.init_transactions(30)
@@ -94,7 +112,9 @@ class Kafka(Broker):
             assert time.monotonic() < until
             time.sleep(0.05)
 
-    def end_offset(self, topic: str, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> int:
+    def end_offset(
+        self, topic: str, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> int:
         admin, partition = self.admin, TopicPartition(topic, 0)
         answer = admin.list_offsets({partition: OffsetSpec.latest()}, isolation_level=isolation)
         return int(answer[partition].result(30).offset)
@@ -104,7 +124,11 @@ class Kafka(Broker):
 def kafka_broker(**settings: str) -> Iterator[Kafka]:
     """A broker of its own, gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="opal-kafka-", dir="/tmp") as home:
-        broker = Kafka(home=Path(home), port=free_port(), settings={name.replace("_", "."): value for name, value in settings.items()})
+        broker = Kafka(
+            home=Path(home),
+            port=free_port(),
+            settings={name.replace("_", "."): value for name, value in settings.items()},
+        )
         broker.format()
         broker.start()
         try:
@@ -142,7 +166,11 @@ def registry() -> Iterator[Registry]:
             number = int(self.path.rpartition("/")[2])
             known.asked.append(number)
             code = 503 if known.away else 200 if number in known.schemas else 404
-            body = json.dumps({"schema": json.dumps(known.schemas[number])} if code == 200 else {"error_code": 40403}).encode()
+            body = json.dumps(
+                {"schema": json.dumps(known.schemas[number])}
+                if code == 200
+                else {"error_code": 40403}
+            ).encode()
             self.send_response(code)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -152,7 +180,9 @@ def registry() -> Iterator[Registry]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    ).start()
     known.url = f"http://127.0.0.1:{server.server_address[1]}"
     try:
         yield known

@@ -28,7 +28,9 @@ from lakechime.store.sql_store import SqlStore
 from lakechime.store.sql_tokens import SqlTokens
 
 PATIENCE_S = 30
-CERTIFICATES = ssl.create_default_context()  # httpx reads all of them for each request to which none are given
+CERTIFICATES = (
+    ssl.create_default_context()
+)  # httpx reads all of them for each request to which none are given
 _idle_apps: list[FastAPI] = []
 
 
@@ -54,7 +56,9 @@ def sqlite_url(folder: Path) -> str:
 def _tables_in_sqlite() -> bytes:
     with TemporaryDirectory() as folder:
         SqlStore.open(f"sqlite:///{folder}/lakechime.db").close()
-        assert [path.name for path in Path(folder).iterdir()] == ["lakechime.db"], "all is in the file"
+        assert [path.name for path in Path(folder).iterdir()] == ["lakechime.db"], (
+            "all is in the file"
+        )
         return (Path(folder) / "lakechime.db").read_bytes()
 
 
@@ -109,10 +113,18 @@ def fuzz(url: str, token: str, examples: int, part: slice = slice(None)) -> list
     asked = []
     for result in [*document.get_all_operations()][part]:
         operation = result.ok()
-        modes = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE] if operation.body or operation.query else [GenerationMode.POSITIVE]
+        modes = (
+            [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
+            if operation.body or operation.query
+            else [GenerationMode.POSITIVE]
+        )
         for mode in modes:
             cases = operation.as_strategy(generation_mode=mode)
-            _ask_all(cases.filter(is_broken) if mode is GenerationMode.NEGATIVE else cases, headers, examples)
+            _ask_all(
+                cases.filter(is_broken) if mode is GenerationMode.NEGATIVE else cases,
+                headers,
+                examples,
+            )
         asked.append(operation.label)
     return asked
 
@@ -126,13 +138,17 @@ def is_broken(case: schemathesis.Case) -> bool:
     if case.operation.body:
         return True
     sent = case.as_transport_kwargs()
-    url = requests.Request(sent["method"], sent["url"], params=sent.get("params")).prepare().url or ""
+    url = (
+        requests.Request(sent["method"], sent["url"], params=sent.get("params")).prepare().url or ""
+    )
     query = parse_qsl(urlsplit(url).query, keep_blank_values=True)
     values = dict(query)
     fits = len(values) == len(query) and {*values} <= {each.name for each in case.operation.query}
     for each in case.operation.query:
         if each.name in values:
-            fits = fits and each.is_valid(_read_as(each.definition["schema"]["type"], values[each.name]))
+            fits = fits and each.is_valid(
+                _read_as(each.definition["schema"]["type"], values[each.name])
+            )
         else:
             fits = fits and not each.is_required
     return not fits
@@ -145,10 +161,21 @@ def _read_as(kind: str, text: str) -> str | int:
     return text
 
 
-def _ask_all(cases: SearchStrategy[schemathesis.Case], headers: dict[str, str], examples: int) -> None:
-    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), database=None, phases=[Phase.generate])
+def _ask_all(
+    cases: SearchStrategy[schemathesis.Case], headers: dict[str, str], examples: int
+) -> None:
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        database=None,
+        phases=[Phase.generate],
+    )
     @given(case=cases)
     def ask(case: schemathesis.Case) -> None:
-        case.call_and_validate(headers=headers, excluded_checks=[checks.positive_data_acceptance, checks.unsupported_method])
+        case.call_and_validate(
+            headers=headers,
+            excluded_checks=[checks.positive_data_acceptance, checks.unsupported_method],
+        )
 
     ask()

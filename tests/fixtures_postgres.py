@@ -15,7 +15,12 @@ from typing import Any
 
 import pytest
 
-FOLDERS = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/local/pgsql/bin", "/opt/homebrew/opt/postgresql*/bin")
+FOLDERS = (
+    "/usr/lib/postgresql/*/bin",
+    "/usr/pgsql-*/bin",
+    "/usr/local/pgsql/bin",
+    "/opt/homebrew/opt/postgresql*/bin",
+)
 USER = "opal"
 
 
@@ -50,25 +55,46 @@ class Postgres:
         address = self.emptied.pop() if self.emptied else self.new_database()
         yield address
         others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        emptying = ("DROP SCHEMA public CASCADE", "CREATE SCHEMA public", "GRANT USAGE ON SCHEMA public TO PUBLIC")
+        emptying = (
+            "DROP SCHEMA public CASCADE",
+            "CREATE SCHEMA public",
+            "GRANT USAGE ON SCHEMA public TO PUBLIC",
+        )
         self._execute_each(address.rpartition("/")[2], others, *emptying)
         self.emptied.append(address)
 
     def start(self) -> None:
-        settings = ("listen_addresses=127.0.0.1", f"unix_socket_directories={self.home}", *self.settings)
+        settings = (
+            "listen_addresses=127.0.0.1",
+            f"unix_socket_directories={self.home}",
+            *self.settings,
+        )
         options = " ".join((f"-p {self.port}", *(f"-c {setting}" for setting in settings)))
-        _run([*self._control(), "--log", str(self.home / "log"), "--options", options, "start"], _account())
+        _run(
+            [*self._control(), "--log", str(self.home / "log"), "--options", options, "start"],
+            _account(),
+        )
 
     def stop(self, mode: str = "immediate") -> None:
         """At once and without a word to anybody, unless the mode says otherwise."""
         _run([*self._control(), "--mode", mode, "stop"], _account())
 
     def _control(self) -> list[str]:
-        return [str(self.folder / "pg_ctl"), "--pgdata", str(self.home / "data"), "--silent", "--wait"]
+        return [
+            str(self.folder / "pg_ctl"),
+            "--pgdata",
+            str(self.home / "data"),
+            "--silent",
+            "--wait",
+        ]
 
     def execute(self, *statements: str) -> None:
         """In one transaction."""
-        with closing(self._connect("postgres")) as connection, connection, connection.cursor() as cursor:
+        with (
+            closing(self._connect("postgres")) as connection,
+            connection,
+            connection.cursor() as cursor,
+        ):
             for statement in statements:
                 cursor.execute(statement)
 
@@ -82,7 +108,9 @@ class Postgres:
     def _connect(self, database: str) -> Any:
         import psycopg2
 
-        return psycopg2.connect(host="127.0.0.1", port=self.port, user=USER, password=self.password, dbname=database)
+        return psycopg2.connect(
+            host="127.0.0.1", port=self.port, user=USER, password=self.password, dbname=database
+        )
 
 
 @pytest.fixture(scope="session")
@@ -113,8 +141,15 @@ def postgres_folder() -> Path | None:
     """Where the server's programs are; Debian keeps them off PATH."""
     on_path = shutil.which("initdb")
     folders = [Path(on_path).resolve().parent] if on_path else []
-    folders += [path for pattern in FOLDERS for path in sorted(Path("/").glob(pattern.lstrip("/")), reverse=True)]
-    return next((path for path in folders if (path / "initdb").exists() and (path / "pg_ctl").exists()), None)
+    folders += [
+        path
+        for pattern in FOLDERS
+        for path in sorted(Path("/").glob(pattern.lstrip("/")), reverse=True)
+    ]
+    return next(
+        (path for path in folders if (path / "initdb").exists() and (path / "pg_ctl").exists()),
+        None,
+    )
 
 
 def _made(folder: Path, home: Path) -> Postgres:
@@ -125,7 +160,20 @@ def _made(folder: Path, home: Path) -> Postgres:
         if account is not None:
             os.chown(path, account.pw_uid, account.pw_gid)
     login = ["--username", USER, "--pwfile", str(password_file), "--auth", "scram-sha-256"]
-    _run([str(folder / "initdb"), "--pgdata", str(home / "data"), *login, "--locale", "C", "--encoding", "UTF8", "--no-sync"], account)
+    _run(
+        [
+            str(folder / "initdb"),
+            "--pgdata",
+            str(home / "data"),
+            *login,
+            "--locale",
+            "C",
+            "--encoding",
+            "UTF8",
+            "--no-sync",
+        ],
+        account,
+    )
     return server
 
 
@@ -145,7 +193,19 @@ def _account() -> pwd.struct_passwd | None:
 
 def _run(command: Sequence[str], account: pwd.struct_passwd | None) -> None:
     """A server inherits what it is started with: its output goes nowhere, lest somebody waits for the end of it."""
-    identity: dict[str, Any] = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if account is not None else {}
+    identity: dict[str, Any] = (
+        {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+        if account is not None
+        else {}
+    )
     environment = {**os.environ, "LC_ALL": "C"}
-    done = subprocess.run(command, cwd="/", env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **identity)
+    done = subprocess.run(
+        command,
+        cwd="/",
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        **identity,
+    )
     assert done.returncode == 0, f"{' '.join(command)} failed: {done.stderr}"

@@ -58,13 +58,21 @@ BUCKET = "lake"
 def s3_server() -> Iterator[dict[str, str]]:
     """The options of `open_storage` for `s3://lake/...` on a server that lives as long as the block; the bucket exists."""
     with subprocess.Popen(
-        [sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "-c", _SERVER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ) as server:
         assert server.stdin is not None
         assert server.stdout is not None
         endpoint = server.stdout.readline().strip()
         assert endpoint, "moto's server did not start: is moto[server] installed?"
-        keys = {"aws_access_key_id": "test-key", "aws_secret_access_key": "test-secret", "region_name": "us-east-1"}
+        keys = {
+            "aws_access_key_id": "test-key",
+            "aws_secret_access_key": "test-secret",
+            "region_name": "us-east-1",
+        }
         client = boto3.session.Session().client("s3", endpoint_url=endpoint, **keys)
         client.create_bucket(Bucket=BUCKET)
         yield {"endpoint_url": endpoint, "path_style": "true", **keys}
@@ -75,7 +83,9 @@ def put_objects(options: Mapping[str, str], uri: str, objects: Mapping[str, byte
     """Many below a folder of the bucket in one request, where it is not tested how they come there."""
     folder = uri.removeprefix(f"s3://{BUCKET}/")
     body = {f"{folder}/{path}": base64.b64encode(data).decode() for path, data in objects.items()}
-    with urllib.request.urlopen(options["endpoint_url"] + "/opal-objects", json.dumps(body).encode(), timeout=60):
+    with urllib.request.urlopen(
+        options["endpoint_url"] + "/opal-objects", json.dumps(body).encode(), timeout=60
+    ):
         pass
 
 

@@ -34,9 +34,17 @@ def s3a_session(endpoint: str) -> SparkSession:
 
 def run_script(script: str, endpoint: str, most_s: int) -> None:
     """It has to reach its end."""
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = os.environ | {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
     done = subprocess.run(
-        [sys.executable, "-c", script, endpoint], capture_output=True, text=True, timeout=most_s, check=False, env=environment
+        [sys.executable, "-c", script, endpoint],
+        capture_output=True,
+        text=True,
+        timeout=most_s,
+        check=False,
+        env=environment,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert WELL in done.stdout

@@ -46,8 +46,12 @@ class Requests:
 
     def __repr__(self) -> str:
         verbs = ", ".join(f"{self.verbs[verb]} {verb}" for verb in VERBS if self.verbs[verb])
-        parts = "\n".join(f"  {count:6} {verb:6} {part}" for (verb, part), count in sorted(self.parts.items()))
-        again = "".join(f"\n  {count:6} times  {path}" for path, count in sorted(self.repeated.items()))
+        parts = "\n".join(
+            f"  {count:6} {verb:6} {part}" for (verb, part), count in sorted(self.parts.items())
+        )
+        again = "".join(
+            f"\n  {count:6} times  {path}" for path, count in sorted(self.repeated.items())
+        )
         return f"{self.total} requests: {verbs}\n{parts}{again}"
 
 
@@ -59,9 +63,13 @@ def counted(options: Mapping[str, str], uri: str = "s3://lake") -> Iterator[Requ
     yield requests
     after, log = _asked(options)
     since = log[len(log) - (after - before) :] if after > before else []
-    assert len(since) == after - before, f"the server remembers {len(log)} requests, the block asked {after - before}: count less at once"
+    assert len(since) == after - before, (
+        f"the server remembers {len(log)} requests, the block asked {after - before}: count less at once"
+    )
     read = (_read(*one) for one in since)
-    requests.asked += [(verb, path) for verb, path in read if f"{path}/".startswith(root) or path == _BATCH]
+    requests.asked += [
+        (verb, path) for verb, path in read if f"{path}/".startswith(root) or path == _BATCH
+    ]
 
 
 def part_of(path: str) -> str:

@@ -1,4 +1,4 @@
-"""The rules of the house that no linter keeps: sizes, names, who may look at the clock, and what the light core may need."""
+"""The rules of the house that no linter keeps: names, who may look at the clock, and what the light core may need."""
 
 import ast
 import re
@@ -18,13 +18,11 @@ SOURCES = ROOT / "spark_apps"
 AIRFLOW = ROOT / "airflow_provider_opal"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 MODULES = sorted([*SOURCES.rglob("*.py"), *AIRFLOW.rglob("*.py")])
-FOLDERS = [AIRFLOW, *sorted(entry for entry in SOURCES.iterdir() if entry.is_dir() and any(entry.rglob("*.py")))]
+FOLDERS = [
+    AIRFLOW,
+    *sorted(entry for entry in SOURCES.iterdir() if entry.is_dir() and any(entry.rglob("*.py"))),
+]
 
-MAX_MODULE_LINES = 400
-MAX_APP_LINES = 40
-MAX_PACKAGE_MODULES = 12
-APPS = "opal_spark/submit/apps"  # one an operation, a few lines each
-MAX_FUNCTION_LINES = 50
 MAX_POSITIONAL_PARAMETERS = 5
 EMPTY_NAMES = {"common", "helper", "helpers", "manager", "misc", "util", "utils"}
 
@@ -90,19 +88,14 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
-def in_every_module(look: Callable[[ast.Module], Iterator[str]], modules: list[Path] = MODULES) -> list[str]:
+def in_every_module(
+    look: Callable[[ast.Module], Iterator[str]], modules: list[Path] = MODULES
+) -> list[str]:
     return [f"{relative(path)}:{found}" for path in modules for found in look(tree_of(path))]
 
 
 def functions(tree: ast.Module) -> Iterator[Function]:
     return (node for node in ast.walk(tree) if isinstance(node, Function))
-
-
-def long_functions(tree: ast.Module) -> Iterator[str]:
-    for function in functions(tree):
-        lines = (function.end_lineno or function.lineno) - function.lineno + 1
-        if lines > MAX_FUNCTION_LINES:
-            yield f"{function.lineno} {function.name} has {lines} lines"
 
 
 def crowded_functions(tree: ast.Module) -> Iterator[str]:
@@ -121,13 +114,17 @@ def clock_and_chance_names(tree: ast.Module) -> dict[str, str]:
         if isinstance(node, ast.Import):
             names.update({alias.asname or alias.name: alias.name for alias in node.names})
         elif isinstance(node, ast.ImportFrom):
-            names.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
+            names.update(
+                {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            )
     return names
 
 
 def looks_at_clock_or_chance(tree: ast.Module) -> Iterator[str]:
     names = clock_and_chance_names(tree)
-    yield from (f"1 imports {full}" for full in names.values() if full.partition(".")[0] in CHANCE_MODULES)
+    yield from (
+        f"1 imports {full}" for full in names.values() if full.partition(".")[0] in CHANCE_MODULES
+    )
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute | ast.Name):
             first, _, rest = ast.unparse(node).partition(".")
@@ -141,22 +138,11 @@ def test_the_package_knows_its_version() -> None:
     assert opal_lake.__version__ == PROJECT["project"]["version"]
 
 
-def test_modules_are_short() -> None:
-    lengths = {relative(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
-    assert not {name: lines for name, lines in lengths.items() if lines > MAX_MODULE_LINES}
-    apps = {name: lines for name, lines in lengths.items() if name.startswith(f"{APPS}/")}
-    assert not {name: lines for name, lines in apps.items() if lines > MAX_APP_LINES}
-
-
-def test_packages_are_small_and_say_what_they_are_for() -> None:
+def test_packages_say_what_they_are_for() -> None:
     packages = {path.parent: tree_of(path) for path in MODULES if path.name == "__init__.py"}
-    modules = {relative(folder): len([path for path in folder.glob("*.py") if not path.name.startswith("__")]) for folder in packages}
-    assert not {name: count for name, count in modules.items() if count > MAX_PACKAGE_MODULES and name != APPS}
-    assert not [relative(folder) for folder, tree in packages.items() if not ast.get_docstring(tree)]
-
-
-def test_functions_are_short() -> None:
-    assert not in_every_module(long_functions)
+    assert not [
+        relative(folder) for folder, tree in packages.items() if not ast.get_docstring(tree)
+    ]
 
 
 def test_functions_take_few_parameters_by_position() -> None:
@@ -164,11 +150,20 @@ def test_functions_take_few_parameters_by_position() -> None:
 
 
 def test_names_say_something() -> None:
-    assert not [relative(path) for path in MODULES if EMPTY_NAMES & set(Path(relative(path)).with_suffix("").parts)]
+    assert not [
+        relative(path)
+        for path in MODULES
+        if EMPTY_NAMES & set(Path(relative(path)).with_suffix("").parts)
+    ]
 
 
 def test_opal_lake_takes_time_and_ids_from_outside() -> None:
-    bound = [path for path in MODULES if relative(path).startswith("opal_lake/") and not relative(path).startswith(MAY_LOOK_AT_THE_CLOCK)]
+    bound = [
+        path
+        for path in MODULES
+        if relative(path).startswith("opal_lake/")
+        and not relative(path).startswith(MAY_LOOK_AT_THE_CLOCK)
+    ]
     assert not in_every_module(looks_at_clock_or_chance, bound)
 
 
@@ -198,7 +193,9 @@ def test_the_clock_rule_allows_pauses_durations_and_conversions() -> None:
 
 
 def test_every_silenced_finding_has_its_reason() -> None:
-    silenced = re.compile(r"#\s*(?:type: ignore(?:\[[^]]*\])?|noqa(?::\s*[A-Z]+[0-9]+(?:,\s*[A-Z]+[0-9]+)*)?)(?P<reason>.*)$")
+    silenced = re.compile(
+        r"#\s*(?:type: ignore(?:\[[^]]*\])?|noqa(?::\s*[A-Z]+[0-9]+(?:,\s*[A-Z]+[0-9]+)*)?)(?P<reason>.*)$"
+    )
     bare = []
     for path in MODULES:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
@@ -210,7 +207,9 @@ def test_every_silenced_finding_has_its_reason() -> None:
 
 def test_every_package_is_shipped_typed_and_under_contract() -> None:
     assert PROJECT["tool"]["importlinter"]["root_packages"] == [folder.name for folder in FOLDERS]
-    assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == [folder.relative_to(ROOT).as_posix() for folder in FOLDERS]
+    assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == [
+        folder.relative_to(ROOT).as_posix() for folder in FOLDERS
+    ]
     assert not [folder.name for folder in FOLDERS if not (folder / "py.typed").is_file()]
 
 
@@ -222,7 +221,10 @@ def test_every_folder_of_modules_is_a_package() -> None:
 def test_import_contracts_hold() -> None:
     code = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
     done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(SOURCES)!r}); {code}"], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(SOURCES)!r}); {code}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -230,7 +232,9 @@ def test_import_contracts_hold() -> None:
 def test_the_light_core_imports_with_arrow_numpy_and_pyroaring_alone() -> None:
     names = [dotted(path) for path in MODULES if relative(path).startswith("opal_lake/")]
     light = [name for name in names if not BACKENDS.match(name) and not name.endswith("__main__")]
-    code = f"import sys; sys.path.insert(0, {str(SOURCES)!r})\n" + LIGHT_IMPORT.format(refused=NOT_IN_THE_LIGHT_CORE, modules=light)
+    code = f"import sys; sys.path.insert(0, {str(SOURCES)!r})\n" + LIGHT_IMPORT.format(
+        refused=NOT_IN_THE_LIGHT_CORE, modules=light
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -249,12 +253,26 @@ def test_every_import_is_declared() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
     asked = [
         *PROJECT["project"]["dependencies"],
-        *(entry for name in extras if name not in ("dev", "docs", "test") for entry in extras[name]),
+        *(
+            entry
+            for name in extras
+            if name not in ("dev", "docs", "test")
+            for entry in extras[name]
+        ),
     ]
     declared = {canonical(re.split(r"[\[<>=~! ;]", entry, maxsplit=1)[0]) for entry in asked}
     own, providers = {folder.name for folder in FOLDERS}, packages_distributions()
-    names = {name for path in MODULES for name in imported(path)} - own - set(sys.stdlib_module_names) - FOR_TESTS
-    missing = {name for name in names if not declared & {canonical(found) for found in providers.get(name, [name])}}
+    names = (
+        {name for path in MODULES for name in imported(path)}
+        - own
+        - set(sys.stdlib_module_names)
+        - FOR_TESTS
+    )
+    missing = {
+        name
+        for name in names
+        if not declared & {canonical(found) for found in providers.get(name, [name])}
+    }
     assert not missing
 
 
@@ -264,7 +282,9 @@ def canonical(name: str) -> str:
 
 def test_the_lock_is_hashed_and_names_no_registry() -> None:
     lock = (ROOT / ".ci" / "requirements.lock").read_text(encoding="utf-8")
-    assert not re.search(r"https?://|--index-url|--extra-index-url|--find-links|--trusted-host", lock)
+    assert not re.search(
+        r"https?://|--index-url|--extra-index-url|--find-links|--trusted-host", lock
+    )
     pinned = re.findall(r"^[a-z0-9][^\n]*(?:\n    --hash[^\n]*)*", lock, re.MULTILINE)
     assert pinned
     assert not [entry.splitlines()[0] for entry in pinned if "--hash=sha256:" not in entry]
@@ -274,6 +294,9 @@ def test_the_lock_has_every_dependency_of_every_extra() -> None:
     lock = (ROOT / ".ci" / "requirements.lock").read_text(encoding="utf-8")
     locked = set(re.findall(r"^([a-z0-9-]+)==", lock, re.MULTILINE))
     project = PROJECT["project"]
-    asked = [*project["dependencies"], *(entry for extra in project["optional-dependencies"].values() for entry in extra)]
+    asked = [
+        *project["dependencies"],
+        *(entry for extra in project["optional-dependencies"].values() for entry in extra),
+    ]
     names = {re.split(r"[\[<>=~! ;]", entry, maxsplit=1)[0].lower() for entry in asked}
     assert not names - locked - {project["name"]}, "run `make lock`"

@@ -27,11 +27,29 @@ PORT = 8080
 
 def prepare(airflow: LocalAirflow, folder: Path) -> None:
     """Connections and variables, where the UI shows them; and the DAGs of the YAML file, parsed."""
-    lake = {"connection_id": "opal_default", "conn_type": "opal", "host": str(folder / "lake"), "description": "The shop's lake"}
-    spark = {"connection_id": "spark_default", "conn_type": "spark", "host": "local[2]", "description": "Spark on this machine"}
-    for connection in (lake, spark):  # the UI's test button asks for port 0 where there is none, and Airflow refuses another port
+    lake = {
+        "connection_id": "opal_default",
+        "conn_type": "opal",
+        "host": str(folder / "lake"),
+        "description": "The shop's lake",
+    }
+    spark = {
+        "connection_id": "spark_default",
+        "conn_type": "spark",
+        "host": "local[2]",
+        "description": "Spark on this machine",
+    }
+    for connection in (
+        lake,
+        spark,
+    ):  # the UI's test button asks for port 0 where there is none, and Airflow refuses another port
         airflow.api("POST", "/connections", {**connection, "port": 0})
-    folders = {"shop_source": "in", "shop_reports": "reports", "pageviews": "foreign/pageviews", "visit_source": "visits"}
+    folders = {
+        "shop_source": "in",
+        "shop_reports": "reports",
+        "pageviews": "foreign/pageviews",
+        "visit_source": "visits",
+    }
     for name, value in ((name, folder / place) for name, place in folders.items()):
         airflow.api("POST", "/variables", {"key": name, "value": str(value)})
     wait_for_dags(airflow)
@@ -50,26 +68,42 @@ def run(folder: Path, port: int, *, stays: bool) -> None:
     with local_airflow(folder / "airflow", DAGS, settings, chosen) as airflow:
         prepare(airflow, folder)
         places = Places(
-            root=str(folder / "lake"), foreign=str(folder / "foreign" / "pageviews"), events=f"sqlite:///{airflow.home / EMBEDDED}"
+            root=str(folder / "lake"),
+            foreign=str(folder / "foreign" / "pageviews"),
+            events=f"sqlite:///{airflow.home / EMBEDDED}",
         )
         demo = Demo(airflow=airflow, places=places, style=style)
         demo.say(f"Airflow is up at {airflow.url}: user {USER}, password {airflow.password}")
         print(f"    dags/shop.opal.yaml makes the DAGs; the lake lies in {folder / 'lake'}")
         demo.run()
         if stays:
-            demo.say(f"Look around: {airflow.url} (user {USER}, password {airflow.password}). Ctrl-C ends it and removes all of it.")
+            demo.say(
+                f"Look around: {airflow.url} (user {USER}, password {airflow.password}). Ctrl-C ends it and removes all of it."
+            )
             while True:
                 time.sleep(3600)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 when all was shown; Ctrl-C is the usual end."""
-    parser = argparse.ArgumentParser(prog="python -m airflow_provider_opal.demo", description="A shop's lake under a real Airflow.")
-    parser.add_argument("--exit", action="store_true", help="end when all is shown, instead of keeping Airflow up")
-    parser.add_argument("--port", type=int, default=PORT, help="of Airflow's UI; another one if it is taken (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        prog="python -m airflow_provider_opal.demo",
+        description="A shop's lake under a real Airflow.",
+    )
+    parser.add_argument(
+        "--exit", action="store_true", help="end when all is shown, instead of keeping Airflow up"
+    )
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=PORT,
+        help="of Airflow's UI; another one if it is taken (default: %(default)s)",
+    )
     args = parser.parse_args(argv)
     if not DAGS.is_dir():
-        parser.error(f"{DAGS} is not there: the demo shows the DAGs of the repository, so run it from a checkout, by `make demo`")
+        parser.error(
+            f"{DAGS} is not there: the demo shows the DAGs of the repository, so run it from a checkout, by `make demo`"
+        )
     for number in ENDS:  # SIGINT too: a shell may have started us with it ignored
         signal.signal(number, _interrupted)
     folder = Path(tempfile.mkdtemp(prefix="opal-demo-"))

@@ -37,7 +37,13 @@ def run(url: str) -> None:
     from airflow_provider_opal.hooks.opal import OpalHook
 
     lake, events = OpalHook().lake, LakeChimeHook().address
-    places = Places(root=lake.root, options=lake.options, foreign=os.environ[_FOREIGN], events=events.url, token=events.token)
+    places = Places(
+        root=lake.root,
+        options=lake.options,
+        foreign=os.environ[_FOREIGN],
+        events=events.url,
+        token=events.token,
+    )
     put_shop(os.environ[_SOURCE], lake.options)
     airflow = DeployedAirflow(address=url, secret=os.environ[PASSWORD])
     wait_for_dags(airflow)
@@ -48,7 +54,10 @@ def run(url: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 when all was shown."""
-    parser = argparse.ArgumentParser(prog="python -m airflow_provider_opal.demo.deployed", description="The shop's story in a deployment.")
+    parser = argparse.ArgumentParser(
+        prog="python -m airflow_provider_opal.demo.deployed",
+        description="The shop's story in a deployment.",
+    )
     parser.add_argument("url", help="of Airflow's api-server")
     url = parser.parse_args(argv).url
     if missing := [name for name in (PASSWORD, _SOURCE, _FOREIGN) if not os.environ.get(name)]:

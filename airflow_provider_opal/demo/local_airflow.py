@@ -19,7 +19,9 @@ from airflow_provider_opal.demo.rest import USER, AirflowApi, request
 
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 START_S, GRACE_S = 240.0, 15.0
-SQLITE_WAIT_S = 60  # how long a writer waits for another one; SQLite's own 5 s are soon over on a busy machine
+SQLITE_WAIT_S = (
+    60  # how long a writer waits for another one; SQLite's own 5 s are soon over on a busy machine
+)
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Jobs of seconds on two cores: to compile them well costs more than it brings
 _SPARK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.sql.shuffle.partitions=2"
@@ -48,10 +50,17 @@ class LocalAirflow(AirflowApi):
     def cli(self, *arguments: str) -> str:
         """What `airflow ...` prints. RuntimeError with its last words when it fails."""
         done = subprocess.run(
-            [_airflow(), *arguments], check=False, env=dict(self.environment), capture_output=True, text=True, timeout=180
+            [_airflow(), *arguments],
+            check=False,
+            env=dict(self.environment),
+            capture_output=True,
+            text=True,
+            timeout=180,
         )
         if done.returncode != 0:
-            raise RuntimeError(f"airflow {' '.join(arguments)}: {(done.stdout + done.stderr)[-3000:]}")
+            raise RuntimeError(
+                f"airflow {' '.join(arguments)}: {(done.stdout + done.stderr)[-3000:]}"
+            )
         return done.stdout
 
     def start(self, component: str) -> None:
@@ -72,7 +81,9 @@ class LocalAirflow(AirflowApi):
         end_tree(process.pid)
         process.wait()
 
-    def wait_until(self, holds: Callable[[], bool], most_s: float = 600, pause_s: float = 1) -> None:
+    def wait_until(
+        self, holds: Callable[[], bool], most_s: float = 600, pause_s: float = 1
+    ) -> None:
         """Look until it holds; TimeoutError, or RuntimeError as soon as a component has died."""
 
         def holds_yet() -> bool:
@@ -100,13 +111,25 @@ class LocalAirflow(AirflowApi):
 
 @contextmanager
 def local_airflow(
-    home: Path, dags: Path, settings: Mapping[str, str], port: int | None = None, components: Sequence[str] = COMPONENTS
+    home: Path,
+    dags: Path,
+    settings: Mapping[str, str],
+    port: int | None = None,
+    components: Sequence[str] = COMPONENTS,
 ) -> Iterator[LocalAirflow]:
     """It is up within the block, and gone after it. `settings` are environment variables: connections, variables, configuration."""
     chosen = port or free_port()
     # Nothing of the user's own Airflow and Spark: its database, its connections and who may log in are none of ours
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW_", "_AIRFLOW_", *_SPARKS_OWN))}
-    airflow = LocalAirflow(home=home, port=chosen, environment={**clean, **_configuration(home, dags, chosen), **settings})
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("AIRFLOW_", "_AIRFLOW_", *_SPARKS_OWN))
+    }
+    airflow = LocalAirflow(
+        home=home,
+        port=chosen,
+        environment={**clean, **_configuration(home, dags, chosen), **settings},
+    )
     (home / "spark").mkdir(parents=True, exist_ok=True)
     try:
         airflow.cli("db", "migrate")

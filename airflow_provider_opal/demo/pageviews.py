@@ -14,7 +14,12 @@ def write_pageviews(path: str) -> None:
 
     for day, pages in VIEWS.items():
         seen = [page for page, views in pages.items() for _ in range(views)]
-        write_deltalake(path, pa.table({"day": [day] * len(seen), "page": seen}), mode="append", partition_by=["day"])
+        write_deltalake(
+            path,
+            pa.table({"day": [day] * len(seen), "page": seen}),
+            mode="append",
+            partition_by=["day"],
+        )
 
 
 def register_pageviews(path: str, events: str, token: str | None = None) -> int:

@@ -44,8 +44,15 @@ class AirflowApi:
             try:
                 if not self._token:
                     login = {"username": USER, "password": self.password}
-                    self._token = request("POST", f"{self.url}/auth/token", login, {})["access_token"]
-                return request(method, f"{self.url}/api/v2{path}", body, {"Authorization": f"Bearer {self._token}"})
+                    self._token = request("POST", f"{self.url}/auth/token", login, {})[
+                        "access_token"
+                    ]
+                return request(
+                    method,
+                    f"{self.url}/api/v2{path}",
+                    body,
+                    {"Authorization": f"Bearer {self._token}"},
+                )
             except urllib.error.HTTPError as error:
                 answer = error.read().decode(errors="replace")[:2000]
                 rolled_back = error.code >= 500 and (method == "GET" or _DATABASE_ERROR in answer)
@@ -62,14 +69,21 @@ class AirflowApi:
         return list(self.api("GET", f"/dags/{dag_id}/dagRuns?limit=100&order_by=id")["dag_runs"])
 
     def tasks(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
-        return list(self.api("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"])
+        return list(
+            self.api("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
+        )
 
     def result(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
         """What a task returned."""
-        value = self.api("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/return_value")["value"]
+        value = self.api(
+            "GET",
+            f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/return_value",
+        )["value"]
         return dict(json.loads(value) if isinstance(value, str) else value)
 
-    def wait_until(self, holds: Callable[[], bool], most_s: float = 600, pause_s: float = 1) -> None:
+    def wait_until(
+        self, holds: Callable[[], bool], most_s: float = 600, pause_s: float = 1
+    ) -> None:
         """Look until it holds; TimeoutError if it never does."""
         end = time.monotonic() + most_s
         while not _holds(holds):
@@ -82,7 +96,9 @@ class AirflowApi:
     def _pending(self) -> str:
         """Runs that have not ended, with the states of their tasks."""
         with suppress(OSError, ApiError):
-            runs = self.api("GET", "/dags/~/dagRuns?state=queued&state=running&limit=100")["dag_runs"]
+            runs = self.api("GET", "/dags/~/dagRuns?state=queued&state=running&limit=100")[
+                "dag_runs"
+            ]
             lines = []
             for run in runs:
                 tasks = self.tasks(run["dag_id"], run["dag_run_id"])
@@ -114,12 +130,16 @@ class DeployedAirflow(AirflowApi):
 
 def request(method: str, url: str, body: Any, headers: Mapping[str, str]) -> Any:
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json", **headers}, method=method)
+    request = urllib.request.Request(
+        url, data, {"Content-Type": "application/json", **headers}, method=method
+    )
     try:
         with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
             text = answer.read()
     except TimeoutError as error:
-        raise TimeoutError(f"Airflow did not answer {method} {url} in {ANSWER_S} s; give the machine less to do, then try again") from error
+        raise TimeoutError(
+            f"Airflow did not answer {method} {url} in {ANSWER_S} s; give the machine less to do, then try again"
+        ) from error
     return json.loads(text) if text else None
 
 

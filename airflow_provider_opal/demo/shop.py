@@ -26,7 +26,11 @@ def write_shop(folder: Path) -> None:
     """All that the shop's systems leave behind in three days."""
     for number, day in enumerate(DAYS):
         late = [LATE] if number == 2 else []
-        followed = [_order(*change) for change in (*FOLLOWED, *late) if change[1] == number or change in late]
+        followed = [
+            _order(*change)
+            for change in (*FOLLOWED, *late)
+            if change[1] == number or change in late
+        ]
         _write(folder / "orders" / day, [*followed, *_many(number)])
     _write(folder / "customers" / DAYS[0], [_customer(number, 0, "I") for number in range(50)])
     _write(folder / "customers" / DAYS[2], [_customer(7, 2, "U"), _customer(8, 2, "D")])
@@ -38,7 +42,14 @@ def _many(day: int) -> Iterator[dict[str, Any]]:
     for number in range(first, first + ORDERS_A_DAY):
         yield _order(number, day, 7 + number % 12, "placed", f"{5 + number * 37 % 90}.00", "I")
     for number in range(first - ORDERS_A_DAY, first) if day else ():
-        yield _order(number, day, 6 + number % 12, "paid", f"{5 + number * 37 % 90}.00", "D" if number % 10 == 0 else "U")
+        yield _order(
+            number,
+            day,
+            6 + number % 12,
+            "paid",
+            f"{5 + number * 37 % 90}.00",
+            "D" if number % 10 == 0 else "U",
+        )
 
 
 def _order(order: int, day: int, hour: int, status: str, *more: str) -> dict[str, Any]:

@@ -45,13 +45,21 @@ class Demo:
 
     def run(self) -> None:
         """The whole story, once Airflow is up and knows the DAGs."""
-        self.say(f"A table that is not ours changes, and {WOKEN} is to run for each of its days: {RELAY} waits for that.")
+        self.say(
+            f"A table that is not ours changes, and {WOKEN} is to run for each of its days: {RELAY} waits for that."
+        )
         self.write_foreign()
-        self.say(f"Backfill shop_orders from {DAYS[0]} to {DAYS[-1]}; every key cascades to shop_orders.revenue.")
+        self.say(
+            f"Backfill shop_orders from {DAYS[0]} to {DAYS[-1]}; every key cascades to shop_orders.revenue."
+        )
         self.backfill()
-        self.say(f"Meanwhile {WOKEN} ran once for each day that changed in the foreign table: views by page.")
+        self.say(
+            f"Meanwhile {WOKEN} ran once for each day that changed in the foreign table: views by page."
+        )
         self.tell_foreign()
-        self.say(f"Maintain the table: {TENDED} runs what is due, on a schedule of its own. Nothing waits for it.")
+        self.say(
+            f"Maintain the table: {TENDED} runs what is due, on a schedule of its own. Nothing waits for it."
+        )
         self.maintain()
         self.tell()
 
@@ -60,7 +68,14 @@ class Demo:
 
     def show(self, rows: Sequence[Mapping[str, Any]]) -> None:
         names = list(rows[0])
-        columns = [Column(key=name, title=name, right=all(isinstance(row[name], int | Decimal) for row in rows)) for name in names]
+        columns = [
+            Column(
+                key=name,
+                title=name,
+                right=all(isinstance(row[name], int | Decimal) for row in rows),
+            )
+            for name in names
+        ]
         for line in text_table(columns, rows, self.style):
             print(f"    {line}", flush=True)
 
@@ -76,10 +91,15 @@ class Demo:
         window = {"from_date": f"{DAYS[0]}T00:00:00Z", "to_date": f"{DAYS[-1]}T00:00:00Z"}
         airflow.api("POST", "/backfills", {"dag_id": "shop_orders", **window, "max_active_runs": 1})
         expected = len(DAYS) * 3
-        with ProgressLine("backfill", lambda: Step(name="waiting for the scheduler", done=len(self.states), total=expected)) as line:
+        with ProgressLine(
+            "backfill",
+            lambda: Step(name="waiting for the scheduler", done=len(self.states), total=expected),
+        ) as line:
             airflow.wait_until(lambda: self._follow(line) >= expected or bool(self.failed), 900)
         if self.failed:
-            raise RuntimeError(f"{', '.join(self.failed)} failed; the logs are in {self.airflow.logs}")
+            raise RuntimeError(
+                f"{', '.join(self.failed)} failed; the logs are in {self.airflow.logs}"
+            )
 
     def _follow(self, line: ProgressLine) -> int:
         for dag_id in SHOWN:
@@ -93,9 +113,14 @@ class Demo:
     def _tell(self, key: str, task: Mapping[str, Any], line: ProgressLine) -> None:
         if line.painted:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-        state = self.style.good("done") if task["state"] == "success" else self.style.bad(task["state"])
+        state = (
+            self.style.good("done") if task["state"] == "success" else self.style.bad(task["state"])
+        )
         passed = duration_text(time.monotonic() - self.began_s)
-        print(f"    {self.style.faint(passed)}  {key}  {task['task_display_name']:<8}  {state}  {task['duration'] or 0:.0f} s", flush=True)
+        print(
+            f"    {self.style.faint(passed)}  {key}  {task['task_display_name']:<8}  {state}  {task['duration'] or 0:.0f} s",
+            flush=True,
+        )
         if task["state"] != "success":
             self.failed.append(f"{task['task_display_name']} of {key}")
 
@@ -106,33 +131,59 @@ class Demo:
         path = self.places.foreign
         write_pageviews(path)
         events = register_pageviews(path, self.places.events, self.places.token)
-        print(f"    {path} has {len(VIEWS)} commits, and LakeChime {events} events of it; the DAGs run beside what comes now", flush=True)
+        print(
+            f"    {path} has {len(VIEWS)} commits, and LakeChime {events} events of it; the DAGs run beside what comes now",
+            flush=True,
+        )
 
     def tell_foreign(self) -> None:
         """What the woken runs returned."""
         self.airflow.wait_until(lambda: {key for key, _ in self._woken()} >= VIEWS.keys(), 300)
-        results = {key: self.airflow.result(WOKEN, run_id, "report") for key, run_id in sorted(self._woken())}
+        results = {
+            key: self.airflow.result(WOKEN, run_id, "report")
+            for key, run_id in sorted(self._woken())
+        }
         # PostgreSQL keeps the fields of a result in an order of its own.
-        self.show([{"partition key": key, **{page: results[key][page] for page in VIEWS[key]}} for key in results])
+        self.show(
+            [
+                {"partition key": key, **{page: results[key][page] for page in VIEWS[key]}}
+                for key in results
+            ]
+        )
 
     def _woken(self) -> list[tuple[str, str]]:
-        return [(run["partition_key"], run["dag_run_id"]) for run in self.airflow.runs(WOKEN) if run["state"] == "success"]
+        return [
+            (run["partition_key"], run["dag_run_id"])
+            for run in self.airflow.runs(WOKEN)
+            if run["state"] == "success"
+        ]
 
     def maintain(self) -> None:
         """Run now what the schedule runs once a day."""
         files = len(self.orders.snapshot_at().files)
         self.airflow.api("PATCH", f"/dags/{TENDED}", {"is_paused": False})
-        run_id = self.airflow.api("POST", f"/dags/{TENDED}/dagRuns", {"logical_date": None})["dag_run_id"]
+        run_id = self.airflow.api("POST", f"/dags/{TENDED}/dagRuns", {"logical_date": None})[
+            "dag_run_id"
+        ]
         with ProgressLine("maintenance", lambda: Step(name="what is due", done=0, total=1)):
             self.airflow.wait_until(lambda: self._states(TENDED).get(run_id) in ENDED, 300)
-        results = [self.airflow.result(TENDED, run, "maintain") for run, state in self._states(TENDED).items() if state == "success"]
+        results = [
+            self.airflow.result(TENDED, run, "maintain")
+            for run, state in self._states(TENDED).items()
+            if state == "success"
+        ]
         if len(results) < len(self._states(TENDED)):
             raise RuntimeError(f"{TENDED} failed; the logs are in {self.airflow.logs}")
-        done = max(results, key=lambda result: int(result["counts"]["due"]))  # the schedule may have been faster
+        done = max(
+            results, key=lambda result: int(result["counts"]["due"])
+        )  # the schedule may have been faster
         for note in done["notes"]:
             print(f"    {note}", flush=True)
         head = self.orders.snapshot_at()
-        print(f"    {files} data files became {len(head.files)}, as version {head.version}; all below is read from them", flush=True)
+        print(
+            f"    {files} data files became {len(head.files)}, as version {head.version}; all below is read from them",
+            flush=True,
+        )
 
     def _states(self, dag_id: str) -> dict[str, str]:
         return {run["dag_run_id"]: run["state"] for run in self.airflow.runs(dag_id)}
@@ -140,23 +191,32 @@ class Demo:
     def tell(self) -> None:
         """The table now, and as of the end of each day."""
         orders = self.orders
-        self.say('Read the table now: OpalTable.for_path(spark, ".../shop/orders").read(). The orders that the demo follows:')
+        self.say(
+            'Read the table now: OpalTable.for_path(spark, ".../shop/orders").read(). The orders that the demo follows:'
+        )
         self.show(followed(orders, None))
         for day in DAYS[:-1]:
-            self.say(f'Read it as of the end of {day}: read(event_time="{day}{END_OF_DAY}"). What came late is in its place.')
+            self.say(
+                f'Read it as of the end of {day}: read(event_time="{day}{END_OF_DAY}"). What came late is in its place.'
+            )
             self.show(followed(orders, f"{day}{END_OF_DAY}"))
         self.say("All orders, as of the end of each day:")
         self.show([totals(orders, day) for day in DAYS])
-        self.say("The log: each key was ingested, and made visible by a MetaGen; then the files were tended.")
+        self.say(
+            "The log: each key was ingested, and made visible by a MetaGen; then the files were tended."
+        )
         self.show([logged(commit) for commit in reversed([*orders.history()])])
 
 
 def followed(orders: Table, event_time: str | None) -> list[dict[str, Any]]:
     """The orders whose life the demo follows."""
-    visible = [row for row in orders.read(event_time=event_time).to_pylist() if row["order_id"] < 1_000]
+    visible = [
+        row for row in orders.read(event_time=event_time).to_pylist() if row["order_id"] < 1_000
+    ]
     names = ("order_id", "country", "status", "total")
     return [
-        {name: row[name] for name in names} | {"updated_at": f"{row['updated_at']:%d %b %H:%M}"} for row in sorted(visible, key=_number)
+        {name: row[name] for name in names} | {"updated_at": f"{row['updated_at']:%d %b %H:%M}"}
+        for row in sorted(visible, key=_number)
     ]
 
 
@@ -172,10 +232,19 @@ def totals(orders: Table, day: str) -> dict[str, Any]:
 
 def logged(commit: Any) -> dict[str, Any]:
     counts = commit.result["counts"]
-    row = {"version": commit.version, "operation": commit.operation, "partition key": commit.partition_key or ""}
+    row = {
+        "version": commit.version,
+        "operation": commit.operation,
+        "partition key": commit.partition_key or "",
+    }
     return row | {name: counts.get(name, "") for name in ("rows", "updates", "deletes", "late")}
 
 
 def wait_for_dags(airflow: AirflowApi) -> None:
     """Until those that the demo runs are parsed."""
-    airflow.wait_until(lambda: {*SHOWN, TENDED, RELAY, WOKEN} <= {dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100")["dags"]})
+    airflow.wait_until(
+        lambda: (
+            {*SHOWN, TENDED, RELAY, WOKEN}
+            <= {dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100")["dags"]}
+        )
+    )

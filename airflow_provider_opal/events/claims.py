@@ -31,15 +31,39 @@ class Claims:
         kept: Any = client.watermark(consumer, CLAIMS)
         return cls() if kept is None else cls(**kept.value, revision=kept.revision)
 
-    def claim(self, client: "LakeChime", before: "Watermark", to: int, runs: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    def claim(
+        self,
+        client: "LakeChime",
+        before: "Watermark",
+        to: int,
+        runs: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
         """The step from this watermark, for a run or for nobody. ConflictError if anything was claimed since these claims were read."""
-        self._put(client, before.consumer, at=before.revision, to=to, runs={**self.runs, **(runs or {})})
+        self._put(
+            client, before.consumer, at=before.revision, to=to, runs={**self.runs, **(runs or {})}
+        )
 
     def drop(self, client: "LakeChime", consumer: str, run: str) -> None:
         """The run has noted its range. ConflictError as above."""
         if run in self.runs:
-            self._put(client, consumer, at=self.at, to=self.to, runs={name: what for name, what in self.runs.items() if name != run})
+            self._put(
+                client,
+                consumer,
+                at=self.at,
+                to=self.to,
+                runs={name: what for name, what in self.runs.items() if name != run},
+            )
 
-    def _put(self, client: "LakeChime", consumer: str, *, at: int, to: int, runs: Mapping[str, Mapping[str, Any]]) -> None:
+    def _put(
+        self,
+        client: "LakeChime",
+        consumer: str,
+        *,
+        at: int,
+        to: int,
+        runs: Mapping[str, Mapping[str, Any]],
+    ) -> None:
         newest: Any = dict(list(runs.items())[-MAX_CLAIMS:])
-        client.put_watermark(consumer, CLAIMS, {"at": at, "to": to, "runs": newest}, expected=self.revision)
+        client.put_watermark(
+            consumer, CLAIMS, {"at": at, "to": to, "runs": newest}, expected=self.revision
+        )

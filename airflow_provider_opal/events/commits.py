@@ -17,18 +17,34 @@ def register_commits(opal: OpalHook, table: str, lakechime_conn_id: str, log: An
     """All that the table has committed and nobody has registered. Never fails, and never waits for long: says so, and leaves it."""
     try:
         hook, opened = LakeChimeHook(lakechime_conn_id), opal.table(table)
-        said = hook.address.shown  # read here: a thread of ours may not outlive the talk with Airflow's supervisor
+        said = (
+            hook.address.shown
+        )  # read here: a thread of ours may not outlive the talk with Airflow's supervisor
     except Exception as error:  # noqa: BLE001  # the commit is there, and must not be called failed
-        log.warning("%s: its commits are not registered in LakeChime %s: %s", table, lakechime_conn_id, error)
+        log.warning(
+            "%s: its commits are not registered in LakeChime %s: %s",
+            table,
+            lakechime_conn_id,
+            error,
+        )
         return
     outcome: list[Any] = []
-    thread = Thread(target=_sync, args=(hook, opened, table, cluster_of(opal.opal_conn_id), outcome), daemon=True, name="register commits")
+    thread = Thread(
+        target=_sync,
+        args=(hook, opened, table, cluster_of(opal.opal_conn_id), outcome),
+        daemon=True,
+        name="register commits",
+    )
     thread.start()
     thread.join(PATIENCE_S)
     failure = outcome[0] if outcome else f"no answer within {PATIENCE_S:.0f} s"
     if failure is not None:
         log.warning(
-            "%s: its commits are not registered in LakeChime %s (%s) yet, the next job does it: %s", table, lakechime_conn_id, said, failure
+            "%s: its commits are not registered in LakeChime %s (%s) yet, the next job does it: %s",
+            table,
+            lakechime_conn_id,
+            said,
+            failure,
         )
 
 

@@ -63,7 +63,11 @@ class EventConsumer:
             if look.fired is None:
                 self._pass_over(claims, before, look.covered_seq)
                 return None
-            given = {"from": look.fired.from_seq, "to": look.fired.to_seq, "events": len(look.fired.events)}
+            given = {
+                "from": look.fired.from_seq,
+                "to": look.fired.to_seq,
+                "events": len(look.fired.events),
+            }
             give_to(self.context, {**given, "run": run})
             hand_over(look.fired.events)
             if not self.acknowledges:
@@ -89,7 +93,9 @@ class EventConsumer:
         give_to(self.context, {**note, "taken": True})
         while True:
             with suppress(ConflictError):
-                Claims.read(self.client, self.consumer).drop(self.client, self.consumer, str(note.get("run")))
+                Claims.read(self.client, self.consumer).drop(
+                    self.client, self.consumer, str(note.get("run"))
+                )
                 return _span(note)
 
     def _settled(self) -> tuple[Claims, "Watermark"]:
@@ -200,7 +206,9 @@ def _span(given: Range) -> Range:
     return {"from": given["from"], "to": given["to"]}
 
 
-def check_interest(client: "LakeChime", consumer: str, tables: Sequence[Sequence[str]], tags: Mapping[str, str]) -> None:
+def check_interest(
+    client: "LakeChime", consumer: str, tables: Sequence[Sequence[str]], tags: Mapping[str, str]
+) -> None:
     """What a consumer waits for belongs to its watermark: whoever waits for other tables has not seen what it passed."""
     from lakechime import ConflictError
 

@@ -17,16 +17,22 @@ def encode_events(events: "Iterable[DataChangeEvent | Mapping[str, Any]] | None"
     return argument.encode_events(events)
 
 
-def decode_events(argument: str, client: "LakeChime | None" = None) -> "tuple[DataChangeEvent, ...]":
+def decode_events(
+    argument: str, client: "LakeChime | None" = None
+) -> "tuple[DataChangeEvent, ...]":
     """The events of an argument. `client`: needed where there were too many for one."""
     from lakechime.triggers import argument as codec
 
     return codec.decode_events(argument, client)
 
 
-def event_variables(events: "Iterable[DataChangeEvent | Mapping[str, Any]] | None") -> dict[str, str]:
+def event_variables(
+    events: "Iterable[DataChangeEvent | Mapping[str, Any]] | None",
+) -> dict[str, str]:
     """The same as environment variables, LAKECHIME_EVENTS and others."""
     from lakechime import DataChangeEvent as Event
     from lakechime.triggers import environment
 
-    return environment.event_variables([event if isinstance(event, Event) else Event.from_json(event) for event in events or ()])
+    return environment.event_variables(
+        [event if isinstance(event, Event) else Event.from_json(event) for event in events or ()]
+    )

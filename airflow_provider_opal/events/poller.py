@@ -44,7 +44,11 @@ class Waiter:
         interest = self.interest
         is_new = event.seq is not None and event.seq > interest.after
         is_there = self.partition is None or self.partition == partition
-        return is_new and is_there and all(event.tags.get(name) == value for name, value in interest.tags.items())
+        return (
+            is_new
+            and is_there
+            and all(event.tags.get(name) == value for name, value in interest.tags.items())
+        )
 
     def tell(self, seq: int | None) -> None:
         if not self.answer.done():
@@ -82,11 +86,21 @@ class Poller:
 
         partition = None if interest.partition is None else partition_text(interest.partition)
         future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-        self._new.append(Waiter(interest=interest, interval_s=interval_s, stays=stays, partition=partition, answer=future))
+        self._new.append(
+            Waiter(
+                interest=interest,
+                interval_s=interval_s,
+                stays=stays,
+                partition=partition,
+                answer=future,
+            )
+        )
         self._wake.set()
         if self._task is None:
             # With no context of its own, or all that it logs would go to the log of the task whose trigger came first
-            self._task = asyncio.create_task(self._run(), name=f"LakeChime {self.conn_id}", context=contextvars.Context())
+            self._task = asyncio.create_task(
+                self._run(), name=f"LakeChime {self.conn_id}", context=contextvars.Context()
+            )
         return await future  # a trigger that is cancelled cancels it, and the next poll forgets it
 
     async def _run(self) -> None:
@@ -105,7 +119,12 @@ class Poller:
                         self._fail(error)
                         continue
                     failures += 1
-                    log.log(logging.WARNING if failures == 1 else logging.DEBUG, "LakeChime %s is away: %s", self.conn_id, error)
+                    log.log(
+                        logging.WARNING if failures == 1 else logging.DEBUG,
+                        "LakeChime %s is away: %s",
+                        self.conn_id,
+                        error,
+                    )
                 await self._pause(failures)
         finally:
             self._task = None  # whoever comes while the client is being closed needs another one
@@ -129,7 +148,11 @@ class Poller:
         self._new = self._new[len(asking) :]
         for waiter, seq in zip(asking, found.seqs, strict=True):
             self._take(waiter, seq)
-        behind = [(waiter, waiter.interest.after) for waiter in asking if waiter.interest.after > 0 and not waiter.answer.done()]
+        behind = [
+            (waiter, waiter.interest.after)
+            for waiter in asking
+            if waiter.interest.after > 0 and not waiter.answer.done()
+        ]
         if behind:
             page = await asyncio.to_thread(client.tail, found.head, 1)
             await self._fail_expired(client, behind, page.expired)
@@ -148,7 +171,10 @@ class Poller:
                 waiter.fail(error)
                 answers.append(None)
         seqs = tuple(None if answer is None else answer.seqs[0] for answer in answers)
-        return Found(seqs=seqs, head=min((answer.head for answer in answers if answer is not None), default=0))
+        return Found(
+            seqs=seqs,
+            head=min((answer.head for answer in answers if answer is not None), default=0),
+        )
 
     async def _read_on(self, client: "LakeChime") -> None:
         from lakechime.event import partition_text
@@ -159,15 +185,25 @@ class Poller:
             for registered in page.events:
                 event = registered.event
                 waiting = self._waiting.get((event.cluster, event.table), ())
-                partition = None if event.partition is None or not waiting else partition_text(event.partition)
+                partition = (
+                    None
+                    if event.partition is None or not waiting
+                    else partition_text(event.partition)
+                )
                 for waiter in waiting:
                     if waiter.wants(event, partition):
                         waiter.tell(event.seq)
             expired, self._cursor, more = max(expired, page.expired), page.next_after, page.more
             self._forget()
-        await self._fail_expired(client, [(waiter, max(begun, waiter.interest.after)) for waiter in self._waiters()], expired)
+        await self._fail_expired(
+            client,
+            [(waiter, max(begun, waiter.interest.after)) for waiter in self._waiters()],
+            expired,
+        )
 
-    async def _fail_expired(self, client: "LakeChime", waiters: Sequence[tuple[Waiter, int]], expired: int) -> None:
+    async def _fail_expired(
+        self, client: "LakeChime", waiters: Sequence[tuple[Waiter, int]], expired: int
+    ) -> None:
         """Those whose tables have lost events that nobody matched with what they wait for: each with the place up to which it was."""
         lost: dict[tuple[TableName, ...], int] = {}
         for waiter, seen in waiters:
@@ -175,7 +211,9 @@ class Poller:
                 continue
             tables = waiter.interest.tables
             if tables not in lost:
-                page = await asyncio.to_thread(partial(client.events, tables, after=seen, until=seen, limit=1))  # what expired alone
+                page = await asyncio.to_thread(
+                    partial(client.events, tables, after=seen, until=seen, limit=1)
+                )  # what expired alone
                 lost[tables] = page.expired
             if lost[tables] > seen:
                 waiter.fail(
@@ -196,7 +234,10 @@ class Poller:
     def _forget(self) -> None:
         """Those who were answered, and those whose trigger was cancelled."""
         self._new = [waiter for waiter in self._new if not waiter.answer.done()]
-        left = {table: [waiter for waiter in waiting if not waiter.answer.done()] for table, waiting in self._waiting.items()}
+        left = {
+            table: [waiter for waiter in waiting if not waiter.answer.done()]
+            for table, waiting in self._waiting.items()
+        }
         self._waiting = {table: waiting for table, waiting in left.items() if waiting}
 
     def _somebody(self) -> bool:
@@ -205,7 +246,11 @@ class Poller:
 
     def _waiters(self) -> list[Waiter]:
         """Each once, though it waits for several tables."""
-        return list({id(waiter): waiter for waiting in self._waiting.values() for waiter in waiting}.values())
+        return list(
+            {
+                id(waiter): waiter for waiting in self._waiting.values() for waiter in waiting
+            }.values()
+        )
 
     def _everybody(self) -> Iterator[Waiter]:
         yield from self._new
@@ -219,7 +264,9 @@ class Poller:
         """As long as the most impatient one wants, or until somebody new comes."""
         shortest = min((waiter.interval_s for waiter in self._everybody()), default=0.0)
         if failures:
-            await asyncio.sleep(min(max(shortest, 1.0) * 2 ** min(failures - 1, 6), LONGEST_PAUSE_S))
+            await asyncio.sleep(
+                min(max(shortest, 1.0) * 2 ** min(failures - 1, 6), LONGEST_PAUSE_S)
+            )
             return
         with suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), shortest)
@@ -237,7 +284,9 @@ _pollers: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Poller]]" = We
 
 def poller_of(conn_id: str) -> Poller:
     """The one of this event loop, of which a triggerer has one."""
-    return _pollers.setdefault(asyncio.get_running_loop(), {}).setdefault(conn_id, Poller(conn_id=conn_id))
+    return _pollers.setdefault(asyncio.get_running_loop(), {}).setdefault(
+        conn_id, Poller(conn_id=conn_id)
+    )
 
 
 async def wait_for_all(conn_id: str, interests: Sequence["Interest"], interval_s: float) -> int:

@@ -17,8 +17,13 @@ Start = str | int  # "head", "all", or the last version, or place of an event, t
 
 def checked_start(start: Start) -> Start:
     """The start, if it is one."""
-    if not (start in ("head", "all") or (isinstance(start, int) and not isinstance(start, bool) and start >= 0)):
-        raise ValueError(f"start={start!r} is unknown; use 'head', 'all' or the number of the last version that counts as seen")
+    if not (
+        start in ("head", "all")
+        or (isinstance(start, int) and not isinstance(start, bool) and start >= 0)
+    ):
+        raise ValueError(
+            f"start={start!r} is unknown; use 'head', 'all' or the number of the last version that counts as seen"
+        )
     return start
 
 

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Change = Callable[[Any], Any]  # from the stored value, None if there is none, to the one to store; None: leave it
+Change = Callable[
+    [Any], Any
+]  # from the stored value, None if there is none, to the one to store; None: leave it
 
 
 class State(Protocol):
@@ -92,7 +94,12 @@ class LakeChimeState:
             if value is None:
                 return
             try:
-                self.client.put_watermark(self.consumer, self._key(kind), value, expected=None if before is None else before.revision)
+                self.client.put_watermark(
+                    self.consumer,
+                    self._key(kind),
+                    value,
+                    expected=None if before is None else before.revision,
+                )
             except ConflictError:
                 continue  # somebody else was faster: what is to be stored depends on what is there now
             show(self.mirror, kind, value)
@@ -108,12 +115,21 @@ def show(mirror: AssetState | None, kind: str, value: Any) -> None:
         try:
             mirror.show(kind, value)
         except Exception as error:  # noqa: BLE001  # for the eye alone: Airflow may not know the asset
-            log.warning("%s of %s is kept in LakeChime, and Airflow cannot show it: %s", kind, mirror.consumer, error)
+            log.warning(
+                "%s of %s is kept in LakeChime, and Airflow cannot show it: %s",
+                kind,
+                mirror.consumer,
+                error,
+            )
 
 
-def state_of(context: "Context", asset: Asset, consumer: str, lakechime_conn_id: str | None = None) -> State:
+def state_of(
+    context: "Context", asset: Asset, consumer: str, lakechime_conn_id: str | None = None
+) -> State:
     """A consumer's, of one table."""
     kept = AssetState.of(context, asset, consumer)
     if lakechime_conn_id is None:
         return kept
-    return LakeChimeState(hook=LakeChimeHook(lakechime_conn_id), consumer=consumer, uri=asset.uri, mirror=kept)
+    return LakeChimeState(
+        hook=LakeChimeHook(lakechime_conn_id), consumer=consumer, uri=asset.uri, mirror=kept
+    )

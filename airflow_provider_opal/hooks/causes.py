@@ -8,8 +8,12 @@ import signal
 import socket
 
 _NO_MASTER = re.compile(r"All masters are unresponsive|Failed to connect to master")
-_NO_MEMORY = re.compile(r"java\.lang\.OutOfMemoryError|Cannot allocate memory|insufficient memory for the Java Runtime")
-_NO_WORKERS = re.compile(r"Initial job has not accepted any resources|Application has been removed|Exceeded maximum.*executor")
+_NO_MEMORY = re.compile(
+    r"java\.lang\.OutOfMemoryError|Cannot allocate memory|insufficient memory for the Java Runtime"
+)
+_NO_WORKERS = re.compile(
+    r"Initial job has not accepted any resources|Application has been removed|Exceeded maximum.*executor"
+)
 
 
 def cause_in(line: str, master: str, conn_id: str) -> str | None:
@@ -17,9 +21,7 @@ def cause_in(line: str, master: str, conn_id: str) -> str | None:
     if _NO_MASTER.search(line):
         return f"no Spark master answers at {master}: start it, or correct the host of the Spark connection {conn_id!r}"
     if _NO_MEMORY.search(line):
-        return (
-            "Spark ran out of memory: give it more (driver_memory='4g', executor_memory='4g'), or let fewer tasks run at once on the worker"
-        )
+        return "Spark ran out of memory: give it more (driver_memory='4g', executor_memory='4g'), or let fewer tasks run at once on the worker"
     if _NO_WORKERS.search(line):
         return f"the cluster of {master} gave no executor: check that it has workers with free cores and memory"
     return None

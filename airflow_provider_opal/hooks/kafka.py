@@ -15,7 +15,11 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow_provider_opal.secrets import mask
 
 DEFAULT_KAFKA_CONN_ID = "kafka_default"
-_SERVERS, _REGISTRY, _LOGIN = "bootstrap.servers", "schema.registry.url", "schema.registry.basic.auth.user.info"
+_SERVERS, _REGISTRY, _LOGIN = (
+    "bootstrap.servers",
+    "schema.registry.url",
+    "schema.registry.basic.auth.user.info",
+)
 _STREAMS_OWN = (
     "enable.auto.commit",
     "enable.auto.offset.store",
@@ -37,15 +41,23 @@ class KafkaAccess:
 
     def environment(self) -> dict[str, str]:
         """For a process: command lines are seen by everybody on the machine."""
-        given = {"OPAL_KAFKA_SETTINGS": "\n".join(f"{name}={value}" for name, value in self.settings.items())}
-        return given | ({"SCHEMA_REGISTRY_LOGIN": self.registry_login} if self.registry_login else {})
+        given = {
+            "OPAL_KAFKA_SETTINGS": "\n".join(
+                f"{name}={value}" for name, value in self.settings.items()
+            )
+        }
+        return given | (
+            {"SCHEMA_REGISTRY_LOGIN": self.registry_login} if self.registry_login else {}
+        )
 
 
 def kafka_access(kafka_conn_id: str | None, bootstrap_servers: str | None = None) -> KafkaAccess:
     """Of a connection, or of servers that need none. ValueError if neither says where Kafka is."""
     if kafka_conn_id is None:
         if not bootstrap_servers:
-            raise ValueError("where is Kafka? give kafka_conn_id='kafka_default' or bootstrap_servers='host:9092'")
+            raise ValueError(
+                "where is Kafka? give kafka_conn_id='kafka_default' or bootstrap_servers='host:9092'"
+            )
         return KafkaAccess(bootstrap_servers=bootstrap_servers)
     try:
         connection = BaseHook.get_connection(kafka_conn_id)
@@ -59,15 +71,29 @@ def kafka_access(kafka_conn_id: str | None, bootstrap_servers: str | None = None
 
 def access_of(connection: Any, bootstrap_servers: str | None = None) -> KafkaAccess:
     extra = {
-        name: str(value) for name, value in connection.extra_dejson.items() if value is not None and not isinstance(value, dict | list)
+        name: str(value)
+        for name, value in connection.extra_dejson.items()
+        if value is not None and not isinstance(value, dict | list)
     }
-    host = f"{connection.host}:{connection.port}" if connection.host and connection.port else connection.host
+    host = (
+        f"{connection.host}:{connection.port}"
+        if connection.host and connection.port
+        else connection.host
+    )
     servers = bootstrap_servers or extra.pop(_SERVERS, None) or host
     extra.pop(_SERVERS, None)
     if not servers:
-        raise ValueError(f"the Kafka connection {connection.conn_id!r} names no servers; write {_SERVERS!r} into its extra, or a host")
+        raise ValueError(
+            f"the Kafka connection {connection.conn_id!r} names no servers; write {_SERVERS!r} into its extra, or a host"
+        )
     user = {"sasl.username": connection.login, "sasl.password": connection.password}
     registry, login = extra.pop(_REGISTRY, None), extra.pop(_LOGIN, None)
-    settings = {name: str(value) for name, value in {**user, **extra}.items() if value and name not in _STREAMS_OWN}
+    settings = {
+        name: str(value)
+        for name, value in {**user, **extra}.items()
+        if value and name not in _STREAMS_OWN
+    }
     mask([*settings.items(), ("registry.password", (login or "").partition(":")[2])])
-    return KafkaAccess(bootstrap_servers=servers, settings=settings, registry=registry, registry_login=login)
+    return KafkaAccess(
+        bootstrap_servers=servers, settings=settings, registry=registry, registry_login=login
+    )

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 _POSTGRES = "postgresql+psycopg2"
 _DIALECTS = {"postgres": _POSTGRES, "postgresql": _POSTGRES}
 _SERVICES = ("http", "https")
-_HINT = (
-    "write postgresql://host:5432/database, http://host:8765, https://host or the absolute path of an SQLite file, as /data/lakechime.db"
-)
+_HINT = "write postgresql://host:5432/database, http://host:8765, https://host or the absolute path of an SQLite file, as /data/lakechime.db"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +71,9 @@ class LakeChimeHook(BaseHook):
                 f"the connection {self.lakechime_conn_id!r} is of type {connection.conn_type!r}, and that of data-change events is of type "
                 "'lakechime'; name another with lakechime_conn_id="
             )
-        for secret in filter(None, (connection.password, quote(connection.password or "", safe=""))):
+        for secret in filter(
+            None, (connection.password, quote(connection.password or "", safe=""))
+        ):
             mask_secret(secret)
         try:
             return address_of(connection)
@@ -93,13 +93,23 @@ class LakeChimeHook(BaseHook):
         secrets: list[str] = []
         try:
             address = self.address
-            secrets = [secret for secret in (address.url, urlsplit(address.url).password, address.token) if secret]
+            secrets = [
+                secret
+                for secret in (address.url, urlsplit(address.url).password, address.token)
+                if secret
+            ]
             client = self.get_conn()
             try:
                 return True, client.check()
             finally:
                 client.close()
-        except (LakeChimeError, AirflowNotFoundException, OSError, ValueError, ModuleNotFoundError) as error:
+        except (
+            LakeChimeError,
+            AirflowNotFoundException,
+            OSError,
+            ValueError,
+            ModuleNotFoundError,
+        ) as error:
             return False, redacted(str(error), secrets)
 
 
@@ -108,7 +118,9 @@ def default_address() -> Address:
     from lakechime.location import default_url
 
     url = default_url()
-    return Address(url=url, token=os.environ.get("LAKECHIME_TOKEN") if url.startswith(_SERVICES) else None)
+    return Address(
+        url=url, token=os.environ.get("LAKECHIME_TOKEN") if url.startswith(_SERVICES) else None
+    )
 
 
 def address_of(connection: Any) -> Address:
@@ -124,7 +136,9 @@ def address_of(connection: Any) -> Address:
     if scheme == "sqlite":
         return Address(url=host if separator else f"sqlite:///{host}")
     if scheme in _SERVICES:
-        return Address(url=f"{scheme}://{_with_port(rest, connection.port)}", token=connection.password or None)
+        return Address(
+            url=f"{scheme}://{_with_port(rest, connection.port)}", token=connection.password or None
+        )
     dialect = _DIALECTS.get(scheme.partition("+")[0])
     if dialect is None:
         raise ValueError(f"the scheme {scheme!r} is unknown; {_HINT}")
@@ -143,7 +157,9 @@ def _with_login(rest: str, connection: Any) -> str:
     netloc, _, path = rest.partition("/")
     path = path or str(connection.schema or "")
     if not path:
-        raise ValueError("it names no database; write postgresql://host:5432/database, or give the database as schema")
+        raise ValueError(
+            "it names no database; write postgresql://host:5432/database, or give the database as schema"
+        )
     if "@" not in netloc and connection.login:
         password = f":{quote(connection.password, safe='')}" if connection.password else ""
         netloc = f"{quote(connection.login, safe='')}{password}@{netloc}"

@@ -36,7 +36,9 @@ class Lake:
         if "://" in table or table.startswith("/"):
             return table
         if not self.root:
-            raise ValueError(f"table {table!r} is relative, but the connection has no root; set its root, or give the table's whole path")
+            raise ValueError(
+                f"table {table!r} is relative, but the connection has no root; set its root, or give the table's whole path"
+            )
         if not self.root.startswith("/") and "://" not in self.root:
             raise ValueError(
                 f"the connection's root {self.root!r} is neither an absolute path nor a URI; write /data/lake or s3a://bucket/lake"
@@ -86,10 +88,16 @@ class OpalHook(BaseHook):
             "aws_session_token": extra.get("session_token"),
             "endpoint_url": extra.get("endpoint_url"),
             "region_name": extra.get("region_name"),
-            "path_style": "true" if str(extra.get("path_style", "")).lower() in ("true", "1") else None,
+            "path_style": "true"
+            if str(extra.get("path_style", "")).lower() in ("true", "1")
+            else None,
         }
         options = {name: str(value) for name, value in given.items() if value}
-        return Lake(root=connection.host or "", options=options, spark_conn_id=extra.get("spark_conn_id") or DEFAULT_SPARK_CONN_ID)
+        return Lake(
+            root=connection.host or "",
+            options=options,
+            spark_conn_id=extra.get("spark_conn_id") or DEFAULT_SPARK_CONN_ID,
+        )
 
     def get_conn(self) -> Lake:
         """Airflow's name for it."""
@@ -116,7 +124,9 @@ class OpalHook(BaseHook):
         """The newest version's number."""
         return self.table(table).snapshot_at().version
 
-    def versions_after(self, table: str, seen: int, most: int | None = None, *, feed: bool = False) -> tuple[int, int] | None:
+    def versions_after(
+        self, table: str, seen: int, most: int | None = None, *, feed: bool = False
+    ) -> tuple[int, int] | None:
         """The range (seen, newest] that changed the view, at most `most` such versions; None when there is none. For a `feed` its commits
         have to be there.
         """
@@ -129,9 +139,17 @@ class OpalHook(BaseHook):
             )
         oldest = oldest_after(opened, seen, feed=feed)
         new = range(max(seen, oldest) + 1, head + 1)
-        changed = (version for version in (reversed(new) if most is None else new) if opened.log.read_commit(version).changes_view)
-        expired = [oldest] if seen < oldest and opened.snapshot_at(oldest).root.viewed > seen else []
-        selected = list(islice(chain(changed, expired) if most is None else chain(expired, changed), most or 1))
+        changed = (
+            version
+            for version in (reversed(new) if most is None else new)
+            if opened.log.read_commit(version).changes_view
+        )
+        expired = (
+            [oldest] if seen < oldest and opened.snapshot_at(oldest).root.viewed > seen else []
+        )
+        selected = list(
+            islice(chain(changed, expired) if most is None else chain(expired, changed), most or 1)
+        )
         return (seen, selected[-1]) if selected else None
 
     def is_readable(self, table: str, version: int) -> bool:
@@ -156,7 +174,14 @@ class OpalHook(BaseHook):
 
     def settled_version(self, table: str, until: datetime) -> int | None:
         """The last version up to a moment that changed the view."""
-        return next((commit.version for commit in self.table(table).history() if commit.changes_view and _time(commit) <= until), None)
+        return next(
+            (
+                commit.version
+                for commit in self.table(table).history()
+                if commit.changes_view and _time(commit) <= until
+            ),
+            None,
+        )
 
     def find_result(self, table: str, operation: str, token: str) -> "JobResult | None":
         """The result of the job with this token, if it committed, even if it failed to report."""
@@ -176,11 +201,20 @@ class OpalHook(BaseHook):
 
         try:
             if not self.lake.root:
-                return True, "The connection has no root: every table has to be named by its whole path"
+                return (
+                    True,
+                    "The connection has no root: every table has to be named by its whole path",
+                )
             self.lake.uri("any")
             if self.lake.root.startswith("/") and not Path(self.lake.root).is_dir():
-                return False, f"{self.lake.root} is no folder of {socket.gethostname()}; make it, mount it, or correct the root"
-            next(iter(open_storage(self.lake.root, self.lake.options_for(self.lake.root)).list("")), None)
+                return (
+                    False,
+                    f"{self.lake.root} is no folder of {socket.gethostname()}; make it, mount it, or correct the root",
+                )
+            next(
+                iter(open_storage(self.lake.root, self.lake.options_for(self.lake.root)).list("")),
+                None,
+            )
         except (OpalError, OSError, ValueError) as error:
             return False, str(error)
         return True, f"{self.lake.root} can be listed"
@@ -197,7 +231,11 @@ def oldest_after(table: "Table", seen: int, *, feed: bool = False) -> int:
     oldest = root.oldest_version
     is_lost = seen < oldest if feed else 0 < seen < oldest and not is_readable(root, seen)
     if is_lost and (viewed := table.snapshot_at(oldest).root.viewed) > seen:
-        start = f"start={oldest}: it begins with the changes after that version" if feed else "it starts over, with all rows"
+        start = (
+            f"start={oldest}: it begins with the changes after that version"
+            if feed
+            else "it starts over, with all rows"
+        )
         raise AirflowFailException(
             f"version {seen} of {table.uri} has been seen, and {viewed}, which changed rows after it, has expired: the changes in "
             f"between can no longer be read. Give the consumer another name (consumer=){' and ' if feed else ': '}{start}. Also give "

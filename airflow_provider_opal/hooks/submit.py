@@ -23,7 +23,9 @@ from airflow_provider_opal.secrets import mask, redacted
 _UI = re.compile(r"^Spark UI: (\S+)")
 _MASTER = re.compile(r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|yarn|k8s://.+|spark://[^/]+:\d+")
 # How YARN's and Kubernetes' reports name the exit code of an app that ran elsewhere
-_APP_STATUS = re.compile(r"User application exited with (?:status )?(\d+)|phase=Failed exit_code=(\d+)")
+_APP_STATUS = re.compile(
+    r"User application exited with (?:status )?(\d+)|phase=Failed exit_code=(\d+)"
+)
 _EVENTS_URL = "LAKECHIME_URL"
 _PYTHON = "spark.pyspark.python"
 # With one of them an app may find its packages on a cluster
@@ -73,7 +75,9 @@ class OpalSubmitHook(SparkSubmitHook):
         """The app's exit code, if Spark reports it. For a remote driver it is only in the log."""
         if self.is_client:
             return None if self._submit_sp is None else self._submit_sp.returncode
-        statuses = _APP_STATUS.findall("\n".join([*self._last_submit_log_lines, str(failure or "")]))
+        statuses = _APP_STATUS.findall(
+            "\n".join([*self._last_submit_log_lines, str(failure or "")])
+        )
         return int("".join(statuses[-1])) if statuses else self._spark_exit_code
 
     def cause(self, failure: Exception | None) -> str | None:
@@ -115,7 +119,12 @@ class OpalSubmitHook(SparkSubmitHook):
                 "an archive with `opal pack`, and give what it prints: archives='environment.tar.gz#environment', and in conf "
                 f"{_PYTHON}='./environment/bin/python'"
             )
-        if self._is_kubernetes and not self.is_client and "://" not in application and _UPLOAD not in self._conf:
+        if (
+            self._is_kubernetes
+            and not self.is_client
+            and "://" not in application
+            and _UPLOAD not in self._conf
+        ):
             yield (
                 f"the driver's pod cannot see {application}. Set {_UPLOAD} in conf, or name the folder of the apps in the image: "
                 "apps_folder='local:///path/to/opal_spark/submit/apps'"
@@ -124,7 +133,9 @@ class OpalSubmitHook(SparkSubmitHook):
     def track_on_yarn(self) -> bool:
         """Poll the resource manager for the application's state, if the connection names its address."""
         extra = self.get_connection(self._conn_id).extra_dejson
-        self._yarn_track_via_rm_api = self._yarn_track_via_rm_api or bool(extra.get(self._YARN_RM_WEBAPP_ADDRESS_EXTRA_KEY))
+        self._yarn_track_via_rm_api = self._yarn_track_via_rm_api or bool(
+            extra.get(self._YARN_RM_WEBAPP_ADDRESS_EXTRA_KEY)
+        )
         return self._yarn_track_via_rm_api
 
     def find_modules_in(self, folders: Iterable[str]) -> None:
@@ -132,7 +143,10 @@ class OpalSubmitHook(SparkSubmitHook):
         if self.is_client:
             given = dict(self._env_vars or {})
             before = given.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
-            self._env_vars = {**given, "PYTHONPATH": os.pathsep.join([*folders, *filter(None, [before])])}
+            self._env_vars = {
+                **given,
+                "PYTHONPATH": os.pathsep.join([*folders, *filter(None, [before])]),
+            }
 
     def follow(self, external_id: str) -> None:
         """Remember the application of an earlier try, so that a kill reaches it."""
@@ -146,7 +160,9 @@ class OpalSubmitHook(SparkSubmitHook):
         self._hidden_environment = environment
         self._secrets = mask([*conf.items(), *environment.items()])
         try:
-            with properties_file({**conf, **self._as_conf(environment)}, given) as self._properties_file:
+            with properties_file(
+                {**conf, **self._as_conf(environment)}, given
+            ) as self._properties_file:
                 yield
         finally:
             self._properties_file = given
@@ -160,8 +176,15 @@ class OpalSubmitHook(SparkSubmitHook):
         return super().submit(application, start_new_session=True, **kwargs)
 
     def _build_spark_submit_command(self, application: str) -> list[str]:
-        if self.is_client and not self.is_local and _PYTHON in self._conf:  # a path on the cluster, and the driver runs here
-            self._conf = {"spark.pyspark.driver.python": os.environ.get("PYSPARK_DRIVER_PYTHON", sys.executable), **self._conf}
+        if (
+            self.is_client and not self.is_local and _PYTHON in self._conf
+        ):  # a path on the cluster, and the driver runs here
+            self._conf = {
+                "spark.pyspark.driver.python": os.environ.get(
+                    "PYSPARK_DRIVER_PYTHON", sys.executable
+                ),
+                **self._conf,
+            }
         command: list[str] = super()._build_spark_submit_command(application)
         # Here and no earlier: Airflow's method replaces the environment by `env_vars`
         self._env = {**self._own_environment(), **(self._env or {}), **self._hidden_environment}
@@ -175,7 +198,11 @@ class OpalSubmitHook(SparkSubmitHook):
         names = ["PYSPARK_DRIVER_PYTHON"] if self.is_client else []
         names += ["PYSPARK_PYTHON"] if self.is_local else []
         silenced = {_EVENTS_URL: ""} if _EVENTS_URL in os.environ else {}
-        return {**java_environment(), **{name: sys.executable for name in names if name not in os.environ}, **silenced}
+        return {
+            **java_environment(),
+            **{name: sys.executable for name in names if name not in os.environ},
+            **silenced,
+        }
 
     def _as_conf(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Environment variables of a remote driver are Spark settings."""
@@ -201,7 +228,9 @@ class OpalSubmitHook(SparkSubmitHook):
         for line in lines:
             if match := _UI.match(line):
                 self.on_ui(match[1])
-            self._cause = self._cause or cause_in(line, str(self._connection["master"]), self._conn_id)
+            self._cause = self._cause or cause_in(
+                line, str(self._connection["master"]), self._conn_id
+            )
             yield self.redacted(line)
 
     def on_kill(self) -> None:
@@ -209,7 +238,11 @@ class OpalSubmitHook(SparkSubmitHook):
 
         A driver on a cluster comes first: Airflow's hook asks for its end only while spark-submit runs.
         """
-        running = self._submit_sp if self._submit_sp is not None and self._submit_sp.poll() is None else None
+        running = (
+            self._submit_sp
+            if self._submit_sp is not None and self._submit_sp.poll() is None
+            else None
+        )
         if not self.is_client:
             super().on_kill()
         if running is not None:
@@ -222,7 +255,12 @@ def java_environment() -> dict[str, str]:
     """The Java of the `java` extra, if there is no other."""
     if "JAVA_HOME" in os.environ or shutil.which("java"):
         return {}
-    answer = subprocess.run([sys.executable, "-m", "opal_spark.engine.java"], capture_output=True, text=True, check=False)
+    answer = subprocess.run(
+        [sys.executable, "-m", "opal_spark.engine.java"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return {"JAVA_HOME": answer.stdout.strip()} if answer.returncode == 0 else {}
 
 
@@ -235,8 +273,12 @@ def properties_file(conf: Mapping[str, str], given: str | None) -> Iterator[str 
     with tempfile.TemporaryDirectory(prefix="opal-submit-") as folder:
         path = Path(folder) / "spark.properties"
         lines = [f"{name}={_escaped(value)}" for name, value in conf.items()]
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write("\n".join([Path(given).read_text(encoding="utf-8") if given else "", *lines, ""]))
+        with os.fdopen(
+            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+        ) as file:
+            file.write(
+                "\n".join([Path(given).read_text(encoding="utf-8") if given else "", *lines, ""])
+            )
         yield str(path)
 
 
@@ -254,14 +296,20 @@ def _started(pid: int) -> str | None:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
-        answer = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+        answer = subprocess.run(
+            ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+        )
         return answer.stdout.strip() or None
 
 
 def end_left_over(process: Mapping[str, Any]) -> bool:
     """End the process group that an earlier try left running. False if it is gone, or on another machine."""
     pid = int(process["pid"])
-    if process["host"] != socket.gethostname() or process["started"] is None or _started(pid) != process["started"]:
+    if (
+        process["host"] != socket.gethostname()
+        or process["started"] is None
+        or _started(pid) != process["started"]
+    ):
         return False
     end_group(pid, lambda: _started(pid) != process["started"])
     return True

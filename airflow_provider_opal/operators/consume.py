@@ -75,16 +75,25 @@ class ConsumeOperator(OpalSparkOperator):
         **kwargs: Any,
     ) -> None:
         if by not in BY:
-            raise ValueError(f"by={by!r} is unknown; use 'partition' (the rows of a partition key) or 'version' (all since the last run)")
+            raise ValueError(
+                f"by={by!r} is unknown; use 'partition' (the rows of a partition key) or 'version' (all since the last run)"
+            )
         check_rows(rows, by)
         if not is_templated(function):
             function_name("function", function)
         given = {"function": function, "rows": rows, "arguments": dict(arguments or {})}
-        super().__init__(table=table, arguments=given, lakechime_conn_id=lakechime_conn_id, **kwargs)
+        super().__init__(
+            table=table, arguments=given, lakechime_conn_id=lakechime_conn_id, **kwargs
+        )
         self.by = by
         self.consumer = consumer
         self.start = checked_start(start)
-        self.inlets = distinct([*self.inlets, *self.assets_of({"table": table, "opal_conn_id": self.opal_conn_id})["inlets"]])
+        self.inlets = distinct(
+            [
+                *self.inlets,
+                *self.assets_of({"table": table, "opal_conn_id": self.opal_conn_id})["inlets"],
+            ]
+        )
 
     @classmethod
     def assets_of(cls, given: Mapping[str, Any]) -> Mapping[str, Sequence[Any]]:
@@ -105,16 +114,34 @@ class ConsumeOperator(OpalSparkOperator):
         self.check_key(context)
         key = context.get("partition_key")
         if self.by == "partition" and key is None:
-            raise AirflowFailException(f"task {self.task_id!r} consumes by partition, and this run has no partition key. {KEY_HINT}")
-        if self.by == "version" and self.consumer is None and context["ti"].map_index not in (None, -1):
-            raise AirflowFailException(f"task {self.task_id!r} consumes by version and is mapped. {NAME_HINT}")
-        watermark = Watermark.of(context, self.table, self.opal_conn_id, self.consumer, self.lakechime_conn_id)
-        return self._by_version(context, watermark) if self.by == "version" else self._by_partition(context, watermark, str(key))
+            raise AirflowFailException(
+                f"task {self.task_id!r} consumes by partition, and this run has no partition key. {KEY_HINT}"
+            )
+        if (
+            self.by == "version"
+            and self.consumer is None
+            and context["ti"].map_index not in (None, -1)
+        ):
+            raise AirflowFailException(
+                f"task {self.task_id!r} consumes by version and is mapped. {NAME_HINT}"
+            )
+        watermark = Watermark.of(
+            context, self.table, self.opal_conn_id, self.consumer, self.lakechime_conn_id
+        )
+        return (
+            self._by_version(context, watermark)
+            if self.by == "version"
+            else self._by_partition(context, watermark, str(key))
+        )
 
     def job(self, context: "Context") -> "JobSpec[Any]":
         """By version a run may have two ranges, and each is a job of its own."""
         spec = super().job(context)
-        return spec if spec.operation.after is None else replace(spec, token=f"{spec.token}/{spec.operation.version}")
+        return (
+            spec
+            if spec.operation.after is None
+            else replace(spec, token=f"{spec.token}/{spec.operation.version}")
+        )
 
     def job_arguments(self, context: "Context") -> dict[str, Any]:
         """Checks a function that a template named, too."""
@@ -123,17 +150,25 @@ class ConsumeOperator(OpalSparkOperator):
 
     def _by_partition(self, context: "Context", watermark: Watermark, key: str) -> dict[str, Any]:
         given = watermark.given()
-        event_version, is_redelivery = (given["version"], False) if given else event_version_of(context, self.asset.uri, key)
+        event_version, is_redelivery = (
+            (given["version"], False) if given else event_version_of(context, self.asset.uri, key)
+        )
         requested = event_version if event_version is not None else self._upstream_version(context)
         version, ingests = self.opal.ingests_as_of(self.table, key, requested)
         if given is None:
             if is_redelivery and watermark.has_consumed(key, ingests, requested):
                 return self._nothing(
-                    context, f"partition key {key!r} was consumed meanwhile, as of version {watermark.consumed_version(key)}"
+                    context,
+                    f"partition key {key!r} was consumed meanwhile, as of version {watermark.consumed_version(key)}",
                 )
             watermark.give({"version": version})
         elif version != requested:
-            self.log.warning("version %s has expired; the rows of key %r are read as of version %s", requested, key, version)
+            self.log.warning(
+                "version %s has expired; the rows of key %r are read as of version %s",
+                requested,
+                key,
+                version,
+            )
         result = self._run(context, partition_key=key, version=version)
         watermark.mark_consumed(key, version, ingests)
         return result
@@ -143,17 +178,29 @@ class ConsumeOperator(OpalSparkOperator):
         emitters = [
             task
             for task in self.upstream_list
-            if isinstance(task, IngestOperator | MetaGenOperator) and task.asset_events is not None and task.table == self.table
+            if isinstance(task, IngestOperator | MetaGenOperator)
+            and task.asset_events is not None
+            and task.table == self.table
         ]
         results = [context["ti"].xcom_pull(task_ids=task.task_id) for task in emitters]
-        return max((result["version"] for result in results if isinstance(result, dict) and result["version"] is not None), default=None)
+        return max(
+            (
+                result["version"]
+                for result in results
+                if isinstance(result, dict) and result["version"] is not None
+            ),
+            default=None,
+        )
 
     def _by_version(self, context: "Context", watermark: Watermark) -> dict[str, Any]:
         given = watermark.given() or self._next_range(watermark)
         if given is None:
             seen = watermark.seen_version
             return self._nothing(context, f"nothing new after version {seen}", seen)
-        bounds, result = [given["from"], *([given["begun"]] if "begun" in given else []), given["to"]], {}
+        bounds, result = (
+            [given["from"], *([given["begun"]] if "begun" in given else []), given["to"]],
+            {},
+        )
         for after, version in pairwise(bounds):
             self.log.info("consuming versions after %s, up to and with %s", after, version)
             result = self._run(context, after=after, version=version)
@@ -168,7 +215,12 @@ class ConsumeOperator(OpalSparkOperator):
         seen = watermark.seen(partial(first_version, self.start, self.opal_conn_id, self.table))
         begun, are_changes = watermark.begun_version, self.arguments["rows"] == "changes"
         again = begun if begun is not None and self.opal.is_readable(self.table, begun) else None
-        if are_changes and begun is not None and again is None and begun <= self.opal.head(self.table):
+        if (
+            are_changes
+            and begun is not None
+            and again is None
+            and begun <= self.opal.head(self.table)
+        ):
             raise AirflowFailException(
                 f"the last run began the changes up to version {begun} and did not finish, and that version has expired since: the same "
                 "changes cannot be read again, and other ones could make the function repeat work. Start over with another consumer="
@@ -185,7 +237,15 @@ class ConsumeOperator(OpalSparkOperator):
     def _nothing(self, context: "Context", note: str, version: int | None = None) -> dict[str, Any]:
         from opal_lake.job.job import JobResult
 
-        return self.finish(context, JobResult(operation="consume", table=self.opal.lake.uri(self.table), version=version, notes=(note,)))
+        return self.finish(
+            context,
+            JobResult(
+                operation="consume",
+                table=self.opal.lake.uri(self.table),
+                version=version,
+                notes=(note,),
+            ),
+        )
 
     def _run(self, context: "Context", **what: Any) -> dict[str, Any]:
         self.arguments = {**self.arguments, **what}
@@ -204,7 +264,9 @@ def module_folders(context: "Context") -> list[str]:
     return list(dict.fromkeys([*folders, *([str(bundle.path)] if bundle is not None else [])]))
 
 
-def event_version_of(context: "Context", table_uri: str, partition_key: str) -> tuple[int | None, bool]:
+def event_version_of(
+    context: "Context", table_uri: str, partition_key: str
+) -> tuple[int | None, bool]:
     """The version that the table's events carry for this key, and whether all of them are redeliveries by a ReconcileOperator.
 
     A run may wait for other tables too: their versions do not count here.
@@ -217,5 +279,9 @@ def event_version_of(context: "Context", table_uri: str, partition_key: str) -> 
     ]
     extras = [event.extra or {} for asset_events in ours for event in asset_events]
     again = [extra["versions"].get(partition_key) for extra in extras if "versions" in extra]
-    versions = [version for version in [*again, *(extra.get("version") for extra in extras)] if isinstance(version, int)]
+    versions = [
+        version
+        for version in [*again, *(extra.get("version") for extra in extras)]
+        if isinstance(version, int)
+    ]
     return max(versions, default=None), bool(extras) and len(again) == len(extras)

@@ -34,7 +34,15 @@ class DataChangeEventOperator(BaseOperator):
     `.environment` has the same events as variables, for other tasks' `env=` and `env_vars=`. `skip_when_empty` skips what is downstream.
     """
 
-    template_fields: Sequence[str] = ("dataset", "cluster", "start_time", "end_time", "partition", "tags", "lakechime_conn_id")
+    template_fields: Sequence[str] = (
+        "dataset",
+        "cluster",
+        "start_time",
+        "end_time",
+        "partition",
+        "tags",
+        "lakechime_conn_id",
+    )
     ui_color = "#d8ecf3"
     longest_wait_s = 60.0  # clocks of schedulers and databases differ a little
 
@@ -74,7 +82,10 @@ class DataChangeEventOperator(BaseOperator):
         from lakechime import InvalidEventError
 
         try:
-            start_ts, end_ts = moment_ms("start_time", self.start_time), moment_ms("end_time", self.end_time)
+            start_ts, end_ts = (
+                moment_ms("start_time", self.start_time),
+                moment_ms("end_time", self.end_time),
+            )
             partition = None if self.partition is None else checked_partition(self.partition)
             tags = checked_tags(self.tags)
         except ValueError as error:
@@ -83,16 +94,28 @@ class DataChangeEventOperator(BaseOperator):
         with closing(LakeChimeHook(self.lakechime_conn_id).get_conn()) as client:
             try:
                 answer = client.events_between(self.dataset, start_ts, end_ts, **what)
-                while answer.covered_until_ts < end_ts:  # by the clock that gives events their times
+                while (
+                    answer.covered_until_ts < end_ts
+                ):  # by the clock that gives events their times
                     self._wait((end_ts - answer.covered_until_ts) / 1000)
                     answer = client.events_between(self.dataset, start_ts, end_ts, **what)
             except InvalidEventError as error:
                 raise AirflowFailException(str(error)) from error
         found = answer.events
-        self.log.info("%s events of %s from %s to %s", len(found), self.dataset, self.start_time, self.end_time)
+        self.log.info(
+            "%s events of %s from %s to %s",
+            len(found),
+            self.dataset,
+            self.start_time,
+            self.end_time,
+        )
         if not found and self.skip_when_empty:
-            raise AirflowSkipException(f"nothing happened to {self.dataset} from {self.start_time} to {self.end_time}")
-        return hand_over(context, [registered.event for registered in found], partition=partition, tags=tags)
+            raise AirflowSkipException(
+                f"nothing happened to {self.dataset} from {self.start_time} to {self.end_time}"
+            )
+        return hand_over(
+            context, [registered.event for registered in found], partition=partition, tags=tags
+        )
 
     def _wait(self, left_s: float) -> None:
         if left_s > self.longest_wait_s:

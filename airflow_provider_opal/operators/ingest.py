@@ -71,7 +71,12 @@ class IngestOperator(OpalSparkOperator):
         partition: str | None = None,
         **kwargs: Any,
     ) -> None:
-        what = {"metadata": metadata, "on_bad_rows": on_bad_rows, "reject_threshold": reject_threshold, "on_empty": on_empty}
+        what = {
+            "metadata": metadata,
+            "on_bad_rows": on_bad_rows,
+            "reject_threshold": reject_threshold,
+            "on_empty": on_empty,
+        }
         what |= {
             "on_new_columns": on_new_columns,
             "business_snapshot": business_snapshot,
@@ -79,23 +84,35 @@ class IngestOperator(OpalSparkOperator):
         }
         arguments: dict[str, Any] = {
             # a mapping as it is: what is secret in it has to be named as one
-            "source": source if is_templated(source) or isinstance(source, Mapping) else source_arguments(source),
+            "source": source
+            if is_templated(source) or isinstance(source, Mapping)
+            else source_arguments(source),
             **Ingest.checked(what, is_templated),
         }
         if create is not None:
-            arguments["create"] = (create if isinstance(create, Table) else Table(**create)).to_arguments()
+            arguments["create"] = (
+                create if isinstance(create, Table) else Table(**create)
+            ).to_arguments()
         if partition is not None:
             arguments["partition_key"] = partition
         super().__init__(table=table, arguments=arguments, **kwargs)
-        self.asset_events = AssetEvents.known(table, self.opal_conn_id) if metadata == "inline" else None
+        self.asset_events = (
+            AssetEvents.known(table, self.opal_conn_id) if metadata == "inline" else None
+        )
         self.asset = self.asset_events and self.asset_events.asset
-        self.outlets = distinct([*(self.asset_events.outlets if self.asset_events else ()), *self.outlets])
+        self.outlets = distinct(
+            [*(self.asset_events.outlets if self.asset_events else ()), *self.outlets]
+        )
 
     @classmethod
     def assets_of(cls, given: Mapping[str, Any]) -> Mapping[str, Sequence[Any]]:
         """Of a mapped one."""
         is_inline = given.get("metadata") == "inline"
-        events = AssetEvents.known(given.get("table"), given.get("opal_conn_id", DEFAULT_CONN_ID)) if is_inline else None
+        events = (
+            AssetEvents.known(given.get("table"), given.get("opal_conn_id", DEFAULT_CONN_ID))
+            if is_inline
+            else None
+        )
         return {"outlets": events.outlets if events else []}
 
     def finish(self, context: "Context", result: "JobResult") -> dict[str, Any]:
@@ -109,7 +126,9 @@ class IngestOperator(OpalSparkOperator):
             except InvalidInputError as error:  # an earlier try of this run was in batch mode
                 raise AirflowFailException(str(error)) from error
             events = AssetEvents.of(self.table, self.opal_conn_id)
-            self.outlets = distinct([*events.outlets, *self.outlets])  # a template has named the table by now
+            self.outlets = distinct(
+                [*events.outlets, *self.outlets]
+            )  # a template has named the table by now
             events.emit(context, xcom, self.arguments.get("partition_key"))
         return xcom
 
@@ -128,8 +147,14 @@ class IngestOperator(OpalSparkOperator):
         key = context.get("partition_key")
         source = source_arguments(self.arguments["source"])
         if secret := secret_arguments(source, "source"):
-            raise ValueError(f"{', '.join(secret)} holds a secret; put it into an environment variable, and name that: password_env=")
-        return {**({} if key is None else {"partition_key": key}), **self.arguments, "source": source}
+            raise ValueError(
+                f"{', '.join(secret)} holds a secret; put it into an environment variable, and name that: password_env="
+            )
+        return {
+            **({} if key is None else {"partition_key": key}),
+            **self.arguments,
+            "source": source,
+        }
 
 
 def source_arguments(source: Any) -> dict[str, Any]:
@@ -137,7 +162,9 @@ def source_arguments(source: Any) -> dict[str, Any]:
     if isinstance(source, str | list | tuple):
         source = Files(source)
     if isinstance(source, Mapping):
-        named = next((kind for kind, field in (("files", "paths"), ("jdbc", "url")) if field in source), None)
+        named = next(
+            (kind for kind, field in (("files", "paths"), ("jdbc", "url")) if field in source), None
+        )
         source = source_from_json(source if named is None else {named: source})
     if not isinstance(source, Files | Jdbc):
         raise ValueError(

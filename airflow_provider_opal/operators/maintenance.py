@@ -6,7 +6,15 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_opal.operators.upkeep import UpkeepOperator
 from opal_lake.job.operations.upkeep import Maintain, UpkeepPolicy
-from opal_lake.job.operations.values import Codec, Count, MegaBytes, Percent, PolicyColumns, PolicySpan, Span
+from opal_lake.job.operations.values import (
+    Codec,
+    Count,
+    MegaBytes,
+    Percent,
+    PolicyColumns,
+    PolicySpan,
+    Span,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -67,5 +75,9 @@ class MaintenanceOperator(UpkeepOperator):
 
         given = UpkeepPolicy.among(self.arguments)
         return run_maintenance(
-            table, policy_of(table.snapshot_at().spec, given), {}, dry_run=True, delete=self.arguments.get("delete", True)
+            table,
+            policy_of(table.snapshot_at().spec, given),
+            {},
+            dry_run=True,
+            delete=self.arguments.get("delete", True),
         )

@@ -34,7 +34,9 @@ class MetaGenOperator(OpalSparkOperator):
         self.asset_events = AssetEvents.known(table, self.opal_conn_id)
         self.asset = self.asset_events and self.asset_events.asset
         self.versions = self.asset_events and self.asset_events.versions
-        self.outlets = distinct([*(self.asset_events.outlets if self.asset_events else ()), *self.outlets])
+        self.outlets = distinct(
+            [*(self.asset_events.outlets if self.asset_events else ()), *self.outlets]
+        )
 
     @classmethod
     def assets_of(cls, given: Mapping[str, Any]) -> Mapping[str, Sequence[Any]]:
@@ -49,6 +51,8 @@ class MetaGenOperator(OpalSparkOperator):
         """The events carry the version."""
         xcom = super().finish(context, result)
         events = AssetEvents.of(self.table, self.opal_conn_id)
-        self.outlets = distinct([*events.outlets, *self.outlets])  # a template has named the table by now
+        self.outlets = distinct(
+            [*events.outlets, *self.outlets]
+        )  # a template has named the table by now
         events.emit(context, xcom, self.partition)
         return xcom

@@ -60,7 +60,10 @@ class ReconcileOperator(BaseOperator):
         self.opal_conn_id = opal_conn_id
         self.lakechime_conn_id = lakechime_conn_id
         self.emitted = redelivery_asset(table, consumer, opal_conn_id=opal_conn_id)
-        self.inlets = [*(self.inlets or []), opal_asset(table, opal_conn_id=opal_conn_id)]  # where consumers acknowledge
+        self.inlets = [
+            *(self.inlets or []),
+            opal_asset(table, opal_conn_id=opal_conn_id),
+        ]  # where consumers acknowledge
         self.outlets = [*(self.outlets or []), self.emitted]
 
     def execute(self, context: "Context") -> dict[str, int]:
@@ -68,7 +71,9 @@ class ReconcileOperator(BaseOperator):
         now = datetime.now(UTC)
         missed = self._missed(context, now)
         if not missed:
-            raise AirflowSkipException(f"{self.consumer} has seen, or was sent, all changes of {self.table}")
+            raise AirflowSkipException(
+                f"{self.consumer} has seen, or was sent, all changes of {self.table}"
+            )
         event = context["outlet_events"][self.emitted]
         event.add_partitions(list(missed))
         event.extra = {"versions": dict(missed)}
@@ -81,20 +86,35 @@ class ReconcileOperator(BaseOperator):
 
         hook = OpalHook(self.opal_conn_id)
         try:
-            watermark = Watermark.of(context, self.table, self.opal_conn_id, self.consumer, self.lakechime_conn_id)
+            watermark = Watermark.of(
+                context, self.table, self.opal_conn_id, self.consumer, self.lakechime_conn_id
+            )
         except NotFoundError as error:
             raise AirflowSkipException(f"{self.table} is not there yet") from error
         if self.by == "partition":
-            open_keys = self._oldest(untaken_keys(hook.table(self.table), watermark, now - self.look_back, now - self.grace))
+            open_keys = self._oldest(
+                untaken_keys(
+                    hook.table(self.table), watermark, now - self.look_back, now - self.grace
+                )
+            )
         else:
-            version, seen = hook.settled_version(self.table, now - self.grace), watermark.seen_version
+            version, seen = (
+                hook.settled_version(self.table, now - self.grace),
+                watermark.seen_version,
+            )
             table = hook.table(self.table)
             oldest_after(table, max(seen, 0))
-            open_keys = {version_key(version): version} if version is not None and seen < version else {}
+            open_keys = (
+                {version_key(version): version} if version is not None and seen < version else {}
+            )
             keep_seen_version(table, self.consumer, max(seen, 0) if open_keys else None)
-        redelivered = {key: value for key, value in watermark.redelivered.items() if key in open_keys}
+        redelivered = {
+            key: value for key, value in watermark.redelivered.items() if key in open_keys
+        }
         missed = self._due(open_keys, redelivered, now)
-        watermark.keep_redelivered({**redelivered, **{key: [version, now.isoformat()] for key, version in missed.items()}})
+        watermark.keep_redelivered(
+            {**redelivered, **{key: [version, now.isoformat()] for key, version in missed.items()}}
+        )
         return missed
 
     def _oldest(self, open_keys: Mapping[str, int]) -> dict[str, int]:
@@ -102,11 +122,15 @@ class ReconcileOperator(BaseOperator):
         ordered = sorted((version, key) for key, version in open_keys.items())
         return {key: version for version, key in ordered[: OPEN_AT_ONCE * self.most]}
 
-    def _due(self, open_keys: Mapping[str, int], redelivered: Mapping[str, Any], now: datetime) -> dict[str, int]:
+    def _due(
+        self, open_keys: Mapping[str, int], redelivered: Mapping[str, Any], now: datetime
+    ) -> dict[str, int]:
         """Keys that were not redelivered, or long ago, or at an older version."""
         due = [
             (version, key)
             for key, version in open_keys.items()
-            if key not in redelivered or redelivered[key][0] < version or now - datetime.fromisoformat(redelivered[key][1]) >= self.again
+            if key not in redelivered
+            or redelivered[key][0] < version
+            or now - datetime.fromisoformat(redelivered[key][1]) >= self.again
         ]
         return {key: version for version, key in sorted(due)[: self.most]}

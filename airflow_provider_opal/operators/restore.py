@@ -38,7 +38,9 @@ class RestoreOperator(UpkeepOperator):
     ) -> None:
         super().__init__(table=table, given=locals(), **kwargs)
         self.asset_events = None if dry_run is True else AssetEvents.known(table, self.opal_conn_id)
-        self.outlets = distinct([*(self.asset_events.outlets if self.asset_events else ()), *self.outlets])
+        self.outlets = distinct(
+            [*(self.asset_events.outlets if self.asset_events else ()), *self.outlets]
+        )
 
     def rehearse(self, table: "Table") -> "JobResult":
         """What would change."""
@@ -49,7 +51,10 @@ class RestoreOperator(UpkeepOperator):
 
     def finish(self, context: "Context", result: "JobResult") -> dict[str, Any]:
         """The events carry the version; where nothing had to change there is none."""
-        xcom, events = super().finish(context, result), AssetEvents.of(self.table, self.opal_conn_id)
+        xcom, events = (
+            super().finish(context, result),
+            AssetEvents.of(self.table, self.opal_conn_id),
+        )
         if result.version is None:
             self.outlets = [outlet for outlet in self.outlets if outlet not in events.outlets]
         else:

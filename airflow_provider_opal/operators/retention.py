@@ -21,7 +21,15 @@ class RetentionOperator(UpkeepOperator):
     declared = Retain
     operation = Retain.name
 
-    def __init__(self, *, table: str, window: Span | None = None, grace: Span | None = None, dry_run: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        table: str,
+        window: Span | None = None,
+        grace: Span | None = None,
+        dry_run: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(table=table, given=locals(), **kwargs)
 
     def rehearse(self, table: "Table") -> "JobResult":

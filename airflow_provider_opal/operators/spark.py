@@ -35,7 +35,9 @@ KEY_HINT = (
     "Trigger the DAG with one (in the UI: Trigger, field 'Partition key'), run a backfill, or clear a keyed run: "
     "airflow dags clear DAG_ID --partition-key KEY"
 )
-SCHEDULE_HINT = "The DAG's schedule creates no partition keys: use schedule=keyed_schedule('@daily')"
+SCHEDULE_HINT = (
+    "The DAG's schedule creates no partition keys: use schedule=keyed_schedule('@daily')"
+)
 _KEY_ASKED_FOR = re.compile(r"\{[{%][^}]*\bpartition_key\b")
 RETRIED = "a retry goes on with the same token, so that nothing is applied twice"
 
@@ -81,16 +83,24 @@ class OpalSparkOperator(SparkSubmitOperator):
         keyed: bool = False,
         **spark_submit_kwargs: Any,
     ) -> None:
-        if chosen := sorted({"application", "application_args", "conn_id"} & {*spark_submit_kwargs}):
-            raise ValueError(f"{type(self).__name__} sets {', '.join(chosen)} itself; leave it out (a Spark connection is spark_conn_id=)")
+        if chosen := sorted(
+            {"application", "application_args", "conn_id"} & {*spark_submit_kwargs}
+        ):
+            raise ValueError(
+                f"{type(self).__name__} sets {', '.join(chosen)} itself; leave it out (a Spark connection is spark_conn_id=)"
+            )
         if secret := secret_arguments(arguments):
             raise ValueError(
                 f"{', '.join(secret)} would be shown with the task: put the value into a connection, conf or env_vars, and give only its "
                 "name here"
             )
         quiet = {"spark.log.level": "ERROR"}  # else the job's progress drowns in what Spark says
-        conf, self._hidden_conf = without_secrets({**quiet, **(spark_submit_kwargs.pop("conf", None) or {})})
-        spark_submit_kwargs["env_vars"], self._hidden_environment = without_secrets(spark_submit_kwargs.get("env_vars") or {})
+        conf, self._hidden_conf = without_secrets(
+            {**quiet, **(spark_submit_kwargs.pop("conf", None) or {})}
+        )
+        spark_submit_kwargs["env_vars"], self._hidden_environment = without_secrets(
+            spark_submit_kwargs.get("env_vars") or {}
+        )
         self._may_lose_track = spark_submit_kwargs.get("durable") is not True
         super().__init__(name=name, conf=conf, **spark_submit_kwargs)
         self.table = table
@@ -100,7 +110,9 @@ class OpalSparkOperator(SparkSubmitOperator):
         self.lakechime_conn_id = lakechime_conn_id
         self.apps_folder = apps_folder
         self.keyed = keyed
-        self._asks_for_key = bool(_KEY_ASKED_FOR.search(json.dumps([table, self.arguments], default=str)))
+        self._asks_for_key = bool(
+            _KEY_ASKED_FOR.search(json.dumps([table, self.arguments], default=str))
+        )
 
     @classmethod
     def partial(cls, **given: Any) -> Any:
@@ -117,24 +129,36 @@ class OpalSparkOperator(SparkSubmitOperator):
         """The inlets or outlets that such arguments lead to, as far as they are known without a run."""
         return {}
 
-    def _do_render_template_fields(self, parent: Any, template_fields: Any, context: "Context", jinja_env: Any, seen_oids: Any) -> None:
+    def _do_render_template_fields(
+        self, parent: Any, template_fields: Any, context: "Context", jinja_env: Any, seen_oids: Any
+    ) -> None:
         """Nothing, where `execute` is about to refuse the run: `None` would get into paths, and a template might fail of it.
 
         It refuses there and not here, because the UI folds away what is logged before.
         """
         if not self._lacks_key(context):
-            super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
+            super()._do_render_template_fields(
+                parent, template_fields, context, jinja_env, seen_oids
+            )
 
     def check_key(self, context: "Context") -> None:
         """Not without a partition key where one is asked for, or where the DAG's runs have one, since no consumer by partition would hear
         of the rows.
         """
         if self._lacks_key(context):
-            hint = KEY_HINT if takes_keys(getattr(context.get("dag"), "timetable", None)) else SCHEDULE_HINT
-            raise AirflowFailException(f"task {self.task_id!r} works on one partition, and this run has no partition key. {hint}")
+            hint = (
+                KEY_HINT
+                if takes_keys(getattr(context.get("dag"), "timetable", None))
+                else SCHEDULE_HINT
+            )
+            raise AirflowFailException(
+                f"task {self.task_id!r} works on one partition, and this run has no partition key. {hint}"
+            )
 
     def _lacks_key(self, context: "Context") -> bool:
-        return context.get("partition_key") is None and (self._asks_for_key or self.needs_key(context))
+        return context.get("partition_key") is None and (
+            self._asks_for_key or self.needs_key(context)
+        )
 
     def needs_key(self, context: "Context") -> bool:
         """Whether it means nothing without a partition key, though no argument asks for one."""
@@ -169,26 +193,51 @@ class OpalSparkOperator(SparkSubmitOperator):
             self.log.info("done before, as version %s; not submitted again", done.version)
             return self.finish(context, done)
         self._conn_id = self._checked_spark_conn_id(opal)
-        self.application = f"{self.apps_folder.rstrip('/')}/{self.operation}.py" if self.apps_folder else app_path(self.operation)
+        self.application = (
+            f"{self.apps_folder.rstrip('/')}/{self.operation}.py"
+            if self.apps_folder
+            else app_path(self.operation)
+        )
         self.application_args = ["--spec", spec.to_json()]
         # A clear has another token, and must find neither the job of the run before nor what became of it
-        self.external_id_key, self._K8S_DRIVER_STATUS_KEY = f"spark_job_id:{spec.token}", f"k8s_driver_status:{spec.token}"
+        self.external_id_key, self._K8S_DRIVER_STATUS_KEY = (
+            f"spark_job_id:{spec.token}",
+            f"k8s_driver_status:{spec.token}",
+        )
         failure = self._submitted(connection_conf, context)
         result = self._result(opal, spec)
         if result is None:
             raise self._verdict(failure)
         result = replace(result, repeated=False)  # there was no result before this try
         if failure is not None:
-            message = self._hook.redacted(str(failure)) if isinstance(self._hook, OpalSubmitHook) else failure
-            self.log.warning("version %s was committed, but Spark reported a failure afterwards: %s", result.version, message)
+            message = (
+                self._hook.redacted(str(failure))
+                if isinstance(self._hook, OpalSubmitHook)
+                else failure
+            )
+            self.log.warning(
+                "version %s was committed, but Spark reported a failure afterwards: %s",
+                result.version,
+                message,
+            )
         return self.finish(context, result)
 
     def finish(self, context: "Context", result: "JobResult") -> dict[str, Any]:
         """Log the result, and return it for XCom."""
         for note in result.notes:
             self.log.log(self.note_level, "%s", note)
-        self.log.info("%s of %s: version %s, %s", result.operation, result.table, result.version, dict(result.counts))
-        if self.changes_view() and self.lakechime_conn_id is not None and result.version is not None:
+        self.log.info(
+            "%s of %s: version %s, %s",
+            result.operation,
+            result.table,
+            result.version,
+            dict(result.counts),
+        )
+        if (
+            self.changes_view()
+            and self.lakechime_conn_id is not None
+            and result.version is not None
+        ):
             from airflow_provider_opal.events.commits import register_commits
 
             register_commits(self.opal, self.table, self.lakechime_conn_id, self.log)
@@ -199,7 +248,9 @@ class OpalSparkOperator(SparkSubmitOperator):
         """Whether the job may change what a read of the table shows."""
         return False
 
-    def _submitted(self, connection_conf: Mapping[str, str], context: "Context") -> Exception | None:
+    def _submitted(
+        self, connection_conf: Mapping[str, str], context: "Context"
+    ) -> Exception | None:
         """Run the job to its end; what went wrong, if something did."""
         hook = self._hook = self._watched_hook(context)
         hook.check_master()
@@ -209,7 +260,9 @@ class OpalSparkOperator(SparkSubmitOperator):
         with hook.hiding(conf, self.render_template(self._hidden_environment, context)):
             try:
                 if hook.is_client:
-                    hook.submit(self.application)  # never resumable: the driver dies with this machine, and the token is its fence
+                    hook.submit(
+                        self.application
+                    )  # never resumable: the driver dies with this machine, and the token is its fence
                 else:
                     self._submit_to_cluster(hook, context)
             except Exception as error:  # noqa: BLE001  # whatever it was, the table says how the job ended
@@ -224,7 +277,10 @@ class OpalSparkOperator(SparkSubmitOperator):
     def _watched_hook(self, context: "Context") -> OpalSubmitHook:
         try:
             hook = self._get_hook()
-        except (NameError, RuntimeError) as error:  # NameError: Airflow's hook looks for what was not imported
+        except (
+            NameError,
+            RuntimeError,
+        ) as error:  # NameError: Airflow's hook looks for what was not imported
             raise AirflowFailException(
                 "a Kubernetes master needs Airflow's provider for it: pip install apache-airflow-providers-cncf-kubernetes"
             ) from error
@@ -271,7 +327,9 @@ class OpalSparkOperator(SparkSubmitOperator):
         return conn_id
 
     def _result(self, opal: OpalHook, spec: "JobSpec[Any]") -> "JobResult | None":
-        return None if spec.token is None else opal.find_result(spec.table, self.operation, spec.token)
+        return (
+            None if spec.token is None else opal.find_result(spec.table, self.operation, spec.token)
+        )
 
     def _verdict(self, failure: Exception | None) -> Exception:
         """The exception for a job without a result. It forbids a retry where a retry cannot succeed."""
@@ -284,13 +342,25 @@ class OpalSparkOperator(SparkSubmitOperator):
             )
         status = hook.app_status(failure)
         cause = hook.cause(failure) or (self.advice() if status == INPUT else None)
-        message = hook.redacted(_last_error(hook) or str(failure)) + where + (f"\n{cause}" if cause else "")
+        message = (
+            hook.redacted(_last_error(hook) or str(failure))
+            + where
+            + (f"\n{cause}" if cause else "")
+        )
         if isinstance(failure, FileNotFoundError | PermissionError):
-            return AirflowFailException(f"{self.operation} of {self.table} was not submitted: {message}")
+            return AirflowFailException(
+                f"{self.operation} of {self.table} was not submitted: {message}"
+            )
         if status in FINAL:
-            return AirflowFailException(f"{self.operation} of {self.table}: {MEANINGS[status]}\n{message}")
-        if isinstance(failure, ValueError):  # Airflow's operator and hook raise it for settings that do not go together
-            return AirflowFailException(f"{self.operation} of {self.table} was not submitted: {message}")
+            return AirflowFailException(
+                f"{self.operation} of {self.table}: {MEANINGS[status]}\n{message}"
+            )
+        if isinstance(
+            failure, ValueError
+        ):  # Airflow's operator and hook raise it for settings that do not go together
+            return AirflowFailException(
+                f"{self.operation} of {self.table} was not submitted: {message}"
+            )
         return AirflowException(f"{self.operation} of {self.table} failed; {RETRIED}\n{message}")
 
     def advice(self) -> str | None:
@@ -312,7 +382,11 @@ def is_keyed(timetable: Any) -> bool:
 
 def takes_keys(timetable: Any) -> bool:
     """Whether a run of such a DAG may have a partition key."""
-    return timetable is None or is_keyed(timetable) or bool(getattr(timetable, "partitioned_at_runtime", False))
+    return (
+        timetable is None
+        or is_keyed(timetable)
+        or bool(getattr(timetable, "partitioned_at_runtime", False))
+    )
 
 
 def token_of(context: "Context") -> str:
@@ -325,7 +399,9 @@ def app_path(operation: str) -> str:
     """The path of the app's file, without importing its dependencies."""
     package = find_spec("opal_spark")
     if package is None or package.origin is None:
-        raise AirflowFailException("the package opal_spark is not installed beside Airflow; install airflow-provider-opal again")
+        raise AirflowFailException(
+            "the package opal_spark is not installed beside Airflow; install airflow-provider-opal again"
+        )
     return str(Path(package.origin).parent / "submit" / "apps" / f"{operation}.py")
 
 

@@ -48,7 +48,11 @@ class UpkeepOperator(OpalSparkOperator):
             arguments = self.job_arguments(context)
         except ValueError as error:
             raise AirflowFailException(str(error)) from error  # to try again would not help
-        return self._dry_run(context, arguments) if arguments.get("dry_run") else super().execute(context)
+        return (
+            self._dry_run(context, arguments)
+            if arguments.get("dry_run")
+            else super().execute(context)
+        )
 
     def rehearse(self, table: "Table") -> "JobResult":
         """What a dry run would do."""

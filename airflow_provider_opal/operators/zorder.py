@@ -17,6 +17,12 @@ class ZOrderOperator(UpkeepOperator):
     operation = ZOrder.name
 
     def __init__(
-        self, *, table: str, columns: ClusterColumns, target_mb: MegaBytes | None = None, only_if_due: bool = True, **kwargs: Any
+        self,
+        *,
+        table: str,
+        columns: ClusterColumns,
+        target_mb: MegaBytes | None = None,
+        only_if_due: bool = True,
+        **kwargs: Any,
     ) -> None:
         super().__init__(table=table, given=locals(), **kwargs)

@@ -27,7 +27,11 @@ class LakeChimePlugin(AirflowPlugin):
 
             return [{"app": mounted_app(), "url_prefix": URL_PREFIX, "name": "LakeChime"}]
         except ImportError as error:
-            log.warning("LakeChime is not served at %s: %s; pip install 'airflow-provider-opal[lakechime]'", URL_PREFIX, error)
+            log.warning(
+                "LakeChime is not served at %s: %s; pip install 'airflow-provider-opal[lakechime]'",
+                URL_PREFIX,
+                error,
+            )
         except Exception:
             log.exception("LakeChime is not served at %s", URL_PREFIX)
         return []

@@ -16,7 +16,12 @@ from lakechime.store.sql_store import SqlStore
 def mounted_app() -> FastAPI:
     """Every route asks Airflow, health and the OpenAPI document too. Tokens and retention are for who may delete connections."""
     read = requires_access_asset("GET")
-    access = Access(read=read, write=requires_access_asset("POST"), admin=requires_access_connection("DELETE"), probe=read)
+    access = Access(
+        read=read,
+        write=requires_access_asset("POST"),
+        admin=requires_access_connection("DELETE"),
+        probe=read,
+    )
     return create_app(open_store, access)
 
 

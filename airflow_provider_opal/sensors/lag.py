@@ -24,7 +24,14 @@ class StreamLagSensor(BaseSensorOperator):
     "partitions": n}. While Kafka, the store or the table does not answer, it waits.
     """
 
-    template_fields: Sequence[str] = ("table", "topics", "name_of_stream", "opal_conn_id", "kafka_conn_id", "bootstrap_servers")
+    template_fields: Sequence[str] = (
+        "table",
+        "topics",
+        "name_of_stream",
+        "opal_conn_id",
+        "kafka_conn_id",
+        "bootstrap_servers",
+    )
     ui_color = "#d8ecf3"
 
     def __init__(
@@ -43,18 +50,28 @@ class StreamLagSensor(BaseSensorOperator):
     ) -> None:
         super().__init__(**kwargs)
         if max_messages is None and max_delay is None:
-            raise ValueError("how far may the stream be behind? give max_messages=1000, or max_delay='10s', or both")
+            raise ValueError(
+                "how far may the stream be behind? give max_messages=1000, or max_delay='10s', or both"
+            )
         if max_messages is not None and max_messages < 0:
-            raise ValueError(f"max_messages={max_messages!r} is below 0; 0 waits until all was read")
+            raise ValueError(
+                f"max_messages={max_messages!r} is below 0; 0 waits until all was read"
+            )
         self.table = table
         self.max_messages = max_messages
-        self.max_delay_s = None if max_delay is None else span_of("max_delay", max_delay).total_seconds()
+        self.max_delay_s = (
+            None if max_delay is None else span_of("max_delay", max_delay).total_seconds()
+        )
         self.topics = topics
         self.name_of_stream = name
         self.opal_conn_id = opal_conn_id
         self.kafka_conn_id = kafka_conn_id or (None if bootstrap_servers else DEFAULT_KAFKA_CONN_ID)
         self.bootstrap_servers = bootstrap_servers
-        self.deferrable = conf.getboolean("operators", "default_deferrable", fallback=False) if deferrable is None else deferrable
+        self.deferrable = (
+            conf.getboolean("operators", "default_deferrable", fallback=False)
+            if deferrable is None
+            else deferrable
+        )
 
     def execute(self, context: "Context", deadline_s: float | None = None) -> dict[str, Any]:
         """Looks once before it defers."""
@@ -63,9 +80,15 @@ class StreamLagSensor(BaseSensorOperator):
         poked = self.poke(context)
         if poked.is_done:
             return dict(poked.xcom_value or {})
-        defer_within(self, LagTrigger(question=asdict(self._question()), poke_interval_s=self.poke_interval), deadline_s)
+        defer_within(
+            self,
+            LagTrigger(question=asdict(self._question()), poke_interval_s=self.poke_interval),
+            deadline_s,
+        )
 
-    def resume(self, context: "Context", event: dict[str, Any], deadline_s: float | None = None) -> dict[str, Any]:
+    def resume(
+        self, context: "Context", event: dict[str, Any], deadline_s: float | None = None
+    ) -> dict[str, Any]:
         """After the trigger has fired."""
         return event
 
@@ -73,8 +96,15 @@ class StreamLagSensor(BaseSensorOperator):
         question = self._question()
         lag = ask_lag(question, self.log)
         if lag is not None:
-            self.log.info("%s is behind by %s messages, the oldest %s s old", self.table, lag["messages"], lag["delay_s"])
-        return PokeReturnValue(is_done=lag is not None and question.is_small_enough(lag), xcom_value=lag)
+            self.log.info(
+                "%s is behind by %s messages, the oldest %s s old",
+                self.table,
+                lag["messages"],
+                lag["delay_s"],
+            )
+        return PokeReturnValue(
+            is_done=lag is not None and question.is_small_enough(lag), xcom_value=lag
+        )
 
     def _question(self) -> LagQuestion:
         return LagQuestion(

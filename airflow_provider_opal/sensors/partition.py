@@ -36,7 +36,14 @@ class PartitionTriggerSensor(BaseSensorOperator):
     only so many are returned, the newest. The events are variables for tasks, too, in XCom as `environment`.
     """
 
-    template_fields: Sequence[str] = ("table", "partition", "tags", "cluster", "start_timestamp", "lakechime_conn_id")
+    template_fields: Sequence[str] = (
+        "table",
+        "partition",
+        "tags",
+        "cluster",
+        "start_timestamp",
+        "lakechime_conn_id",
+    )
     ui_color = "#d8ecf3"
 
     def __init__(
@@ -61,11 +68,17 @@ class PartitionTriggerSensor(BaseSensorOperator):
         self.tags: Any = tags if is_templated(tags) else checked_tags(tags)
         self.cluster = cluster
         self.start_timestamp = start_timestamp
-        self.frequency, self.frequency_unit = checked_frequency(start_timestamp, frequency, frequency_unit)
+        self.frequency, self.frequency_unit = checked_frequency(
+            start_timestamp, frequency, frequency_unit
+        )
         self.skip_when_empty = skip_when_empty
         self.max_events = max_events
         self.lakechime_conn_id = lakechime_conn_id
-        self.deferrable = conf.getboolean("operators", "default_deferrable", fallback=False) if deferrable is None else deferrable
+        self.deferrable = (
+            conf.getboolean("operators", "default_deferrable", fallback=False)
+            if deferrable is None
+            else deferrable
+        )
 
     def execute(self, context: "Context", deadline_s: float | None = None) -> list[dict[str, Any]]:
         """Looks once before it defers."""
@@ -75,10 +88,14 @@ class PartitionTriggerSensor(BaseSensorOperator):
         if poked.is_done:
             return list(poked.xcom_value or [])
         if self.skip_when_empty:
-            raise AirflowSkipException(f"partition {self.partition} of {self.table} is not there yet")
+            raise AirflowSkipException(
+                f"partition {self.partition} of {self.table} is not there yet"
+            )
         defer_within(self, self._trigger(), deadline_s)
 
-    def resume(self, context: "Context", event: Mapping[str, int], deadline_s: float | None = None) -> list[dict[str, Any]]:
+    def resume(
+        self, context: "Context", event: Mapping[str, int], deadline_s: float | None = None
+    ) -> list[dict[str, Any]]:
         """After the trigger has fired."""
         context["task_state_store"].set(LOOKED_AT, {})
         return self.execute(context, deadline_s)
@@ -91,14 +108,22 @@ class PartitionTriggerSensor(BaseSensorOperator):
             return PokeReturnValue(is_done=False)
         partition, tags = checked_partition(self.partition), checked_tags(self.tags)
         with closing(LakeChimeHook(self.lakechime_conn_id).get_conn()) as client:
-            interest = Interest(tables=((self.cluster, self.table),), partition=tuple(partition), tags=tags)
+            interest = Interest(
+                tables=((self.cluster, self.table),), partition=tuple(partition), tags=tags
+            )
             found = [registered.event for registered in read_all(client, interest)]
         if not found:
             return PokeReturnValue(is_done=False)
         newest = found if self.max_events is None else found[-self.max_events :]
         if len(newest) < len(found):
-            self.log.warning("%s events match, and max_events=%s of them are returned: the newest", len(found), self.max_events)
-        return PokeReturnValue(is_done=True, xcom_value=hand_over(context, newest, partition=partition, tags=tags))
+            self.log.warning(
+                "%s events match, and max_events=%s of them are returned: the newest",
+                len(found),
+                self.max_events,
+            )
+        return PokeReturnValue(
+            is_done=True, xcom_value=hand_over(context, newest, partition=partition, tags=tags)
+        )
 
     def _is_due(self, context: "Context") -> bool:
         """Every time; or once for each tick, a try's first time for the last one that has passed. Between two looks the process may end."""
@@ -107,7 +132,12 @@ class PartitionTriggerSensor(BaseSensorOperator):
         from lakechime.triggers.schedule import tick_number
 
         now_ms = int(datetime.now(UTC).timestamp() * 1000)
-        tick = tick_number(moment_ms("start_timestamp", self.start_timestamp), self.frequency, self.frequency_unit, now_ms)
+        tick = tick_number(
+            moment_ms("start_timestamp", self.start_timestamp),
+            self.frequency,
+            self.frequency_unit,
+            now_ms,
+        )
         look: dict[str, JsonValue] = {"try": context["ti"].try_number, "tick": tick}
         if tick is None or context["task_state_store"].get(LOOKED_AT) == look:
             return False
@@ -117,9 +147,18 @@ class PartitionTriggerSensor(BaseSensorOperator):
     def _trigger(self) -> "BaseTrigger":
         from airflow_provider_opal.triggers.events import EventsTrigger, TicksTrigger
 
-        what: dict[str, Any] = {"lakechime_conn_id": self.lakechime_conn_id, "partition": list(self.partition), "tags": dict(self.tags)}
+        what: dict[str, Any] = {
+            "lakechime_conn_id": self.lakechime_conn_id,
+            "partition": list(self.partition),
+            "tags": dict(self.tags),
+        }
         if self.frequency is None or self.frequency_unit is None:
-            return EventsTrigger(tables=[(self.cluster, self.table)], after=0, poke_interval_s=self.poke_interval, **what)
+            return EventsTrigger(
+                tables=[(self.cluster, self.table)],
+                after=0,
+                poke_interval_s=self.poke_interval,
+                **what,
+            )
         return TicksTrigger(
             table=(self.cluster, self.table),
             start_ts=moment_ms("start_timestamp", self.start_timestamp),
@@ -129,7 +168,9 @@ class PartitionTriggerSensor(BaseSensorOperator):
         )
 
 
-def checked_frequency(start_timestamp: Any, frequency: Any, unit: str | None) -> tuple[int | None, str | None]:
+def checked_frequency(
+    start_timestamp: Any, frequency: Any, unit: str | None
+) -> tuple[int | None, str | None]:
     """All three, or none of them."""
     given = [value is not None for value in (start_timestamp, frequency, unit)]
     if any(given) and not all(given):

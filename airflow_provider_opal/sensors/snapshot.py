@@ -12,9 +12,22 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_CONN_ID, DEFAULT_LAKECHIME_CONN_ID, distinct, known_assets, opal_asset
+from airflow_provider_opal.assets import (
+    DEFAULT_CLUSTER,
+    DEFAULT_CONN_ID,
+    DEFAULT_LAKECHIME_CONN_ID,
+    distinct,
+    known_assets,
+    opal_asset,
+)
 from airflow_provider_opal.events.handover import EVENTS_KEY, hand_over
-from airflow_provider_opal.events.interest import checked_mode, checked_tables, checked_tags, foreign_assets, table_pairs
+from airflow_provider_opal.events.interest import (
+    checked_mode,
+    checked_tables,
+    checked_tags,
+    foreign_assets,
+    table_pairs,
+)
 from airflow_provider_opal.events.runs import Start, checked_start, default_consumer
 from airflow_provider_opal.hooks.opal import OpalHook
 from airflow_provider_opal.sensors.waiting import defer_within
@@ -53,7 +66,15 @@ class SnapshotTriggerSensor(BaseSensorOperator):
     An Opal table that is not there yet is waited for; all that it has then is new.
     """
 
-    template_fields: Sequence[str] = ("table", "tables", "tags", "cluster", "consumer", "opal_conn_id", "lakechime_conn_id")
+    template_fields: Sequence[str] = (
+        "table",
+        "tables",
+        "tags",
+        "cluster",
+        "consumer",
+        "opal_conn_id",
+        "lakechime_conn_id",
+    )
     ui_color = "#d8ecf3"
 
     def __init__(
@@ -78,7 +99,9 @@ class SnapshotTriggerSensor(BaseSensorOperator):
         is_airflows = mode in ("poke", "reschedule")
         super().__init__(mode=mode if is_airflows else "poke", **kwargs)
         if (table is None) == (tables is None):
-            raise ValueError("a sensor waits for versions of a table=, or for events of tables=; give one of the two")
+            raise ValueError(
+                "a sensor waits for versions of a table=, or for events of tables=; give one of the two"
+            )
         self.of_events = tables is not None or tags is not None
         if not (acknowledge or self.of_events):
             raise ValueError("acknowledge=False is for events: give tables=[...] instead of table=")
@@ -95,14 +118,26 @@ class SnapshotTriggerSensor(BaseSensorOperator):
         self.skip_when_empty = skip_when_empty
         self.opal_conn_id = opal_conn_id
         self.lakechime_conn_id = lakechime_conn_id
-        self.deferrable = conf.getboolean("operators", "default_deferrable", fallback=False) if deferrable is None else deferrable
-        given = {"table": table, "tables": tables, "tags": tags, "cluster": cluster, "opal_conn_id": opal_conn_id}
+        self.deferrable = (
+            conf.getboolean("operators", "default_deferrable", fallback=False)
+            if deferrable is None
+            else deferrable
+        )
+        given = {
+            "table": table,
+            "tables": tables,
+            "tags": tags,
+            "cluster": cluster,
+            "opal_conn_id": opal_conn_id,
+        }
         self.inlets = distinct([*self.inlets, *_inlets(given)])
 
     @classmethod
     def partial(cls, **given: Any) -> Any:
         """As Airflow's, with the inlets that the sensor gives itself, if its tables are known by now."""
-        return super().partial(**{**given, "inlets": distinct([*(given.get("inlets") or ()), *_inlets(given)])})
+        return super().partial(
+            **{**given, "inlets": distinct([*(given.get("inlets") or ()), *_inlets(given)])}
+        )
 
     @property
     def asset(self) -> "Asset":
@@ -120,7 +155,9 @@ class SnapshotTriggerSensor(BaseSensorOperator):
             raise AirflowSkipException(f"nothing is new of {self.table or self.tables}")
         defer_within(self, self._trigger(context), deadline_s)
 
-    def resume(self, context: "Context", event: Mapping[str, int], deadline_s: float | None = None) -> Found:
+    def resume(
+        self, context: "Context", event: Mapping[str, int], deadline_s: float | None = None
+    ) -> Found:
         """After the trigger has fired. Of events it only says that there are some: another run may have taken them meanwhile."""
         return self.execute(context, deadline_s) if self.of_events else self._finish(context, event)
 
@@ -175,7 +212,9 @@ class SnapshotTriggerSensor(BaseSensorOperator):
 
     @property
     def _pairs(self) -> list[tuple[str, str]]:
-        return table_pairs([self.table] if self.tables is None else checked_tables(self.tables), self.cluster)
+        return table_pairs(
+            [self.table] if self.tables is None else checked_tables(self.tables), self.cluster
+        )
 
     def _event_consumer(self, context: "Context", client: "LakeChime") -> "EventConsumer":
         from airflow_provider_opal.events.consumer import EventConsumer
@@ -204,7 +243,9 @@ class SnapshotTriggerSensor(BaseSensorOperator):
             return None
         if (kept := self._watermark(context).given()) is not None:
             return kept
-        versions = OpalHook(self.opal_conn_id).versions_after(str(self.table), self._seen(context), self.max_versions)
+        versions = OpalHook(self.opal_conn_id).versions_after(
+            str(self.table), self._seen(context), self.max_versions
+        )
         return None if versions is None else {"from": versions[0], "to": versions[1]}
 
     def _consumer(self, context: "Context") -> str:
@@ -218,7 +259,9 @@ class SnapshotTriggerSensor(BaseSensorOperator):
     def _watermark(self, context: "Context") -> "Watermark":
         from airflow_provider_opal.watermark import Watermark
 
-        return Watermark.of(context, str(self.table), self.opal_conn_id, self.consumer, self.lakechime_conn_id)
+        return Watermark.of(
+            context, str(self.table), self.opal_conn_id, self.consumer, self.lakechime_conn_id
+        )
 
     def _seen(self, context: "Context") -> int:
         """Of a table that was waited for everything is new, unless the start is a number."""
@@ -227,7 +270,11 @@ class SnapshotTriggerSensor(BaseSensorOperator):
         waited = was_waited_for(self._state(context))
         start: Start = "all" if waited and self.start == "head" else self.start
         first = partial(first_version, start, self.opal_conn_id, str(self.table))
-        return self._watermark(context).seen(first) if OpalHook(self.opal_conn_id).exists(str(self.table)) else first()
+        return (
+            self._watermark(context).seen(first)
+            if OpalHook(self.opal_conn_id).exists(str(self.table))
+            else first()
+        )
 
 
 def _inlets(given: Mapping[str, Any]) -> list["Asset"]:
@@ -236,4 +283,8 @@ def _inlets(given: Mapping[str, Any]) -> list["Asset"]:
         return known_assets(given)
     if is_templated(given.get("tables")) or is_templated(given.get("table")):
         return []
-    return foreign_assets(table_pairs(given.get("tables") or [given.get("table")], given.get("cluster", DEFAULT_CLUSTER)))
+    return foreign_assets(
+        table_pairs(
+            given.get("tables") or [given.get("table")], given.get("cluster", DEFAULT_CLUSTER)
+        )
+    )

@@ -51,19 +51,33 @@ class StreamJob:
 
     def command(self) -> tuple[list[str], dict[str, str]]:
         """The command line, and the environment beside it, which holds the secrets. Reads connections."""
-        lake, kafka = OpalHook(self.opal_conn_id).lake, kafka_access(self.kafka_conn_id, self.bootstrap_servers)
+        lake, kafka = (
+            OpalHook(self.opal_conn_id).lake,
+            kafka_access(self.kafka_conn_id, self.bootstrap_servers),
+        )
         uri = lake.uri(self.table)
         store = lake.options_for(uri)
         keys = {_KEYS[name]: value for name, value in store.items() if name in _KEYS}
         mask(keys.items())
-        words = [sys.executable, "-m", "opal_lake.cli", "stream", uri, "--json", "--watched", f"{WATCHED_S}s"]
+        words = [
+            sys.executable,
+            "-m",
+            "opal_lake.cli",
+            "stream",
+            uri,
+            "--json",
+            "--watched",
+            f"{WATCHED_S}s",
+        ]
         words += ["--bootstrap-servers", kafka.bootstrap_servers]
         for topic in self.topics:
             words += ["--topic", topic]
         for name, value in store.items():
             words += [] if name in _KEYS else ["--option", f"{name}={value}"]
         words += _flag("column", self.columns)
-        known = kafka.registry if FORMATS[self.options.get("format") or "json"].is_registered else None  # others need none
+        known = (
+            kafka.registry if FORMATS[self.options.get("format") or "json"].is_registered else None
+        )  # others need none
         for name, value in {"registry": None, **self.options}.items():
             words += _flag(name, value or (known if name == "registry" else None))
         return words, {**os.environ, **keys, **kafka.environment()}
@@ -72,7 +86,9 @@ class StreamJob:
 def checked(name: str, value: Any) -> Any:
     """One of the choices that there are; others are looked at by the stream itself."""
     if value is not None and name in POLICIES and value not in POLICIES[name]:
-        raise InvalidInputError(f"{name}={value!r} is unknown; use one of {', '.join(POLICIES[name])}")
+        raise InvalidInputError(
+            f"{name}={value!r} is unknown; use one of {', '.join(POLICIES[name])}"
+        )
     return value
 
 

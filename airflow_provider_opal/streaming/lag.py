@@ -36,7 +36,14 @@ def ask_lag(question: LagQuestion, log: Any) -> dict[str, Any] | None:
     access = kafka_access(question.kafka_conn_id, question.bootstrap_servers)
     connection = Connection(bootstrap_servers=access.bootstrap_servers, settings=access.settings)
     try:
-        return asdict(read_lag(OpalHook(question.opal_conn_id).table(question.table), connection, question.name, question.topics))
+        return asdict(
+            read_lag(
+                OpalHook(question.opal_conn_id).table(question.table),
+                connection,
+                question.name,
+                question.topics,
+            )
+        )
     except (NotFoundError, StorageError) as error:
         log.warning("%s; asked again", error)
         return None

@@ -26,14 +26,18 @@ __all__ = ["RESTARTS", "Outcome", "StreamProcess"]
 class StreamProcess(WatchedProcess):
     """The process of a job."""
 
-    def __init__(self, job: StreamJob, say: Say, *, restarts: int = RESTARTS, run_for_s: float | None = None) -> None:
+    def __init__(
+        self, job: StreamJob, say: Say, *, restarts: int = RESTARTS, run_for_s: float | None = None
+    ) -> None:
         def command() -> tuple[list[str], dict[str, str]]:
             words, environment = job.command()
             say(f"starting {' '.join(words[1:])}")
             return words, environment
 
         reads = f"{', '.join(job.topics)} into {job.table}"
-        super().__init__(command, say, reads=reads, restarts=restarts, run_for_s=run_for_s, drain_s=drain_of(job))
+        super().__init__(
+            command, say, reads=reads, restarts=restarts, run_for_s=run_for_s, drain_s=drain_of(job)
+        )
 
 
 def drain_of(job: StreamJob) -> float:

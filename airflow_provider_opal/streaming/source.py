@@ -50,11 +50,15 @@ class Kafka:
         if self.mode is not None and self.mode not in MODES:
             raise ValueError(f"mode={self.mode!r} is unknown; use one of {', '.join(MODES)}")
         if self.run_for is not None and self.mode != "continuous":
-            raise ValueError("run_for ends a continuous stream, and others end by themselves: add mode='continuous', or leave it out")
+            raise ValueError(
+                "run_for ends a continuous stream, and others end by themselves: add mode='continuous', or leave it out"
+            )
         for name, partner, why in clashes(self.given, has_interval=self.mode == "interval"):
             raise ValueError(f"{name}={self.given[name]!r} {_clash(partner, why)}")
         if self.spark_conf and not self.spark:
-            raise ValueError(f"spark_conf={dict(self.spark_conf)} are settings of Spark, which does not read this: add spark=True")
+            raise ValueError(
+                f"spark_conf={dict(self.spark_conf)} are settings of Spark, which does not read this: add spark=True"
+            )
         for option in POLICIES:
             checked(option, getattr(self, option, None))
         span_text("flush_interval", self.flush_interval)
@@ -64,7 +68,11 @@ class Kafka:
     @property
     def given(self) -> dict[str, Any]:
         """What is not as by default."""
-        return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) != one.default and value}
+        return {
+            one.name: value
+            for one in fields(self)
+            if (value := getattr(self, one.name)) != one.default and value
+        }
 
     @property
     def run_for_s(self) -> float | None:
@@ -76,13 +84,33 @@ class Kafka:
 
     def options(self) -> dict[str, Any]:
         """Those of `opal stream` that are no templates."""
-        names = ("format", "time_unit", "start", "flush_rows", "flush_mb", "on_gap", "on_new_topic", "commit", "spark")
-        given = {name: getattr(self, name) for name in names} | {"partitions": list(self.partitions), "conf": dict(self.spark_conf)}
-        given["processes"] = self.processes or (1 if self.commit == "gathered" else None)  # whoever has a committer has a supervisor
-        return given | {"on_new_columns": self.on_new_columns or "fail", "flush_interval": span_text("flush_interval", self.flush_interval)}
+        names = (
+            "format",
+            "time_unit",
+            "start",
+            "flush_rows",
+            "flush_mb",
+            "on_gap",
+            "on_new_topic",
+            "commit",
+            "spark",
+        )
+        given = {name: getattr(self, name) for name in names} | {
+            "partitions": list(self.partitions),
+            "conf": dict(self.spark_conf),
+        }
+        given["processes"] = self.processes or (
+            1 if self.commit == "gathered" else None
+        )  # whoever has a committer has a supervisor
+        return given | {
+            "on_new_columns": self.on_new_columns or "fail",
+            "flush_interval": span_text("flush_interval", self.flush_interval),
+        }
 
 
-def stream_faults(kafka: Kafka, schedule: Any, by: Mapping[str, str], *, has_schema: bool) -> Iterator[tuple[tuple[str, ...], str]]:
+def stream_faults(
+    kafka: Kafka, schedule: Any, by: Mapping[str, str], *, has_schema: bool
+) -> Iterator[tuple[tuple[str, ...], str]]:
     """What does not go together in a pipeline, each with its place. `by` says what each consumer goes by."""
     has_cron = isinstance(schedule, str)
     mode = kafka.mode_of(has_interval=has_cron)
@@ -94,12 +122,21 @@ def stream_faults(kafka: Kafka, schedule: Any, by: Mapping[str, str], *, has_sch
             "is interval, which the schedule has to name; write '@daily' or a cron expression there",
         )
     for name, partner, why in clashes(kafka.given, has_interval=mode == "interval"):
-        yield ("source", "kafka", name), f"is {str(kafka.given[name]).lower()}, which {_clash(partner, why)}"
+        yield (
+            ("source", "kafka", name),
+            f"is {str(kafka.given[name]).lower()}, which {_clash(partner, why)}",
+        )
     if not has_schema:
-        yield ("table", "schema"), "is missing, and messages have none; add it, as 'id BIGINT, total DOUBLE, op STRING, at TIMESTAMP'"
+        yield (
+            ("table", "schema"),
+            "is missing, and messages have none; add it, as 'id BIGINT, total DOUBLE, op STRING, at TIMESTAMP'",
+        )
     for name, axis in by.items():
         if mode != "interval" and axis == "partition":
-            yield ("consumers", name, "by"), "is partition, and rows of a stream have a partition key by interval only; write version"
+            yield (
+                ("consumers", name, "by"),
+                "is partition, and rows of a stream have a partition key by interval only; write version",
+            )
 
 
 def _clash(partner: str, why: str) -> str:

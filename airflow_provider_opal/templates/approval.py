@@ -25,9 +25,16 @@ class RetentionApproval(ApprovalOperator):
 
     ui_color = "#d8ecf3"
 
-    def __init__(self, *, table: str, listed_by: str, answer_within: Span = ANSWER_WITHIN, **kwargs: Any) -> None:
-        options = {"response_timeout": span_of("answer_within", answer_within), "defaults": self.REJECT}
-        super().__init__(subject=f"Delete what no version of {table} needs any more?", **{**options, **kwargs})
+    def __init__(
+        self, *, table: str, listed_by: str, answer_within: Span = ANSWER_WITHIN, **kwargs: Any
+    ) -> None:
+        options = {
+            "response_timeout": span_of("answer_within", answer_within),
+            "defaults": self.REJECT,
+        }
+        super().__init__(
+            subject=f"Delete what no version of {table} needs any more?", **{**options, **kwargs}
+        )
         self.table = table
         self.listed_by = listed_by
 
@@ -35,7 +42,9 @@ class RetentionApproval(ApprovalOperator):
         """Ask; Airflow resumes at the answer."""
         result = context["ti"].xcom_pull(task_ids=self.listed_by)
         if not isinstance(result, dict) or not any(result["counts"].values()):
-            raise AirflowSkipException(f"retention has nothing to delete in {self.table}, so nobody is asked")
+            raise AirflowSkipException(
+                f"retention has nothing to delete in {self.table}, so nobody is asked"
+            )
         self.body = "\n".join(listing(result))
         return super().execute(context)
 
@@ -44,7 +53,11 @@ def listing(result: Mapping[str, Any]) -> Iterator[str]:
     """Markdown with the counts, and some of the files."""
     yield f"`{result['table']}`"
     yield ""
-    yield from (f"- {name.replace('_', ' ')}: {number:,}" for name, number in result["counts"].items() if number)
+    yield from (
+        f"- {name.replace('_', ' ')}: {number:,}"
+        for name, number in result["counts"].items()
+        if number
+    )
     yield from (f"- {note}" for note in result["notes"])
     examples = list(result["examples"])[:SHOWN]
     if examples:

@@ -50,9 +50,13 @@ def maintenance_of(given: Any) -> Maintenance | None:
         return Maintenance()
     known = ("schedule", *UpkeepPolicy.fields(), "approve", "answer_within")
     if not isinstance(given, Mapping):
-        raise ValueError(f"maintenance={given!r}; write True, or Maintenance(window='30d', zorder=['customer_id'])")
+        raise ValueError(
+            f"maintenance={given!r}; write True, or Maintenance(window='30d', zorder=['customer_id'])"
+        )
     if unknown := sorted(set(given) - set(known)):
-        raise ValueError(f"maintenance has no {', '.join(map(repr, unknown))}; known are {', '.join(known)}")
+        raise ValueError(
+            f"maintenance has no {', '.join(map(repr, unknown))}; known are {', '.join(known)}"
+        )
     return Maintenance(**given)
 
 
@@ -74,7 +78,9 @@ def maintenance_dag(
     common = {"tags": ["opal"], "catchup": False, "max_active_runs": 1, **dag_kwargs}
     given = {"table": table, **(task or {})}
     with DAG(dag_id, schedule=chosen.schedule, start_date=start_date, **common) as dag:
-        maintain = MaintenanceOperator(task_id="maintain", **chosen.policy, delete=not chosen.approve, **given)
+        maintain = MaintenanceOperator(
+            task_id="maintain", **chosen.policy, delete=not chosen.approve, **given
+        )
         if chosen.approve:
             _approved(maintain, chosen, given)
     return dag
@@ -86,6 +92,10 @@ def _approved(maintain: MaintenanceOperator, chosen: Maintenance, given: Mapping
     span: Any = {"window": chosen.window, "grace": chosen.grace}
     would_go = RetentionOperator(task_id="would_go", dry_run=True, **span, **given)
     approve = RetentionApproval(
-        task_id="approve", table=maintain.table, listed_by=would_go.task_id, answer_within=chosen.answer_within, retries=0
+        task_id="approve",
+        table=maintain.table,
+        listed_by=would_go.task_id,
+        answer_within=chosen.answer_within,
+        retries=0,
     )
     maintain >> would_go >> approve >> RetentionOperator(task_id="retain", **span, **given)

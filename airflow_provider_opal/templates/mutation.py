@@ -34,9 +34,19 @@ def mutation_dag(
     """
     task = {name: options.pop(name) for name in TASK_OPTIONS if name in options} | dict(spark or {})
     defaults = {**DEFAULTS, **(options.pop("default_args", None) or {})}
-    common = {"tags": ["opal"], "catchup": False, "max_active_runs": 1, "default_args": defaults, **options}
+    common = {
+        "tags": ["opal"],
+        "catchup": False,
+        "max_active_runs": 1,
+        "default_args": defaults,
+        **options,
+    }
     first, last = run_bounds(schedule, start_date, end_date, timezone)
-    when: Any = {"schedule": keyed_schedule(schedule, timezone, key_format), "start_date": first, "end_date": last}
+    when: Any = {
+        "schedule": keyed_schedule(schedule, timezone, key_format),
+        "start_date": first,
+        "end_date": last,
+    }
     with DAG(dag_id, **when, deadline=deadline_of(dag_id, deadline), **common) as dag:
         merge = BulkMutationOperator(task_id="merge", **arguments, **task)
         if count_first:

@@ -10,7 +10,11 @@ from airflow.sdk import DAG, TaskGroup
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
-from airflow_provider_opal.assets import DEFAULT_CONN_ID, DEFAULT_LAKECHIME_CONN_ID, consumer_schedule
+from airflow_provider_opal.assets import (
+    DEFAULT_CONN_ID,
+    DEFAULT_LAKECHIME_CONN_ID,
+    consumer_schedule,
+)
 from airflow_provider_opal.operators.consume import BY, ConsumeOperator, check_rows
 from airflow_provider_opal.operators.ingest import IngestOperator, Table
 from airflow_provider_opal.operators.metagen import MetaGenOperator
@@ -51,15 +55,21 @@ class Consumer:
     def __post_init__(self) -> None:
         wait_for_of(self.wait_for)
         if not isinstance(self.function, str):
-            raise ValueError(f"consumer {self.name!r}: function={self.function!r}; name it as text, as 'shop_jobs:revenue'")
+            raise ValueError(
+                f"consumer {self.name!r}: function={self.function!r}; name it as text, as 'shop_jobs:revenue'"
+            )
         if self.by not in BY:
-            raise ValueError(f"consumer {self.name!r}: by={self.by!r} is unknown; use one of {', '.join(BY)}")
+            raise ValueError(
+                f"consumer {self.name!r}: by={self.by!r} is unknown; use one of {', '.join(BY)}"
+            )
         try:
             check_rows(self.rows, self.by)
         except ValueError as error:
             raise ValueError(f"consumer {self.name!r}: {error}") from None
         if self.name in RESERVED:
-            raise ValueError(f"the name {self.name!r} is taken by the pipeline itself; choose another, as '{self.name}_rows'")
+            raise ValueError(
+                f"the name {self.name!r} is taken by the pipeline itself; choose another, as '{self.name}_rows'"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,37 +152,67 @@ def pipeline_of(
     a WaitFor or a mapping of its arguments, names a foreign table that a run waits for before it ingests. What becomes visible is
     registered in LakeChime by `lakechime_conn_id`; None: it is not.
     """
-    if not isinstance(consumers, list | tuple) or not all(isinstance(member, Consumer) for member in consumers):
+    if not isinstance(consumers, list | tuple) or not all(
+        isinstance(member, Consumer) for member in consumers
+    ):
         raise ValueError(
             f"consumers={consumers!r} is no list of Consumer objects; write "
             "consumers=[Consumer(name='revenue', function='shop_jobs:revenue')]"
         )
     names = [consumer.name for consumer in consumers]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"the name {', '.join(twice)} is given to more than one consumer; rename one")
+        raise ValueError(
+            f"the name {', '.join(twice)} is given to more than one consumer; rename one"
+        )
     bad_rows = {"on_bad_rows": on_bad_rows, "reject_threshold": reject_threshold}
-    snapshots = {"business_snapshot": business_snapshot, "business_snapshot_column": business_snapshot_column}
-    ingest = {"source": source, "create": create, "metadata": metadata, "on_empty": on_empty, **bad_rows, **snapshots}
+    snapshots = {
+        "business_snapshot": business_snapshot,
+        "business_snapshot_column": business_snapshot_column,
+    }
+    ingest = {
+        "source": source,
+        "create": create,
+        "metadata": metadata,
+        "on_empty": on_empty,
+        **bad_rows,
+        **snapshots,
+    }
     ingest["on_new_columns"] = on_new_columns
     if isinstance(source, Kafka):
         ingest = stream_arguments(source, ingest)
-    given = {"opal_conn_id": opal_conn_id, "spark_conn_id": spark_conn_id, "retries": retries, "retry_delay": retry_delay, "pool": pool}
+    given = {
+        "opal_conn_id": opal_conn_id,
+        "spark_conn_id": spark_conn_id,
+        "retries": retries,
+        "retry_delay": retry_delay,
+        "pool": pool,
+    }
     task = {**{name: value for name, value in given.items() if value is not None}, **(spark or {})}
-    more: Any = {"maintenance": maintenance_of(maintenance), "wait_for": wait_for_of(wait_for), "lakechime_conn_id": lakechime_conn_id}
+    more: Any = {
+        "maintenance": maintenance_of(maintenance),
+        "wait_for": wait_for_of(wait_for),
+        "lakechime_conn_id": lakechime_conn_id,
+    }
     return Pipeline(table=table, ingest=ingest, consumers=tuple(consumers), task=task, **more)
 
 
 def add_tasks(pipeline: Pipeline, name: str) -> Tasks:
     """The pipeline's tasks, in the DAG or group that is open. `name` goes before the names of its consumers."""
     common = {"table": pipeline.table, "keyed": pipeline.needs_keys, **pipeline.task}
-    if pipeline.lakechime_conn_id != DEFAULT_LAKECHIME_CONN_ID:  # else default_args may name another one
+    if (
+        pipeline.lakechime_conn_id != DEFAULT_LAKECHIME_CONN_ID
+    ):  # else default_args may name another one
         common["lakechime_conn_id"] = pipeline.lakechime_conn_id
     ingest: IngestOperator | StreamingIngestOperator
     if isinstance(pipeline.ingest["source"], Kafka):
         ingest = stream_task(pipeline.ingest, common)
     else:
         ingest = IngestOperator(task_id="ingest", **pipeline.ingest, **common)
-    metagen = None if pipeline.ingest["metadata"] == "inline" else MetaGenOperator(task_id="metagen", **common)
+    metagen = (
+        None
+        if pipeline.ingest["metadata"] == "inline"
+        else MetaGenOperator(task_id="metagen", **common)
+    )
     if metagen is not None:
         ingest >> metagen
     if pipeline.wait_for is not None:
@@ -202,7 +242,13 @@ class OpalTaskGroup(TaskGroup):
         name = f"{self.dag.dag_id}.{self.group_id}"
         with self:
             tasks = add_tasks(pipeline, name)
-        _tend(pipeline, name, self.dag.start_date, default_args=self.dag.default_args, tags=self.dag.tags)
+        _tend(
+            pipeline,
+            name,
+            self.dag.start_date,
+            default_args=self.dag.default_args,
+            tags=self.dag.tags,
+        )
         self.ingest, self.metagen, self.consumers = tasks.ingest, tasks.metagen, tasks.consumers
         self.visible, self.asset = tasks.visible, tasks.visible.asset
 
@@ -233,35 +279,69 @@ def opal_dag(
     `reconcile_grace` is not emitted again, as its consumer's run may be on its way. `options` are those of
     `pipeline_of` and of `DAG`; one run at a time unless `max_active_runs` says otherwise.
     """
-    pipeline = pipeline_of(table=table, source=source, **{name: options.pop(name) for name in list(options) if name in _SHARED})
+    pipeline = pipeline_of(
+        table=table,
+        source=source,
+        **{name: options.pop(name) for name in list(options) if name in _SHARED},
+    )
     if not isinstance(start_date, datetime):
-        raise ValueError(f"start_date={start_date!r} is not a point in time; write datetime(2026, 11, 1)")
+        raise ValueError(
+            f"start_date={start_date!r} is not a point in time; write datetime(2026, 11, 1)"
+        )
     pipeline, timetable, of_source = _scheduled(pipeline, schedule, timezone, key_format)
     options = {**of_source, **options}
     defaults = {**DEFAULTS, **(options.pop("default_args", None) or {})}
-    common = {"tags": ["opal"], "catchup": False, "max_active_runs": 1, "default_args": defaults, **options}
+    common = {
+        "tags": ["opal"],
+        "catchup": False,
+        "max_active_runs": 1,
+        "default_args": defaults,
+        **options,
+    }
     first, last = run_bounds(schedule, start_date, end_date, timezone)
-    with DAG(dag_id, schedule=timetable, start_date=first, end_date=last, deadline=deadline_of(dag_id, deadline), **common) as dag:
+    with DAG(
+        dag_id,
+        schedule=timetable,
+        start_date=first,
+        end_date=last,
+        deadline=deadline_of(dag_id, deadline),
+        **common,
+    ) as dag:
         made = add_tasks(pipeline, dag_id)
     begin = in_zone(start_date, timezone)
-    _tend(pipeline, dag_id, begin, **{name: common[name] for name in _TENDED_ALIKE if name in common})
+    _tend(
+        pipeline, dag_id, begin, **{name: common[name] for name in _TENDED_ALIKE if name in common}
+    )
     own = [consumer for consumer in pipeline.consumers if consumer.own_dag]
     for consumer in own:
-        _consumer_dag(pipeline, consumer, dag_id, {**common, "start_date": begin}, made.ingest.opal_conn_id)
+        _consumer_dag(
+            pipeline, consumer, dag_id, {**common, "start_date": begin}, made.ingest.opal_conn_id
+        )
     if own and reconcile is not None:
         _warn_of_short_spans(pipeline, dag_id)
         consumers = {f"{dag_id}.{consumer.name}": consumer.by for consumer in own}
-        when: Any = {"schedule": reconcile, "start_date": begin, "grace": reconcile_grace, "opal_conn_id": made.ingest.opal_conn_id}
-        when["lakechime_conn_ids"] = {f"{dag_id}.{consumer.name}": consumer.lakechime_conn_id for consumer in own}
+        when: Any = {
+            "schedule": reconcile,
+            "start_date": begin,
+            "grace": reconcile_grace,
+            "opal_conn_id": made.ingest.opal_conn_id,
+        }
+        when["lakechime_conn_ids"] = {
+            f"{dag_id}.{consumer.name}": consumer.lakechime_conn_id for consumer in own
+        }
         reconcile_dag(f"{dag_id}.reconcile", table=table, consumers=consumers, **when)
     return dag
 
 
-def _scheduled(pipeline: Pipeline, schedule: Any, timezone: str, key_format: str | None) -> tuple[Pipeline, Any, dict[str, Any]]:
+def _scheduled(
+    pipeline: Pipeline, schedule: Any, timezone: str, key_format: str | None
+) -> tuple[Pipeline, Any, dict[str, Any]]:
     """The pipeline as the schedule has it, the timetable, and arguments of the DAG that its source wants."""
     if isinstance(pipeline.ingest["source"], Kafka):
         by = {consumer.name: consumer.by for consumer in pipeline.consumers}
-        ingest, timetable, options = scheduled_stream(pipeline.ingest, by, schedule, timezone, key_format)
+        ingest, timetable, options = scheduled_stream(
+            pipeline.ingest, by, schedule, timezone, key_format
+        )
         return replace(pipeline, ingest=ingest), timetable, options
     timetable = keyed_schedule(schedule, timezone, key_format)
     if (
@@ -269,7 +349,9 @@ def _scheduled(pipeline: Pipeline, schedule: Any, timezone: str, key_format: str
         and not is_keyed(timetable)
         and (late := [member.name for member in pipeline.consumers if member.by == "partition"])
     ):
-        raise ValueError(f"consumer {', '.join(late)} goes by partition, and runs of {timetable!r} have no partition key; use by='version'")
+        raise ValueError(
+            f"consumer {', '.join(late)} goes by partition, and runs of {timetable!r} have no partition key; use by='version'"
+        )
     return pipeline, timetable, {}
 
 
@@ -281,7 +363,12 @@ def _warn_of_short_spans(pipeline: Pipeline, dag_id: str) -> None:
 
 def _tend(pipeline: Pipeline, name: str, start_date: datetime | None, **dag_kwargs: Any) -> None:
     if pipeline.maintenance is not None:
-        tended: dict[str, Any] = {"table": pipeline.table, "maintenance": pipeline.maintenance, "task": pipeline.task, **dag_kwargs}
+        tended: dict[str, Any] = {
+            "table": pipeline.table,
+            "maintenance": pipeline.maintenance,
+            "task": pipeline.task,
+            **dag_kwargs,
+        }
         maintenance_dag(f"{name}.maintenance", start_date=start_date, **tended)
 
 
@@ -291,13 +378,23 @@ def deadline_of(dag_id: str, deadline: Span | None) -> DeadlineAlert | None:
         return None
     interval = span_of("deadline", deadline)
     missed = AsyncCallback(MISSED, kwargs={"dag_id": dag_id, "after": str(interval)})
-    return DeadlineAlert(reference=DeadlineReference.DAGRUN_QUEUED_AT, interval=interval, callback=missed)
+    return DeadlineAlert(
+        reference=DeadlineReference.DAGRUN_QUEUED_AT, interval=interval, callback=missed
+    )
 
 
-def _consumer_dag(pipeline: Pipeline, consumer: Consumer, dag_id: str, common: Mapping[str, Any], opal_conn_id: str) -> None:
+def _consumer_dag(
+    pipeline: Pipeline,
+    consumer: Consumer,
+    dag_id: str,
+    common: Mapping[str, Any],
+    opal_conn_id: str,
+) -> None:
     """By version it runs once for every version, one at a time; a run does nothing if an earlier run has consumed its versions."""
     name = f"{dag_id}.{consumer.name}"
-    schedule = consumer_schedule(pipeline.table, consumer=name, by=consumer.by, opal_conn_id=opal_conn_id)
+    schedule = consumer_schedule(
+        pipeline.table, consumer=name, by=consumer.by, opal_conn_id=opal_conn_id
+    )
     one_by_one = {"max_active_runs": 1} if consumer.by == "version" else {}
     with DAG(name, schedule=schedule, **{**common, **one_by_one}):
         pipeline.consume(consumer, name)
@@ -323,11 +420,16 @@ def reconcile_dag(
     LakeChime.
     """
     if unknown := sorted(set(consumers.values()) - set(BY)):
-        raise ValueError(f"consumers go by {', '.join(map(repr, unknown))}; use one of {', '.join(BY)}")
+        raise ValueError(
+            f"consumers go by {', '.join(map(repr, unknown))}; use one of {', '.join(BY)}"
+        )
     common = {"tags": ["opal"], "catchup": False, "max_active_runs": 1, **dag_kwargs}
     span: Any = {"look_back": look_back, "grace": grace}
     with DAG(dag_id, schedule=schedule, start_date=start_date, **common) as dag:
         for name, by in consumers.items():
-            where: Any = {"opal_conn_id": opal_conn_id, "lakechime_conn_id": (lakechime_conn_ids or {}).get(name)}
+            where: Any = {
+                "opal_conn_id": opal_conn_id,
+                "lakechime_conn_id": (lakechime_conn_ids or {}).get(name),
+            }
             ReconcileOperator(task_id=name, table=table, consumer=name, by=by, **where, **span)
     return dag

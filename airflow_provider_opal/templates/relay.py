@@ -31,8 +31,25 @@ def relay_dag(
     DAGs that `PartitionedAssetTimetable(assets=lakechime_asset("shop.raw"))` schedules run once for each partition that changed. Only
     events with all of `event_tags` count; `relay` are more arguments of the RelayOperator.
     """
-    common = {"tags": ["opal"], "catchup": False, "max_active_runs": 1, "default_args": RETRIES, **dag_kwargs}
+    common = {
+        "tags": ["opal"],
+        "catchup": False,
+        "max_active_runs": 1,
+        "default_args": RETRIES,
+        **dag_kwargs,
+    }
     with DAG(dag_id, schedule="@continuous", start_date=start_date, **common) as dag:
-        what: dict[str, Any] = {"tables": tables, "tags": event_tags, "cluster": cluster, "start": start}
-        RelayOperator(task_id="relay", consumer=consumer, lakechime_conn_id=lakechime_conn_id, **what, **(relay or {}))
+        what: dict[str, Any] = {
+            "tables": tables,
+            "tags": event_tags,
+            "cluster": cluster,
+            "start": start,
+        }
+        RelayOperator(
+            task_id="relay",
+            consumer=consumer,
+            lakechime_conn_id=lakechime_conn_id,
+            **what,
+            **(relay or {}),
+        )
     return dag

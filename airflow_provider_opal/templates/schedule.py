@@ -4,7 +4,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pendulum
-from airflow.sdk import Asset, CronPartitionTimetable, PartitionedAssetTimetable, PartitionedAtRuntime
+from airflow.sdk import (
+    Asset,
+    CronPartitionTimetable,
+    PartitionedAssetTimetable,
+    PartitionedAtRuntime,
+)
 from airflow.sdk.bases.timetable import BaseTimetable
 from airflow.sdk.definitions.asset import BaseAsset
 
@@ -22,12 +27,21 @@ def keyed_schedule(schedule: Any, timezone: str = "UTC", key_format: str | None 
         try:
             pendulum.timezone(timezone)
         except ValueError as error:
-            raise ValueError(f"there is no time zone {timezone!r}; write a name of the IANA database, as 'Europe/Berlin'") from error
+            raise ValueError(
+                f"there is no time zone {timezone!r}; write a name of the IANA database, as 'Europe/Berlin'"
+            ) from error
         if key_format is not None:
             check_keys(cron, key_format, timezone)
-        return CronPartitionTimetable(cron, timezone=timezone, run_offset=-1, key_format=key_format or format_of(cron, timezone))
+        return CronPartitionTimetable(
+            cron,
+            timezone=timezone,
+            run_offset=-1,
+            key_format=key_format or format_of(cron, timezone),
+        )
     if key_format is not None:
-        raise ValueError(f"key_format={key_format!r} needs a cron schedule, but schedule is {schedule!r}; leave it out")
+        raise ValueError(
+            f"key_format={key_format!r} needs a cron schedule, but schedule is {schedule!r}; leave it out"
+        )
     if schedule is None:
         return PartitionedAtRuntime()
     if isinstance(schedule, BaseTimetable):
@@ -35,16 +49,26 @@ def keyed_schedule(schedule: Any, timezone: str = "UTC", key_format: str | None 
     if isinstance(schedule, BaseAsset):
         return PartitionedAssetTimetable(assets=schedule)
     if isinstance(schedule, list | tuple) and any(isinstance(member, Asset) for member in schedule):
-        raise ValueError("schedule is a list of assets, which events with partition keys never trigger; join them: schedule=a & b")
-    raise ValueError(f"schedule={schedule!r} is no schedule; give a cron expression, '@daily', an asset, a timetable or None")
+        raise ValueError(
+            "schedule is a list of assets, which events with partition keys never trigger; join them: schedule=a & b"
+        )
+    raise ValueError(
+        f"schedule={schedule!r} is no schedule; give a cron expression, '@daily', an asset, a timetable or None"
+    )
 
 
 def in_zone(moment: datetime | None, timezone: str) -> datetime | None:
     """A moment without a zone is one of the pipeline's."""
-    return moment if moment is None or moment.tzinfo else moment.replace(tzinfo=pendulum.timezone(timezone))
+    return (
+        moment
+        if moment is None or moment.tzinfo
+        else moment.replace(tzinfo=pendulum.timezone(timezone))
+    )
 
 
-def run_bounds(schedule: Any, start: datetime | None, end: datetime | None, timezone: str) -> tuple[datetime | None, datetime | None]:
+def run_bounds(
+    schedule: Any, start: datetime | None, end: datetime | None, timezone: str
+) -> tuple[datetime | None, datetime | None]:
     """When the runs of the partitions from `start` to `end` are due, both included: each one interval later.
 
     Airflow's own bounds are those of the runs, so that a pipeline from the first of a month would begin with the day before.
@@ -55,7 +79,9 @@ def run_bounds(schedule: Any, start: datetime | None, end: datetime | None, time
     from croniter import croniter
 
     def after(moment: datetime) -> datetime:
-        due: datetime = croniter(cron_of(schedule), moment.astimezone(pendulum.timezone(timezone))).get_next(datetime)
+        due: datetime = croniter(
+            cron_of(schedule), moment.astimezone(pendulum.timezone(timezone))
+        ).get_next(datetime)
         return due
 
     tick = timedelta(seconds=1)

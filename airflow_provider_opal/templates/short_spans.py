@@ -29,4 +29,7 @@ def short_spans(spans: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             continue
         if is_short:
             days = f"{LOOK_BACK.days}d"
-            yield name, f"{span} is shorter than the look-back of a reconcile, {days}: {lost}; write {days!r} or more"
+            yield (
+                name,
+                f"{span} is shorter than the look-back of a reconcile, {days}: {lost}; write {days!r} or more",
+            )

@@ -42,7 +42,9 @@ class WaitFor:
         checked_tags(self.tags)
         span_of("timeout", self.timeout)
 
-    def sensor(self, task_id: str, consumer: str) -> "PartitionTriggerSensor | SnapshotTriggerSensor":
+    def sensor(
+        self, task_id: str, consumer: str
+    ) -> "PartitionTriggerSensor | SnapshotTriggerSensor":
         """The task that waits, in the DAG that is open. It takes no worker while it does."""
         given: dict[str, Any] = {
             "task_id": task_id,
@@ -69,9 +71,13 @@ def wait_for_of(given: Any) -> WaitFor | None:
         return given
     known = [member.name for member in fields(WaitFor)]
     if not isinstance(given, Mapping):
-        raise ValueError(f"wait_for={given!r}; write WaitFor(table='shop.raw', partition=['{{{{ partition_key }}}}'])")
+        raise ValueError(
+            f"wait_for={given!r}; write WaitFor(table='shop.raw', partition=['{{{{ partition_key }}}}'])"
+        )
     if unknown := sorted(set(given) - set(known)):
-        raise ValueError(f"wait_for has no {', '.join(map(repr, unknown))}; known are {', '.join(known)}")
+        raise ValueError(
+            f"wait_for has no {', '.join(map(repr, unknown))}; known are {', '.join(known)}"
+        )
     if "table" not in given:
         raise ValueError("wait_for names no table; add 'table': 'shop.raw'")
     return WaitFor(**given)

@@ -41,14 +41,30 @@ class EventsTrigger(BaseTrigger):
         self.longest_s = longest_s
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = ("lakechime_conn_id", "tables", "after", "poke_interval_s", "partition", "tags", "mode", "longest_s")
-        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
+        names = (
+            "lakechime_conn_id",
+            "tables",
+            "after",
+            "poke_interval_s",
+            "partition",
+            "tags",
+            "mode",
+            "longest_s",
+        )
+        return f"{type(self).__module__}.{type(self).__qualname__}", {
+            name: getattr(self, name) for name in names
+        }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        interests = interests_of(self.tables, after=self.after, partition=self.partition, tags=self.tags, mode=self.mode)
+        interests = interests_of(
+            self.tables, after=self.after, partition=self.partition, tags=self.tags, mode=self.mode
+        )
         seq = None
         with suppress(TimeoutError):
-            seq = await asyncio.wait_for(wait_for_all(self.lakechime_conn_id, interests, self.poke_interval_s), self.longest_s)
+            seq = await asyncio.wait_for(
+                wait_for_all(self.lakechime_conn_id, interests, self.poke_interval_s),
+                self.longest_s,
+            )
         yield TriggerEvent({"seq": seq})  # type: ignore[no-untyped-call]  # Airflow's
 
 
@@ -76,8 +92,18 @@ class TicksTrigger(BaseTrigger):
         self.frequency_unit = frequency_unit
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = ("lakechime_conn_id", "table", "partition", "tags", "start_ts", "frequency", "frequency_unit")
-        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
+        names = (
+            "lakechime_conn_id",
+            "table",
+            "partition",
+            "tags",
+            "start_ts",
+            "frequency",
+            "frequency_unit",
+        )
+        return f"{type(self).__module__}.{type(self).__qualname__}", {
+            name: getattr(self, name) for name in names
+        }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         from lakechime.triggers.schedule import tick_at, tick_number
@@ -88,6 +114,8 @@ class TicksTrigger(BaseTrigger):
         while seq is None:
             now_ms = int(datetime.now(UTC).timestamp() * 1000)
             passed = tick_number(*schedule, now_ms)
-            await asyncio.sleep((tick_at(*schedule, 0 if passed is None else passed + 1) - now_ms) / 1000)
+            await asyncio.sleep(
+                (tick_at(*schedule, 0 if passed is None else passed + 1) - now_ms) / 1000
+            )
             seq = await poller_of(self.lakechime_conn_id).look(interest)
         yield TriggerEvent({"seq": seq})  # type: ignore[no-untyped-call]  # Airflow's

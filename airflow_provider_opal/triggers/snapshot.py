@@ -15,7 +15,15 @@ class SnapshotTrigger(BaseTrigger):
     A table that is not there yet has none.
     """
 
-    def __init__(self, *, table: str, opal_conn_id: str, after: int, poke_interval_s: float, max_versions: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        table: str,
+        opal_conn_id: str,
+        after: int,
+        poke_interval_s: float,
+        max_versions: int | None = None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's
         self.table = table
         self.opal_conn_id = opal_conn_id
@@ -24,7 +32,10 @@ class SnapshotTrigger(BaseTrigger):
         self.max_versions = max_versions
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        arguments = {name: getattr(self, name) for name in ("table", "opal_conn_id", "after", "poke_interval_s", "max_versions")}
+        arguments = {
+            name: getattr(self, name)
+            for name in ("table", "opal_conn_id", "after", "poke_interval_s", "max_versions")
+        }
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -37,4 +48,8 @@ class SnapshotTrigger(BaseTrigger):
             await asyncio.sleep(self.poke_interval_s)
 
     def _look(self, hook: OpalHook) -> tuple[int, int] | None:
-        return hook.versions_after(self.table, self.after, self.max_versions) if hook.exists(self.table) else None
+        return (
+            hook.versions_after(self.table, self.after, self.max_versions)
+            if hook.exists(self.table)
+            else None
+        )

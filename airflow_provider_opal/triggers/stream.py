@@ -19,7 +19,9 @@ class StreamTrigger(BaseTrigger):
     At `ends_at_s`, in seconds since 1970, it flushes and ends, whichever triggerer runs it then.
     """
 
-    def __init__(self, *, job: Mapping[str, Any], restarts: int = RESTARTS, ends_at_s: float | None = None) -> None:
+    def __init__(
+        self, *, job: Mapping[str, Any], restarts: int = RESTARTS, ends_at_s: float | None = None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's
         self.job = dict(job)
         self.restarts = restarts

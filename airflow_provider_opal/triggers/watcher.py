@@ -10,7 +10,12 @@ from airflow.triggers.shared_stream import SharedStreamProducer
 
 from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_LAKECHIME_CONN_ID
 from airflow_provider_opal.events.consumer import check_expired, check_interest, first_seq, seq_of
-from airflow_provider_opal.events.interest import checked_tables, checked_tags, interests_of, table_pairs
+from airflow_provider_opal.events.interest import (
+    checked_tables,
+    checked_tags,
+    interests_of,
+    table_pairs,
+)
 from airflow_provider_opal.events.poller import wait_for_all
 from airflow_provider_opal.events.runs import Start, checked_start
 from airflow_provider_opal.hooks.lakechime import LakeChimeHook
@@ -56,7 +61,9 @@ class LakeChimeTrigger(BaseEventTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         names = ("tables", "consumer", "tags", "start", "lakechime_conn_id", "poke_interval_s")
-        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
+        return f"{type(self).__module__}.{type(self).__qualname__}", {
+            name: getattr(self, name) for name in names
+        }
 
     def shared_stream_key(self) -> Hashable:
         """One stream a consumer of the same tables and tags: by it Airflow tells when an event is stored."""
@@ -67,7 +74,9 @@ class LakeChimeTrigger(BaseEventTrigger):
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
         return EventStream(cls(**kwargs))
 
-    async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
         async for payload in shared_stream:
             yield TriggerEvent(payload)  # type: ignore[no-untyped-call]  # Airflow's
 
@@ -99,13 +108,18 @@ class EventStream(SharedStreamProducer):
             if not page.more:
                 interests = interests_of(trigger.tables, after=seen, tags=trigger.tags)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(wait_for_all(trigger.lakechime_conn_id, interests, trigger.poke_interval_s), LONGEST_QUIET_S)
+                    await asyncio.wait_for(
+                        wait_for_all(trigger.lakechime_conn_id, interests, trigger.poke_interval_s),
+                        LONGEST_QUIET_S,
+                    )
 
     async def advance(self, batch: Sequence["AdvanceItem"]) -> None:
         """All up to the last one are stored, unless one failed: then it comes again."""
         for item in batch:
             if not item.outcome.is_clean:
-                raise RuntimeError(f"the event up to {item.broker_payload} of consumer {self.trigger.consumer!r} was not stored")
+                raise RuntimeError(
+                    f"the event up to {item.broker_payload} of consumer {self.trigger.consumer!r} was not stored"
+                )
         await asyncio.to_thread(self.acknowledge, batch[-1].broker_payload)
 
     def acknowledge(self, seq: int) -> None:
@@ -113,9 +127,16 @@ class EventStream(SharedStreamProducer):
         from lakechime import ConflictError
 
         with closing(self._client()) as client:
-            while (kept := client.watermark(self.trigger.consumer, SEEN_EVENTS)) is None or seq_of(kept) < seq:
+            while (kept := client.watermark(self.trigger.consumer, SEEN_EVENTS)) is None or seq_of(
+                kept
+            ) < seq:
                 try:
-                    client.put_watermark(self.trigger.consumer, SEEN_EVENTS, seq, expected=None if kept is None else kept.revision)
+                    client.put_watermark(
+                        self.trigger.consumer,
+                        SEEN_EVENTS,
+                        seq,
+                        expected=None if kept is None else kept.revision,
+                    )
                 except ConflictError:
                     continue
 
@@ -135,7 +156,14 @@ class EventStream(SharedStreamProducer):
             kept = client.watermark(self.trigger.consumer, SEEN_EVENTS)
             if kept is not None:
                 return seq_of(kept)
-            return seq_of(client.put_watermark(self.trigger.consumer, SEEN_EVENTS, first_seq(client, self.trigger.start), expected=None))
+            return seq_of(
+                client.put_watermark(
+                    self.trigger.consumer,
+                    SEEN_EVENTS,
+                    first_seq(client, self.trigger.start),
+                    expected=None,
+                )
+            )
 
     def _page(self, seen: int) -> "Page":
         with closing(self._client()) as client:

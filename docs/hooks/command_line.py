@@ -16,13 +16,21 @@ FIRST_GROUPS = (WORK, KEEP, LOOK)  # as `opal --help` has them
 
 def page() -> str:
     verbs = build_parser().verbs()
-    return "\n".join([*_groups(verbs, FIRST_GROUPS), *_everywhere(verbs["describe"], "Options of every command on a table", MEANINGS)])
+    return "\n".join(
+        [
+            *_groups(verbs, FIRST_GROUPS),
+            *_everywhere(verbs["describe"], "Options of every command on a table", MEANINGS),
+        ]
+    )
 
 
 def lakechime_page() -> str:
     """The command `lakechime`, a heading lower: it is a part of a page."""
     verbs = lakechime_parser().verbs()
-    lines = [*_groups(verbs, LAKECHIME_GROUPS), *_everywhere(verbs["check"], "Options of every command", LAKECHIME_MEANINGS)]
+    lines = [
+        *_groups(verbs, LAKECHIME_GROUPS),
+        *_everywhere(verbs["check"], "Options of every command", LAKECHIME_MEANINGS),
+    ]
     return "\n".join(f"#{line}" if line.startswith("##") else line for line in lines)
 
 
@@ -36,7 +44,9 @@ def _groups(verbs: Mapping[str, argparse.ArgumentParser], first: Sequence[str]) 
             yield from _verb(parser)
 
 
-def _everywhere(parser: argparse.ArgumentParser, title: str, meanings: Mapping[int, str]) -> Iterator[str]:
+def _everywhere(
+    parser: argparse.ArgumentParser, title: str, meanings: Mapping[int, str]
+) -> Iterator[str]:
     yield from (f"## {title}", "")
     yield from _table(_actions(parser, EVERYWHERE))
     yield from ("## Exit codes", "", "| code | meaning |", "|---|---|")
@@ -45,7 +55,16 @@ def _everywhere(parser: argparse.ArgumentParser, title: str, meanings: Mapping[i
 
 def _verb(parser: argparse.ArgumentParser, level: str = "###") -> Iterator[str]:
     usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
-    yield from (f"{level} {parser.prog}", "", parser.description or "", "", "```text", usage, "```", "")
+    yield from (
+        f"{level} {parser.prog}",
+        "",
+        parser.description or "",
+        "",
+        "```text",
+        usage,
+        "```",
+        "",
+    )
     yield from _table(_actions(parser, None))
     if example := parser.get_default("example"):
         yield from ("```console", f"$ {example}", "```", "")
@@ -73,7 +92,9 @@ def _name(action: argparse.Action) -> str:
     name = ", ".join(action.option_strings)
     if action.nargs == 0:
         return name
-    choices = "{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.dest.upper()
+    choices = (
+        "{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.dest.upper()
+    )
     return f"{name} {action.metavar or choices}"
 
 

@@ -20,14 +20,25 @@ def paths() -> str:
 def errors() -> str:
     rows = sorted((problem.status, problem.name, problem.meaning) for problem in PROBLEMS)
     return "\n".join(
-        ["| status | `error` | meaning |", "|---|---|---|", *(f"| {status} | `{name}` | {text} |" for status, name, text in rows)]
+        [
+            "| status | `error` | meaning |",
+            "|---|---|---|",
+            *(f"| {status} | `{name}` | {text} |" for status, name, text in rows),
+        ]
     )
 
 
 def _rows() -> Iterator[str]:
     for route in create_app(_no_store, BY_TOKEN).routes:
         assert isinstance(route, APIRoute)
-        right = next((_RIGHTS[inner.call] for inner in route.dependant.dependencies if inner.call in _RIGHTS), "none")
+        right = next(
+            (
+                _RIGHTS[inner.call]
+                for inner in route.dependant.dependencies
+                if inner.call in _RIGHTS
+            ),
+            "none",
+        )
         yield f"| `{' '.join(sorted(route.methods))} {route.path}` | {right} | {' '.join(route.description.split())} |"
 
 

@@ -8,8 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SOURCES = {"airflow_provider_opal": ROOT, **dict.fromkeys(("lakechime", "opal_lake", "opal_spark", "opal_stream"), ROOT / "spark_apps")}
-STOREYS = (("airflow_provider_opal", "opal_spark"), ("lakechime", "opal_stream"), ("opal_lake",))  # side by side, above the others
+SOURCES = {
+    "airflow_provider_opal": ROOT,
+    **dict.fromkeys(("lakechime", "opal_lake", "opal_spark", "opal_stream"), ROOT / "spark_apps"),
+}
+STOREYS = (
+    ("airflow_provider_opal", "opal_spark"),
+    ("lakechime", "opal_stream"),
+    ("opal_lake",),
+)  # side by side, above the others
 
 WIDTH, FLOOR, GAP, PAD, HEAD = 840, 30, 6, 10, 26
 
@@ -28,13 +35,19 @@ class House:
 
 def houses() -> dict[str, House]:
     """From the contracts in pyproject.toml; one without floors has its packages on one."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+        "importlinter"
+    ]
     floors = {
         contract["containers"][0]: tuple(map(_rooms, contract["layers"]))
         for contract in project["contracts"]
         if contract["type"] == "layers" and "containers" in contract
     }
-    return {name: House(name=name, floors=floors.get(name) or _one_a_floor(name)) for name in project["root_packages"] if name in SOURCES}
+    return {
+        name: House(name=name, floors=floors.get(name) or _one_a_floor(name))
+        for name in project["root_packages"]
+        if name in SOURCES
+    }
 
 
 def _rooms(layer: str) -> tuple[str, ...]:
@@ -50,13 +63,18 @@ def picture() -> str:
     """An inline SVG; its colours are the page's. No blank line, which would end the HTML."""
     known, parts, top = houses(), list[str](), 0
     for number, names in enumerate(STOREYS):
-        width, height = (WIDTH - (len(names) - 1) * PAD) // len(names), max(known[name].height for name in names)
+        width, height = (
+            (WIDTH - (len(names) - 1) * PAD) // len(names),
+            max(known[name].height for name in names),
+        )
         for column, name in enumerate(names):
             left = column * (width + PAD)
             parts += _house(known[name], (left, top), (width, height))
             if number < len(STOREYS) - 1:
                 x = left + width // 2
-                parts.append(f'<path class="arrow" d="M{x} {top + height} v{3 * PAD - 2} m-5 -8 l5 8 l5 -8"/>')
+                parts.append(
+                    f'<path class="arrow" d="M{x} {top + height} v{3 * PAD - 2} m-5 -8 l5 8 l5 -8"/>'
+                )
         top += height + (3 * PAD if number < len(STOREYS) - 1 else 0)
     size = f'viewBox="-4 -4 {WIDTH + 8} {top + 8}"'
     label = "airflow_provider_opal and opal_spark stand on lakechime and opal_stream, these on opal_lake; imports go down"
@@ -77,11 +95,15 @@ def _house(house: House, corner: tuple[int, int], size: tuple[int, int]) -> Iter
 
 
 def tree() -> str:
-    return "\n".join(line for name, folder in SOURCES.items() for line in _package(folder / name, name, 0))
+    return "\n".join(
+        line for name, folder in SOURCES.items() for line in _package(folder / name, name, 0)
+    )
 
 
 def _package(folder: Path, name: str, depth: int) -> Iterator[str]:
-    docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+    docstring = (
+        ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+    )
     modules = sorted(path.stem for path in folder.glob("*.py") if not path.name.startswith("__"))
     listed = f" Modules: {', '.join(f'`{module}`' for module in modules)}." if modules else ""
     yield f"{'    ' * depth}- `{name}`: {' '.join(docstring.partition(chr(10) * 2)[0].split())}{listed}"

@@ -10,7 +10,11 @@ from mkdocs.structure.pages import Page
 from docs.hooks import command_line, lakechime_api, lists, rooms, yaml_reference
 
 ROOT = Path(__file__).parents[2]
-PAGES = {"README.md": "index.html", "CHANGELOG.md": "changelog.html", "spark_apps/opal_lake/FORMAT.md": "format.html"}
+PAGES = {
+    "README.md": "index.html",
+    "CHANGELOG.md": "changelog.html",
+    "spark_apps/opal_lake/FORMAT.md": "format.html",
+}
 CHARTS = "tests/bench/results"
 MARKER = re.compile(r"^<!-- generated: (\w+) .*-->$", re.MULTILINE)
 GENERATED = {
@@ -28,9 +32,14 @@ GENERATED = {
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """README is the home page; FORMAT, the changelog and the charts stay where they are."""
-    charts = {path.relative_to(ROOT).as_posix(): f"charts/{path.name}" for path in (ROOT / CHARTS).glob("*.png")}
+    charts = {
+        path.relative_to(ROOT).as_posix(): f"charts/{path.name}"
+        for path in (ROOT / CHARTS).glob("*.png")
+    }
     for name, target in (PAGES | charts).items():
-        files.append(File(name, str(ROOT), config.site_dir, use_directory_urls=False, dest_uri=target))
+        files.append(
+            File(name, str(ROOT), config.site_dir, use_directory_urls=False, dest_uri=target)
+        )
     return files
 
 

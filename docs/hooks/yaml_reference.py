@@ -6,9 +6,22 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-SCHEMA = Path(__file__).parents[2] / "airflow_provider_opal" / "templates" / "yaml" / "opal-v1.schema.json"
+SCHEMA = (
+    Path(__file__).parents[2]
+    / "airflow_provider_opal"
+    / "templates"
+    / "yaml"
+    / "opal-v1.schema.json"
+)
 SPAN = "[wdhms]"
-KINDS = {"string": "text", "integer": "number", "boolean": "`true` or `false`", "array": "list", "object": "mapping", "number": "number"}
+KINDS = {
+    "string": "text",
+    "integer": "number",
+    "boolean": "`true` or `false`",
+    "array": "list",
+    "object": "mapping",
+    "number": "number",
+}
 ANY = "NAME"  # stands for the names that a user gives
 DEFAULTS = "defaults"
 
@@ -21,10 +34,18 @@ def page() -> str:
     models = {"": schema} | {name: schema["$defs"][name] for name in titles if name}
     [defaults] = [name for name, title in titles.items() if title == f"`{DEFAULTS}`"]
     common = models.pop(defaults)["properties"]
-    lines = [line for name, model in models.items() for line in _section(titles[name], model, titles)]
-    [pipeline] = [name for name, model in models.items() if model["properties"].items() >= common.items()]
+    lines = [
+        line for name, model in models.items() for line in _section(titles[name], model, titles)
+    ]
+    [pipeline] = [
+        name for name, model in models.items() if model["properties"].items() >= common.items()
+    ]
     keys = ", ".join(f"`{name}`" for name in common)
-    lines += [f"### `{DEFAULTS}`", "", f"For all pipelines of the file: {keys}. They mean what they mean in {_link(titles[pipeline])}."]
+    lines += [
+        f"### `{DEFAULTS}`",
+        "",
+        f"For all pipelines of the file: {keys}. They mean what they mean in {_link(titles[pipeline])}.",
+    ]
     return "\n".join(lines)
 
 
@@ -33,7 +54,9 @@ def paths(schema: Schema) -> dict[str, str]:
     models: dict[str, str] = {}
     queue = [("", schema)]
     while queue:
-        path, model = min(queue, key=lambda entry: (entry[0].startswith(DEFAULTS), entry[0].count(".")))
+        path, model = min(
+            queue, key=lambda entry: (entry[0].startswith(DEFAULTS), entry[0].count("."))
+        )
         queue.remove((path, model))
         for name, value in model["properties"].items():
             for model_name, below in _models(value, f"{path}.{name}".removeprefix(".")):
@@ -63,7 +86,11 @@ def _section(title: str, model: Schema, titles: Mapping[str, str]) -> Iterator[s
     yield from ("| key | value | default | meaning |", "|---|---|---|---|")
     for name, value in model["properties"].items():
         required = " (required)" if name in model.get("required", ()) else ""
-        kinds = " or ".join(kind for kind in dict.fromkeys(_kinds(value, titles)) if kind != "null" or value.get("default", "") is not None)
+        kinds = " or ".join(
+            kind
+            for kind in dict.fromkeys(_kinds(value, titles))
+            if kind != "null" or value.get("default", "") is not None
+        )
         yield f"| `{name}`{required} | {kinds} | {_default(value)} | {_cell(value.get('description', ''))} |"
     yield ""
 
@@ -91,7 +118,9 @@ def _kinds(value: Schema, titles: Mapping[str, str]) -> Iterator[str]:
 def _plain(value: Schema) -> str:
     kind = "span of time" if SPAN in value.get("pattern", "") else KINDS[value["type"]]
     if "minimum" in value:
-        kind += f" from {value['minimum']}" + (f" to {value['maximum']}" if "maximum" in value else "")
+        kind += f" from {value['minimum']}" + (
+            f" to {value['maximum']}" if "maximum" in value else ""
+        )
     if "maxItems" in value:
         kind += f" of at most {value['maxItems']}"
     return kind

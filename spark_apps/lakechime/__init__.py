@@ -4,7 +4,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lakechime.answers import EventsBetween, Found, Interest, Outbox, Page, Registered, TableState, Watermark
+    from lakechime.answers import (
+        EventsBetween,
+        Found,
+        Interest,
+        Outbox,
+        Page,
+        Registered,
+        TableState,
+        Watermark,
+    )
     from lakechime.chains import Chain, chain
     from lakechime.client import LakeChime
     from lakechime.errors import (
@@ -20,7 +29,16 @@ if TYPE_CHECKING:
     from lakechime.event import DataChangeEvent, OperationType, TableFormat
 
 _MODULES = {
-    "lakechime.answers": ("EventsBetween", "Found", "Interest", "Outbox", "Page", "Registered", "TableState", "Watermark"),
+    "lakechime.answers": (
+        "EventsBetween",
+        "Found",
+        "Interest",
+        "Outbox",
+        "Page",
+        "Registered",
+        "TableState",
+        "Watermark",
+    ),
     "lakechime.chains": ("Chain", "chain"),
     "lakechime.client": ("LakeChime",),
     "lakechime.errors": (

@@ -41,13 +41,17 @@ class TokenKeeper(Protocol):
 
 def checked_token_name(name: Any) -> str:
     if len(check_name("name", name)) > MAX_TOKEN_NAME_CHARS:
-        raise InvalidEventError(f"a token's name has at most {MAX_TOKEN_NAME_CHARS} characters, and this one has {len(name)}; shorten it")
+        raise InvalidEventError(
+            f"a token's name has at most {MAX_TOKEN_NAME_CHARS} characters, and this one has {len(name)}; shorten it"
+        )
     return str(name)
 
 
 def checked_role(role: Any) -> str:
     if role not in ROLES:
-        raise InvalidEventError(f"role={str(role)[:80]!r} is unknown; write one of {', '.join(ROLES)}")
+        raise InvalidEventError(
+            f"role={str(role)[:80]!r} is unknown; write one of {', '.join(ROLES)}"
+        )
     return str(role)
 
 

@@ -29,7 +29,11 @@ class Registered:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> "Registered":
-        return Registered(event=DataChangeEvent.from_json(value["event"]), duplicate=bool(value["duplicate"]), gap=bool(value["gap"]))
+        return Registered(
+            event=DataChangeEvent.from_json(value["event"]),
+            duplicate=bool(value["duplicate"]),
+            gap=bool(value["gap"]),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +150,9 @@ class Consumer:
 class Store(Protocol):
     """Where events are kept. LakeChime checks arguments and asks a store; the SQL and the HTTP store pass one suite of tests."""
 
-    def register(self, events: Sequence[DataChangeEvent], outbox: Outbox | None) -> list[Registered]: ...
+    def register(
+        self, events: Sequence[DataChangeEvent], outbox: Outbox | None
+    ) -> list[Registered]: ...
 
     def events(self, meant: Filter, *, after: int, until: int | None, limit: int) -> Page: ...
 
@@ -166,7 +172,9 @@ class Store(Protocol):
 
     def consumers(self, limit: int) -> list[Consumer]: ...
 
-    def put_watermark(self, consumer: str, key: str, value: JsonValue, *, expected: int | None) -> Watermark: ...
+    def put_watermark(
+        self, consumer: str, key: str, value: JsonValue, *, expected: int | None
+    ) -> Watermark: ...
 
     def delete_watermark(self, consumer: str, key: str, *, expected: int) -> None: ...
 

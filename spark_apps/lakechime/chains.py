@@ -13,7 +13,10 @@ from lakechime.errors import ChainError, InvalidEventError
 from lakechime.event import DataChangeEvent
 from lakechime.tags import AGAIN, LOST, RESTORED
 
-RESTORED_TAGS = ("opal.restored_version", RESTORED)  # a producer that knows of a restore tells it by one of these
+RESTORED_TAGS = (
+    "opal.restored_version",
+    RESTORED,
+)  # a producer that knows of a restore tells it by one of these
 
 
 class ProblemKind(StrEnum):
@@ -64,7 +67,9 @@ class _Links:
         self.problems.append(Problem(kind=kind, snapshots=tuple(snapshots), text=text))
 
 
-def chain(events: Iterable[DataChangeEvent], *, on_problems: Literal["raise", "report"] = "raise") -> Chain:
+def chain(
+    events: Iterable[DataChangeEvent], *, on_problems: Literal["raise", "report"] = "raise"
+) -> Chain:
     """Of the events of one table, in whatever order they are given. Events of several partitions of a snapshot count once."""
     listed = sorted(events, key=lambda event: (event.seq is None, event.seq or 0))
     if not listed:
@@ -74,14 +79,23 @@ def chain(events: Iterable[DataChangeEvent], *, on_problems: Literal["raise", "r
     for event in listed:
         _link(links, event)
     if not links.before:
-        raise ChainError(f"no event of {table} names a snapshot, as Hive's tables have none; read the partitions that the events name")
+        raise ChainError(
+            f"no event of {table} names a snapshot, as Hive's tables have none; read the partitions that the events name"
+        )
     order = _follow(links)
     found = Chain(
-        table=table, cluster=cluster, start=links.before[order[0]], end=order[-1], snapshots=tuple(order), problems=tuple(links.problems)
+        table=table,
+        cluster=cluster,
+        start=links.before[order[0]],
+        end=order[-1],
+        snapshots=tuple(order),
+        problems=tuple(links.problems),
     )
     if found.problems and on_problems == "raise":
         said = "; ".join(problem.text for problem in found.problems)
-        raise ChainError(f"the {len(listed):,} events of {table} are no chain of snapshots: {said}; read the whole table instead")
+        raise ChainError(
+            f"the {len(listed):,} events of {table} are no chain of snapshots: {said}; read the whole table instead"
+        )
     return found
 
 
@@ -89,7 +103,9 @@ def _one_table(events: Iterable[DataChangeEvent]) -> tuple[str, str]:
     names = sorted({(event.table, event.cluster) for event in events})
     if len(names) > 1:
         shown = ", ".join(table for table, _ in names[:5])
-        raise InvalidEventError(f"events of {len(names)} tables ({shown}) are no one chain; chain each table's events by themselves")
+        raise InvalidEventError(
+            f"events of {len(names)} tables ({shown}) are no one chain; chain each table's events by themselves"
+        )
     return names[0]
 
 
@@ -103,27 +119,41 @@ def _link(links: _Links, event: DataChangeEvent) -> None:
         return
     _check_restore(links, event, snapshot)
     if LOST in event.tags:
-        links.add(ProblemKind.GAP, (snapshot,), f"snapshots {event.tags[LOST]} expired before anybody registered them")
+        links.add(
+            ProblemKind.GAP,
+            (snapshot,),
+            f"snapshots {event.tags[LOST]} expired before anybody registered them",
+        )
     links.before[snapshot], links.again[snapshot] = before, event.tags.get(AGAIN)
 
 
 def _check_again(links: _Links, event: DataChangeEvent, snapshot: str) -> None:
     """Another event of a snapshot that is there already: of another partition, or, as its producer says, of another course of the table."""
     first, before = links.before[snapshot], event.prev_snapshot_id
-    if event.tags.get(AGAIN) != links.again[snapshot] and not any(tag in event.tags for tag in RESTORED_TAGS):
-        links.add(ProblemKind.RECREATED, (snapshot,), f"snapshot {snapshot} comes again, so the table was made again")
+    if event.tags.get(AGAIN) != links.again[snapshot] and not any(
+        tag in event.tags for tag in RESTORED_TAGS
+    ):
+        links.add(
+            ProblemKind.RECREATED,
+            (snapshot,),
+            f"snapshot {snapshot} comes again, so the table was made again",
+        )
     elif any(tag in event.tags for tag in RESTORED_TAGS):
         _check_restore(links, event, snapshot)
     elif first != before:
         links.add(
-            ProblemKind.CONTRADICTION, (snapshot,), f"snapshot {snapshot} comes after {first} by one event and after {before} by another"
+            ProblemKind.CONTRADICTION,
+            (snapshot,),
+            f"snapshot {snapshot} comes after {first} by one event and after {before} by another",
         )
 
 
 def _check_restore(links: _Links, event: DataChangeEvent, snapshot: str) -> None:
     restored = next((event.tags[tag] for tag in RESTORED_TAGS if tag in event.tags), None)
     if restored is not None:
-        links.add(ProblemKind.RESTORE, (restored, snapshot), f"snapshot {snapshot} restored {restored}")
+        links.add(
+            ProblemKind.RESTORE, (restored, snapshot), f"snapshot {snapshot} restored {restored}"
+        )
 
 
 def _follow(links: _Links) -> list[str]:
@@ -134,14 +164,24 @@ def _follow(links: _Links) -> list[str]:
             after.setdefault(before, []).append(snapshot)
     for before, successors in after.items():
         if len(successors) > 1:
-            links.add(ProblemKind.FORK, (before, *successors), f"{' and '.join(successors)} both come after {before}")
-    heads = [snapshot for snapshot, before in links.before.items() if before is None or before not in links.before]
+            links.add(
+                ProblemKind.FORK,
+                (before, *successors),
+                f"{' and '.join(successors)} both come after {before}",
+            )
+    heads = [
+        snapshot
+        for snapshot, before in links.before.items()
+        if before is None or before not in links.before
+    ]
     for snapshot in heads[1:]:
         _explain_head(links, snapshot, after)
     reached = _reached(heads, after)
     circle = [snapshot for snapshot in links.before if snapshot not in reached]
     if circle:
-        links.add(ProblemKind.CIRCLE, circle, f"{', '.join(circle)} come after one another in a circle")
+        links.add(
+            ProblemKind.CIRCLE, circle, f"{', '.join(circle)} come after one another in a circle"
+        )
     order = _walk(heads[0], after) if heads else []
     return order if len(order) == len(links.before) else list(links.before)
 
@@ -158,9 +198,17 @@ def _reached(heads: Iterable[str], after: Mapping[str, list[str]]) -> set[str]:
 def _explain_head(links: _Links, snapshot: str, after: Mapping[str, list[str]]) -> None:
     before = links.before[snapshot]
     if before is None:
-        links.add(ProblemKind.RECREATED, (snapshot,), f"snapshot {snapshot} comes after none, so the table was made again")
+        links.add(
+            ProblemKind.RECREATED,
+            (snapshot,),
+            f"snapshot {snapshot} comes after none, so the table was made again",
+        )
     elif len(after[before]) == 1:
-        links.add(ProblemKind.GAP, (before, snapshot), f"{before}, which comes before {snapshot}, is not among the events")
+        links.add(
+            ProblemKind.GAP,
+            (before, snapshot),
+            f"{before}, which comes before {snapshot}, is not among the events",
+        )
 
 
 def _walk(first: str, after: Mapping[str, list[str]]) -> list[str]:

@@ -22,7 +22,15 @@ from lakechime.answers import (
     table_name,
 )
 from lakechime.errors import InvalidEventError, NotFoundError
-from lakechime.event import DEFAULT_CLUSTER, DataChangeEvent, JsonValue, check_name, check_number, checked_partition, checked_tags
+from lakechime.event import (
+    DEFAULT_CLUSTER,
+    DataChangeEvent,
+    JsonValue,
+    check_name,
+    check_number,
+    checked_partition,
+    checked_tags,
+)
 
 MAX_LIMIT = 10_000
 MAX_TABLES = 10_000  # that one statement looks up
@@ -54,7 +62,9 @@ class LakeChime:
 
             return cls(HttpStore.open(url, token=token))
         if token is not None:
-            raise InvalidEventError("a token is for the service (http://...); a database takes its password in the URL")
+            raise InvalidEventError(
+                "a token is for the service (http://...); a database takes its password in the URL"
+            )
         from lakechime.store.sql_store import SqlStore
 
         return cls(SqlStore.open(url, migrate=migrate))
@@ -63,7 +73,9 @@ class LakeChime:
     def store(self) -> Store:
         return self._store
 
-    def register(self, events: Sequence[DataChangeEvent], *, outbox: Outbox | None = None) -> list[Registered]:
+    def register(
+        self, events: Sequence[DataChangeEvent], *, outbox: Outbox | None = None
+    ) -> list[Registered]:
         """Give each event its place, in the order given. An event that is there already keeps its first place."""
         for event in events:
             if event.seq is not None or event.event_ts is not None:
@@ -87,7 +99,9 @@ class LakeChime:
         check_number("after", after)
         if until is not None:
             check_number("until", until)
-        return self._store.events(_filter(tables, partition, tags), after=after, until=until, limit=limit)
+        return self._store.events(
+            _filter(tables, partition, tags), after=after, until=until, limit=limit
+        )
 
     def events_between(
         self,
@@ -101,16 +115,26 @@ class LakeChime:
     ) -> EventsBetween:
         """Events with start_ts <= event_ts < end_ts, and how far that is final: as far as the range has passed, it stays as it was read."""
         if check_number("start_ts", start_ts) > check_number("end_ts", end_ts):
-            raise InvalidEventError(f"start_ts={start_ts} is after end_ts={end_ts}; begin earlier, or end later")
-        return self._store.events_between(_filter([(cluster, table)], partition, tags), start_ts, end_ts)
+            raise InvalidEventError(
+                f"start_ts={start_ts} is after end_ts={end_ts}; begin earlier, or end later"
+            )
+        return self._store.events_between(
+            _filter([(cluster, table)], partition, tags), start_ts, end_ts
+        )
 
     def find(self, interests: Sequence[Interest]) -> Found:
         """For each interest the first seq that matches: one query for all of them, or one for each 10,000 tables that they name.
 
         The head is then that of the first query.
         """
-        answers = [self._store.find(batch) for batch in _portions([_checked(interest) for interest in interests])]
-        return Found(seqs=tuple(seq for answer in answers for seq in answer.seqs), head=min(answer.head for answer in answers))
+        answers = [
+            self._store.find(batch)
+            for batch in _portions([_checked(interest) for interest in interests])
+        ]
+        return Found(
+            seqs=tuple(seq for answer in answers for seq in answer.seqs),
+            head=min(answer.head for answer in answers),
+        )
 
     def tail(self, after: int, limit: int = 1000) -> Page:
         """What is new for everybody."""
@@ -152,22 +176,30 @@ class LakeChime:
         """Delete all watermarks of a consumer that is gone for good, and say which there were. If it comes back, it begins anew."""
         there = self.watermarks(consumer)
         if not there:
-            raise NotFoundError(f"consumer {consumer} has no watermark; `lakechime consumers` shows which there are")
+            raise NotFoundError(
+                f"consumer {consumer} has no watermark; `lakechime consumers` shows which there are"
+            )
         for key, watermark in there.items():
             self.delete_watermark(consumer, key, expected=watermark.revision)
         return list(there)
 
-    def put_watermark(self, consumer: str, key: str, value: JsonValue, *, expected: int | None) -> Watermark:
+    def put_watermark(
+        self, consumer: str, key: str, value: JsonValue, *, expected: int | None
+    ) -> Watermark:
         """Set it, if its revision is still the one that was read (None: there is none yet); else ConflictError."""
         if expected is not None:
             check_number("expected", expected)
         if key == SEEN_EVENTS:  # retention and triggers read it as a place
             check_number("the value of a watermark 'events'", value)
-        return self._store.put_watermark(check_name("consumer", consumer), checked_key(key), value, expected=expected)
+        return self._store.put_watermark(
+            check_name("consumer", consumer), checked_key(key), value, expected=expected
+        )
 
     def delete_watermark(self, consumer: str, key: str, *, expected: int) -> None:
         check_number("expected", expected)
-        self._store.delete_watermark(check_name("consumer", consumer), checked_key(key), expected=expected)
+        self._store.delete_watermark(
+            check_name("consumer", consumer), checked_key(key), expected=expected
+        )
 
     def expire(self, older_than_ms: int, *, keep_unseen: bool = True) -> int:
         """Delete events registered before this time, and say how many. The newest of each table stays.
@@ -187,7 +219,12 @@ class LakeChime:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -211,12 +248,18 @@ def checked_outbox(outbox: Outbox) -> Outbox:
                 f"{name} takes {length:,} bytes, and may take {MAX_POSITION_BYTES:,}; put what grows with the table into `seen`"
             )
     if len(outbox.seen) > MAX_SEEN:
-        raise InvalidEventError(f"seen has {len(outbox.seen):,} items, and a registration may have {MAX_SEEN:,}; make several")
+        raise InvalidEventError(
+            f"seen has {len(outbox.seen):,} items, and a registration may have {MAX_SEEN:,}; make several"
+        )
     for item, value in outbox.seen.items():
         if not 1 <= len(item) <= MAX_ITEM_CHARS or not item.isprintable():
-            raise InvalidEventError(f"an item of seen is a text of 1 to {MAX_ITEM_CHARS:,} printable characters; shorten or quote it")
+            raise InvalidEventError(
+                f"an item of seen is a text of 1 to {MAX_ITEM_CHARS:,} printable characters; shorten or quote it"
+            )
         if _json_length("an item of seen", value) > MAX_ITEM_BYTES:
-            raise InvalidEventError(f"an item of seen takes {MAX_ITEM_BYTES:,} bytes at most; keep less")
+            raise InvalidEventError(
+                f"an item of seen takes {MAX_ITEM_BYTES:,} bytes at most; keep less"
+            )
     return outbox
 
 
@@ -227,7 +270,11 @@ def _json_length(name: str, value: JsonValue) -> int:
         raise InvalidEventError(f"{name} is JSON, and this is none: {error}") from error
 
 
-def _filter(tables: Sequence[TableName], partition: Sequence[JsonValue] | None, tags: Mapping[str, str] | None) -> Filter:
+def _filter(
+    tables: Sequence[TableName],
+    partition: Sequence[JsonValue] | None,
+    tags: Mapping[str, str] | None,
+) -> Filter:
     if isinstance(tables, str):
         raise InvalidEventError(f"tables={tables!r} is one text; write a list of tables")
     return Filter(
@@ -252,7 +299,11 @@ def _portions(interests: Sequence[Interest]) -> list[list[Interest]]:
 
 def _checked(interest: Interest) -> Interest:
     if not 1 <= len(interest.tables) <= MAX_TABLES:
-        raise InvalidEventError(f"an interest names {len(interest.tables):,} tables; name at least one, and at most {MAX_TABLES:,}")
+        raise InvalidEventError(
+            f"an interest names {len(interest.tables):,} tables; name at least one, and at most {MAX_TABLES:,}"
+        )
     check_number("after", interest.after)
     meant = _filter(interest.tables, interest.partition, interest.tags)
-    return Interest(tables=meant.tables, partition=meant.partition, tags=meant.tags, after=interest.after)
+    return Interest(
+        tables=meant.tables, partition=meant.partition, tags=meant.tags, after=interest.after
+    )

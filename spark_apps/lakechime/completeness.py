@@ -19,7 +19,9 @@ _PERIOD = re.compile(r"[a-z][a-z0-9_-]{0,63}").fullmatch
 def completeness_tag(period: str, percent: Decimal | int | float | str) -> dict[str, str]:
     """To be merged into an event's tags, and asked for by a trigger."""
     if not _PERIOD(period):
-        raise InvalidEventError(f"period={period!r} is no name of a period; write {HOURLY}, {DAILY}, or small letters, digits, - and _")
+        raise InvalidEventError(
+            f"period={period!r} is no name of a period; write {HOURLY}, {DAILY}, or small letters, digits, - and _"
+        )
     return {f"{PREFIX}{period}": percent_text(percent)}
 
 
@@ -27,17 +29,25 @@ def percent_text(percent: Decimal | int | float | str) -> str:
     """The one text of a percentage, so that those who tell it and those who wait for it mean the same."""
     number = _percent(str(percent))
     if number is None:
-        raise InvalidEventError(f"completeness {percent!r} is no percentage; write a number from 0 to 100, as 99 or 99.5")
+        raise InvalidEventError(
+            f"completeness {percent!r} is no percentage; write a number from 0 to 100, as 99 or 99.5"
+        )
     return f"{number.normalize():f}"
 
 
 def read_completeness(tags: Mapping[str, str]) -> dict[str, Decimal]:
     """Percent by period; tags that are none, or that no percentage can be read from, are left out."""
-    read = {name.removeprefix(PREFIX): _percent(text) for name, text in tags.items() if name.startswith(PREFIX)}
+    read = {
+        name.removeprefix(PREFIX): _percent(text)
+        for name, text in tags.items()
+        if name.startswith(PREFIX)
+    }
     return {period: percent for period, percent in read.items() if percent is not None}
 
 
-def is_complete(tags: Mapping[str, str], period: str, at_least: Decimal | int | float | str = 100) -> bool:
+def is_complete(
+    tags: Mapping[str, str], period: str, at_least: Decimal | int | float | str = 100
+) -> bool:
     """Whether an event says at least this much of the period."""
     told = read_completeness(tags).get(period)
     return told is not None and told >= Decimal(percent_text(at_least))

@@ -72,8 +72,12 @@ class DataChangeEvent:
     def __post_init__(self) -> None:
         check_name("table", self.table)
         check_name("cluster", self.cluster)
-        object.__setattr__(self, "table_format", _member(TableFormat, "table_format", self.table_format))
-        object.__setattr__(self, "operation_type", _member(OperationType, "operation_type", self.operation_type))
+        object.__setattr__(
+            self, "table_format", _member(TableFormat, "table_format", self.table_format)
+        )
+        object.__setattr__(
+            self, "operation_type", _member(OperationType, "operation_type", self.operation_type)
+        )
         if self.partition is not None:
             object.__setattr__(self, "partition", checked_partition(self.partition))
         for name in ("snapshot_id", "prev_snapshot_id"):
@@ -94,15 +98,27 @@ class DataChangeEvent:
     def __hash__(self) -> int:
         return hash((self.cluster, self.table, self.snapshot_id, self.seq))
 
-    def __reduce__(self) -> tuple[Callable[[Mapping[str, Any]], "DataChangeEvent"], tuple[dict[str, Any]]]:
+    def __reduce__(
+        self,
+    ) -> tuple[Callable[[Mapping[str, Any]], "DataChangeEvent"], tuple[dict[str, Any]]]:
         return event_from_json, (self.to_json(),)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON has it: every field by name, and what the registration has not given yet left out."""
         shown: dict[str, Any] = {name: getattr(self, name) for name in FIELDS}
-        shown |= {"partition": None if self.partition is None else _plain(self.partition), "tags": dict(self.tags)}
-        shown |= {"table_format": str(self.table_format), "operation_type": str(self.operation_type)}
-        return {name: value for name, value in shown.items() if value is not None or name not in GIVEN_AT_REGISTRATION}
+        shown |= {
+            "partition": None if self.partition is None else _plain(self.partition),
+            "tags": dict(self.tags),
+        }
+        shown |= {
+            "table_format": str(self.table_format),
+            "operation_type": str(self.operation_type),
+        }
+        return {
+            name: value
+            for name, value in shown.items()
+            if value is not None or name not in GIVEN_AT_REGISTRATION
+        }
 
     @staticmethod
     def from_json(value: Any) -> "DataChangeEvent":
@@ -121,12 +137,20 @@ def event_from_json(value: Any) -> DataChangeEvent:
         raise InvalidEventError(f"an event is a JSON object, and {_shown(value)} is none")
     unknown = sorted(str(name) for name in set(value) - set(FIELDS))
     if unknown:
-        raise InvalidEventError(f"an event has no field {_listed(unknown)}; its fields are {', '.join(FIELDS)}")
+        raise InvalidEventError(
+            f"an event has no field {_listed(unknown)}; its fields are {', '.join(FIELDS)}"
+        )
     missing = [name for name in ("table", "table_format") if name not in value]
     if missing:
-        raise InvalidEventError(f"an event needs {' and '.join(missing)}; its fields are {', '.join(FIELDS)}")
+        raise InvalidEventError(
+            f"an event needs {' and '.join(missing)}; its fields are {', '.join(FIELDS)}"
+        )
     given = dict(value)
-    for name, default in (("operation_type", OperationType.UPDATE), ("cluster", DEFAULT_CLUSTER), ("tags", {})):
+    for name, default in (
+        ("operation_type", OperationType.UPDATE),
+        ("cluster", DEFAULT_CLUSTER),
+        ("tags", {}),
+    ):
         if given.get(name) is None:
             given[name] = default
     return DataChangeEvent(**given)
@@ -143,14 +167,18 @@ def kept_event(values: Mapping[str, Any]) -> DataChangeEvent:
 def check_name(what: str, value: Any) -> str:
     """Of a table, a cluster, a consumer or a key of one."""
     if not isinstance(value, str) or not 1 <= len(value) <= MAX_NAME_CHARS or not _is_clean(value):
-        raise InvalidEventError(f"{what}={_shown(value)} is no name; write 1 to {MAX_NAME_CHARS} characters without control characters")
+        raise InvalidEventError(
+            f"{what}={_shown(value)} is no name; write 1 to {MAX_NAME_CHARS} characters without control characters"
+        )
     return value
 
 
 def checked_partition(value: Any) -> tuple[JsonValue, ...]:
     """One JSON value a level."""
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        raise InvalidEventError(f'partition={_shown(value)} is no list; write one value a level, as ["2026-11-24", 7]')
+        raise InvalidEventError(
+            f'partition={_shown(value)} is no list; write one value a level, as ["2026-11-24", 7]'
+        )
     if not 1 <= len(value) <= MAX_PARTITION_LEVELS:
         raise InvalidEventError(
             f"a partition has 1 to {MAX_PARTITION_LEVELS} levels, and this one has {len(value)}; leave it None if there is none"
@@ -166,13 +194,21 @@ def checked_partition(value: Any) -> tuple[JsonValue, ...]:
 def partition_text(value: Sequence[JsonValue]) -> str:
     """The one text of a partition: JSON with sorted names and without spaces. 1 and 1.0 and "1" are three partitions."""
     try:
-        text = json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        text = json.dumps(
+            _plain(value),
+            sort_keys=True,
+            separators=(",", ":"),
+            ensure_ascii=False,
+            allow_nan=False,
+        )
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidEventError(
             f"partition={_shown(value)} is no JSON ({error}); use texts, numbers, booleans, lists and mappings"
         ) from error
     if not _is_text(text):
-        raise InvalidEventError(f"partition={_shown(value)} has an unpaired surrogate, which no database keeps; leave it out")
+        raise InvalidEventError(
+            f"partition={_shown(value)} has an unpaired surrogate, which no database keeps; leave it out"
+        )
     return text
 
 
@@ -181,7 +217,9 @@ def checked_tags(value: Any) -> Mapping[str, str]:
     if not isinstance(value, Mapping):
         raise InvalidEventError(f"tags={_shown(value)} is no mapping of texts to texts")
     if len(value) > MAX_TAGS:
-        raise InvalidEventError(f"an event has at most {MAX_TAGS} tags, and this one has {len(value):,}; keep the rest with the data")
+        raise InvalidEventError(
+            f"an event has at most {MAX_TAGS} tags, and this one has {len(value):,}; keep the rest with the data"
+        )
     for name, text in value.items():
         _check_tag(name, text)
     size = sum(len(name.encode()) + len(text.encode()) for name, text in value.items())
@@ -198,17 +236,25 @@ def _check_tag(name: Any, text: Any) -> None:
             f"{_shown(name)} is no name of a tag; write 1 to {MAX_TAG_NAME_CHARS} characters without control characters"
         )
     if not isinstance(text, str):
-        raise InvalidEventError(f"tag {name} has the value {_shown(text)}, which is no text; write it as a text")
+        raise InvalidEventError(
+            f"tag {name} has the value {_shown(text)}, which is no text; write it as a text"
+        )
     if len(text) > MAX_TAG_VALUE_CHARS:
         raise InvalidEventError(
             f"tag {_shown(name)} has {len(text):,} characters, and at most {MAX_TAG_VALUE_CHARS:,} are kept; tag where it is stored"
         )
     if not _is_text(text):
-        raise InvalidEventError(f"tag {name} has a character that no database keeps (NUL, or an unpaired surrogate); leave it out")
+        raise InvalidEventError(
+            f"tag {name} has a character that no database keeps (NUL, or an unpaired surrogate); leave it out"
+        )
 
 
 def _check_snapshot(name: str, value: Any) -> None:
-    if value is not None and (not isinstance(value, str) or not 1 <= len(value) <= MAX_SNAPSHOT_CHARS or not _is_clean(value)):
+    if value is not None and (
+        not isinstance(value, str)
+        or not 1 <= len(value) <= MAX_SNAPSHOT_CHARS
+        or not _is_clean(value)
+    ):
         raise InvalidEventError(
             f"{name}={_shown(value)} is no id of a snapshot; write 1 to {MAX_SNAPSHOT_CHARS} characters without control characters"
         )
@@ -227,14 +273,18 @@ def _member(kind: Any, name: str, value: Any) -> Any:
         return kind(value)
     except ValueError:
         known = ", ".join(member.value for member in kind)
-        raise InvalidEventError(f"{name}={_shown(value)} is unknown; write one of {known}") from None
+        raise InvalidEventError(
+            f"{name}={_shown(value)} is unknown; write one of {known}"
+        ) from None
 
 
 def _parsed(text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidEventError(f"an event is a JSON object, and this is no JSON: {error}") from error
+        raise InvalidEventError(
+            f"an event is a JSON object, and this is no JSON: {error}"
+        ) from error
 
 
 def _plain(value: Any) -> Any:

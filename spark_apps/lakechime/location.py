@@ -9,7 +9,12 @@ EMBEDDED = "lakechime.db"
 
 def embedded_path() -> Path:
     """An SQLite file in AIRFLOW_HOME: on one machine that is all that is needed."""
-    return Path(os.path.expandvars(os.environ.get("AIRFLOW_HOME") or "~/airflow")).expanduser().absolute() / EMBEDDED
+    return (
+        Path(os.path.expandvars(os.environ.get("AIRFLOW_HOME") or "~/airflow"))
+        .expanduser()
+        .absolute()
+        / EMBEDDED
+    )
 
 
 def default_url() -> str:

@@ -24,7 +24,12 @@ def tell_of_commit(log: Any, state: Callable[[], Any]) -> None:
         try:
             listener(log, state())
         except Exception as error:  # noqa: BLE001  # what was committed is what counts
-            logger.warning("%s: a listener of the group %s failed (%r); the commit stands", log.storage.uri, GROUP, error)
+            logger.warning(
+                "%s: a listener of the group %s failed (%r); the commit stands",
+                log.storage.uri,
+                GROUP,
+                error,
+            )
 
 
 @functools.cache
@@ -34,5 +39,7 @@ def _listeners() -> tuple[Callable[[Any, Any], None], ...]:
         try:
             loaded.append(entry.load())
         except Exception as error:  # noqa: BLE001  # a broken one must not take the others with it
-            logger.warning("the listener %s cannot be loaded (%r); reinstall its package", entry.value, error)
+            logger.warning(
+                "the listener %s cannot be loaded (%r); reinstall its package", entry.value, error
+            )
     return tuple(loaded)

@@ -12,7 +12,10 @@ from typing import Any
 LATEST = "latest"  # where changes may begin: after the newest version
 MOST_NESTED = 64  # types within types, or values within those of a result
 _SIGNED, _UNSIGNED, _CRC = 1 << 63, 1 << 64, 1 << 32
-_FIRST_MOMENT, _LAST_MOMENT = -62_135_596_800_000_000, 253_402_300_800_000_000  # the years 1 to 9999
+_FIRST_MOMENT, _LAST_MOMENT = (
+    -62_135_596_800_000_000,
+    253_402_300_800_000_000,
+)  # the years 1 to 9999
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}").fullmatch
 _BUSINESS_SNAPSHOT = re.compile(r"(?![0-9]+\Z)[A-Za-z0-9][A-Za-z0-9_.:+-]{0,99}").fullmatch
 
@@ -27,7 +30,9 @@ _HALF_A_CHARACTER = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89a-fA-F]").search
 
 def parse_canonical(data: bytes) -> Any:
     """JSON as commits have it: ValueError also for what no UTF-8 can say, which could not be written again."""
-    is_suspect = b"\\ud" in data or b"\\uD" in data  # the search below takes a hundred times as long
+    is_suspect = (
+        b"\\ud" in data or b"\\uD" in data
+    )  # the search below takes a hundred times as long
     if is_suspect and _HALF_A_CHARACTER(data):  # whole ones are written as they are
         raise ValueError("it has an escape of an unpaired surrogate")
     return parse_json(data)
@@ -143,4 +148,10 @@ def shallow(value: Any, most: int = MOST_NESTED) -> Any:
 
 
 def _parts(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return (
+        value.values()
+        if isinstance(value, dict)
+        else value
+        if isinstance(value, list | tuple)
+        else ()
+    )

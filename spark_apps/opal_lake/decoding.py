@@ -34,7 +34,9 @@ def decoding(path: str, what: str, mend: str = "restore the file from a backup")
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from error
     except _UNDECODABLE as error:
-        raise FormatError(f"{path} cannot be decoded as {what} ({_shown(error)}); {mend}") from error
+        raise FormatError(
+            f"{path} cannot be decoded as {what} ({_shown(error)}); {mend}"
+        ) from error
 
 
 def _shown(error: BaseException) -> str:

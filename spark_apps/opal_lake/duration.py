@@ -7,27 +7,43 @@ from opal_lake.errors import InvalidInputError
 
 DURATION = r"([0-9]{1,6}[wdhms])+"
 Duration = str | timedelta  # as a caller gives it
-_UNITS_US = {"w": 604_800_000_000, "d": 86_400_000_000, "h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000}
+_UNITS_US = {
+    "w": 604_800_000_000,
+    "d": 86_400_000_000,
+    "h": 3_600_000_000,
+    "m": 60_000_000,
+    "s": 1_000_000,
+}
 _PLAIN_UNITS = "dhms"
 _LONGEST_US = 999_999 * _UNITS_US["d"]
 
 
 def parse_duration(value: object, *, name: str) -> int:
     """Microseconds."""
-    span_us = _text_us(value) if isinstance(value, str) else value // timedelta(microseconds=1) if isinstance(value, timedelta) else None
+    span_us = (
+        _text_us(value)
+        if isinstance(value, str)
+        else value // timedelta(microseconds=1)
+        if isinstance(value, timedelta)
+        else None
+    )
     if span_us is None or span_us < 0:
         raise InvalidInputError(
             f"{name}={value!r} is no span of time; write a number of weeks, days, hours, minutes or seconds, as 30d, 2w, 12h or 1h30m"
         )
     if span_us > _LONGEST_US:
-        raise InvalidInputError(f"{name}={value!r} is longer than {_LONGEST_US // _UNITS_US['d']}d; write a shorter span of time")
+        raise InvalidInputError(
+            f"{name}={value!r} is longer than {_LONGEST_US // _UNITS_US['d']}d; write a shorter span of time"
+        )
     return span_us
 
 
 def _text_us(text: str) -> int | None:
     if not re.fullmatch(DURATION, text):
         return None
-    return sum(int(number) * _UNITS_US[unit] for number, unit in re.findall(r"([0-9]+)([wdhms])", text))
+    return sum(
+        int(number) * _UNITS_US[unit] for number, unit in re.findall(r"([0-9]+)([wdhms])", text)
+    )
 
 
 def plain_duration(value: object, *, name: str) -> str:
@@ -35,7 +51,9 @@ def plain_duration(value: object, *, name: str) -> str:
     span_us = parse_duration(value, name=name)
     if isinstance(value, str):
         return value
-    unit = next((candidate for candidate in _PLAIN_UNITS if span_us % _UNITS_US[candidate] == 0), None)
+    unit = next(
+        (candidate for candidate in _PLAIN_UNITS if span_us % _UNITS_US[candidate] == 0), None
+    )
     if unit is None:
         raise InvalidInputError(f"{name}={value!r} is no whole number of seconds; round it")
     return f"{span_us // _UNITS_US[unit]}{unit}"

@@ -61,7 +61,9 @@ def own_path(kind: PathKind, path: object) -> str:
     """The path itself, if it has the form of its kind; metadata is untrusted (FORMAT, untrusted metadata)."""
     if not isinstance(path, str) or len(path) > _MAX_PATH or not _PATTERNS[kind](path):
         what = f"which is no path of a {kind.name.lower()} file in this format"
-        raise ForeignPathError(f"it names {repr(path)[:200]}, {what}; restore it from a backup, or do not trust this table")
+        raise ForeignPathError(
+            f"it names {repr(path)[:200]}, {what}; restore it from a backup, or do not trust this table"
+        )
     return path
 
 
@@ -72,7 +74,11 @@ def commit_path(version: int) -> str:
 def commit_version(path: str) -> int | None:
     """The version of a path below the log, None for a stranger's file."""
     name = path.removeprefix(LOG).removesuffix(".json")
-    return int(name) if path == f"{LOG}{name}.json" and len(name) == _VERSION_DIGITS and name.isdecimal() else None
+    return (
+        int(name)
+        if path == f"{LOG}{name}.json" and len(name) == _VERSION_DIGITS and name.isdecimal()
+        else None
+    )
 
 
 def commit_turn(version: int) -> int:
@@ -103,7 +109,11 @@ def checkpoint_start_after(version: int) -> str:
 
 def checkpoint_version(path: str) -> int | None:
     digits = path.removeprefix(CHECKPOINTS)[:_VERSION_DIGITS]
-    return _GREATEST - int(digits) if path.endswith(".json") and len(digits) == _VERSION_DIGITS and digits.isdecimal() else None
+    return (
+        _GREATEST - int(digits)
+        if path.endswith(".json") and len(digits) == _VERSION_DIGITS and digits.isdecimal()
+        else None
+    )
 
 
 def section_path(version: int, write_id: str, section: str, after: int | None = None) -> str:
@@ -118,7 +128,11 @@ def _since(after: int | None) -> str:
 def section_version(path: str) -> int | None:
     """The version that a section was written with, None for a stranger's file."""
     digits = path.removeprefix(SECTIONS)[:_VERSION_DIGITS]
-    return int(digits) if path.startswith(SECTIONS) and len(digits) == _VERSION_DIGITS and digits.isdecimal() else None
+    return (
+        int(digits)
+        if path.startswith(SECTIONS) and len(digits) == _VERSION_DIGITS and digits.isdecimal()
+        else None
+    )
 
 
 def digest_path(version: int, crc32: int) -> str:
@@ -148,7 +162,9 @@ def job_file_name(number: int, sequence: int, attempt: str) -> str:
 
 def data_path(partition: list[tuple[str, str | None]], stem: str, file_format: str) -> str:
     """Partition folders are for people who look: nothing reads them."""
-    folders = "".join(f"{_short(quote(name, safe=''))}={_folder_value(value)}/" for name, value in partition)
+    folders = "".join(
+        f"{_short(quote(name, safe=''))}={_folder_value(value)}/" for name, value in partition
+    )
     return f"{DATA}{folders}{stem}.{file_format}"
 
 
@@ -168,7 +184,11 @@ def _folder_value(value: str | None) -> str:
 
 def _short(quoted: str) -> str:
     """Cut where no escape is; two columns and a file name still fit into the 255 bytes of a name and the 1,024 of a key."""
-    return quoted if len(quoted) <= _MAX_FOLDER_VALUE else _PART_OF_ESCAPE.sub("", quoted[:_MAX_FOLDER_VALUE])
+    return (
+        quoted
+        if len(quoted) <= _MAX_FOLDER_VALUE
+        else _PART_OF_ESCAPE.sub("", quoted[:_MAX_FOLDER_VALUE])
+    )
 
 
 def segment_log_path(stem: str) -> str:
@@ -217,7 +237,11 @@ def consumed_path(token: str) -> str:
 def _token_name(token: str) -> str:
     """The token itself where it is short enough for a file name; else its beginning and a checksum."""
     name = quote(token, safe="")
-    return name if len(name) <= _MAX_TOKEN_NAME else f"{name[:_MAX_FOLDER_VALUE]}-{sha256(token.encode()).hexdigest()}"
+    return (
+        name
+        if len(name) <= _MAX_TOKEN_NAME
+        else f"{name[:_MAX_FOLDER_VALUE]}-{sha256(token.encode()).hexdigest()}"
+    )
 
 
 def gathered_folder(application: str) -> str:
@@ -293,7 +317,11 @@ def bootstrap_batch_path(name: str, batch: int) -> str:
 def bootstrap_batch(path: str) -> int | None:
     """The number of a batch's record, None for any other file."""
     digits = path.rpartition("/")[2].removesuffix(".json")
-    return int(digits) if path.endswith(".json") and len(digits) >= _BATCH_DIGITS and digits.isdecimal() else None
+    return (
+        int(digits)
+        if path.endswith(".json") and len(digits) >= _BATCH_DIGITS and digits.isdecimal()
+        else None
+    )
 
 
 def bootstrap_result_path(name: str) -> str:

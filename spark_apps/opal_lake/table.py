@@ -42,7 +42,14 @@ from opal_lake.read.get import get_rows
 from opal_lake.read.history_changes import history_changes
 from opal_lake.read.history_view import history_of_all, history_of_keys
 from opal_lake.read.partition_net import key_of_net, plan_net, read_net
-from opal_lake.read.read import event_time_of, narrowed, plan_read, read_rows, segments_after, segments_of_partition
+from opal_lake.read.read import (
+    event_time_of,
+    narrowed,
+    plan_read,
+    read_rows,
+    segments_after,
+    segments_of_partition,
+)
 from opal_lake.retention.business_snapshot import read_business_snapshot
 from opal_lake.retention.retention import retain
 from opal_lake.retention.savepoint import savepoint_version
@@ -66,27 +73,46 @@ class Table(KeptTable):
     executor: Executor = field(default_factory=InProcess)
 
     @classmethod
-    def open(cls, uri: str, options: Mapping[str, str] | None = None, cache: CacheSettings | None = None) -> "Table":
+    def open(
+        cls, uri: str, options: Mapping[str, str] | None = None, cache: CacheSettings | None = None
+    ) -> "Table":
         """The table at a URI; NotFoundError when there is none."""
         table = table_on(open_storage(uri, options), cache=cache)
         table.snapshot_at()
         return table
 
     @classmethod
-    def create(cls, uri: str, schema: pa.Schema, layout: TableLayout, options: Mapping[str, str] | None = None) -> "Table":
+    def create(
+        cls,
+        uri: str,
+        schema: pa.Schema,
+        layout: TableLayout,
+        options: Mapping[str, str] | None = None,
+    ) -> "Table":
         """A new, empty table."""
         return create_on(open_storage(uri, options), plan_spec(schema, layout))
 
-    def snapshot_at(self, version: int | None = None, timestamp: object | None = None, business_snapshot: str | None = None) -> Snapshot:
+    def snapshot_at(
+        self,
+        version: int | None = None,
+        timestamp: object | None = None,
+        business_snapshot: str | None = None,
+    ) -> Snapshot:
         """The state at a version, at the last one committed at or before a moment, or of a business snapshot; by default the newest."""
         if (version, timestamp, business_snapshot).count(None) < 2:
-            raise InvalidInputError("version, timestamp and business_snapshot each choose the version that is read: give only one of them")
+            raise InvalidInputError(
+                "version, timestamp and business_snapshot each choose the version that is read: give only one of them"
+            )
         if business_snapshot is not None:
             return read_business_snapshot(self.log, business_snapshot)
         if isinstance(version, bool) or (version is not None and not hasattr(version, "__index__")):
-            raise InvalidInputError(f"version={version!r} is no version; give a whole number, as `opal history` lists them")
+            raise InvalidInputError(
+                f"version={version!r} is no version; give a whole number, as `opal history` lists them"
+            )
         if timestamp is not None:
-            version = version_at(self.log.head(), encode_order(timestamp, Atomic(name="timestamp"), name="timestamp"))
+            version = version_at(
+                self.log.head(), encode_order(timestamp, Atomic(name="timestamp"), name="timestamp")
+            )
         return self.log.head() if version is None else self.log.at(version)
 
     def history(self, limit: int | None = None) -> Iterator[Commit]:
@@ -123,7 +149,9 @@ class Table(KeptTable):
         `positions` says how far each application has read its source with these rows; FencedError if another one has read on for it.
         """
         options = IngestOptions(**given_fields(IngestOptions, locals()))
-        return ingest_arrow(self, ArrowRows(rows=rows, deleted=deleted), options, business_snapshot_column)
+        return ingest_arrow(
+            self, ArrowRows(rows=rows, deleted=deleted), options, business_snapshot_column
+        )
 
     def metagen(self, *, token: str | None = None) -> JobResult:
         """Make all pending rows visible: find out which rows they replace or delete."""
@@ -150,7 +178,9 @@ class Table(KeptTable):
         from opal_lake.upkeep.compaction import CompactOptions, compact
         from opal_lake.upkeep.maintenance import compact_if_due
 
-        options = CompactOptions(**given_fields(CompactOptions, locals()), target_bytes=target_bytes_of(target_mb))
+        options = CompactOptions(
+            **given_fields(CompactOptions, locals()), target_bytes=target_bytes_of(target_mb)
+        )
         run = compact_if_due if only_if_due else compact
         return run_once(self.log, "compact", token, lambda: run(self, options))
 
@@ -173,11 +203,21 @@ class Table(KeptTable):
 
         fields = z_fields(self.snapshot_at().spec, columns)
         ids = tuple(field.id for field in fields)
-        options = ZOrderOptions(columns=ids, target_bytes=target_bytes_of(target_mb), whole=whole, only_if_due=only_if_due)
+        options = ZOrderOptions(
+            columns=ids,
+            target_bytes=target_bytes_of(target_mb),
+            whole=whole,
+            only_if_due=only_if_due,
+        )
         return run_once(self.log, "zorder", token, lambda: zorder(self, fields, options))
 
     def maintain(
-        self, *, policy: Mapping[str, Any] | None = None, dry_run: bool = False, delete: bool = True, token: str | None = None
+        self,
+        *,
+        policy: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+        delete: bool = True,
+        token: str | None = None,
     ) -> JobResult:
         """Do what is due of compaction, Z-order and retention, by the table's properties. `policy` counts before these.
 
@@ -221,19 +261,34 @@ class Table(KeptTable):
         Rows that were pending then are pending again. Properties, savepoints and the oldest readable event time stay as they are, and so
         does what was applied: a retry of an ingest that this undoes ingests nothing. `business_snapshots` also undoes those since.
         """
-        Restore.check_together({"version": version, "timestamp": timestamp, "savepoint": savepoint}, lambda _: False)
+        Restore.check_together(
+            {"version": version, "timestamp": timestamp, "savepoint": savepoint}, lambda _: False
+        )
         kept = version if savepoint is None else savepoint_version(self.log.head(), savepoint)
-        return restore(self.log, self.snapshot_at(kept, timestamp), business_snapshots=business_snapshots, dry_run=dry_run, token=token)
+        return restore(
+            self.log,
+            self.snapshot_at(kept, timestamp),
+            business_snapshots=business_snapshots,
+            dry_run=dry_run,
+            token=token,
+        )
 
     def retain(
-        self, *, window: Duration | None = None, grace: Duration | None = None, dry_run: bool = False, token: str | None = None
+        self,
+        *,
+        window: Duration | None = None,
+        grace: Duration | None = None,
+        dry_run: bool = False,
+        token: str | None = None,
     ) -> JobResult:
         """Delete what no version of the last `window` needs, nor a savepoint, nor a job that began within `grace`.
 
         By default the table's own window, and a day. A dry run tells what would go.
         """
         job = Retain(window=window, grace=grace, dry_run=dry_run)
-        return run_once(self.log, "retain", None if dry_run else token, lambda: retain(self.log, job))
+        return run_once(
+            self.log, "retain", None if dry_run else token, lambda: retain(self.log, job)
+        )
 
     def read(
         self,
@@ -290,7 +345,11 @@ class Table(KeptTable):
         the key store.
         """
         snapshot = self.snapshot_at(version, timestamp)
-        return history_of_all(snapshot, columns) if keys is None else history_of_keys(snapshot, self.cache, keys, columns)
+        return (
+            history_of_all(snapshot, columns)
+            if keys is None
+            else history_of_keys(snapshot, self.cache, keys, columns)
+        )
 
     def changes(
         self,
@@ -313,14 +372,20 @@ class Table(KeptTable):
         feed = FeedOptions(mode=mode, compute_updates=compute_updates, columns=columns, axis=axis)
         if feed.is_of_history:
             return history_changes(self.log, self.cache, version_range(self.log, start, end), feed)
-        return read_changes(plan_changes(self.log, version_range(self.log, start, end), is_net=feed.is_net), feed)
+        return read_changes(
+            plan_changes(self.log, version_range(self.log, start, end), is_net=feed.is_net), feed
+        )
 
-    def narrow(self, snapshot: Snapshot, invalid: Bitmaps, partition_key: str | None, after: int | None) -> Bitmaps:
+    def narrow(
+        self, snapshot: Snapshot, invalid: Bitmaps, partition_key: str | None, after: int | None
+    ) -> Bitmaps:
         """The bitmaps of a read that wants only what came with a partition key, or after a version."""
         if partition_key is not None:
             invalid = narrowed(snapshot, segments_of_partition(snapshot, partition_key), invalid)
         if after is not None:
-            invalid = narrowed(snapshot, segments_after(snapshot, self.snapshot_for_consumer(after)), invalid)
+            invalid = narrowed(
+                snapshot, segments_after(snapshot, self.snapshot_for_consumer(after)), invalid
+            )
         return invalid
 
     def snapshot_for_consumer(self, version: int) -> Snapshot | None:
@@ -338,14 +403,23 @@ class Table(KeptTable):
         return self.log.at(version)
 
 
-def table_on(storage: Storage, clock: Clock | None = None, ids: IdSource | None = None, cache: CacheSettings | None = None) -> Table:
+def table_on(
+    storage: Storage,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    cache: CacheSettings | None = None,
+) -> Table:
     """A table in an open store; whether there is one shows at the first look."""
     log = CommitLog(storage=storage, clock=clock or SystemClock(), ids=ids or RandomIds())
     return Table(log=log, cache=NearRuns(storage=storage, settings=cache or CacheSettings()))
 
 
 def create_on(
-    storage: Storage, spec: TableSpec, clock: Clock | None = None, ids: IdSource | None = None, cache: CacheSettings | None = None
+    storage: Storage,
+    spec: TableSpec,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    cache: CacheSettings | None = None,
 ) -> Table:
     """Write version 0. Of two that create at once, one loses.
 

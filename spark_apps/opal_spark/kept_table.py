@@ -24,12 +24,17 @@ class KeptOpalTable:
         """Change properties. None gives a property its default again."""
         return self.table.set_properties(properties, token=token)
 
-    def add_columns(self, columns: Mapping[str, str | pa.DataType | DataType], *, token: str | None = None) -> JobResult:
+    def add_columns(
+        self, columns: Mapping[str, str | pa.DataType | DataType], *, token: str | None = None
+    ) -> JobResult:
         """Give the table more columns, as `{"discount": "double"}`, null in the rows that it has. What it has already is no change.
 
         Types are Spark's names, as `long`, `decimal(10,2)` or `timestamp`, or types of Spark or Arrow, which may be nested.
         """
-        arrow = {name: _arrow(name, kind) if isinstance(kind, DataType) else kind for name, kind in columns.items()}
+        arrow = {
+            name: _arrow(name, kind) if isinstance(kind, DataType) else kind
+            for name, kind in columns.items()
+        }
         return self.table.add_columns(arrow, token=token)
 
     def savepoint(self, name: str, version: int | None = None) -> JobResult:

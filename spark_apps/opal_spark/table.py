@@ -65,12 +65,21 @@ class OpalTable(KeptOpalTable):
         spec = plan_spec(arrow_of_spark(schema), layout)
         if deletes is not None:
             _check_condition(spark, schema, deletes)
-        return cls(spark=spark, table=create_on(open_storage(uri, _options(spark, uri, options)), spec, cache=cache_settings(spark)))
+        return cls(
+            spark=spark,
+            table=create_on(
+                open_storage(uri, _options(spark, uri, options)), spec, cache=cache_settings(spark)
+            ),
+        )
 
     @classmethod
-    def for_path(cls, spark: SparkSession, uri: str, *, options: Mapping[str, str] | None = None) -> Self:
+    def for_path(
+        cls, spark: SparkSession, uri: str, *, options: Mapping[str, str] | None = None
+    ) -> Self:
         """Open the table at a path. S3 settings are Spark's own (`spark.hadoop.fs.s3a.*`), unless `options` are given."""
-        return cls(spark=spark, table=Table.open(uri, _options(spark, uri, options), cache_settings(spark)))
+        return cls(
+            spark=spark, table=Table.open(uri, _options(spark, uri, options), cache_settings(spark))
+        )
 
     def __post_init__(self) -> None:
         use_this_python(self.spark)
@@ -114,7 +123,9 @@ class OpalTable(KeptOpalTable):
         time (property `drift`).
         """
         options = IngestOptions(**given_fields(IngestOptions, locals()))
-        return ingest_source(self._on_spark, SourceOf(spark=self.spark, rows=rows), options, business_snapshot_column)
+        return ingest_source(
+            self._on_spark, SourceOf(spark=self.spark, rows=rows), options, business_snapshot_column
+        )
 
     def sink(
         self,
@@ -169,7 +180,9 @@ class OpalTable(KeptOpalTable):
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
         """The rows of some keys, as `[{"id": 7}, {"id": 9}]`, in their order, as Arrow; a key without a row has none. Spark runs no job."""
-        return self.table.get(keys, version=version, timestamp=timestamp, event_time=event_time, columns=columns)
+        return self.table.get(
+            keys, version=version, timestamp=timestamp, event_time=event_time, columns=columns
+        )
 
     def history_view(
         self,
@@ -189,7 +202,9 @@ class OpalTable(KeptOpalTable):
         if keys is None:
             return history_view(self.spark, snapshot, columns, where)
         of_keys = partial(self.table.history_view, keys=keys, version=snapshot.version)
-        return history_of_keys(self.spark, snapshot, lambda names: of_keys(columns=names), columns, where)
+        return history_of_keys(
+            self.spark, snapshot, lambda names: of_keys(columns=names), columns, where
+        )
 
     def changes(
         self,
@@ -211,16 +226,26 @@ class OpalTable(KeptOpalTable):
         became of the rows of the history view, late rows that change only the past among them; the driver reads it.
         """
         feed = FeedOptions(mode=mode, compute_updates=compute_updates, columns=columns, axis=axis)
-        return changes(self.spark, self.table, version_range(self.table.log, start, end), feed, where)
+        return changes(
+            self.spark, self.table, version_range(self.table.log, start, end), feed, where
+        )
 
     def explain(
-        self, where: str | None = None, version: int | None = None, timestamp: object = None, event_time: object = None
+        self,
+        where: str | None = None,
+        version: int | None = None,
+        timestamp: object = None,
+        event_time: object = None,
     ) -> dict[str, Any]:
         """Which files a read opens and which it skips, and why: by bounds and which condition, by event time, or without a visible row.
 
         It also says how much of the table is in Z-order. It reads metadata only.
         """
-        return explain_read(self.spark, self.table, View(version=version, timestamp=timestamp, event_time=event_time, where=where))
+        return explain_read(
+            self.spark,
+            self.table,
+            View(version=version, timestamp=timestamp, event_time=event_time, where=where),
+        )
 
     def describe(self) -> dict[str, Any]:
         """What the table is and how much it holds."""
@@ -246,7 +271,12 @@ class OpalTable(KeptOpalTable):
         return [*check(self.spark, self.table, CheckOptions(sample=sample)).findings]
 
     def retain(
-        self, *, window: Duration | None = None, grace: Duration | None = None, dry_run: bool = False, token: str | None = None
+        self,
+        *,
+        window: Duration | None = None,
+        grace: Duration | None = None,
+        dry_run: bool = False,
+        token: str | None = None,
     ) -> JobResult:
         """Delete files that no version of the last `window`, no savepoint and no job of the last `grace` (a day by default) needs."""
         return self.table.retain(window=window, grace=grace, dry_run=dry_run, token=token)
@@ -305,10 +335,17 @@ class OpalTable(KeptOpalTable):
         It sorts what is new since the last time, and now and then larger parts of the table; `whole` sorts all. With `only_if_due` nothing
         happens while a smaller share is new than the property `unclustered_share` says. Upserts may go on meanwhile.
         """
-        return self._on_spark.zorder(columns, target_mb=target_mb, whole=whole, only_if_due=only_if_due, token=token)
+        return self._on_spark.zorder(
+            columns, target_mb=target_mb, whole=whole, only_if_due=only_if_due, token=token
+        )
 
     def maintain(
-        self, *, policy: Mapping[str, Any] | None = None, dry_run: bool = False, delete: bool = True, token: str | None = None
+        self,
+        *,
+        policy: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+        delete: bool = True,
+        token: str | None = None,
     ) -> JobResult:
         """Do what is due of compaction, Z-order and retention, by the table's properties. `policy` counts before these.
 
@@ -345,20 +382,33 @@ class OpalTable(KeptOpalTable):
         source_at = source_table(source, format, source_version)
         refuse_overlap(source_at, uri)
         layout = TableLayout(**given_fields(TableLayout, locals()))
-        reader = SparkSource(spark=spark, source=source_at, schema=schema, batch_bytes=batch_mb << 20)
+        reader = SparkSource(
+            spark=spark, source=source_at, schema=schema, batch_bytes=batch_mb << 20
+        )
         try:
             opened = cls.for_path(spark, uri, options=options)
         except NotFoundError:
             use_this_python(spark)
             plan = reader.plan()
             reader = replace(reader, known=plan)
-            opened = cls._made(spark, uri, schema or StructType.fromJson(dict(plan.schema)), layout, options)
+            opened = cls._made(
+                spark, uri, schema or StructType.fromJson(dict(plan.schema)), layout, options
+            )
         made = opened.table.snapshot_at().spec
-        refuse_another_spec(opened.table.uri, made, None if schema is None else arrow_of_spark(schema), layout)
+        refuse_another_spec(
+            opened.table.uri, made, None if schema is None else arrow_of_spark(schema), layout
+        )
         return bootstrap(on_spark(spark, opened.table), reader, on_bad_rows)
 
     @classmethod
-    def _made(cls, spark: SparkSession, uri: str, schema: StructType, layout: TableLayout, options: Mapping[str, str] | None) -> Self:
+    def _made(
+        cls,
+        spark: SparkSession,
+        uri: str,
+        schema: StructType,
+        layout: TableLayout,
+        options: Mapping[str, str] | None,
+    ) -> Self:
         """A new table, or the one that another job created at the same time."""
         arguments = {name: getattr(layout, name) for name in TableLayout.__dataclass_fields__}
         try:
@@ -381,6 +431,10 @@ def _check_condition(spark: SparkSession, schema: StructType, condition: str) ->
         ) from error
     plan: Any = None if is_connect(spark) else marked._jdf.queryExecution().analyzed()  # noqa: SLF001  # Connect has no such question
     if plan is not None and not plan.deterministic():
-        raise InvalidInputError(f"the delete condition {condition!r} is not deterministic; a task may run twice and must get the same rows")
+        raise InvalidInputError(
+            f"the delete condition {condition!r} is not deterministic; a task may run twice and must get the same rows"
+        )
     if kind != "boolean":
-        raise InvalidInputError(f"the delete condition {condition!r} is a {kind}; write a condition, as \"op = 'D'\"")
+        raise InvalidInputError(
+            f"the delete condition {condition!r} is a {kind}; write a condition, as \"op = 'D'\""
+        )

@@ -7,7 +7,13 @@ from typing import Any
 from opal_lake.duration import parse_duration
 from opal_lake.errors import InvalidInputError
 
-_COUNTS = ("processes", "capacity", "hours", "flush_rows", "flush_mb")  # of which none makes no sense
+_COUNTS = (
+    "processes",
+    "capacity",
+    "hours",
+    "flush_rows",
+    "flush_mb",
+)  # of which none makes no sense
 _SPANS = ("replan_interval", "stall_after", "watched", "run_for")
 _PORTS = 65_535
 INTERVAL, SPARK = "an interval", "spark"
@@ -59,14 +65,22 @@ def check_options(given: Mapping[str, Any], spelled: Callable[[str], str] = str)
     """What was given, by name; None says nothing. An error calls an option as the caller does: that is `spelled`."""
     for name in _COUNTS:
         number = given.get(name)
-        if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
-            raise InvalidInputError(f"{spelled(name)}={number!r} makes no sense; give a whole number from 1, or leave it out")
+        if number is not None and (
+            not isinstance(number, int) or isinstance(number, bool) or number < 1
+        ):
+            raise InvalidInputError(
+                f"{spelled(name)}={number!r} makes no sense; give a whole number from 1, or leave it out"
+            )
     for name in _SPANS:
         if given.get(name) is not None and not parse_duration(given[name], name=spelled(name)):
-            raise InvalidInputError(f"{spelled(name)} is no time at all; give more than 0, or leave it out")
+            raise InvalidInputError(
+                f"{spelled(name)} is no time at all; give more than 0, or leave it out"
+            )
     port = given.get("metrics_port")
     if port is not None and port > _PORTS:
-        raise InvalidInputError(f"{spelled('metrics_port')}={port} is no port; give one up to {_PORTS}, or 0 for any that is free")
+        raise InvalidInputError(
+            f"{spelled('metrics_port')}={port} is no port; give one up to {_PORTS}, or 0 for any that is free"
+        )
     form = given.get("format", "json")
     if given.get("registry") and form in FORMATS and not FORMATS[form].is_registered:
         others = ", ".join(name for name, other in FORMATS.items() if other.is_registered)

@@ -17,7 +17,9 @@ def follow(log: CommitLog, known: Snapshot, *, is_checked: bool = True) -> Snaps
     except FormatError:  # a log that does not go on from the known one
         check_same(log, known.root)
         raise
-    if (is_checked and newest.version == known.version) or newest.root.table_id != known.root.table_id:
+    if (
+        is_checked and newest.version == known.version
+    ) or newest.root.table_id != known.root.table_id:
         check_same(log, known.root)
     return newest
 

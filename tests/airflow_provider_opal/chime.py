@@ -14,7 +14,9 @@ from tests.airflow_provider_opal.stand_ins import Store, task_instance
 class Run:
     """What one run of a task sees: its state, XCom, outlet events. Cleared or tried again, it sees the same."""
 
-    def __init__(self, task: Any, run_id: str = "r", assets: Mapping[Any, Any] | None = None) -> None:
+    def __init__(
+        self, task: Any, run_id: str = "r", assets: Mapping[Any, Any] | None = None
+    ) -> None:
         self.pulled: dict[str, Any] = {}
         self.pushed: dict[str, Any] = {}
         self.store = Store()
@@ -31,9 +33,19 @@ class Run:
         }
 
 
-def event(table: str = "shop.raw", snapshot: int = 1, partition: tuple[Any, ...] | None = None, **more: Any) -> DataChangeEvent:
+def event(
+    table: str = "shop.raw",
+    snapshot: int = 1,
+    partition: tuple[Any, ...] | None = None,
+    **more: Any,
+) -> DataChangeEvent:
     before = None if snapshot == 1 else str(snapshot - 1)
-    what = {"table_format": TableFormat.ICEBERG, "snapshot_id": str(snapshot), "prev_snapshot_id": before, **more}
+    what = {
+        "table_format": TableFormat.ICEBERG,
+        "snapshot_id": str(snapshot),
+        "prev_snapshot_id": before,
+        **more,
+    }
     return DataChangeEvent(table=table, partition=partition, **what)
 
 

@@ -13,11 +13,17 @@ _broken: dict[str, str] = {}
 
 
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-    if item.get_closest_marker("chained") and call.excinfo and not call.excinfo.errisinstance(pytest.skip.Exception):
+    if (
+        item.get_closest_marker("chained")
+        and call.excinfo
+        and not call.excinfo.errisinstance(pytest.skip.Exception)
+    ):
         _broken.setdefault(str(item.path), item.name)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """What a failed test left in the Airflow that all share would only let the others wait for their timeouts."""
     if item.get_closest_marker("chained") and str(item.path) in _broken:
-        pytest.fail(f"not run: it goes on from {_broken[str(item.path)]}, which failed", pytrace=False)
+        pytest.fail(
+            f"not run: it goes on from {_broken[str(item.path)]}, which failed", pytrace=False
+        )

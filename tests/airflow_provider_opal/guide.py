@@ -17,10 +17,20 @@ def write_examples(folder: Path, places: dict[str, str]) -> None:
     assert not [there for there in places if there not in text], f"{PAGE} names other places"
     pipeline, yaml, loader, mapped, function = (
         with_places(example_with(PAGE, part).text, places)
-        for part in ("opal_dag(", "version: 1", "load_yaml_dags(__file__)", "IngestOperator.partial(", "def revenue")
+        for part in (
+            "opal_dag(",
+            "version: 1",
+            "load_yaml_dags(__file__)",
+            "IngestOperator.partial(",
+            "def revenue",
+        )
     )
-    (folder / "guide_dags.py").write_text(pipeline.replace('"orders"', '"guide_python"').replace("shop.orders", "guide.python"))
-    (folder / "guide.opal.yaml").write_text(yaml.replace("  orders:", "  guide_yaml:").replace("shop.orders", "guide.yaml"))
+    (folder / "guide_dags.py").write_text(
+        pipeline.replace('"orders"', '"guide_python"').replace("shop.orders", "guide.python")
+    )
+    (folder / "guide.opal.yaml").write_text(
+        yaml.replace("  orders:", "  guide_yaml:").replace("shop.orders", "guide.yaml")
+    )
     (folder / "guide_load.py").write_text(loader)
     (folder / "guide_mapped.py").write_text(mapped)
     (folder / "guide_jobs.py").write_text(function)

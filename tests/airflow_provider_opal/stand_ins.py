@@ -57,7 +57,14 @@ class Commands:
 
     folder: Path
 
-    def spark_submit(self, *lines: str, status: int = 0, works: bool = False, pause_s: float = 0, echo: Sequence[str] = ()) -> None:
+    def spark_submit(
+        self,
+        *lines: str,
+        status: int = 0,
+        works: bool = False,
+        pause_s: float = 0,
+        echo: Sequence[str] = (),
+    ) -> None:
         text = SPARK_SUBMIT.format(
             python=sys.executable, path=[str(ROOT), str(ROOT / "spark_apps")], notes=str(self._notes("spark-submit")),
             lines=list(lines), status=status, works=works, pause_s=pause_s, echo=list(echo),
@@ -66,12 +73,16 @@ class Commands:
 
     def plain(self, name: str) -> None:
         """A command that notes its arguments and succeeds."""
-        self._write(name, f'#!/bin/sh\nprintf \'{{"argv": "%s"}}\\n\' "$*" >> \'{self._notes(name)}\'\n')
+        self._write(
+            name, f'#!/bin/sh\nprintf \'{{"argv": "%s"}}\\n\' "$*" >> \'{self._notes(name)}\'\n'
+        )
 
     def notes(self, name: str = "spark-submit") -> list[dict[str, Any]]:
         """How it was called, time after time."""
         notes = self._notes(name)
-        return [json.loads(line) for line in notes.read_text().splitlines()] if notes.exists() else []
+        return (
+            [json.loads(line) for line in notes.read_text().splitlines()] if notes.exists() else []
+        )
 
     def wait_for_start(self, name: str = "spark-submit") -> dict[str, Any]:
         end = time.monotonic() + 20
@@ -103,7 +114,9 @@ class Cluster:
     """What YARN's resource manager and Kubernetes' API say, and what was asked of them."""
 
     url: str = ""
-    reports: list[Mapping[str, Any] | None] = field(default_factory=list)  # one an enquiry, the last one for good; None: not found
+    reports: list[Mapping[str, Any] | None] = field(
+        default_factory=list
+    )  # one an enquiry, the last one for good; None: not found
     asked: list[tuple[str, str]] = field(default_factory=list)
 
     def report(self) -> Mapping[str, Any] | None:
@@ -117,9 +130,25 @@ def yarn_report(state: str, final: str = "UNDEFINED", diagnostics: str = "") -> 
 def pod(phase: str, exit_code: int | None = None) -> dict[str, Any]:
     ended = {"terminated": {"exitCode": exit_code, "reason": "Error" if exit_code else "Completed"}}
     containers = (
-        [] if exit_code is None else [{"image": "i", "imageID": "i", "name": "c", "ready": False, "restartCount": 0, "state": ended}]
+        []
+        if exit_code is None
+        else [
+            {
+                "image": "i",
+                "imageID": "i",
+                "name": "c",
+                "ready": False,
+                "restartCount": 0,
+                "state": ended,
+            }
+        ]
     )
-    return {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p"}, "status": {"phase": phase, "containerStatuses": containers}}
+    return {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {"name": "p"},
+        "status": {"phase": phase, "containerStatuses": containers},
+    }
 
 
 @contextmanager
@@ -129,7 +158,9 @@ def serving() -> Iterator[Cluster]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             found = cluster.report()
-            body = json.dumps(found if found is not None else {"kind": "Status", "code": 404}).encode()
+            body = json.dumps(
+                found if found is not None else {"kind": "Status", "code": 404}
+            ).encode()
             self.send_response(200 if found is not None else 404)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
@@ -139,7 +170,9 @@ def serving() -> Iterator[Cluster]:
         def do_PUT(self) -> None:
             text = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
             cluster.asked.append((f"{self.command} {self.path.partition('?')[0]}", text))
-            cluster.reports[:] = [yarn_report("KILLED", "KILLED")] if "/ws/v1/" in self.path else [None]
+            cluster.reports[:] = (
+                [yarn_report("KILLED", "KILLED")] if "/ws/v1/" in self.path else [None]
+            )
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", "2")
@@ -176,10 +209,37 @@ class Store(dict[str, Any]):
 
 def task_instance(task: Any, *, clears: int = 0, run_id: str = "r") -> Any:
     """At the first try after so many clears of a task that succeeds at once."""
-    names = {"dag_id": "d", "run_id": run_id, "task_id": task.task_id, "map_index": -1, "stats_tags": {}}
-    return SimpleNamespace(**names, id=clears, try_number=clears + 1, max_tries=(task.retries or 0) + clears, xcom_push=dict)
+    names = {
+        "dag_id": "d",
+        "run_id": run_id,
+        "task_id": task.task_id,
+        "map_index": -1,
+        "stats_tags": {},
+    }
+    return SimpleNamespace(
+        **names,
+        id=clears,
+        try_number=clears + 1,
+        max_tries=(task.retries or 0) + clears,
+        xcom_push=dict,
+    )
 
 
-def context(task: OpalSparkOperator, *, clears: int = 0, store: Store | None = None, partition_key: str | None = None) -> Any:
-    run = {"dag_run": SimpleNamespace(clear_number=clears), "partition_key": partition_key, "outlet_events": {}}
-    return {"ti": task_instance(task, clears=clears), "task": task, "task_state_store": Store() if store is None else store, **run}
+def context(
+    task: OpalSparkOperator,
+    *,
+    clears: int = 0,
+    store: Store | None = None,
+    partition_key: str | None = None,
+) -> Any:
+    run = {
+        "dag_run": SimpleNamespace(clear_number=clears),
+        "partition_key": partition_key,
+        "outlet_events": {},
+    }
+    return {
+        "ti": task_instance(task, clears=clears),
+        "task": task,
+        "task_state_store": Store() if store is None else store,
+        **run,
+    }

@@ -33,7 +33,9 @@ DAY_US = 86_400_000_000
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
     """One that was made forty days ago."""
-    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(tmp_path)}))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(tmp_path)})
+    )
     uri, spec = str(tmp_path / "shop" / "users"), create(MemoryStorage()).snapshot_at().spec
     then = ManualClock(at_us=int(time.time() * 1e6 - 40 * DAY_US))
     create_on(past_store(uri, then), spec, then)
@@ -68,31 +70,47 @@ def take(lake: Lake, table: Table, run_id: str, **event: Any) -> dict[str, Any]:
 
 
 def told_versions(event: dict[str, Any]) -> list[int]:
-    extras = [found.extra for events in event.get("triggering_asset_events", {}).values() for found in events]
-    return [extra["versions"][event["partition_key"]] for extra in extras if "versions" in extra] or [extras[0]["version"]]
+    extras = [
+        found.extra
+        for events in event.get("triggering_asset_events", {}).values()
+        for found in events
+    ]
+    return [
+        extra["versions"][event["partition_key"]] for extra in extras if "versions" in extra
+    ] or [extras[0]["version"]]
 
 
-def test_keys_of_expired_versions_are_emitted_and_consumed_as_of_the_oldest_one(table: Table) -> None:
+def test_keys_of_expired_versions_are_emitted_and_consumed_as_of_the_oldest_one(
+    table: Table,
+) -> None:
     """Their consumer was paused for three weeks; the result does not depend on how far the first reconcile looks back."""
     lake, look = Lake(), reconcile(look_back=timedelta(days=100))
     take(lake, table, "one", **event_of(put(table, "mon", days_ago=30), key="mon"))
     with pytest.raises(AirflowSkipException):
         look.execute(lake.run(look))
-    last = [put(table, key, days_ago=days_ago) for key, days_ago in (("tue", 20), ("wed", 10), ("thu", 0.1))][-1]
+    last = [
+        put(table, key, days_ago=days_ago)
+        for key, days_ago in (("tue", 20), ("wed", 10), ("thu", 0.1))
+    ][-1]
     oldest = expire(table)
     missed = reconcile().execute(lake.run(look))
     assert missed == {"tue": oldest, "wed": oldest, "thu": last}
     for key, version in missed.items():
         assert content(table, partition_key=key, net=True, version=version) == [(key, 1, 1)]
     take(lake, table, "two", **event_of(oldest, again=True, key="tue"))
-    assert reconcile(again=timedelta(0)).execute(lake.run(look)) == {"wed": oldest, "thu": missed["thu"]}
+    assert reconcile(again=timedelta(0)).execute(lake.run(look)) == {
+        "wed": oldest,
+        "thu": missed["thu"],
+    }
     for key in ("wed", "thu"):
         take(lake, table, key, **event_of(missed[key], again=True, key=key))
     with pytest.raises(AirflowSkipException):
         reconcile(again=timedelta(0)).execute(lake.run(look))
 
 
-def test_a_key_that_was_emitted_again_is_consumed_even_if_its_version_expired_before_the_run(table: Table) -> None:
+def test_a_key_that_was_emitted_again_is_consumed_even_if_its_version_expired_before_the_run(
+    table: Table,
+) -> None:
     first = put(table, "mon", days_ago=30)
     put(table, "tue", days_ago=5)
     lake, oldest = Lake(), expire(table)
@@ -104,22 +122,41 @@ def test_a_key_that_was_emitted_again_is_consumed_even_if_its_version_expired_be
         time.sleep(0.1)
     cleared = consume("partition", spark_conn_id="nowhere")
     with pytest.raises(AirflowFailException, match="no Spark connection"):
-        cleared.execute({**context, "ti": context["ti"].__class__(**{**vars(context["ti"]), "max_tries": 9, "run_id": "cleared"})})
-    assert cleared.arguments["version"] == later, "what a cleared run was given has expired: the same rows, as of a later version"
+        cleared.execute(
+            {
+                **context,
+                "ti": context["ti"].__class__(
+                    **{**vars(context["ti"]), "max_tries": 9, "run_id": "cleared"}
+                ),
+            }
+        )
+    assert cleared.arguments["version"] == later, (
+        "what a cleared run was given has expired: the same rows, as of a later version"
+    )
 
 
 @pytest.mark.parametrize("is_oldest_before_it", [True, False])
-def test_the_key_of_an_empty_day_is_emitted_as_of_a_version_that_has_it(table: Table, is_oldest_before_it: bool) -> None:
+def test_the_key_of_an_empty_day_is_emitted_as_of_a_version_that_has_it(
+    table: Table, is_oldest_before_it: bool
+) -> None:
     lake, look = Lake(), reconcile(look_back=timedelta(days=100))
     before = put(table, "mon", days_ago=3)
     then = ManualClock(at_us=int(time.time() * 1e6 - 2 * DAY_US), step_us=1)
     nothing = rows([("a", 1, 1)])[0].slice(0, 0)
-    empty = table_on(past_store(table.uri, then), then).ingest(nothing, [], partition_key="sun", token="sun").version
+    empty = (
+        table_on(past_store(table.uri, then), then)
+        .ingest(nothing, [], partition_key="sun", token="sun")
+        .version
+    )
     last = put(table, "tue", days_ago=1)
     oldest = expire(table, "60h" if is_oldest_before_it else "1d", "1h")
     assert (oldest == before) == is_oldest_before_it
     missed = look.execute(lake.run(look))
-    assert missed == {"mon": oldest, "sun": empty if is_oldest_before_it else oldest, "tue": max(last, oldest)}
+    assert missed == {
+        "mon": oldest,
+        "sun": empty if is_oldest_before_it else oldest,
+        "tue": max(last, oldest),
+    }
     assert content(table, partition_key="sun", net=True, version=missed["sun"]) == []
     for key, version in missed.items():
         take(lake, table, key, **event_of(version, again=True, key=key))
@@ -141,11 +178,18 @@ class NotedStore(SilentStore):
 
 
 def test_the_commits_of_a_window_are_read_at_once(table: Table) -> None:
-    versions = {f"k{number:02d}": put(table, f"k{number:02d}", days_ago=3 - number / 10) for number in range(20)}
-    watermark = Watermark.of(Lake().run(look := reconcile()), "shop.users", "opal_default", look.consumer)
+    versions = {
+        f"k{number:02d}": put(table, f"k{number:02d}", days_ago=3 - number / 10)
+        for number in range(20)
+    }
+    watermark = Watermark.of(
+        Lake().run(look := reconcile()), "shop.users", "opal_default", look.consumer
+    )
     store, now = NotedStore(inner=table.storage, thread=threading.get_ident()), datetime.now(UTC)
     assert untaken_keys(table_on(store), watermark, now - timedelta(days=9), now) == versions
-    assert len({*store.read}) < len(versions), "one after the other only where it searches for a moment"
+    assert len({*store.read}) < len(versions), (
+        "one after the other only where it searches for a moment"
+    )
 
 
 def test_a_retention_within_the_grace_of_a_reconcile_does_not_stop_it(table: Table) -> None:
@@ -157,7 +201,9 @@ def test_a_retention_within_the_grace_of_a_reconcile_does_not_stop_it(table: Tab
     assert look.execute(Lake().run(look)) == {"mon": oldest, "tue": oldest}
 
 
-def test_a_key_of_an_expired_version_that_came_again_is_read_with_all_that_came_by_the_oldest_one(table: Table) -> None:
+def test_a_key_of_an_expired_version_that_came_again_is_read_with_all_that_came_by_the_oldest_one(
+    table: Table,
+) -> None:
     first = put(table, "mon", days_ago=30)
     then = ManualClock(at_us=int(time.time() * 1e6 - 20 * DAY_US), step_us=1)
     writer = table_on(past_store(table.uri, then), then)
@@ -166,10 +212,15 @@ def test_a_key_of_an_expired_version_that_came_again_is_read_with_all_that_came_
     assert content(table, partition_key="mon", net=True, version=first) == [("mon", 1, 1)]
     assert expire(table) > first
     version = OpalHook().ingests_as_of("shop.users", "mon", first)[0]
-    assert content(table, partition_key="mon", net=True, version=version) == [("mon", 2, 5), ("more", 1, 1)]
+    assert content(table, partition_key="mon", net=True, version=version) == [
+        ("mon", 2, 5),
+        ("more", 1, 1),
+    ]
 
 
-def test_the_first_look_leaves_alone_what_is_older_unless_the_log_does_not_reach_so_far(table: Table) -> None:
+def test_the_first_look_leaves_alone_what_is_older_unless_the_log_does_not_reach_so_far(
+    table: Table,
+) -> None:
     put(table, "mon", days_ago=30)
     second = put(table, "tue", days_ago=3)
     assert reconcile().execute(Lake().run(reconcile())) == {"tue": second}
@@ -186,7 +237,14 @@ def test_late_rows_of_a_key_are_emitted_whatever_the_number_of_their_ingest(tabl
     with pytest.raises(AirflowSkipException):
         look.execute(lake.run(look))
     values, deleted = rows([("late", 1, 1)])
-    task = IngestTask(storage=table.storage, spec=slow.base.spec, number=slow.number, task=0, attempt="0", quarantine=False)
+    task = IngestTask(
+        storage=table.storage,
+        spec=slow.base.spec,
+        number=slow.number,
+        task=0,
+        attempt="0",
+        quarantine=False,
+    )
     batches = values.append_column("_opal_deleted", [deleted]).to_batches()
     commit_ingest(table.log, replace(slow, partition_key="mon"), [ingest_rows(batches, task)])
     late = table.metagen().version
@@ -236,13 +294,17 @@ def test_the_version_that_a_paused_consumer_has_seen_is_kept_until_it_is_back(ta
     context = lake.run(task, "two")
     consume("version").execute(context)
     assert context["task_state_store"]["opal_given"] == {"from": seen, "to": last}
-    assert content(table, after=seen, version=last) == [(key, 1, 1) for key in ("thu", "tue", "wed")]
+    assert content(table, after=seen, version=last) == [
+        (key, 1, 1) for key in ("thu", "tue", "wed")
+    ]
     with pytest.raises(AirflowSkipException):
         look.execute(lake.run(look))
     assert table.snapshot_at().root.savepoints == {}
 
 
-def test_a_consumer_of_changes_says_where_it_may_begin_anew_when_their_commits_have_expired(table: Table) -> None:
+def test_a_consumer_of_changes_says_where_it_may_begin_anew_when_their_commits_have_expired(
+    table: Table,
+) -> None:
     """A savepoint keeps none."""
     lake, task = Lake(), consume("version", rows="changes")
     seen = put(table, "mon", days_ago=30)
@@ -253,9 +315,7 @@ def test_a_consumer_of_changes_says_where_it_may_begin_anew_when_their_commits_h
     keep_seen_version(table, "d.c", seen)
     oldest = expire(table)
     put(table, "thu", days_ago=0)
-    words = (
-        rf"version {seen} of .* has been seen, and {lost}, .* has expired.*another name \(consumer=\) and start={oldest}: it begins with"
-    )
+    words = rf"version {seen} of .* has been seen, and {lost}, .* has expired.*another name \(consumer=\) and start={oldest}: it begins with"
     with pytest.raises(AirflowFailException, match=words):
         consume("version", rows="changes").execute(lake.run(task, "two"))
     assert table.changes(oldest + 1).num_rows == 1
@@ -264,13 +324,26 @@ def test_a_consumer_of_changes_says_where_it_may_begin_anew_when_their_commits_h
 LONG = "analytics_platform_team_daily_revenue_by_region_and_channel_v2_production.consume_orders_for_dashboard_"
 
 
-@pytest.mark.parametrize("one, other", [(f"{LONG}a", f"{LONG}b"), ("d.a=b", "d.a_b"), ("my consumer", "my/consumer"), ("größe", "gr__e")])
-def test_no_two_consumers_share_a_savepoint_whatever_their_names(table: Table, one: str, other: str) -> None:
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        (f"{LONG}a", f"{LONG}b"),
+        ("d.a=b", "d.a_b"),
+        ("my consumer", "my/consumer"),
+        ("größe", "gr__e"),
+    ],
+)
+def test_no_two_consumers_share_a_savepoint_whatever_their_names(
+    table: Table, one: str, other: str
+) -> None:
     seen, later = put(table, "mon", days_ago=30), put(table, "tue", days_ago=20)
     put(table, "wed", days_ago=10)
     keep_seen_version(table, one, seen)
     keep_seen_version(table, other, later)
-    assert table.snapshot_at().root.savepoints == {savepoint_of(one): seen, savepoint_of(other): later}
+    assert table.snapshot_at().root.savepoints == {
+        savepoint_of(one): seen,
+        savepoint_of(other): later,
+    }
     keep_seen_version(table, other, None)
     assert table.snapshot_at().root.savepoints == {savepoint_of(one): seen}
 
@@ -298,7 +371,9 @@ def test_a_consumer_that_is_a_little_behind_costs_no_commits(table: Table) -> No
         put(table, str(hours), days_ago=hours / 24)
     keep_seen_version(table, "d.c", seen)
     before = table.snapshot_at()
-    assert before.root.savepoints == {}, "the next version is 5 hours old, and any retention leaves it a day"
+    assert before.root.savepoints == {}, (
+        "the next version is 5 hours old, and any retention leaves it a day"
+    )
     keep_seen_version(table, "d.c", seen + 2)
     assert table.snapshot_at().version == before.version
     table.set_properties({"window": "12h"})
@@ -306,7 +381,9 @@ def test_a_consumer_that_is_a_little_behind_costs_no_commits(table: Table) -> No
     assert table.snapshot_at().root.savepoints == {savepoint_of("d.c"): seen}
 
 
-def test_a_new_consumer_by_version_begins_with_all_rows_though_the_first_versions_have_expired(table: Table) -> None:
+def test_a_new_consumer_by_version_begins_with_all_rows_though_the_first_versions_have_expired(
+    table: Table,
+) -> None:
     put(table, "mon", days_ago=30)
     put(table, "tue", days_ago=20)
     oldest = expire(table)

@@ -20,24 +20,48 @@ def test_the_demo_runs_beside_a_busy_port_and_leaves_nothing(tmp_path: Path) -> 
         port = busy.getsockname()[1]
         command = ["make", "--no-print-directory", "demo", "EXIT=1", f"PORT={port}"]
         environment = {"TMPDIR": str(tmp_path)}
-        done = subprocess.run(command, cwd=ROOT, env={**_environment(), **environment}, capture_output=True, text=True, timeout=900)
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**_environment(), **environment},
+            capture_output=True,
+            text=True,
+            timeout=900,
+        )
     print(done.stdout)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert f"Port {port} is taken" in done.stdout
     assert re.search(r"compact is due: 3 files", done.stdout)
     assert re.search(r"3 data files became [12], as version \d+", done.stdout)
-    assert re.findall(r"^ +(2026-11-0\d) +(\d) +(\d)$", done.stdout, re.MULTILINE) == [("2026-11-01", "5", "2"), ("2026-11-02", "3", "4")]
+    assert re.findall(r"^ +(2026-11-0\d) +(\d) +(\d)$", done.stdout, re.MULTILINE) == [
+        ("2026-11-01", "5", "2"),
+        ("2026-11-02", "3", "4"),
+    ]
     shown = done.stdout[done.stdout.index("Read the table now") :]
     now = shown[: shown.index("Read it as of")]
-    assert re.findall(r"^ +(\d+)  \w\w  +(\w+)", now, re.MULTILINE) == [("1", "paid"), ("3", "paid"), ("4", "paid")]
-    assert len(re.findall(r"^ +2026-11-0\d +[\d,]+ +\d+ +[\d.]+$", shown, re.MULTILINE)) == len(DAYS)
+    assert re.findall(r"^ +(\d+)  \w\w  +(\w+)", now, re.MULTILINE) == [
+        ("1", "paid"),
+        ("3", "paid"),
+        ("4", "paid"),
+    ]
+    assert len(re.findall(r"^ +2026-11-0\d +[\d,]+ +\d+ +[\d.]+$", shown, re.MULTILINE)) == len(
+        DAYS
+    )
     assert not list(tmp_path.glob("opal-demo-*"))
-    assert not [process for process in psutil.process_iter(["environ"]) if str(tmp_path) in str(process.info["environ"])]
+    assert not [
+        process
+        for process in psutil.process_iter(["environ"])
+        if str(tmp_path) in str(process.info["environ"])
+    ]
 
 
 def _environment() -> dict[str, str]:
     """With an Airflow of somebody's own, which the demo must leave alone."""
-    return {**os.environ, "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "postgresql://me@nowhere.invalid/airflow", "AIRFLOW_HOME": "/nowhere"}
+    return {
+        **os.environ,
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "postgresql://me@nowhere.invalid/airflow",
+        "AIRFLOW_HOME": "/nowhere",
+    }
 
 
 def test_the_demo_s_shop_is_the_same_each_time(tmp_path: Path) -> None:

@@ -47,7 +47,9 @@ def test_retries_share_a_generation_whatever_an_edit_makes_of_their_number(retri
 @pytest.mark.parametrize("resets_run", [True, False])
 @pytest.mark.parametrize("retries", [0, 1, 2, 3, 4, 9])
 @pytest.mark.parametrize("tries", [1, 2, 3])
-def test_a_clear_of_what_succeeded_is_another_whatever_an_edit_makes_of_their_number(retries: int, tries: int, resets_run: bool) -> None:
+def test_a_clear_of_what_succeeded_is_another_whatever_an_edit_makes_of_their_number(
+    retries: int, tries: int, resets_run: bool
+) -> None:
     task = Task(retries=3)
     first = [task.next_try() for _ in range(tries)][-1]
     task.succeed()

@@ -44,16 +44,27 @@ def test_the_provider_s_info_fits_the_strict_schema_of_airflow_s_own_providers()
 
 
 def test_airflow_finds_the_provider_by_its_entry_point() -> None:
-    [found] = [point for point in entry_points(group="apache_airflow_provider") if "opal" in point.value]
+    [found] = [
+        point for point in entry_points(group="apache_airflow_provider") if "opal" in point.value
+    ]
     assert found.load()() == get_provider_info()
 
 
 def test_all_modules_that_the_info_names_are_there() -> None:
     info = get_provider_info()
-    names = [name for kind in ("operators", "sensors", "hooks", "triggers") for part in info[kind] for name in part["python-modules"]]
+    names = [
+        name
+        for kind in ("operators", "sensors", "hooks", "triggers")
+        for part in info[kind]
+        for name in part["python-modules"]
+    ]
     for name in names:
         __import__(name)
-    for path in [*info["extra-links"], info["connection-types"][0]["hook-class-name"], info["asset-uris"][0]["handler"]]:
+    for path in [
+        *info["extra-links"],
+        info["connection-types"][0]["hook-class-name"],
+        info["asset-uris"][0]["handler"],
+    ]:
         module, _, name = path.rpartition(".")
         assert hasattr(__import__(module, fromlist=[name]), name)
 
@@ -73,7 +84,10 @@ def test_every_public_name_is_there_and_others_are_not() -> None:
 def test_an_asset_has_one_name_and_one_uri_however_the_table_is_written() -> None:
     asset = opal_asset("shop.orders")
     assert asset.name == asset.uri == "opal://opal_default/shop.orders"
-    assert asset_uri("s3a://bucket/lake/t", "prod", versions=True) == "opal://prod/s3a/bucket/lake/t/versions"
+    assert (
+        asset_uri("s3a://bucket/lake/t", "prod", versions=True)
+        == "opal://prod/s3a/bucket/lake/t/versions"
+    )
     assert normalised(urlsplit("opal://prod//shop.orders/")).geturl() == "opal://prod/shop.orders"
     for wrong in ("", "a b", "ü", "a?b"):
         with pytest.raises(ValueError, match="cannot be named in an asset"):
@@ -91,7 +105,9 @@ def test_a_table_lies_below_the_root_unless_it_has_a_path_of_its_own() -> None:
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(tmp_path)}))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(tmp_path)})
+    )
     return tmp_path
 
 
@@ -109,7 +125,10 @@ def test_the_hook_reads_tables_without_spark(lake: Path) -> None:
     assert hook.versions_after("shop.users", 0) == (0, 4)
     assert hook.versions_after("shop.users", 0, most=1) == (0, 2)
     assert hook.versions_after("shop.users", 4) is None
-    with pytest.raises(AirflowFailException, match=r"version 5 of .* has been seen, but the newest is 4: the table was created again"):
+    with pytest.raises(
+        AirflowFailException,
+        match=r"version 5 of .* has been seen, but the newest is 4: the table was created again",
+    ):
         hook.versions_after("shop.users", 5)
     result = hook.find_result("shop.users", "metagen", "m")
     assert result is not None
@@ -117,11 +136,15 @@ def test_the_hook_reads_tables_without_spark(lake: Path) -> None:
 
 
 def test_a_connection_that_does_not_work_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": "ftp://nowhere/lake"}))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": "ftp://nowhere/lake"})
+    )
     works, message = OpalHook().test_connection()
     assert not works
     assert "scheme 'ftp'" in message
-    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": "/nowhere/lake"}))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": "/nowhere/lake"})
+    )
     works, message = OpalHook().test_connection()
     assert not works
     assert message.startswith("/nowhere/lake is no folder of")

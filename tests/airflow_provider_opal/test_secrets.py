@@ -37,7 +37,10 @@ IN_CONF = {
     "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net": "4zur3-of-the-conf==",
     "spark.driver.extraJavaOptions": "-Djavax.net.ssl.keyStorePassword=k3yst0r3-of-java -Dx=1",
 }
-IN_ENVIRONMENT = {"SHOP_PASSWORD": "p4ss-of-the-shop", "AWS_SECRET_ACCESS_KEY": "s3cr3t-of-the-environment"}
+IN_ENVIRONMENT = {
+    "SHOP_PASSWORD": "p4ss-of-the-shop",
+    "AWS_SECRET_ACCESS_KEY": "s3cr3t-of-the-environment",
+}
 VALUES = [*IN_CONNECTION.values(), *IN_CONF.values(), *IN_ENVIRONMENT.values()]
 
 
@@ -57,13 +60,27 @@ def logs(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]
 
 
 def set_lake(monkeypatch: pytest.MonkeyPatch, root: str, endpoint: str, login: str = LOGIN) -> None:
-    extra = {"session_token": TOKEN, "endpoint_url": endpoint, "region_name": "us-east-1", "path_style": "true"}
-    connection = {"conn_type": "opal", "host": root, "login": login, "password": PASSWORD, "extra": extra}
+    extra = {
+        "session_token": TOKEN,
+        "endpoint_url": endpoint,
+        "region_name": "us-east-1",
+        "path_style": "true",
+    }
+    connection = {
+        "conn_type": "opal",
+        "host": root,
+        "login": login,
+        "password": PASSWORD,
+        "extra": extra,
+    }
     monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps(connection))
 
 
 def set_spark(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
-    found = {"local": {"host": "local[2]"}, "yarn": {"host": "yarn", "extra": {"deploy-mode": "cluster"}}}[mode]
+    found = {
+        "local": {"host": "local[2]"},
+        "yarn": {"host": "yarn", "extra": {"deploy-mode": "cluster"}},
+    }[mode]
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **found}))
 
 
@@ -75,7 +92,10 @@ def run(task: OpalSparkOperator) -> tuple[Any, list[str]]:
         result = task.execute(context(task))
     except (AirflowException, InvalidInputError) as error:
         result = error
-        before += [repr(error), *(repr(cause) for cause in (error.__cause__, error.__context__) if cause is not None)]
+        before += [
+            repr(error),
+            *(repr(cause) for cause in (error.__cause__, error.__context__) if cause is not None),
+        ]
     else:
         before.append(json.dumps(serialize(result), default=str))
     return result, [*before, repr({name: getattr(task, name) for name in task.template_fields})]
@@ -83,8 +103,13 @@ def run(task: OpalSparkOperator) -> tuple[Any, list[str]]:
 
 def logged(logs: pytest.LogCaptureFixture) -> str:
     """All logs; those of the S3 client, which shows its requests at DEBUG, as Airflow masks them."""
-    lines = [(record.name, record.getMessage() + (record.exc_text or "")) for record in logs.records]
-    return "\n".join(_secrets_masker().redact(line) if name.startswith(("botocore", "urllib3")) else line for name, line in lines)
+    lines = [
+        (record.name, record.getMessage() + (record.exc_text or "")) for record in logs.records
+    ]
+    return "\n".join(
+        _secrets_masker().redact(line) if name.startswith(("botocore", "urllib3")) else line
+        for name, line in lines
+    )
 
 
 @pytest.mark.s3
@@ -100,8 +125,15 @@ def test_no_secret_is_on_the_command_line_or_in_what_is_shown(
 ) -> None:
     """Also when Spark or the app prints all its settings and variables."""
     set_spark(monkeypatch, mode)
-    commands.spark_submit("opal: the store was in the way", status=RETRY, echo=list(IN_ENVIRONMENT) if echo else [])
-    task = MetaGenOperator(task_id="m", table="t", conf={"spark.x": "1", **IN_CONF}, env_vars={"SHOP": "1", **IN_ENVIRONMENT})
+    commands.spark_submit(
+        "opal: the store was in the way", status=RETRY, echo=list(IN_ENVIRONMENT) if echo else []
+    )
+    task = MetaGenOperator(
+        task_id="m",
+        table="t",
+        conf={"spark.x": "1", **IN_CONF},
+        env_vars={"SHOP": "1", **IN_ENVIRONMENT},
+    )
     error, shown = run(task)
     assert isinstance(error, AirflowException)
     assert not isinstance(error, AirflowFailException)
@@ -121,7 +153,9 @@ def test_no_secret_is_on_the_command_line_or_in_what_is_shown(
 def test_every_secret_reaches_spark_by_a_file_of_the_user_alone_or_by_the_environment(
     mode: str, commands: Commands, monkeypatch: pytest.MonkeyPatch, lake: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # nobody else's files are among those that are looked for
+    monkeypatch.setattr(
+        tempfile, "tempdir", str(tmp_path)
+    )  # nobody else's files are among those that are looked for
     set_spark(monkeypatch, mode)
     commands.spark_submit(status=RETRY)
     run(MetaGenOperator(task_id="m", table="t", conf={"spark.x": "1"}, env_vars=IN_ENVIRONMENT))
@@ -136,18 +170,28 @@ def test_every_secret_reaches_spark_by_a_file_of_the_user_alone_or_by_the_enviro
     assert {name: first["environment"][name] for name in IN_ENVIRONMENT} == IN_ENVIRONMENT
     carried = {f"spark.yarn.appMasterEnv.{name}={value}" for name, value in IN_ENVIRONMENT.items()}
     assert carried & set(properties) == (carried if mode == "yarn" else set())
-    assert {f"{name}={value}" for name, value in IN_CONF.items()} <= set(second["properties"].splitlines())  # before the connection's
+    assert {f"{name}={value}" for name, value in IN_CONF.items()} <= set(
+        second["properties"].splitlines()
+    )  # before the connection's
     assert not list(tmp_path.glob("opal-submit-*/spark.properties"))
 
 
 @pytest.mark.s3
 @pytest.mark.parametrize("option", [*IN_CONNECTION, "endpoint_url"])
 def test_an_error_of_the_store_shows_no_option_of_the_connection(
-    option: str, commands: Commands, monkeypatch: pytest.MonkeyPatch, logs: pytest.LogCaptureFixture, lake: str
+    option: str,
+    commands: Commands,
+    monkeypatch: pytest.MonkeyPatch,
+    logs: pytest.LogCaptureFixture,
+    lake: str,
 ) -> None:
     """An endpoint with user and password is refused before anything is submitted, and one that does not answer is named without keys."""
     set_spark(monkeypatch, "local")
-    endpoint = "http://someone:p4ss-of-the-url@127.0.0.1:9" if option == "endpoint_url" else "http://127.0.0.1:9"
+    endpoint = (
+        "http://someone:p4ss-of-the-url@127.0.0.1:9"
+        if option == "endpoint_url"
+        else "http://127.0.0.1:9"
+    )
     set_lake(monkeypatch, lake, endpoint)
     monkeypatch.setattr("opal_lake.storage.s3_client._TRIES", 1)
     commands.spark_submit()
@@ -171,7 +215,9 @@ def test_a_table_that_takes_no_such_options_names_them_without_values(
     set_spark(monkeypatch, "local")
     commands.spark_submit(status=RETRY)
     _, shown = run(MetaGenOperator(task_id="m", table=table))
-    assert not [value for value in IN_CONNECTION.values() if value in " ".join(shown) + logged(logs)]
+    assert not [
+        value for value in IN_CONNECTION.values() if value in " ".join(shown) + logged(logs)
+    ]
 
 
 @pytest.mark.s3
@@ -180,23 +226,45 @@ def test_a_password_of_a_database_is_named_and_never_carried(
 ) -> None:
     set_spark(monkeypatch, "yarn")
     commands.spark_submit(status=RETRY)
-    source = Jdbc(url="jdbc:postgresql://db/shop", table="orders", user_env="SHOP_USER", password_env="SHOP_PASSWORD")
-    task = IngestOperator(task_id="i", table="t", source=source, env_vars={"SHOP_USER": "shop", **IN_ENVIRONMENT})
+    source = Jdbc(
+        url="jdbc:postgresql://db/shop",
+        table="orders",
+        user_env="SHOP_USER",
+        password_env="SHOP_PASSWORD",
+    )
+    task = IngestOperator(
+        task_id="i", table="t", source=source, env_vars={"SHOP_USER": "shop", **IN_ENVIRONMENT}
+    )
     _, shown = run(task)
     argv = " ".join(commands.notes()[0]["argv"])
     assert '"password_env": "SHOP_PASSWORD"' in argv.replace('":"', '": "')
     assert "spark.yarn.appMasterEnv.SHOP_USER=shop" in argv
-    assert not [value for value in IN_ENVIRONMENT.values() if value in " ".join([argv, logged(logs), *shown])]
+    assert not [
+        value
+        for value in IN_ENVIRONMENT.values()
+        if value in " ".join([argv, logged(logs), *shown])
+    ]
 
 
 @pytest.mark.parametrize(
     "source",
     [
-        {"jdbc": {"url": "jdbc:postgresql://db/shop", "table": "orders", "options": {"password": "p4ss"}}},
+        {
+            "jdbc": {
+                "url": "jdbc:postgresql://db/shop",
+                "table": "orders",
+                "options": {"password": "p4ss"},
+            }
+        },
         {"jdbc": {"url": "jdbc:postgresql://me:p4ss@db/shop", "table": "orders"}},
         {"jdbc": {"url": "jdbc:postgresql://db/shop?user=me&password=p4ss", "table": "orders"}},
         {"files": {"paths": ["https://me:p4ss@host/a.csv"]}},
-        {"files": {"paths": ["s3a://in/a.csv"], "options": {"fs.s3a.secret.key": "{{ conn.p4ss.password }}"}}},
+        {
+            "files": {
+                "paths": ["s3a://in/a.csv"],
+                "options": {"fs.s3a.secret.key": "{{ conn.p4ss.password }}"},
+            }
+        },
     ],
 )
 def test_a_job_that_holds_a_secret_is_refused_when_the_dag_is_read(source: dict[str, Any]) -> None:
@@ -208,30 +276,53 @@ def test_a_job_that_holds_a_secret_is_refused_when_the_dag_is_read(source: dict[
 def test_what_only_sounds_like_a_secret_is_no_reason_to_refuse() -> None:
     assert not secret_arguments(
         {
-            "source": {"jdbc": {"url": "jdbc:postgresql://db/shop", "password_env": "X", "query": "select id, token = 'a' from t"}},
+            "source": {
+                "jdbc": {
+                    "url": "jdbc:postgresql://db/shop",
+                    "password_env": "X",
+                    "query": "select id, token = 'a' from t",
+                }
+            },
             "create": {"keys": ["token", "secret"], "delta": "password_changed_at"},
         }
     )
 
 
 @pytest.mark.s3
-def test_secrets_from_templates_are_rendered_and_not_shown(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_from_templates_are_rendered_and_not_shown(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
     set_spark(monkeypatch, "local")
-    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({"conn_type": "generic", "password": "p4ss-of-a-template"}))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_SHOP", json.dumps({"conn_type": "generic", "password": "p4ss-of-a-template"})
+    )
     commands.spark_submit(status=RETRY)
-    task = MetaGenOperator(task_id="m", table="t", conf={"spark.shop.password": "{{ 'p4ss-of-' ~ 'a-template' }}"})
+    task = MetaGenOperator(
+        task_id="m", table="t", conf={"spark.shop.password": "{{ 'p4ss-of-' ~ 'a-template' }}"}
+    )
     _, shown = run(task)
-    assert "spark.shop.password=p4ss-of-a-template" in commands.notes()[0]["properties"].splitlines()
+    assert (
+        "spark.shop.password=p4ss-of-a-template" in commands.notes()[0]["properties"].splitlines()
+    )
     assert "p4ss-of" not in " ".join([*shown, *commands.notes()[0]["argv"]])
 
 
 def test_settings_without_secrets_stay_where_they_are() -> None:
-    plain = {"spark.executor.memory": "4g", "spark.hadoop.fs.s3a.endpoint": "http://store:9000", "spark.driver.extraJavaOptions": "-Dx=1"}
+    plain = {
+        "spark.executor.memory": "4g",
+        "spark.hadoop.fs.s3a.endpoint": "http://store:9000",
+        "spark.driver.extraJavaOptions": "-Dx=1",
+    }
     assert without_secrets(plain) == (plain, {})
     assert without_secrets(IN_CONF) == ({}, IN_CONF)
 
 
 def test_a_text_is_redacted_line_by_line_and_words_stay() -> None:
-    settings = {"a.secret": "one-line\nand-more", "b.token.enabled": "true", "c.password": "false", "d.token": "abc"}
+    settings = {
+        "a.secret": "one-line\nand-more",
+        "b.token.enabled": "true",
+        "c.password": "false",
+        "d.token": "abc",
+    }
     secrets = secret_values(settings.items())
     assert redacted("one-line and-more, true, false, abc", secrets) == "*** ***, true, false, abc"

@@ -57,13 +57,17 @@ ALL = (
 
 @pytest.fixture(autouse=True)
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(tmp_path)}))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(tmp_path)})
+    )
     return tmp_path
 
 
 def rendered(made: Any) -> Any:
     """As a run with PARAMS renders it."""
-    made.render_template_fields({**context(made), "params": PARAMS, "dag": SimpleNamespace(dag_id="d"), "task": made})
+    made.render_template_fields(
+        {**context(made), "params": PARAMS, "dag": SimpleNamespace(dag_id="d"), "task": made}
+    )
     return made
 
 
@@ -80,13 +84,18 @@ def test_a_table_and_a_connection_may_be_templates(kind: Any, needed: dict[str, 
 
 
 def test_an_asset_s_table_may_not_be_one_and_the_error_says_the_way_out() -> None:
-    with pytest.raises(ValueError, match="is a template, but its asset must be known before a run: write the table's name here"):
+    with pytest.raises(
+        ValueError,
+        match="is a template, but its asset must be known before a run: write the table's name here",
+    ):
         opal_asset(TABLE)
 
 
 def test_a_group_s_table_may_be_one() -> None:
     with DAG("d", schedule=None, params=PARAMS) as dag:
-        group = OpalTaskGroup("g", table=TABLE, source="/in/*.json", create={"keys": ["id"], "delta": "at"})
+        group = OpalTaskGroup(
+            "g", table=TABLE, source="/in/*.json", create={"keys": ["id"], "delta": "at"}
+        )
     DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
     assert group.asset is None
     assert rendered(group.visible).table == "shop.orders"
@@ -94,7 +103,11 @@ def test_a_group_s_table_may_be_one() -> None:
 
 def job_of(made: Any) -> Any:
     done = rendered(made)
-    return {name: value for name, value in vars(done.job(context(done)).operation).items() if value is not None}
+    return {
+        name: value
+        for name, value in vars(done.job(context(done)).operation).items()
+        if value is not None
+    }
 
 
 def executed(made: Any) -> Any:
@@ -102,15 +115,38 @@ def executed(made: Any) -> Any:
 
 
 def test_what_a_template_has_filled_in_is_checked_as_the_rest() -> None:
-    made = CompactionOperator(task_id="c", table="t", mode="{{ params.mode }}", look_back="{{ 30 }}d", target_mb="{{ params.mb }}")
-    assert job_of(made) == {"mode": "major", "look_back": "30d", "target_mb": 64, "only_if_due": True}
+    made = CompactionOperator(
+        task_id="c",
+        table="t",
+        mode="{{ params.mode }}",
+        look_back="{{ 30 }}d",
+        target_mb="{{ params.mb }}",
+    )
+    assert job_of(made) == {
+        "mode": "major",
+        "look_back": "30d",
+        "target_mb": 64,
+        "only_if_due": True,
+    }
     with pytest.raises(AirflowFailException, match="mode='64' is unknown"):
         job_of(CompactionOperator(task_id="c", table="t", mode="{{ params.mb }}"))
     with pytest.raises(AirflowFailException, match="target_mb='major'; write a whole number"):
         job_of(CompactionOperator(task_id="c", table="t", target_mb="{{ params.mode }}"))
-    policy: Any = {"zorder": ["{{ params.mode }}"], "dead_share": "{{ params.mb }}", "window": "{{ params.mb }}d", "look_back": "{{ 90 }}"}
+    policy: Any = {
+        "zorder": ["{{ params.mode }}"],
+        "dead_share": "{{ params.mb }}",
+        "window": "{{ params.mb }}d",
+        "look_back": "{{ 90 }}",
+    }
     made = MaintenanceOperator(task_id="m", table="t", **policy)
-    assert job_of(made) == {"zorder": ["major"], "dead_share": 64, "window": "64d", "look_back": 90, "delete": True, "dry_run": False}
+    assert job_of(made) == {
+        "zorder": ["major"],
+        "dead_share": 64,
+        "window": "64d",
+        "look_back": 90,
+        "delete": True,
+        "dry_run": False,
+    }
     consume = ConsumeOperator(task_id="c", table="t", function="{{ params.function }}")
     consume.arguments["after"] = 1  # as its run gives it
     assert job_of(consume)["function"] == "m:f"
@@ -119,20 +155,33 @@ def test_what_a_template_has_filled_in_is_checked_as_the_rest() -> None:
 
 
 @pytest.mark.parametrize(
-    "template, due", [("{{ params.yes }}", True), ("{{ params.no }}", False), ("{{ 'true' }}", True), ("{{ 'FALSE' }}", False)]
+    "template, due",
+    [
+        ("{{ params.yes }}", True),
+        ("{{ params.no }}", False),
+        ("{{ 'true' }}", True),
+        ("{{ 'FALSE' }}", False),
+    ],
 )
 def test_a_truth_value_may_be_a_template(template: Any, due: bool) -> None:
     for kind, needed in ((CompactionOperator, {}), (ZOrderOperator, {"columns": ["a"]})):
-        assert job_of(kind(task_id="t", table="t", only_if_due=template, **needed))["only_if_due"] is due  # type: ignore[operator]
+        assert (
+            job_of(kind(task_id="t", table="t", only_if_due=template, **needed))["only_if_due"]
+            is due
+        )  # type: ignore[operator]
     made = MaintenanceOperator(task_id="t", table="t", delete=template, dry_run=template)
     assert (job_of(made)["delete"], job_of(made)["dry_run"]) == (due, due)
 
 
 @pytest.mark.parametrize("template", ["{{ params.mode }}", "{{ 1 }}", "{{ none }}", "{{ '' }}"])
 def test_a_template_that_is_no_truth_value_is_refused(template: Any) -> None:
-    with pytest.raises(AirflowFailException, match=r"only_if_due='.*' is a text, neither true nor false"):
+    with pytest.raises(
+        AirflowFailException, match=r"only_if_due='.*' is a text, neither true nor false"
+    ):
         job_of(CompactionOperator(task_id="t", table="t", only_if_due=template))
-    with pytest.raises(AirflowFailException, match=r"dry_run='.*' is a text, neither true nor false"):
+    with pytest.raises(
+        AirflowFailException, match=r"dry_run='.*' is a text, neither true nor false"
+    ):
         executed(RetentionOperator(task_id="t", table="t", dry_run=template))
 
 
@@ -142,12 +191,21 @@ def test_a_text_in_the_place_of_a_truth_value_is_refused_when_the_dag_is_read() 
         RetentionOperator(task_id="t", table="t", dry_run=wrong)
 
 
-@pytest.mark.parametrize("template, submits", [("{{ params.yes }}", False), ("{{ params.no }}", True)])
+@pytest.mark.parametrize(
+    "template, submits", [("{{ params.yes }}", False), ("{{ params.no }}", True)]
+)
 @pytest.mark.parametrize("kind", [RetentionOperator, MaintenanceOperator])
 def test_a_template_decides_whether_a_run_is_a_dry_one(
-    kind: Any, template: str, submits: bool, commands: Commands, lake: Path, monkeypatch: pytest.MonkeyPatch
+    kind: Any,
+    template: str,
+    submits: bool,
+    commands: Commands,
+    lake: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"})
+    )
     create(open_storage(str(lake / "t")))
     commands.spark_submit(works=True)
     executed(kind(task_id="t", table="t", dry_run=template))
@@ -157,8 +215,14 @@ def test_a_template_decides_whether_a_run_is_a_dry_one(
 @pytest.mark.parametrize(
     "source, job",
     [
-        (Files("/in/{{ params.table }}", format="{{ params.format }}"), {"files": {"paths": ["/in/shop.orders"], "format": "json"}}),
-        (Jdbc(url="{{ params.url }}", table=TABLE), {"jdbc": {"url": "jdbc:x://h/d", "table": "shop.orders"}}),
+        (
+            Files("/in/{{ params.table }}", format="{{ params.format }}"),
+            {"files": {"paths": ["/in/shop.orders"], "format": "json"}},
+        ),
+        (
+            Jdbc(url="{{ params.url }}", table=TABLE),
+            {"jdbc": {"url": "jdbc:x://h/d", "table": "shop.orders"}},
+        ),
         ("/in/{{ params.table }}/*.json", {"files": {"paths": ["/in/shop.orders/*.json"]}}),
         (["/a/{{ params.mb }}", "/b"], {"files": {"paths": ["/a/64", "/b"]}}),
         ({"files": "/in/{{ params.mb }}"}, {"files": {"paths": ["/in/64"]}}),
@@ -166,12 +230,26 @@ def test_a_template_decides_whether_a_run_is_a_dry_one(
 )
 def test_every_field_of_a_source_may_be_a_template(source: Any, job: dict[str, Any]) -> None:
     threshold, reject = "{{ params.mb }}", "{{ 'quarantine' }}"
-    more: dict[str, Any] = {"metadata": "{{ 'inline' }}", "business_snapshot": "2022-07-{{ params.mb }}"}
-    made = IngestOperator(task_id="i", table="t", source=source, on_bad_rows=reject, reject_threshold=threshold, **more)
+    more: dict[str, Any] = {
+        "metadata": "{{ 'inline' }}",
+        "business_snapshot": "2022-07-{{ params.mb }}",
+    }
+    made = IngestOperator(
+        task_id="i",
+        table="t",
+        source=source,
+        on_bad_rows=reject,
+        reject_threshold=threshold,
+        **more,
+    )
     arguments = job_of(made)
     assert arguments["business_snapshot"] == "2022-07-64"
     assert arguments["source"] == job
-    assert (arguments["on_bad_rows"], arguments["reject_threshold"], arguments["metadata"]) == ("quarantine", "64", "inline")
+    assert (arguments["on_bad_rows"], arguments["reject_threshold"], arguments["metadata"]) == (
+        "quarantine",
+        "64",
+        "inline",
+    )
 
 
 @pytest.mark.parametrize(
@@ -229,12 +307,22 @@ def mapped() -> dict[str, MappedOperator]:
 
         asked = paths()
         tables = ["shop.a", "shop.b"]
-        IngestOperator.partial(task_id="sources", table="shop.a").expand(source=[Files("/in/1.json"), "/in/2.json"])
-        IngestOperator.partial(task_id="returned", table="shop.a", metadata="inline").expand(source=asked)
-        IngestOperator.partial(task_id="kwargs").expand_kwargs([{"table": table, "source": f"/in/{table}.json"} for table in tables])
-        MetaGenOperator.partial(task_id="metagens", outlets=[opal_asset("other")]).expand(table=tables)
+        IngestOperator.partial(task_id="sources", table="shop.a").expand(
+            source=[Files("/in/1.json"), "/in/2.json"]
+        )
+        IngestOperator.partial(task_id="returned", table="shop.a", metadata="inline").expand(
+            source=asked
+        )
+        IngestOperator.partial(task_id="kwargs").expand_kwargs(
+            [{"table": table, "source": f"/in/{table}.json"} for table in tables]
+        )
+        MetaGenOperator.partial(task_id="metagens", outlets=[opal_asset("other")]).expand(
+            table=tables
+        )
         MetaGenOperator.partial(task_id="one_table", table="shop.a").expand(partition=["a", "b"])
-        ConsumeOperator.partial(task_id="consumers", table="shop.a", by="version").expand(function=["m:f", "m:g"])
+        ConsumeOperator.partial(task_id="consumers", table="shop.a", by="version").expand(
+            function=["m:f", "m:g"]
+        )
         CompactionOperator.partial(task_id="compactions").expand(table=tables)
         ZOrderOperator.partial(task_id="zorders", columns=["a"]).expand(table=tables)
         RetentionOperator.partial(task_id="retentions").expand(table=tables)
@@ -245,7 +333,11 @@ def mapped() -> dict[str, MappedOperator]:
 
 
 def test_operators_may_be_mapped_and_have_their_assets() -> None:
-    a, versions, other = opal_asset("shop.a"), opal_asset("shop.a", versions=True), opal_asset("other")
+    a, versions, other = (
+        opal_asset("shop.a"),
+        opal_asset("shop.a", versions=True),
+        opal_asset("other"),
+    )
     result = mapped()
     assert {name: (made.inlets, made.outlets) for name, made in result.items()} == {
         **dict.fromkeys(result, ([], [])),
@@ -254,7 +346,14 @@ def test_operators_may_be_mapped_and_have_their_assets() -> None:
         "one_table": ([], [a, versions]),
         "consumers": ([a], []),
     }
-    assert result["metagens"].unmap({"table": "shop.a", "outlets": [other]}).outlets == [a, versions, other]
-    assert result["one_table"].unmap({"table": "shop.a", "outlets": [a, versions]}).outlets == [a, versions]
+    assert result["metagens"].unmap({"table": "shop.a", "outlets": [other]}).outlets == [
+        a,
+        versions,
+        other,
+    ]
+    assert result["one_table"].unmap({"table": "shop.a", "outlets": [a, versions]}).outlets == [
+        a,
+        versions,
+    ]
     assert result["sensors"].unmap({"table": "shop.a"}).inlets == [a]
     assert result["sources"].unmap({"table": "shop.a", "source": Files("/in/1.json")}).outlets == []

@@ -42,13 +42,17 @@ class Events(defaultdict[Any, Any]):
 
     def __missing__(self, key: Any) -> Any:
         event = super().__missing__(key)
-        event.add_partitions = lambda keys: event.keys.extend([keys] if isinstance(keys, str) else keys)
+        event.add_partitions = lambda keys: event.keys.extend(
+            [keys] if isinstance(keys, str) else keys
+        )
         return event
 
 
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
-    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(tmp_path)}))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(tmp_path)})
+    )
     return create(open_storage(str(tmp_path / "shop" / "users")))
 
 
@@ -68,7 +72,15 @@ class Lake:
     def run(self, task: Any, run_id: str = "r", **more: Any) -> dict[str, Any]:
         ti, run = task_instance(task, run_id=run_id), SimpleNamespace(clear_number=0)
         stores = {"task_state_store": Store(), "asset_state_store": self.assets}
-        return {"ti": ti, "task": task, "dag_run": run, "outlet_events": Events(), "partition_key": None, **stores, **more}
+        return {
+            "ti": ti,
+            "task": task,
+            "dag_run": run,
+            "outlet_events": Events(),
+            "partition_key": None,
+            **stores,
+            **more,
+        }
 
 
 def sensor(**more: Any) -> SnapshotTriggerSensor:
@@ -107,7 +119,9 @@ def consume(by: str, **more: Any) -> ConsumeOperator:
 def done(table: Table, task: ConsumeOperator, run_id: str, version: int) -> None:
     """What the Spark job of a run would have left."""
     token = f"d/{run_id}/{task.task_id}/-1/0" + (f"/{version}" if task.by == "version" else "")
-    keep_result(table.storage, JobResult(operation="consume", table=table.uri, version=version, token=token))
+    keep_result(
+        table.storage, JobResult(operation="consume", table=table.uri, version=version, token=token)
+    )
 
 
 def test_a_consumer_by_version_acknowledges_what_it_has_done_and_no_more(table: Table) -> None:
@@ -126,7 +140,9 @@ def test_a_consumer_by_version_acknowledges_what_it_has_done_and_no_more(table: 
     assert failing["task_state_store"]["opal_given"] == {"from": first, "to": second}
 
 
-def test_what_a_run_began_and_left_unfinished_comes_again_as_it_was_before_what_is_newer(table: Table) -> None:
+def test_what_a_run_began_and_left_unfinished_comes_again_as_it_was_before_what_is_newer(
+    table: Table,
+) -> None:
     """Else the function would get (0, 2] and then (0, 4], and count twice what it did before it failed."""
     lake, begun = Lake(), put(table, "a", 1)
     failing, two = lake.run(consume("version"), "one"), lake.run(consume("version"), "two")
@@ -139,11 +155,17 @@ def test_what_a_run_began_and_left_unfinished_comes_again_as_it_was_before_what_
     with pytest.raises(AirflowFailException, match="no Spark connection"):
         half_done.execute(two)
     assert two["task_state_store"]["opal_given"] == {"from": 0, "begun": begun, "to": newest}
-    assert {name: half_done.arguments[name] for name in ("after", "version")} == {"after": begun, "version": newest}
+    assert {name: half_done.arguments[name] for name in ("after", "version")} == {
+        "after": begun,
+        "version": newest,
+    }
     assert seen(lake, half_done, "d.c") == begun
     done(table, half_done, "two", newest)
     assert half_done.execute(two)["version"] == newest
-    assert lake.assets[half_done.asset]["seen/d.c"] == {"table": table.snapshot_at().root.table_id, "version": newest}
+    assert lake.assets[half_done.asset]["seen/d.c"] == {
+        "table": table.snapshot_at().root.table_id,
+        "version": newest,
+    }
     done(table, half_done, "one", begun)
     assert half_done.execute(failing)["version"] == begun
     assert seen(lake, half_done, "d.c") == newest, "a cleared run changes nothing"
@@ -171,7 +193,10 @@ def test_changes_that_have_expired_unfinished_are_not_given_otherwise(table: Tab
     put(table, "b", 2)
     table.retain(window="0s", grace="0s")
     task = consume("version", rows="changes")
-    with pytest.raises(AirflowFailException, match=f"the last run began the changes up to version {first} and did not finish"):
+    with pytest.raises(
+        AirflowFailException,
+        match=f"the last run began the changes up to version {first} and did not finish",
+    ):
         task.execute(lake.run(task, "two"))
 
 
@@ -182,10 +207,19 @@ def test_a_mapped_consumer_by_version_needs_a_name(table: Table) -> None:
         task = consume("version", consumer=name)
         context = lake.run(task, f"run {name}")
         context["ti"].map_index = 0
-        keep_result(table.storage, JobResult(operation="consume", table=table.uri, token=f"d/run {name}/c/0/0/{first}", version=first))
+        keep_result(
+            table.storage,
+            JobResult(
+                operation="consume",
+                table=table.uri,
+                token=f"d/run {name}/c/0/0/{first}",
+                version=first,
+            ),
+        )
         if name is None:
             with pytest.raises(
-                AirflowFailException, match=r"'c' consumes by version and is mapped. Give each consumer a name.*expand_kwargs"
+                AirflowFailException,
+                match=r"'c' consumes by version and is mapped. Give each consumer a name.*expand_kwargs",
             ):
                 task.execute(context)
         else:
@@ -194,15 +228,23 @@ def test_a_mapped_consumer_by_version_needs_a_name(table: Table) -> None:
 
 def test_a_consumer_by_partition_needs_a_key(table: Table) -> None:
     put(table, "a", 1)
-    with pytest.raises(AirflowFailException, match=r"consumes by partition, and this run has no partition key.*--partition-key"):
+    with pytest.raises(
+        AirflowFailException,
+        match=r"consumes by partition, and this run has no partition key.*--partition-key",
+    ):
         consume("partition").execute(Lake().run(consume("partition")))
 
 
 def event_of(*versions: int, again: bool = False, key: str = "mon") -> dict[str, Any]:
     """The events that made a run: of MetaGens, or of a ReconcileOperator."""
-    extras = [{"versions": {key: version}} if again else {"version": version} for version in versions]
+    extras = [
+        {"versions": {key: version}} if again else {"version": version} for version in versions
+    ]
     asset = redelivery_asset("shop.users", "d.c") if again else opal_asset("shop.users")
-    events = {asset: [SimpleNamespace(extra=extra) for extra in extras], opal_asset("shop.other"): [SimpleNamespace(extra={"version": 99})]}
+    events = {
+        asset: [SimpleNamespace(extra=extra) for extra in extras],
+        opal_asset("shop.other"): [SimpleNamespace(extra={"version": 99})],
+    }
     return {"partition_key": key, "triggering_asset_events": events}
 
 
@@ -218,7 +260,9 @@ def test_a_consumer_by_partition_keeps_the_version_of_its_event(table: Table) ->
     assert lake.assets[task.asset]["consumed/d.c/mon"]["version"] == first
 
 
-def test_a_cleared_consumer_gets_what_it_had_whatever_its_events_and_the_table_say_now(table: Table) -> None:
+def test_a_cleared_consumer_gets_what_it_had_whatever_its_events_and_the_table_say_now(
+    table: Table,
+) -> None:
     lake = Lake()
     for at, by in enumerate(("partition", "version")):
         task, first = consume(by), put(table, "mon", 2 * at)
@@ -231,10 +275,15 @@ def test_a_cleared_consumer_gets_what_it_had_whatever_its_events_and_the_table_s
         cleared = {**context, **event_of(later)}
         cleared["ti"].id, cleared["ti"].max_tries = 1, cleared["ti"].max_tries + 1
         asked = consume(by, spark_conn_id="nowhere")
-        with pytest.raises(AirflowFailException, match="no Spark connection"):  # it is really submitted again
+        with pytest.raises(
+            AirflowFailException, match="no Spark connection"
+        ):  # it is really submitted again
             asked.execute(cleared)
         assert cleared["task_state_store"]["opal_given"] == given
-        assert {name: asked.arguments.get(name) for name in ("version", "after")} == {"version": first, "after": given.get("from")}
+        assert {name: asked.arguments.get(name) for name in ("version", "after")} == {
+            "version": first,
+            "after": given.get("from"),
+        }
 
 
 def test_a_consumer_behind_a_metagen_keeps_the_version_of_that(table: Table) -> None:
@@ -250,22 +299,33 @@ def test_a_consumer_behind_a_metagen_keeps_the_version_of_that(table: Table) -> 
     assert context["task_state_store"]["opal_given"] == {"version": first}
 
 
-def test_a_key_that_was_consumed_meanwhile_is_not_consumed_again_for_a_repeated_event(table: Table) -> None:
+def test_a_key_that_was_consumed_meanwhile_is_not_consumed_again_for_a_repeated_event(
+    table: Table,
+) -> None:
     lake, task, first = Lake(), consume("partition"), put(table, "mon", 1)
     done(table, task, "one", first)
     task.execute(lake.run(task, "one", **event_of(first)))
     idle = consume("partition").execute(lake.run(task, "two", **event_of(first, again=True)))
     assert idle["notes"] == [f"partition key 'mon' was consumed meanwhile, as of version {first}"]
     done(table, task, "three", first)
-    assert consume("partition").execute(lake.run(task, "three", **event_of(first)))["repeated"], "a MetaGen's event counts, taken or not"
-    assert event_version_of({"triggering_asset_events": None}, task.asset.uri, "mon") == (None, False)
+    assert consume("partition").execute(lake.run(task, "three", **event_of(first)))["repeated"], (
+        "a MetaGen's event counts, taken or not"
+    )
+    assert event_version_of({"triggering_asset_events": None}, task.asset.uri, "mon") == (
+        None,
+        False,
+    )
 
 
 def reconcile(**more: Any) -> ReconcileOperator:
-    return ReconcileOperator(**{"task_id": "k", "table": "shop.users", "consumer": "d.c", "grace": timedelta(0), **more})
+    return ReconcileOperator(
+        **{"task_id": "k", "table": "shop.users", "consumer": "d.c", "grace": timedelta(0), **more}
+    )
 
 
-def test_reconcile_finds_the_keys_that_were_not_taken_and_tells_of_them_once_a_day(table: Table) -> None:
+def test_reconcile_finds_the_keys_that_were_not_taken_and_tells_of_them_once_a_day(
+    table: Table,
+) -> None:
     lake, task, look = Lake(), consume("partition"), reconcile()
     first, second = put(table, "mon", 1), put(table, "tue", 2)
     done(table, task, "one", first)
@@ -277,22 +337,36 @@ def test_reconcile_finds_the_keys_that_were_not_taken_and_tells_of_them_once_a_d
         look.execute(lake.run(look))
     corrected = put(table, "mon", 3)
     assert look.execute(lake.run(look)) == {"mon": corrected}
-    assert reconcile(again=timedelta(0), most=1).execute(lake.run(look)) == {"tue": second}, "the oldest first"
-    assert reconcile(consumer="d.other").execute(lake.run(look)) == {"tue": second, "mon": corrected}
+    assert reconcile(again=timedelta(0), most=1).execute(lake.run(look)) == {"tue": second}, (
+        "the oldest first"
+    )
+    assert reconcile(consumer="d.other").execute(lake.run(look)) == {
+        "tue": second,
+        "mon": corrected,
+    }
 
 
 def test_reconcile_finds_the_version_that_was_not_taken(table: Table) -> None:
     lake, look = Lake(), reconcile(by="version", look_back=timedelta(0))
     version = put(table, "mon", 1)
     assert look.execute(lake.run(look)) == {version_key(version): version}, "however long ago"
-    lake.assets[look.inlets[0]]["seen/d.c"] = {"table": table.snapshot_at().root.table_id, "version": version}
+    lake.assets[look.inlets[0]]["seen/d.c"] = {
+        "table": table.snapshot_at().root.table_id,
+        "version": version,
+    }
     with pytest.raises(AirflowSkipException):
         look.execute(lake.run(look))
 
 
-def test_reconcile_leaves_alone_what_is_young_old_or_not_there_yet(table: Table, tmp_path: Path) -> None:
+def test_reconcile_leaves_alone_what_is_young_old_or_not_there_yet(
+    table: Table, tmp_path: Path
+) -> None:
     put(table, "mon", 1)
-    for look in (reconcile(grace=timedelta(hours=1)), reconcile(look_back=timedelta(0)), reconcile(table="shop.none")):
+    for look in (
+        reconcile(grace=timedelta(hours=1)),
+        reconcile(look_back=timedelta(0)),
+        reconcile(table="shop.none"),
+    ):
         with pytest.raises(AirflowSkipException):
             look.execute(Lake().run(look))
 
@@ -305,7 +379,10 @@ def test_a_table_that_was_made_anew_is_another_one(table: Table, tmp_path: Path)
     anew = create(open_storage(str(tmp_path / "shop" / "users")))
     for at in range(1, 4):
         put(anew, "a", at)
-    with pytest.raises(AirflowFailException, match=r"has seen version 2 of a table that no longer exists.*\(consumer=\)"):
+    with pytest.raises(
+        AirflowFailException,
+        match=r"has seen version 2 of a table that no longer exists.*\(consumer=\)",
+    ):
         task.execute(lake.run(task, "two"))
 
 
@@ -320,15 +397,25 @@ def test_a_metagen_tells_the_table_and_its_versions(table: Table) -> None:
     assert context["outlet_events"][task.asset].extra["version"] == version
 
 
-def test_an_inline_ingest_tells_the_same_and_fails_where_a_batch_try_left_rows_pending(table: Table) -> None:
-    task = IngestOperator(task_id="i", table="shop.users", source=Files("/in/*.json"), metadata="inline", partition="2026-11-01")
+def test_an_inline_ingest_tells_the_same_and_fails_where_a_batch_try_left_rows_pending(
+    table: Table,
+) -> None:
+    task = IngestOperator(
+        task_id="i",
+        table="shop.users",
+        source=Files("/in/*.json"),
+        metadata="inline",
+        partition="2026-11-01",
+    )
     version = table.ingest(*rows([("a", 1, 1)]), token="d/r/i/-1/0", metadata="inline").version
     context = Lake().run(task)
     assert task.execute(context)["version"] == version
     assert task.asset_events is not None
     assert context["outlet_events"][task.asset_events.versions].keys == [f"{version:020d}"]
     assert context["outlet_events"][task.asset_events.asset].keys == ["2026-11-01"]
-    left = IngestOperator(task_id="l", table="shop.users", source=Files("/in/*.json"), metadata="inline")
+    left = IngestOperator(
+        task_id="l", table="shop.users", source=Files("/in/*.json"), metadata="inline"
+    )
     table.ingest(*rows([("a", 2, 1)]), token="d/r/l/-1/0")
     with pytest.raises(AirflowFailException, match="they wait for a metagen: run one"):
         left.execute(Lake().run(left))
@@ -337,7 +424,12 @@ def test_an_inline_ingest_tells_the_same_and_fails_where_a_batch_try_left_rows_p
 @pytest.mark.parametrize("versions", [{"a": 5, "b": 6}, {"a": 6, "b": 5}, {"a": 6, "b": None}])
 def test_a_consumer_behind_two_ingests_sees_the_later_one(versions: dict[str, int | None]) -> None:
     with DAG("d", schedule=None):
-        tellers = [IngestOperator(task_id=name, table="shop.users", source=Files("/in/*.json"), metadata="inline") for name in "ab"]
+        tellers = [
+            IngestOperator(
+                task_id=name, table="shop.users", source=Files("/in/*.json"), metadata="inline"
+            )
+            for name in "ab"
+        ]
         task = ConsumeOperator(task_id="c", table="shop.users", function="m:f")
         tellers >> task
     ti = SimpleNamespace(xcom_pull=lambda task_ids: {"version": versions[task_ids]})
@@ -364,17 +456,25 @@ def test_a_watermark_in_lakechime_holds_across_airflow_databases_and_is_shown_in
     first = put(table, "a", 1)
     assert sensor(**shared).execute(one.run(sensor(**shared), "one")) == {"from": 0, "to": first}
     second = put(table, "b", 2)
-    assert sensor(**shared).execute(other.run(sensor(**shared), "two")) == {"from": first, "to": second}
+    assert sensor(**shared).execute(other.run(sensor(**shared), "two")) == {
+        "from": first,
+        "to": second,
+    }
     assert not sensor(**shared).poke(one.run(sensor(**shared), "three")).is_done
     assert (seen(one, sensor(), "c"), seen(other, sensor(), "c")) == (first, second)
 
 
-def test_a_consumer_that_is_overtaken_never_takes_its_watermark_back(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_consumer_that_is_overtaken_never_takes_its_watermark_back(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two Airflows run one consumer; the slower one acknowledges last."""
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     lake, task = Lake(), consume("version", lakechime_conn_id="lakechime_default", consumer="c")
     first, second = put(table, "a", 1), put(table, "b", 2)
-    slow, fast = (Watermark.of(lake.run(task, run), "shop.users", "opal_default", "c", "lakechime_default") for run in ("one", "two"))
+    slow, fast = (
+        Watermark.of(lake.run(task, run), "shop.users", "opal_default", "c", "lakechime_default")
+        for run in ("one", "two")
+    )
     assert slow.seen(lambda: 0) == 0
     fast.advance(second)
     slow.advance(first)
@@ -382,11 +482,18 @@ def test_a_consumer_that_is_overtaken_never_takes_its_watermark_back(table: Tabl
     assert slow.seen(lambda: 0) == second
 
 
-def test_the_reconcile_reads_what_a_consumer_keeps_in_lakechime(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reconcile_reads_what_a_consumer_keeps_in_lakechime(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     lake, version = Lake(), put(table, "mon", 1)
     look = ReconcileOperator(
-        task_id="r", table="shop.users", consumer="c", by="version", grace=timedelta(0), lakechime_conn_id="lakechime_default"
+        task_id="r",
+        table="shop.users",
+        consumer="c",
+        by="version",
+        grace=timedelta(0),
+        lakechime_conn_id="lakechime_default",
     )
     assert look.execute(lake.run(look)) == {version_key(version): version}
     consumed = Watermark.of(lake.run(look), "shop.users", "opal_default", "c", "lakechime_default")

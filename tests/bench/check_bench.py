@@ -22,7 +22,15 @@ from opal_lake.inspect.check import check_table
 from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
 
-SCHEMA = pa.schema([("id", pa.string()), ("at", pa.int64()), ("v1", pa.int64()), ("v2", pa.float64()), ("city", pa.string())])
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("at", pa.int64()),
+        ("v1", pa.int64()),
+        ("v2", pa.float64()),
+        ("city", pa.string()),
+    ]
+)
 BATCH_ROWS = 500_000
 UPDATED_EVERY = 12
 _CITIES = pa.array(["Basel", "Berne", "Chur", "Geneva", "Zurich"])
@@ -61,21 +69,33 @@ def check(folder: str, options: dict[str, str]) -> None:
     began = time.process_time()
     findings = check_table(Table.open(folder), **options)
     seconds = time.process_time() - began
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines())
+    status = dict(
+        line.split(":", 1)
+        for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    )
     peak_mb = int(status["VmHWM"].split()[0]) / 1024
-    print(f"    {len(findings)} findings, {seconds:.1f} CPU s, {peak_mb:,.0f} MB at its highest", flush=True)
+    print(
+        f"    {len(findings)} findings, {seconds:.1f} CPU s, {peak_mb:,.0f} MB at its highest",
+        flush=True,
+    )
     sys.exit(bool(findings))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", default="1000000,10000000")
     parser.add_argument("--memory")
     parser.add_argument("--sample")
-    parser.add_argument("--keep", type=Path, help="build the tables here, and use those that are there")
+    parser.add_argument(
+        "--keep", type=Path, help="build the tables here, and use those that are there"
+    )
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    options = {name: value for name in ("memory", "sample") if (value := getattr(args, name)) is not None}
+    options = {
+        name: value for name in ("memory", "sample") if (value := getattr(args, name)) is not None
+    }
     if args.one:
         step, folder = args.one
         build(folder, int(args.rows)) if step == "build" else check(folder, options)
@@ -87,10 +107,16 @@ def main() -> int:
         for rows in map(int, args.rows.split(",")):
             folder = place / f"rows-{rows}"
             if not folder.exists():
-                subprocess.run([*own, "--rows", str(rows), "--one", "build", str(folder)], check=True)
-            size_mb = sum(entry.stat().st_size for entry in folder.rglob("*") if entry.is_file()) / 1e6
+                subprocess.run(
+                    [*own, "--rows", str(rows), "--one", "build", str(folder)], check=True
+                )
+            size_mb = (
+                sum(entry.stat().st_size for entry in folder.rglob("*") if entry.is_file()) / 1e6
+            )
             print(f"{rows:,} rows, {size_mb:,.0f} MB {' '.join(given)}", flush=True)
-            subprocess.run([*own, *given, "--one", "check", str(folder)], check=True, env=os.environ)
+            subprocess.run(
+                [*own, *given, "--one", "check", str(folder)], check=True, env=os.environ
+            )
     finally:
         if not args.keep:
             shutil.rmtree(place, ignore_errors=True)

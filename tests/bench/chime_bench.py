@@ -30,11 +30,16 @@ OPERATION = {"opal.operation": "upsert"}
 SETTINGS = ("shared_buffers=512MB", "maintenance_work_mem=512MB", "max_wal_size=4GB")
 
 
-def registration(url: str, server: Postgres, *, processes: int, batch: int, seconds: float) -> tuple[float, float]:
+def registration(
+    url: str, server: Postgres, *, processes: int, batch: int, seconds: float
+) -> tuple[float, float]:
     """Events a second of all processes together, and milliseconds of CPU an event: the producers' and the server's."""
     context = multiprocessing.get_context("spawn")
     barrier, counts = context.Barrier(processes + 1), context.Queue()
-    given = [(url, f"{batch}-{processes}-{number}", (batch, seconds), barrier, counts) for number in range(processes)]
+    given = [
+        (url, f"{batch}-{processes}-{number}", (batch, seconds), barrier, counts)
+        for number in range(processes)
+    ]
     workers = [context.Process(target=_register, args=one) for one in given]
     for worker in workers:
         worker.start()
@@ -51,7 +56,9 @@ def registration(url: str, server: Postgres, *, processes: int, batch: int, seco
 
 def server_cpu_seconds(server: Postgres) -> float:
     """Of everything that the server runs now; connections that were closed are in their parent's children."""
-    first = psutil.Process(int((server.home / "data" / "postmaster.pid").read_text().split("\n")[0]))
+    first = psutil.Process(
+        int((server.home / "data" / "postmaster.pid").read_text().split("\n")[0])
+    )
     own = first.cpu_times()
     return sum(own[:4]) + sum(sum(child.cpu_times()[:2]) for child in first.children())
 
@@ -71,7 +78,12 @@ def _register(url: str, name: str, load: tuple[int, float], barrier: Any, counts
 
 def _event(name: str, number: int) -> DataChangeEvent:
     before = str(number - 1) if number > 1 else None
-    given = {"snapshot_id": str(number), "prev_snapshot_id": before, "tags": OPERATION, "partition": (day(number),)}
+    given = {
+        "snapshot_id": str(number),
+        "prev_snapshot_id": before,
+        "tags": OPERATION,
+        "partition": (day(number),),
+    }
     return DataChangeEvent(table=f"made.{name}", table_format=TableFormat.OPAL, **given)
 
 
@@ -84,8 +96,12 @@ def load(database: Database, first: int, last: int) -> None:
     operation, complete = tag_keys(OPERATION)[0], tag_keys(COMPLETE)[0]
     with database.engine.begin() as connection:
         connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # millions in one statement
-        connection.exec_driver_sql("CREATE TEMP TABLE days (n bigint, text text, key varchar(22)) ON COMMIT DROP")
-        days = [(number, f'["{day(number)}"]', partition_key((day(number),))) for number in range(DAYS)]
+        connection.exec_driver_sql(
+            "CREATE TEMP TABLE days (n bigint, text text, key varchar(22)) ON COMMIT DROP"
+        )
+        days = [
+            (number, f'["{day(number)}"]', partition_key((day(number),))) for number in range(DAYS)
+        ]
         connection.exec_driver_sql("INSERT INTO days VALUES (%s, %s, %s)", days)
         connection.exec_driver_sql(
             "INSERT INTO lakechime_tables (id, cluster, name, depth) SELECT 1000000 + n, 'default', 'lake.t' || n, 1 "
@@ -115,7 +131,9 @@ def statements(database: Database) -> Iterator[list[tuple[str, Any]]]:
     """What is sent meanwhile."""
     sent: list[tuple[str, Any]] = []
 
-    def keep(_connection: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, _many: bool) -> None:
+    def keep(
+        _connection: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, _many: bool
+    ) -> None:
         sent.append((statement, parameters))
 
     hooks.listen(database.engine, "before_cursor_execute", keep)
@@ -131,10 +149,16 @@ def explained(database: Database, ask: Callable[[], object]) -> list[str]:
         ask()
     statement, parameters = max(sent, key=lambda one: len(one[0]))
     with database.engine.connect() as connection:
-        return list(connection.exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS, COSTS OFF) {statement}", parameters).scalars())
+        return list(
+            connection.exec_driver_sql(
+                f"EXPLAIN (ANALYZE, BUFFERS, COSTS OFF) {statement}", parameters
+            ).scalars()
+        )
 
 
-def questions(chime: LakeChime, events: int, dice: random.Random) -> dict[str, Callable[[], object]]:
+def questions(
+    chime: LakeChime, events: int, dice: random.Random
+) -> dict[str, Callable[[], object]]:
     """What triggers ask, of a random table each time."""
 
     def table() -> str:
@@ -151,8 +175,12 @@ def questions(chime: LakeChime, events: int, dice: random.Random) -> dict[str, C
         "snapshot, new ones": lambda: ask(after=late),
         "snapshot, nothing new": lambda: ask(after=events),
         "snapshot and tag": lambda: ask(after=late, tags=OPERATION),
-        "partition trigger, with its events": lambda: PartitionTrigger(table=table(), partition=(day(7),)).evaluate(chime, 1 << 60),
-        "snapshot trigger, with 50 events": lambda: SnapshotTrigger(tables=(table(),)).evaluate(chime, late),
+        "partition trigger, with its events": lambda: PartitionTrigger(
+            table=table(), partition=(day(7),)
+        ).evaluate(chime, 1 << 60),
+        "snapshot trigger, with 50 events": lambda: SnapshotTrigger(tables=(table(),)).evaluate(
+            chime, late
+        ),
     }
 
 
@@ -166,7 +194,10 @@ def timed(ask: Callable[[], object], rounds: int) -> list[float]:
 
 
 def show(name: str, took: Sequence[float]) -> None:
-    print(f"  {name:<36}{statistics.median(took):>9.2f}{took[len(took) * 99 // 100]:>9.2f}", flush=True)
+    print(
+        f"  {name:<36}{statistics.median(took):>9.2f}{took[len(took) * 99 // 100]:>9.2f}",
+        flush=True,
+    )
 
 
 def bench_queries(url: str, events: int, rounds: int, *, plans: bool) -> None:
@@ -177,17 +208,33 @@ def bench_queries(url: str, events: int, rounds: int, *, plans: bool) -> None:
         for name, ask in asked.items():
             timed(ask, 20)
             show(name, timed(ask, rounds))
-        interests = [Interest(tables=(f"lake.t{number}",), after=chime.head()) for number in range(TABLES)]
+        interests = [
+            Interest(tables=(f"lake.t{number}",), after=chime.head()) for number in range(TABLES)
+        ]
         with statements(store.database) as sent:
             chime.find(interests)
-        show(f"1,000 waiting, {len(sent)} statements", timed(lambda: chime.find(interests), max(20, rounds // 20)))
-        for name in ("partition", "partition and tag", "snapshot, new ones", "snapshot and tag") if plans else ():
-            print(f"\n{name}:", *(f"    {line}" for line in explained(store.database, asked[name])), sep="\n", flush=True)
+        show(
+            f"1,000 waiting, {len(sent)} statements",
+            timed(lambda: chime.find(interests), max(20, rounds // 20)),
+        )
+        for name in (
+            ("partition", "partition and tag", "snapshot, new ones", "snapshot and tag")
+            if plans
+            else ()
+        ):
+            print(
+                f"\n{name}:",
+                *(f"    {line}" for line in explained(store.database, asked[name])),
+                sep="\n",
+                flush=True,
+            )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.chime_bench", description=__doc__)
-    parser.add_argument("--events", default="1000000", help="loaded before questions are asked, as 1000000,10000000")
+    parser.add_argument(
+        "--events", default="1000000", help="loaded before questions are asked, as 1000000,10000000"
+    )
     parser.add_argument("--rounds", type=int, default=1_000)
     parser.add_argument("--seconds", type=float, default=5)
     args = parser.parse_args()
@@ -197,8 +244,13 @@ def main() -> None:
     with postgres_server(programs, SETTINGS) as server:
         url = server.new_database()
         for processes, batch in ((1, 1), (8, 1), (1, 100), (8, 100)):
-            rate, cpu_ms = registration(url, server, processes=processes, batch=batch, seconds=args.seconds)
-            print(f"{processes} producers, {batch} events a call: {rate:,.0f} events/s, {cpu_ms:.2f} CPU ms an event", flush=True)
+            rate, cpu_ms = registration(
+                url, server, processes=processes, batch=batch, seconds=args.seconds
+            )
+            print(
+                f"{processes} producers, {batch} events a call: {rate:,.0f} events/s, {cpu_ms:.2f} CPU ms an event",
+                flush=True,
+            )
         url, loaded = server.new_database(), 0
         for events in map(int, args.events.split(",")):
             store = SqlStore.open(url)

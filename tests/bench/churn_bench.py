@@ -17,8 +17,15 @@ from tests.bench.table_bench import FIVE, TWO, Bench, new_table, open_session, s
 def churn(bench: Bench, updates: int) -> OpalTable:
     """A table whose every row was written so often; the greatest delta is of the last time."""
     table = new_table(bench, "churned", "parquet")
-    seconds = [timed(lambda turn=turn: table.ingest(every_row(bench, turn), metadata="inline")) for turn in range(1, updates + 1)]
-    bench.note(f"the last of {updates} updates of {bench.rows:,} rows / the second", seconds[-1] / seconds[1], "x")
+    seconds = [
+        timed(lambda turn=turn: table.ingest(every_row(bench, turn), metadata="inline"))
+        for turn in range(1, updates + 1)
+    ]
+    bench.note(
+        f"the last of {updates} updates of {bench.rows:,} rows / the second",
+        seconds[-1] / seconds[1],
+        "x",
+    )
     return table
 
 
@@ -34,13 +41,21 @@ def fresh_copy(bench: Bench, updates: int) -> OpalTable:
 
 def compare(bench: Bench, churned: OpalTable, fresh: OpalTable) -> None:
     sizes = [size_of(Path(table.table.uri)) for table in (churned, fresh)]
-    bench.note("storage after compaction and retention / a fresh copy", sizes[0] / sizes[1], "x", 1.2)
+    bench.note(
+        "storage after compaction and retention / a fresh copy", sizes[0] / sizes[1], "x", 1.2
+    )
     assert churned.read().count() == fresh.read().count() == bench.rows
     for name, wanted in (("5 columns", FIVE), ("2 columns", TWO)):
         times: dict[str, list[float]] = {"churned": [], "fresh": []}
         for _ in range(bench.rounds + 1):
             for key, table in (("churned", churned), ("fresh", fresh)):
-                times[key].append(timed(lambda table=table, wanted=wanted: table.read().selectExpr(*wanted).collect()))
+                times[key].append(
+                    timed(
+                        lambda table=table, wanted=wanted: (
+                            table.read().selectExpr(*wanted).collect()
+                        )
+                    )
+                )
         ours, limit = (statistics.median(values[1:]) for values in times.values())
         bench.note(f"scan of {name} / a fresh copy's", ours / limit, "x", 1.1)
 

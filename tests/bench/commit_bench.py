@@ -34,7 +34,9 @@ from opal_lake.log.snapshot import Snapshot, fold_root
 from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
 
-SCHEMA = pa.schema([("key", pa.string()), ("at", pa.int64()), ("value", pa.float64()), ("note", pa.string())])
+SCHEMA = pa.schema(
+    [("key", pa.string()), ("at", pa.int64()), ("value", pa.float64()), ("note", pa.string())]
+)
 KEYS = 5_000
 IN_FRESH_PROCESS = """
 import sys, time
@@ -55,12 +57,17 @@ print(time.process_time() - begin, (resource.getrusage(resource.RUSAGE_SELF).ru_
 
 def batch(turn: int, rows: int) -> pa.Table:
     keys = [f"user-{(turn * 7_919 + position * 104_729) % KEYS:08d}" for position in range(rows)]
-    return pa.table([keys, [turn * 10 + position for position in range(rows)], [turn / 7] * rows, ["n"] * rows], schema=SCHEMA)
+    return pa.table(
+        [keys, [turn * 10 + position for position in range(rows)], [turn / 7] * rows, ["n"] * rows],
+        schema=SCHEMA,
+    )
 
 
 def new_table(path: Path, file_format: str = "parquet") -> Table:
     shutil.rmtree(path, ignore_errors=True)
-    return Table.create(str(path), SCHEMA, TableLayout(keys=["key"], delta="at", file_format=file_format))
+    return Table.create(
+        str(path), SCHEMA, TableLayout(keys=["key"], delta="at", file_format=file_format)
+    )
 
 
 def grown_table(path: Path, segments: int) -> None:
@@ -73,8 +80,15 @@ def grown_table(path: Path, segments: int) -> None:
     processed = tuple(file.segments[0] for file in files)
     actions = Actions(ingested=files, add_logs=tuple(map(_log, numbers)), processed=processed)
     name = {"version": numbers[-1], "write_id": "grown", "number": numbers[-1]}
-    commit: Commit = replace(table.log.read_commit(head.version), previous_write_id=head.root.write_id, actions=actions, **name)
-    state = Snapshot(head.storage, fold_root(head.root, commit, files), head.sections, (*head.commits, commit))
+    commit: Commit = replace(
+        table.log.read_commit(head.version),
+        previous_write_id=head.root.write_id,
+        actions=actions,
+        **name,
+    )
+    state = Snapshot(
+        head.storage, fold_root(head.root, commit, files), head.sections, (*head.commits, commit)
+    )
     state.__dict__["bases"] = (_base(state, processed),)
     for number in numbers:  # as a listing meets them
         (path / layout.commit_path(number)).write_bytes(b"{")
@@ -83,27 +97,61 @@ def grown_table(path: Path, segments: int) -> None:
 
 def _file(number: int) -> DataFile:
     segment, stem = segment_id(number, 0), layout.job_file_name(number, 0, "0")
-    bounds = {1: Bounds(low="user-00000001", high="user-00004999", nulls=0), 2: Bounds(low=number * 10, high=number * 10 + 9, nulls=0)}
+    bounds = {
+        1: Bounds(low="user-00000001", high="user-00004999", nulls=0),
+        2: Bounds(low=number * 10, high=number * 10 + 9, nulls=0),
+    }
     crc32 = zlib.crc32(stem.encode())
     path = layout.data_path([], stem, "parquet")
     return DataFile(
-        path=path, size=2500, crc32=crc32, footer_bytes=1200, footer_crc32=crc32, rows=1, group=0, segments=(segment,), bounds=bounds
+        path=path,
+        size=2500,
+        crc32=crc32,
+        footer_bytes=1200,
+        footer_crc32=crc32,
+        rows=1,
+        group=0,
+        segments=(segment,),
+        bounds=bounds,
     )
 
 
 def _log(number: int) -> LogFile:
     stem = layout.job_file_name(number, 0, "0")
-    where = {"path": layout.segment_log_path(stem), "size": 1100, "crc32": zlib.crc32(stem.encode())}
-    return LogFile(**where, events=1, groups=(0,), least_until=number * 10, greatest_until=number * 10, version=number)
+    where = {
+        "path": layout.segment_log_path(stem),
+        "size": 1100,
+        "crc32": zlib.crc32(stem.encode()),
+    }
+    return LogFile(
+        **where,
+        events=1,
+        groups=(0,),
+        least_until=number * 10,
+        greatest_until=number * 10,
+        version=number,
+    )
 
 
 def _base(state: Snapshot, segments: Sequence[int]) -> BitmapBase:
     root = state.root
-    origin = {"group": 0, "table_id": root.table_id, "version": root.version, "write_id": root.write_id}
+    origin = {
+        "group": 0,
+        "table_id": root.table_id,
+        "version": root.version,
+        "write_id": root.write_id,
+    }
     data = encode_base({segment: BitMap([0]) for segment in segments}, origin)
     path = layout.bitmap_path(0, root.version, root.write_id)
     state.storage.put_if_absent(path, data)
-    return BitmapBase(group=0, path=path, size=len(data), crc32=zlib.crc32(data), version=root.version, write_id=root.write_id)
+    return BitmapBase(
+        group=0,
+        path=path,
+        size=len(data),
+        crc32=zlib.crc32(data),
+        version=root.version,
+        write_id=root.write_id,
+    )
 
 
 def bench_commits(folder: Path, segments: int, commits: int) -> None:
@@ -123,8 +171,14 @@ def bench_commits(folder: Path, segments: int, commits: int) -> None:
         reopened.append(time.process_time() - begin)
     print(f"{segments:,} segments, CPU ms of an upsert of one row:")
     for name, values in (("table kept open", spent), ("opened each time", reopened)):
-        mean, median, most = 1e3 * statistics.mean(values), 1e3 * statistics.median(values), 1e3 * max(values)
-        print(f"  {name:<22} mean {mean:8.1f}   median {median:8.1f}   most {most:8.1f}", flush=True)
+        mean, median, most = (
+            1e3 * statistics.mean(values),
+            1e3 * statistics.median(values),
+            1e3 * max(values),
+        )
+        print(
+            f"  {name:<22} mean {mean:8.1f}   median {median:8.1f}   most {most:8.1f}", flush=True
+        )
     cpu_s, held_mb = (statistics.median(values) for values in zip(*opened, strict=True))
     print(f"  in a new process       median {1e3 * statistics.median(fresh):8.1f}")
     print(f"  Table.open alone       median {1e3 * cpu_s:8.1f}, {held_mb:.1f} MB more", flush=True)
@@ -132,7 +186,12 @@ def bench_commits(folder: Path, segments: int, commits: int) -> None:
 
 
 def _run(program: str, path: Path, *arguments: str) -> list[float]:
-    finished = subprocess.run([sys.executable, "-c", program, str(path), *arguments], capture_output=True, text=True, check=True)
+    finished = subprocess.run(
+        [sys.executable, "-c", program, str(path), *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return [float(word) for word in finished.stdout.split()]
 
 
@@ -142,16 +201,28 @@ def bench_read(folder: Path, small: int, file_format: str) -> None:
     begin = time.process_time()
     for turn in range(small):
         table.ingest(batch(turn, 10), metadata="inline")
-    print(f"{file_format}: {small:,} upserts of 10 rows: {1e3 * (time.process_time() - begin) / small:.1f} ms CPU each")
+    print(
+        f"{file_format}: {small:,} upserts of 10 rows: {1e3 * (time.process_time() - begin) / small:.1f} ms CPU each"
+    )
     cpu, wall = _timed(lambda: Table.open(str(path)).read())
     rows = table.read()
     single = str(folder / f"one.{file_format}")
-    write, read = (pq.write_table, pq.read_table) if file_format == "parquet" else (orc.write_table, orc.read_table)
+    write, read = (
+        (pq.write_table, pq.read_table)
+        if file_format == "parquet"
+        else (orc.write_table, orc.read_table)
+    )
     write(rows, single)
     least_cpu, least_wall = _timed(lambda: read(single))
     files = len(table.snapshot_at().files)
-    print(f"{file_format}: read of {rows.num_rows:,} rows in {files} files: {cpu:.1f} ms CPU, {wall:.1f} ms wall", flush=True)
-    print(f"{file_format}: the same rows in one file: {least_cpu:.1f} ms CPU, {least_wall:.1f} ms wall", flush=True)
+    print(
+        f"{file_format}: read of {rows.num_rows:,} rows in {files} files: {cpu:.1f} ms CPU, {wall:.1f} ms wall",
+        flush=True,
+    )
+    print(
+        f"{file_format}: the same rows in one file: {least_cpu:.1f} ms CPU, {least_wall:.1f} ms wall",
+        flush=True,
+    )
     shutil.rmtree(path)
 
 
@@ -161,11 +232,15 @@ def _timed(work: object) -> tuple[float, float]:
         cpu, wall = time.process_time(), time.perf_counter()
         work()  # type: ignore[operator]  # a callable
         durations.append((1e3 * (time.process_time() - cpu), 1e3 * (time.perf_counter() - wall)))
-    return statistics.median(cpu for cpu, _ in durations), statistics.median(wall for _, wall in durations)
+    return statistics.median(cpu for cpu, _ in durations), statistics.median(
+        wall for _, wall in durations
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--segments", default="1000,20000,100000")
     parser.add_argument("--commits", type=int, default=128)
     parser.add_argument("--small", type=int, default=1000)

@@ -25,7 +25,11 @@ def without_dictionaries(table: pa.Table, *, may_be_dense: bool = False) -> Enco
 
 
 def in_dictionaries(table: pa.Table, *, may_be_dense: bool = False) -> Encodings:
-    return replace(plan_encodings(table, may_be_dense=may_be_dense), dictionary=tuple(table.column_names), delta=())
+    return replace(
+        plan_encodings(table, may_be_dense=may_be_dense),
+        dictionary=tuple(table.column_names),
+        delta=(),
+    )
 
 
 WAYS: dict[str, Callable[..., Encodings]] = {
@@ -43,12 +47,18 @@ def fresh_rows(spec: TableSpec, rows: int) -> pa.Table:
     table = table.rename_columns([named.get(name, name) for name in table.column_names])
     schema = physical_schema(spec)
     return pa.Table.from_arrays(
-        [table[it.name] if it.name in table.column_names else pa.nulls(rows, it.type) for it in schema], schema.names
+        [
+            table[it.name] if it.name in table.column_names else pa.nulls(rows, it.type)
+            for it in schema
+        ],
+        schema.names,
     ).cast(schema)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", default="1000,10000,50000,500000")
     parser.add_argument("--rounds", type=int, default=9)
     given = parser.parse_args()
@@ -64,7 +74,10 @@ def main() -> None:
         ours = statistics.median(took_ms["by a sample"])
         for name in WAYS:
             median = statistics.median(took_ms[name])
-            print(f"{rows:>9,} rows {name:>21}: {median:8.2f} ms, {median / ours:5.2f}x, {size[name] / rows:6.1f} bytes a row", flush=True)
+            print(
+                f"{rows:>9,} rows {name:>21}: {median:8.2f} ms, {median / ours:5.2f}x, {size[name] / rows:6.1f} bytes a row",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

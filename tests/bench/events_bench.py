@@ -46,23 +46,38 @@ def opal(folder: str, commits: int) -> Source:
     schema = pa.schema([("id", pa.int64()), ("at", pa.int64())])
     table = Table.create(f"{folder}/opal", schema, TableLayout(keys=["id"], delta="at"))
     for number in range(commits):
-        table.ingest(pa.table({"id": [number], "at": [number]}, schema), metadata="inline", partition_key=f"k{number % 7}")
+        table.ingest(
+            pa.table({"id": [number], "at": [number]}, schema),
+            metadata="inline",
+            partition_key=f"k{number % 7}",
+        )
     return OpalPlace(path=f"{folder}/opal", name="bench.opal")
 
 
 def delta(folder: str, commits: int) -> Source:
     for number in range(commits):
-        write_deltalake(f"{folder}/delta", pa.table({"id": [number], "day": [f"{number % 7}"]}), mode="append", partition_by=["day"])
+        write_deltalake(
+            f"{folder}/delta",
+            pa.table({"id": [number], "day": [f"{number % 7}"]}),
+            mode="append",
+            partition_by=["day"],
+        )
     return DeltaSource(path=f"{folder}/delta", target=Target(table="bench.delta"))
 
 
 def iceberg(folder: str, commits: int) -> Source:
-    properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/iceberg"}
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{folder}/catalog.db",
+        "warehouse": f"file://{folder}/iceberg",
+    }
     catalog = load_catalog("bench", **properties)
     catalog.create_namespace("bench")
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "day"))
     table = catalog.create_table(
-        "bench.iceberg", Schema(NestedField(1, "id", LongType()), NestedField(2, "day", DateType())), partition_spec=spec
+        "bench.iceberg",
+        Schema(NestedField(1, "id", LongType()), NestedField(2, "day", DateType())),
+        partition_spec=spec,
     )
     for number in range(commits):
         table.append(pa.table({"id": [number], "day": pa.array([date(2026, 11, 1 + number % 7)])}))

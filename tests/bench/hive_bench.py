@@ -18,7 +18,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.hive_bench", description=__doc__)
     parser.add_argument("--partitions", type=int, default=100_000)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as home, LakeChime.open(f"sqlite:///{home}/lakechime.db") as client:
+    with (
+        tempfile.TemporaryDirectory() as home,
+        LakeChime.open(f"sqlite:///{home}/lakechime.db") as client,
+    ):
         for number in range(args.partitions):
             _put(Path(home) / f"logs/dt={number // 100:05}/part={number % 100:02}/a")
         source = HiveSource(path=f"{home}/logs", target=Target(table="logs"))
@@ -30,7 +33,10 @@ def main() -> None:
             state = client.table_state("logs")
             assert state is not None
             size = len(json.dumps(state.position))
-            print(f"{name:<20}{time.perf_counter() - begun:>8.1f} s  {count:>8,} events, a position of {size} bytes", flush=True)
+            print(
+                f"{name:<20}{time.perf_counter() - begun:>8.1f} s  {count:>8,} events, a position of {size} bytes",
+                flush=True,
+            )
 
 
 def _put(path: Path) -> None:

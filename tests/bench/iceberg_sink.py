@@ -20,15 +20,33 @@ from pyiceberg.table import StaticTable
 
 from opal_stream.demo.broker import ARTIFACT, fetch_jars, java, spark_jars
 from tests.bench.peers.catalog import ICEBERG
-from tests.bench.stream_freshness import LAST_S, POLL_S, Load, ended, print_ages, print_lag, print_producer
+from tests.bench.stream_freshness import (
+    LAST_S,
+    POLL_S,
+    Load,
+    ended,
+    print_ages,
+    print_lag,
+    print_producer,
+)
 from tests.bench.stream_load import Beside, Stamps, cpu_seconds, cpu_text, produce
 from tests.fixtures_kafka import Kafka, free_port
 from tests.opal_stream.orders import order
 
 VERSION = ICEBERG.rpartition(":")[2]
-PARTS = [("org.apache.iceberg", name, VERSION) for name in ("iceberg-kafka-connect", "iceberg-orc", "iceberg-parquet")]
+PARTS = [
+    ("org.apache.iceberg", name, VERSION)
+    for name in ("iceberg-kafka-connect", "iceberg-orc", "iceberg-parquet")
+]
 PARTS += [("org.apache.kafka", name, ARTIFACT[2]) for name in ("connect-runtime", "connect-json")]
-SHARED = ("hadoop-client-api", "hadoop-client-runtime", "jcl-over-slf4j", "log4j-api", "log4j-core", "log4j-slf4j2-impl")
+SHARED = (
+    "hadoop-client-api",
+    "hadoop-client-runtime",
+    "jcl-over-slf4j",
+    "log4j-api",
+    "log4j-core",
+    "log4j-slf4j2-impl",
+)
 START_S = 120.0
 
 
@@ -60,9 +78,15 @@ class Reader:
         return False
 
     def _note(self, metadata: dict[str, Any]) -> None:
-        [snapshot] = [known for known in metadata.get("snapshots", []) if known["snapshot-id"] == metadata["current-snapshot-id"]] or [None]
+        [snapshot] = [
+            known
+            for known in metadata.get("snapshots", [])
+            if known["snapshot-id"] == metadata["current-snapshot-id"]
+        ] or [None]
         if snapshot and (not self.seen or self.seen[-1][1] != snapshot["snapshot-id"]):
-            self.seen.append((time.time(), snapshot["snapshot-id"], int(snapshot["summary"]["total-records"])))
+            self.seen.append(
+                (time.time(), snapshot["snapshot-id"], int(snapshot["summary"]["total-records"]))
+            )
 
     def ages(self, stamps: Stamps, began: float, until: float) -> np.ndarray:
         """Of the rows that were produced between two moments. A row tells the number of its step's first message."""
@@ -83,11 +107,17 @@ def _added(table: StaticTable, number: int) -> Iterator[str]:
     assert snapshot is not None
     for manifest in snapshot.manifests(table.io):
         if manifest.added_snapshot_id == number:
-            added = (entry for entry in manifest.fetch_manifest_entry(table.io) if entry.status == ManifestEntryStatus.ADDED)
+            added = (
+                entry
+                for entry in manifest.fetch_manifest_entry(table.io)
+                if entry.status == ManifestEntryStatus.ADDED
+            )
             yield from (entry.data_file.file_path.removeprefix("file:") for entry in added)
 
 
-def _connect(broker: Kafka, topic: str, folder: Path, interval_ms: int) -> "subprocess.Popen[bytes]":
+def _connect(
+    broker: Kafka, topic: str, folder: Path, interval_ms: int
+) -> "subprocess.Popen[bytes]":
     worker = {
         "bootstrap.servers": broker.servers,
         "key.converter": "org.apache.kafka.connect.converters.ByteArrayConverter",
@@ -114,24 +144,42 @@ def _connect(broker: Kafka, topic: str, folder: Path, interval_ms: int) -> "subp
     for name, settings in {"worker": worker, "sink": sink}.items():
         files.append(folder / f"{name}.properties")
         files[-1].write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    classes = os.pathsep.join([f"{fetch_jars(f'iceberg-sink-{VERSION}', *PARTS)}/*", *map(str, spark_jars(*SHARED))])
-    command = [java(), "-Xmx1g", "-cp", classes, "org.apache.kafka.connect.cli.ConnectStandalone", *map(str, files)]
+    classes = os.pathsep.join(
+        [f"{fetch_jars(f'iceberg-sink-{VERSION}', *PARTS)}/*", *map(str, spark_jars(*SHARED))]
+    )
+    command = [
+        java(),
+        "-Xmx1g",
+        "-cp",
+        classes,
+        "org.apache.kafka.connect.cli.ConnectStandalone",
+        *map(str, files),
+    ]
     with (folder / "log").open("wb") as log:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+        )
 
 
 def freshness(broker: Kafka, folder: Path, load: Load, interval_ms: int) -> None:
     folder.mkdir()
-    topic, reader = broker.create_topic(folder.name, load.partitions), Reader(table=folder / "bench" / "orders")
+    topic, reader = (
+        broker.create_topic(folder.name, load.partitions),
+        Reader(table=folder / "bench" / "orders"),
+    )
     for number in range(load.partitions):
         broker.produce(topic, [order(number)], partition=number)
     with ended([_connect(broker, topic, folder, interval_ms)]) as [sink]:
         if not reader.poll(START_S, lambda rows: rows == load.partitions):
-            raise AssertionError(f"the sink did not begin: {(folder / 'log').read_text(errors='replace')[-5000:]}")
+            raise AssertionError(
+                f"the sink did not begin: {(folder / 'log').read_text(errors='replace')[-5000:]}"
+            )
         producer = Beside(produce, broker.servers, topic, load.partitions, load.rate, load.keys)
         assert broker.process is not None
         pids = {"sink": [sink.pid], "broker": [broker.process.pid], "producer": [producer.pid]}
-        assert reader.poll(LAST_S, lambda rows: rows > load.partitions), "the producer did not begin"
+        assert reader.poll(LAST_S, lambda rows: rows > load.partitions), (
+            "the producer did not begin"
+        )
         reader.poll(load.warm_s)
         begin = _mark(reader, pids)
         reader.poll(load.seconds)
@@ -143,7 +191,11 @@ def freshness(broker: Kafka, folder: Path, load: Load, interval_ms: int) -> None
     print_ages(reader.ages(stamps, begin.at, end.at))
     print_producer(stamps, load.rate, begin.at, end.at)
     print_lag(total - end.rows, reader.seen[-1][0] - end.at if is_all else None, load.rate)
-    hours, data, others = (end.at - begin.at) / 3600, end.data_files - begin.data_files, end.other_files - begin.other_files
+    hours, data, others = (
+        (end.at - begin.at) / 3600,
+        end.data_files - begin.data_files,
+        end.other_files - begin.other_files,
+    )
     print(f"  {(end.commits - begin.commits) / hours / 60:.0f} commits a minute;", end=" ")
     print(f"an hour: {data / hours:,.0f} data files, {(data + others) / hours:,.0f} files in all")
     print(f"  {reader.rows:,} rows of {total:,} messages: the sink appends, it resolves no updates")
@@ -165,7 +217,12 @@ class Mark:
 def _mark(reader: Reader, pids: dict[str, list[int]]) -> Mark:
     """Hadoop keeps a checksum beside each file on a local disk: none of them counts."""
     table = reader.table
-    names = [Path(place, name).relative_to(table) for place, _, names in os.walk(table) for name in names if not name.endswith(".crc")]
+    names = [
+        Path(place, name).relative_to(table)
+        for place, _, names in os.walk(table)
+        for name in names
+        if not name.endswith(".crc")
+    ]
     data = sum(name.parts[0] == "data" for name in names)
     return Mark(
         at=time.time(),

@@ -31,9 +31,20 @@ PARTITIONS = 100
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--delta", action="store_true", help="also Delta's MERGE, whose package is fetched")
-    parser.add_argument("--skew", action="store_true", help="instead: what memory it takes when all mutations are of one record")
-    parser.add_argument("--shares", type=float, nargs="*", help="of these increments alone, as 0.1, and not of partitions")
+    parser.add_argument(
+        "--delta", action="store_true", help="also Delta's MERGE, whose package is fetched"
+    )
+    parser.add_argument(
+        "--skew",
+        action="store_true",
+        help="instead: what memory it takes when all mutations are of one record",
+    )
+    parser.add_argument(
+        "--shares",
+        type=float,
+        nargs="*",
+        help="of these increments alone, as 0.1, and not of partitions",
+    )
     args = parser.parse_args()
     ensure_java()
     conf = {
@@ -72,7 +83,9 @@ def _increment(spark: SparkSession, rows: int, share: float) -> DataFrame:
     return _rows(spark, 0, half, rows // half, 2).unionByName(_rows(spark, rows, half, 1, 2))
 
 
-def _one_folder(spark: SparkSession, folder: Path, rows: int, share: float, *, with_delta: bool) -> None:
+def _one_folder(
+    spark: SparkSession, folder: Path, rows: int, share: float, *, with_delta: bool
+) -> None:
     master, incr = str(folder / "master"), str(folder / "incr")
     _rows(spark, 0, rows, 1, 1).write.parquet(master)
     _increment(spark, rows, share).write.parquet(incr)
@@ -104,13 +117,25 @@ def _delta(spark: SparkSession, folder: Path) -> None:
 
 def _one_partition(spark: SparkSession, folder: Path, rows: int) -> None:
     part = (F.substring("id", 2, 20).cast("long") % PARTITIONS).cast("string")
-    _rows(spark, 0, rows, 1, 1).withColumn("part", part).repartition("part").write.partitionBy("part").parquet(str(folder / "master"))
+    _rows(spark, 0, rows, 1, 1).withColumn("part", part).repartition("part").write.partitionBy(
+        "part"
+    ).parquet(str(folder / "master"))
     job: dict[str, Any] = {"ids": ["id"], "order": "at", "increments": [str(folder / "incr")]}
     for fixed in (False, True):
-        changed = _increment(spark, rows, 0.01).withColumn("part", part).where("part = '0'").withColumn("at", F.lit(3 + fixed).cast("long"))
+        changed = (
+            _increment(spark, rows, 0.01)
+            .withColumn("part", part)
+            .where("part = '0'")
+            .withColumn("at", F.lit(3 + fixed).cast("long"))
+        )
         changed.write.mode("overwrite").parquet(str(folder / "incr"))
         name = f"opal mutate, one of {PARTITIONS} partitions" + (", fixed" if fixed else "")
-        result = _timed(name, lambda fixed=fixed: mutate(spark, str(folder / "master"), Mutate(**job, fixed_partitions=fixed)))
+        result = _timed(
+            name,
+            lambda fixed=fixed: mutate(
+                spark, str(folder / "master"), Mutate(**job, fixed_partitions=fixed)
+            ),
+        )
         print(f"{'':38} {result.counts['rows_written']:,} rows written")
 
 
@@ -129,8 +154,14 @@ def _skewed(spark: SparkSession, folder: Path, rows: int) -> None:
         _rows(spark, 0, mutations, 1, 2).withColumns({"id": ids, "at": at}).write.parquet(incr)
         job = Mutate(increments=[incr], ids=["id"], order="at")
         with _watched(spark) as peak:
-            _timed(f"{mutations:,} mutations {name}", lambda master=master, job=job: mutate(spark, master, job))
-        print(f"{'':38} at the peak {', '.join(f'{most / (1 << 20):,.0f} MB of {what}' for what, most in peak.items())}", flush=True)
+            _timed(
+                f"{mutations:,} mutations {name}",
+                lambda master=master, job=job: mutate(spark, master, job),
+            )
+        print(
+            f"{'':38} at the peak {', '.join(f'{most / (1 << 20):,.0f} MB of {what}' for what, most in peak.items())}",
+            flush=True,
+        )
         shutil.rmtree(folder)
 
 
@@ -143,7 +174,9 @@ def _watched(spark: SparkSession) -> Iterator[dict[str, int]]:
 
     def look() -> None:
         while not done.wait(0.05):
-            for what, used in zip(peak, (manager.executionMemoryUsed(), manager.storageMemoryUsed()), strict=True):
+            for what, used in zip(
+                peak, (manager.executionMemoryUsed(), manager.storageMemoryUsed()), strict=True
+            ):
                 peak[what] = max(peak[what], used)
 
     watcher = threading.Thread(target=look)

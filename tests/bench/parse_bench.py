@@ -38,7 +38,9 @@ print((time.perf_counter() - started) * 1000, 0)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
     measured(SCRIPT)  # compiles
@@ -47,13 +49,19 @@ def main() -> None:
     print(f"all operators, sensors, templates {here:6.0f} ms   (aim: at most {AIM_MS} ms)")
     print(f"beside them the YAML loader       {yaml:6.0f} ms   (a file that uses it)")
     print(f"Airflow and its Spark provider    {there:6.0f} ms")
-    print(f"ratio                             {here / there:6.2f}   medians of {rounds} processes each, interleaved")
+    print(
+        f"ratio                             {here / there:6.2f}   medians of {rounds} processes each, interleaved"
+    )
 
 
 def measured(script: str) -> tuple[float, ...]:
     """The milliseconds that a new process prints."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
     return tuple(map(float, done.stdout.split()[-2:]))
 
 

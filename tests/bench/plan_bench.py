@@ -57,7 +57,9 @@ class Shop:
         ranks = list(range(1, partitions + 1))
         self._dice.shuffle(ranks)
         self.partitions = [Partition(topic="orders", number=number) for number in range(partitions)]
-        self._rates = {part: 2_000_000 * rank**-0.9 for part, rank in zip(self.partitions, ranks, strict=True)}
+        self._rates = {
+            part: 2_000_000 * rank**-0.9 for part, rank in zip(self.partitions, ranks, strict=True)
+        }
         self._zones = {part: self._dice.choice((0, 1, 8, 16)) for part in self.partitions}
         self._growth = {part: self._dice.uniform(-0.1, 0.25) for part in self.partitions}
         self._of_sizes = random.Random(f"{seed} sizes")
@@ -68,8 +70,12 @@ class Shop:
         day = 1 + 0.8 * math.sin(2 * math.pi * (local % DAY - 8) / DAY)
         weekend = 0.4 if local >= 5 * DAY else 1.0
         growth = (1 + self._growth[partition]) ** (hour / WEEK)
-        messages = self._rates[partition] * day * weekend * growth * self._dice.lognormvariate(0, 0.15)
-        return Volume(messages, messages * self._sizes[partition] * self._of_sizes.lognormvariate(0, 0.1))
+        messages = (
+            self._rates[partition] * day * weekend * growth * self._dice.lognormvariate(0, 0.15)
+        )
+        return Volume(
+            messages, messages * self._sizes[partition] * self._of_sizes.lognormvariate(0, 0.1)
+        )
 
 
 class Recorded:
@@ -80,7 +86,11 @@ class Recorded:
         table = Table.open(uri)
         head = table.log.head()
         found = TrafficFolder(table.storage, head.root.table_id, table.log.ids).read()
-        self._traffic = {one.partition: found[str(one)] for one in known_positions(head.positions) if str(one) in found}
+        self._traffic = {
+            one.partition: found[str(one)]
+            for one in known_positions(head.positions)
+            if str(one) in found
+        }
         self.partitions = sorted(self._traffic)
 
     def volume(self, partition: Partition, hour: int) -> Volume:
@@ -101,17 +111,30 @@ def simulate(source: Source, processes: int = 8) -> Outcome:
         rates = predict_rates(traffic, source.partitions, hour, 1)
         loads = weigh(rates)
         spread, anew = plan_spread(loads, processes, kept), plan_spread(loads, processes)
-        by_messages = plan_spread({part: rate.messages for part, rate in rates.items()}, processes, counted)
+        by_messages = plan_spread(
+            {part: rate.messages for part, rate in rates.items()}, processes, counted
+        )
         came = {part: source.volume(part, hour) for part in source.partitions}
-        work = {part: volume.messages + volume.bytes / MESSAGE_BYTES for part, volume in came.items()}
-        figures = [_skew(shares, work) for shares in (fixed, by_messages.shares, spread.shares, anew.shares)]
-        figures += [_largest(work, processes), len(spread.changed) if kept else 0, len(spread.moved)]
+        work = {
+            part: volume.messages + volume.bytes / MESSAGE_BYTES for part, volume in came.items()
+        }
+        figures = [
+            _skew(shares, work)
+            for shares in (fixed, by_messages.shares, spread.shares, anew.shares)
+        ]
+        figures += [
+            _largest(work, processes),
+            len(spread.changed) if kept else 0,
+            len(spread.moved),
+        ]
         figures += [sum(one != other for one, other in zip(anew.shares, scratch, strict=False))]
         sums = [total + figure for total, figure in zip(sums, figures, strict=True)]
         kept, scratch, counted = spread.shares, anew.shares, by_messages.shares
         for part, found in traffic.items():
             found.observe(hour, came[part])
-    return Outcome(**{one.name: total / WEEK for one, total in zip(fields(Outcome), sums, strict=True)})
+    return Outcome(
+        **{one.name: total / WEEK for one, total in zip(fields(Outcome), sums, strict=True)}
+    )
 
 
 def _skew(shares: Shares, work: dict[Partition, float]) -> float:
@@ -124,7 +147,9 @@ def _largest(work: dict[Partition, float], processes: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--partitions", type=int, default=48)
     parser.add_argument("--processes", type=int, default=8)
@@ -135,11 +160,16 @@ def main() -> None:
     names = [one.name.replace("_", " ") for one in fields(Outcome)]
     print("seed  " + "  ".join(names))
     for seed in range(args.seeds):
-        source: Source = Recorded(seed, args.recorded) if args.recorded else Shop(seed, args.partitions)
+        source: Source = (
+            Recorded(seed, args.recorded) if args.recorded else Shop(seed, args.partitions)
+        )
         found = simulate(source, args.processes)
         print(
             f"{seed:4}  "
-            + "  ".join(f"{getattr(found, one.name):{len(name)}.2f}" for one, name in zip(fields(Outcome), names, strict=True))
+            + "  ".join(
+                f"{getattr(found, one.name):{len(name)}.2f}"
+                for one, name in zip(fields(Outcome), names, strict=True)
+            )
         )
 
 

@@ -51,24 +51,35 @@ NAMES = ("relay", "by_relay", "by_watcher", "by_asset", "emit")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--commits", type=int, default=20)
     commits = parser.parse_args(argv).commits
     with tempfile.TemporaryDirectory(prefix="opal-relay-") as name:
         folder = Path(name)
         (folder / "dags").mkdir()
         (folder / "dags" / "relay.py").write_text(DAGS)
-        with local_airflow(folder / "airflow", folder / "dags", {"AIRFLOW__CORE__PARALLELISM": "4"}) as airflow:
+        with local_airflow(
+            folder / "airflow", folder / "dags", {"AIRFLOW__CORE__PARALLELISM": "4"}
+        ) as airflow:
             measure(airflow, folder, commits)
     return 0
 
 
 def measure(airflow: LocalAirflow, folder: Path, commits: int) -> None:
-    airflow.wait_until(lambda: {*NAMES} <= {dag["dag_id"] for dag in airflow.api("GET", "/dags")["dags"]})
+    airflow.wait_until(
+        lambda: {*NAMES} <= {dag["dag_id"] for dag in airflow.api("GET", "/dags")["dags"]}
+    )
     for dag_id in NAMES:
         airflow.api("PATCH", f"/dags/{dag_id}", {"is_paused": False})
     with LakeChime.open(f"sqlite:///{airflow.home}/lakechime.db") as client:
-        airflow.wait_until(lambda: bool(client.watermark("raw", "events")) and bool(client.watermark("relay.relay.relay", "events")))
+        airflow.wait_until(
+            lambda: (
+                bool(client.watermark("raw", "events"))
+                and bool(client.watermark("relay.relay.relay", "events"))
+            )
+        )
         begun = {name: [] for name in ("by_relay", "by_watcher", "by_asset")}
         table = iceberg_table(folder)
         for number in range(commits + 1):  # the first one warms up
@@ -77,17 +88,28 @@ def measure(airflow: LocalAirflow, folder: Path, commits: int) -> None:
             table.append(pa.table({"id": [number]}))
             register(client, table)
             begun["by_asset"].append(emitted(airflow, f"key {number}"))
-            airflow.wait_until(lambda number=number: all(len(started(airflow, name)) > number for name in begun), 300, 0.5)
+            airflow.wait_until(
+                lambda number=number: all(len(started(airflow, name)) > number for name in begun),
+                300,
+                0.5,
+            )
         for name, moments in begun.items():
-            seconds = [(start - moment).total_seconds() for start, moment in zip(started(airflow, name), moments, strict=False)][1:]
+            seconds = [
+                (start - moment).total_seconds()
+                for start, moment in zip(started(airflow, name), moments, strict=False)
+            ][1:]
             p95 = sorted(seconds)[min(len(seconds) - 1, round(0.95 * len(seconds)))]
-            print(f"{name:<12} p50 {statistics.median(seconds):6.1f} s   p95 {p95:6.1f} s   of {len(seconds)} commits")
+            print(
+                f"{name:<12} p50 {statistics.median(seconds):6.1f} s   p95 {p95:6.1f} s   of {len(seconds)} commits"
+            )
 
 
 def iceberg_table(folder: Path) -> Any:
     from pyiceberg.catalog.sql import SqlCatalog
 
-    catalog = SqlCatalog("bench", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse")
+    catalog = SqlCatalog(
+        "bench", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse"
+    )
     catalog.create_namespace("shop")
     return catalog.create_table("shop.raw", schema=pa.schema([("id", pa.int64())]))
 
@@ -96,20 +118,29 @@ def register(client: LakeChime, table: Any) -> None:
     from lakechime.producers.iceberg import IcebergPlace, IcebergSource
     from lakechime.producers.outbox import Target, sync
 
-    sync(client, IcebergSource(place=IcebergPlace(path=table.location()), target=Target(table="shop.raw")))
+    sync(
+        client,
+        IcebergSource(place=IcebergPlace(path=table.location()), target=Target(table="shop.raw")),
+    )
 
 
 def emitted(airflow: LocalAirflow, key: str) -> datetime:
     """When the task that emitted Airflow's own event had ended."""
-    run_id = airflow.api("POST", "/dags/emit/dagRuns", {"logical_date": None, "conf": {"key": key}})["dag_run_id"]
+    run_id = airflow.api(
+        "POST", "/dags/emit/dagRuns", {"logical_date": None, "conf": {"key": key}}
+    )["dag_run_id"]
     airflow.wait_until(lambda: airflow.tasks("emit", run_id)[0]["state"] == "success", 300, 0.3)
     return datetime.fromisoformat(airflow.tasks("emit", run_id)[0]["end_date"])
 
 
 def started(airflow: LocalAirflow, dag_id: str) -> list[datetime]:
     """When the tasks of its runs began, oldest first."""
-    tasks = [task for run in airflow.runs(dag_id) for task in airflow.tasks(dag_id, run["dag_run_id"])]
-    return sorted(datetime.fromisoformat(task["start_date"]) for task in tasks if task["start_date"])
+    tasks = [
+        task for run in airflow.runs(dag_id) for task in airflow.tasks(dag_id, run["dag_run_id"])
+    ]
+    return sorted(
+        datetime.fromisoformat(task["start_date"]) for task in tasks if task["start_date"]
+    )
 
 
 if __name__ == "__main__":

@@ -38,19 +38,26 @@ class Hours:
         self.storage = open_storage(uri, options)
         self.hour = 0
         create_on(
-            self.storage, plan_spec(SCHEMA, TableLayout(keys=["sku"], delta="at", properties=properties)), ManualClock(at_us=START_US)
+            self.storage,
+            plan_spec(SCHEMA, TableLayout(keys=["sku"], delta="at", properties=properties)),
+            ManualClock(at_us=START_US),
         )
 
     @property
     def table(self) -> Table:
         """As another process sees it: nothing is at hand."""
         clock = ManualClock(at_us=START_US + self.hour * HOUR_US, step_us=1)
-        return Table(log=CommitLog(storage=self.storage, clock=clock, ids=RandomIds()), cache=table_on(self.storage).cache)
+        return Table(
+            log=CommitLog(storage=self.storage, clock=clock, ids=RandomIds()),
+            cache=table_on(self.storage).cache,
+        )
 
     def upsert(self, commits: int, metadata: str = "inline") -> "Hours":
         for _ in range(commits):
             self.hour += 1
-            keys = [f"k{key:04d}" for key in range(5)] + [f"n{self.hour:06d}-{key}" for key in range(5)]
+            keys = [f"k{key:04d}" for key in range(5)] + [
+                f"n{self.hour:06d}-{key}" for key in range(5)
+            ]
             batch = pa.table([keys, [self.hour] * 10, [self.hour] * 10], schema=SCHEMA)
             self.table.ingest(batch, metadata=metadata, token=f"t{self.hour}")
         return self
@@ -60,38 +67,90 @@ class Hours:
         return self
 
 
-def jobs(start: Callable[[str], Hours], commits: int) -> Iterator[tuple[str, Hours, Callable[[Table], object]]]:
+def jobs(
+    start: Callable[[str], Hours], commits: int
+) -> Iterator[tuple[str, Hours, Callable[[Table], object]]]:
     """Each on a table of its own; what is yielded is done while requests are counted."""
     yield "upsert, inline", start("upsert").upsert(commits), one_more
     yield "read", start("read").upsert(commits), lambda table: table.read()
     yield "metagen", start("metagen").upsert(commits, "batch"), lambda table: table.metagen()
-    yield "compact, minor", start("compact").upsert(commits), lambda table: compact(table, CompactOptions())
-    yield "compact again", compacted(start("again").upsert(commits)), lambda table: compact(table, CompactOptions())
+    yield (
+        "compact, minor",
+        start("compact").upsert(commits),
+        lambda table: compact(table, CompactOptions()),
+    )
+    yield (
+        "compact again",
+        compacted(start("again").upsert(commits)),
+        lambda table: compact(table, CompactOptions()),
+    )
     yield "zorder", start("zorder").upsert(commits), order
     yield "maintain, nothing due", compacted(start("maintain").upsert(commits)), maintain
-    yield "retain, first, nothing to do", start("retain1").upsert(commits), lambda table: table.retain(window="9000d")
-    yield "retain, again, nothing to do", retained(start("retain2").upsert(commits)), lambda table: table.retain(window="9000d")
-    yield "retain, 5 commits later", retained(start("retain3").upsert(commits)).upsert(5), lambda table: table.retain(window="9000d")
-    yield "retain, all but newest expire", retained(start("retain4").upsert(commits)), lambda table: table.retain(window="0s", grace="0s")
-    yield "retain, dry run", start("dry").upsert(commits), lambda table: table.retain(window="9000d", dry_run=True)
+    yield (
+        "retain, first, nothing to do",
+        start("retain1").upsert(commits),
+        lambda table: table.retain(window="9000d"),
+    )
+    yield (
+        "retain, again, nothing to do",
+        retained(start("retain2").upsert(commits)),
+        lambda table: table.retain(window="9000d"),
+    )
+    yield (
+        "retain, 5 commits later",
+        retained(start("retain3").upsert(commits)).upsert(5),
+        lambda table: table.retain(window="9000d"),
+    )
+    yield (
+        "retain, all but newest expire",
+        retained(start("retain4").upsert(commits)),
+        lambda table: table.retain(window="0s", grace="0s"),
+    )
+    yield (
+        "retain, dry run",
+        start("dry").upsert(commits),
+        lambda table: table.retain(window="9000d", dry_run=True),
+    )
     yield "describe", start("describe").upsert(commits), describe
     yield "history", start("history").upsert(commits), lambda table: [*table.history()]
     yield "history, 10", start("history10").upsert(commits), lambda table: [*table.history(10)]
     yield "check", start("check").upsert(commits), check_table
-    yield "check, shallow", start("shallow").upsert(commits), lambda table: check_table(table, deep=False)
-    yield "explain", start("explain").upsert(commits), lambda table: explain(file_filter(table.snapshot_at(), None, None))
-    yield "read of an old version", start("old").upsert(commits), lambda table: table.read(version=5)
-    yield "read as of a time", start("time").upsert(commits), lambda table: table.read(timestamp=middle(table))
+    yield (
+        "check, shallow",
+        start("shallow").upsert(commits),
+        lambda table: check_table(table, deep=False),
+    )
+    yield (
+        "explain",
+        start("explain").upsert(commits),
+        lambda table: explain(file_filter(table.snapshot_at(), None, None)),
+    )
+    yield (
+        "read of an old version",
+        start("old").upsert(commits),
+        lambda table: table.read(version=5),
+    )
+    yield (
+        "read as of a time",
+        start("time").upsert(commits),
+        lambda table: table.read(timestamp=middle(table)),
+    )
     yield "savepoint", start("savepoint").upsert(commits), lambda table: table.savepoint("s")
 
 
 def middle(table: Table) -> datetime:
     """When the middle one of its versions was committed."""
-    return datetime.fromtimestamp(table.log.read_commit(table.snapshot_at().version // 2).timestamp_us / 1e6, UTC)
+    return datetime.fromtimestamp(
+        table.log.read_commit(table.snapshot_at().version // 2).timestamp_us / 1e6, UTC
+    )
 
 
 def one_more(table: Table) -> None:
-    table.ingest(pa.table([["k0001", "new"], [10**6] * 2, [1] * 2], schema=SCHEMA), metadata="inline", token="one-more")
+    table.ingest(
+        pa.table([["k0001", "new"], [10**6] * 2, [1] * 2], schema=SCHEMA),
+        metadata="inline",
+        token="one-more",
+    )
 
 
 def order(table: Table) -> None:
@@ -125,15 +184,24 @@ def run(commits: int, only: str = "") -> Iterator[tuple[str, Requests]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--commits", default="22", help="how many small upserts, or several numbers, as 22,100")
+    parser.add_argument(
+        "--commits", default="22", help="how many small upserts, or several numbers, as 22,100"
+    )
     parser.add_argument("--parts", action="store_true", help="also by part of the table")
     parser.add_argument("--only", default="", help="jobs whose name holds this")
     given = parser.parse_args()
     for commits in map(int, given.commits.split(",")):
-        print(f"{f'after {commits} commits':<32} {'all':>6}" + "".join(f"{verb:>8}" for verb in VERBS) + f"{'repeated':>10}")
+        print(
+            f"{f'after {commits} commits':<32} {'all':>6}"
+            + "".join(f"{verb:>8}" for verb in VERBS)
+            + f"{'repeated':>10}"
+        )
         for name, requests in run(commits, given.only):
             counts = "".join(f"{requests.verbs[verb]:8}" for verb in VERBS)
-            print(f"{name:<32} {requests.total:6}{counts}{sum(requests.repeated.values()) - len(requests.repeated):10}", flush=True)
+            print(
+                f"{name:<32} {requests.total:6}{counts}{sum(requests.repeated.values()) - len(requests.repeated):10}",
+                flush=True,
+            )
             if given.parts:
                 print("\n".join(str(requests).splitlines()[1:]))
         print()

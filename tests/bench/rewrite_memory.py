@@ -53,7 +53,9 @@ class Watch:
         while not self._ended.wait(SAMPLE_S):
             for process in psutil.Process().children(recursive=True):
                 try:
-                    if process.name() == "java" and any(_EXECUTOR in word for word in process.cmdline()):
+                    if process.name() == "java" and any(
+                        _EXECUTOR in word for word in process.cmdline()
+                    ):
                         self.java[process.pid].sample([process])
                         self.python[process.pid].sample(process.children(recursive=True))
                 except psutil.Error:
@@ -82,32 +84,51 @@ def rewrite(folder: Path, rows: int, memory: str) -> None:
         "spark.local.dir": str(folder / "spark-local"),
     }
     heap = bytes_of(memory)
-    spark = SparkSession.builder.master(f"local-cluster[2,1,{heap >> 20}]").config(map=settings).getOrCreate()
+    spark = (
+        SparkSession.builder.master(f"local-cluster[2,1,{heap >> 20}]")
+        .config(map=settings)
+        .getOrCreate()
+    )
     spark.sparkContext.setLogLevel("ERROR")
     bench = Bench(spark=spark, folder=folder, rows=rows, rounds=1)
     table = OpalTable.for_path(spark, str(folder / "table"))
     before = table.read().selectExpr("count(*)", "sum(v2)", "max(mod_time)").collect()
-    print(f"{rows:,} rows, {len(table.files())} files, {size_of(folder / 'table') / 1e6:,.0f} MB; executors of {memory}", flush=True)
+    print(
+        f"{rows:,} rows, {len(table.files())} files, {size_of(folder / 'table') / 1e6:,.0f} MB; executors of {memory}",
+        flush=True,
+    )
     overhead = max(LEAST_OVERHEAD, heap // 10)
-    works = {"compaction": table.compact, "Z-order of 3 columns": lambda: table.zorder(["v1", "v2", "mod_time"], whole=True)}
+    works = {
+        "compaction": table.compact,
+        "Z-order of 3 columns": lambda: table.zorder(["v1", "v2", "mod_time"], whole=True),
+    }
     for name, work in works.items():
         watch = Watch()
         with watch.running():
             bench.note(name, timed(work), "s")
         if not watch.python:
             raise RuntimeError("no executor was seen at work; is the table too small?")
-        private, resident = (max(getattr(found, kind) for found in watch.python.values()) for kind in ("private", "resident"))
+        private, resident = (
+            max(getattr(found, kind) for found in watch.python.values())
+            for kind in ("private", "resident")
+        )
         bench.note(f"{name}: a Python worker's own memory at most", private / 1e6, "MB")
         bench.note(f"{name}: of the overhead", private / overhead, "x", 1.0)
         bench.note(f"{name}: with pages of files, of the overhead", resident / overhead, "x")
-        bench.note(f"{name}: an executor's JVM at most", max(found.resident for found in watch.java.values()) / 1e6, "MB")
+        bench.note(
+            f"{name}: an executor's JVM at most",
+            max(found.resident for found in watch.java.values()) / 1e6,
+            "MB",
+        )
         print(f"    {len(table.files())} files now", flush=True)
     assert table.read().selectExpr("count(*)", "sum(v2)", "max(mod_time)").collect() == before
     spark.stop()
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--memory", default="1g")
     parser.add_argument("--files", type=int, default=200)
@@ -118,7 +139,15 @@ def main() -> int:
         return 0
     folder = Path(tempfile.mkdtemp(prefix="opal-rewrite-memory-"))
     try:
-        own = [sys.executable, "-m", "tests.bench.rewrite_memory", "--rows", str(args.rows), "--files", str(args.files)]
+        own = [
+            sys.executable,
+            "-m",
+            "tests.bench.rewrite_memory",
+            "--rows",
+            str(args.rows),
+            "--files",
+            str(args.files),
+        ]
         subprocess.run([*own, "--build", str(folder)], check=True)
         rewrite(folder, args.rows, args.memory)
     finally:

@@ -39,7 +39,9 @@ def entries_of(hashes: np.ndarray, number: int) -> Entries:  # type: ignore[type
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--keys", type=int, default=10_000_000)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
@@ -49,16 +51,26 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         storage = open_storage(f"{folder}/table")
         snapshot = create(storage).snapshot_at()
-        cache = NearRuns(storage=storage, settings=CacheSettings(backend=args.backend, folder=str(Path(folder) / "near")))
-        writer = SlotWriter(number=1, storage=storage, cache=cache, runs=(), groups=segment_groups(snapshot))
+        cache = NearRuns(
+            storage=storage,
+            settings=CacheSettings(backend=args.backend, folder=str(Path(folder) / "near")),
+        )
+        writer = SlotWriter(
+            number=1, storage=storage, cache=cache, runs=(), groups=segment_groups(snapshot)
+        )
         hashes = dice.integers(0, 1 << 64, (args.keys, 2), dtype=np.uint64)
         hashes = hashes[np.argsort(hashes[:, 0])]
         run = write_run(writer, entries_of(hashes, 1), "0000000001-00000000-0")
-        print(f"a run of {run.entries:,} keys: {run.size / run.entries:.1f} bytes an entry", flush=True)
+        print(
+            f"a run of {run.entries:,} keys: {run.size / run.entries:.1f} bytes an entry",
+            flush=True,
+        )
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as worker:
             speeds, memory_mb = worker.submit(probe, run, writer, args.rows, args.rounds).result()
     speed = statistics.median(speeds)
-    print(f"{args.rows:,} rows against it: {speed / 1e6:.2f} M rows a second and core   aim >= 1  {'ok' if speed >= AIM else 'MISSED'}")
+    print(
+        f"{args.rows:,} rows against it: {speed / 1e6:.2f} M rows a second and core   aim >= 1  {'ok' if speed >= AIM else 'MISSED'}"
+    )
     print(f"peak memory of the worker, mapped files aside: {memory_mb:.0f} MB")
 
 
@@ -67,7 +79,9 @@ def probe(run: RunFile, writer: SlotWriter, count: int, rounds: int) -> tuple[li
     dice, speeds = np.random.default_rng(8), []
     for turn in range(rounds + 1):
         new = entries_of(dice.integers(0, 1 << 64, (count, 2), dtype=np.uint64), turn + 2)
-        kept = next(writer.cache.slices(run, run.entries)).take(np.sort(dice.choice(run.entries, count // 2, replace=False)))
+        kept = next(writer.cache.slices(run, run.entries)).take(
+            np.sort(dice.choice(run.entries, count // 2, replace=False))
+        )
         new.high[::2], new.low[::2] = kept.high, kept.low
         began = time.process_time()
         probes = new.take(np.argsort(new.high))

@@ -19,7 +19,15 @@ from typing import Any
 
 import pyarrow as pa
 
-SCHEMA = pa.schema([("key", pa.string()), ("moment", pa.int64()), ("value", pa.float64()), ("count", pa.int32()), ("note", pa.string())])
+SCHEMA = pa.schema(
+    [
+        ("key", pa.string()),
+        ("moment", pa.int64()),
+        ("value", pa.float64()),
+        ("count", pa.int32()),
+        ("note", pa.string()),
+    ]
+)
 KEYS, ROWS, ENDS = 5_000, 10, 100
 DUCK = ("duckdb==1.5.5", "duckdb-extension-ducklake==1.5.5", "pyarrow")
 System = tuple[Callable[[pa.Table], object], Callable[[], pa.Table]]  # an upsert, a scan
@@ -27,8 +35,13 @@ System = tuple[Callable[[pa.Table], object], Callable[[], pa.Table]]  # an upser
 
 def batch(turn: int) -> pa.Table:
     numbers = [(turn * 7_919 + position * 104_729) % KEYS for position in range(ROWS)]
-    columns = [[f"user-{number:08d}" for number in numbers], [turn * ROWS + position for position in range(ROWS)]]
-    return pa.table([*columns, [turn / 7] * ROWS, [turn % 100] * ROWS, [f"n{turn % 9}"] * ROWS], schema=SCHEMA)
+    columns = [
+        [f"user-{number:08d}" for number in numbers],
+        [turn * ROWS + position for position in range(ROWS)],
+    ]
+    return pa.table(
+        [*columns, [turn / 7] * ROWS, [turn % 100] * ROWS, [f"n{turn % 9}"] * ROWS], schema=SCHEMA
+    )
 
 
 def opal(folder: Path) -> System:
@@ -46,7 +59,9 @@ def ducklake(folder: Path) -> System:
     lake = duckdb.connect()
     install_extension(lake)
     lake.execute(f"ATTACH 'ducklake:{folder}/catalog.ducklake' AS lake (DATA_PATH '{folder}/data')")
-    lake.execute("CREATE TABLE lake.t (key VARCHAR, moment BIGINT, value DOUBLE, count INTEGER, note VARCHAR)")
+    lake.execute(
+        "CREATE TABLE lake.t (key VARCHAR, moment BIGINT, value DOUBLE, count INTEGER, note VARCHAR)"
+    )
 
     def upsert(rows: pa.Table) -> None:
         lake.register("batch", rows)
@@ -71,11 +86,14 @@ def pyiceberg(folder: Path) -> System:
     from pyiceberg.schema import Schema
     from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField, StringType
 
-    catalog = SqlCatalog("bench", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse")
+    catalog = SqlCatalog(
+        "bench", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse"
+    )
     catalog.create_namespace("bench")
     kinds = (StringType(), LongType(), DoubleType(), IntegerType(), StringType())
     fields = [
-        NestedField(number, name, kind, required=False) for number, (name, kind) in enumerate(zip(SCHEMA.names, kinds, strict=True), 1)
+        NestedField(number, name, kind, required=False)
+        for number, (name, kind) in enumerate(zip(SCHEMA.names, kinds, strict=True), 1)
     ]
     table = catalog.create_table("bench.t", Schema(*fields))
     return lambda rows: table.upsert(rows, join_cols=["key"]), lambda: table.scan().to_arrow()
@@ -96,7 +114,9 @@ def measure(name: str, commits: int, most_s: float) -> dict[str, float]:
             rows, begin = batch(turn), time.perf_counter()
             upsert(rows)
             spent.append(time.perf_counter() - begin)
-        expected = len({key for turn in range(len(spent)) for key in batch(turn)["key"].to_pylist()})
+        expected = len(
+            {key for turn in range(len(spent)) for key in batch(turn)["key"].to_pylist()}
+        )
         for _ in range(5):
             begin = time.perf_counter()
             found = scan().num_rows
@@ -104,7 +124,9 @@ def measure(name: str, commits: int, most_s: float) -> dict[str, float]:
         if found != expected:
             raise SystemExit(f"{name} shows {found} rows, {expected} keys were put")
     ends = {"first": spent[:ENDS], "last": spent[-ENDS:], "scan": scans}
-    return {end: 1e3 * statistics.median(values) for end, values in ends.items()} | {"commits": len(spent)}
+    return {end: 1e3 * statistics.median(values) for end, values in ends.items()} | {
+        "commits": len(spent)
+    }
 
 
 def python_of(name: str) -> str:
@@ -116,10 +138,14 @@ def python_of(name: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--commits", type=int, default=1_000)
     parser.add_argument("--systems", default=",".join(SYSTEMS))
-    parser.add_argument("--seconds", type=float, default=60.0, help="a system that takes longer makes fewer commits")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="a system that takes longer makes fewer commits"
+    )
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -130,13 +156,28 @@ def main() -> None:
     )
     ours: dict[str, float] = {}
     for name in options.systems.split(","):
-        command = [python_of(name), __file__, "--child", name, "--commits", str(options.commits), "--seconds", str(options.seconds)]
+        command = [
+            python_of(name),
+            __file__,
+            "--child",
+            name,
+            "--commits",
+            str(options.commits),
+            "--seconds",
+            str(options.seconds),
+        ]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         figures = json.loads(done.stdout.splitlines()[-1])
         ours = ours or figures
-        ratios = "" if figures is ours else "   x " + " ".join(f"{figures[end] / ours[end]:.2f}" for end in ("first", "last", "scan"))
+        ratios = (
+            ""
+            if figures is ours
+            else "   x "
+            + " ".join(f"{figures[end] / ours[end]:.2f}" for end in ("first", "last", "scan"))
+        )
         print(
-            f"{name:10} {figures['first']:9.1f} {figures['last']:9.1f} {figures['scan']:9.1f} {figures['commits']:9,}{ratios}", flush=True
+            f"{name:10} {figures['first']:9.1f} {figures['last']:9.1f} {figures['scan']:9.1f} {figures['commits']:9,}{ratios}",
+            flush=True,
         )
 
 

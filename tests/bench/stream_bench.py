@@ -35,15 +35,31 @@ END = ("--until-empty", "--json")
 
 
 def stream(table: Table, broker: Kafka, topic: str, *more: str) -> "subprocess.Popen[bytes]":
-    words = ["stream", table.uri, "--bootstrap-servers", broker.servers, "--topic", topic, "--flush-interval", "1s", *more]
+    words = [
+        "stream",
+        table.uri,
+        "--bootstrap-servers",
+        broker.servers,
+        "--topic",
+        topic,
+        "--flush-interval",
+        "1s",
+        *more,
+    ]
     return subprocess.Popen([sys.executable, "-m", "opal_lake.cli", *words], stdout=subprocess.PIPE)
 
 
-def throughput(broker: Kafka, folder: Path, rows: int, commits: Sequence[str], more: Sequence[str]) -> None:
+def throughput(
+    broker: Kafka, folder: Path, rows: int, commits: Sequence[str], more: Sequence[str]
+) -> None:
     topic = broker.create_topic("full", PARTITIONS)
     producer = broker.producer(linger_ms=50)
     for number in range(rows):
-        producer.produce(topic, json.dumps(order(number % (rows // 4), number)).encode(), partition=number % PARTITIONS)
+        producer.produce(
+            topic,
+            json.dumps(order(number % (rows // 4), number)).encode(),
+            partition=number % PARTITIONS,
+        )
         if number % 1000 == 0:
             producer.poll(0)
     assert producer.flush(60) == 0
@@ -51,7 +67,11 @@ def throughput(broker: Kafka, folder: Path, rows: int, commits: Sequence[str], m
         (folder / commit).mkdir(parents=True)
         table = new_table(folder / commit)
         told = _timed(
-            f"{commit} commits", rows, lambda table=table, commit=commit: stream(table, broker, topic, *END, "--commit", commit, *more)
+            f"{commit} commits",
+            rows,
+            lambda table=table, commit=commit: stream(
+                table, broker, topic, *END, "--commit", commit, *more
+            ),
         )
         if commit == "gathered":
             told = _timed("  the committer", rows, lambda table=table: committer(table, *END))
@@ -67,15 +87,27 @@ def _timed(what: str, rows: int, start: Callable[[], "subprocess.Popen[bytes]"])
         with contextlib.suppress(subprocess.TimeoutExpired):
             output, _ = process.communicate(timeout=POLL_S)
     took_s, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s, told = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, json.loads(output)
-    print(f"{what}: {rows:,} rows in {took_s:.1f} s and {told['flushes']} flushes, start and end included: {rows / took_s:,.0f} rows/s")
-    print(f"  {cpu_s:.1f} s of CPU: {rows / cpu_s:,.0f} rows a second of one core; at most {rss:,} MB", flush=True)
+    cpu_s, told = (
+        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        json.loads(output),
+    )
+    print(
+        f"{what}: {rows:,} rows in {took_s:.1f} s and {told['flushes']} flushes, start and end included: {rows / took_s:,.0f} rows/s"
+    )
+    print(
+        f"  {cpu_s:.1f} s of CPU: {rows / cpu_s:,.0f} rows a second of one core; at most {rss:,} MB",
+        flush=True,
+    )
     return told
 
 
 def _rss_mb(pid: int) -> int:
     with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+        return (
+            int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1])
+            * os.sysconf("SC_PAGE_SIZE")
+            >> 20
+        )
     return 0
 
 
@@ -93,24 +125,57 @@ class Way:
     more: Sequence[str] = ()
 
     def start(self, table: Table, broker: Kafka, topic: str) -> "list[subprocess.Popen[bytes]]":
-        shares = [["--partitions", str(number)] for number in range(self.processes)] if self.processes > 1 else [[]]
-        found = [stream(table, broker, topic, *share, "--commit", self.commit, *self.more) for share in shares]
+        shares = (
+            [["--partitions", str(number)] for number in range(self.processes)]
+            if self.processes > 1
+            else [[]]
+        )
+        found = [
+            stream(table, broker, topic, *share, "--commit", self.commit, *self.more)
+            for share in shares
+        ]
         if self.commit == "gathered":
             found.append(committer(table))
         return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rates", default="1000,10000")
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--spark", action="store_true", help="freshness by opal stream --spark")
-    parser.add_argument("--commit", default="direct", help="in each of these ways, after each other: direct,gathered")
-    parser.add_argument("--processes", type=int, default=1, help="that share the rows of a full topic, or the rate, with a partition each")
-    parser.add_argument("--maintain", default="0s", help="the table at this interval meanwhile, without Spark, as 60s; 0s: never")
-    parser.add_argument("--keys", type=int, default=1_000_000, help="that are updated in turn, where freshness is measured")
-    parser.add_argument("--iceberg", nargs="?", const="1000", default="", help="beside Iceberg's sink, with these commit intervals in ms")
+    parser.add_argument(
+        "--commit",
+        default="direct",
+        help="in each of these ways, after each other: direct,gathered",
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=1,
+        help="that share the rows of a full topic, or the rate, with a partition each",
+    )
+    parser.add_argument(
+        "--maintain",
+        default="0s",
+        help="the table at this interval meanwhile, without Spark, as 60s; 0s: never",
+    )
+    parser.add_argument(
+        "--keys",
+        type=int,
+        default=1_000_000,
+        help="that are updated in turn, where freshness is measured",
+    )
+    parser.add_argument(
+        "--iceberg",
+        nargs="?",
+        const="1000",
+        default="",
+        help="beside Iceberg's sink, with these commit intervals in ms",
+    )
     args = parser.parse_args()
     shared = [f"--processes={args.processes}"] if args.processes > 1 else []
     print(f"{os.cpu_count()} cores, shared by broker, producer, stream, maintenance and reader")
@@ -127,11 +192,17 @@ def main() -> None:
                 maintain_s=parse_duration(args.maintain, name="--maintain") / 1e6,
             )
             for commit in args.commit.split(","):
-                way = Way(commit=commit, processes=args.processes, more=["--spark"] if args.spark else [])
-                print(f"{commit}, {args.processes} processes, {'Spark, ' * args.spark}{rate:,} rows/s for {args.seconds} s")
+                way = Way(
+                    commit=commit, processes=args.processes, more=["--spark"] if args.spark else []
+                )
+                print(
+                    f"{commit}, {args.processes} processes, {'Spark, ' * args.spark}{rate:,} rows/s for {args.seconds} s"
+                )
                 freshness(broker, Path(folder) / f"rate-{commit}-{rate}", load, way.start)
             for interval_ms in (int(text) for text in args.iceberg.split(",") if text):
-                print(f"Iceberg {iceberg_sink.VERSION}'s sink, a commit each {interval_ms:,} ms, {rate:,} rows/s for {args.seconds} s")
+                print(
+                    f"Iceberg {iceberg_sink.VERSION}'s sink, a commit each {interval_ms:,} ms, {rate:,} rows/s for {args.seconds} s"
+                )
                 place = Path(folder) / f"iceberg-{interval_ms}-{rate}"
                 iceberg_sink.freshness(broker, place, replace(load, warm_s=WARM_JVM_S), interval_ms)
 

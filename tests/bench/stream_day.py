@@ -80,9 +80,17 @@ class Hour:
     requests: Counter[str] = field(default_factory=Counter)  # by what asked
 
     def line(self, name: str) -> str:
-        median, p95, poll = statistics.median(self.commits), statistics.quantiles(self.commits, n=20)[-1], statistics.median(self.polls)
+        median, p95, poll = (
+            statistics.median(self.commits),
+            statistics.quantiles(self.commits, n=20)[-1],
+            statistics.median(self.polls),
+        )
         asked = {who: self.requests[who] / len(self.commits) for who in ("commit", "poll")}
-        upkeep = f"{statistics.mean(self.upkeep_s):8.2f} {max(self.upkeep_s):8.2f}" if self.upkeep_s else f"{'-':>8} {'-':>8}"
+        upkeep = (
+            f"{statistics.mean(self.upkeep_s):8.2f} {max(self.upkeep_s):8.2f}"
+            if self.upkeep_s
+            else f"{'-':>8} {'-':>8}"
+        )
         cpu = statistics.mean(self.cpu)
         return f"{name:>6} {median:8.2f} {p95:8.2f} {cpu:8.2f} {asked['commit']:9.2f} {poll:8.2f} {asked['poll']:9.2f} {upkeep}"
 
@@ -95,10 +103,14 @@ class Day:
         self._store = past_store(str(folder / "orders"), self.clock)
         create_on(self._store, plan_spec(SCHEMA, LAYOUT), self.clock)
         self._stores = {who: Counted(inner=self._store) for who in ("commit", "poll", "maintain")}
-        self.table, self._reader, self._keeper = (table_on(store, self.clock) for store in self._stores.values())
+        self.table, self._reader, self._keeper = (
+            table_on(store, self.clock) for store in self._stores.values()
+        )
         self.table.set_properties({"window": window})
         application = Application(stream="main", partition=PARTITION, topic_id="simulated")
-        self._writer = Writer(table=self.table, applications={PARTITION: application}, positions={PARTITION: None})
+        self._writer = Writer(
+            table=self.table, applications={PARTITION: application}, positions={PARTITION: None}
+        )
         self._decoder = Decoder(self.table.snapshot_at().spec, FormatOptions())
         self._buffer = Buffer(limits=FlushLimits())
         self._seen = self._reader.log.head()
@@ -122,14 +134,21 @@ class Day:
         hour.polls.append(1e3 * self._timed("poll", self._poll, hour))
 
     def maintain(self, hour: Hour) -> None:
-        hour.upkeep_s.append(self._timed("maintain", lambda: self._keeper.maintain(policy={"grace": self._grace}), hour))
+        hour.upkeep_s.append(
+            self._timed(
+                "maintain", lambda: self._keeper.maintain(policy={"grace": self._grace}), hour
+            )
+        )
 
     def problems(self) -> list[str]:
         """What the check finds, and rows that are not the newest of their keys."""
         rows = self.table.read(columns=["id", "at"]).sort_by("id")
         moments = rows["at"].cast("int64").to_numpy() // 1_000_000 - _START_S
         wrong = dict(zip(rows["id"].to_pylist(), moments.tolist(), strict=True)) != self.alive
-        return [*map(str, check_table(self.table)), *(["the table is not what the messages made it"] if wrong else [])]
+        return [
+            *map(str, check_table(self.table)),
+            *(["the table is not what the messages made it"] if wrong else []),
+        ]
 
     def _poll(self) -> None:
         self._seen = self._reader.log.follow(self._seen)
@@ -146,7 +165,9 @@ class Day:
         values = []
         for position in range(rows):
             is_new = position % 2 == 0 or self.keys < rows
-            key = self.keys if is_new else self._dice.randrange(max(0, self.keys - RECENT), self.keys)
+            key = (
+                self.keys if is_new else self._dice.randrange(max(0, self.keys - RECENT), self.keys)
+            )
             self.keys += is_new
             is_delete = not is_new and self._dice.random() < 0.1
             values.append(order(key, 1_000 * self.second + position, op="D" if is_delete else "U"))
@@ -185,25 +206,44 @@ def run(day: Day, commits: int, rows: int, maintain: int) -> list[Hour]:
 
 def compare(hours: list[Hour]) -> float:
     """The last whole hour by the first."""
-    first, last = hours[0], next(hour for hour in reversed(hours) if len(hour.commits) == HOUR_S or hour is hours[0])
+    first, last = (
+        hours[0],
+        next(hour for hour in reversed(hours) if len(hour.commits) == HOUR_S or hour is hours[0]),
+    )
     ratios = {
         "CPU": statistics.mean(last.cpu) / statistics.mean(first.cpu),
         "commit": statistics.median(last.commits) / statistics.median(first.commits),
-        "p95": statistics.quantiles(last.commits, n=20)[-1] / statistics.quantiles(first.commits, n=20)[-1],
-        "requests": last.requests["commit"] / first.requests["commit"] * len(first.commits) / len(last.commits),
+        "p95": statistics.quantiles(last.commits, n=20)[-1]
+        / statistics.quantiles(first.commits, n=20)[-1],
+        "requests": last.requests["commit"]
+        / first.requests["commit"]
+        * len(first.commits)
+        / len(last.commits),
         "poll": statistics.median(last.polls) / statistics.median(first.polls),
     }
-    print("last hour / first hour: " + ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
+    print(
+        "last hour / first hour: "
+        + ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
+    )
     return max(ratios.values())
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--commits", type=int, default=100_000)
     parser.add_argument("--rows", type=int, default=10)
-    parser.add_argument("--maintain", type=int, default=600, help="simulated seconds between; 0: never")
+    parser.add_argument(
+        "--maintain", type=int, default=600, help="simulated seconds between; 0: never"
+    )
     parser.add_argument("--window", default="1h", help="how long versions stay readable")
-    parser.add_argument("--at-most", type=float, default=1.2, help="exit status 1 if the last hour is slower than the first by more")
+    parser.add_argument(
+        "--at-most",
+        type=float,
+        default=1.2,
+        help="exit status 1 if the last hour is slower than the first by more",
+    )
     parser.add_argument("--folder", help="for the table, instead of the one for temporary files")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="opal-day-", dir=given.folder))

@@ -19,7 +19,15 @@ import numpy as np
 from opal_lake import layout
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.table import Table
-from tests.bench.stream_load import Beside, Stamps, cpu_seconds, cpu_text, maintain, produce, produced_at
+from tests.bench.stream_load import (
+    Beside,
+    Stamps,
+    cpu_seconds,
+    cpu_text,
+    maintain,
+    produce,
+    produced_at,
+)
 from tests.fixtures_kafka import Kafka
 from tests.opal_stream.orders import new_table, order
 
@@ -55,7 +63,10 @@ class Reader:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self.head = self.table.log.refresh(self.head)
-            named = {int(name.rpartition("/")[2]): position for name, position in self.head.positions.items()}
+            named = {
+                int(name.rpartition("/")[2]): position
+                for name, position in self.head.positions.items()
+            }
             positions = [named.get(number, 0) for number in range(self.partitions)]
             if not self.seen or positions != self.seen[-1][1]:
                 self.seen.append((time.time(), positions))
@@ -69,7 +80,9 @@ class Reader:
         found = []
         for number in range(self.partitions):
             produced = produced_at(stamps, number)
-            counts = np.diff([1, *(max(1, positions[number]) for _, positions in self.seen)])  # offset 0 is what the stream began with
+            counts = np.diff(
+                [1, *(max(1, positions[number]) for _, positions in self.seen)]
+            )  # offset 0 is what the stream began with
             seen = np.repeat([moment for moment, _ in self.seen], counts)
             produced = produced[: len(seen)]
             found.append((seen - produced)[(produced >= began) & (produced < ended)])
@@ -94,13 +107,21 @@ def freshness(broker: Kafka, folder: Path, load: Load, start: Start) -> None:
         broker.produce(topic, [order(number)], partition=number)
     reader = Reader(table=table, partitions=load.partitions, head=table.log.head())
     with ended(start(table, broker, topic)) as streams:
-        assert reader.poll(LAST_S, lambda positions: min(positions) == 1), "the stream did not begin"
+        assert reader.poll(LAST_S, lambda positions: min(positions) == 1), (
+            "the stream did not begin"
+        )
         producer = Beside(produce, broker.servers, topic, load.partitions, load.rate, load.keys)
         upkeep = Beside(maintain, table.uri, load.maintain_s) if load.maintain_s else None
         assert broker.process is not None
-        pids = {"stream": [process.pid for process in streams], "broker": [broker.process.pid], "producer": [producer.pid]}
+        pids = {
+            "stream": [process.pid for process in streams],
+            "broker": [broker.process.pid],
+            "producer": [producer.pid],
+        }
         pids |= {"maintenance": [upkeep.pid]} if upkeep else {}
-        assert reader.poll(LAST_S, lambda positions: min(positions) > 1), "the producer did not begin"
+        assert reader.poll(LAST_S, lambda positions: min(positions) > 1), (
+            "the producer did not begin"
+        )
         reader.poll(load.warm_s)
         begin = _mark(reader, pids)
         reader.poll(load.seconds)
@@ -114,7 +135,11 @@ def freshness(broker: Kafka, folder: Path, load: Load, start: Start) -> None:
     print_lag(sum(ends) - sum(stood), reader.seen[-1][0] - end.at if is_all else None, load.rate)
     _print_files(begin, end)
     each = f"each {min(took_s):.1f} to {max(took_s):.1f} s" if took_s else "none was due"
-    print(f"  maintenance every {load.maintain_s:g} s: {len(took_s)} times, {each}" if upkeep else "  without maintenance")
+    print(
+        f"  maintenance every {load.maintain_s:g} s: {len(took_s)} times, {each}"
+        if upkeep
+        else "  without maintenance"
+    )
     print(f"  {cpu_text(begin.cpu, end.cpu, end.at - begin.at)}", flush=True)
     _compare_reads(table, folder)
 
@@ -131,15 +156,27 @@ def ended(processes: "list[subprocess.Popen[bytes]]") -> "Iterator[list[subproce
 
 
 def _mark(reader: Reader, pids: dict[str, list[int]]) -> Mark:
-    names = [os.path.relpath(Path(place) / name, reader.table.uri) for place, _, names in os.walk(reader.table.uri) for name in names]
+    names = [
+        os.path.relpath(Path(place) / name, reader.table.uri)
+        for place, _, names in os.walk(reader.table.uri)
+        for name in names
+    ]
     data_files = sum(name.startswith(layout.DATA) for name in names)
-    return Mark(at=time.time(), cpu=cpu_seconds(pids), head=reader.head, files=len(names), data_files=data_files)
+    return Mark(
+        at=time.time(),
+        cpu=cpu_seconds(pids),
+        head=reader.head,
+        files=len(names),
+        data_files=data_files,
+    )
 
 
 def print_ages(ages: np.ndarray) -> None:
     assert len(ages), "no row became visible"
     p50, p95, p99 = np.percentile(ages, [50, 95, 99])
-    print(f"  {len(ages):,} rows; freshness p50 {p50:.2f} s, p95 {p95:.2f} s, p99 {p99:.2f} s, at most {ages.max():.2f} s")
+    print(
+        f"  {len(ages):,} rows; freshness p50 {p50:.2f} s, p95 {p95:.2f} s, p99 {p99:.2f} s, at most {ages.max():.2f} s"
+    )
 
 
 def print_producer(stamps: Stamps, rate: int, began: float, until: float) -> None:
@@ -153,14 +190,20 @@ def print_producer(stamps: Stamps, rate: int, began: float, until: float) -> Non
 def print_lag(rows: int, after_s: float | None, rate: int) -> None:
     """A row is late that waits for more than a few flushes."""
     fell = "; THE STREAM FELL BEHIND" if after_s is None or rows > 5 * rate else ""
-    print(f"  at the end {rows:,} rows were not visible yet, all {'never' if after_s is None else f'{after_s:.1f} s later'}{fell}")
+    print(
+        f"  at the end {rows:,} rows were not visible yet, all {'never' if after_s is None else f'{after_s:.1f} s later'}{fell}"
+    )
 
 
 def _print_files(begin: Mark, end: Mark) -> None:
     hours = (end.at - begin.at) / 3600
     written = f"{(end.data_files - begin.data_files) / hours:,.0f} data files, {(end.files - begin.files) / hours:,.0f} files in all"
-    print(f"  an hour: {(end.head.version - begin.head.version) / hours:,.0f} commits, {written}, written and kept for older versions")
-    print(f"  at the end {end.data_files:,} data files on disk, {len(end.head.files):,} of them live")
+    print(
+        f"  an hour: {(end.head.version - begin.head.version) / hours:,.0f} commits, {written}, written and kept for older versions"
+    )
+    print(
+        f"  at the end {end.data_files:,} data files on disk, {len(end.head.files):,} of them live"
+    )
 
 
 def _compare_reads(table: Table, folder: Path) -> None:
@@ -180,5 +223,11 @@ def _compare_reads(table: Table, folder: Path) -> None:
     assert len(rows) == 1
     now_s, then_s = (statistics.median(taken[1:]) for taken in times.values())  # the first warms up
     head = compacted.snapshot_at()
-    print(f"  a read of the {rows.pop():,} visible of {head.root.rows:,} rows: {now_s:.2f} s; {then_s:.2f} s", end=" ")
-    print(f"when compacted to {len(head.files)} files, in {compact_s:.1f} s: {now_s / then_s:.2f}x", flush=True)
+    print(
+        f"  a read of the {rows.pop():,} visible of {head.root.rows:,} rows: {now_s:.2f} s; {then_s:.2f} s",
+        end=" ",
+    )
+    print(
+        f"when compacted to {len(head.files)} files, in {compact_s:.1f} s: {now_s / then_s:.2f}x",
+        flush=True,
+    )

@@ -18,7 +18,9 @@ from opal_lake.table import Table
 from tests.opal_stream.orders import order
 
 STEP_S = 0.02
-Stamps = list[tuple[float, int, int]]  # of each step the moment at which it was produced, its partition, and how many messages it has
+Stamps = list[
+    tuple[float, int, int]
+]  # of each step the moment at which it was produced, its partition, and how many messages it has
 
 
 class Beside:
@@ -27,7 +29,9 @@ class Beside:
     def __init__(self, work: Callable[..., Any], *args: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self._over, (self._results, its_end) = context.Event(), context.Pipe(duplex=False)
-        self._process = context.Process(target=_run, args=(its_end, work, self._over, args), daemon=True)
+        self._process = context.Process(
+            target=_run, args=(its_end, work, self._over, args), daemon=True
+        )
         self._process.start()
         its_end.close()
 
@@ -49,7 +53,12 @@ def _run(results: Any, work: Callable[..., Any], over: Event, args: tuple[Any, .
 
 def produce(over: Event, servers: str, topic: str, partitions: int, rate: int, keys: int) -> Stamps:
     """Updates of all keys in turn, in an order by chance, prepared but for their time. A step has what became due, for one partition."""
-    settings = {"linger.ms": 5, "batch.size": 1 << 20, "queue.buffering.max.messages": 10_000_000, "queue.buffering.max.kbytes": 1 << 21}
+    settings = {
+        "linger.ms": 5,
+        "batch.size": 1 << 20,
+        "queue.buffering.max.messages": 10_000_000,
+        "queue.buffering.max.kbytes": 1 << 21,
+    }
     producer = Producer({"bootstrap.servers": servers, "log_level": 0, **settings})
     turns = np.random.default_rng(1).permutation(keys).tolist()
     beginnings = [json.dumps(order(key)).rpartition(" ")[0].encode() for key in turns]
@@ -62,7 +71,9 @@ def produce(over: Event, servers: str, topic: str, partitions: int, rate: int, k
         if count:
             stamps.append((time.time(), turn % partitions, count))
             ending = b" %d}" % order(0, number)["at"]
-            messages = [{"value": beginnings[at % keys] + ending} for at in range(number, number + count)]
+            messages = [
+                {"value": beginnings[at % keys] + ending} for at in range(number, number + count)
+            ]
             assert producer.produce_batch(topic, messages, partition=turn % partitions) == count
             number += count
         producer.poll(0)

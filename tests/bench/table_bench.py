@@ -45,7 +45,11 @@ class Bench:
 
     def batch(self, count: int, seed: int, *, bootstrap: bool = False) -> DataFrame:
         """Distinct keys scattered over the table; of an upsert half are new."""
-        key = F.col("id") if bootstrap else (F.col("id") * 7_368_787 + seed * 104_729) % (2 * self.rows)
+        key = (
+            F.col("id")
+            if bootstrap
+            else (F.col("id") * 7_368_787 + seed * 104_729) % (2 * self.rows)
+        )
         return self._rows(count, seed, key)
 
     def updates(self, count: int, seed: int) -> DataFrame:
@@ -76,7 +80,15 @@ def new_table(bench: Bench, name: str, file_format: str, **properties: int) -> O
     path = bench.folder / name
     shutil.rmtree(path, ignore_errors=True)
     schema = bench.batch(1, 1).schema
-    return OpalTable.create(bench.spark, str(path), schema, keys=["key"], delta="mod_time", file_format=file_format, properties=properties)
+    return OpalTable.create(
+        bench.spark,
+        str(path),
+        schema,
+        keys=["key"],
+        delta="mod_time",
+        file_format=file_format,
+        properties=properties,
+    )
 
 
 def bench_ingest(bench: Bench, file_format: str) -> OpalTable:
@@ -92,7 +104,9 @@ def bench_ingest(bench: Bench, file_format: str) -> OpalTable:
     limit = statistics.median(plain)
     bench.note(f"{file_format}: plain write of {bench.rows:,} rows", limit, "s")
     bench.note(f"{file_format}: bulk ingest", statistics.median(ours), "s")
-    bench.note(f"{file_format}: bulk ingest / plain write", statistics.median(ours) / limit, "x", 1.2)
+    bench.note(
+        f"{file_format}: bulk ingest / plain write", statistics.median(ours) / limit, "x", 1.2
+    )
     bench.note(f"{file_format}: MetaGen of {bench.rows:,} new keys", timed(table.metagen), "s")
     return table
 
@@ -102,7 +116,10 @@ def bench_scan(bench: Bench, table: OpalTable, file_format: str) -> None:
     table.ingest(bench.updates(int(bench.rows * INVALID), 2))
     table.metagen()
     shares = [row["rows_invalid"] / row["rows"] for row in table.segments() if row["rows_invalid"]]
-    print(f"{file_format}: invalid rows a segment: {min(shares):.1%} to {max(shares):.1%} of {len(shares)} segments", flush=True)
+    print(
+        f"{file_format}: invalid rows a segment: {min(shares):.1%} to {max(shares):.1%} of {len(shares)} segments",
+        flush=True,
+    )
     compare_scans(bench, table, file_format)
 
 
@@ -111,37 +128,60 @@ def compare_scans(bench: Bench, table: OpalTable, file_format: str, when: str = 
     schema = spark_schema(snapshot.spec, physical=True)
 
     def unfiltered() -> DataFrame:
-        return scan_files(bench.spark, snapshot.storage, list(snapshot.files.values()), schema, file_format)
+        return scan_files(
+            bench.spark, snapshot.storage, list(snapshot.files.values()), schema, file_format
+        )
 
     for name, wanted, aim in (("5 columns", FIVE, 1.10), ("2 columns", TWO, 1.7)):
         times: dict[str, list[float]] = {"limit": [], "ours": []}
         for _ in range(bench.rounds + 1):
-            times["limit"].append(timed(lambda wanted=wanted: unfiltered().selectExpr(*wanted).collect()))
-            times["ours"].append(timed(lambda wanted=wanted: table.read().selectExpr(*wanted).collect()))
+            times["limit"].append(
+                timed(lambda wanted=wanted: unfiltered().selectExpr(*wanted).collect())
+            )
+            times["ours"].append(
+                timed(lambda wanted=wanted: table.read().selectExpr(*wanted).collect())
+            )
         limit, ours = (statistics.median(values[1:]) for values in times.values())
         bench.note(f"{file_format}: unfiltered scan, {name}{when}", limit, "s")
-        bench.note(f"{file_format}: current view / unfiltered scan, {name}{when}", ours / limit, "x", aim)
+        bench.note(
+            f"{file_format}: current view / unfiltered scan, {name}{when}", ours / limit, "x", aim
+        )
 
 
 def bench_upserts(bench: Bench, table: OpalTable, file_format: str) -> None:
     """An upsert in both modes against the plain append of that batch, and what it writes. Merges of runs in passing count as theirs."""
     target, path = bench.folder / "plain-append", Path(table.table.uri)
-    for seed, (count, batch_aim, inline_aim) in enumerate(((bench.rows // 100, 4.0, 3.0), (bench.rows // 10, 3.0, 2.5)), 10):
+    for seed, (count, batch_aim, inline_aim) in enumerate(
+        ((bench.rows // 100, 4.0, 3.0), (bench.rows // 10, 3.0, 2.5)), 10
+    ):
         times: dict[str, list[float]] = {"plain": [], "ingest": [], "metagen": [], "inline": []}
         sizes: dict[str, list[int]] = {"plain": [], "batch": [], "inline": []}
         for turn in range(bench.rounds + 1):
             for mode in ("plain", "batch", "inline"):
-                rows, folder = bench.batch(count, seed * 100 + 2 * turn + (mode == "inline")), target if mode == "plain" else path
+                rows, folder = (
+                    bench.batch(count, seed * 100 + 2 * turn + (mode == "inline")),
+                    target if mode == "plain" else path,
+                )
                 before = size_of(folder)
                 if mode == "plain":
-                    times[mode].append(timed(lambda rows=rows: rows.write.mode("append").format(file_format).save(str(target))))
+                    times[mode].append(
+                        timed(
+                            lambda rows=rows: (
+                                rows.write.mode("append").format(file_format).save(str(target))
+                            )
+                        )
+                    )
                 elif mode == "inline":
-                    times[mode].append(timed(lambda rows=rows: table.ingest(rows, metadata="inline")))
+                    times[mode].append(
+                        timed(lambda rows=rows: table.ingest(rows, metadata="inline"))
+                    )
                 else:
                     times["ingest"].append(timed(lambda rows=rows: table.ingest(rows)))
                     times["metagen"].append(timed(table.metagen))
                 sizes[mode].append(size_of(folder) - before)
-        limit, ingest, metagen, inline = (statistics.median(values[1:]) for values in times.values())
+        limit, ingest, metagen, inline = (
+            statistics.median(values[1:]) for values in times.values()
+        )
         name = f"{file_format}, {count:,} rows"
         bench.note(f"{name}: plain append", limit, "s")
         bench.note(f"{name}: ingest / plain append", ingest / limit, "x")
@@ -154,18 +194,29 @@ def bench_upserts(bench: Bench, table: OpalTable, file_format: str) -> None:
                 "x",
                 aim,
             )
-            bench.note(f"{name}: the same with merges, {mode}", sum(sizes[mode]) / sum(sizes["plain"]), "x")
+            bench.note(
+                f"{name}: the same with merges, {mode}", sum(sizes[mode]) / sum(sizes["plain"]), "x"
+            )
 
 
 def bench_many(bench: Bench, table: OpalTable, file_format: str, upserts: int) -> None:
     """Upserts in a row, with nothing else done to the table: the last ones against the first, and then a read."""
     count = max(1000, bench.rows // 1000)
-    times = [timed(lambda turn=turn: table.ingest(bench.batch(count, 5000 + turn), metadata="inline")) for turn in range(upserts)]
+    times = [
+        timed(lambda turn=turn: table.ingest(bench.batch(count, 5000 + turn), metadata="inline"))
+        for turn in range(upserts)
+    ]
     name = f"{file_format}, {upserts} inline upserts of {count:,} rows"
-    bench.note(f"{name}: the last ten / the first ten", sum(times[-10:]) / sum(times[:10]), "x", 1.3)
+    bench.note(
+        f"{name}: the last ten / the first ten", sum(times[-10:]) / sum(times[:10]), "x", 1.3
+    )
     bench.note(f"{name}: slowest / median", max(times) / statistics.median(times), "x")
     uri = table.table.uri
-    bench.note(f"{name}: opening after them", statistics.median(timed(lambda: Table.open(uri)) for _ in range(21)) * 1000, "ms")
+    bench.note(
+        f"{name}: opening after them",
+        statistics.median(timed(lambda: Table.open(uri)) for _ in range(21)) * 1000,
+        "ms",
+    )
     compare_scans(bench, table, file_format, " after them")
 
 
@@ -184,13 +235,22 @@ def bench_opening(bench: Bench) -> None:
     many.ingest(bench.batch(500_000, 1, bootstrap=True))
     many.metagen()
     many.read().count()
-    bench.note(f"starting to read {len(many.files()):,} files (until the DataFrame is there)", timed(many.read), "s", 2.0)
+    bench.note(
+        f"starting to read {len(many.files()):,} files (until the DataFrame is there)",
+        timed(many.read),
+        "s",
+        2.0,
+    )
 
 
 def open_session() -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master("local[2]").appName("bench").config("spark.driver.memory", "8g")
-    builder = builder.config("spark.sql.shuffle.partitions", "4").config("spark.ui.enabled", "false")
+    builder = (
+        SparkSession.builder.master("local[2]").appName("bench").config("spark.driver.memory", "8g")
+    )
+    builder = builder.config("spark.sql.shuffle.partitions", "4").config(
+        "spark.ui.enabled", "false"
+    )
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark

@@ -23,11 +23,17 @@ UPSERT = Case(measure="upsert", rows=1000, batch=10)
 
 
 def figures(case: Case, **seconds: float) -> list[Figure]:
-    return [Figure(case=case, system=name.replace("_", "-"), unit="s", values=[value]) for name, value in seconds.items()]
+    return [
+        Figure(case=case, system=name.replace("_", "-"), unit="s", values=[value])
+        for name, value in seconds.items()
+    ]
 
 
 def ratios(*measured: list[Figure]) -> dict[str, float]:
-    return {ratio.name: ratio.value for ratio in all_ratios([figure for group in measured for figure in group])}
+    return {
+        ratio.name: ratio.value
+        for ratio in all_ratios([figure for group in measured for figure in group])
+    }
 
 
 def test_opal_is_compared_with_the_fastest_peer_and_all_with_plain() -> None:
@@ -47,16 +53,26 @@ def test_opal_is_compared_with_the_fastest_peer_and_all_with_plain() -> None:
 def test_a_scan_is_compared_with_the_unfiltered_one_or_with_the_fresh_table() -> None:
     fresh = Case(measure="scan", rows=1000, columns="2 columns")
     later = Case(measure="scan", rows=1000, columns="2 columns", batch=5, upserts=10)
-    unfiltered = Case(measure="scan", rows=1000, columns="2 columns", batch=5, upserts=10, view=UNFILTERED)
-    computed = ratios(figures(fresh, opal_inline=1, delta=2), figures(later, opal_inline=3, delta=5), figures(unfiltered, opal_inline=2))
+    unfiltered = Case(
+        measure="scan", rows=1000, columns="2 columns", batch=5, upserts=10, view=UNFILTERED
+    )
+    computed = ratios(
+        figures(fresh, opal_inline=1, delta=2),
+        figures(later, opal_inline=3, delta=5),
+        figures(unfiltered, opal_inline=2),
+    )
     assert computed["scan 0.5% after 10 2 columns: opal-inline / its unfiltered scan"] == 1.5
     assert computed["scan 0.5% after 10 2 columns: delta / its fresh table"] == 2.5
-    assert not [name for name in computed if name.startswith("scan after 0") and "fresh table" in name]
+    assert not [
+        name for name in computed if name.startswith("scan after 0") and "fresh table" in name
+    ]
 
 
 def test_growth_is_relative_to_the_smallest_table() -> None:
     sizes = [Case(measure="growth", rows=rows, batch=100) for rows in (1000, 10_000)]
-    computed = ratios(figures(sizes[0], opal_inline=1, delta=2), figures(sizes[1], opal_inline=1.2, delta=9))
+    computed = ratios(
+        figures(sizes[0], opal_inline=1, delta=2), figures(sizes[1], opal_inline=1.2, delta=9)
+    )
     assert computed["growth 1% of 10,000: delta / itself at 1,000"] == 4.5
     assert computed["growth 1% of 10,000: opal-inline / itself at 1,000"] == pytest.approx(1.2)
 
@@ -66,10 +82,21 @@ def test_without_peers_or_plain_there_is_nothing_to_divide() -> None:
 
 
 @pytest.mark.parametrize(
-    "bound, value, failed", [("least", 1.4, True), ("least", 1.5, False), ("most", 1.6, True), ("most", 1.5, False), ("most", None, False)]
+    "bound, value, failed",
+    [
+        ("least", 1.4, True),
+        ("least", 1.5, False),
+        ("most", 1.6, True),
+        ("most", 1.5, False),
+        ("most", None, False),
+    ],
 )
-def test_a_limit_fails_only_beyond_its_wide_margin(bound: str, value: float | None, failed: bool) -> None:
-    limit = Limit(ratio="upsert: a / b", claim=4, wide=1.5, bound="least" if bound == "least" else "most")
+def test_a_limit_fails_only_beyond_its_wide_margin(
+    bound: str, value: float | None, failed: bool
+) -> None:
+    limit = Limit(
+        ratio="upsert: a / b", claim=4, wide=1.5, bound="least" if bound == "least" else "most"
+    )
     verdict = check_limits({} if value is None else {limit.ratio: value}, [limit])[0]
     assert verdict.failed is failed
     assert ("FAILED" in str(verdict)) is failed
@@ -77,7 +104,9 @@ def test_a_limit_fails_only_beyond_its_wide_margin(bound: str, value: float | No
 
 
 def test_margins_are_wider_than_claims() -> None:
-    assert not [limit.ratio for limit in LIMITS if (limit.wide >= limit.claim) is (limit.bound == "least")]
+    assert not [
+        limit.ratio for limit in LIMITS if (limit.wide >= limit.claim) is (limit.bound == "least")
+    ]
 
 
 def test_every_limit_is_about_a_ratio_of_the_short_run() -> None:
@@ -85,15 +114,27 @@ def test_every_limit_is_about_a_ratio_of_the_short_run() -> None:
     short = parse(["--short"])
     measured = []
     for share in short.shares:
-        measured += figures(Case(measure="upsert", rows=short.rows, batch=int(short.rows * share)), **dict.fromkeys(SHORT_SYSTEMS, 1.0))
+        measured += figures(
+            Case(measure="upsert", rows=short.rows, batch=int(short.rows * share)),
+            **dict.fromkeys(SHORT_SYSTEMS, 1.0),
+        )
     for columns in ("5 columns", "2 columns"):
         for view in ("", UNFILTERED):
             batch = int(short.rows * short.scan_share)
-            case = Case(measure="scan", rows=short.rows, batch=batch, upserts=short.scan_upserts[0], columns=columns, view=view)
+            case = Case(
+                measure="scan",
+                rows=short.rows,
+                batch=batch,
+                upserts=short.scan_upserts[0],
+                columns=columns,
+                view=view,
+            )
             measured += figures(case, **dict.fromkeys(SHORT_SYSTEMS, 1.0))
     compaction = Case(measure="compaction", rows=short.rows, columns=f"{short.small_files} files")
     measured += figures(compaction, **dict.fromkeys(SHORT_SYSTEMS, 1.0))
-    assert not [verdict.limit.ratio for verdict in check_limits(ratios(measured)) if verdict.value is None]
+    assert not [
+        verdict.limit.ratio for verdict in check_limits(ratios(measured)) if verdict.value is None
+    ]
 
 
 def test_boxes_are_the_same_every_time_and_lie_within_the_table() -> None:
@@ -103,20 +144,33 @@ def test_boxes_are_the_same_every_time_and_lie_within_the_table() -> None:
     assert len(queried) == COUNT
     assert {len(box) for box in queried} == {1, 3}
     ranges = {"v1": (0, 1), "v2": (0, 1000), "mod_time": (BEGAN_MS, BEGAN_MS + 1000)}
-    assert all(ranges[column][0] <= low < high <= ranges[column][1] for box in queried for column, (low, high) in box.items())
-    assert box_sql({"v1": (0.25, 0.5), "v2": (3, 9)}) == "v1 >= 0.25D AND v1 < 0.5D AND v2 >= 3 AND v2 < 9"
+    assert all(
+        ranges[column][0] <= low < high <= ranges[column][1]
+        for box in queried
+        for column, (low, high) in box.items()
+    )
+    assert (
+        box_sql({"v1": (0.25, 0.5), "v2": (3, 9)})
+        == "v1 >= 0.25D AND v1 < 0.5D AND v2 >= 3 AND v2 < 9"
+    )
 
 
 def test_a_footer_says_which_files_meet_a_box(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"v1": [0.2, 0.4], "v2": [5, 7]}), tmp_path / "part.parquet", row_group_size=1)
+    pq.write_table(
+        pa.table({"v1": [0.2, 0.4], "v2": [5, 7]}), tmp_path / "part.parquet", row_group_size=1
+    )
     meeting = [{}, {"v1": (0.4, 0.5)}, {"v1": (0.0, 0.3), "v2": (7, 8)}]
     passing = [{"v1": (0.41, 0.5)}, {"v1": (0.1, 0.2)}, {"v2": (0, 5)}]
-    assert [meets(tmp_path / "part.parquet", box) for box in meeting + passing] == [True] * 3 + [False] * 3
+    assert [meets(tmp_path / "part.parquet", box) for box in meeting + passing] == [True] * 3 + [
+        False
+    ] * 3
 
 
 def test_results_are_on_disk_at_once_and_read_back(tmp_path: Path) -> None:
     results = Results(path=tmp_path / "out" / "run.json", about={"machine": {"cores": 2}})
-    results.add(Figure(case=UPSERT, system="delta", unit="s", values=[3.0, 1.0, 2.0], parts={"a": 1.0}))
+    results.add(
+        Figure(case=UPSERT, system="delta", unit="s", values=[3.0, 1.0, 2.0], parts={"a": 1.0})
+    )
     again = load_results(results.path)
     assert again.figures == results.figures
     assert again.about == results.about
@@ -132,7 +186,13 @@ def test_a_second_figure_of_a_case_adds_its_rounds(tmp_path: Path) -> None:
 
 def test_bytes_are_counted_by_kind_of_file() -> None:
     before = {"data/a.parquet": 10, "_opal/log/1.json": 5}
-    after = {"data/a.parquet": 10, "data/b.parquet": 7, "_opal/log/1.json": 6, "_opal/key_store/1.run": 3, "part-0.parquet": 2}
+    after = {
+        "data/a.parquet": 10,
+        "data/b.parquet": 7,
+        "_opal/log/1.json": 6,
+        "_opal/key_store/1.run": 3,
+        "part-0.parquet": 2,
+    }
     assert growth(before, after) == {"data": 7, "_opal/log": 1, "_opal/key_store": 3, "parquet": 2}
     assert kind_of_file(".hoodie/metadata/files/x") == ".hoodie/metadata"
     assert kind_of_file("_delta_log/0.json") == "_delta_log"
@@ -143,7 +203,9 @@ def test_merges_are_what_equal_upserts_wrote_beyond_the_least() -> None:
 
 
 def test_medians_go_part_by_part() -> None:
-    assert medians([{"ingest": 1, "metagen": 4}, {"ingest": 3, "metagen": 2}, {"ingest": 2, "metagen": 9}]) == {"ingest": 2, "metagen": 4}
+    assert medians(
+        [{"ingest": 1, "metagen": 4}, {"ingest": 3, "metagen": 2}, {"ingest": 2, "metagen": 9}]
+    ) == {"ingest": 2, "metagen": 4}
 
 
 @pytest.mark.parametrize("count", [1, 5, 50, 5_000, 500_000, 5_000_000])
@@ -173,7 +235,12 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert {*MEASURES} - {*USUAL_MEASURES} == {"feed"}
     assert parse(["--only", "feed"]).systems == FEED_SYSTEMS
     short = parse(["--short", "--rows", "10000000"])
-    assert (short.systems, short.rows, short.check, short.name) == (SHORT_SYSTEMS, 1_000_000, True, "peers-short")
+    assert (short.systems, short.rows, short.check, short.name) == (
+        SHORT_SYSTEMS,
+        1_000_000,
+        True,
+        "peers-short",
+    )
     assert parse(["--growth-rows", "5_000_000,1000000"]).growth_rows == (1_000_000, 5_000_000)
     with pytest.raises(SystemExit):
         parse(["--systems", "delta,opel"])
@@ -182,5 +249,11 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_worker_starts_in_an_environment_that_has_pyspark_alone() -> None:
     code = "import sys; sys.modules.update(pyarrow=None, numpy=None, psutil=None, opal_lake=None); import tests.bench.peers.worker"
-    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr

@@ -50,7 +50,9 @@ with create_session() as session:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sensors", type=int, default=1000)
     parser.add_argument("--seconds", type=int, default=60, help="how long to look at what it takes")
     args = parser.parse_args(argv)
@@ -58,7 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         dags = Path(folder) / "dags"
         dags.mkdir()
         (dags / "waiting.py").write_text(DAG.format(sensors=args.sensors))
-        with local_airflow(Path(folder) / "airflow", dags, {"AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "300"}) as airflow:
+        with local_airflow(
+            Path(folder) / "airflow",
+            dags,
+            {"AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "300"},
+        ) as airflow:
             measure(airflow, args.sensors, args.seconds)
     return 0
 
@@ -66,23 +72,41 @@ def main(argv: Sequence[str] | None = None) -> int:
 def measure(airflow: LocalAirflow, sensors: int, seconds: int) -> None:
     show("idle", airflow)
     airflow.stop("triggerer")
-    airflow.wait_until(lambda: any(dag["dag_id"] == "waiting" for dag in airflow.api("GET", "/dags")["dags"]))
+    airflow.wait_until(
+        lambda: any(dag["dag_id"] == "waiting" for dag in airflow.api("GET", "/dags")["dags"])
+    )
     run_id = airflow.api("POST", "/dags/waiting/dagRuns", {"logical_date": None})["dag_run_id"]
     airflow.stop("scheduler")  # or it would run the tasks; the DAG is paused as it is
-    subprocess.run([sys.executable, "-c", DEFER], env={**airflow.environment, "_AIRFLOW_PROCESS_CONTEXT": "server"}, check=True)
+    subprocess.run(
+        [sys.executable, "-c", DEFER],
+        env={**airflow.environment, "_AIRFLOW_PROCESS_CONTEXT": "server"},
+        check=True,
+    )
     with LakeChime.open(f"sqlite:///{airflow.home}/lakechime.db") as client:
         airflow.start("triggerer")
         log = airflow.home / "triggerer.log"
-        airflow.wait_until(lambda: log.read_text(errors="replace").count("trigger waiting/") >= sensors or _created(airflow, sensors))
+        airflow.wait_until(
+            lambda: (
+                log.read_text(errors="replace").count("trigger waiting/") >= sensors
+                or _created(airflow, sensors)
+            )
+        )
         time.sleep(15)
         before, begun = cpu_seconds(airflow), time.monotonic()
         time.sleep(seconds)
         took = time.monotonic() - begun
         show(f"{sensors:,} sensors wait", airflow)
-        print(f"CPU while they wait              {(cpu_seconds(airflow) - before) / took:8.1%} of a core")
+        print(
+            f"CPU while they wait              {(cpu_seconds(airflow) - before) / took:8.1%} of a core"
+        )
         begun = time.monotonic()
         events = [
-            DataChangeEvent(table=f"shop.t{number}", partition=("a",), snapshot_id="1", table_format=TableFormat.ICEBERG)
+            DataChangeEvent(
+                table=f"shop.t{number}",
+                partition=("a",),
+                snapshot_id="1",
+                table_format=TableFormat.ICEBERG,
+            )
             for number in range(sensors)
         ]
         for place in range(0, sensors, PAGE):
@@ -93,11 +117,17 @@ def measure(airflow: LocalAirflow, sensors: int, seconds: int) -> None:
 
 def _created(airflow: LocalAirflow, sensors: int) -> bool:
     """By what the triggerer says each minute."""
-    return f"{sensors} triggers currently running" in (airflow.home / "triggerer.log").read_text(errors="replace")
+    return f"{sensors} triggers currently running" in (airflow.home / "triggerer.log").read_text(
+        errors="replace"
+    )
 
 
 def waiting(airflow: LocalAirflow, run_id: str) -> int:
-    return int(airflow.api("GET", f"/dags/waiting/dagRuns/{run_id}/taskInstances?state=deferred&limit=1")["total_entries"])
+    return int(
+        airflow.api("GET", f"/dags/waiting/dagRuns/{run_id}/taskInstances?state=deferred&limit=1")[
+            "total_entries"
+        ]
+    )
 
 
 def family(airflow: LocalAirflow) -> list[psutil.Process]:
@@ -114,7 +144,9 @@ def show(what: str, airflow: LocalAirflow) -> None:
     for process in family(airflow):
         memory = process.memory_full_info()
         rss, pss = memory.rss / 1e6, getattr(memory, "pss", memory.rss) / 1e6
-        print(f"  {process.name()[:28]:<28} RSS {rss:7.0f} MB, PSS {pss:7.0f} MB   (aim: at most {AIM_MB} MB)")
+        print(
+            f"  {process.name()[:28]:<28} RSS {rss:7.0f} MB, PSS {pss:7.0f} MB   (aim: at most {AIM_MB} MB)"
+        )
 
 
 if __name__ == "__main__":

@@ -18,11 +18,21 @@ SHARES = {"postgres": 1.0, "sqlite": 0.1}
 
 
 def tell(
-    place: Place, seed: str, *, processes: tuple[int, int], pause_seconds: float, restart: Callable[[], None] | None = None
+    place: Place,
+    seed: str,
+    *,
+    processes: tuple[int, int],
+    pause_seconds: float,
+    restart: Callable[[], None] | None = None,
 ) -> Verdict:
     """`processes`: producers and consumers."""
     producers, consumers = processes
-    given = {"dice": random.Random(seed), "pause_seconds": pause_seconds, "deadline_seconds": 120 + place.events / 50, "restart": restart}
+    given = {
+        "dice": random.Random(seed),
+        "pause_seconds": pause_seconds,
+        "deadline_seconds": 120 + place.events / 50,
+        "restart": restart,
+    }
     return Story(place=place, producers=producers, consumers=consumers, **given).tell()
 
 
@@ -48,14 +58,25 @@ def report(store: str, verdict: Verdict) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chime", description=__doc__)
-    parser.add_argument("--events", type=int, default=100_000, help="on PostgreSQL; a tenth of them on SQLite")
+    parser.add_argument(
+        "--events", type=int, default=100_000, help="on PostgreSQL; a tenth of them on SQLite"
+    )
     parser.add_argument("--producers", type=int, default=8)
     parser.add_argument("--consumers", type=int, default=4)
     parser.add_argument("--stores", default="postgres,sqlite")
-    parser.add_argument("--pause", type=float, default=0.7, help="seconds between two kills, on average")
-    parser.add_argument("--seed", default=os.environ.get("OPAL_SEED") or str(int(time.time())), help="of all that is drawn")
+    parser.add_argument(
+        "--pause", type=float, default=0.7, help="seconds between two kills, on average"
+    )
+    parser.add_argument(
+        "--seed",
+        default=os.environ.get("OPAL_SEED") or str(int(time.time())),
+        help="of all that is drawn",
+    )
     args = parser.parse_args()
-    print(f"{args.events:,} events, {args.producers} producers, {args.consumers} consumers, seed {args.seed}", flush=True)
+    print(
+        f"{args.events:,} events, {args.producers} producers, {args.consumers} consumers, seed {args.seed}",
+        flush=True,
+    )
     failures = 0
     for store in args.stores.split(","):
         folder = Path(tempfile.mkdtemp(prefix="opal-chime-")).resolve()
@@ -63,24 +84,44 @@ def main() -> int:
             verdict = _tell_on(store, folder, args)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        print(report(store, verdict), *(f"    {line}" for line in verdict.failures), sep="\n", flush=True)
+        print(
+            report(store, verdict),
+            *(f"    {line}" for line in verdict.failures),
+            sep="\n",
+            flush=True,
+        )
         failures += len(verdict.failures)
     return int(bool(failures))
 
 
 def _tell_on(store: str, folder: Path, args: argparse.Namespace) -> Verdict:
-    tables = max(1, args.producers * 3 // 4)  # a quarter of the producers write what another writes too
+    tables = max(
+        1, args.producers * 3 // 4
+    )  # a quarter of the producers write what another writes too
     snapshots = max(1, int(args.events * SHARES[store]) // tables)
     processes = (args.producers, args.consumers)
     if store == "sqlite":
-        place = Place(url=f"sqlite:///{folder}/lakechime.db", folder=folder, tables=tables, snapshots=snapshots)
+        place = Place(
+            url=f"sqlite:///{folder}/lakechime.db",
+            folder=folder,
+            tables=tables,
+            snapshots=snapshots,
+        )
         return tell(place, args.seed, processes=processes, pause_seconds=args.pause)
     programs = postgres_folder()
     if programs is None:
-        raise SystemExit("no PostgreSQL server on PATH or in its usual folders; install one, or give --stores sqlite")
+        raise SystemExit(
+            "no PostgreSQL server on PATH or in its usual folders; install one, or give --stores sqlite"
+        )
     with postgres_server(programs) as server:
         place = Place(url=server.new_database(), folder=folder, tables=tables, snapshots=snapshots)
-        return tell(place, args.seed, processes=processes, pause_seconds=args.pause, restart=crash_of(server))
+        return tell(
+            place,
+            args.seed,
+            processes=processes,
+            pause_seconds=args.pause,
+            restart=crash_of(server),
+        )
 
 
 if __name__ == "__main__":

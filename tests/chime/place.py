@@ -46,13 +46,21 @@ class SteppingClock:
 
 def client_of(place: Place, dice: random.Random) -> LakeChime:
     """Half of the processes have a clock that steps back."""
-    return LakeChime(SqlStore.open(place.url, clock=SteppingClock(dice) if dice.random() < 0.5 else None))
+    return LakeChime(
+        SqlStore.open(place.url, clock=SteppingClock(dice) if dice.random() < 0.5 else None)
+    )
 
 
 def event_of(table: str, number: int) -> DataChangeEvent:
     before = str(number - 1) if number > 1 else None
     kind = {"kind": "even" if number % 2 == 0 else "odd"}
-    return DataChangeEvent(table=table, snapshot_id=str(number), prev_snapshot_id=before, table_format=TableFormat.DELTA, tags=kind)
+    return DataChangeEvent(
+        table=table,
+        snapshot_id=str(number),
+        prev_snapshot_id=before,
+        table_format=TableFormat.DELTA,
+        tags=kind,
+    )
 
 
 def digest_of(before: str, events: Iterable[DataChangeEvent]) -> str:

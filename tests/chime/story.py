@@ -33,7 +33,11 @@ def consumers_of(place: Place, many: int) -> list[Consumer]:
         Consumer(name="even ones", tables=place.names, tags=(("kind", "even"),)),
         Consumer(name="even ones", tables=place.names, tags=(("kind", "even"),)),
     ]
-    return kinds[:many] if many < len(kinds) else kinds + [Consumer(name=f"beside {number}") for number in range(many - len(kinds))]
+    return (
+        kinds[:many]
+        if many < len(kinds)
+        else kinds + [Consumer(name=f"beside {number}") for number in range(many - len(kinds))]
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,7 +75,9 @@ class Story:
         with LakeChime.open(self.place.url) as client:
             for name in (WITNESS, *self._names()):
                 pass_up_to(client, name, 0)
-        roles = [("producer", number) for number in range(self.producers)] + [("consumer", number) for number in range(self.consumers)]
+        roles = [("producer", number) for number in range(self.producers)] + [
+            ("consumer", number) for number in range(self.consumers)
+        ]
         for role in roles:
             self._start(context, role)
         try:
@@ -94,7 +100,11 @@ class Story:
     def _start(self, context: ForkServerContext, role: tuple[str, int]) -> None:
         kind, number = role
         seed = f"{self.dice.random()}-{next(self._number)}"
-        target, given = (produce, number) if kind == "producer" else (consume, consumers_of(self.place, self.consumers)[number])
+        target, given = (
+            (produce, number)
+            if kind == "producer"
+            else (consume, consumers_of(self.place, self.consumers)[number])
+        )
         process = context.Process(target=target, args=(self.place, given, seed), daemon=True)
         process.start()
         self._running[role] = process
@@ -139,9 +149,17 @@ class Story:
             head = client.head()
             if head < self.place.events:
                 return False
-            marks = [client.watermark(consumer.name, PROGRESS) for consumer in consumers_of(self.place, self.consumers)]
+            marks = [
+                client.watermark(consumer.name, PROGRESS)
+                for consumer in consumers_of(self.place, self.consumers)
+            ]
             return (
-                all(isinstance(mark.value, dict) and mark.value["seq"] == head for mark in marks if mark is not None) and None not in marks
+                all(
+                    isinstance(mark.value, dict) and mark.value["seq"] == head
+                    for mark in marks
+                    if mark is not None
+                )
+                and None not in marks
             )
 
     def _judge(self) -> None:
@@ -150,7 +168,9 @@ class Story:
             events = self._events
             self.verdict.events = len(events)
             self._judge_order(events)
-            for consumer in {one.name: one for one in consumers_of(self.place, self.consumers)}.values():
+            for consumer in {
+                one.name: one for one in consumers_of(self.place, self.consumers)
+            }.values():
                 mark = client.watermark(consumer.name, PROGRESS)
                 self._judge_consumer(consumer, events, {} if mark is None else mark.value)
 
@@ -161,22 +181,36 @@ class Story:
             if [one.event.snapshot_id for one in events if one.event.table == table] != wanted:
                 self.verdict.failures.append(f"{table} has other snapshots, or in another order")
         if [one for one in events if one.gap]:
-            self.verdict.failures.append(f"{len([one for one in events if one.gap])} events are called gaps")
-        if not all((one.event.event_ts or 0) <= (other.event.event_ts or 0) for one, other in pairwise(events)):
+            self.verdict.failures.append(
+                f"{len([one for one in events if one.gap])} events are called gaps"
+            )
+        if not all(
+            (one.event.event_ts or 0) <= (other.event.event_ts or 0)
+            for one, other in pairwise(events)
+        ):
             self.verdict.failures.append("event_ts falls")
 
     def _judge_consumer(self, consumer: Consumer, events: list[Registered], mark: Any) -> None:
         meant = [
             one.event
             for one in events
-            if (not consumer.tables or one.event.table in consumer.tables) and dict(consumer.tags).items() <= one.event.tags.items()
+            if (not consumer.tables or one.event.table in consumer.tables)
+            and dict(consumer.tags).items() <= one.event.tags.items()
         ]
         if not mark or (mark["count"], mark["digest"]) != (len(meant), digest_of("", meant)):
             found = mark and mark["count"]
-            self.verdict.failures.append(f"consumer {consumer.name} processed {found} events of {len(meant)}, or in another order")
-        lines = [line for path in self.place.folder.glob(f"{consumer.name}-*") for line in path.read_text().split("\n")[:-1]]
+            self.verdict.failures.append(
+                f"consumer {consumer.name} processed {found} events of {len(meant)}, or in another order"
+            )
+        lines = [
+            line
+            for path in self.place.folder.glob(f"{consumer.name}-*")
+            for line in path.read_text().split("\n")[:-1]
+        ]
         seen = set(lines)
         self.verdict.repeated += len(lines) - len(seen)
         missed = {f"{event.seq} {event.table} {event.snapshot_id}" for event in meant} - seen
         if missed:
-            self.verdict.failures.append(f"consumer {consumer.name} never saw {len(missed)} events, as {min(missed)}")
+            self.verdict.failures.append(
+                f"consumer {consumer.name} never saw {len(missed)} events, as {min(missed)}"
+            )

@@ -23,7 +23,9 @@ def test_nothing_is_missed_when_processes_are_killed(postgres: Postgres, tmp_pat
 
 
 def test_nothing_is_missed_on_sqlite_when_processes_are_killed(tmp_path: Path) -> None:
-    place = Place(url=f"sqlite:///{tmp_path}/lakechime.db", folder=tmp_path, tables=2, snapshots=600)
+    place = Place(
+        url=f"sqlite:///{tmp_path}/lakechime.db", folder=tmp_path, tables=2, snapshots=600
+    )
     verdict = tell(place, SEED, processes=(3, 2), pause_seconds=0.15)
     print(report("sqlite", verdict))
     assert verdict.failures == []

@@ -48,7 +48,9 @@ def produce(place: Place, number: int, seed: str) -> None:
         engine = None if place.url.startswith("sqlite") else create_engine(place.url, pool_size=1)
         while True:
             try:
-                pass_up_to(client, producer_name(number), client.head())  # what comes after this look is not forgotten before the next one
+                pass_up_to(
+                    client, producer_name(number), client.head()
+                )  # what comes after this look is not forgotten before the next one
                 if _registered(client, table, place.snapshots, dice=dice, engine=engine):
                     return
             except (UnavailableError, _away()):
@@ -64,7 +66,9 @@ def pass_up_to(client: LakeChime, name: str, seq: int) -> None:
     """Retention need not keep for it what is up to there. It never falls."""
     while (kept := client.watermark(name, SEEN_EVENTS)) is None or int(str(kept.value)) < seq:
         try:
-            client.put_watermark(name, SEEN_EVENTS, seq, expected=None if kept is None else kept.revision)
+            client.put_watermark(
+                name, SEEN_EVENTS, seq, expected=None if kept is None else kept.revision
+            )
         except ConflictError:
             continue  # another process of this consumer
 
@@ -76,7 +80,9 @@ def _away() -> type[Exception]:
     return DBAPIError
 
 
-def _registered(client: LakeChime, table: str, snapshots: int, *, dice: random.Random, engine: Engine | None) -> bool:
+def _registered(
+    client: LakeChime, table: str, snapshots: int, *, dice: random.Random, engine: Engine | None
+) -> bool:
     """Whether there is nothing more to do."""
     state = client.table_state(table)
     last = int(state.last_snapshot_id or 0) if state is not None else 0
@@ -107,7 +113,10 @@ def _hold(engine: Engine, batch: list[DataChangeEvent], dice: random.Random) -> 
 def consume(place: Place, consumer: Consumer, seed: str) -> None:
     """Read after the watermark, write down what was seen, and move the watermark: it holds what was processed, so both move or none."""
     dice = random.Random(seed)
-    with opened(place, dice) as client, (place.folder / f"{consumer.name}-{seed}").open("a", encoding="utf-8") as ledger:
+    with (
+        opened(place, dice) as client,
+        (place.folder / f"{consumer.name}-{seed}").open("a", encoding="utf-8") as ledger,
+    ):
         while True:
             try:
                 found = _read(client, consumer, dice)
@@ -115,9 +124,15 @@ def consume(place: Place, consumer: Consumer, seed: str) -> None:
                     time.sleep(PAUSE_SECONDS)
                     continue
                 before, revision, events, to_seq = found
-                ledger.writelines(f"{event.seq} {event.table} {event.snapshot_id}\n" for event in events)
+                ledger.writelines(
+                    f"{event.seq} {event.table} {event.snapshot_id}\n" for event in events
+                )
                 ledger.flush()
-                value = {"seq": to_seq, "count": before["count"] + len(events), "digest": digest_of(before["digest"], events)}
+                value = {
+                    "seq": to_seq,
+                    "count": before["count"] + len(events),
+                    "digest": digest_of(before["digest"], events),
+                }
                 client.put_watermark(consumer.name, PROGRESS, value, expected=revision)
                 pass_up_to(client, consumer.name, to_seq)
             except ConflictError:
@@ -126,7 +141,9 @@ def consume(place: Place, consumer: Consumer, seed: str) -> None:
                 time.sleep(0.2)
 
 
-def _read(client: LakeChime, consumer: Consumer, dice: random.Random) -> tuple[Any, int | None, list[DataChangeEvent], int] | None:
+def _read(
+    client: LakeChime, consumer: Consumer, dice: random.Random
+) -> tuple[Any, int | None, list[DataChangeEvent], int] | None:
     """What was processed before, the revision that this is known from, and the events after it."""
     there = client.watermark(consumer.name, PROGRESS)
     before: Any = {"seq": 0, "count": 0, "digest": ""} if there is None else there.value
@@ -136,9 +153,15 @@ def _read(client: LakeChime, consumer: Consumer, dice: random.Random) -> tuple[A
         found = client.find([Interest(tables=consumer.tables, tags=tags, after=before["seq"])])
         if found.seqs == (None,):  # nothing for it up to the head
             return (before, revision, [], found.head) if found.head > before["seq"] else None
-    page = client.events(consumer.tables, after=before["seq"], tags=tags, limit=dice.randrange(1, 400))
-    if page.expired > before["seq"] and (there is None or client.watermark(consumer.name, PROGRESS) == there):
-        raise RuntimeError(f"events up to {page.expired} have expired, and consumer {consumer.name} has seen those up to {before['seq']}")
+    page = client.events(
+        consumer.tables, after=before["seq"], tags=tags, limit=dice.randrange(1, 400)
+    )
+    if page.expired > before["seq"] and (
+        there is None or client.watermark(consumer.name, PROGRESS) == there
+    ):
+        raise RuntimeError(
+            f"events up to {page.expired} have expired, and consumer {consumer.name} has seen those up to {before['seq']}"
+        )
     if page.next_after == before["seq"]:
         return None
     return before, revision, [one.event for one in page.events], page.next_after

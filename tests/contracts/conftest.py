@@ -27,7 +27,9 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     if request.param == "memory":
         return open_storage(f"memory://{uuid.uuid4().hex}")
     if request.param == "s3":
-        return open_storage(f"s3://lake/runs/{uuid.uuid4().hex}", request.getfixturevalue("s3_options"))
+        return open_storage(
+            f"s3://lake/runs/{uuid.uuid4().hex}", request.getfixturevalue("s3_options")
+        )
     return open_storage(str(tmp_path / "table"))
 
 
@@ -67,7 +69,11 @@ def chime_address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[di
 @contextmanager
 def _chime_address(request: pytest.FixtureRequest, folder: Path) -> Iterator[dict[str, str]]:
     in_postgres = "postgres" in request.param
-    database = request.getfixturevalue("postgres").database() if in_postgres else nullcontext(sqlite_url(folder))
+    database = (
+        request.getfixturevalue("postgres").database()
+        if in_postgres
+        else nullcontext(sqlite_url(folder))
+    )
     with database as url:
         if not request.param.startswith("service"):
             yield {"url": url}
@@ -83,9 +89,14 @@ def chime(chime_address: dict[str, str]) -> Iterator[LakeChime]:
 
 
 @pytest.fixture(scope="module", params=CHIMES)
-def empty_chime(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeChime]:
+def empty_chime(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LakeChime]:
     """One store for all tests that put nothing into it."""
-    with _chime_address(request, tmp_path_factory.mktemp("chime")) as address, LakeChime.open(**address) as client:
+    with (
+        _chime_address(request, tmp_path_factory.mktemp("chime")) as address,
+        LakeChime.open(**address) as client,
+    ):
         yield client
         assert (client.head(), client.consumers()) == (0, [])
 

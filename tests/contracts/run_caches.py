@@ -14,7 +14,13 @@ import numpy as np
 from opal_lake.data.segment import RunFile
 from opal_lake.key_store.cache.near_runs import CacheSettings, NearRuns
 from opal_lake.key_store.cache.protocol import GREATEST_WORD
-from opal_lake.key_store.entries import Entries, concat_entries, greatest_of_equal, no_entries, sorted_entries
+from opal_lake.key_store.entries import (
+    Entries,
+    concat_entries,
+    greatest_of_equal,
+    no_entries,
+    sorted_entries,
+)
 from opal_lake.key_store.run import encode_run
 from opal_lake.storage import Storage
 
@@ -53,9 +59,23 @@ def drawn(seed: int, count: int, keys: int, ties: int = 1) -> Entries:
     words = [rng.getrandbits(64) for _ in range(max(keys, 1))]
     rows: list[Row] = []
     for serial in range(count):
-        word = words[min(int(rng.expovariate(4 / len(words))), len(words) - 1)] if rng.random() < 0.2 else rng.choice(words)
+        word = (
+            words[min(int(rng.expovariate(4 / len(words))), len(words) - 1)]
+            if rng.random() < 0.2
+            else rng.choice(words)
+        )
         tied = [value for _ in range(ties) for value in rng.choice([(0, 0), (1, -5), (1, 9)])]
-        rows.append((word, rng.choice([0, word]), rng.randint(-(1 << 40), 1 << 40), *tied, serial >> 10, serial & 1023, rng.random() < 0.1))
+        rows.append(
+            (
+                word,
+                rng.choice([0, word]),
+                rng.randint(-(1 << 40), 1 << 40),
+                *tied,
+                serial >> 10,
+                serial & 1023,
+                rng.random() < 0.1,
+            )
+        )
     return sorted_entries(entries_of(rows, ties))
 
 
@@ -67,7 +87,11 @@ def probes_of(stored: Entries, seed: int, count: int) -> Entries:
         return other
     rng = np.random.default_rng(seed)
     known = stored.take(rng.integers(0, len(stored), count // 2))
-    return sorted_entries(concat_entries([other, replace(known, delta=known.delta + rng.integers(-3, 4, len(known)) * (1 << 30))]))
+    return sorted_entries(
+        concat_entries(
+            [other, replace(known, delta=known.delta + rng.integers(-3, 4, len(known)) * (1 << 30))]
+        )
+    )
 
 
 def brute_force(stored: Entries, new: Entries) -> list[Row]:
@@ -90,7 +114,15 @@ def put_run(storage: Storage, entries: Entries) -> RunFile:
     bounds = (int(entries.high[0]), int(entries.high[-1])) if len(entries) else (0, GREATEST_WORD)
     latest = int(entries.delta.max()) if len(entries) else None
     size, crc32 = len(data), zlib.crc32(data)
-    return RunFile(path=path, size=size, crc32=crc32, entries=len(entries), hash_low=bounds[0], hash_high=bounds[1], greatest_delta=latest)
+    return RunFile(
+        path=path,
+        size=size,
+        crc32=crc32,
+        entries=len(entries),
+        hash_low=bounds[0],
+        hash_high=bounds[1],
+        greatest_delta=latest,
+    )
 
 
 def replace_object(storage: Storage, path: str, data: bytes) -> None:
@@ -99,10 +131,15 @@ def replace_object(storage: Storage, path: str, data: bytes) -> None:
 
 
 def cache_of(storage: Storage, backend: str, folder: Path, max_bytes: int = 1 << 30) -> NearRuns:
-    return NearRuns(storage=storage, settings=CacheSettings(backend=backend, folder=str(folder), max_bytes=max_bytes))
+    return NearRuns(
+        storage=storage,
+        settings=CacheSettings(backend=backend, folder=str(folder), max_bytes=max_bytes),
+    )
 
 
-def caches(storage: Storage, backend: str, run: RunFile, entries: Entries, folder: Path) -> Iterator[tuple[str, NearRuns]]:
+def caches(
+    storage: Storage, backend: str, run: RunFile, entries: Entries, folder: Path
+) -> Iterator[tuple[str, NearRuns]]:
     """The same run in a cache that the writer filled, in one that fetches it, and in one that has no room."""
     for way in WAYS:
         cache = cache_of(storage, backend, folder / way, 0 if way == "far" else 1 << 30)
@@ -116,14 +153,21 @@ def near_files(cache: NearRuns) -> list[Path]:
 
 
 def size_on_disk(cache: NearRuns) -> int:
-    return sum(file.stat().st_size for entry in near_files(cache) for file in [entry, *entry.rglob("*")] if file.is_file())
+    return sum(
+        file.stat().st_size
+        for entry in near_files(cache)
+        for file in [entry, *entry.rglob("*")]
+        if file.is_file()
+    )
 
 
 def found_rows(cache: NearRuns, run: RunFile, new: Entries) -> list[Row]:
     return [row for entries in cache.neighbours([run], new) for row in rows_of(entries)]
 
 
-def sliced(cache: NearRuns, run: RunFile, rows: int, low: int = 0, high: int = GREATEST_WORD) -> list[Row]:
+def sliced(
+    cache: NearRuns, run: RunFile, rows: int, low: int = 0, high: int = GREATEST_WORD
+) -> list[Row]:
     parts = [rows_of(part) for part in cache.slices(run, rows, low, high)]
     assert all(len(part) <= rows for part in parts)
     return [row for part in parts for row in part]

@@ -12,7 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from lakechime import ConflictError, Interest, InvalidEventError, LakeChime, NotFoundError, OperationType, Outbox, Registered, TableFormat
+from lakechime import (
+    ConflictError,
+    Interest,
+    InvalidEventError,
+    LakeChime,
+    NotFoundError,
+    OperationType,
+    Outbox,
+    Registered,
+    TableFormat,
+)
 from lakechime.event import JsonValue
 from tests.lakechime.made import TABLE, hive, made
 
@@ -45,14 +55,20 @@ def test_an_event_comes_back_whole(chime: LakeChime) -> None:
     (given,) = chime.register([event])
     (read,) = chime.events([("eu-west", TABLE)]).events
     assert read == given
-    assert {name: value for name, value in read.event.to_json().items() if name not in ("seq", "event_ts")} == event.to_json()
+    assert {
+        name: value
+        for name, value in read.event.to_json().items()
+        if name not in ("seq", "event_ts")
+    } == event.to_json()
     assert read.event.event_ts is not None
     assert read.event.event_ts > 1_700_000_000_000
 
 
 def test_the_same_event_twice_is_one(chime: LakeChime) -> None:
     (first,) = chime.register([made(1, tags={"run": "a"})])
-    again = chime.register([made(1, tags={"run": "b"}), made(2), made(2, operation_type=OperationType.DELETE)])
+    again = chime.register(
+        [made(1, tags={"run": "b"}), made(2), made(2, operation_type=OperationType.DELETE)]
+    )
     assert [one.duplicate for one in again] == [True, False, True]
     assert again[0].event == first.event
     assert again[2].event == again[1].event
@@ -62,12 +78,24 @@ def test_the_same_event_twice_is_one(chime: LakeChime) -> None:
 def test_partitions_of_a_snapshot_are_events_of_their_own(chime: LakeChime) -> None:
     events = [made(1, partition=(day,)) for day in ("a", "b")]
     assert not [one for one in chime.register(events) if one.duplicate]
-    assert [one.duplicate for one in chime.register([*events, made(1, partition=("c",))])] == [True, True, False]
+    assert [one.duplicate for one in chime.register([*events, made(1, partition=("c",))])] == [
+        True,
+        True,
+        False,
+    ]
 
 
-def test_without_a_snapshot_everything_that_is_told_makes_an_event_the_same(chime: LakeChime) -> None:
+def test_without_a_snapshot_everything_that_is_told_makes_an_event_the_same(
+    chime: LakeChime,
+) -> None:
     chime.register([hive(("a",), snapshot_ts=1)])
-    again = chime.register([hive(("a",), snapshot_ts=1), hive(("a",), snapshot_ts=2), hive(("a",), snapshot_ts=1, tags={"x": "1"})])
+    again = chime.register(
+        [
+            hive(("a",), snapshot_ts=1),
+            hive(("a",), snapshot_ts=2),
+            hive(("a",), snapshot_ts=1, tags={"x": "1"}),
+        ]
+    )
     assert [one.duplicate for one in again] == [True, False, False]
 
 
@@ -96,22 +124,35 @@ def test_all_partitions_of_a_snapshot_are_alike_in_being_a_gap(chime: LakeChime)
     first = chime.register([made(5, partition=(day,)) for day in "ab"])
     assert [one.gap for one in first] == [False, False]
     assert [one.gap for one in chime.register([made(5, partition=("c",))])] == [False]
-    assert [one.gap for one in chime.register([made(9, partition=(day,)) for day in "ab"])] == [True, True]
-    assert [one.gap for one in chime.register([made(9, partition=("c",)), made(10, partition=("c",))])] == [True, False]
+    assert [one.gap for one in chime.register([made(9, partition=(day,)) for day in "ab"])] == [
+        True,
+        True,
+    ]
+    assert [
+        one.gap for one in chime.register([made(9, partition=("c",)), made(10, partition=("c",))])
+    ] == [True, False]
 
 
-def test_another_number_of_partition_levels_is_refused_and_nothing_is_registered(chime: LakeChime) -> None:
+def test_another_number_of_partition_levels_is_refused_and_nothing_is_registered(
+    chime: LakeChime,
+) -> None:
     chime.register([made(1), made(2, partition=("a", 1))])
-    with pytest.raises(InvalidEventError, match="has 1 levels, and the partitions of this table have 2"):
+    with pytest.raises(
+        InvalidEventError, match="has 1 levels, and the partitions of this table have 2"
+    ):
         chime.register([made(3), made(4, partition=("a",))])
     with pytest.raises(InvalidEventError, match="levels"):
-        chime.register([made(1, table="new", partition=("a",)), made(2, table="new", partition=("a", "b"))])
+        chime.register(
+            [made(1, table="new", partition=("a",)), made(2, table="new", partition=("a", "b"))]
+        )
     assert len(chime.events().events) == 2
     chime.register([made(3), made(4, table="other", partition=("a",))])
 
 
 def test_pages_bring_every_event_once_and_pass_what_does_not_match(chime: LakeChime) -> None:
-    chime.register([made(number, table=name) for number in range(1, 11) for name in ("a", "b", "c")])
+    chime.register(
+        [made(number, table=name) for number in range(1, 11) for name in ("a", "b", "c")]
+    )
     found, after = [], 0
     while True:
         page = chime.events(["a", "c"], after=after, limit=7)
@@ -152,21 +193,39 @@ def test_partition_and_tags_filter(chime: LakeChime) -> None:
     assert snapshots(tags={"x": "1"}) == ["1", "2", "3"]
     assert snapshots(tags={"y": "2", "x": "1"}) == ["2", "3"]
     assert snapshots(partition=["a"], tags={"x": "1", "y": "2"}) == ["2"]
-    assert snapshots(tags={"x": "2"}) == snapshots(partition=["c"]) == snapshots(partition=[1]) == []
+    assert (
+        snapshots(tags={"x": "2"}) == snapshots(partition=["c"]) == snapshots(partition=[1]) == []
+    )
     assert len(chime.events(tags={"x": "1"}).events) == 4
     assert len(chime.events(partition=["a"]).events) == 4
-    assert len(chime.events([TABLE, "other"], tags={"x": "1", "y": "2"}, partition=["a"]).events) == 2
+    assert (
+        len(chime.events([TABLE, "other"], tags={"x": "1", "y": "2"}, partition=["a"]).events) == 2
+    )
 
 
 def test_partitions_are_compared_as_json(chime: LakeChime) -> None:
-    chime.register([made(1, partition=(1,)), made(2, partition=("1",)), made(3, partition=(1.0,)), made(4, partition=({"b": 1, "a": 2},))])
+    chime.register(
+        [
+            made(1, partition=(1,)),
+            made(2, partition=("1",)),
+            made(3, partition=(1.0,)),
+            made(4, partition=({"b": 1, "a": 2},)),
+        ]
+    )
     assert [found.event.snapshot_id for found in chime.events(partition=[1]).events] == ["1"]
     assert [found.event.snapshot_id for found in chime.events(partition=["1"]).events] == ["2"]
-    assert [found.event.snapshot_id for found in chime.events(partition=[{"a": 2, "b": 1}]).events] == ["4"]
+    assert [
+        found.event.snapshot_id for found in chime.events(partition=[{"a": 2, "b": 1}]).events
+    ] == ["4"]
 
 
 def test_find_answers_each_interest(chime: LakeChime) -> None:
-    events = [made(1), made(2, tags={"x": "1"}), made(3, partition=("a",), tags={"x": "1", "y": "2"}), made(1, table="other")]
+    events = [
+        made(1),
+        made(2, tags={"x": "1"}),
+        made(3, partition=("a",), tags={"x": "1", "y": "2"}),
+        made(1, table="other"),
+    ]
     one, two, three, other = seqs(chime.register(events))
     asked = [
         (Interest(tables=(TABLE,)), one),
@@ -196,7 +255,9 @@ def test_find_takes_a_thousand_interests(chime: LakeChime) -> None:
 def test_find_asks_for_many_tables_in_portions(chime: LakeChime) -> None:
     chime.register([made(1, table="t0"), made(1, table="t7")])
     many = tuple(f"t{number}" for number in range(7_000))
-    found = chime.find([Interest(tables=many), Interest(tables=many, after=1), Interest(tables=many, after=2)])
+    found = chime.find(
+        [Interest(tables=many), Interest(tables=many, after=1), Interest(tables=many, after=2)]
+    )
     assert found.seqs == (1, 2, None)
     assert found.head == 2
 
@@ -216,7 +277,9 @@ def test_times_bound_a_search_and_never_fall(chime: LakeChime) -> None:
     assert first <= second
     assert seqs(chime.events_between(TABLE, 0, second + 1).events) == [1, 2]
     assert seqs(chime.events_between(TABLE, 0, first).events) == []
-    assert [one.event.event_ts for one in chime.events_between(TABLE, second, second + 1).events][-1] == second
+    assert [one.event.event_ts for one in chime.events_between(TABLE, second, second + 1).events][
+        -1
+    ] == second
     assert chime.events_between(TABLE, second + 1, second + 1).events == ()
     assert chime.events_between("other", 0, second + 1).events == ()
 
@@ -246,7 +309,9 @@ def test_a_range_says_how_far_it_is_final(chime: LakeChime) -> None:
     time.sleep(0.005)
     past = chime.events_between(TABLE, 0, found.covered_until_ts)
     assert past.covered_until_ts == found.covered_until_ts
-    assert past.events == tuple(one for one in found.events if (one.event.event_ts or 0) < found.covered_until_ts)
+    assert past.events == tuple(
+        one for one in found.events if (one.event.event_ts or 0) < found.covered_until_ts
+    )
 
 
 def test_watermarks_move_only_from_where_they_were_read(chime: LakeChime) -> None:
@@ -264,7 +329,13 @@ def test_watermarks_move_only_from_where_they_were_read(chime: LakeChime) -> Non
 
 
 def test_watermarks_hold_json_by_key(chime: LakeChime) -> None:
-    values = {"": 1, "events": 12, "versions/shop": {"version": 7, "at": ["x", None, 1.5]}, "text": "ü\x00", "no": False}
+    values = {
+        "": 1,
+        "events": 12,
+        "versions/shop": {"version": 7, "at": ["x", None, 1.5]},
+        "text": "ü\x00",
+        "no": False,
+    }
     for key, value in values.items():
         chime.put_watermark("report", key, value, expected=None)
     chime.put_watermark("other", "events", 99, expected=None)
@@ -319,11 +390,21 @@ def test_the_outbox_moves_with_the_events_or_not_at_all(chime: LakeChime) -> Non
     chime.register([made(1)], outbox=Outbox(table=TABLE, position={"table_id": "x", "version": 1}))
     state = chime.table_state(TABLE)
     assert state is not None
-    assert (state.position, state.last_snapshot_id, state.last_seq, state.depth) == ({"table_id": "x", "version": 1}, "1", 1, None)
+    assert (state.position, state.last_snapshot_id, state.last_seq, state.depth) == (
+        {"table_id": "x", "version": 1},
+        "1",
+        1,
+        None,
+    )
     with pytest.raises(ConflictError, match="moved the position"):
-        chime.register([made(2)], outbox=Outbox(table=TABLE, position={"table_id": "x", "version": 2}))
+        chime.register(
+            [made(2)], outbox=Outbox(table=TABLE, position={"table_id": "x", "version": 2})
+        )
     assert len(chime.events().events) == 1
-    chime.register([made(2, partition=("a",))], outbox=Outbox(table=TABLE, position=7, expected={"version": 1, "table_id": "x"}))
+    chime.register(
+        [made(2, partition=("a",))],
+        outbox=Outbox(table=TABLE, position=7, expected={"version": 1, "table_id": "x"}),
+    )
     chime.register([], outbox=Outbox(table=TABLE, position=8, expected=7))
     state = chime.table_state(TABLE)
     assert state is not None
@@ -336,7 +417,9 @@ def test_of_producers_that_register_one_log_at_once_one_does(chime: LakeChime) -
     def register(number: int) -> bool:
         barrier.wait()
         try:
-            chime.register([made(1, tags={"by": str(number)})], outbox=Outbox(table=TABLE, position=1))
+            chime.register(
+                [made(1, tags={"by": str(number)})], outbox=Outbox(table=TABLE, position=1)
+            )
         except ConflictError:
             return False
         return True
@@ -354,7 +437,10 @@ def test_a_step_that_is_registered_again_is_answered_as_it_was(chime: LakeChime)
     again = chime.register(events, outbox=outbox)
     assert [one.event for one in again] == [one.event for one in first]
     assert all(one.duplicate for one in again)
-    for others, told in (([made(1)], outbox), (events, Outbox(table=TABLE, position={"at": 2}, expected={"at": 1}))):
+    for others, told in (
+        ([made(1)], outbox),
+        (events, Outbox(table=TABLE, position={"at": 2}, expected={"at": 1})),
+    ):
         with pytest.raises(ConflictError, match="moved the position"):
             chime.register(others, outbox=told)
     following = Outbox(table=TABLE, position={"at": 3}, expected={"at": 2})
@@ -365,7 +451,12 @@ def test_a_step_that_is_registered_again_is_answered_as_it_was(chime: LakeChime)
 
 def test_what_a_producer_has_seen_is_kept_by_item(chime: LakeChime) -> None:
     assert chime.seen(TABLE) == {}
-    chime.register([made(1)], outbox=Outbox(table=TABLE, position=1, seen={"dt=1": [1, "a"], "dt=2": None, "ü'\"": {"x": "ü"}}))
+    chime.register(
+        [made(1)],
+        outbox=Outbox(
+            table=TABLE, position=1, seen={"dt=1": [1, "a"], "dt=2": None, "ü'\"": {"x": "ü"}}
+        ),
+    )
     chime.register([], outbox=Outbox(table=TABLE, position=2, expected=1, seen={"dt=1": 7}))
     with pytest.raises(ConflictError):
         chime.register([], outbox=Outbox(table=TABLE, position=3, expected=1, seen={"dt=1": 8}))
@@ -374,7 +465,9 @@ def test_what_a_producer_has_seen_is_kept_by_item(chime: LakeChime) -> None:
 
 
 def test_more_items_than_a_page_are_seen(chime: LakeChime) -> None:
-    portions = [{f"dt={number}": number for number in range(first, first + 9_000)} for first in (0, 9_000)]
+    portions = [
+        {f"dt={number}": number for number in range(first, first + 9_000)} for first in (0, 9_000)
+    ]
     for number, portion in enumerate(portions):
         outbox = Outbox(table=TABLE, position=number + 1, expected=number or None, seen=portion)
         chime.register([], outbox=outbox)
@@ -396,11 +489,18 @@ def test_old_events_go_and_the_newest_of_each_table_stays(chime: LakeChime) -> N
     assert chime.expire(0) == 0
     assert chime.expire(last.event.event_ts + 1) == 4
     page = chime.events()
-    assert [(found.event.table, found.event.snapshot_id) for found in page.events] == [(TABLE, "5"), ("other", "1")]
+    assert [(found.event.table, found.event.snapshot_id) for found in page.events] == [
+        (TABLE, "5"),
+        ("other", "1"),
+    ]
     assert page.expired == 4, "of all tables the last that went"
     assert chime.events([TABLE], after=4).expired == 4
-    assert chime.events(["other"]).expired == chime.events(["unknown"]).expired == 0, "nothing of this table went"
-    assert [found.event.snapshot_id for found in chime.events([TABLE], tags={"x": "1"}).events] == ["5"]
+    assert chime.events(["other"]).expired == chime.events(["unknown"]).expired == 0, (
+        "nothing of this table went"
+    )
+    assert [found.event.snapshot_id for found in chime.events([TABLE], tags={"x": "1"}).events] == [
+        "5"
+    ]
     (after,) = chime.register([made(6)])
     assert not after.gap
     assert (after.event.seq or 0) > page.head
@@ -422,7 +522,11 @@ def test_consumers_are_told_from_the_furthest_behind_on(chime: LakeChime) -> Non
     for consumer, value in (("fast", 10), ("slow", 9), ("slower", 2)):
         chime.put_watermark(consumer, "events", value, expected=None)
     chime.put_watermark("slower", "version", 1, expected=None)
-    assert [(found.consumer, found.seq) for found in chime.consumers()] == [("slower", 2), ("slow", 9), ("fast", 10)]
+    assert [(found.consumer, found.seq) for found in chime.consumers()] == [
+        ("slower", 2),
+        ("slow", 9),
+        ("fast", 10),
+    ]
     assert [found.consumer for found in chime.consumers(1)] == ["slower"]
     with pytest.raises(InvalidEventError, match="limit=0 is outside of 1 to"):
         chime.consumers(0)
@@ -440,8 +544,13 @@ def test_a_consumer_that_is_gone_is_forgotten(chime: LakeChime) -> None:
 def test_names_are_only_names(chime: LakeChime) -> None:
     event = made(1, table=HOSTILE, partition=(HOSTILE,), tags={HOSTILE: HOSTILE}, cluster=HOSTILE)
     chime.register([event])
-    assert len(chime.events([(HOSTILE, HOSTILE)], partition=[HOSTILE], tags={HOSTILE: HOSTILE}).events) == 1
-    assert chime.find([Interest(tables=((HOSTILE, HOSTILE),), tags={HOSTILE: HOSTILE})]).seqs == (1,)
+    assert (
+        len(chime.events([(HOSTILE, HOSTILE)], partition=[HOSTILE], tags={HOSTILE: HOSTILE}).events)
+        == 1
+    )
+    assert chime.find([Interest(tables=((HOSTILE, HOSTILE),), tags={HOSTILE: HOSTILE})]).seqs == (
+        1,
+    )
     chime.put_watermark(HOSTILE, HOSTILE, HOSTILE, expected=None)
     assert chime.watermarks(HOSTILE)[HOSTILE].value == HOSTILE
     assert chime.table_state(HOSTILE, HOSTILE) is not None
@@ -465,11 +574,15 @@ def test_names_are_only_names(chime: LakeChime) -> None:
         lambda chime: chime.events_between("t", 2, 1),
         lambda chime: chime.events_between("t", 1, 1 << 64),
         lambda chime: chime.find([Interest(tables=())]),
-        lambda chime: chime.find([Interest(tables=tuple(f"t{number}" for number in range(10_001)))]),
+        lambda chime: chime.find(
+            [Interest(tables=tuple(f"t{number}" for number in range(10_001)))]
+        ),
         lambda chime: chime.register([], outbox=Outbox(table="t", position="x" * 70_000)),
         lambda chime: chime.register([], outbox=Outbox(table="t", position=1, seen={"": 1})),
         lambda chime: chime.register([], outbox=Outbox(table="t", position=1, seen={"\udcff": 1})),
-        lambda chime: chime.register([], outbox=Outbox(table="t", position=1, seen={"a": "x" * 2_000})),
+        lambda chime: chime.register(
+            [], outbox=Outbox(table="t", position=1, seen={"a": "x" * 2_000})
+        ),
         lambda chime: chime.register([], outbox=Outbox(table="t", position=float("nan"))),
         lambda chime: chime.find([Interest(tables=("t",), after=-1)]),
         lambda chime: chime.watermark(""),
@@ -492,16 +605,22 @@ def test_many_registrations_at_once_are_all_there_once(chime_address: dict[str, 
     def register(side: int) -> None:
         with LakeChime.open(**chime_address) as client:
             for number in range(1, 26):
-                client.register([made(number, table=f"t{side // 2}"), made(number, table=f"own{side}")])
+                client.register(
+                    [made(number, table=f"t{side // 2}"), made(number, table=f"own{side}")]
+                )
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(register, range(4)))
     with LakeChime.open(**chime_address) as client:
         found = client.events(limit=10_000).events
-        assert len(found) == len({(one.event.table, one.event.snapshot_id) for one in found}) == 25 * 6
+        assert (
+            len(found) == len({(one.event.table, one.event.snapshot_id) for one in found}) == 25 * 6
+        )
         assert seqs(found) == sorted(set(seqs(found)))
         for table in {one.event.table for one in found}:
-            assert [one.event.snapshot_id for one in found if one.event.table == table] == [str(number) for number in range(1, 26)]
+            assert [one.event.snapshot_id for one in found if one.event.table == table] == [
+                str(number) for number in range(1, 26)
+            ]
             assert not [one for one in found if one.event.table == table and one.gap]
 
 

@@ -21,7 +21,13 @@ from opal_lake.key_store import run as run_module
 from opal_lake.key_store.cache import near_runs
 from opal_lake.key_store.cache.near_runs import CacheSettings, NearRuns, near_form
 from opal_lake.key_store.cache.protocol import GREATEST_WORD
-from opal_lake.key_store.entries import Entries, concat_entries, greatest_of_equal, no_entries, sorted_entries
+from opal_lake.key_store.entries import (
+    Entries,
+    concat_entries,
+    greatest_of_equal,
+    no_entries,
+    sorted_entries,
+)
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.s3 import S3Storage
 from tests.contracts.run_caches import (
@@ -60,14 +66,30 @@ def some_rows(draw: st.DrawFn, ties: int, most: int) -> list[Row]:
         tied = [value for _ in range(ties) for value in draw(TIE)]
         segment = draw(st.sampled_from([-(1 << 63), 0, 1, (1 << 63) - 1]))
         offset = draw(st.sampled_from([0, (1 << 31) - 1, serial]))
-        rows.append((draw(WORDS), draw(WORDS), draw(st.sampled_from(TIMES)), *tied, segment, offset, draw(st.booleans())))
+        rows.append(
+            (
+                draw(WORDS),
+                draw(WORDS),
+                draw(st.sampled_from(TIMES)),
+                *tied,
+                segment,
+                offset,
+                draw(st.booleans()),
+            )
+        )
     return rows
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data(), ties=st.integers(0, 2), block=st.sampled_from([1, 2, 3, 16]))
 def test_every_way_finds_what_brute_force_finds(
-    backend: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, ties: int, block: int
+    backend: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    data: st.DataObject,
+    ties: int,
+    block: int,
 ) -> None:
     stored = stored_entries(data.draw(some_rows(ties, 60)), ties)
     new = sorted_entries(entries_of(data.draw(some_rows(ties, 30)), ties))
@@ -77,7 +99,10 @@ def test_every_way_finds_what_brute_force_finds(
         patch.setattr(run_module, "BLOCK", block)
         patch.setattr(run_module, "FILTER_FROM", data.draw(st.sampled_from([1, 1 << 19])))
         run = put_run(storage, stored)
-    wanted, inside = brute_force(stored, new), [row for row in rows_of(stored) if low <= row[0] <= high]
+    wanted, inside = (
+        brute_force(stored, new),
+        [row for row in rows_of(stored) if low <= row[0] <= high],
+    )
     for way, cache in caches(storage, backend, run, stored, folder):
         assert found_rows(cache, run, new) == wanted, way
         assert sliced(cache, run, 7) == rows_of(stored), way
@@ -86,7 +111,9 @@ def test_every_way_finds_what_brute_force_finds(
 
 
 @pytest.mark.parametrize("count", [0, 1, 8_191, 8_192, 8_193, 40_000])
-def test_runs_of_every_size_over_every_store(storage: Storage, backend: str, count: int, tmp_path: Path) -> None:
+def test_runs_of_every_size_over_every_store(
+    storage: Storage, backend: str, count: int, tmp_path: Path
+) -> None:
     stored = greatest_of_equal(drawn(count, count, max(1, count // 3)))
     run, new = put_run(storage, stored), probes_of(stored, 1, 500)
     expected = brute_force(stored, new)
@@ -104,7 +131,13 @@ def test_a_key_in_many_blocks_is_found_whole(local: Storage, backend: str, tmp_p
     rows: list[Row] = [(5, 9, delta, 0, delta, False) for delta in range(1_000)]
     rows += [(5, 10, 0, 1, 1, False), (4, 0, 0, 1, 2, False), (6, 0, 0, 1, 3, True)]
     stored = stored_entries(rows, 0)
-    new = sorted_entries(entries_of([(5, 9, delta, 3, 0, False) for delta in (-1, 0, 64, 500, 999, 5_000)] + [(5, 10, 0, 3, 0, False)], 0))
+    new = sorted_entries(
+        entries_of(
+            [(5, 9, delta, 3, 0, False) for delta in (-1, 0, 64, 500, 999, 5_000)]
+            + [(5, 10, 0, 3, 0, False)],
+            0,
+        )
+    )
     run = put_run(local, stored)
     for way, cache in caches(local, backend, run, stored, tmp_path):
         assert found_rows(cache, run, new) == brute_force(stored, new), way
@@ -122,15 +155,21 @@ def test_bounds_are_compared_as_words(local: Storage, backend: str, tmp_path: Pa
         assert (len(below), len(above)) == (40, 40), way
 
 
-def test_new_rows_need_no_order_but_that_of_the_first_word(local: Storage, backend: str, tmp_path: Path) -> None:
-    stored = stored_entries([(1, low, delta, 0, 0, False) for low in (3, 5, 9) for delta in range(4)], 0)
+def test_new_rows_need_no_order_but_that_of_the_first_word(
+    local: Storage, backend: str, tmp_path: Path
+) -> None:
+    stored = stored_entries(
+        [(1, low, delta, 0, 0, False) for low in (3, 5, 9) for delta in range(4)], 0
+    )
     new = entries_of([(1, low, 2, 1, 0, False) for low in (9, 3, 5, 3)], 0)
     run = put_run(local, stored)
     for way, cache in caches(local, backend, run, stored, tmp_path):
         assert found_rows(cache, run, new) == brute_force(stored, new), way
 
 
-def test_several_runs_are_asked_each_for_its_own_range(local: Storage, backend: str, tmp_path: Path) -> None:
+def test_several_runs_are_asked_each_for_its_own_range(
+    local: Storage, backend: str, tmp_path: Path
+) -> None:
     stored = greatest_of_equal(drawn(3, 3_000, 900))
     thirds = [stored.take(slice(start, start + 1_000)) for start in range(0, 3_000, 1_000)]
     runs = [replace(put_run(local, part), greatest_delta=None) for part in thirds]
@@ -142,17 +181,23 @@ def test_several_runs_are_asked_each_for_its_own_range(local: Storage, backend: 
     assert cache.neighbours(runs, outside) == []
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data(), ties=st.integers(0, 1))
 def test_what_is_nearest_in_all_runs_is_found(
     backend: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, ties: int
 ) -> None:
     """However keys and deltas are spread over runs, of some of which the greatest delta is not recorded."""
     folder, storage = tmp_path_factory.mktemp("near"), open_storage(f"memory://{uuid.uuid4().hex}")
-    parts = [part for _ in range(4) if len(part := stored_entries(data.draw(some_rows(ties, 30)), ties))]
+    parts = [
+        part for _ in range(4) if len(part := stored_entries(data.draw(some_rows(ties, 30)), ties))
+    ]
     new = sorted_entries(entries_of(data.draw(some_rows(ties, 30)), ties))
     told = [put_run(storage, part) for part in parts]
-    runs = [run if data.draw(st.integers(0, 3)) else replace(run, greatest_delta=None) for run in told]
+    runs = [
+        run if data.draw(st.integers(0, 3)) else replace(run, greatest_delta=None) for run in told
+    ]
     near, far = cache_of(storage, backend, folder), cache_of(storage, backend, folder, 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(near_runs, "TINY_ENTRIES", 0)
@@ -167,33 +212,49 @@ def test_what_is_nearest_in_all_runs_is_found(
 
 
 @pytest.mark.parametrize("oldest_first", [True, False])
-def test_of_equal_deltas_in_two_runs_both_are_found(local: Storage, backend: str, oldest_first: bool, tmp_path: Path) -> None:
+def test_of_equal_deltas_in_two_runs_both_are_found(
+    local: Storage, backend: str, oldest_first: bool, tmp_path: Path
+) -> None:
     """The greater row of them is the one that a new row ends."""
     parts = [stored_entries([(7, 7, 10, segment, 0, False)], 0) for segment in (1, 2)]
     runs = [put_run(local, part) for part in (parts if oldest_first else parts[::-1])]
-    found = cache_of(local, backend, tmp_path).neighbours(runs, entries_of([(7, 7, 11, 3, 0, False)], 0))
-    assert {row for entries in found for row in rows_of(entries)} == {row for part in parts for row in rows_of(part)}
+    found = cache_of(local, backend, tmp_path).neighbours(
+        runs, entries_of([(7, 7, 11, 3, 0, False)], 0)
+    )
+    assert {row for entries in found for row in rows_of(entries)} == {
+        row for part in parts for row in rows_of(part)
+    }
 
 
-def test_a_greatest_delta_that_is_too_small_is_no_answer(local: Storage, backend: str, tmp_path: Path) -> None:
+def test_a_greatest_delta_that_is_too_small_is_no_answer(
+    local: Storage, backend: str, tmp_path: Path
+) -> None:
     stored = stored_entries([(7, 7, 10, 1, 0, False)], 0)
     run = replace(put_run(local, stored), greatest_delta=9)
     with pytest.raises(FormatError, match="holds a delta of 10, the table says at most 9; "):
-        cache_of(local, backend, tmp_path).neighbours([run], entries_of([(7, 7, 11, 3, 0, False)], 0))
+        cache_of(local, backend, tmp_path).neighbours(
+            [run], entries_of([(7, 7, 11, 3, 0, False)], 0)
+        )
 
 
 @pytest.mark.parametrize("order", ["the oldest run first", "the newest run first"])
-def test_a_run_is_not_probed_for_keys_with_a_later_version(local: Storage, backend: str, order: str, tmp_path: Path) -> None:
+def test_a_run_is_not_probed_for_keys_with_a_later_version(
+    local: Storage, backend: str, order: str, tmp_path: Path
+) -> None:
     """Ten runs, each with the next version of all keys: only the last one holds neighbours of what comes after, of a late one four do."""
     keys = [(number << 40, number) for number in range(3_000)]
-    parts = [stored_entries([(*key, delta, 0, delta, False) for key in keys], 0) for delta in range(10)]
+    parts = [
+        stored_entries([(*key, delta, 0, delta, False) for key in keys], 0) for delta in range(10)
+    ]
     runs = [put_run(local, part) for part in parts]
     for delta, probed in ((9, {9}), (6, {9, 8, 7, 6})):
         cache = cache_of(local, backend, tmp_path / f"near-{delta}")
         new = entries_of([(*key, delta, 1, 0, False) for key in keys], 0)
         found = cache.neighbours(runs if order == "the oldest run first" else runs[::-1], new)
         assert {runs.index(run) for run in (*cache.opened, *cache.indexes)} == probed
-        assert {row for entries in found for row in rows_of(entries)} >= {row for part in parts[delta : delta + 2] for row in rows_of(part)}
+        assert {row for entries in found for row in rows_of(entries)} >= {
+            row for part in parts[delta : delta + 2] for row in rows_of(part)
+        }
 
 
 # Near and far
@@ -216,7 +277,9 @@ class Counted:
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_small_batch_reads_little_of_a_far_run(local: Storage, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_batch_reads_little_of_a_far_run(
+    local: Storage, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(near_runs, "FEW_BLOCKS", 0.25)
     monkeypatch.setattr(run_module, "HEAD_GUESS", 256)
     stored = greatest_of_equal(drawn(5, 20_000, 20_000))
@@ -248,7 +311,9 @@ def test_many_keys_that_are_not_there_bring_no_run_near(
     assert counted.read < run.size / 3
 
 
-def test_what_was_brought_near_is_read_no_more(local: Storage, backend: str, tmp_path: Path) -> None:
+def test_what_was_brought_near_is_read_no_more(
+    local: Storage, backend: str, tmp_path: Path
+) -> None:
     stored = greatest_of_equal(drawn(5, 5_000, 2_000))
     run, new = put_run(local, stored), probes_of(stored, 6, 200)
     expected = brute_force(stored, new)
@@ -257,7 +322,9 @@ def test_what_was_brought_near_is_read_no_more(local: Storage, backend: str, tmp
     assert found_rows(cache_of(local, backend, tmp_path / "near"), run, new) == expected
 
 
-def test_a_run_larger_than_the_cache_stays_far(local: Storage, backend: str, tmp_path: Path) -> None:
+def test_a_run_larger_than_the_cache_stays_far(
+    local: Storage, backend: str, tmp_path: Path
+) -> None:
     stored = greatest_of_equal(drawn(5, 5_000, 2_000))
     run, new = put_run(local, stored), probes_of(stored, 6, 200)
     cache = cache_of(local, backend, tmp_path / "near", max_bytes=100_000)
@@ -267,7 +334,9 @@ def test_a_run_larger_than_the_cache_stays_far(local: Storage, backend: str, tmp
     assert size_on_disk(cache) == 0
 
 
-def test_a_cache_of_no_bytes_touches_no_folder(local: Storage, backend: str, tmp_path: Path) -> None:
+def test_a_cache_of_no_bytes_touches_no_folder(
+    local: Storage, backend: str, tmp_path: Path
+) -> None:
     stored = greatest_of_equal(drawn(5, 500, 200))
     run = put_run(local, stored)
     cache = cache_of(local, backend, tmp_path / "near", max_bytes=0)
@@ -276,7 +345,9 @@ def test_a_cache_of_no_bytes_touches_no_folder(local: Storage, backend: str, tmp
     assert not (tmp_path / "near").exists()
 
 
-def test_eviction_keeps_the_bound_and_what_is_open(local: Storage, backend: str, tmp_path: Path) -> None:
+def test_eviction_keeps_the_bound_and_what_is_open(
+    local: Storage, backend: str, tmp_path: Path
+) -> None:
     """Ten runs, room for three. A reader in the middle of the first one goes on; all of them are right when they are asked again."""
     parts = [greatest_of_equal(drawn(seed, 3_000, 1_000)) for seed in range(10)]
     runs = [put_run(local, part) for part in parts]
@@ -290,7 +361,11 @@ def test_eviction_keeps_the_bound_and_what_is_open(local: Storage, backend: str,
         assert found_rows(cache, run, new) == brute_force(part, new)
         assert size_on_disk(cache) <= room
     assert 2 <= len(near_files(cache)) <= 4
-    assert not [path for path in near_files(cache) if runs[0].path.split("/")[-1].removesuffix(".run") in path.name]
+    assert not [
+        path
+        for path in near_files(cache)
+        if runs[0].path.split("/")[-1].removesuffix(".run") in path.name
+    ]
     assert first + [row for part in reader for row in rows_of(part)] == rows_of(parts[0])
     other = cache_of(local, backend, tmp_path / "near", max_bytes=room)
     for run, part in zip(runs, parts, strict=True):
@@ -299,7 +374,9 @@ def test_eviction_keeps_the_bound_and_what_is_open(local: Storage, backend: str,
             assert found_rows(asked, run, new) == brute_force(part, new)
 
 
-def test_few_runs_are_open_at_once(local: Storage, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_runs_are_open_at_once(
+    local: Storage, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(near_runs, "OPEN_RUNS", 3)
     parts = [greatest_of_equal(drawn(seed, 50, 20)) for seed in range(12)]
     runs = [put_run(local, part) for part in parts]
@@ -316,13 +393,17 @@ def test_few_runs_are_open_at_once(local: Storage, backend: str, tmp_path: Path,
 # Processes
 
 
-def _found_elsewhere(cache: NearRuns, run: RunFile, new: Entries, barrier: Barrier | None = None) -> list[Row]:
+def _found_elsewhere(
+    cache: NearRuns, run: RunFile, new: Entries, barrier: Barrier | None = None
+) -> list[Row]:
     if barrier is not None:
         barrier.wait(60)
     return found_rows(cache, run, new)
 
 
-def _racer(parts: tuple[NearRuns, RunFile, Entries, Barrier, "multiprocessing.Queue[list[Row]]"]) -> None:
+def _racer(
+    parts: tuple[NearRuns, RunFile, Entries, Barrier, "multiprocessing.Queue[list[Row]]"],
+) -> None:
     cache, run, new, barrier, answers = parts
     answers.put(_found_elsewhere(cache, run, new, barrier))
 
@@ -338,13 +419,17 @@ def test_another_process_finds_what_was_kept(local: Storage, backend: str, tmp_p
     assert found_rows(cache, run, new) == brute_force(stored, new)
 
 
-def test_processes_that_bring_a_run_at_once_share_one_copy(local: Storage, backend: str, tmp_path: Path) -> None:
+def test_processes_that_bring_a_run_at_once_share_one_copy(
+    local: Storage, backend: str, tmp_path: Path
+) -> None:
     stored = greatest_of_equal(drawn(5, 20_000, 9_000))
     run, new = put_run(local, stored), probes_of(stored, 6, 200)
     cache = cache_of(local, backend, tmp_path / "near")
     spawn = multiprocessing.get_context("spawn")
     barrier, answers = spawn.Barrier(3), spawn.Queue()
-    racers = [spawn.Process(target=_racer, args=((cache, run, new, barrier, answers),)) for _ in range(3)]
+    racers = [
+        spawn.Process(target=_racer, args=((cache, run, new, barrier, answers),)) for _ in range(3)
+    ]
     for racer in racers:
         racer.start()
     outcomes = [answers.get(timeout=120) for _ in racers]
@@ -357,7 +442,9 @@ def test_processes_that_bring_a_run_at_once_share_one_copy(local: Storage, backe
 def test_a_pickled_cache_is_the_processs_own(tmp_path: Path, backend: str) -> None:
     """Keyed by the store with its options: credentials that were renewed are another store."""
     options = [{"aws_access_key_id": "a", "aws_secret_access_key": key} for key in ("old", "new")]
-    old, renewed = (cache_of(S3Storage.open("s3://bucket/t", given), backend, tmp_path) for given in options)
+    old, renewed = (
+        cache_of(S3Storage.open("s3://bucket/t", given), backend, tmp_path) for given in options
+    )
     copy = pickle.loads(pickle.dumps(old))
     assert copy is pickle.loads(pickle.dumps(old))
     assert (copy.storage, copy.settings) == (old.storage, old.settings)
@@ -392,7 +479,17 @@ for _ in range(2):
 
 def test_without_rocksdict_the_message_says_what_to_install() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", REFUSING], capture_output=True, text=True, env=environment, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSING],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
+    )
     lines = done.stdout.splitlines()
     assert len(lines) == 2
-    assert all(line.startswith("InvalidInputError") and "pip install 'airflow-provider-opal[rocksdb]'" in line for line in lines)
+    assert all(
+        line.startswith("InvalidInputError")
+        and "pip install 'airflow-provider-opal[rocksdb]'" in line
+        for line in lines
+    )

@@ -50,7 +50,9 @@ def removed(file: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [cut_off, emptied, garbled, removed])
-def test_a_near_copy_that_is_not_whole_is_derived_anew(local: Storage, backend: str, harm: Callable[[Path], None], tmp_path: Path) -> None:
+def test_a_near_copy_that_is_not_whole_is_derived_anew(
+    local: Storage, backend: str, harm: Callable[[Path], None], tmp_path: Path
+) -> None:
     stored = greatest_of_equal(drawn(5, 2_000, 700))
     run, new = put_run(local, stored), probes_of(stored, 6, 200)
     cache_of(local, backend, tmp_path / "near").keep(run, stored)
@@ -63,7 +65,9 @@ def test_a_near_copy_that_is_not_whole_is_derived_anew(local: Storage, backend: 
         assert len(near_files(cache)) == 1
 
 
-def test_a_mapped_copy_from_before_the_machine_started_is_derived_anew(local: Storage, tmp_path: Path) -> None:
+def test_a_mapped_copy_from_before_the_machine_started_is_derived_anew(
+    local: Storage, tmp_path: Path
+) -> None:
     """After a crash any of its pages may be missing; RocksDB waits for the disk and verifies what it reads."""
     stored = greatest_of_equal(drawn(5, 2_000, 700))
     run = put_run(local, stored)
@@ -81,7 +85,9 @@ def test_a_mapped_copy_from_before_the_machine_started_is_derived_anew(local: St
 
 
 @pytest.mark.parametrize("other", BACKENDS)
-def test_what_lies_in_the_place_of_a_copy_is_cleared_away(local: Storage, backend: str, other: str, tmp_path: Path) -> None:
+def test_what_lies_in_the_place_of_a_copy_is_cleared_away(
+    local: Storage, backend: str, other: str, tmp_path: Path
+) -> None:
     """A folder in the place of a file, a file in that of a folder, an empty folder, and a folder with something in it."""
     stored = greatest_of_equal(drawn(5, 2_000, 700))
     run, new = put_run(local, stored), probes_of(stored, 6, 200)
@@ -111,7 +117,9 @@ def flip_in_table(cache: NearRuns, share: float) -> tuple[Path, bytes]:
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_rocksdb_sees_damage_in_what_it_reads_and_the_copy_is_derived_anew(local: Storage, share: float, tmp_path: Path) -> None:
+def test_rocksdb_sees_damage_in_what_it_reads_and_the_copy_is_derived_anew(
+    local: Storage, share: float, tmp_path: Path
+) -> None:
     """Also in the middle of a reading, which goes on from the store."""
     stored = greatest_of_equal(drawn(5, 20_000, 20_000))
     run, new = put_run(local, stored), probes_of(stored, 6, 20_000)
@@ -130,7 +138,9 @@ def test_rocksdb_sees_damage_in_what_it_reads_and_the_copy_is_derived_anew(local
         assert table.read_bytes() != data
 
 
-def test_rocksdb_tables_are_of_bounded_size(local: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rocksdb_tables_are_of_bounded_size(
+    local: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from opal_lake.key_store.cache import rocksdb
 
     stored = greatest_of_equal(drawn(5, 3_000, 3_000))
@@ -172,24 +182,34 @@ def linked(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [open_to_all, open_to_the_group, another_users, linked])
-def test_a_folder_that_others_may_write_to_is_refused(local: Storage, backend: str, harm: Callable[[Path], None], tmp_path: Path) -> None:
+def test_a_folder_that_others_may_write_to_is_refused(
+    local: Storage, backend: str, harm: Callable[[Path], None], tmp_path: Path
+) -> None:
     """Before anything is written to it, and before its content is trusted."""
     stored = greatest_of_equal(drawn(5, 500, 200))
     run = put_run(local, stored)
     cache_of(local, backend, tmp_path).keep(run, stored)
     harm(cache_of(local, backend, tmp_path).settings.path)
     cache = cache_of(local, backend, tmp_path)
-    for call in (lambda: cache.keep(run, stored), lambda: cache.neighbours([run], stored), lambda: list(cache.slices(run, 10))):
+    for call in (
+        lambda: cache.keep(run, stored),
+        lambda: cache.neighbours([run], stored),
+        lambda: list(cache.slices(run, 10)),
+    ):
         with pytest.raises(StorageError, match="others may write"):
             call()
 
 
-def test_the_folder_is_the_users_own_and_nothing_beside_it_is_touched(local: Storage, backend: str, tmp_path: Path) -> None:
+def test_the_folder_is_the_users_own_and_nothing_beside_it_is_touched(
+    local: Storage, backend: str, tmp_path: Path
+) -> None:
     """If the user names a folder with other files in it as the cache, these files are kept, however small the cache is."""
     (tmp_path / "near").mkdir()
     (tmp_path / "near" / "precious").write_bytes(b"x" * 1_000_000)
     parts = [greatest_of_equal(drawn(seed, 3_000, 1_000)) for seed in range(4)]
-    cache = cache_of(local, backend, tmp_path / "near", max_bytes=int(1.5 * near_form(backend).size_of(3_000, 1)))
+    cache = cache_of(
+        local, backend, tmp_path / "near", max_bytes=int(1.5 * near_form(backend).size_of(3_000, 1))
+    )
     for part in parts:
         cache.keep(put_run(local, part), part)
     assert (tmp_path / "near" / "precious").stat().st_size == 1_000_000
@@ -197,7 +217,9 @@ def test_the_folder_is_the_users_own_and_nothing_beside_it_is_touched(local: Sto
     assert len(near_files(cache)) == 1
 
 
-def test_a_folder_that_cannot_be_made_is_named(local: Storage, backend: str, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_named(
+    local: Storage, backend: str, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_bytes(b"")
     stored = greatest_of_equal(drawn(5, 500, 200))
     with pytest.raises(StorageError, match=r"cannot be made.*spark\.opal\.cache\.folder"):
@@ -223,7 +245,9 @@ def regions(data: bytes) -> dict[str, list[int]]:
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("region", ["header", "directory", "filter", "block"])
-def test_a_damaged_run_is_named_and_never_believed(local: Storage, backend: str, region: str, tmp_path: Path) -> None:
+def test_a_damaged_run_is_named_and_never_believed(
+    local: Storage, backend: str, region: str, tmp_path: Path
+) -> None:
     """The filter is only asked by probes: to read all entries it is no matter."""
     stored = greatest_of_equal(drawn(5, 2_000, 1_500))
     run = put_run(local, stored)
@@ -242,7 +266,9 @@ def test_a_damaged_run_is_named_and_never_believed(local: Storage, backend: str,
             with pytest.raises(FormatError, match=run.path):
                 sliced(cache, run, 100)
     replace_object(local, run.path, data)
-    assert found_rows(cache_of(local, backend, tmp_path / "brought"), run, stored) == brute_force(stored, stored)
+    assert found_rows(cache_of(local, backend, tmp_path / "brought"), run, stored) == brute_force(
+        stored, stored
+    )
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -271,25 +297,40 @@ def test_a_missing_run_is_named(storage: Storage, backend: str, tmp_path: Path) 
             list(cache.slices(run, 10))
 
 
-def test_a_sound_run_in_the_place_of_another_is_not_taken(local: Storage, backend: str, tmp_path: Path) -> None:
+def test_a_sound_run_in_the_place_of_another_is_not_taken(
+    local: Storage, backend: str, tmp_path: Path
+) -> None:
     stored, other = (greatest_of_equal(drawn(seed, 500, 500)) for seed in (5, 6))
     run = put_run(local, stored)
     data = encode_run(other)
     replace_object(local, run.path, data)
-    run_of_other = replace(run, size=len(data), crc32=zlib.crc32(data), hash_low=int(other.high[0]), hash_high=int(other.high[-1]))
+    run_of_other = replace(
+        run,
+        size=len(data),
+        crc32=zlib.crc32(data),
+        hash_low=int(other.high[0]),
+        hash_high=int(other.high[-1]),
+    )
     for room in (1 << 30, 0):
         cache = cache_of(local, backend, tmp_path / "near", max_bytes=room)
         with pytest.raises(FormatError, match="not the one that the table names"):
             cache.neighbours([run], stored)
-        for near_miss in (replace(run_of_other, size=len(data) + 1), replace(run_of_other, hash_low=int(other.high[0]) - 1)):
+        for near_miss in (
+            replace(run_of_other, size=len(data) + 1),
+            replace(run_of_other, hash_low=int(other.high[0]) - 1),
+        ):
             with pytest.raises(FormatError, match="not the one that the table names"):
                 list(cache.slices(near_miss, 10))
         wrong = replace(run, entries=run.entries + 1)
-        with pytest.raises(FormatError, match=f"holds {len(other)} entries, the table says {run.entries + 1}"):
+        with pytest.raises(
+            FormatError, match=f"holds {len(other)} entries, the table says {run.entries + 1}"
+        ):
             list(cache.slices(wrong, 10))
 
 
-def test_equal_names_with_other_bytes_are_other_runs(local: Storage, backend: str, tmp_path: Path) -> None:
+def test_equal_names_with_other_bytes_are_other_runs(
+    local: Storage, backend: str, tmp_path: Path
+) -> None:
     """A table that was deleted and created again at its path has runs of the same names."""
     stored, other = (greatest_of_equal(drawn(seed, 500, 500)) for seed in (5, 6))
     run = put_run(local, stored)
@@ -299,6 +340,13 @@ def test_equal_names_with_other_bytes_are_other_runs(local: Storage, backend: st
     data = encode_run(other)
     local.put_if_absent(run.path, data)
     low, high = int(other.high[0]), int(other.high[-1])
-    again = RunFile(path=run.path, size=len(data), crc32=zlib.crc32(data), entries=len(other), hash_low=low, hash_high=high)
+    again = RunFile(
+        path=run.path,
+        size=len(data),
+        crc32=zlib.crc32(data),
+        entries=len(other),
+        hash_low=low,
+        hash_high=high,
+    )
     for asked in (cache, cache_of(local, backend, tmp_path / "near")):
         assert found_rows(asked, again, other) == brute_force(other, other)

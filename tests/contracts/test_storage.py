@@ -36,12 +36,27 @@ ODD_NAMES = [
     "am&p",
     "😀",
 ]
-BAD_PATHS = ["", "/abs", "a//b", "a/", "../up", "a/../b", "a/..", ".", "a/./b", "new\nline", "nul\0", "lone\udc80"]
+BAD_PATHS = [
+    "",
+    "/abs",
+    "a//b",
+    "a/",
+    "../up",
+    "a/../b",
+    "a/..",
+    ".",
+    "a/./b",
+    "new\nline",
+    "nul\0",
+    "lone\udc80",
+]
 
 Opener = Callable[[], Storage]
 
 
-@pytest.fixture(params=["memory", "local", "local_without_links", pytest.param("s3", marks=pytest.mark.s3)])
+@pytest.fixture(
+    params=["memory", "local", "local_without_links", pytest.param("s3", marks=pytest.mark.s3)]
+)
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     """Each call opens the same store again; it is empty at first."""
     name = uuid.uuid4().hex
@@ -101,27 +116,57 @@ def test_deleting_what_is_not_there_is_no_error(store: Storage) -> None:
     assert paths_of(store) == ["f/b"]
 
 
-def test_more_objects_than_one_page_or_batch_are_listed_and_deleted(store: Storage, request: pytest.FixtureRequest) -> None:
+def test_more_objects_than_one_page_or_batch_are_listed_and_deleted(
+    store: Storage, request: pytest.FixtureRequest
+) -> None:
     paths = [f"log/{n:020d}.json" for n in range(1203)]
     if store.uri.startswith("s3://"):
-        put_objects(request.getfixturevalue("s3_options"), store.uri, dict.fromkeys(paths[3:], b"x"))
+        put_objects(
+            request.getfixturevalue("s3_options"), store.uri, dict.fromkeys(paths[3:], b"x")
+        )
     with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(lambda path: store.put_if_absent(path, b"x"), paths[:3] if store.uri.startswith("s3://") else paths))
+        assert all(
+            pool.map(
+                lambda path: store.put_if_absent(path, b"x"),
+                paths[:3] if store.uri.startswith("s3://") else paths,
+            )
+        )
     assert paths_of(store, "log/") == paths
     store.delete(iter(paths[1:]))
     assert paths_of(store) == paths[:1]
 
 
-@pytest.mark.parametrize("start,length", [(0, None), (0, 0), (0, 4), (3, 4), (3, None), (9, 100), (10, None), (10, 1), (99, 5), (99, None)])
+@pytest.mark.parametrize(
+    "start,length",
+    [
+        (0, None),
+        (0, 0),
+        (0, 4),
+        (3, 4),
+        (3, None),
+        (9, 100),
+        (10, None),
+        (10, 1),
+        (99, 5),
+        (99, None),
+    ],
+)
 def test_a_range_is_a_slice(store: Storage, start: int, length: int | None) -> None:
     for size in (0, 1, 10):
         data = bytes(range(size))
         store.put_if_absent(f"r{size}", data)
-        assert store.get(f"r{size}", start, length) == (data[start:] if length is None else data[start : start + length])
+        assert store.get(f"r{size}", start, length) == (
+            data[start:] if length is None else data[start : start + length]
+        )
 
 
-@pytest.mark.parametrize("start,length,expected", [(-3, None, b"hij"), (-3, 2, b"hi"), (-3, 9, b"hij"), (-99, 2, b"ab"), (-1, 0, b"")])
-def test_a_negative_start_counts_from_the_end(store: Storage, start: int, length: int | None, expected: bytes) -> None:
+@pytest.mark.parametrize(
+    "start,length,expected",
+    [(-3, None, b"hij"), (-3, 2, b"hi"), (-3, 9, b"hij"), (-99, 2, b"ab"), (-1, 0, b"")],
+)
+def test_a_negative_start_counts_from_the_end(
+    store: Storage, start: int, length: int | None, expected: bytes
+) -> None:
     store.put_if_absent("r", b"abcdefghij")
     store.put_if_absent("empty", b"")
     assert store.get("r", start, length) == expected
@@ -147,22 +192,47 @@ def test_a_memoryview_is_stored_as_its_bytes(store: Storage) -> None:
     buffer = bytearray(b"before")
     store.put_if_absent("copy", memoryview(buffer))
     buffer[:] = b"behind"
-    assert (store.get("whole"), store.get("part"), store.get("copy")) == (b"0123456789abcdef", b"234", b"before")
+    assert (store.get("whole"), store.get("part"), store.get("copy")) == (
+        b"0123456789abcdef",
+        b"234",
+        b"before",
+    )
 
 
 def test_listing_is_in_code_point_order_across_folders(store: Storage) -> None:
-    paths = ["a/b", "a-b", "a/c/d", "a.b", "a0", "b", "B/z", "a/b0", "é", "z/1", "a/b-/x", "\uffee", "😀/x", "_opal/log/1", "a/c-"]
+    paths = [
+        "a/b",
+        "a-b",
+        "a/c/d",
+        "a.b",
+        "a0",
+        "b",
+        "B/z",
+        "a/b0",
+        "é",
+        "z/1",
+        "a/b-/x",
+        "\uffee",
+        "😀/x",
+        "_opal/log/1",
+        "a/c-",
+    ]
     fill(store, paths)
     assert paths_of(store) == sorted(paths)
     assert paths_of(store, "a") == sorted(path for path in paths if path.startswith("a"))
 
 
-@pytest.mark.parametrize("prefix", ["", "a", "a/", "a/b", "a/b/", "a/b/c", "b", "zz", "nofolder/", "a/b/c/d/e", "a-", "a/b-"])
+@pytest.mark.parametrize(
+    "prefix",
+    ["", "a", "a/", "a/b", "a/b/", "a/b/c", "b", "zz", "nofolder/", "a/b/c/d/e", "a-", "a/b-"],
+)
 def test_prefix_and_start_after_select_as_on_a_sorted_list(store: Storage, prefix: str) -> None:
     paths = sorted(["a/b/c", "a/b/c1", "a/b/d/e", "a/b-", "a-x", "a/bb", "b/c", "c", "a/c"])
     fill(store, paths)
     for start_after in ["", "a", "a/", "a/b/c", "a/b", "a-", "a/b/", "zzz", "a/b/c0", "0", "../x"]:
-        assert paths_of(store, prefix, start_after) == [path for path in paths if path.startswith(prefix) and path > start_after]
+        assert paths_of(store, prefix, start_after) == [
+            path for path in paths if path.startswith(prefix) and path > start_after
+        ]
 
 
 def test_a_listing_tells_size_and_time(store: Storage) -> None:
@@ -190,7 +260,11 @@ def test_odd_names_are_names_like_any_other(store: Storage, name: str) -> None:
 
 @pytest.mark.parametrize("path", BAD_PATHS)
 def test_bad_paths_are_refused(store: Storage, path: str) -> None:
-    for call in (lambda: store.get(path), lambda: store.put_if_absent(path, b""), lambda: store.delete([path])):
+    for call in (
+        lambda: store.get(path),
+        lambda: store.put_if_absent(path, b""),
+        lambda: store.delete([path]),
+    ):
         with pytest.raises(InvalidInputError, match="path"):
             call()
 
@@ -226,8 +300,12 @@ print(json.dumps([n for n in range(10) if store.put_if_absent(f"race/{n}", sys.a
 """
 
 
-@pytest.mark.parametrize("kind", ["local", "local_without_links", pytest.param("s3", marks=pytest.mark.s3)])
-def test_of_8_racing_processes_exactly_one_creates_each_object(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(
+    "kind", ["local", "local_without_links", pytest.param("s3", marks=pytest.mark.s3)]
+)
+def test_of_8_racing_processes_exactly_one_creates_each_object(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     if kind == "s3":
         uri, options = f"s3://lake/{uuid.uuid4().hex}", request.getfixturevalue("s3_options")
     else:
@@ -254,7 +332,9 @@ def race_processes(uri: str, options: dict[str, str]) -> dict[str, list[int]]:
             )
             for me in "abcdefgh"
         }
-        assert [racer.stdout.readline() for racer in racers.values() if racer.stdout] == ["ready\n"] * 8
+        assert [racer.stdout.readline() for racer in racers.values() if racer.stdout] == [
+            "ready\n"
+        ] * 8
         for racer in racers.values():
             assert racer.stdin
             racer.stdin.write("\n")
@@ -299,14 +379,25 @@ def test_a_store_opened_again_has_the_same_objects(opener: Opener) -> None:
     assert not first.uri.endswith("/")
 
 
-NAMES = st.text(st.sampled_from("ab-./0=% é😀"), min_size=1, max_size=3).map(lambda name: name.replace("/", "_").replace(".", "x"))
-PATHS = st.lists(NAMES, min_size=1, max_size=3).map(lambda names: "/".join([*names[:-1], names[-1] + ".f"]))  # no file is also a folder
-STEPS = st.lists(st.tuples(st.sampled_from(["put", "get", "list", "delete"]), PATHS, st.binary(max_size=8)), max_size=25)
+NAMES = st.text(st.sampled_from("ab-./0=% é😀"), min_size=1, max_size=3).map(
+    lambda name: name.replace("/", "_").replace(".", "x")
+)
+PATHS = st.lists(NAMES, min_size=1, max_size=3).map(
+    lambda names: "/".join([*names[:-1], names[-1] + ".f"])
+)  # no file is also a folder
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["put", "get", "list", "delete"]), PATHS, st.binary(max_size=8)),
+    max_size=25,
+)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(steps=STEPS, data=st.data())
-def test_a_store_behaves_like_a_dictionary(store: Storage, steps: list[tuple[str, str, bytes]], data: st.DataObject) -> None:
+def test_a_store_behaves_like_a_dictionary(
+    store: Storage, steps: list[tuple[str, str, bytes]], data: st.DataObject
+) -> None:
     store.delete(paths_of(store))
     model: dict[str, bytes] = {}
     for verb, path, content in steps:
@@ -319,7 +410,9 @@ def test_a_store_behaves_like_a_dictionary(store: Storage, steps: list[tuple[str
         elif verb == "list":
             prefix = path[: data.draw(st.integers(0, len(path)))]
             start_after = data.draw(st.one_of(st.just(""), PATHS))
-            assert paths_of(store, prefix, start_after) == sorted(p for p in model if p.startswith(prefix) and p > start_after)
+            assert paths_of(store, prefix, start_after) == sorted(
+                p for p in model if p.startswith(prefix) and p > start_after
+            )
         elif path in model:
             assert store.get(path) == model[path]
         else:
@@ -327,7 +420,9 @@ def test_a_store_behaves_like_a_dictionary(store: Storage, steps: list[tuple[str
                 store.get(path)
 
 
-def test_a_store_tells_the_time_by_which_it_stamps_and_leaves_nothing_behind(store: Storage) -> None:
+def test_a_store_tells_the_time_by_which_it_stamps_and_leaves_nothing_behind(
+    store: Storage,
+) -> None:
     """To about a second, as S3 reports it; a store in memory has no time of its own, unless it was given a clock."""
     fill(store, ["a"])
     told_us = store.now_us()

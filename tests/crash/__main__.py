@@ -21,7 +21,13 @@ JOBS_A_STORY = 10
 SHARES = {"local": 4, "no-links": 3, "s3": 3}
 
 
-def crash(folder: Path, crashes: int, seed: str, stores: Sequence[str], operations: Sequence[str] = tuple(JOBS)) -> Tally:
+def crash(
+    folder: Path,
+    crashes: int,
+    seed: str,
+    stores: Sequence[str],
+    operations: Sequence[str] = tuple(JOBS),
+) -> Tally:
     """Stories on the stores in turn until so many processes were killed."""
     tally, dice = Tally(), random.Random(seed)
     context = processes()
@@ -29,19 +35,36 @@ def crash(folder: Path, crashes: int, seed: str, stores: Sequence[str], operatio
         number = 0
         while sum(tally.kills.values()) < crashes and len(tally.failures) < 20:
             store = dice.choices(stores, [SHARES[name] for name in stores])[0]
-            _tell(folder, (seed, number), store, s3_options, tally=tally, context=context, operations=operations, left=crashes)
+            _tell(
+                folder,
+                (seed, number),
+                store,
+                s3_options,
+                tally=tally,
+                context=context,
+                operations=operations,
+                left=crashes,
+            )
             number += 1
     return tally
 
 
-def _tell(folder: Path, name: tuple[str, int], store: str, s3_options: Mapping[str, str], **given: object) -> None:
+def _tell(
+    folder: Path, name: tuple[str, int], store: str, s3_options: Mapping[str, str], **given: object
+) -> None:
     seed, number = name
     tally, left = given["tally"], given.pop("left")
     assert isinstance(tally, Tally)
     assert isinstance(left, int)
     place = place_in(folder, store, f"story-{number}", s3_options)
     jobs = min(JOBS_A_STORY, left - sum(tally.kills.values()))
-    story = Story(place=place, store=store, name=f"seed {seed}, story {number} on {store}", dice=random.Random(f"{seed}-{number}"), **given)
+    story = Story(
+        place=place,
+        store=store,
+        name=f"seed {seed}, story {number} on {store}",
+        dice=random.Random(f"{seed}-{number}"),
+        **given,
+    )
     failures = len(tally.failures)
     with suppress(StoryEndedError):
         story.tell(jobs)
@@ -58,17 +81,32 @@ def report(tally: Tally, stores: Sequence[str]) -> str:
         counts = "".join(f"{tally.kills.get((store, operation), 0):>10}" for store in stores)
         lines.append(f"{operation:<12}{counts}")
     total = sum(tally.kills.values())
-    return "\n".join([*lines, f"{total} killed, {tally.survived} were done before, {tally.reruns} reruns, {len(tally.failures)} failures"])
+    return "\n".join(
+        [
+            *lines,
+            f"{total} killed, {tally.survived} were done before, {tally.reruns} reruns, {len(tally.failures)} failures",
+        ]
+    )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
     parser.add_argument("--crashes", type=int, default=200)
-    parser.add_argument("--seed", default=os.environ.get("OPAL_SEED") or str(int(time.time())), help="of all that is drawn")
+    parser.add_argument(
+        "--seed",
+        default=os.environ.get("OPAL_SEED") or str(int(time.time())),
+        help="of all that is drawn",
+    )
     parser.add_argument("--stores", default=",".join(STORES))
     parser.add_argument("--operations", default=",".join(JOBS))
-    parser.add_argument("--bootstraps", type=int, help="of them drivers of a bootstrap on Spark (default: every 20th)")
-    parser.add_argument("--keep", action="store_true", help="leave the tables of stories that failed")
+    parser.add_argument(
+        "--bootstraps",
+        type=int,
+        help="of them drivers of a bootstrap on Spark (default: every 20th)",
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="leave the tables of stories that failed"
+    )
     args = parser.parse_args()
     stores, operations = args.stores.split(","), args.operations.split(",")
     folder = Path(tempfile.mkdtemp(prefix="opal-crash-")).resolve()

@@ -38,7 +38,9 @@ def write_source(folder: Path) -> Model:
     return model
 
 
-def crash_bootstraps(folder: Path, kills: int, stores: Sequence[str], dice: random.Random, tally: Tally) -> None:
+def crash_bootstraps(
+    folder: Path, kills: int, stores: Sequence[str], dice: random.Random, tally: Tally
+) -> None:
     """Kill this many drivers, a few for each table; then let one finish, and check the table."""
     model, number, seconds = write_source(folder / "source"), 0, 0.0
     while kills > 0:
@@ -62,11 +64,29 @@ def crash_bootstraps(folder: Path, kills: int, stores: Sequence[str], dice: rand
 
 def _start(location: Place, source: Path, kill_after_s: float | None) -> bool:
     """Whether the driver was killed, or failed, before it was done."""
-    words = [sys.executable, "-m", "tests.crash.spark_bootstrap", location.uri, str(source), location.options.get("hard_links", "true")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "spark_apps")]), "PYSPARK_PYTHON": sys.executable}
+    words = [
+        sys.executable,
+        "-m",
+        "tests.crash.spark_bootstrap",
+        location.uri,
+        str(source),
+        location.options.get("hard_links", "true"),
+    ]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "spark_apps")]),
+        "PYSPARK_PYTHON": sys.executable,
+    }
     with (
         open(f"{location.uri}.log", "ab") as log,
-        subprocess.Popen(words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True) as driver,
+        subprocess.Popen(
+            words,
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        ) as driver,
     ):
         assert driver.stdout is not None
         try:
@@ -87,8 +107,15 @@ def _judge(location: Place, model: Model, where: str, tally: Tally) -> None:
     wrong = difference(columns_from(table.read()), model.visible(0))
     rows = sum(len(part["sku"]) for part in model.parts)
     tally.failures += [f"{where}: {wrong}"] if wrong else []
-    tally.failures += [f"{where}: {table.snapshot_at().root.rows} rows for {rows}"] if table.snapshot_at().root.rows != rows else []
-    tally.failures += [f"{where}: {found}" for found in (*check_table(table)[:2], *left_overs(table, location.root)[:2])]
+    tally.failures += (
+        [f"{where}: {table.snapshot_at().root.rows} rows for {rows}"]
+        if table.snapshot_at().root.rows != rows
+        else []
+    )
+    tally.failures += [
+        f"{where}: {found}"
+        for found in (*check_table(table)[:2], *left_overs(table, location.root)[:2])
+    ]
 
 
 def main(uri: str, source: str, hard_links: str) -> None:
@@ -100,10 +127,16 @@ def main(uri: str, source: str, hard_links: str) -> None:
     from opal_spark.write.bootstrap import SparkSource
 
     ensure_java()
-    settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.ui.showConsoleProgress": "false"}
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.showConsoleProgress": "false",
+    }
     spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
     table = table_on(open_storage(uri, {"hard_links": hard_links}))
-    reader = SparkSource(spark=spark, source=SourceTable(location=source, format="parquet"), batch_bytes=1)
+    reader = SparkSource(
+        spark=spark, source=SourceTable(location=source, format="parquet"), batch_bytes=1
+    )
     print("begun", flush=True)
     bootstrap(on_spark(spark, table), reader)
     spark.stop()

@@ -26,7 +26,16 @@ _TICKS_A_BATCH = 90
 _TRIES = 4
 _JOB_S = 120
 _FIRST_JOBS = ("inline", "ingest", "metagen", "inline")
-_WEIGHTS = {"ingest": 3, "inline": 3, "metagen": 2, "compact": 2, "major": 1, "zorder": 2, "retain": 2, "rebuild": 1}
+_WEIGHTS = {
+    "ingest": 3,
+    "inline": 3,
+    "metagen": 2,
+    "compact": 2,
+    "major": 1,
+    "zorder": 2,
+    "retain": 2,
+    "rebuild": 1,
+}
 
 
 def processes() -> ForkServerContext:
@@ -72,7 +81,9 @@ class Story:
             self._through(self._job(operation))
         self._follow()
         for _ in range(jobs):
-            self.live_through(self.dice.choices(self.operations, [_WEIGHTS[name] for name in self.operations])[0])
+            self.live_through(
+                self.dice.choices(self.operations, [_WEIGHTS[name] for name in self.operations])[0]
+            )
         self._through(self._job("retain"))
         self._judge("after the last retention")
         if found := left_overs(self.table, self.place.root):
@@ -92,7 +103,9 @@ class Story:
         answer = self._run(job, kill)
         if answer is None:
             killed = True
-            self.tally.kills[self.store, operation] = self.tally.kills.get((self.store, operation), 0) + 1
+            self.tally.kills[self.store, operation] = (
+                self.tally.kills.get((self.store, operation), 0) + 1
+            )
         else:
             self.tally.survived += 1
         for _ in range(_TRIES if killed else 0):
@@ -106,18 +119,25 @@ class Story:
         self._measure(operation, answer)
         version = self.table.snapshot_at().version
         again = self._run(job, None)
-        if operation in ("ingest", "inline") and (again is None or "error" in again or self.table.snapshot_at().version != version):
+        if operation in ("ingest", "inline") and (
+            again is None or "error" in again or self.table.snapshot_at().version != version
+        ):
             self._fail(where, f"a third run with the same token is not what it should be: {again}")
         self._judge(where)
 
     def _job(self, operation: str) -> Job:
         self.turn += 1
         batch = Batch(writer=1, turn=self.turn, tick=self.turn * _TICKS_A_BATCH)
-        return Job(operation=operation, token=batch.token if operation in ("ingest", "inline") else f"{operation} {self.turn}")
+        return Job(
+            operation=operation,
+            token=batch.token if operation in ("ingest", "inline") else f"{operation} {self.turn}",
+        )
 
     def _kill(self, operation: str) -> "Kill | Outside":
         """A moment anywhere in the job, by the length of the last of its kind."""
-        length = self.tally.lengths.get((self.store, operation), {"seconds": 0.1, "store": 12, "file": 20})
+        length = self.tally.lengths.get(
+            (self.store, operation), {"seconds": 0.1, "store": 12, "file": 20}
+        )
         kind = self.dice.choice(KINDS if self.place.root is not None else KINDS[:2])
         share, after = self.dice.random(), self.dice.random() < 0.5
         if kind == "outside":
@@ -126,13 +146,17 @@ class Story:
 
     def _measure(self, operation: str, told: dict[str, Any]) -> None:
         if not told["repeated"]:
-            self.tally.lengths[self.store, operation] = {name: told[name] for name in ("seconds", "store", "file")}
+            self.tally.lengths[self.store, operation] = {
+                name: told[name] for name in ("seconds", "store", "file")
+            }
 
     def _run(self, job: Job, kill: "Kill | Outside | None") -> dict[str, Any] | None:
         """The answer of the process; None if it was killed."""
         ours, theirs = self.context.Pipe(duplex=False)
         own_kill = kill if isinstance(kill, Kill) else None
-        process = self.context.Process(target=work, args=(self.place, job, own_kill, theirs), daemon=True)
+        process = self.context.Process(
+            target=work, args=(self.place, job, own_kill, theirs), daemon=True
+        )
         process.start()
         theirs.close()
         try:
@@ -142,7 +166,9 @@ class Story:
             if isinstance(kill, Outside):
                 time.sleep(kill.seconds)
                 process.kill()
-            answer: dict[str, Any] | None = ours.recv() if ours.poll(_JOB_S) else {"error": f"took more than {_JOB_S} s"}
+            answer: dict[str, Any] | None = (
+                ours.recv() if ours.poll(_JOB_S) else {"error": f"took more than {_JOB_S} s"}
+            )
         except EOFError:
             answer = None
         finally:
@@ -158,11 +184,23 @@ class Story:
         """The model at the newest version, at older ones, and at event times; every invariant."""
         self._follow()
         root = self.table.snapshot_at().root
-        versions = [root.version, *(self.dice.randint(root.oldest_version, root.version) for _ in range(2))]
+        versions = [
+            root.version,
+            *(self.dice.randint(root.oldest_version, root.version) for _ in range(2)),
+        ]
         for version in dict.fromkeys(versions):
             floor = self.table.snapshot_at(version).root.floor
-            times = [None, *(self.ledger.model.parts[0]["at"][[0, len(self.ledger.model.parts[0]["at"]) // 2]].tolist())]
-            for event_time in (moment for moment in times if moment is None or floor is None or moment >= floor):
+            times = [
+                None,
+                *(
+                    self.ledger.model.parts[0]["at"][
+                        [0, len(self.ledger.model.parts[0]["at"]) // 2]
+                    ].tolist()
+                ),
+            ]
+            for event_time in (
+                moment for moment in times if moment is None or floor is None or moment >= floor
+            ):
                 found = columns_from(self.table.read(version=version, event_time=event_time))
                 if problem := difference(found, self.ledger.model.visible(version, event_time)):
                     self._fail(where, f"version {version}, event time {event_time}: {problem}")

@@ -55,7 +55,9 @@ def _rewrite(table: Table, token: str, options: CompactOptions) -> JobResult:
 
 def _zorder(table: Table, token: str) -> JobResult:
     fields = z_fields(table.snapshot_at().spec, ["x", "y"])
-    options = ZOrderOptions(columns=tuple(column.id for column in fields), target_bytes=TARGET_BYTES)
+    options = ZOrderOptions(
+        columns=tuple(column.id for column in fields), target_bytes=TARGET_BYTES
+    )
     return run_once(table.log, "zorder", token, lambda: zorder(table, fields, options))
 
 
@@ -63,11 +65,17 @@ JOBS: dict[str, Callable[[Table, str], JobResult]] = {
     "ingest": lambda table, token: _ingest(table, token, "batch"),
     "inline": lambda table, token: _ingest(table, token, "inline"),
     "metagen": lambda table, token: table.metagen(token=token),
-    "compact": lambda table, token: _rewrite(table, token, CompactOptions(target_bytes=TARGET_BYTES)),
-    "major": lambda table, token: _rewrite(table, token, CompactOptions(mode="major", look_back=LOOK_BACK, target_bytes=TARGET_BYTES)),
+    "compact": lambda table, token: _rewrite(
+        table, token, CompactOptions(target_bytes=TARGET_BYTES)
+    ),
+    "major": lambda table, token: _rewrite(
+        table, token, CompactOptions(mode="major", look_back=LOOK_BACK, target_bytes=TARGET_BYTES)
+    ),
     "zorder": _zorder,
     "retain": lambda table, token: table.retain(window="0s", grace="0s", token=token),
-    "rebuild": lambda table, token: replace(table, executor=InProcess(tasks=4)).rebuild_key_store(token=token),
+    "rebuild": lambda table, token: replace(table, executor=InProcess(tasks=4)).rebuild_key_store(
+        token=token
+    ),
 }
 
 
@@ -81,7 +89,9 @@ class Reaper:
     def count(self, kind: str) -> bool:
         """Whether to die after this call."""
         self.calls[kind] += 1
-        meant = self.kill is not None and self.kill.kind == kind and self.kill.at == self.calls[kind]
+        meant = (
+            self.kill is not None and self.kill.kind == kind and self.kill.at == self.calls[kind]
+        )
         if meant and self.kill is not None and not self.kill.after:
             die()
         return meant
@@ -90,7 +100,11 @@ class Reaper:
         """The calls to the file system as Python is about to make them."""
 
         def hook(event: str, arguments: tuple[Any, ...]) -> None:
-            if event in _FILE_CALLS and str(arguments[0]).startswith(str(root)) and self.count("file"):
+            if (
+                event in _FILE_CALLS
+                and str(arguments[0]).startswith(str(root))
+                and self.count("file")
+            ):
                 die()
 
         sys.addaudithook(hook)
@@ -149,13 +163,22 @@ class ReapedFolder(ReapedStore):
 def work(place: Place, job: Job, kill: Kill | None, told: Connection) -> None:
     """The main function of a process: it reports that it starts and, unless it is killed, its result."""
     reaper, inner = Reaper(kill=kill), place.store()
-    store = (ReapedFolder if isinstance(inner, KeepsLeftOvers) else ReapedStore)(inner=inner, reaper=reaper)
+    store = (ReapedFolder if isinstance(inner, KeepsLeftOvers) else ReapedStore)(
+        inner=inner, reaper=reaper
+    )
     if place.root is not None:
         reaper.watch_files(place.root)
     told.send("begun")
     began = time.monotonic()
     try:
         result = JOBS[job.operation](place.table(store), job.token)
-        told.send({"version": result.version, "repeated": result.repeated, "seconds": time.monotonic() - began, **reaper.calls})
+        told.send(
+            {
+                "version": result.version,
+                "repeated": result.repeated,
+                "seconds": time.monotonic() - began,
+                **reaper.calls,
+            }
+        )
     except Exception as error:  # noqa: BLE001  # the story says what it thinks of it
         told.send({"error": f"{type(error).__name__}: {error}"})

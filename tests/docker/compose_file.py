@@ -24,4 +24,8 @@ def variables() -> dict[str, str]:
 
 def own_services(compose: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Those that run our images."""
-    return {name: service for name, service in compose["services"].items() if service["image"].startswith("opal-")}
+    return {
+        name: service
+        for name, service in compose["services"].items()
+        if service["image"].startswith("opal-")
+    }

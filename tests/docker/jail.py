@@ -62,17 +62,23 @@ class Container:
                 start_new_session=True,
             )
 
-    def run(self, command: Sequence[str], entrypoint: Sequence[str] | None = None, most_s: int = 300) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, command: Sequence[str], entrypoint: Sequence[str] | None = None, most_s: int = 300
+    ) -> subprocess.CompletedProcess[str]:
         """To its end. With an empty entrypoint: beside the process that is running, as an engine does for health checks."""
         entered = self._entered([*self._entrypoint(entrypoint), *command])
-        return subprocess.run(entered, env=self._environment(), capture_output=True, text=True, timeout=most_s)
+        return subprocess.run(
+            entered, env=self._environment(), capture_output=True, text=True, timeout=most_s
+        )
 
     def wait_until_well(self, most_s: float = 240) -> None:
         end = time.monotonic() + most_s
         while (told := self.run(["opal-health"], [])).returncode != 0:
             assert self.process is not None
             assert self.process.poll() is None, f"{self.folder.name} has ended: {self.words()}"
-            assert time.monotonic() < end, f"{self.folder.name}: {told.stdout}{told.stderr}: {self.words()}"
+            assert time.monotonic() < end, (
+                f"{self.folder.name}: {told.stdout}{told.stderr}: {self.words()}"
+            )
             time.sleep(2)
 
     def kill(self, number: int = signal.SIGKILL, most_s: float = 30) -> int:
@@ -95,7 +101,11 @@ class Container:
         return [*(own if given is None else given)]
 
     def _environment(self) -> dict[str, str]:
-        return {**self.image.environment, **self.environment, "PATH": f"{self.image.environment['PATH']}:/usr/sbin:/sbin"}
+        return {
+            **self.image.environment,
+            **self.environment,
+            "PATH": f"{self.image.environment['PATH']}:/usr/sbin:/sbin",
+        }
 
     def _entered(self, command: Sequence[str]) -> list[str]:
         folders = [self.folder / "tmp", self.state, self.folder / "run"]
@@ -108,4 +118,17 @@ class Container:
             (place / name).write_text(text)
             (place / name).chmod(0o444)
         places = [str(path) for path in (self.image.root, *folders, self.dags)]
-        return ["unshare", "--mount", "--pid", "--fork", "--kill-child", "bash", "-c", _ENTER, "enter", *places, str(self.user), *command]
+        return [
+            "unshare",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "bash",
+            "-c",
+            _ENTER,
+            "enter",
+            *places,
+            str(self.user),
+            *command,
+        ]

@@ -22,13 +22,25 @@ def missing() -> str | None:
     """Why no image can be built here."""
     if os.geteuid() != 0:
         return "images are built and run by root here, as there is no engine"
-    if absent := [tool for tool in ("buildah", "mmdebstrap", "unshare", "chroot") if shutil.which(tool) is None]:
-        return f"{', '.join(absent)} is not installed; on Debian: apt-get install buildah mmdebstrap"
-    inner = subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"], capture_output=True, text=True)
+    if absent := [
+        tool
+        for tool in ("buildah", "mmdebstrap", "unshare", "chroot")
+        if shutil.which(tool) is None
+    ]:
+        return (
+            f"{', '.join(absent)} is not installed; on Debian: apt-get install buildah mmdebstrap"
+        )
+    inner = subprocess.run(
+        ["unshare", "--mount", "--pid", "--fork", "true"], capture_output=True, text=True
+    )
     if inner.returncode != 0:
         return f"this machine gives no namespaces: {inner.stderr.strip()}"
     free_gb = shutil.disk_usage(_parent()).free / 1e9
-    return f"{_parent()} has {free_gb:.1f} GB free, and the images need {NEEDED_GB}" if free_gb < NEEDED_GB else None
+    return (
+        f"{_parent()} has {free_gb:.1f} GB free, and the images need {NEEDED_GB}"
+        if free_gb < NEEDED_GB
+        else None
+    )
 
 
 def _parent() -> Path:
@@ -65,13 +77,28 @@ class Store:
         return "overlay" if tried.returncode == 0 else "vfs"
 
     def _command(self, driver: str, *arguments: str) -> list[str]:
-        places = ["--root", str(self.folder / "root"), "--runroot", str(self.folder / "run"), "--storage-driver", driver]
+        places = [
+            "--root",
+            str(self.folder / "root"),
+            "--runroot",
+            str(self.folder / "run"),
+            "--storage-driver",
+            driver,
+        ]
         return ["buildah", *places, *arguments]
 
     def buildah(self, *arguments: str, most_s: int = 1500) -> str:
         """What it prints."""
-        done = subprocess.run(self._command(self.driver, *arguments), cwd=ROOT, capture_output=True, text=True, timeout=most_s)
-        assert done.returncode == 0, f"buildah {' '.join(arguments)}: {(done.stdout + done.stderr)[-4000:]}"
+        done = subprocess.run(
+            self._command(self.driver, *arguments),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=most_s,
+        )
+        assert done.returncode == 0, (
+            f"buildah {' '.join(arguments)}: {(done.stdout + done.stderr)[-4000:]}"
+        )
         return done.stdout.strip()
 
     def ensure_base(self) -> None:
@@ -80,7 +107,11 @@ class Store:
         if BASE in self.buildah("images", "--format", "{{.Name}}:{{.Tag}}").split():
             return
         archive = self.folder / "base.tar"
-        subprocess.run(["mmdebstrap", "--quiet", "--variant=minbase", "bookworm", str(archive)], check=True, timeout=600)
+        subprocess.run(
+            ["mmdebstrap", "--quiet", "--variant=minbase", "bookworm", str(archive)],
+            check=True,
+            timeout=600,
+        )
         container = self.buildah("from", "scratch")
         self.buildah("add", container, str(archive), "/")
         if AUTHORITIES.is_dir():
@@ -92,17 +123,29 @@ class Store:
     def build(self, target: str) -> float:
         """Build an image; returns the seconds that it took. Layers are kept, as the next target begins with the same ones."""
         began = time.monotonic()
-        options = ["--isolation", "chroot", "--format", "docker", "--layers", "--ignorefile", "docker/Dockerfile.dockerignore"]
+        options = [
+            "--isolation",
+            "chroot",
+            "--format",
+            "docker",
+            "--layers",
+            "--ignorefile",
+            "docker/Dockerfile.dockerignore",
+        ]
         named = ["--file", "docker/Dockerfile", "--target", target, "--tag", tag(target)]
         self.buildah("build", *options, "--build-arg", f"BASE={BASE}", *named, ".")
         return time.monotonic() - began
 
     def unpack(self, target: str) -> "Image":
-        return Image(store=self, name=target, container=self.buildah("from", "--pull-never", tag(target)))
+        return Image(
+            store=self, name=target, container=self.buildah("from", "--pull-never", tag(target))
+        )
 
     def remove(self) -> None:
         subprocess.run(self._command(self.driver, "rm", "--all"), capture_output=True)
-        subprocess.run(["umount", "--recursive", str(self.folder / "root" / "overlay")], capture_output=True)
+        subprocess.run(
+            ["umount", "--recursive", str(self.folder / "root" / "overlay")], capture_output=True
+        )
         shutil.rmtree(self.folder)
 
 
@@ -125,7 +168,11 @@ class Image:
     @cached_property
     def config(self) -> dict[str, object]:
         """What an engine would go by: Env, Entrypoint, Cmd, User, Healthcheck, Labels, ExposedPorts."""
-        return dict(json.loads(self.store.buildah("inspect", "--type", "image", tag(self.name)))["Docker"]["config"])
+        return dict(
+            json.loads(self.store.buildah("inspect", "--type", "image", tag(self.name)))["Docker"][
+                "config"
+            ]
+        )
 
     @property
     def environment(self) -> dict[str, str]:
@@ -136,7 +183,12 @@ class Image:
     @cached_property
     def size_mb(self) -> int:
         """Of its files. Layers of another image that it begins with are counted, too."""
-        told = subprocess.run(["du", "-sm", "--one-file-system", str(self.root)], capture_output=True, text=True, check=True).stdout
+        told = subprocess.run(
+            ["du", "-sm", "--one-file-system", str(self.root)],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
         return int(told.split()[0])
 
     def remove(self) -> None:

@@ -41,15 +41,25 @@ def test_what_a_service_waits_for_is_there_and_can_be_waited_for() -> None:
         for other, how in service.get("depends_on", {}).items():
             assert other in services, f"{name} waits for {other}"
             once = services[other].get("restart") == "no"
-            assert how["condition"] == ("service_completed_successfully" if once else "service_healthy"), f"{name} waits for {other}"
-            assert once or other in OURS or "healthcheck" in services[other], f"{other} has no health check"
-            assert set(services[other].get("profiles", ())) <= set(service.get("profiles", ())), f"{name} starts without {other}"
+            assert how["condition"] == (
+                "service_completed_successfully" if once else "service_healthy"
+            ), f"{name} waits for {other}"
+            assert once or other in OURS or "healthcheck" in services[other], (
+                f"{other} has no health check"
+            )
+            assert set(services[other].get("profiles", ())) <= set(service.get("profiles", ())), (
+                f"{name} starts without {other}"
+            )
 
 
 def test_nothing_waits_in_a_circle() -> None:
     done: set[str] = set()
     services = COMPOSE["services"]
-    while more := {name for name, service in services.items() if name not in done and done >= set(service.get("depends_on", ()))}:
+    while more := {
+        name
+        for name, service in services.items()
+        if name not in done and done >= set(service.get("depends_on", ()))
+    }:
         done |= more
     assert done == set(services)
 
@@ -75,11 +85,17 @@ def test_all_that_is_mounted_and_secret_is_declared() -> None:
                 assert source in COMPOSE["volumes"], f"{name}: {source}"
         for variable, path in service.get("environment", {}).items():
             if variable.endswith("_FILE") and path != "/run/secrets/lakechime/token":
-                assert path.removeprefix("/run/secrets/") in service["secrets"], f"{name}: {variable} is {path}"
+                assert path.removeprefix("/run/secrets/") in service["secrets"], (
+                    f"{name}: {variable} is {path}"
+                )
 
 
 def test_the_example_of_the_settings_says_what_the_file_says() -> None:
-    lines = [line for line in (PLACE / "env.example").read_text().splitlines() if line and not line.startswith("#")]
+    lines = [
+        line
+        for line in (PLACE / "env.example").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
     assert dict(line.split("=", 1) for line in lines) == variables()
 
 
@@ -103,23 +119,39 @@ def test_a_lost_secret_alone_is_made_again_and_fits_the_others(tmp_path: Path) -
     assert set(MAKE(tmp_path)) == {"s3_identities", "airflow_database"}
     connection: dict[str, Any] = json.loads((place / "opal_connection").read_text())
     assert connection["password"] in (place / "s3_identities").read_text()
-    assert (place / "airflow_database_password").read_text() in (place / "airflow_database").read_text()
+    assert (place / "airflow_database_password").read_text() in (
+        place / "airflow_database"
+    ).read_text()
 
 
 def test_no_file_of_the_deployment_holds_a_password() -> None:
     for path in (FILE, *PLACE.iterdir()):
-        assert not re.search(r"(?i)(password|secret|token)\s*[:=]\s*['\"]?[a-z0-9]{6,}['\"]?\s*$", path.read_text(), re.MULTILINE), path
-    assert {"/docker/secrets/", "/docker/.env"} <= set((ROOT / ".gitignore").read_text().splitlines())
+        assert not re.search(
+            r"(?i)(password|secret|token)\s*[:=]\s*['\"]?[a-z0-9]{6,}['\"]?\s*$",
+            path.read_text(),
+            re.MULTILINE,
+        ), path
+    assert {"/docker/secrets/", "/docker/.env"} <= set(
+        (ROOT / ".gitignore").read_text().splitlines()
+    )
 
 
 def test_the_makefile_waits_for_all_that_stays() -> None:
     staying = re.search(r"^STAYING = (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert staying is not None
-    stay = {name for name, service in COMPOSE["services"].items() if service["restart"] != "no" and not service.get("profiles")}
+    stay = {
+        name
+        for name, service in COMPOSE["services"].items()
+        if service["restart"] != "no" and not service.get("profiles")
+    }
     assert set(staying[1].split()) == stay
 
 
-@pytest.mark.parametrize("path", [*PLACE.glob("*.sh"), ROOT / "docker" / "image" / "opal-entry"], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    [*PLACE.glob("*.sh"), ROOT / "docker" / "image" / "opal-entry"],
+    ids=lambda path: path.name,
+)
 def test_shell_scripts_parse(path: Path) -> None:
     subprocess.run(["bash", "-n", str(path)], check=True)
 

@@ -37,7 +37,13 @@ def test_an_image_ends_as_a_number_of_group_0(target: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_an_image_says_what_it_is_and_how_it_is(target: str) -> None:
     stages = stage(target) if target != "airflow" else stage("spark") + stage("airflow")
-    for part in ("HEALTHCHECK", "ENTRYPOINT [", "LABEL org.opencontainers.image.title=", "CMD [", "opal-sbom >"):
+    for part in (
+        "HEALTHCHECK",
+        "ENTRYPOINT [",
+        "LABEL org.opencontainers.image.title=",
+        "CMD [",
+        "opal-sbom >",
+    ):
         assert part in stages, part
 
 
@@ -45,9 +51,15 @@ def test_no_registry_has_its_host_here() -> None:
     files = [FILE, *(ROOT / "docker").rglob("*")]
     for path in files:
         if path.is_file() and "secrets" not in path.parts:
-            assert not re.search(r"(docker\.io|pypi\.org|ghcr\.io|quay\.io|debian\.org|repo1?\.maven)", path.read_text()), path
+            assert not re.search(
+                r"(docker\.io|pypi\.org|ghcr\.io|quay\.io|debian\.org|repo1?\.maven)",
+                path.read_text(),
+            ), path
 
 
 def test_nothing_that_builds_is_installed_where_images_come_from() -> None:
     for target in ("python", "engine", *TARGETS):
-        assert not re.search(r"build-essential|gcc|python3-dev|python3-venv|python3-pip|\bmaven\b|\bgit\b", stage(target)), target
+        assert not re.search(
+            r"build-essential|gcc|python3-dev|python3-venv|python3-pip|\bmaven\b|\bgit\b",
+            stage(target),
+        ), target

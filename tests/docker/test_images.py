@@ -49,15 +49,27 @@ def images() -> Iterator[dict[str, Image]]:
 @pytest.fixture
 def contained(images: dict[str, Image], tmp_path: Path) -> Any:
     def contain(target: str, **more: Any) -> Container:
-        return Container(image=images[target], folder=tmp_path / target, state=tmp_path / "state", dags=DAGS, **more)
+        return Container(
+            image=images[target],
+            folder=tmp_path / target,
+            state=tmp_path / "state",
+            dags=DAGS,
+            **more,
+        )
 
     return contain
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_container_has_no_rights_and_a_root_that_it_cannot_write(contained: Any, target: str) -> None:
+def test_a_container_has_no_rights_and_a_root_that_it_cannot_write(
+    contained: Any, target: str
+) -> None:
     told = contained(target).run(
-        ["bash", "-c", "id -u; id -un; touch /opt/opal/x; touch /tmp/x /var/lib/opal/x && grep CapEff /proc/self/status"]
+        [
+            "bash",
+            "-c",
+            "id -u; id -un; touch /opt/opal/x; touch /tmp/x /var/lib/opal/x && grep CapEff /proc/self/status",
+        ]
     )
     assert f"{jail.USER}\nopal{jail.USER}\n" in told.stdout
     assert "Read-only file system" in told.stderr
@@ -81,13 +93,21 @@ def test_an_image_says_what_is_in_it(images: dict[str, Image], contained: Any, t
 
 
 def test_a_secret_that_cannot_be_read_is_named(contained: Any) -> None:
-    told = contained("lakechime", environment={"LAKECHIME_URL_FILE": "/run/secrets/url"}).run(["lakechime"])
+    told = contained("lakechime", environment={"LAKECHIME_URL_FILE": "/run/secrets/url"}).run(
+        ["lakechime"]
+    )
     assert told.returncode == 78
     assert "/run/secrets/url" in told.stderr
 
 
 def test_a_service_ends_when_it_is_told_to(contained: Any) -> None:
-    container = contained("lakechime", environment={"LAKECHIME_URL": "sqlite:////var/lib/opal/events.db", "LAKECHIME_PORT": "18765"})
+    container = contained(
+        "lakechime",
+        environment={
+            "LAKECHIME_URL": "sqlite:////var/lib/opal/events.db",
+            "LAKECHIME_PORT": "18765",
+        },
+    )
     assert container.run(["lakechime", "token", "create", "test", "--role", "read"]).returncode == 0
     container.start(["lakechime"])
     container.wait_until_well()
@@ -116,8 +136,19 @@ def check(deployment: Deployment, told: str) -> None:
     """What `make demo` shows, row by row."""
     print(told)
     now = told[told.index("Read the table now") : told.index("Read it as of")]
-    assert re.findall(r"^ +(\d+)  \w\w  +(\w+)", now, re.MULTILINE) == [("1", "paid"), ("3", "paid"), ("4", "paid")]
-    assert re.findall(r"^ +(2026-11-0\d) +(\d) +(\d)$", told, re.MULTILINE) == [("2026-11-01", "5", "2"), ("2026-11-02", "3", "4")]
+    assert re.findall(r"^ +(\d+)  \w\w  +(\w+)", now, re.MULTILINE) == [
+        ("1", "paid"),
+        ("3", "paid"),
+        ("4", "paid"),
+    ]
+    assert re.findall(r"^ +(2026-11-0\d) +(\d) +(\d)$", told, re.MULTILINE) == [
+        ("2026-11-01", "5", "2"),
+        ("2026-11-02", "3", "4"),
+    ]
     shown = told[told.index("All orders, as of the end of each day") :]
-    rows = re.findall(r"^ +(2026-11-0\d) +(\d+) +(\d+) +([\d.]+)$", shown.replace(",", ""), re.MULTILINE)
-    assert [(day, int(orders), int(paid), revenue) for day, orders, paid, revenue in rows] == deployment.expected()
+    rows = re.findall(
+        r"^ +(2026-11-0\d) +(\d+) +(\d+) +([\d.]+)$", shown.replace(",", ""), re.MULTILINE
+    )
+    assert [
+        (day, int(orders), int(paid), revenue) for day, orders, paid, revenue in rows
+    ] == deployment.expected()

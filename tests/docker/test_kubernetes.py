@@ -12,9 +12,15 @@ from kubernetes import client
 
 ROOT = Path(__file__).parents[2]
 PLACE = ROOT / "docker" / "kubernetes"
-OBJECTS = {f"{found['kind']}/{found['metadata']['name']}": found for found in yaml.safe_load_all((PLACE / "lake.yaml").read_text())}
+OBJECTS = {
+    f"{found['kind']}/{found['metadata']['name']}": found
+    for found in yaml.safe_load_all((PLACE / "lake.yaml").read_text())
+}
 VALUES = yaml.safe_load((PLACE / "airflow-values.yaml").read_text())
-SETTINGS = dict(line.split(" ", 1) for line in OBJECTS["ConfigMap/spark-settings"]["data"]["spark-defaults.conf"].splitlines())
+SETTINGS = dict(
+    line.split(" ", 1)
+    for line in OBJECTS["ConfigMap/spark-settings"]["data"]["spark-defaults.conf"].splitlines()
+)
 POD = yaml.safe_load(OBJECTS["ConfigMap/spark-settings"]["data"]["pod.yaml"])
 
 
@@ -51,19 +57,30 @@ def test_the_pod_template_is_a_pod_of_the_restricted_kind() -> None:
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         for container in spec["containers"]:
             rights = container["securityContext"]
-            assert rights == {"readOnlyRootFilesystem": True, "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+            assert rights == {
+                "readOnlyRootFilesystem": True,
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+            }
             assert "/tmp" in [mount["mountPath"] for mount in container["volumeMounts"]]
 
 
 def test_users_are_those_of_the_images() -> None:
-    users = set(re.findall(r"(?m)^USER ([1-9]\d*):0$", (ROOT / "docker" / "Dockerfile").read_text()))
-    contexts: list[Mapping[str, Any]] = [POD["spec"]["securityContext"], VALUES["securityContexts"]["pod"]]
+    users = set(
+        re.findall(r"(?m)^USER ([1-9]\d*):0$", (ROOT / "docker" / "Dockerfile").read_text())
+    )
+    contexts: list[Mapping[str, Any]] = [
+        POD["spec"]["securityContext"],
+        VALUES["securityContexts"]["pod"],
+    ]
     assert users == {str(context["runAsUser"]) for context in contexts} == {str(VALUES["uid"])}
 
 
 def test_whoever_submits_or_runs_has_an_account_and_no_key() -> None:
     accounts = {name.partition("/")[2] for name in OBJECTS if name.startswith("ServiceAccount/")}
-    assert {subject["name"] for subject in OBJECTS["RoleBinding/lake-spark"]["subjects"]} == accounts
+    assert {
+        subject["name"] for subject in OBJECTS["RoleBinding/lake-spark"]["subjects"]
+    } == accounts
     for role in ("driver", "executor"):
         assert SETTINGS[f"spark.kubernetes.authenticate.{role}.serviceAccountName"] in accounts
     assert VALUES["workers"]["serviceAccount"]["name"] in accounts
@@ -72,8 +89,17 @@ def test_whoever_submits_or_runs_has_an_account_and_no_key() -> None:
 
 
 def test_connections_are_json_and_lead_to_the_lake() -> None:
-    connections = {entry["name"]: json.loads(entry["value"]) for entry in VALUES["env"] if entry["name"].startswith("AIRFLOW_CONN_")}
-    assert connections["AIRFLOW_CONN_SPARK_DEFAULT"]["extra"] == {"deploy-mode": "cluster", "namespace": "lake"}
-    assert SETTINGS["spark.kubernetes.file.upload.path"].startswith(connections["AIRFLOW_CONN_OPAL_DEFAULT"]["host"])
+    connections = {
+        entry["name"]: json.loads(entry["value"])
+        for entry in VALUES["env"]
+        if entry["name"].startswith("AIRFLOW_CONN_")
+    }
+    assert connections["AIRFLOW_CONN_SPARK_DEFAULT"]["extra"] == {
+        "deploy-mode": "cluster",
+        "namespace": "lake",
+    }
+    assert SETTINGS["spark.kubernetes.file.upload.path"].startswith(
+        connections["AIRFLOW_CONN_OPAL_DEFAULT"]["host"]
+    )
     paths = {mount["mountPath"] for mount in VALUES["volumeMounts"]}
     assert {entry["value"] for entry in VALUES["env"] if entry["name"] == "SPARK_CONF_DIR"} == paths

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")))
+PAGES = (
+    "README.md",
+    *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")),
+)
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -28,7 +31,9 @@ class Example:
     @property
     def commands(self) -> list[str]:
         """Lines of a console without their prompt and comment."""
-        return [re.sub(r"\s{2,}#.*", "", line.removeprefix("$ ")) for line in self.text.splitlines()]
+        return [
+            re.sub(r"\s{2,}#.*", "", line.removeprefix("$ ")) for line in self.text.splitlines()
+        ]
 
 
 def page_text(page: str) -> str:
@@ -39,7 +44,10 @@ def examples(page: str, *languages: str) -> list[Example]:
     """The blocks of a page, those of some languages only if they are given."""
     text = page_text(page)
     found = [
-        Example(page=page, line=text.count("\n", 0, match.start()) + 1, language=match[1], text=match[2]) for match in _FENCE.finditer(text)
+        Example(
+            page=page, line=text.count("\n", 0, match.start()) + 1, language=match[1], text=match[2]
+        )
+        for match in _FENCE.finditer(text)
     ]
     return [example for example in found if not languages or example.language in languages]
 

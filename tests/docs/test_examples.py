@@ -25,38 +25,64 @@ PROGRAMS = {"airflow", "lakechime", "make", "mkdir", "opal", "pip", "printf", "s
 CONSOLE = [example for page in PAGES for example in examples(page, "console")]
 COMMANDS = [(example, command) for example in CONSOLE for command in example.commands]
 SPANS = [
-    (page, span) for page in PAGES for span in re.findall(r"`(opal [^`]+)`", re.sub(r"```.*?```", "", page_text(page), flags=re.DOTALL))
+    (page, span)
+    for page in PAGES
+    for span in re.findall(
+        r"`(opal [^`]+)`", re.sub(r"```.*?```", "", page_text(page), flags=re.DOTALL)
+    )
 ]
 MAX_README_WORDS = 700
 
 
 def commands_of(program: str) -> list[tuple[Example, list[str]]]:
-    return [(example, shlex.split(command)[1:]) for example, command in COMMANDS if command.startswith(f"{program} ")]
+    return [
+        (example, shlex.split(command)[1:])
+        for example, command in COMMANDS
+        if command.startswith(f"{program} ")
+    ]
 
 
 def test_readme_is_short_and_begins_with_what_it_is_and_two_commands() -> None:
     text = page_text("README.md")
     assert len(text.split()) <= MAX_README_WORDS
-    assert re.search(r"A mutable table on an immutable lake.*\$ make demo .*\$ make test ", "\n".join(text.splitlines()[:12]), re.DOTALL)
+    assert re.search(
+        r"A mutable table on an immutable lake.*\$ make demo .*\$ make test ",
+        "\n".join(text.splitlines()[:12]),
+        re.DOTALL,
+    )
 
 
 def test_every_example_is_run_by_some_test() -> None:
     python = {page for page in PAGES if examples(page, "python")}
     assert python == {*SCRIPTS, AIRFLOW, LAKECHIME, STREAMING}
     assert {page for page in PAGES if examples(page, "yaml")} == {"README.md", AIRFLOW, LAKECHIME}
-    assert {example.page for example, _ in commands_of("opal")} == {*CONSOLES, "docs/clusters-and-s3.md", "docs/yaml.md", STREAMING}
+    assert {example.page for example, _ in commands_of("opal")} == {
+        *CONSOLES,
+        "docs/clusters-and-s3.md",
+        "docs/yaml.md",
+        STREAMING,
+    }
     assert {command.split()[0] for _, command in COMMANDS} == PROGRAMS
-    assert {example.language for page in PAGES for example in examples(page)} == {"console", "python", "text", "yaml"}
+    assert {example.language for page in PAGES for example in examples(page)} == {
+        "console",
+        "python",
+        "text",
+        "yaml",
+    }
 
 
 def test_a_text_is_what_the_python_before_it_prints() -> None:
     for page in PAGES:
         languages = ["", *(example.language for example in examples(page))]
-        assert {before for before, language in pairwise(languages) if language == "text"} <= {"python"}, page
+        assert {before for before, language in pairwise(languages) if language == "text"} <= {
+            "python"
+        }, page
 
 
 def test_readme_s_pipeline_is_that_of_the_airflow_guide() -> None:
-    assert [example.text for example in examples("README.md", "yaml")] == [example.text for example in examples(AIRFLOW, "yaml")]
+    assert [example.text for example in examples("README.md", "yaml")] == [
+        example.text for example in examples(AIRFLOW, "yaml")
+    ]
 
 
 @pytest.mark.usefixtures("opal_commands")
@@ -70,14 +96,21 @@ def test_opal_knows_every_command_and_option_that_the_docs_name() -> None:
             continue
         assert verb in parser.verbs(), (page, span)
         known = parser.verbs()[verb].format_help()
-        assert [word for word in words if word.startswith("--") and word not in known] == [], (page, span)
+        assert [word for word in words if word.startswith("--") and word not in known] == [], (
+            page,
+            span,
+        )
 
 
 def test_make_has_every_target_and_variable_that_the_docs_name() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     variables = set(re.findall(r"\$\((?:if \$\(|or \$\()?([A-Z_]+)", makefile))
-    spans = [shlex.split(words) for page in PAGES for words in re.findall(r"`make ([^`]+)`", page_text(page))]
+    spans = [
+        shlex.split(words)
+        for page in PAGES
+        for words in re.findall(r"`make ([^`]+)`", page_text(page))
+    ]
     for words in [*spans, *(words for _, words in commands_of("make"))]:
         target, *given = words
         assert target in targets, words

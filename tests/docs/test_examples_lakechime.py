@@ -15,8 +15,17 @@ from tests.docs.examples import PAGES, examples
 from tests.opal_lake import shop
 
 PAGE = "docs/lakechime.md"
-COMMANDS = [(example, command) for page in PAGES for example in examples(page, "console") for command in example.commands]
-LAKECHIME = [(example, shlex.split(command)[1:]) for example, command in COMMANDS if command.startswith("lakechime ")]
+COMMANDS = [
+    (example, command)
+    for page in PAGES
+    for example in examples(page, "console")
+    for command in example.commands
+]
+LAKECHIME = [
+    (example, shlex.split(command)[1:])
+    for example, command in COMMANDS
+    if command.startswith("lakechime ")
+]
 
 
 def test_lakechime_knows_every_command_and_option_that_the_docs_name() -> None:
@@ -29,13 +38,22 @@ def test_the_page_s_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     url = f"sqlite:///{tmp_path}/lakechime.db"
     monkeypatch.setenv("LAKECHIME_URL", url)
     for example, words in LAKECHIME:
-        if example.page == PAGE and words[0] not in ("serve", "sync", "watch"):  # those need tables; tests/lakechime/cli has them
+        if example.page == PAGE and words[0] not in (
+            "serve",
+            "sync",
+            "watch",
+        ):  # those need tables; tests/lakechime/cli has them
             assert main(words) == OK, example
     with LakeChime.open(url) as client:
-        assert [found.event.table for found in client.events().events] == ["web.logs", "shop.orders"]
+        assert [found.event.table for found in client.events().events] == [
+            "web.logs",
+            "shop.orders",
+        ]
 
 
-def test_the_page_s_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_s_python_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     Table.create("lake/orders", shop.SCHEMA, TableLayout(keys=["sku"], delta="at"))
     [example] = examples(PAGE, "python")
@@ -47,4 +65,10 @@ def test_the_page_s_file_of_tables_names_each_format(tmp_path: Path) -> None:
     [example] = examples(PAGE, "yaml")
     file = tmp_path / "tables.yaml"
     file.write_text(example.text, encoding="utf-8")
-    assert [*read_tables(str(file)).sources] == ["shop.orders", "web.clicks", "web.pages", "east/web.views", "web.logs"]
+    assert [*read_tables(str(file)).sources] == [
+        "shop.orders",
+        "web.clicks",
+        "web.pages",
+        "east/web.views",
+        "web.logs",
+    ]

@@ -37,7 +37,9 @@ def own_time_zone(spark: SparkSession) -> Any:
     spark.conf.unset("spark.sql.session.timeZone")
 
 
-def run_page(page: str, places: dict[str, str], names: dict[str, Any], *, left_out: str | None = None) -> dict[str, Any]:
+def run_page(
+    page: str, places: dict[str, str], names: dict[str, Any], *, left_out: str | None = None
+) -> dict[str, Any]:
     """Every Python block in its order, in one namespace; a text block says what the one before it prints."""
     printed = ""
     for example in examples(page, "python", "text"):
@@ -56,17 +58,28 @@ def run_console(page: str, places: dict[str, str]) -> None:
     for example in examples(page, "console"):
         for command in example.commands:
             if command.startswith("opal "):
-                assert main(shlex.split(with_places(command, places))[1:]) == OK, f"{example}: {command}"
+                assert main(shlex.split(with_places(command, places))[1:]) == OK, (
+                    f"{example}: {command}"
+                )
 
 
 def changes(spark: SparkSession) -> Any:
-    return spark.sql("SELECT 1L AS order_id, 150D AS total, 'I' AS op, TIMESTAMP '2026-10-01 09:00:00Z' AS updated_at, 'NL' AS country")
+    return spark.sql(
+        "SELECT 1L AS order_id, 150D AS total, 'I' AS op, TIMESTAMP '2026-10-01 09:00:00Z' AS updated_at, 'NL' AS country"
+    )
 
 
 def readme(spark: SparkSession, folder: Path) -> None:
     later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-    run_page("README.md", {"/lake/": f"{folder}/", "2026-11-02T09:00:00Z": later}, {"spark": spark, "df": changes(spark)})
-    assert [row["order_id"] for row in OpalTable.for_path(spark, str(folder / "orders")).read().collect()] == [1]
+    run_page(
+        "README.md",
+        {"/lake/": f"{folder}/", "2026-11-02T09:00:00Z": later},
+        {"spark": spark, "df": changes(spark)},
+    )
+    assert [
+        row["order_id"]
+        for row in OpalTable.for_path(spark, str(folder / "orders")).read().collect()
+    ] == [1]
     run_console("README.md", {"/lake/": f"{folder}/"})
 
 
@@ -84,25 +97,40 @@ def table_api(spark: SparkSession, folder: Path) -> None:
     (folder / "in" / "products").mkdir()
     (folder / "in" / "products" / "a_1.csv").write_text("1,a\n2,b\n")
     (folder / "in" / "products" / "del_2.csv").write_text("2\n")
-    OpalTable.create(spark, str(folder / "orders"), changes(spark).schema, keys=["order_id"], delta="updated_at").ingest(
-        changes(spark), metadata="inline"
+    OpalTable.create(
+        spark, str(folder / "orders"), changes(spark).schema, keys=["order_id"], delta="updated_at"
+    ).ingest(changes(spark), metadata="inline")
+    names = run_page(
+        "docs/table-api.md",
+        {"/lake/": f"{folder}/", "/in/": f"{folder}/in/"},
+        {"spark": spark},
+        left_out=JDBC,
     )
-    names = run_page("docs/table-api.md", {"/lake/": f"{folder}/", "/in/": f"{folder}/in/"}, {"spark": spark}, left_out=JDBC)
     assert [row["order_id"] for row in names["orders"].read().collect()] == [1]
-    assert spark.sql("SELECT * FROM totals").first() == spark.sql("SELECT * FROM same_totals").first() == (150.0, 1)
-    assert {(row["order_id"], row["change"]) for row in names["order_changes"].read().collect()} == {(1, "insert"), (9, "insert")}
+    assert (
+        spark.sql("SELECT * FROM totals").first()
+        == spark.sql("SELECT * FROM same_totals").first()
+        == (150.0, 1)
+    )
+    assert {
+        (row["order_id"], row["change"]) for row in names["order_changes"].read().collect()
+    } == {(1, "insert"), (9, "insert")}
     assert [tuple(row) for row in names["products"].read().collect()] == [(1, "a", 1)]
     old_table(spark)
     run_console("docs/table-api.md", {})
 
 
 def old_table(spark: SparkSession) -> None:
-    spark.sql("SELECT id, id AS at, 'NL' AS country FROM range(10)").write.parquet(f"{Path.cwd()}/old/users")
+    spark.sql("SELECT id, id AS at, 'NL' AS country FROM range(10)").write.parquet(
+        f"{Path.cwd()}/old/users"
+    )
 
 
 def maintenance(spark: SparkSession, folder: Path) -> None:
     rows = spark.sql("SELECT id AS customer_id, now() AS created_at FROM range(10)")
-    orders = OpalTable.create(spark, str(folder / "orders"), rows.schema, keys=["customer_id"], delta="created_at")
+    orders = OpalTable.create(
+        spark, str(folder / "orders"), rows.schema, keys=["customer_id"], delta="created_at"
+    )
     for _ in range(2):
         orders.ingest(rows, metadata="inline")
     names = run_page("docs/maintenance.md", {}, {"orders": orders})
@@ -110,7 +138,10 @@ def maintenance(spark: SparkSession, folder: Path) -> None:
     exec(example_with("docs/maintenance.md", "zorder(").text, names)
     assert {"compact", "zorder"} <= {commit["operation"] for commit in orders.history()}
     old_table(spark)
-    assert main(shlex.split("bootstrap lake/users old/users --format parquet --key id --delta at")) == OK
+    assert (
+        main(shlex.split("bootstrap lake/users old/users --format parquet --key id --delta at"))
+        == OK
+    )
     run_console("docs/maintenance.md", {})
 
 
@@ -145,7 +176,10 @@ CONSOLES = ("docs/maintenance.md", "docs/mutate.md", "docs/table-api.md", "docs/
 
 
 @pytest.mark.usefixtures("opal_commands")
-@pytest.mark.parametrize("page", [page if page in QUICK else pytest.param(page, marks=pytest.mark.slow) for page in SCRIPTS])
+@pytest.mark.parametrize(
+    "page",
+    [page if page in QUICK else pytest.param(page, marks=pytest.mark.slow) for page in SCRIPTS],
+)
 def test_examples_run_and_print_what_the_page_shows(
     page: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,33 +188,69 @@ def test_examples_run_and_print_what_the_page_shows(
 
 
 @pytest.mark.postgres
-def test_the_example_of_a_database_runs(spark: SparkSession, tmp_path: Path, postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_a_database_runs(
+    spark: SparkSession, tmp_path: Path, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spark.sql(f"ADD JAR ivy://{DRIVER}?transitive=false")
     monkeypatch.setenv("DB_USER", USER)
     monkeypatch.setenv("DB_PASSWORD", postgres.password)
-    postgres.execute("DROP TABLE IF EXISTS orders", "CREATE TABLE orders (id bigint, at bigint)", "INSERT INTO orders VALUES (1, 1)")
-    orders = OpalTable.create(spark, str(tmp_path / "t"), spark.range(1).selectExpr("id", "id AS at").schema, keys=["id"], delta="at")
+    postgres.execute(
+        "DROP TABLE IF EXISTS orders",
+        "CREATE TABLE orders (id bigint, at bigint)",
+        "INSERT INTO orders VALUES (1, 1)",
+    )
+    orders = OpalTable.create(
+        spark,
+        str(tmp_path / "t"),
+        spark.range(1).selectExpr("id", "id AS at").schema,
+        keys=["id"],
+        delta="at",
+    )
     example = example_with("docs/table-api.md", JDBC)
     names = {"orders": orders}
-    exec(compile(example.with_places({"jdbc:postgresql://db/shop": postgres.url}), str(example), "exec"), names)
+    exec(
+        compile(
+            example.with_places({"jdbc:postgresql://db/shop": postgres.url}), str(example), "exec"
+        ),
+        names,
+    )
     orders.metagen()
     assert [row["id"] for row in orders.read().collect()] == [1]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("opal_commands")
-def test_the_commands_for_a_cluster_run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_for_a_cluster_run(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The archive is packed, and the app submitted; tests/opal_spark/cli/test_pack.py runs jobs with such an archive."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__init__.py").touch()
-    table = OpalTable.create(spark, str(tmp_path / "orders"), changes(spark).schema, keys=["order_id"], delta="updated_at")
+    table = OpalTable.create(
+        spark,
+        str(tmp_path / "orders"),
+        changes(spark).schema,
+        keys=["order_id"],
+        delta="updated_at",
+    )
     table.ingest(changes(spark))
     run_console("docs/clusters-and-s3.md", {})
     assert (tmp_path / "environment.tar.gz").is_file()
-    [command] = [line for example in examples("docs/clusters-and-s3.md", "console") for line in example.commands if "spark-submit" in line]
+    [command] = [
+        line
+        for example in examples("docs/clusters-and-s3.md", "console")
+        for line in example.commands
+        if "spark-submit" in line
+    ]
     program, *words = shlex.split(command.replace("s3a://lake/orders", str(tmp_path / "orders")))
     environment = os.environ | {"PYTHONPATH": str(SOURCES), "PYSPARK_PYTHON": sys.executable}
-    done = subprocess.run([Path(sys.executable).with_name(program), *words], cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [Path(sys.executable).with_name(program), *words],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == OK, done.stderr[-2000:]
     assert table.read().count() == 1

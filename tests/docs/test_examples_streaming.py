@@ -29,7 +29,10 @@ def reader(spark: SparkSession) -> None:
 
 @pytest.mark.usefixtures("opal_commands", "reader")
 def test_the_page_s_examples_run_in_their_order(
-    kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kafka: Kafka,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("events").mkdir()
@@ -52,7 +55,9 @@ def test_the_page_s_examples_run_in_their_order(
                     assert main(shlex.split(words)[1:]) == OK, f"{example}: {command}"
                     if file:
                         Path(file).write_text(capsys.readouterr().out, encoding="utf-8")
-    assert Table.open("lake/users").read(columns=["id", "lsn", "op"]).to_pylist() == [{"id": 1, "lsn": 5, "op": "c"}]
+    assert Table.open("lake/users").read(columns=["id", "lsn", "op"]).to_pylist() == [
+        {"id": 1, "lsn": 5, "op": "c"}
+    ]
 
 
 def test_the_page_names_every_format_and_every_metric() -> None:

@@ -26,7 +26,9 @@ from tests.fixtures_cli import metadata, opal_commands
 
 __all__ = ["metadata", "opal_commands"]
 
-LINTED = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+LINTED = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+    "importlinter"
+]
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -44,7 +46,9 @@ def test_the_command_line_page_has_every_command_and_option() -> None:
         assert parser.prog == "opal" or f" {parser.prog}\n" in page
         for action in parser._actions:
             for option in action.option_strings:
-                assert option in ("-h", "--help", "--version") or option in page, f"{parser.prog} {option}"
+                assert option in ("-h", "--help", "--version") or option in page, (
+                    f"{parser.prog} {option}"
+                )
     assert "%(default)s" not in page
 
 
@@ -54,16 +58,28 @@ def test_the_lakechime_page_has_every_command_option_path_and_error() -> None:
         assert parser.prog == "lakechime" or f" {parser.prog}\n" in page
         for action in parser._actions:
             for option in action.option_strings:
-                assert option in ("-h", "--help", "--version") or option in page, f"{parser.prog} {option}"
+                assert option in ("-h", "--help", "--version") or option in page, (
+                    f"{parser.prog} {option}"
+                )
     assert "%(default)s" not in page
     document = create_app(lambda: pytest.fail("nothing is asked"), BY_TOKEN).openapi()
-    assert set(re.findall(r" (/\S+)`", lakechime_api.paths())) == {*document["paths"], "/openapi.json"}
-    assert set(re.findall(r"\d \| `(\w+)`", lakechime_api.errors())) == {problem.name for problem in PROBLEMS}
+    assert set(re.findall(r" (/\S+)`", lakechime_api.paths())) == {
+        *document["paths"],
+        "/openapi.json",
+    }
+    assert set(re.findall(r"\d \| `(\w+)`", lakechime_api.errors())) == {
+        problem.name for problem in PROBLEMS
+    }
 
 
 def test_the_yaml_page_has_every_key_of_the_published_schema() -> None:
-    page, schema = yaml_reference.page(), json.loads(yaml_reference.SCHEMA.read_text(encoding="utf-8"))
-    sections = {section.partition("\n")[0].strip("`"): section for section in page.split("### ")[1:]}
+    page, schema = (
+        yaml_reference.page(),
+        json.loads(yaml_reference.SCHEMA.read_text(encoding="utf-8")),
+    )
+    sections = {
+        section.partition("\n")[0].strip("`"): section for section in page.split("### ")[1:]
+    }
     places = yaml_reference.paths(schema)
     assert places.keys() == schema["$defs"].keys()
     models = {"Top level": schema} | {places[name]: schema["$defs"][name] for name in places}
@@ -80,7 +96,9 @@ def test_the_lists_are_whole() -> None:
 
 def test_the_picture_has_the_floors_that_imports_are_checked_by() -> None:
     houses = rooms.houses()
-    assert [*houses, "pyspark_opal"] == LINTED["root_packages"]  # which is one line, and has no rooms
+    assert [*houses, "pyspark_opal"] == LINTED[
+        "root_packages"
+    ]  # which is one line, and has no rooms
     for contract in LINTED["contracts"]:
         if "containers" in contract:
             [package] = contract["containers"]
@@ -95,8 +113,14 @@ def test_the_picture_has_the_floors_that_imports_are_checked_by() -> None:
 
 
 def test_the_tree_has_every_package() -> None:
-    packages = [path.parent for name, folder in rooms.SOURCES.items() for path in (folder / name).rglob("__init__.py")]
-    assert sorted(re.findall(r"^ *- `(\w+)`: \S", rooms.tree(), re.MULTILINE)) == sorted(path.name for path in packages)
+    packages = [
+        path.parent
+        for name, folder in rooms.SOURCES.items()
+        for path in (folder / name).rglob("__init__.py")
+    ]
+    assert sorted(re.findall(r"^ *- `(\w+)`: \S", rooms.tree(), re.MULTILINE)) == sorted(
+        path.name for path in packages
+    )
 
 
 @pytest.mark.usefixtures("opal_commands")
@@ -109,17 +133,34 @@ def test_every_marker_is_known_and_every_part_is_in_a_page() -> None:
 def test_links_that_work_in_the_repository_work_in_the_site() -> None:
     pages = {*(page.removeprefix("docs/") for page in SOURCES if page.startswith("docs/")), *PAGES}
     for page in SOURCES:
-        for target in re.findall(r"\]\(([^)#\s]+)[)#]", site_links(page_text(page), page.removeprefix("docs/"))):
-            assert target in pages or (target.endswith(".png") and (ROOT / target).is_file()), f"{page}: {target}"
+        for target in re.findall(
+            r"\]\(([^)#\s]+)[)#]", site_links(page_text(page), page.removeprefix("docs/"))
+        ):
+            assert target in pages or (target.endswith(".png") and (ROOT / target).is_file()), (
+                f"{page}: {target}"
+            )
 
 
 def test_the_site_is_built_strictly_and_names_no_other_host(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(tmp_path / "site"),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    built = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "site").glob("*.html")}
+    built = {
+        path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "site").glob("*.html")
+    }
     loaded = {
-        name: re.findall(r"<(?:script|link|img|iframe)\b[^>]*(?:src|href)=\"?((?:https?:)?//[^\s\">]+)", text)
+        name: re.findall(
+            r"<(?:script|link|img|iframe)\b[^>]*(?:src|href)=\"?((?:https?:)?//[^\s\">]+)", text
+        )
         for name, text in built.items()
     }
     assert not {name: found for name, found in loaded.items() if found}

@@ -40,10 +40,19 @@ SCHEMA = pa.schema(
         ("day", pa.date32()),
         ("price", pa.float64()),
         ("raw", pa.binary()),
-        ("stock", pa.struct([("place", pa.string()), ("counts", pa.list_(pa.field("element", pa.int64())))])),
+        (
+            "stock",
+            pa.struct(
+                [("place", pa.string()), ("counts", pa.list_(pa.field("element", pa.int64())))]
+            ),
+        ),
     ]
 )
-EVENT_TIMES = ("1969-12-31T23:59:59.999999+00:00", "1970-01-01T00:00:03+00:00", "1970-01-01T00:00:08.000001+00:00")
+EVENT_TIMES = (
+    "1969-12-31T23:59:59.999999+00:00",
+    "1970-01-01T00:00:03+00:00",
+    "1970-01-01T00:00:08.000001+00:00",
+)
 
 
 def build(file_format: str) -> Storage:
@@ -56,14 +65,26 @@ def build(file_format: str) -> Storage:
         deletes="price IS NULL",
         partition_by=["day"],
         file_format=file_format,
-        properties={"segment_rows": 4, "group_rows": 7, "checkpoint_commits": 4, "key_store_fan_in": 3},
+        properties={
+            "segment_rows": 4,
+            "group_rows": 7,
+            "checkpoint_commits": 4,
+            "key_store_fan_in": 3,
+        },
     )
     create_on(storage, plan_spec(SCHEMA, table_layout), clock, ids)
-    table = Table(log=CommitLog(storage=storage, clock=clock, ids=ids), cache=MemoryRuns(storage=storage))
+    table = Table(
+        log=CommitLog(storage=storage, clock=clock, ids=ids), cache=MemoryRuns(storage=storage)
+    )
     for batch in range(4):
         rows = [row_of(batch, position) for position in range(3 + batch % 2 * 2)]
         deleted = [row["price"] is None for row in rows]
-        table.ingest(pa.Table.from_pylist(rows, SCHEMA), deleted, token=f"day/{batch}", partition_key=f"2026-11-{batch:02}")
+        table.ingest(
+            pa.Table.from_pylist(rows, SCHEMA),
+            deleted,
+            token=f"day/{batch}",
+            partition_key=f"2026-11-{batch:02}",
+        )
         table.metagen()
     inline = [row_of(6, position) for position in range(3)]
     table.ingest(pa.Table.from_pylist(inline, SCHEMA), [False, False, True], metadata="inline")
@@ -90,7 +111,9 @@ def expected(storage: Storage, table: Table) -> dict[str, Any]:
     head = table.snapshot_at().version
     content: dict[str, Any] = {
         "rows": {str(version): rows_of(table.read(version=version)) for version in range(head + 1)},
-        "rows at event times": {moment: rows_of(table.read(event_time=moment)) for moment in EVENT_TIMES},
+        "rows at event times": {
+            moment: rows_of(table.read(event_time=moment)) for moment in EVENT_TIMES
+        },
         "pending": sorted(table.snapshot_at().pending),
     }
     for each in storage.list(""):
@@ -112,7 +135,10 @@ def decode(path: str, data: bytes) -> Any:
         entries = decode_run(data, path)
         return [column.tolist() for column in (*entries.order_columns, entries.deleted)]
     if path.startswith(layout.BITMAPS):
-        return {str(segment): offsets_of(marks).tolist() for segment, marks in decode_base(data, path).items()}
+        return {
+            str(segment): offsets_of(marks).tolist()
+            for segment, marks in decode_base(data, path).items()
+        }
     if path.endswith(".jsonl.zst"):
         return decode_section(data, path, lambda item: item)
     return None
@@ -130,7 +156,9 @@ def main() -> None:
             target.write_bytes(storage.get(each.path))
         log = CommitLog(storage=storage, clock=ManualClock(), ids=CountingIds())
         content = expected(storage, Table(log=log, cache=MemoryRuns(storage=storage)))
-        (HERE / f"{file_format}.json").write_text(json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
+        (HERE / f"{file_format}.json").write_text(
+            json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n", "utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,9 @@ import pytest
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Of an empty database."""
     make: Callable[[], str] = (
-        request.getfixturevalue("new_postgres") if request.param == "postgres" else lambda: f"sqlite:///{tmp_path}/lakechime.db"
+        request.getfixturevalue("new_postgres")
+        if request.param == "postgres"
+        else lambda: f"sqlite:///{tmp_path}/lakechime.db"
     )
     return make()
 

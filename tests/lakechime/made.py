@@ -7,7 +7,9 @@ from lakechime import DataChangeEvent, TableFormat
 TABLE = "shop.orders"
 
 
-def made(number: int, *, table: str = TABLE, before: int | None = -1, **given: Any) -> DataChangeEvent:
+def made(
+    number: int, *, table: str = TABLE, before: int | None = -1, **given: Any
+) -> DataChangeEvent:
     """Snapshot `number` of a table, after the one with the number before it."""
     previous = number - 1 if before == -1 else before
     given.setdefault("table_format", TableFormat.ICEBERG)

@@ -17,11 +17,21 @@ def kinds(events: list[DataChangeEvent]) -> list[ProblemKind]:
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.randoms())
-def test_a_chain_is_found_in_whatever_order_its_events_come(first: int, many: int, dice: random.Random) -> None:
-    events = [made(number, partition=(part,)) for number in range(first, first + many) for part in range(dice.randrange(1, 3))]
+def test_a_chain_is_found_in_whatever_order_its_events_come(
+    first: int, many: int, dice: random.Random
+) -> None:
+    events = [
+        made(number, partition=(part,))
+        for number in range(first, first + many)
+        for part in range(dice.randrange(1, 3))
+    ]
     dice.shuffle(events)
     found = chain(events)
-    assert (found.table, found.start, found.end) == (TABLE, str(first - 1) if first > 1 else None, str(first + many - 1))
+    assert (found.table, found.start, found.end) == (
+        TABLE,
+        str(first - 1) if first > 1 else None,
+        str(first + many - 1),
+    )
     assert found.snapshots == tuple(str(number) for number in range(first, first + many))
 
 
@@ -61,7 +71,9 @@ def test_a_table_that_was_made_again_is_said() -> None:
 
 
 def test_events_that_contradict_one_another_are_said() -> None:
-    assert kinds([made(1), made(2), made(2, before=None, partition=("a",))]) == [ProblemKind.CONTRADICTION]
+    assert kinds([made(1), made(2), made(2, before=None, partition=("a",))]) == [
+        ProblemKind.CONTRADICTION
+    ]
 
 
 def test_a_circle_is_said() -> None:
@@ -84,15 +96,24 @@ def test_nothing_and_several_tables_are_no_chain() -> None:
         chain([made(1), replace(made(1), cluster="other")])
 
 
-@given(st.lists(st.tuples(st.integers(1, 6), st.none() | st.integers(1, 6)), min_size=1, max_size=8))
-def test_a_chain_without_problems_is_one_and_all_others_have_some(links: list[tuple[int, int | None]]) -> None:
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.none() | st.integers(1, 6)), min_size=1, max_size=8)
+)
+def test_a_chain_without_problems_is_one_and_all_others_have_some(
+    links: list[tuple[int, int | None]],
+) -> None:
     """Whatever producers tell: every snapshot is there once, and without a problem each one comes after the one before."""
     events = [made(number, before=before) for number, before in links if number != before]
     if not events:
         return
     found = chain(events, on_problems="report")
-    assert sorted(found.snapshots) == sorted({event.snapshot_id for event in events if event.snapshot_id})
+    assert sorted(found.snapshots) == sorted(
+        {event.snapshot_id for event in events if event.snapshot_id}
+    )
     before = {event.snapshot_id: event.prev_snapshot_id for event in events}
-    linked = [before[snapshot] for snapshot in found.snapshots] == [found.start, *found.snapshots[:-1]]
+    linked = [before[snapshot] for snapshot in found.snapshots] == [
+        found.start,
+        *found.snapshots[:-1],
+    ]
     consistent = all(before[event.snapshot_id] == event.prev_snapshot_id for event in events)
     assert (not found.problems) == (linked and consistent and found.start not in found.snapshots)

@@ -9,7 +9,16 @@ from lakechime.completeness import DAILY, HOURLY, completeness_tag, is_complete,
 
 
 @pytest.mark.parametrize(
-    "percent, text", [(99, "99"), (99.0, "99"), ("99.50", "99.5"), (Decimal(100), "100"), (0, "0"), ("1e2", "100"), (0.1, "0.1")]
+    "percent, text",
+    [
+        (99, "99"),
+        (99.0, "99"),
+        ("99.50", "99.5"),
+        (Decimal(100), "100"),
+        (0, "0"),
+        ("1e2", "100"),
+        (0.1, "0.1"),
+    ],
 )
 def test_a_percentage_has_one_text(percent: int | float | str | Decimal, text: str) -> None:
     assert completeness_tag(HOURLY, percent) == {"completeness.hourly": text}

@@ -17,7 +17,11 @@ from tests.lakechime.made import hive, made
 
 TEXT = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=20)
 VALUE = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=6,
 )
@@ -32,7 +36,11 @@ EVENTS = st.builds(
     snapshot_ts=st.none() | LONG,
     table_format=st.sampled_from(TableFormat),
     operation_type=st.sampled_from(OperationType),
-    tags=st.dictionaries(TEXT, st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=20), max_size=4),
+    tags=st.dictionaries(
+        TEXT,
+        st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=20),
+        max_size=4,
+    ),
     event_ts=st.none() | LONG,
     seq=st.none() | LONG,
 )
@@ -71,19 +79,33 @@ def test_json_there_and_back_is_the_same_event(event: DataChangeEvent) -> None:
         ({"snapshot_ts": True}, "is no whole number"),
         ({"snapshot_ts": -1}, "is no whole number"),
         ({"seq": 1 << 63}, "seq=9223372036854775808 is no whole number from 0 on"),
-        ({"table_format": "PARQUET"}, "table_format='PARQUET' is unknown; write one of HIVE, ICEBERG, DELTA, HUDI, PAIMON, OPAL"),
-        ({"operation_type": "UPSERT"}, "operation_type='UPSERT' is unknown; write one of APPEND, DELETE, UPDATE"),
+        (
+            {"table_format": "PARQUET"},
+            "table_format='PARQUET' is unknown; write one of HIVE, ICEBERG, DELTA, HUDI, PAIMON, OPAL",
+        ),
+        (
+            {"operation_type": "UPSERT"},
+            "operation_type='UPSERT' is unknown; write one of APPEND, DELETE, UPDATE",
+        ),
         ({"tags": ["a"]}, "is no mapping"),
         ({"tags": {"a": 1}}, "tag a has the value 1, which is no text"),
         ({"tags": {"": "1"}}, "is no name of a tag"),
         ({"tags": {"a\n": "1"}}, "is no name of a tag"),
         ({"tags": {"a": "\x00"}}, "no database keeps"),
         ({"tags": {"a": "x" * 1_000_000}}, "has 1,000,000 characters, and at most 1,024 are kept"),
-        ({"tags": {f"t{number}": "" for number in range(65)}}, "at most 64 tags, and this one has 65"),
-        ({"tags": {f"t{number}": "x" * 1_000 for number in range(20)}}, "the tags take .* bytes, and at most 16,384 are kept"),
+        (
+            {"tags": {f"t{number}": "" for number in range(65)}},
+            "at most 64 tags, and this one has 65",
+        ),
+        (
+            {"tags": {f"t{number}": "x" * 1_000 for number in range(20)}},
+            "the tags take .* bytes, and at most 16,384 are kept",
+        ),
     ],
 )
-def test_what_does_not_fit_is_refused_in_one_short_sentence(change: dict[str, Any], said: str) -> None:
+def test_what_does_not_fit_is_refused_in_one_short_sentence(
+    change: dict[str, Any], said: str
+) -> None:
     with pytest.raises(InvalidEventError, match=said) as refused:
         replace(made(3), **change)
     assert len(str(refused.value)) < 300
@@ -92,7 +114,10 @@ def test_what_does_not_fit_is_refused_in_one_short_sentence(change: dict[str, An
 @pytest.mark.parametrize(
     "text, said",
     [
-        ('{"table": "t", "table_format": "DELTA", "snapshot_id": "1", "tagz": {}}', "has no field 'tagz'; its fields are table, partition"),
+        (
+            '{"table": "t", "table_format": "DELTA", "snapshot_id": "1", "tagz": {}}',
+            "has no field 'tagz'; its fields are table, partition",
+        ),
         ('{"table": "t", "snapshot_id": "1"}', "needs table_format"),
         ("{}", "needs table and table_format"),
         ("[]", "is a JSON object"),
@@ -107,9 +132,15 @@ def test_json_that_is_no_event_is_refused(text: str, said: str) -> None:
 
 
 def test_what_is_left_out_has_a_default() -> None:
-    event = DataChangeEvent.from_json({"table": "t", "table_format": "HIVE", "operation_type": None, "tags": None})
+    event = DataChangeEvent.from_json(
+        {"table": "t", "table_format": "HIVE", "operation_type": None, "tags": None}
+    )
     assert event == DataChangeEvent(table="t", table_format=TableFormat.HIVE)
-    assert (event.operation_type, event.cluster, event.to_json().get("seq", "left out")) == (OperationType.UPDATE, "default", "left out")
+    assert (event.operation_type, event.cluster, event.to_json().get("seq", "left out")) == (
+        OperationType.UPDATE,
+        "default",
+        "left out",
+    )
 
 
 def test_tags_are_a_copy_that_nobody_changes() -> None:
@@ -122,9 +153,23 @@ def test_tags_are_a_copy_that_nobody_changes() -> None:
 
 
 def test_what_makes_an_event_the_same() -> None:
-    same = {dedup_key(made(1)), dedup_key(made(1, tags={"a": "1"}, before=None, operation_type=OperationType.DELETE, snapshot_ts=5))}
+    same = {
+        dedup_key(made(1)),
+        dedup_key(
+            made(
+                1, tags={"a": "1"}, before=None, operation_type=OperationType.DELETE, snapshot_ts=5
+            )
+        ),
+    }
     assert len(same) == 1
-    others = [made(2), made(1, table="other"), made(1, cluster="eu"), made(1, partition=("a",)), made(1, partition=("b",)), hive(("a",))]
+    others = [
+        made(2),
+        made(1, table="other"),
+        made(1, cluster="eu"),
+        made(1, partition=("a",)),
+        made(1, partition=("b",)),
+        hive(("a",)),
+    ]
     assert len({dedup_key(event) for event in [made(1), *others]}) == 7
     assert partition_key([{"b": 1, "a": [1.5]}]) == partition_key(({"a": (1.5,), "b": 1},))
     assert len({partition_key([value]) for value in (1, 1.0, "1", True, None, "None")}) == 6
@@ -132,6 +177,9 @@ def test_what_makes_an_event_the_same() -> None:
 
 def test_a_dag_file_may_import_the_package_for_next_to_nothing() -> None:
     heavy = ("sqlalchemy", "alembic", "fastapi", "pydantic", "pyarrow", "numpy", "httpx")
-    code = "import sys, lakechime; from lakechime import *; " + f"print([name for name in {heavy!r} if name in sys.modules])"
+    code = (
+        "import sys, lakechime; from lakechime import *; "
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

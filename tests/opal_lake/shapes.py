@@ -41,7 +41,10 @@ _ATOMIC: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (WALL, st.sampled_from(MOMENTS)),
     (pa.decimal128(9, 2), st.decimals(-9999999, 9999999, places=2)),
     (pa.decimal128(18, 0), st.integers(-(10**18) + 1, 10**18 - 1).map(Decimal)),
-    (pa.decimal128(38, 10), st.integers(-(10**38) + 1, 10**38 - 1).map(lambda whole: Decimal(f"{whole}E-10"))),
+    (
+        pa.decimal128(38, 10),
+        st.integers(-(10**38) + 1, 10**38 - 1).map(lambda whole: Decimal(f"{whole}E-10")),
+    ),
 ]
 _KEYS = (pa.int32(), pa.string(), pa.date32(), ZONED, WALL)
 
@@ -54,12 +57,16 @@ def _list_of(inner: Typed) -> Typed:
 
 def _struct_of(members: dict[str, Typed]) -> Typed:
     kind = pa.struct([(name, inner[0]) for name, inner in members.items()])
-    return kind, st.fixed_dictionaries({name: st.none() | inner[1] for name, inner in members.items()})
+    return kind, st.fixed_dictionaries(
+        {name: st.none() | inner[1] for name, inner in members.items()}
+    )
 
 
 def _map_of(pair: tuple[Typed, Typed]) -> Typed:
     (key, keys), (value, values) = pair
-    return pa.map_(key, value), st.dictionaries(keys, st.none() | values, max_size=3).map(lambda found: list(found.items()))
+    return pa.map_(key, value), st.dictionaries(keys, st.none() | values, max_size=3).map(
+        lambda found: list(found.items())
+    )
 
 
 _NAME_SETS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique_by=str.casefold)
@@ -68,7 +75,9 @@ _NAME_SETS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique_by=
 def _deeper(inner: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
     keys = st.sampled_from([typed for typed in _ATOMIC if typed[0] in _KEYS])
     structs = _NAME_SETS.flatmap(lambda names: st.fixed_dictionaries(dict.fromkeys(names, inner)))
-    return st.one_of(inner.map(_list_of), structs.map(_struct_of), st.tuples(keys, inner).map(_map_of))
+    return st.one_of(
+        inner.map(_list_of), structs.map(_struct_of), st.tuples(keys, inner).map(_map_of)
+    )
 
 
 TYPED = st.recursive(st.sampled_from(_ATOMIC), _deeper, max_leaves=4)
@@ -78,19 +87,32 @@ TYPED = st.recursive(st.sampled_from(_ATOMIC), _deeper, max_leaves=4)
 def tables(draw: st.DrawFn) -> pa.Table:
     """A key `k`, a delta `d` and up to four columns of any type, in chunks that are slices."""
     columns = draw(
-        st.dictionaries(st.sampled_from(NAMES), TYPED, max_size=4).filter(lambda one: len({n.casefold() for n in one}) == len(one))
+        st.dictionaries(st.sampled_from(NAMES), TYPED, max_size=4).filter(
+            lambda one: len({n.casefold() for n in one}) == len(one)
+        )
     )
-    schema = pa.schema([("k", pa.string()), ("d", pa.int64()), *((name, typed[0]) for name, typed in columns.items())])
+    schema = pa.schema(
+        [
+            ("k", pa.string()),
+            ("d", pa.int64()),
+            *((name, typed[0]) for name, typed in columns.items()),
+        ]
+    )
     row = st.fixed_dictionaries(
-        {"k": st.text("xyz", max_size=3), "d": st.integers(0, 9)} | {name: st.none() | typed[1] for name, typed in columns.items()}
+        {"k": st.text("xyz", max_size=3), "d": st.integers(0, 9)}
+        | {name: st.none() | typed[1] for name, typed in columns.items()}
     )
     whole = pa.Table.from_pylist(draw(st.lists(row, max_size=12)), schema=schema)
     cuts = draw(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 6)), max_size=3))
-    return pa.concat_tables([whole.slice(start, length) for start, length in cuts]) if cuts else whole
+    return (
+        pa.concat_tables([whole.slice(start, length) for start, length in cuts]) if cuts else whole
+    )
 
 
 def spec_of(table: pa.Table, file_format: str, **layout: Any) -> TableSpec:
-    return plan_spec(table.schema, TableLayout(keys=["k"], delta="d", file_format=file_format, **layout))
+    return plan_spec(
+        table.schema, TableLayout(keys=["k"], delta="d", file_format=file_format, **layout)
+    )
 
 
 def with_row_ids(table: pa.Table, segment: int = 7 << 32) -> pa.Table:
@@ -124,11 +146,27 @@ def every_type() -> pa.Table:
         ]
     )
     plain = {f"c.{position}": typed[0] for position, typed in enumerate(_ATOMIC)}
-    nested = {"s": deep, "l": pa.list_(deep), "m": pa.map_(ZONED, deep), "renamed `s`": pa.struct([("in side", pa.int32())])}
+    nested = {
+        "s": deep,
+        "l": pa.list_(deep),
+        "m": pa.map_(ZONED, deep),
+        "renamed `s`": pa.struct([("in side", pa.int32())]),
+    }
     schema = pa.schema(
-        [("k", pa.string()), ("d", pa.int64()), *plain.items(), ("t", ZONED), ("n", WALL), ("day", pa.date32()), *nested.items()]
+        [
+            ("k", pa.string()),
+            ("d", pa.int64()),
+            *plain.items(),
+            ("t", ZONED),
+            ("n", WALL),
+            ("day", pa.date32()),
+            *nested.items(),
+        ]
     )
-    rows = [_row(position) if position % 3 else {"k": str(position), "d": position} for position in range(36)]
+    rows = [
+        _row(position) if position % 3 else {"k": str(position), "d": position}
+        for position in range(36)
+    ]
     return pa.Table.from_pylist(rows, schema=schema)
 
 

@@ -15,12 +15,20 @@ Row = tuple[str, int, int | None]  # a price of None deletes
 
 
 def rows(values: Sequence[Row]) -> tuple[pa.Table, list[bool]]:
-    columns = {name: [value[position] for value in values] for position, name in enumerate(SCHEMA.names)}
+    columns = {
+        name: [value[position] for value in values] for position, name in enumerate(SCHEMA.names)
+    }
     return pa.table(columns, schema=SCHEMA), [value[2] is None for value in values]
 
 
 def create(storage: Storage, *, file_format: str = "parquet", **properties: int | str) -> Table:
-    layout = TableLayout(keys=["sku"], delta="at", deletes="price IS NULL", file_format=file_format, properties=properties)
+    layout = TableLayout(
+        keys=["sku"],
+        delta="at",
+        deletes="price IS NULL",
+        file_format=file_format,
+        properties=properties,
+    )
     return create_on(storage, plan_spec(SCHEMA, layout))
 
 
@@ -46,6 +54,8 @@ def latest(batches: Sequence[Sequence[Row]], until: int | None = None) -> list[R
     for number, batch in enumerate(batches):
         for position, row in enumerate(batch):
             order = (row[1], number, position)
-            if (until is None or row[1] <= until) and (row[0] not in best or order > best[row[0]][0]):
+            if (until is None or row[1] <= until) and (
+                row[0] not in best or order > best[row[0]][0]
+            ):
                 best[row[0]] = (order, row)
     return sorted(row for _, row in best.values() if row[2] is not None)

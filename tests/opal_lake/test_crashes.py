@@ -79,7 +79,10 @@ def walk(job: Job, fresh: Callable[[], Storage], mode: Mode, stride: int = 1) ->
         assert content(table) == latest([FIRST, SECOND]), where
         assert [commit.operation for commit in table.history()].count("ingest") == 2, where
         for moment in range(7):
-            assert content(table, event_time=moment) == latest([FIRST, SECOND], moment), (where, moment)
+            assert content(table, event_time=moment) == latest([FIRST, SECOND], moment), (
+                where,
+                moment,
+            )
         assert check_table(table) == [], where
     return calls
 
@@ -90,7 +93,9 @@ MODES: list[Mode] = ["before", "after", "failed", "done_but_failed"]
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("job", [ingest, metagen, inline])
-def test_a_failure_at_any_call_in_memory_costs_nothing_but_a_rerun(job: Job, mode: Mode, request: pytest.FixtureRequest) -> None:
+def test_a_failure_at_any_call_in_memory_costs_nothing_but_a_rerun(
+    job: Job, mode: Mode, request: pytest.FixtureRequest
+) -> None:
     numbers = iter(range(10_000))
     calls = walk(job, lambda: open_storage(f"memory://{request.node.name}-{next(numbers)}"), mode)
     assert calls > 10
@@ -99,7 +104,9 @@ def test_a_failure_at_any_call_in_memory_costs_nothing_but_a_rerun(job: Job, mod
 @pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("job", [ingest, metagen, inline])
-def test_a_failure_at_any_call_on_local_files(job: Job, mode: Mode, stride: int, tmp_path: Path) -> None:
+def test_a_failure_at_any_call_on_local_files(
+    job: Job, mode: Mode, stride: int, tmp_path: Path
+) -> None:
     numbers = iter(range(10_000))
     walk(job, lambda: open_storage(str(tmp_path / f"table-{next(numbers)}")), mode, stride)
 
@@ -108,6 +115,13 @@ def test_a_failure_at_any_call_on_local_files(job: Job, mode: Mode, stride: int,
 @pytest.mark.s3
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("job", [ingest, metagen, inline])
-def test_a_failure_at_any_call_on_s3(job: Job, mode: Mode, s3_options: dict[str, str], request: pytest.FixtureRequest) -> None:
+def test_a_failure_at_any_call_on_s3(
+    job: Job, mode: Mode, s3_options: dict[str, str], request: pytest.FixtureRequest
+) -> None:
     numbers = iter(range(10_000))
-    walk(job, lambda: open_storage(f"s3://lake/crash/{request.node.name}-{next(numbers)}", s3_options), mode, stride=13)
+    walk(
+        job,
+        lambda: open_storage(f"s3://lake/crash/{request.node.name}-{next(numbers)}", s3_options),
+        mode,
+        stride=13,
+    )

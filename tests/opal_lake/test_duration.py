@@ -33,19 +33,36 @@ MINUTE_US = 60_000_000
 )
 def test_what_a_span_is(written: str | timedelta, minutes: int) -> None:
     assert parse_duration(written, name="window") == minutes * MINUTE_US
-    assert parse_duration(plain_duration(written, name="window"), name="window") == minutes * MINUTE_US
+    assert (
+        parse_duration(plain_duration(written, name="window"), name="window") == minutes * MINUTE_US
+    )
 
 
 def test_a_timedelta_is_kept_in_its_greatest_whole_unit() -> None:
-    spans = [timedelta(days=14), timedelta(hours=36), timedelta(minutes=90), timedelta(seconds=5), timedelta(0)]
-    assert [plain_duration(span, name="window") for span in spans] == ["14d", "36h", "90m", "5s", "0d"]
+    spans = [
+        timedelta(days=14),
+        timedelta(hours=36),
+        timedelta(minutes=90),
+        timedelta(seconds=5),
+        timedelta(0),
+    ]
+    assert [plain_duration(span, name="window") for span in spans] == [
+        "14d",
+        "36h",
+        "90m",
+        "5s",
+        "0d",
+    ]
     assert plain_duration("2w", name="window") == "2w"
 
 
 @pytest.mark.parametrize(
     "written, problem",
     [
-        ("soon", "no span of time; write a number of weeks, days, hours, minutes or seconds, as 30d, 2w, 12h or 1h30m"),
+        (
+            "soon",
+            "no span of time; write a number of weeks, days, hours, minutes or seconds, as 30d, 2w, 12h or 1h30m",
+        ),
         ("", "no span of time"),
         ("30", "no span of time"),
         ("1h 30m", "no span of time"),
@@ -76,20 +93,32 @@ def dated(request: pytest.FixtureRequest) -> Table:
     """Its delta is a time."""
     schema = pa.schema([("sku", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
     layout = TableLayout(keys=["sku"], delta="at", properties={"look_back": "2w"})
-    return create_on(open_storage(f"memory://{request.node.name}"), plan_spec(schema, layout), ManualClock())
+    return create_on(
+        open_storage(f"memory://{request.node.name}"), plan_spec(schema, layout), ManualClock()
+    )
 
 
 def test_every_door_takes_them(request: pytest.FixtureRequest) -> None:
     table = dated(request)
     spec = table.snapshot_at().spec
     assert spec.word("look_back") == "2w"
-    table.set_properties({"window": "1h30m", "archive_after": timedelta(weeks=52), "look_back": timedelta(hours=36)})
+    table.set_properties(
+        {"window": "1h30m", "archive_after": timedelta(weeks=52), "look_back": timedelta(hours=36)}
+    )
     spec = table.snapshot_at().spec
-    assert (spec.word("window"), spec.word("archive_after"), spec.word("look_back")) == ("1h30m", "364d", "36h")
-    policy = policy_of(spec, {"window": timedelta(minutes=90), "look_back": "1w1d", "grace": timedelta(hours=2)})
+    assert (spec.word("window"), spec.word("archive_after"), spec.word("look_back")) == (
+        "1h30m",
+        "364d",
+        "36h",
+    )
+    policy = policy_of(
+        spec, {"window": timedelta(minutes=90), "look_back": "1w1d", "grace": timedelta(hours=2)}
+    )
     assert (policy.window, policy.look_back, policy.grace) == ("90m", "1w1d", "2h")
     now_us = table.log.clock.now_us()
-    assert [plan_floor(table.snapshot_at(), span, now_us) for span in ("1h30m", timedelta(minutes=90))] == [now_us - 90 * MINUTE_US] * 2
+    assert [
+        plan_floor(table.snapshot_at(), span, now_us) for span in ("1h30m", timedelta(minutes=90))
+    ] == [now_us - 90 * MINUTE_US] * 2
     for span in ("1w", timedelta(weeks=1)):
         assert table.retain(window=span, grace=span, dry_run=True).operation == "retain"
         assert compact(table, CompactOptions(mode="major", look_back=span)).operation == "compact"
@@ -98,7 +127,10 @@ def test_every_door_takes_them(request: pytest.FixtureRequest) -> None:
 
 
 def test_a_number_stays_a_number_where_the_delta_is_one(request: pytest.FixtureRequest) -> None:
-    table = create_on(open_storage(f"memory://{request.node.name}"), plan_spec(SCHEMA, TableLayout(keys=["sku"], delta="at")))
+    table = create_on(
+        open_storage(f"memory://{request.node.name}"),
+        plan_spec(SCHEMA, TableLayout(keys=["sku"], delta="at")),
+    )
     for span in ("1h30m", timedelta(hours=1)):
         with pytest.raises(InvalidInputError, match="give a number, as 1000"):
             plan_floor(table.snapshot_at(), span, 0)

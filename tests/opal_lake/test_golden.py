@@ -34,13 +34,17 @@ def files(table: Table, prefix: str) -> dict[str, bytes]:
     return found
 
 
-def test_frozen_table_reads_as_it_did_and_every_file_decodes_to_what_it_held(frozen: tuple[Table, dict[str, Any]]) -> None:
+def test_frozen_table_reads_as_it_did_and_every_file_decodes_to_what_it_held(
+    frozen: tuple[Table, dict[str, Any]],
+) -> None:
     table, content = frozen
     assert make_golden.expected(table.storage, table) == content
     assert len({repr(rows) for rows in content["rows"].values()}) >= 5
 
 
-def test_a_feed_by_logs_of_an_older_writer_is_that_of_today(frozen: tuple[Table, dict[str, Any]]) -> None:
+def test_a_feed_by_logs_of_an_older_writer_is_that_of_today(
+    frozen: tuple[Table, dict[str, Any]],
+) -> None:
     """They do not name the rows that followed; the keys tell."""
     older = frozen[0]
     today = table_on(make_golden.build(older.snapshot_at().spec.file_format))
@@ -49,7 +53,10 @@ def test_a_feed_by_logs_of_an_older_writer_is_that_of_today(frozen: tuple[Table,
     head = older.snapshot_at().version
     assert head == today.snapshot_at().version
     for start, mode in product(range(1, head + 1), CHANGE_MODES):
-        feeds = [table.changes(start, mode=mode).drop_columns("_commit_timestamp").to_pylist() for table in (older, today)]
+        feeds = [
+            table.changes(start, mode=mode).drop_columns("_commit_timestamp").to_pylist()
+            for table in (older, today)
+        ]
         assert sorted(feeds[0], key=repr) == sorted(feeds[1], key=repr)
     kinds = {row["_change_type"] for row in older.changes(1).to_pylist()}
     assert kinds == {"insert", "update_preimage", "update_postimage", "delete"}
@@ -65,7 +72,11 @@ def test_commits_have_the_same_bytes_again(frozen: tuple[Table, dict[str, Any]])
 
 
 def test_roots_have_the_same_bytes_again(frozen: tuple[Table, dict[str, Any]]) -> None:
-    roots = {path: data for path, data in files(frozen[0], layout.CHECKPOINTS).items() if layout.checkpoint_version(path) is not None}
+    roots = {
+        path: data
+        for path, data in files(frozen[0], layout.CHECKPOINTS).items()
+        if layout.checkpoint_version(path) is not None
+    }
     assert len(roots) == 2
     for path, data in roots.items():
         assert encode_root(*decode_root(data, path)) == data
@@ -77,7 +88,12 @@ def test_bitmap_bases_have_the_same_bytes_again(frozen: tuple[Table, dict[str, A
         group, name = path.removeprefix(layout.BITMAPS).removesuffix(".bits").split("/")
         version, write_id = name.split("-", 1)
         table_id = table.snapshot_at().root.table_id
-        origin = {"group": int(group), "table_id": table_id, "version": int(version), "write_id": write_id}
+        origin = {
+            "group": int(group),
+            "table_id": table_id,
+            "version": int(version),
+            "write_id": write_id,
+        }
         assert encode_base(decode_base(data, path), origin) == data
 
 
@@ -86,14 +102,18 @@ def test_runs_have_the_same_bytes_again(frozen: tuple[Table, dict[str, Any]]) ->
         assert encode_run(decode_run(data, path)) == data
 
 
-def test_the_same_story_writes_the_same_metadata_today(frozen: tuple[Table, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_story_writes_the_same_metadata_today(
+    frozen: tuple[Table, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """But for sizes and checksums of what pyarrow writes, whose bytes may change with its version."""
     table, content = frozen
     monkeypatch.setattr("opal_lake.log.visibility.FOLD_AT_LOGS", 2)
     monkeypatch.setattr("opal_lake.write.ingest_job.MAX_FILES_IN_COMMIT", 1)
     again = make_golden.build(table.snapshot_at().spec.file_format)
     paths = [each.path for each in again.list("")]
-    assert paths == [each.path for each in table.storage.list("") if not each.path.startswith(layout.SECTIONS)]  # which small roots hold
+    assert paths == [
+        each.path for each in table.storage.list("") if not each.path.startswith(layout.SECTIONS)
+    ]  # which small roots hold
     for path in paths:
         if path.startswith((layout.KEY_STORE, layout.BITMAPS, layout.CLAIMS)):
             assert again.get(path) == table.storage.get(path), path

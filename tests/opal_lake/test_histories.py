@@ -80,14 +80,20 @@ def new_table(shape: Shape) -> Callable[[], Table]:
     """A new table in memory, and how to open it again with nothing kept."""
     storage, clock, ids = MemoryStorage(), ManualClock(), CountingIds()
     create_on(storage, plan_spec(shape.arrow_schema(), shape.layout()), clock, ids)
-    return lambda: Table(log=CommitLog(storage=storage, clock=clock, ids=ids), cache=MemoryRuns(storage=storage))
+    return lambda: Table(
+        log=CommitLog(storage=storage, clock=clock, ids=ids), cache=MemoryRuns(storage=storage)
+    )
 
 
 def compare_reads(replay: Replay, choose: Callable[[int], int]) -> None:
     """Through the public face: now, at a version, at an event time, at both, and at a commit's moment."""
     moments, last = replay.moments(), len(replay.versions) - 1
     version, moment = replay.versions[choose(last)], moments[choose(len(moments) - 1)]
-    replay.compare_narrowed(version, replay.versions[choose(replay.versions.index(version))], ("2026-11-01", "2026-11-02")[choose(1)])
+    replay.compare_narrowed(
+        version,
+        replay.versions[choose(replay.versions.index(version))],
+        ("2026-11-01", "2026-11-02")[choose(1)],
+    )
     replay.compare_changes(*sorted((version, replay.versions[choose(last)])))
     replay.compare_changes(0, replay.versions[last])
     replay.compare_history_changes(*sorted((version, replay.versions[choose(last)])))
@@ -100,6 +106,8 @@ def compare_reads(replay: Replay, choose: Callable[[int], int]) -> None:
     replay.compare_read(None, moment)
     replay.compare_read(version, moment)
     timestamp_us = replay.table.log.read_commit(version).timestamp_us
-    timestamp = datetime.fromtimestamp(timestamp_us // 1_000_000, UTC).replace(microsecond=timestamp_us % 1_000_000)
+    timestamp = datetime.fromtimestamp(timestamp_us // 1_000_000, UTC).replace(
+        microsecond=timestamp_us % 1_000_000
+    )
     assert replay.table.snapshot_at(timestamp=timestamp).version == version
     replay.compare_read(None, moment, timestamp=timestamp)

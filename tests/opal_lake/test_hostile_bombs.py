@@ -39,7 +39,10 @@ def inflating(plain: bytes, times: int) -> bytes:
 
 
 def test_a_section_inflates_to_no_more_than_an_honest_one() -> None:
-    for line, message in ((b'"' + b"0" * (1 << 20) + b'"\n', "inflate to more than"), (b"0" * (1 << 20), "a line of more than")):
+    for line, message in (
+        (b'"' + b"0" * (1 << 20) + b'"\n', "inflate to more than"),
+        (b"0" * (1 << 20), "a line of more than"),
+    ):
         bomb = inflating(line, 600)
         assert len(bomb) < 60_000
         with pytest.raises(FormatError, match=rf"bomb\.zst .*{message}"):
@@ -51,7 +54,9 @@ def test_a_list_that_compresses_well_can_still_be_read() -> None:
     times = ALWAYS_INFLATED // len(canonical_json(line)) + 10
     data = encode_section((line for _ in range(times)), lambda item: item)
     assert len(decode_section(data, "wide.zst", lambda item: 1)) == times
-    assert decode_section(encode_section([1, "a\n", {"b": None}], lambda item: item), "x", lambda item: item) == [1, "a\n", {"b": None}]
+    assert decode_section(
+        encode_section([1, "a\n", {"b": None}], lambda item: item), "x", lambda item: item
+    ) == [1, "a\n", {"b": None}]
     assert decode_section(encode_section([], str), "x", str) == []
 
 
@@ -76,9 +81,18 @@ def test_types_nest_as_deep_as_readers_go() -> None:
     for depth, fits in ((60, True), (100, False), (400, False)):
         kind: object = "long"
         for number in range(depth - 1):
-            kind = {"array": {"id": 100 + number, "name": "element", "physical": "element", "type": kind}}
+            kind = {
+                "array": {
+                    "id": 100 + number,
+                    "name": "element",
+                    "physical": "element",
+                    "type": kind,
+                }
+            }
         column = {"id": 99, "name": "deep", "physical": "deep", "type": kind}
-        fields = [field for field in body["actions"]["spec"]["schema"]["fields"] if field["id"] != 99]
+        fields = [
+            field for field in body["actions"]["spec"]["schema"]["fields"] if field["id"] != 99
+        ]
         body["actions"]["spec"]["schema"]["fields"] = [*fields, column]
         storage.delete([path])
         storage.put_if_absent(path, seal(canonical_json(body)))
@@ -91,7 +105,10 @@ def test_types_nest_as_deep_as_readers_go() -> None:
     for _ in range(100):
         deep = pa.list_(deep)
     with pytest.raises(InvalidInputError, match="within one another"):
-        plan_spec(pa.schema([("k", pa.string()), ("at", pa.int64()), ("deep", deep)]), TableLayout(keys=["k"], delta="at"))
+        plan_spec(
+            pa.schema([("k", pa.string()), ("at", pa.int64()), ("deep", deep)]),
+            TableLayout(keys=["k"], delta="at"),
+        )
 
 
 def test_a_commit_of_gigabytes_is_not_read(tmp_path: Path) -> None:
@@ -100,7 +117,9 @@ def test_a_commit_of_gigabytes_is_not_read(tmp_path: Path) -> None:
     table.ingest(*rows([("a", 1, 1)]))
     with (tmp_path / layout.commit_path(2)).open("wb") as file:
         file.truncate(2 << 30)  # no block of it is on the disk
-    with pytest.raises(FormatError, match=rf"{layout.commit_path(2)} has more than {MOST_SEALED:,} bytes"):
+    with pytest.raises(
+        FormatError, match=rf"{layout.commit_path(2)} has more than {MOST_SEALED:,} bytes"
+    ):
         reopen(storage).snapshot_at()
 
 
@@ -150,7 +169,14 @@ def test_bitmap_bases_say_nothing_of_more_than_they_are() -> None:
     ids=str,
 )
 def test_runs_are_as_large_as_their_directory(said: dict[str, object]) -> None:
-    header = {"block": 8192, "blocks": 1, "count": 1, "directory_crc32": 0, "filter": [0, 0], "ties": 0} | said
+    header = {
+        "block": 8192,
+        "blocks": 1,
+        "count": 1,
+        "directory_crc32": 0,
+        "filter": [0, 0],
+        "ties": 0,
+    } | said
     head = json.dumps(header).encode()
     with pytest.raises(FormatError, match=r"x\.run"):
         decode_run(_HEAD.pack(MAGIC, len(head), zlib.crc32(head)) + head + bytes(28), "x.run")
@@ -158,10 +184,26 @@ def test_runs_are_as_large_as_their_directory(said: dict[str, object]) -> None:
 
 def test_a_block_of_a_run_inflates_to_what_its_entries_take() -> None:
     body = bytes(8) + inflating(bytes(1 << 20), 64)
-    directory = np.zeros(1, np.dtype([("fence", "<u8"), ("at", "<u8"), ("size", "<u4"), ("plain", "<u4"), ("crc32", "<u4")]))
-    directory["size"], directory["plain"], directory["crc32"] = len(body), 0xFFFFFFFF, zlib.crc32(body)
+    directory = np.zeros(
+        1,
+        np.dtype(
+            [("fence", "<u8"), ("at", "<u8"), ("size", "<u4"), ("plain", "<u4"), ("crc32", "<u4")]
+        ),
+    )
+    directory["size"], directory["plain"], directory["crc32"] = (
+        len(body),
+        0xFFFFFFFF,
+        zlib.crc32(body),
+    )
     listed = directory.tobytes()
-    header = {"block": 8192, "blocks": 1, "count": 1, "directory_crc32": zlib.crc32(listed), "filter": [0, 0], "ties": 0}
+    header = {
+        "block": 8192,
+        "blocks": 1,
+        "count": 1,
+        "directory_crc32": zlib.crc32(listed),
+        "filter": [0, 0],
+        "ties": 0,
+    }
     head = json.dumps(header).encode()
     with pytest.raises(FormatError, match=r"x.run .*more than 1 entries take"):
         decode_run(_HEAD.pack(MAGIC, len(head), zlib.crc32(head)) + head + listed + body, "x.run")
@@ -171,14 +213,27 @@ def test_a_parquet_file_holds_the_rows_that_its_size_allows() -> None:
     """Columns of one value by dictionary and run length: a few KB would be gigabytes of events, or of rows."""
     many = 12_000_000
     sink = pa.BufferOutputStream()
-    events = pa.table([pa.array(np.ones(many, kind)) for kind in (np.int64, np.int32, np.int64)], schema=EVENTS)
-    pq.write_table(events, sink, compression="zstd", use_dictionary=True, store_schema=False, max_rows_per_page=many, row_group_size=many)
+    events = pa.table(
+        [pa.array(np.ones(many, kind)) for kind in (np.int64, np.int32, np.int64)], schema=EVENTS
+    )
+    pq.write_table(
+        events,
+        sink,
+        compression="zstd",
+        use_dictionary=True,
+        store_schema=False,
+        max_rows_per_page=many,
+        row_group_size=many,
+    )
     data = bytes(sink.getvalue())
     assert len(data) < 10_000
     before = pa.total_allocated_bytes()
     with pytest.raises(FormatError, match=r"x.parquet .*12,000,000 rows"):
         decode_events(data, "x.parquet")
-    spec = plan_spec(pa.schema([("segment", pa.int64()), ("until", pa.int64())]), TableLayout(keys=["segment"], delta="until"))
+    spec = plan_spec(
+        pa.schema([("segment", pa.int64()), ("until", pa.int64())]),
+        TableLayout(keys=["segment"], delta="until"),
+    )
     with pytest.raises(FormatError, match=r"x.parquet .*12,000,000 rows"):
         decode_file(data, spec, ["segment"], "x.parquet")
     assert pa.total_allocated_bytes() - before < 1 << 20
@@ -190,8 +245,14 @@ def test_a_commit_claims_no_more_than_its_files_can_hold() -> None:
     for at in (1, 2):
         table.ingest(*rows([("a", at, at)]))
         table.metagen()
-    storage.delete([stored.path for stored in storage.list(layout.CHECKPOINTS)])  # else nobody reads what it stands for
-    for version, part, claim in ((1, "ingested", "rows"), (4, "add_logs", "events"), (4, "add_runs", "entries")):
+    storage.delete(
+        [stored.path for stored in storage.list(layout.CHECKPOINTS)]
+    )  # else nobody reads what it stands for
+    for version, part, claim in (
+        (1, "ingested", "rows"),
+        (4, "add_logs", "events"),
+        (4, "add_runs", "entries"),
+    ):
         path = layout.commit_path(version)
         before = storage.get(path)
         body = unseal(before, path)

@@ -45,12 +45,17 @@ class Mutator:
     dice: random.Random
 
     def mutate(self) -> str:
-        path = self.dice.choice([path for path in sorted(self.files) if path.startswith(layout.META)])
+        path = self.dice.choice(
+            [path for path in sorted(self.files) if path.startswith(layout.META)]
+        )
         return path if self.dice.random() < 0.2 else self._content(path)
 
     def _content(self, path: str) -> str:
         data = self.files[path]
-        if path.startswith((layout.LOG, layout.CLAIMS)) or layout.checkpoint_version(path) is not None:
+        if (
+            path.startswith((layout.LOG, layout.CLAIMS))
+            or layout.checkpoint_version(path) is not None
+        ):
             self.files[path] = seal(canonical_json(self._value(unseal(data, path))))
             return path
         if path.endswith(".zst"):
@@ -75,7 +80,9 @@ class Mutator:
                 case 2:
                     changed[at:at] = self.dice.randbytes(self.dice.randrange(1, 50))
                 case _:
-                    changed[at : at + 4] = self.dice.choice([b"\xff" * 4, bytes(4), b"\x7f\xff\xff\xff", b"\x00\x00\x00\x80"])
+                    changed[at : at + 4] = self.dice.choice(
+                        [b"\xff" * 4, bytes(4), b"\x7f\xff\xff\xff", b"\x00\x00\x00\x80"]
+                    )
         return bytes(changed)
 
     def _value(self, value: Any) -> Any:
@@ -95,7 +102,9 @@ class Mutator:
     def _replace(self, path: str, data: bytes) -> None:
         """With its size and checksum in every sealed document and section that names it."""
         self.files[path] = data
-        for above in [path for path in self.files if path.startswith((layout.LOG, layout.CHECKPOINTS))]:
+        for above in [
+            path for path in self.files if path.startswith((layout.LOG, layout.CHECKPOINTS))
+        ]:
             if above.endswith(".json"):
                 body = unseal(self.files[above], above)
                 if _mended(body, path, data):
@@ -138,7 +147,10 @@ def original() -> dict[str, bytes]:
     storage = MemoryStorage()
     table = create(storage, checkpoint_commits=3, group_rows=6)
     for at in range(1, 5):
-        table.ingest(*rows([("a", at, at), ("b", at, None if at == 2 else at), (f"c{at}", at, at)]), token=f"t{at}")
+        table.ingest(
+            *rows([("a", at, at), ("b", at, None if at == 2 else at), (f"c{at}", at, at)]),
+            token=f"t{at}",
+        )
         table.metagen()
     table.ingest(*rows([("e", 1, 1)]))
     return {stored.path: storage.get(stored.path) for stored in storage.list("")}
@@ -157,7 +169,10 @@ def run(files: dict[str, bytes], seed: int) -> list[str]:
 
 
 def used(storage: Storage, what: str) -> list[str]:
-    table = Table(log=CommitLog(storage=storage, clock=ManualClock(), ids=CountingIds(prefix="new")), cache=MemoryRuns(storage=storage))
+    table = Table(
+        log=CommitLog(storage=storage, clock=ManualClock(), ids=CountingIds(prefix="new")),
+        cache=MemoryRuns(storage=storage),
+    )
     strange = []
     for number, use in enumerate(uses(table)):
         try:
@@ -166,12 +181,16 @@ def used(storage: Storage, what: str) -> list[str]:
             continue
         except Exception as error:  # noqa: BLE001  # which is what this looks for
             frame = traceback.extract_tb(error.__traceback__)[-1]
-            strange.append(f"{what}, use {number}: {error!r} at {frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}")
+            strange.append(
+                f"{what}, use {number}: {error!r} at {frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}"
+            )
     return strange
 
 
 @pytest.mark.parametrize("share", range(4))
-def test_metadata_that_anybody_wrote_gives_an_answer_or_an_error_of_ours(share: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_that_anybody_wrote_gives_an_answer_or_an_error_of_ours(
+    share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(visibility, "FOLD_AT_LOGS", 1)
     files = original()
     assert not [line for seed in range(share, 120, 4) for line in run(files, seed)]
@@ -183,12 +202,17 @@ def _paths_in(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         parts = value.items() if isinstance(value, dict) else enumerate(value)
         return [found for key, part in parts for found in _paths_in(part, (*at, key))]
     return (
-        [at] if isinstance(value, str) and ("/" in value or (at and at[-1] in ("write_id", "table_id", "token", "partition_key"))) else []
+        [at]
+        if isinstance(value, str)
+        and ("/" in value or (at and at[-1] in ("write_id", "table_id", "token", "partition_key")))
+        else []
     )
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_nothing_outside_of_the_root_is_read_written_or_deleted(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_outside_of_the_root_is_read_written_or_deleted(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file next to the root has the path that the metadata points to: it stays as it is, and nothing opens it."""
     monkeypatch.setattr(visibility, "FOLD_AT_LOGS", 1)
     dice, files = random.Random(seed), original()
@@ -197,7 +221,11 @@ def test_nothing_outside_of_the_root_is_read_written_or_deleted(seed: int, tmp_p
     for path, data in files.items():
         (witness / Path(path).name).write_bytes(data)
     before = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in witness.iterdir()}
-    sealed = [path for path in sorted(files) if path.startswith(layout.LOG) or layout.checkpoint_version(path) is not None]
+    sealed = [
+        path
+        for path in sorted(files)
+        if path.startswith(layout.LOG) or layout.checkpoint_version(path) is not None
+    ]
     for _ in range(2):
         path = dice.choice(sealed)
         body = unseal(files[path], path)
@@ -207,7 +235,12 @@ def test_nothing_outside_of_the_root_is_read_written_or_deleted(seed: int, tmp_p
             part = part[key]
         name = Path(part[last]).name
         part[last] = dice.choice(
-            [f"../witness/{name}", f"data/../../witness/{name}", str(witness / name), f"_opal/key_store/../../../witness/{name}"]
+            [
+                f"../witness/{name}",
+                f"data/../../witness/{name}",
+                str(witness / name),
+                f"_opal/key_store/../../../witness/{name}",
+            ]
         )
         files[path] = seal(canonical_json(body))
     for path, data in files.items():
@@ -215,8 +248,14 @@ def test_nothing_outside_of_the_root_is_read_written_or_deleted(seed: int, tmp_p
         (root / path).write_bytes(data)
     opened: list[str] = []
     real = os.open
-    monkeypatch.setattr(os, "open", lambda path, *rest, **named: opened.append(os.fspath(path)) or real(path, *rest, **named))
+    monkeypatch.setattr(
+        os,
+        "open",
+        lambda path, *rest, **named: opened.append(os.fspath(path)) or real(path, *rest, **named),
+    )
     assert not used(LocalStorage.open(str(root)), f"seed {seed}")
     assert not [path for path in opened if "witness" in os.path.realpath(path)]
-    assert {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in witness.iterdir()} == before
+    assert {
+        path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in witness.iterdir()
+    } == before
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["table", "witness"]

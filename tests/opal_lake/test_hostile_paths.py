@@ -61,14 +61,25 @@ def forge(table: Table, version: int, change: Callable[[Actions], Actions]) -> s
     path = layout.commit_path(version)
     commit = decode_commit(table.storage.get(path), path)
     table.storage.delete([path])
-    table.storage.put_if_absent(path, encode_commit(replace(commit, actions=change(commit.actions))))
+    table.storage.put_if_absent(
+        path, encode_commit(replace(commit, actions=change(commit.actions)))
+    )
     return path
 
 
 NAMED: dict[str, tuple[int, Callable[[Actions, Any], Actions]]] = {
-    "data": (1, lambda actions, path: replace(actions, ingested=(replace(actions.ingested[0], path=path),))),
-    "log": (4, lambda actions, path: replace(actions, add_logs=(replace(actions.add_logs[0], path=path),))),
-    "run": (4, lambda actions, path: replace(actions, add_runs=(replace(actions.add_runs[0], path=path),))),
+    "data": (
+        1,
+        lambda actions, path: replace(actions, ingested=(replace(actions.ingested[0], path=path),)),
+    ),
+    "log": (
+        4,
+        lambda actions, path: replace(actions, add_logs=(replace(actions.add_logs[0], path=path),)),
+    ),
+    "run": (
+        4,
+        lambda actions, path: replace(actions, add_runs=(replace(actions.add_runs[0], path=path),)),
+    ),
 }
 
 
@@ -78,11 +89,17 @@ def test_a_commit_that_names_a_file_elsewhere_is_refused(what: str, tmp_path: Pa
     version, put = NAMED[what]
     path = layout.commit_path(version)
     before = table.storage.get(path)
-    for elsewhere in (path for path in ELSEWHERE if what == "data" or path != f"_opal/segment_logs/{STEM}.parquet"):
+    for elsewhere in (
+        path for path in ELSEWHERE if what == "data" or path != f"_opal/segment_logs/{STEM}.parquet"
+    ):
         forge(table, version, lambda actions, elsewhere=elsewhere: put(actions, elsewhere))  # type: ignore[misc]  # mypy knows no defaults here
         with pytest.raises(FormatError, match=path):
             reopen(table.storage).snapshot_at()
-        assert [found.invariant for found in check_table(reopen(table.storage), deep=False) if found.path == path] == ["I23"]
+        assert [
+            found.invariant
+            for found in check_table(reopen(table.storage), deep=False)
+            if found.path == path
+        ] == ["I23"]
         table.storage.delete([path])
         table.storage.put_if_absent(path, before)
     assert not check_table(reopen(table.storage))
@@ -92,7 +109,11 @@ def test_a_checkpoint_that_names_a_section_elsewhere_is_refused(tmp_path: Path) 
     table = create(LocalStorage.open(str(tmp_path / "table")), checkpoint_commits=2)
     table.ingest(*rows([("a", 1, 1)]))
     table.metagen()
-    path = next(stored.path for stored in table.storage.list(layout.CHECKPOINTS) if layout.checkpoint_version(stored.path) is not None)
+    path = next(
+        stored.path
+        for stored in table.storage.list(layout.CHECKPOINTS)
+        if layout.checkpoint_version(stored.path) is not None
+    )
     body = unseal(table.storage.get(path), path)
     for elsewhere in ("../../../secret", "_opal/side/0000000001-0.jsonl.zst", "data/x"):
         body["sections"]["files"][0] = elsewhere
@@ -120,12 +141,19 @@ def test_spark_gets_no_path_out_of_the_root(tmp_path: Path) -> None:
     (secret / "x.parquet").write_bytes(b"PAR1")
     store = LocalStorage.open(str(tmp_path / "table"))
     store.put_if_absent("data/day=1/a.parquet", b"1")
-    assert spark_paths(store, ["data/day=1/a.parquet"]) == [f"file://{tmp_path}/table/data/day=1/a.parquet"]
+    assert spark_paths(store, ["data/day=1/a.parquet"]) == [
+        f"file://{tmp_path}/table/data/day=1/a.parquet"
+    ]
     (tmp_path / "table/data/day=2").symlink_to(secret)
     (tmp_path / "table/data/day=1/x.parquet").symlink_to(secret / "x.parquet")
     (tmp_path / "table/data/day=1/folder.parquet").mkdir()
     os.mkfifo(tmp_path / "table/data/day=1/pipe.parquet")
-    for path in ("data/day=2/x.parquet", "data/day=1/x.parquet", "data/day=1/folder.parquet", "data/day=1/pipe.parquet"):
+    for path in (
+        "data/day=2/x.parquet",
+        "data/day=1/x.parquet",
+        "data/day=1/folder.parquet",
+        "data/day=1/pipe.parquet",
+    ):
         with pytest.raises(InvalidInputError, match="link"):
             spark_paths(store, ["data/day=1/a.parquet", path])
     for path in ("../secret/x.parquet", "data/../../secret/x.parquet", "/etc/passwd", "data//x"):
@@ -144,7 +172,13 @@ def test_a_named_pipe_in_the_place_of_a_file_does_not_hang(tmp_path: Path) -> No
 
 def test_what_the_format_names_is_what_the_layout_makes() -> None:
     stem = layout.job_file_name(7, 1 << 33, "0123456789abcdef.4")
-    values = [("day", "2026-11-01"), ("a b", None), ("ü", "../../x%2f*"), ("c", ""), ("d", "é" * 100)]
+    values = [
+        ("day", "2026-11-01"),
+        ("a b", None),
+        ("ü", "../../x%2f*"),
+        ("c", ""),
+        ("d", "é" * 100),
+    ]
     for path, kind in (
         (layout.data_path(values, stem, "parquet"), layout.PathKind.DATA),
         (layout.data_path([], stem, "orc"), layout.PathKind.DATA),

@@ -50,7 +50,9 @@ def age(folder: CacheFolder, name: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("write", [write_file, write_folder])
-def test_what_was_used_longest_ago_goes_first(write: Callable[[int, CacheFolder, str], Path | None], tmp_path: Path) -> None:
+def test_what_was_used_longest_ago_goes_first(
+    write: Callable[[int, CacheFolder, str], Path | None], tmp_path: Path
+) -> None:
     folder = folder_at(tmp_path, 350)
     for name, seconds in AGES.items():
         write(100, folder, name)
@@ -64,7 +66,9 @@ def test_what_was_used_longest_ago_goes_first(write: Callable[[int, CacheFolder,
     assert names(folder) == ["e"]
 
 
-def test_what_others_put_counts_when_the_folder_is_looked_through_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_others_put_counts_when_the_folder_is_looked_through_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cache_folder, "LOOK_AGAIN_SHARE", 1)
     folder = folder_at(tmp_path, 1000)
     write_file(100, folder, "a")
@@ -77,8 +81,12 @@ def test_what_others_put_counts_when_the_folder_is_looked_through_again(tmp_path
     assert names(folder) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("size, most", [(60, 10_000), (1, 192)])  # a 64th of the bytes is 100; of the entries 3
-def test_who_put_much_looks_through_the_folder_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, most: int) -> None:
+@pytest.mark.parametrize(
+    "size, most", [(60, 10_000), (1, 192)]
+)  # a 64th of the bytes is 100; of the entries 3
+def test_who_put_much_looks_through_the_folder_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, most: int
+) -> None:
     monkeypatch.setattr(cache_folder, "MOST_ENTRIES", most)
     folder = folder_at(tmp_path, 6400)
     write_file(size, folder, "a")
@@ -91,7 +99,9 @@ def test_who_put_much_looks_through_the_folder_again(tmp_path: Path, monkeypatch
     assert "other" not in names(folder)
 
 
-def test_of_very_many_the_oldest_go_whatever_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_very_many_the_oldest_go_whatever_their_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cache_folder, "MOST_ENTRIES", 20)
     folder = folder_at(tmp_path, 1 << 20)
     for number in range(20):
@@ -102,7 +112,9 @@ def test_of_very_many_the_oldest_go_whatever_their_size(tmp_path: Path, monkeypa
     assert names(folder) == [f"{number:02}" for number in range(2, 21)]
 
 
-def test_a_large_entry_that_was_used_last_does_not_make_room_for_puts_to_come(tmp_path: Path) -> None:
+def test_a_large_entry_that_was_used_last_does_not_make_room_for_puts_to_come(
+    tmp_path: Path,
+) -> None:
     folder = folder_at(tmp_path, 1000)
     for number in range(5):
         write_file(10, folder, f"small {number}")
@@ -187,7 +199,9 @@ def test_whoever_looks_while_entries_come_and_go_sees_whole_ones(tmp_path: Path)
                 except FileNotFoundError:
                     continue
                 inside = len(os.listdir(descriptor))
-                gone = not os.path.samestat(os.fstat(descriptor), _stat(folder.path / name) or os.stat("/"))
+                gone = not os.path.samestat(
+                    os.fstat(descriptor), _stat(folder.path / name) or os.stat("/")
+                )
                 os.close(descriptor)
                 halves.extend([inside] if inside != 2 and not gone else [])
 
@@ -207,7 +221,9 @@ def _stat(path: Path) -> os.stat_result | None:
         return None
 
 
-def test_parts_of_a_process_that_died_are_cleared_after_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_a_process_that_died_are_cleared_after_an_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cache_folder, "LOOK_AGAIN_S", 0.0)
     folder = folder_at(tmp_path, 1000)
     write_file(10, folder, "a")

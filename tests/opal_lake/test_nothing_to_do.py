@@ -114,7 +114,9 @@ def test_who_dies_while_it_keeps_the_result_is_run_again(clock: ManualClock, tab
             assert table.metagen(token=token).repeated
 
 
-def test_runs_without_work_leave_no_more_than_a_window_of_results(clock: ManualClock, table: Table) -> None:
+def test_runs_without_work_leave_no_more_than_a_window_of_results(
+    clock: ManualClock, table: Table
+) -> None:
     """On a table where nothing happens, whose newest version therefore never expires."""
     for day in range(20):
         clock.at_us += DAY

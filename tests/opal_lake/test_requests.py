@@ -25,13 +25,19 @@ LONG = "9000d"
 @pytest.fixture
 def start(s3_options: dict[str, str], request: pytest.FixtureRequest) -> Start:
     """A table after so many upserts."""
-    return lambda commits: upserted(f"s3://lake/requests/{request.node.name}-{commits}", s3_options, commits)
+    return lambda commits: upserted(
+        f"s3://lake/requests/{request.node.name}-{commits}", s3_options, commits
+    )
 
 
 def upserted(uri: str, options: dict[str, str], commits: int, **properties: int | str) -> Hours:
     """Made in memory, and brought to the store as it is: only what comes then is asked of it."""
     hours = Hours(f"memory://{uri.removeprefix('s3://')}", {}, **properties).upsert(commits)
-    put_objects(options, uri, {stored.path: hours.storage.get(stored.path) for stored in hours.storage.list("")})
+    put_objects(
+        options,
+        uri,
+        {stored.path: hours.storage.get(stored.path) for stored in hours.storage.list("")},
+    )
     hours.storage = open_storage(uri, options)
     return hours
 
@@ -44,7 +50,9 @@ def asked(options: dict[str, str], hours: Hours, job: Callable[[Table], object])
 
 
 @pytest.mark.s3
-def test_a_retention_with_nothing_to_do_reads_what_came_since_the_last_one(start: Start, s3_options: dict[str, str]) -> None:
+def test_a_retention_with_nothing_to_do_reads_what_came_since_the_last_one(
+    start: Start, s3_options: dict[str, str]
+) -> None:
     def retain(table: Table) -> None:
         assert dict(table.retain(window=LONG).counts) == {}
 
@@ -53,7 +61,9 @@ def test_a_retention_with_nothing_to_do_reads_what_came_since_the_last_one(start
         first = asked(s3_options, hours, retain)
         assert first.verbs["GET"] <= commits + commits // 4 + 10, first
         repeated = [path for path in first.repeated if "/log/" in path]
-        assert [path for path in repeated if int(path[-7:-5]) % 16] == [], first  # those vouch for others, by a byte each
+        assert [path for path in repeated if int(path[-7:-5]) % 16] == [], (
+            first
+        )  # those vouch for others, by a byte each
         assert not first.parts["GET", "_opal/results"], first
     again = asked(s3_options, old, retain)
     assert again.verbs["GET"] <= 14 >= asked(s3_options, young, retain).verbs["GET"], again
@@ -64,23 +74,33 @@ def test_a_retention_with_nothing_to_do_reads_what_came_since_the_last_one(start
 
 
 @pytest.mark.s3
-def test_a_retention_asks_for_what_there_is_to_delete_and_not_for_what_stays(start: Start, s3_options: dict[str, str]) -> None:
+def test_a_retention_asks_for_what_there_is_to_delete_and_not_for_what_stays(
+    start: Start, s3_options: dict[str, str]
+) -> None:
     hours = start(25)
     hours.table.retain(window=LONG)
     time.sleep(1.1)  # the store tells whole seconds
     some = asked(s3_options, hours, lambda table: table.retain(window="0s", grace="0s"))
     assert hours.table.snapshot_at().root.oldest_version >= 24
     assert some.verbs["DELETE"] <= 6, some
-    assert some.verbs["GET"] <= 40, some  # what is between two checkpoints, twice: below the oldest version and below the head
+    assert some.verbs["GET"] <= 40, (
+        some
+    )  # what is between two checkpoints, twice: below the oldest version and below the head
     assert check_table(hours.table) == []
 
 
 @pytest.mark.s3
-def test_rewrites_read_the_log_once_and_each_file_once(start: Start, s3_options: dict[str, str]) -> None:
+def test_rewrites_read_the_log_once_and_each_file_once(
+    start: Start, s3_options: dict[str, str]
+) -> None:
     hours = start(22)
     first = asked(s3_options, hours, lambda table: compact(table, CompactOptions()))
-    assert first.total <= 54, first  # of which 21 read the segment logs, of all upserts but the first one
-    assert not {path for path in first.repeated if "/data/" in path or "/segment_logs/" in path}, first
+    assert first.total <= 54, (
+        first
+    )  # of which 21 read the segment logs, of all upserts but the first one
+    assert not {path for path in first.repeated if "/data/" in path or "/segment_logs/" in path}, (
+        first
+    )
     again = asked(s3_options, hours, lambda table: compact(table, CompactOptions()))
     assert again.total <= 8, again
     assert check_table(hours.table) == []
@@ -90,7 +110,9 @@ def test_rewrites_read_the_log_once_and_each_file_once(start: Start, s3_options:
 def test_a_history_reads_a_commit_once(start: Start, s3_options: dict[str, str]) -> None:
     requests = asked(s3_options, start(18), lambda table: [*table.history(10)])
     assert requests.total <= 10 + 8, requests
-    assert len(requests.repeated) <= 1, requests  # a byte of one more vouches for the end of the log
+    assert len(requests.repeated) <= 1, (
+        requests
+    )  # a byte of one more vouches for the end of the log
 
 
 def digests(storage: Storage) -> list[str]:
@@ -112,7 +134,12 @@ def test_a_digest_that_is_damaged_or_of_another_log_is_not_believed(tmp_path: Pa
         at_hour(store, 20.5).retain(window=LONG)
     (path,), (strange,) = digests(storage), digests(other)
     sound = storage.get(path)
-    for name, data in ((path, sound[:-1]), (path, b""), (strange, other.get(strange)), (layout.digest_path(9, 0), b"x")):
+    for name, data in (
+        (path, sound[:-1]),
+        (path, b""),
+        (strange, other.get(strange)),
+        (layout.digest_path(9, 0), b"x"),
+    ):
         storage.delete([path])
         put_anew(storage, name, data)
         result = at_hour(storage, 20.6).retain(window=LONG)
@@ -140,8 +167,11 @@ def test_a_commit_that_is_gone_keeps_retention_from_deleting_its_files(tmp_path:
     history(storage, 12)
     storage.delete([layout.commit_path(6)])
     before = paths(storage)
-    with pytest.raises(FormatError, match=r"0006\.json is missing, though the table refers to it; nobody can tell which files it needs"):
+    with pytest.raises(
+        FormatError,
+        match=r"0006\.json is missing, though the table refers to it; nobody can tell which files it needs",
+    ):
         at_hour(storage, 12.5).retain(window="8h", grace="1h")
-    assert [path for path in paths(storage) if "/log/" not in path and "/checkpoints/" not in path] == [
-        path for path in before if "/log/" not in path and "/checkpoints/" not in path
-    ]
+    assert [
+        path for path in paths(storage) if "/log/" not in path and "/checkpoints/" not in path
+    ] == [path for path in before if "/log/" not in path and "/checkpoints/" not in path]

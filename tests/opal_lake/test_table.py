@@ -16,25 +16,35 @@ from opal_lake.table import Table
 from tests.opal_lake.shop import Row, content, create, latest, rows
 
 MOMENTS = 12
-ROWS = st.tuples(st.sampled_from("abcdefgh"), st.integers(0, MOMENTS), st.none() | st.integers(0, 99))
+ROWS = st.tuples(
+    st.sampled_from("abcdefgh"), st.integers(0, MOMENTS), st.none() | st.integers(0, 99)
+)
 UPKEEP: dict[str, Callable[[Table, int], object]] = {
     "compact": lambda table, _: table.compact(),
     "major": lambda table, look_back: table.compact(mode="major", look_back=look_back),
     "zorder": lambda table, _: table.zorder(["price", "sku"]),
     "whole": lambda table, _: table.zorder(["at"], whole=True),
     "rebuild": lambda table, _: table.rebuild_key_store(),
-    "maintain": lambda table, look_back: table.maintain(policy={"small_files": 1, "zorder": "sku", "look_back": str(look_back)}),
+    "maintain": lambda table, look_back: table.maintain(
+        policy={"small_files": 1, "zorder": "sku", "look_back": str(look_back)}
+    ),
     "retain": lambda table, _: table.retain(window="0s", grace="0s"),
 }
 STEPS = st.one_of(
-    st.tuples(st.sampled_from(["batch", "inline"]), st.lists(ROWS, min_size=1, max_size=12), st.integers(1, 4)),
+    st.tuples(
+        st.sampled_from(["batch", "inline"]),
+        st.lists(ROWS, min_size=1, max_size=12),
+        st.integers(1, 4),
+    ),
     st.tuples(st.sampled_from(["metagen", *UPKEEP]), st.just([]), st.integers(1, 4)),
 )
 
 
 @settings(max_examples=60)
 @given(steps=st.lists(STEPS, min_size=2, max_size=9), look_back=st.integers(0, MOMENTS))
-def test_whatever_is_done_the_table_reads_as_the_model_says(steps: list[tuple[str, list[Row], int]], look_back: int) -> None:
+def test_whatever_is_done_the_table_reads_as_the_model_says(
+    steps: list[tuple[str, list[Row], int]], look_back: int
+) -> None:
     table = create(MemoryStorage(), segment_rows=5, group_rows=50, key_store_fan_in=2)
     arrived: list[tuple[list[Row], bool]] = []  # with whether they are visible
     for verb, batch, tasks in steps:
@@ -101,7 +111,9 @@ def test_rows_without_a_key_are_refused_whatever_the_tasks() -> None:
 def test_a_token_does_an_operation_once() -> None:
     table = create(MemoryStorage(), small_files=1)
     for number in range(3):
-        table.ingest(*rows([(f"k{number}", number, number)]), metadata="inline", application=("job", number))
+        table.ingest(
+            *rows([(f"k{number}", number, number)]), metadata="inline", application=("job", number)
+        )
     assert table.ingest(*rows([("late", 1, 1)]), application=("job", 2)).repeated
     with pytest.raises(NoRowsError):
         table.ingest(*rows([]), refuse_empty=True)

@@ -24,10 +24,21 @@ ROOT = Path(__file__).parents[2]
 def race(uri: str, options: dict[str, str], rounds: int) -> None:
     """Four processes ingest and two run MetaGen, all at once, so many rounds each."""
     arguments = [f"{name}={value}" for name, value in options.items()]
-    jobs = [("ingest", number) for number in range(INGESTS)] + [("metagen", number) for number in range(METAGENS)]
+    jobs = [("ingest", number) for number in range(INGESTS)] + [
+        ("metagen", number) for number in range(METAGENS)
+    ]
     writers = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.opal_lake.writer", uri, verb, str(number), str(rounds), *arguments],
+            [
+                sys.executable,
+                "-m",
+                "tests.opal_lake.writer",
+                uri,
+                verb,
+                str(number),
+                str(rounds),
+                *arguments,
+            ],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -85,14 +96,21 @@ def test_a_long_metagen_beside_a_stream_of_short_ones_still_commits() -> None:
     table.ingest(*rows(batches[0]))
     plan, rule_outputs = prepare_metagen(table)
     for turn in range(10):
-        batches.append([(f"k{key % 7}", (key * 3 + turn) % 13, 100 * turn + key if key % 5 else None) for key in range(6)])
+        batches.append(
+            [
+                (f"k{key % 7}", (key * 3 + turn) % 13, 100 * turn + key if key % 5 else None)
+                for key in range(6)
+            ]
+        )
         table.ingest(*rows(batches[-1]))
         short, short_ruled = prepare_metagen(table, leave=set(plan.segments))
         assert commit_metagen(table.log, short, short_ruled, None).version is not None
     result = commit_metagen(table.log, plan, rule_outputs, None)
     assert result.version == table.snapshot_at().version
     assert result.counts["rows"] == 40
-    assert content(table) == latest(batches)  # row ids follow the ingests, whichever MetaGen came first
+    assert content(table) == latest(
+        batches
+    )  # row ids follow the ingests, whichever MetaGen came first
     for moment in range(14):
         assert content(table, event_time=moment) == latest(batches, moment)
     assert check_table(table) == []
@@ -144,7 +162,11 @@ def test_a_writer_that_slept_until_the_log_below_it_was_gone_loses_cleanly() -> 
 def expire_log(storage: Storage, below: int) -> None:
     """What retention will do: the log goes, a checkpoint above it stays."""
     storage.delete([layout.commit_path(version) for version in range(below)])
-    old = [stored.path for stored in storage.list(layout.CHECKPOINTS) if (layout.checkpoint_version(stored.path) or below) < below]
+    old = [
+        stored.path
+        for stored in storage.list(layout.CHECKPOINTS)
+        if (layout.checkpoint_version(stored.path) or below) < below
+    ]
     storage.delete(old)
 
 

@@ -18,7 +18,11 @@ def batch_of(writer: int, turn: int) -> list[Row]:
     dice = random.Random(f"{writer}-{turn}")
     keys = dice.sample(range(12), 4)
     return [
-        (f"k{key}", (dice.randrange(40) * INGESTS + writer) * 1000 + turn, dice.randrange(1000) if dice.random() < 0.8 else None)
+        (
+            f"k{key}",
+            (dice.randrange(40) * INGESTS + writer) * 1000 + turn,
+            dice.randrange(1000) if dice.random() < 0.8 else None,
+        )
         for key in keys
     ]
 
@@ -37,10 +41,20 @@ def main(uri: str, verb: str, number: int, rounds: int, options: dict[str, str])
     table = table_on(open_storage(uri, options))
     for turn in range(rounds):
         if verb in ("ingest", "inline"):
-            table.ingest(*rows(batch_of(number, turn)), token=f"{number}-{turn}", metadata="inline" if verb == "inline" else "batch")
+            table.ingest(
+                *rows(batch_of(number, turn)),
+                token=f"{number}-{turn}",
+                metadata="inline" if verb == "inline" else "batch",
+            )
         else:
             table.metagen()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), dict(pair.split("=", 1) for pair in sys.argv[5:]))
+    main(
+        sys.argv[1],
+        sys.argv[2],
+        int(sys.argv[3]),
+        int(sys.argv[4]),
+        dict(pair.split("=", 1) for pair in sys.argv[5:]),
+    )

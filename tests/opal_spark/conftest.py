@@ -28,5 +28,7 @@ def spark() -> Iterator[SparkSession]:
     session = builder.config(map=settings).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
-    logging.getLogger("py4j").setLevel(logging.ERROR)  # it says at exit that it closes, into a stream that pytest has closed
+    logging.getLogger("py4j").setLevel(
+        logging.ERROR
+    )  # it says at exit that it closes, into a stream that pytest has closed
     session.stop()

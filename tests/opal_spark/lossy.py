@@ -75,7 +75,11 @@ def jvm_above(pid: int) -> int:
 
 def main(master: str, folder: Path, metadata: str, loss: str, at: int) -> None:
     (folder / "marks").mkdir(parents=True)
-    session = SparkSession.builder.master(master).config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
+    session = (
+        SparkSession.builder.master(master)
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+    )
     for name, value in {
         "spark.speculation": loss == "slow",
         "spark.speculation.quantile": 0.1,
@@ -85,8 +89,12 @@ def main(master: str, folder: Path, metadata: str, loss: str, at: int) -> None:
     }.items():
         session = session.config(name, value)
     spark = session.getOrCreate()
-    create(spark, folder / "table", key_store_fan_in=2).ingest(frame(spark, FIRST, 2), metadata="inline")
-    store = LossyStore(inner=open_storage(str(folder / "table")), marks=folder / "marks", loss=loss, at=at)
+    create(spark, folder / "table", key_store_fan_in=2).ingest(
+        frame(spark, FIRST, 2), metadata="inline"
+    )
+    store = LossyStore(
+        inner=open_storage(str(folder / "table")), marks=folder / "marks", loss=loss, at=at
+    )
     table = OpalTable(spark=spark, table=table_on(store))
     table.ingest(frame(spark, SECOND, 3), metadata=metadata)
     if metadata == "batch":

@@ -28,7 +28,10 @@ def store(table: pa.Table, spec: TableSpec, folder: Path) -> str:
 def load(spark: SparkSession, spec: TableSpec, path: str) -> DataFrame:
     """The physical columns, as a reader of tables loads them."""
     return (
-        spark.read.schema(spark_schema(spec, physical=True)).option("datetimeRebaseMode", "CORRECTED").format(spec.file_format).load(path)
+        spark.read.schema(spark_schema(spec, physical=True))
+        .option("datetimeRebaseMode", "CORRECTED")
+        .format(spec.file_format)
+        .load(path)
     )
 
 
@@ -67,8 +70,14 @@ def check_zones(spark: SparkSession, table: pa.Table, file_format: str) -> None:
 def main() -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     options = f"-Duser.timezone={sys.argv[1]}"
-    builder = SparkSession.builder.master("local[1]").config("spark.driver.extraJavaOptions", options)
-    settings = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    builder = SparkSession.builder.master("local[1]").config(
+        "spark.driver.extraJavaOptions", options
+    )
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+    }
     spark = builder.config(map=settings).getOrCreate()
     assert spark.sparkContext._jvm.java.util.TimeZone.getDefault().getID() == sys.argv[1]
     for file_format in ("parquet", "orc"):

@@ -91,7 +91,12 @@ def test_a_table_lives_on_spark_connect(tmp_path: Path) -> None:
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path / "table")], capture_output=True, text=True, timeout=600, check=False, env=environment
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "table")],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        env=environment,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert "all well" in done.stdout

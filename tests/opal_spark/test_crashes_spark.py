@@ -58,7 +58,9 @@ def prepared(spark: SparkSession, path: Path, file_format: str) -> Storage:
         ("parquet", "inline", "done_but_failed"),
     ],
 )
-def test_a_rerun_after_any_failure_of_the_driver(spark: SparkSession, tmp_path: Path, file_format: str, metadata: str, mode: Mode) -> None:
+def test_a_rerun_after_any_failure_of_the_driver(
+    spark: SparkSession, tmp_path: Path, file_format: str, metadata: str, mode: Mode
+) -> None:
     dry = DriverStore(prepared(spark, tmp_path / "dry", file_format))
     upsert(spark, dry, metadata)
     for fail_at in range(1, len(dry.trace) + 1, STRIDE):

@@ -25,10 +25,27 @@ CLUSTER = "local-cluster[2,1,1024]"
         ("inline", CLUSTER, "slow", 1),
     ],
 )
-def test_a_loss_in_a_task_changes_nothing(tmp_path: Path, metadata: str, master: str, loss: str, at: int) -> None:
+def test_a_loss_in_a_task_changes_nothing(
+    tmp_path: Path, metadata: str, master: str, loss: str, at: int
+) -> None:
     ensure_java()
-    words = [sys.executable, "-m", "tests.opal_spark.lossy", master, str(tmp_path / "lake"), metadata, loss, str(at)]
-    environment = {**os.environ, "SPARK_HOME": str(spark_home(tmp_path)), "PYSPARK_PYTHON": sys.executable}
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400)
+    words = [
+        sys.executable,
+        "-m",
+        "tests.opal_spark.lossy",
+        master,
+        str(tmp_path / "lake"),
+        metadata,
+        loss,
+        str(at),
+    ]
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(spark_home(tmp_path)),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    done = subprocess.run(
+        words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert "sound after" in done.stdout

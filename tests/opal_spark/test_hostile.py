@@ -37,13 +37,19 @@ def forged(spark: SparkSession, folder: Path, *, deletes: str = "price IS NULL")
     commit = decode_commit(path.read_bytes(), str(path))
     spec = commit.actions.spec
     assert spec is not None
-    path.write_bytes(encode_commit(replace(commit, actions=replace(commit.actions, spec=replace(spec, deletes=deletes)))))
+    path.write_bytes(
+        encode_commit(
+            replace(commit, actions=replace(commit.actions, spec=replace(spec, deletes=deletes)))
+        )
+    )
     return folder
 
 
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("metadata", ["batch", "inline"])
-def test_a_condition_in_somebodys_table_runs_no_code(spark: SparkSession, tmp_path: Path, metadata: str) -> None:
+def test_a_condition_in_somebodys_table_runs_no_code(
+    spark: SparkSession, tmp_path: Path, metadata: str
+) -> None:
     table = OpalTable.for_path(spark, str(forged(spark, tmp_path / "table", deletes=CODE)))
     with pytest.raises(InvalidInputError, match=r"calls reflect\(\)"):
         table.ingest(frame(spark, [("b", 1, 1)]), metadata=metadata)
@@ -53,13 +59,26 @@ def test_a_condition_in_somebodys_table_runs_no_code(spark: SparkSession, tmp_pa
 
 
 def test_a_pattern_that_is_none_is_the_callers_to_mend(spark: SparkSession) -> None:
-    with pytest.raises(InvalidInputError, match=r"regular expression.*Unclosed character class"), spark_errors():
+    with (
+        pytest.raises(InvalidInputError, match=r"regular expression.*Unclosed character class"),
+        spark_errors(),
+    ):
         spark.range(1).selectExpr("cast(id AS string) RLIKE '['").collect()
 
 
-def test_what_a_condition_may_call_is_built_in_and_what_it_may_hold_spark_takes(spark: SparkSession) -> None:
+def test_what_a_condition_may_call_is_built_in_and_what_it_may_hold_spark_takes(
+    spark: SparkSession,
+) -> None:
     built_in = {row.function for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect()}
-    keywords = {"character", "dec", "numeric", "timestampadd", "timestampdiff", "try_cast", "varchar"}
+    keywords = {
+        "character",
+        "dec",
+        "numeric",
+        "timestampadd",
+        "timestampdiff",
+        "try_cast",
+        "varchar",
+    }
     assert sorted(FUNCTIONS - built_in - keywords) == []
     ddl = (
         "op STRING, at TIMESTAMP, price DOUBLE, tags ARRAY<STRING>, attrs MAP<STRING, STRING>, nested STRUCT<op: STRING>, raw STRING, "
@@ -67,7 +86,10 @@ def test_what_a_condition_may_call_is_built_in_and_what_it_may_hold_spark_takes(
     )
     rows = spark.createDataFrame([], ddl)
     for condition in ALLOWED:
-        assert rows.selectExpr(f"({condition}) AS marker").schema["marker"].dataType.simpleString() == "boolean"
+        assert (
+            rows.selectExpr(f"({condition}) AS marker").schema["marker"].dataType.simpleString()
+            == "boolean"
+        )
 
 
 def test_a_link_below_the_root_is_not_followed(spark: SparkSession, tmp_path: Path) -> None:
@@ -96,14 +118,25 @@ def test_a_link_below_the_root_is_not_followed(spark: SparkSession, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_the_plan_of_a_bootstrap_names_no_other_place_and_no_class(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_plan_of_a_bootstrap_names_no_other_place_and_no_class(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     folder, source = forged(spark, tmp_path / "table"), tmp_path / "source"
     frame(spark, [("b", 1, 1)]).write.parquet(str(source))
     frame(spark, [("s", 1, 1)]).write.parquet(str(tmp_path / "secret"))
     secret = next((tmp_path / "secret").glob("*.parquet"))
     plain = json.loads(spark.createDataFrame([], DDL).schema.json())
-    code = {"type": "udt", "class": "x", "pyClass": "os.x", "sqlType": "integer", "serializedClass": "gASVAAAA"}
-    unsafe = {**plain, "fields": [*plain["fields"], {"name": "u", "type": code, "nullable": True, "metadata": {}}]}
+    code = {
+        "type": "udt",
+        "class": "x",
+        "pyClass": "os.x",
+        "sqlType": "integer",
+        "serializedClass": "gASVAAAA",
+    }
+    unsafe = {
+        **plain,
+        "fields": [*plain["fields"], {"name": "u", "type": code, "nullable": True, "metadata": {}}],
+    }
     origin = SourceTable(location=str(source), format="parquet")
     stamp = secret.stat().st_mtime_ns // 1_000_000
     for schema, location, path, message in (
@@ -113,9 +146,22 @@ def test_the_plan_of_a_bootstrap_names_no_other_place_and_no_class(spark: SparkS
         (unsafe, str(source), f"file://{source}/x.parquet", "user-defined type"),
     ):
         batch = [[path, secret.stat().st_size, 1, stamp]]
-        plan = {"batches": [batch], "folders": [], "schema": schema, "source": [location, "parquet", None]}
+        plan = {
+            "batches": [batch],
+            "folders": [],
+            "schema": schema,
+            "source": [location, "parquet", None],
+        }
         plan_path = folder / layout.bootstrap_plan_path(origin.name)
         plan_path.parent.mkdir(parents=True, exist_ok=True)
         plan_path.write_bytes(seal(canonical_json(plan)))
         with pytest.raises(FormatError, match=message):
-            OpalTable.bootstrap(spark, str(folder), str(source), format="parquet", keys=["sku"], delta="at", deletes="price IS NULL")
+            OpalTable.bootstrap(
+                spark,
+                str(folder),
+                str(source),
+                format="parquet",
+                keys=["sku"],
+                delta="at",
+                deletes="price IS NULL",
+            )

@@ -57,6 +57,8 @@ print("all well")
 
 @pytest.mark.slow
 @pytest.mark.s3
-def test_a_table_on_s3_through_s3a_with_failures_of_the_driver(moto_server: str, s3_options: dict[str, str]) -> None:
+def test_a_table_on_s3_through_s3a_with_failures_of_the_driver(
+    moto_server: str, s3_options: dict[str, str]
+) -> None:
     assert s3_options["endpoint_url"] == moto_server
     run_script(SCRIPT, moto_server, 1500)

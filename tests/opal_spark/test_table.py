@@ -30,17 +30,28 @@ def content(rows: DataFrame) -> list[Row]:
 
 def contents(reads: Mapping[str, DataFrame]) -> dict[str, list[Row]]:
     """Of several reads, in one job."""
-    named = [rows.select(F.lit(name).alias("read"), "sku", "at", "price") for name, rows in reads.items()]
+    named = [
+        rows.select(F.lit(name).alias("read"), "sku", "at", "price") for name, rows in reads.items()
+    ]
     found: dict[str, list[Row]] = {name: [] for name in reads}
     for row in reduce(DataFrame.union, named).collect():
         found[row.read].append((row.sku, row.at, row.price))
     return {name: sorted(rows) for name, rows in found.items()}
 
 
-def create(spark: SparkSession, path: Path, file_format: str = "parquet", **properties: int) -> OpalTable:
+def create(
+    spark: SparkSession, path: Path, file_format: str = "parquet", **properties: int
+) -> OpalTable:
     schema = spark.createDataFrame([], DDL).schema
     return OpalTable.create(
-        spark, str(path), schema, keys=["sku"], delta="at", deletes="price IS NULL", file_format=file_format, properties=properties
+        spark,
+        str(path),
+        schema,
+        keys=["sku"],
+        delta="at",
+        deletes="price IS NULL",
+        file_format=file_format,
+        properties=properties,
     )
 
 
@@ -50,29 +61,53 @@ def history(seed: int) -> Iterator[list[Row]]:
     moments = dice.sample(range(1000), 60)
     for _ in range(dice.randrange(2, 5)):
         size = dice.randrange(1, 9)
-        yield [(f"k{dice.randrange(4)}", moments.pop(), dice.randrange(99) if dice.random() < 0.8 else None) for _ in range(size)]
+        yield [
+            (
+                f"k{dice.randrange(4)}",
+                moments.pop(),
+                dice.randrange(99) if dice.random() < 0.8 else None,
+            )
+            for _ in range(size)
+        ]
 
 
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
 @pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 27), marks=pytest.mark.slow)])
-def test_histories_read_as_the_model_says(spark: SparkSession, tmp_path: Path, file_format: str, seeds: range) -> None:
+def test_histories_read_as_the_model_says(
+    spark: SparkSession, tmp_path: Path, file_format: str, seeds: range
+) -> None:
     for seed in seeds:
         print("seed", seed)
-        table = create(spark, tmp_path / f"table-{seed}", file_format, checkpoint_commits=2, segment_rows=3, key_store_fan_in=2)
+        table = create(
+            spark,
+            tmp_path / f"table-{seed}",
+            file_format,
+            checkpoint_commits=2,
+            segment_rows=3,
+            key_store_fan_in=2,
+        )
         dice = random.Random(seed)
         batches: list[list[Row]] = []
         versions: list[int | None] = []
         for batch in history(seed):
             inline = dice.random() < 0.5
-            result = table.ingest(frame(spark, batch, dice.randrange(1, 4)), metadata="inline" if inline else "batch")
+            result = table.ingest(
+                frame(spark, batch, dice.randrange(1, 4)), metadata="inline" if inline else "batch"
+            )
             versions.append(result.version if inline else table.metagen().version)
             batches.append(batch)
         reads, expected = {"now": table.read()}, {"now": latest(batches)}
         for done, version in enumerate(versions, start=1):
             moment = dice.randrange(1000)
-            reads |= {f"{version}": table.read(version=version), f"{version} {moment}": table.read(version=version, event_time=moment)}
-            expected |= {f"{version}": latest(batches[:done]), f"{version} {moment}": latest(batches[:done], moment)}
+            reads |= {
+                f"{version}": table.read(version=version),
+                f"{version} {moment}": table.read(version=version, event_time=moment),
+            }
+            expected |= {
+                f"{version}": latest(batches[:done]),
+                f"{version} {moment}": latest(batches[:done], moment),
+            }
         assert contents(reads) == expected, seed
         assert table.check() == []
 
@@ -83,7 +118,11 @@ def test_spark_and_the_pure_core_share_one_table(spark: SparkSession, tmp_path: 
     from tests.opal_lake.shop import rows
 
     table = create(spark, tmp_path / "table")
-    first, second, third = [("a", 1, 1), ("b", 1, 2)], [("a", 2, 3), ("c", 1, 4)], [("a", 3, None), ("c", 0, 9)]
+    first, second, third = (
+        [("a", 1, 1), ("b", 1, 2)],
+        [("a", 2, 3), ("c", 1, 4)],
+        [("a", 3, None), ("c", 0, 9)],
+    )
     table.ingest(frame(spark, first))
     table.metagen()
     table.table.ingest(*rows(second))
@@ -101,15 +140,25 @@ def test_format_opal_reads_the_same_in_sql(spark: SparkSession, tmp_path: Path) 
     opal_spark.register(spark)
     path = str(tmp_path / "table")
     assert content(spark.read.format("opal").load(path)) == [("a", 2, 3)]
-    assert content(spark.read.format("opal").option("version", "2").load(path)) == [("a", 1, 1), ("b", 1, 2)]
-    assert content(spark.read.format("opal").option("event_time", "1").load(path)) == [("a", 1, 1), ("b", 1, 2)]
+    assert content(spark.read.format("opal").option("version", "2").load(path)) == [
+        ("a", 1, 1),
+        ("b", 1, 2),
+    ]
+    assert content(spark.read.format("opal").option("event_time", "1").load(path)) == [
+        ("a", 1, 1),
+        ("b", 1, 2),
+    ]
     spark.read.format("opal").load(path).createOrReplaceTempView("shop")
     assert spark.sql("SELECT sum(price) AS s FROM shop").collect()[0].s == 3
 
 
 def test_reads_prune_columns_and_files(spark: SparkSession, tmp_path: Path) -> None:
-    schema = spark.createDataFrame([], "day DATE, id INT, at TIMESTAMP, amount DECIMAL(10,2)").schema
-    table = OpalTable.create(spark, str(tmp_path / "table"), schema, keys=["id"], delta="at", partition_by=["day"])
+    schema = spark.createDataFrame(
+        [], "day DATE, id INT, at TIMESTAMP, amount DECIMAL(10,2)"
+    ).schema
+    table = OpalTable.create(
+        spark, str(tmp_path / "table"), schema, keys=["id"], delta="at", partition_by=["day"]
+    )
     days = [datetime(2026, 11, day, tzinfo=UTC) for day in range(1, 9)]
     rows = [(day.date(), number, day, Decimal(number)) for number, day in enumerate(days)]
     table.ingest(spark.createDataFrame(rows, schema))
@@ -123,12 +172,20 @@ def test_reads_prune_columns_and_files(spark: SparkSession, tmp_path: Path) -> N
 
 def test_a_row_may_move_between_partitions(spark: SparkSession, tmp_path: Path) -> None:
     schema = spark.createDataFrame([], "city STRING, id INT, at INT").schema
-    table = OpalTable.create(spark, str(tmp_path / "table"), schema, keys=["id"], delta="at", partition_by=["city"])
+    table = OpalTable.create(
+        spark, str(tmp_path / "table"), schema, keys=["id"], delta="at", partition_by=["city"]
+    )
     for batch in ([("Köln / Süd", 1, 1), (None, 2, 1)], [("", 1, 2), ("a=b%", 2, 2)]):
         table.ingest(spark.createDataFrame(batch, schema))
         table.metagen()
-    assert sorted((row.city, row.id, row.at) for row in table.read().collect()) == [("", 1, 2), ("a=b%", 2, 2)]
-    assert sorted(str(row.city) for row in table.read(version=2).collect()) == ["Köln / Süd", "None"]
+    assert sorted((row.city, row.id, row.at) for row in table.read().collect()) == [
+        ("", 1, 2),
+        ("a=b%", 2, 2),
+    ]
+    assert sorted(str(row.city) for row in table.read(version=2).collect()) == [
+        "Köln / Süd",
+        "None",
+    ]
 
 
 def test_the_same_token_twice_applies_once(spark: SparkSession, tmp_path: Path) -> None:
@@ -145,15 +202,25 @@ def test_the_same_token_twice_applies_once(spark: SparkSession, tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
-def test_both_zeros_are_found_and_null_structs_move_nothing(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
+def test_both_zeros_are_found_and_null_structs_move_nothing(
+    spark: SparkSession, tmp_path: Path, file_format: str
+) -> None:
     ddl = "id INT, f DOUBLE, s STRUCT<g: FLOAT, t: STRUCT<n: INT>>"
-    rows = spark.createDataFrame([(1, -0.0, (-0.0, None)), (2, -0.0, (-0.0, (5,))), (3, -0.0, (-0.0, (6,)))], ddl).coalesce(1)
-    table = OpalTable.create(spark, str(tmp_path / "t"), rows.schema, keys=["id"], delta="id", file_format=file_format)
+    rows = spark.createDataFrame(
+        [(1, -0.0, (-0.0, None)), (2, -0.0, (-0.0, (5,))), (3, -0.0, (-0.0, (6,)))], ddl
+    ).coalesce(1)
+    table = OpalTable.create(
+        spark, str(tmp_path / "t"), rows.schema, keys=["id"], delta="id", file_format=file_format
+    )
     table.ingest(rows, metadata="inline")
     for where in ("f = 0.0D", "f >= 0.0D", "f IN (0.0D, 7.0D)", "s.g = 0.0F"):
         assert table.read(where=where).count() == table.read().where(where).count() == 3, where
     table.compact()
-    assert [row.n for row in table.read().selectExpr("id", "s.t.n").orderBy("id").collect()] == [None, 5, 6]
+    assert [row.n for row in table.read().selectExpr("id", "s.t.n").orderBy("id").collect()] == [
+        None,
+        5,
+        6,
+    ]
 
 
 def test_points_that_cannot_be_read_say_what_can(spark: SparkSession, tmp_path: Path) -> None:
@@ -178,9 +245,18 @@ def test_points_that_cannot_be_read_say_what_can(spark: SparkSession, tmp_path: 
         table.ingest(cast("DataFrame", "/in/x.csv"))
     for condition in ("nope = 1", "max(price) > 3", "rand() > 0.5"):
         with pytest.raises(InvalidInputError, match="delete condition"):
-            OpalTable.create(spark, str(tmp_path / "x"), table.read().schema, keys=["sku"], delta="at", deletes=condition)
+            OpalTable.create(
+                spark,
+                str(tmp_path / "x"),
+                table.read().schema,
+                keys=["sku"],
+                delta="at",
+                deletes=condition,
+            )
     for metadata in ("batch", "inline"):
-        with pytest.raises(InvalidInputError, match="missing column 'price'"):  # which the delete condition reads
+        with pytest.raises(
+            InvalidInputError, match="missing column 'price'"
+        ):  # which the delete condition reads
             table.ingest(table.read().drop("price"), metadata=metadata)
     with pytest.raises(InvalidInputError, match="an Opal table already"):
         create(spark, tmp_path / "table")

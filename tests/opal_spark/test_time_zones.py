@@ -53,7 +53,12 @@ spark.stop()
 def run(verb: str, folder: Path, zone: str) -> list[str]:
     environment = os.environ | {"TZ": zone, "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, verb, str(folder), zone], capture_output=True, text=True, timeout=600, check=False, env=environment
+        [sys.executable, "-c", SCRIPT, verb, str(folder), zone],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        env=environment,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout.strip().splitlines()[-2:]

@@ -26,21 +26,37 @@ ALTER TABLE accounts ALTER COLUMN note SET STORAGE EXTERNAL;
 CREATE PUBLICATION bank FOR TABLE accounts
 """
 VALUES = {
-    "name": lambda dice: dice.choice(["", "Zoë", "line\nbreak", "tab\t", "null", "\\N", f"n{dice.randrange(10**6)}"]),
-    "balance": lambda dice: f"{dice.randrange(-(10**14) + 1, 10**14) if dice.random() < 0.2 else dice.randrange(-(10**5), 10**5)}e-2",
-    "rate": lambda dice: dice.choice(["0", "-1.5", "1e3", f"{dice.randrange(10**12)}e-{dice.randrange(11)}"]),
-    "opened": lambda dice: f"{dice.randrange(1900, 2100)}-0{dice.randrange(1, 10)}-11 01:02:03.{dice.randrange(10**6):06}+05",
-    "seen": lambda dice: f"{dice.randrange(1900, 2100)}-1{dice.randrange(3)}-28 23:59:59.{dice.randrange(10**6):06}",
+    "name": lambda dice: dice.choice(
+        ["", "Zoë", "line\nbreak", "tab\t", "null", "\\N", f"n{dice.randrange(10**6)}"]
+    ),
+    "balance": lambda dice: (
+        f"{dice.randrange(-(10**14) + 1, 10**14) if dice.random() < 0.2 else dice.randrange(-(10**5), 10**5)}e-2"
+    ),
+    "rate": lambda dice: dice.choice(
+        ["0", "-1.5", "1e3", f"{dice.randrange(10**12)}e-{dice.randrange(11)}"]
+    ),
+    "opened": lambda dice: (
+        f"{dice.randrange(1900, 2100)}-0{dice.randrange(1, 10)}-11 01:02:03.{dice.randrange(10**6):06}+05"
+    ),
+    "seen": lambda dice: (
+        f"{dice.randrange(1900, 2100)}-1{dice.randrange(3)}-28 23:59:59.{dice.randrange(10**6):06}"
+    ),
     "born": lambda dice: f"{dice.randrange(1850, 2100)}-02-{dice.randrange(1, 29)}",
     "active": lambda dice: dice.choice([True, False]),
     "score": lambda dice: dice.choice([0.1, -0.0, 1e300, 5e-324, dice.random()]),
     "visits": lambda dice: dice.randrange(-(2**31), 2**31),
-    "note": lambda dice: "x" * dice.randrange(2_500, 3_000) if dice.random() < 0.02 else f"note {dice.randrange(100)}",
+    "note": lambda dice: (
+        "x" * dice.randrange(2_500, 3_000)
+        if dice.random() < 0.02
+        else f"note {dice.randrange(100)}"
+    ),
 }
 
 
 def connect(server: Postgres) -> Any:
-    connection = psycopg2.connect(host="127.0.0.1", port=server.port, user=USER, password=server.password, dbname="postgres")
+    connection = psycopg2.connect(
+        host="127.0.0.1", port=server.port, user=USER, password=server.password, dbname="postgres"
+    )
     with connection.cursor() as cursor:
         cursor.execute("SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET extra_float_digits = 3")
     connection.commit()
@@ -69,7 +85,9 @@ class Customer:
         key = self._key() if self.dice.random() < 0.1 else None
         try:
             with connection.cursor() as cursor:
-                statements = [self._statement(key or self._key()) for _ in range(self.dice.randrange(1, 60))]
+                statements = [
+                    self._statement(key or self._key()) for _ in range(self.dice.randrange(1, 60))
+                ]
                 cursor.execute(b";".join(cursor.mogrify(*statement) for statement in statements))
         except (DeadlockDetected, UniqueViolation) as error:
             self.did[type(error).__name__] += 1
@@ -98,15 +116,23 @@ class Customer:
             new = ", ".join(f"{name} = %s" for name in names)
             return f"UPDATE accounts SET {new} WHERE region = %s AND id = %s", [*values, *key]
         if chance < 0.82:
-            return "UPDATE accounts SET region = %s, id = %s WHERE region = %s AND id = %s", [*self._key(), *key]
+            return "UPDATE accounts SET region = %s, id = %s WHERE region = %s AND id = %s", [
+                *self._key(),
+                *key,
+            ]
         if chance < 0.83:
             first = self.dice.randrange(self.keys)
-            return "UPDATE accounts SET visits = visits / 2 WHERE id BETWEEN %s AND %s", [first, first + 5]
+            return "UPDATE accounts SET visits = visits / 2 WHERE id BETWEEN %s AND %s", [
+                first,
+                first + 5,
+            ]
         return "DELETE FROM accounts WHERE region = %s AND id = %s", key
 
     def _values(self, count: int) -> tuple[Sequence[str], list[Any]]:
         names = self.dice.sample([*VALUES], count)
-        return names, [None if self.dice.random() < 0.15 else VALUES[name](self.dice) for name in names]
+        return names, [
+            None if self.dice.random() < 0.15 else VALUES[name](self.dice) for name in names
+        ]
 
 
 class Bank:
@@ -118,7 +144,10 @@ class Bank:
         self._own.autocommit = True
         self._cursor = self._own.cursor()
         self._cursor.execute(CREATE)
-        self.customers = [Customer(server=server, dice=random.Random(f"{seed} bank {n}"), keys=keys) for n in range(2)]
+        self.customers = [
+            Customer(server=server, dice=random.Random(f"{seed} bank {n}"), keys=keys)
+            for n in range(2)
+        ]
         self.customers[0].run(20)  # these rows are there before anybody listens
         self.decoding = Decoding(cursor=self._cursor, slot="bank", publication="bank")
 
@@ -128,13 +157,19 @@ class Bank:
         self._cursor.execute("SELECT * FROM accounts LIMIT 0")
         names = [column.name for column in self._cursor.description]
         texts = ", ".join(
-            "CASE active WHEN true THEN 't' WHEN false THEN 'f' END" if name == "active" else f"{name}::text" for name in names
+            "CASE active WHEN true THEN 't' WHEN false THEN 'f' END"
+            if name == "active"
+            else f"{name}::text"
+            for name in names
         )
         self._cursor.execute(f"SELECT {texts} FROM accounts")
         return [dict(zip(names, row, strict=True)) for row in self._cursor], lsn
 
     def change(self, transactions: int) -> None:
-        threads = [threading.Thread(target=customer.run, args=[transactions]) for customer in self.customers]
+        threads = [
+            threading.Thread(target=customer.run, args=[transactions])
+            for customer in self.customers
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

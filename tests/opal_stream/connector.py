@@ -35,7 +35,9 @@ def _days(text: str) -> int:
 
 
 def _base64(number: int) -> str:
-    return base64.b64encode(number.to_bytes((number + (number < 0)).bit_length() // 8 + 1, "big", signed=True)).decode()
+    return base64.b64encode(
+        number.to_bytes((number + (number < 0)).bit_length() // 8 + 1, "big", signed=True)
+    ).decode()
 
 
 def _unscaled(text: str, scale: int) -> str:
@@ -58,7 +60,11 @@ class Member:
     scale: int | None = None
 
     def declared(self) -> dict[str, Any]:
-        parameters = {} if self.scale is None else {"parameters": {"scale": str(self.scale), "connect.decimal.precision": "14"}}
+        parameters = (
+            {}
+            if self.scale is None
+            else {"parameters": {"scale": str(self.scale), "connect.decimal.precision": "14"}}
+        )
         named = {} if self.semantic is None else {"name": self.semantic, "version": 1}
         return {"type": self.type, "optional": True, **named, **parameters, "field": self.name}
 
@@ -67,7 +73,9 @@ PLAIN = [
     Member(name="region", convert=str, type="string"),
     Member(name="id", convert=int, type="int64"),
     Member(name="name", convert=str, type="string"),
-    Member(name="opened", convert=_zoned, type="string", semantic="io.debezium.time.ZonedTimestamp"),
+    Member(
+        name="opened", convert=_zoned, type="string", semantic="io.debezium.time.ZonedTimestamp"
+    ),
     Member(name="seen", convert=_micros, type="int64", semantic="io.debezium.time.MicroTimestamp"),
     Member(name="born", convert=_days, type="int32", semantic="io.debezium.time.Date"),
     Member(name="active", convert=lambda text: text == "t", type="boolean"),
@@ -75,7 +83,10 @@ PLAIN = [
     Member(name="visits", convert=int, type="int32"),
     Member(name="note", convert=str, type="string"),
 ]
-DECIMALS_AS_TEXT = [Member(name="balance", convert=str, type="string"), Member(name="rate", convert=str, type="string")]
+DECIMALS_AS_TEXT = [
+    Member(name="balance", convert=str, type="string"),
+    Member(name="rate", convert=str, type="string"),
+]
 DECIMALS = [
     Member(
         name="balance",
@@ -84,7 +95,12 @@ DECIMALS = [
         semantic="org.apache.kafka.connect.data.Decimal",
         scale=2,
     ),
-    Member(name="rate", convert=_variable, type="struct", semantic="io.debezium.data.VariableScaleDecimal"),
+    Member(
+        name="rate",
+        convert=_variable,
+        type="struct",
+        semantic="io.debezium.data.VariableScaleDecimal",
+    ),
 ]
 KEYS = ("region", "id")
 
@@ -106,8 +122,15 @@ class Connector:
         self.counts = [0] * self.partitions
         self._members = [*PLAIN, *(DECIMALS if self.has_schema else DECIMALS_AS_TEXT)]
         row = [member.declared() for member in self._members]
-        sides = [{"type": "struct", "fields": row, "optional": True, "name": "bank.Value", "field": side} for side in ("before", "after")]
-        schema = {"type": "struct", "fields": [*sides, {"type": "string", "field": "op"}], "name": "bank.Envelope"}
+        sides = [
+            {"type": "struct", "fields": row, "optional": True, "name": "bank.Value", "field": side}
+            for side in ("before", "after")
+        ]
+        schema = {
+            "type": "struct",
+            "fields": [*sides, {"type": "string", "field": "op"}],
+            "name": "bank.Envelope",
+        }
         self._head = b'{"schema":' + _compact(schema) + b',"payload":' if self.has_schema else b""
 
     def snapshot(self, rows: Sequence[Row], lsn: int) -> None:
@@ -117,27 +140,53 @@ class Connector:
     def change(self, change: Change) -> None:
         """An update of the key is a delete, its tombstone, and an insert."""
         before, after = change.before, change.after
-        is_moved = before is not None and after is not None and any(before[name] != after[name] for name in KEYS)
+        is_moved = (
+            before is not None
+            and after is not None
+            and any(before[name] != after[name] for name in KEYS)
+        )
         if after is None or is_moved:
             assert before is not None
             self._event("d", before, None, change.lsn, change.commit_ms)
             self._produce(self._key(before), None)
         if after is not None:
             operation = "c" if change.operation == "I" or is_moved else "u"
-            self._event(operation, None if operation == "c" else before, after, change.lsn, change.commit_ms)
+            self._event(
+                operation, None if operation == "c" else before, after, change.lsn, change.commit_ms
+            )
 
-    def _event(self, operation: str, before: Row | None, after: Row | None, lsn: int, moment_ms: int) -> None:
-        source = {"version": "3.0.0.Final", "connector": "postgresql", "name": "bank", "db": "postgres", "ts_ms": moment_ms, "lsn": lsn}
-        payload = {"before": self._row(before), "after": self._row(after), "source": source, "op": operation, "ts_ms": moment_ms + 5}
+    def _event(
+        self, operation: str, before: Row | None, after: Row | None, lsn: int, moment_ms: int
+    ) -> None:
+        source = {
+            "version": "3.0.0.Final",
+            "connector": "postgresql",
+            "name": "bank",
+            "db": "postgres",
+            "ts_ms": moment_ms,
+            "lsn": lsn,
+        }
+        payload = {
+            "before": self._row(before),
+            "after": self._row(after),
+            "source": source,
+            "op": operation,
+            "ts_ms": moment_ms + 5,
+        }
         row = after if after is not None else before
         assert row is not None
         self.kinds[operation] = self.kinds.get(operation, 0) + 1
-        self._produce(self._key(row), self._head + _compact(payload) + (b"}" if self.has_schema else b""))
+        self._produce(
+            self._key(row), self._head + _compact(payload) + (b"}" if self.has_schema else b"")
+        )
 
     def _row(self, row: Row | None) -> Mapping[str, Any] | None:
         if row is None:
             return None
-        return {member.name: None if (value := row[member.name]) is None else member.convert(value) for member in self._members}
+        return {
+            member.name: None if (value := row[member.name]) is None else member.convert(value)
+            for member in self._members
+        }
 
     def _key(self, row: Row) -> bytes:
         return _compact({"region": row["region"], "id": int(row["id"] or 0)})

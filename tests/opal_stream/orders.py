@@ -21,7 +21,13 @@ from opal_stream.kafka.connection import Connection
 from tests.fixtures_kafka import Kafka
 
 SCHEMA = pa.schema(
-    [("id", pa.int64()), ("name", pa.string()), ("total", pa.float64()), ("op", pa.string()), ("at", pa.timestamp("us", "UTC"))]
+    [
+        ("id", pa.int64()),
+        ("name", pa.string()),
+        ("total", pa.float64()),
+        ("op", pa.string()),
+        ("at", pa.timestamp("us", "UTC")),
+    ]
 )
 LAYOUT = TableLayout(keys=["id"], delta="at", deletes="op = 'D'")
 
@@ -35,27 +41,57 @@ def new_spec(**columns: pa.DataType) -> TableSpec:
 
 
 def order(number: int, moment: int = 0, **more: Any) -> dict[str, Any]:
-    return {"id": number, "name": f"n{number}", "total": number / 2, "op": "I", "at": 1_700_000_000_000 + moment, **more}
+    return {
+        "id": number,
+        "name": f"n{number}",
+        "total": number / 2,
+        "op": "I",
+        "at": 1_700_000_000_000 + moment,
+        **more,
+    }
 
 
 def batch(values: Sequence[Any], **columns: Any) -> MessageBatch:
     """Messages of one partition, from offset 100 on, of which each was produced a second after the one before."""
     count = len(values)
-    found = [value if value is None or isinstance(value, bytes) else json.dumps(value).encode() for value in values]
-    usual = {"keys": [None] * count, "headers": [()] * count, "timestamps_ms": [1_700_000_000_000 + 1000 * n for n in range(count)]}
+    found = [
+        value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
+        for value in values
+    ]
+    usual = {
+        "keys": [None] * count,
+        "headers": [()] * count,
+        "timestamps_ms": [1_700_000_000_000 + 1000 * n for n in range(count)],
+    }
     return MessageBatch(
-        topics=["orders"] * count, partitions=[3] * count, offsets=list(range(100, 100 + count)), values=found, **{**usual, **columns}
+        topics=["orders"] * count,
+        partitions=[3] * count,
+        offsets=list(range(100, 100 + count)),
+        values=found,
+        **{**usual, **columns},
     )
 
 
-def decode(values: Sequence[Any], options: FormatOptions | None = None, spec: TableSpec | None = None, **columns: Any) -> Decoded:
+def decode(
+    values: Sequence[Any],
+    options: FormatOptions | None = None,
+    spec: TableSpec | None = None,
+    **columns: Any,
+) -> Decoded:
     return Decoder(spec or new_spec(), options or FormatOptions()).decode(batch(values, **columns))
 
 
 def good(decoded: Decoded) -> list[dict[str, Any]]:
     """The rows without their notes."""
     rows = [row for row in decoded.rows.to_pylist() if row["_opal_bad"] is None]
-    return [{name: value for name, value in row.items() if name == "_opal_deleted" or not name.startswith("_opal")} for row in rows]
+    return [
+        {
+            name: value
+            for name, value in row.items()
+            if name == "_opal_deleted" or not name.startswith("_opal")
+        }
+        for row in rows
+    ]
 
 
 def bad(decoded: Decoded) -> dict[str, str]:
@@ -68,7 +104,11 @@ def new_topic(kafka: Kafka, partitions: int = 1, **config: str) -> str:
 
 def new_stream(table: Table, kafka: Kafka, topic: str, **options: Any) -> Stream:
     usual = {"limits": FlushLimits(interval_s=0.1), "until_empty": True}
-    return Stream(table, Connection(bootstrap_servers=kafka.servers), StreamOptions(topics=[topic], **{**usual, **options}))
+    return Stream(
+        table,
+        Connection(bootstrap_servers=kafka.servers),
+        StreamOptions(topics=[topic], **{**usual, **options}),
+    )
 
 
 def read(table: Table, kafka: Kafka, topic: str, **options: Any) -> Totals:
@@ -92,4 +132,6 @@ def gather(table: Table, **options: Any) -> Totals:
 
 def gathered(table: Table) -> list[str]:
     """The files that no commit holds yet, by name."""
-    return sorted(path.name for path in (Path(table.uri) / "_opal/gathered").rglob("*") if path.is_file())
+    return sorted(
+        path.name for path in (Path(table.uri) / "_opal/gathered").rglob("*") if path.is_file()
+    )

@@ -32,14 +32,17 @@ class Decoding:
 
     def begin(self) -> int:
         """Make the slot; the place in the log from which it gives changes."""
-        self.cursor.execute("SELECT lsn FROM pg_create_logical_replication_slot(%s, 'pgoutput')", [self.slot])
+        self.cursor.execute(
+            "SELECT lsn FROM pg_create_logical_replication_slot(%s, 'pgoutput')", [self.slot]
+        )
         return lsn_of(self.cursor.fetchone()[0])
 
     def changes(self) -> Iterator[Change]:
         """Of the transactions that were committed since the last call, in the order of their commits."""
         options = "'proto_version', '1', 'publication_names', %s"
         self.cursor.execute(
-            f"SELECT lsn, data FROM pg_logical_slot_get_binary_changes(%s, NULL, NULL, {options})", [self.slot, self.publication]
+            f"SELECT lsn, data FROM pg_logical_slot_get_binary_changes(%s, NULL, NULL, {options})",
+            [self.slot, self.publication],
         )
         for lsn, data in self.cursor:
             message = memoryview(data)
@@ -62,8 +65,17 @@ class Decoding:
                 row, position = _tuple(data, position + 1, columns)
                 before, after = (before, row) if side == b"N" else (row, after)
             if after is not None:
-                after = {name: before[name] if value is _UNCHANGED and before else value for name, value in after.items()}
-            return Change(operation=kind.decode(), before=before, after=after, lsn=lsn, commit_ms=self._commit_ms)
+                after = {
+                    name: before[name] if value is _UNCHANGED and before else value
+                    for name, value in after.items()
+                }
+            return Change(
+                operation=kind.decode(),
+                before=before,
+                after=after,
+                lsn=lsn,
+                commit_ms=self._commit_ms,
+            )
         return None
 
     def _learn(self, data: bytes) -> None:

@@ -39,7 +39,9 @@ class Shop:
                 key, moment = self._dice.randrange(KEYS), moment + 1
                 deletes = self._dice.random() < 0.1
                 value = order(key, moment, name=f"v{moment}", op="D" if deletes else "U")
-                producer.produce(self._topic, json.dumps(value).encode(), partition=key % PARTITIONS)
+                producer.produce(
+                    self._topic, json.dumps(value).encode(), partition=key % PARTITIONS
+                )
                 self.counts[key % PARTITIONS] += 1
                 if deletes:
                     self.model.pop(key, None)

@@ -58,12 +58,16 @@ def server(postgres: Postgres) -> Iterator[Postgres]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("has_schema", [True, False], ids=["as by default", "without schema"])
-def test_the_table_is_the_database(kafka: Kafka, server: Postgres, tmp_path: Path, has_schema: bool) -> None:
+def test_the_table_is_the_database(
+    kafka: Kafka, server: Postgres, tmp_path: Path, has_schema: bool
+) -> None:
     table = Table.create(str(tmp_path / "accounts"), SCHEMA, LAYOUT)
     topic = kafka.create_topic(f"bank-{has_schema}", PARTITIONS)
     bank = Bank(server, keys=max(50, CHANGES // 50))
     producer = kafka.producer(linger_ms=50, compression_type="lz4")
-    connector = Connector(producer=producer, topic=topic, partitions=PARTITIONS, has_schema=has_schema)
+    connector = Connector(
+        producer=producer, topic=topic, partitions=PARTITIONS, has_schema=has_schema
+    )
     began_s = time.monotonic()
     connector.snapshot(*bank.begin())
     while sum(connector.kinds.values()) < CHANGES:
@@ -73,18 +77,28 @@ def test_the_table_is_the_database(kafka: Kafka, server: Postgres, tmp_path: Pat
     assert producer.flush(60) == 0
     produced_s = time.monotonic() - began_s
     assert set(connector.kinds) == set("rcud")
-    assert all(customer.did["rollback"] and customer.did["UniqueViolation"] for customer in bank.customers)
+    assert all(
+        customer.did["rollback"] and customer.did["UniqueViolation"] for customer in bank.customers
+    )
     began_s = time.monotonic()
-    stream_and_kill(table, kafka, topic, sum(connector.counts), () if has_schema else ("--time-unit", "us"))
+    stream_and_kill(
+        table, kafka, topic, sum(connector.counts), () if has_schema else ("--time-unit", "us")
+    )
     took_s, events = time.monotonic() - began_s, sum(connector.kinds.values())
-    print(f"{events:,} events {connector.kinds}, {sum(connector.counts):,} messages: produced in {produced_s:.0f} s")
-    print(f"streamed in {took_s:.1f} s, {sum(connector.counts) / took_s:,.0f} messages/s, kills included; {len(bank.rows()):,} rows")
+    print(
+        f"{events:,} events {connector.kinds}, {sum(connector.counts):,} messages: produced in {produced_s:.0f} s"
+    )
+    print(
+        f"streamed in {took_s:.1f} s, {sum(connector.counts) / took_s:,.0f} messages/s, kills included; {len(bank.rows()):,} rows"
+    )
     assert sorted(table.snapshot_at().positions.values()) == sorted(connector.counts)
     assert differences(table, bank) == []
     assert check_table(table) == []
 
 
-def stream_and_kill(table: Table, kafka: Kafka, topic: str, messages: int, more: tuple[str, ...]) -> None:
+def stream_and_kill(
+    table: Table, kafka: Kafka, topic: str, messages: int, more: tuple[str, ...]
+) -> None:
     """Two processes; one is killed when a third of the messages is committed, the other at two thirds, and both start again."""
     running = [start(table, kafka, topic, numbers, more) for numbers in PROCESSES]
     try:
@@ -96,15 +110,29 @@ def stream_and_kill(table: Table, kafka: Kafka, topic: str, messages: int, more:
             running[killed].kill()
             running[killed].communicate()
             running[killed] = start(table, kafka, topic, PROCESSES[killed], more)
-        assert [(process.communicate()[1], process.returncode) for process in running] == [(b"", 0)] * 2
+        assert [(process.communicate()[1], process.returncode) for process in running] == [
+            (b"", 0)
+        ] * 2
     finally:
         for process in running:
             process.kill()
             process.wait()
 
 
-def start(table: Table, kafka: Kafka, topic: str, partitions: str, more: tuple[str, ...]) -> "subprocess.Popen[bytes]":
-    words = ["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--partitions", partitions, "--until-empty"]
+def start(
+    table: Table, kafka: Kafka, topic: str, partitions: str, more: tuple[str, ...]
+) -> "subprocess.Popen[bytes]":
+    words = [
+        "stream",
+        table.uri,
+        "--bootstrap-servers",
+        kafka.servers,
+        "--topic",
+        topic,
+        "--partitions",
+        partitions,
+        "--until-empty",
+    ]
     limits = ["--format", "debezium-json", "--flush-rows", str(max(500, CHANGES // 100))]
     command = [sys.executable, "-m", "opal_lake.cli", *words, *limits, *OF_EVENT, *more]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)

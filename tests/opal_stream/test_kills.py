@@ -25,12 +25,27 @@ KILLS = int(os.environ.get("OPAL_STREAM_KILLS", "5"))
 
 
 def start(table: Table, broker: Kafka, topic: str, *more: str) -> "subprocess.Popen[bytes]":
-    words = ["stream", table.uri, "--bootstrap-servers", broker.servers, "--topic", topic, "--flush-rows", "300", "--give-up-after", "2m"]
+    words = [
+        "stream",
+        table.uri,
+        "--bootstrap-servers",
+        broker.servers,
+        "--topic",
+        topic,
+        "--flush-rows",
+        "300",
+        "--give-up-after",
+        "2m",
+    ]
     return run(*words, *more)
 
 
 def run(*words: str) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([sys.executable, "-m", "opal_lake.cli", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [sys.executable, "-m", "opal_lake.cli", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def wait_until_committed(table: Table) -> None:
@@ -51,7 +66,9 @@ def test_each_record_is_once_in_the_table_whatever_dies(tmp_path: Path) -> None:
             for kill in range(KILLS):
                 time.sleep(1 + 4 * dice.random())
                 if kill % 5 == 3:
-                    processes.append(start(table, broker, topic))  # by mistake: one of both is fenced off and ends
+                    processes.append(
+                        start(table, broker, topic)
+                    )  # by mistake: one of both is fenced off and ends
                     time.sleep(3)
                 if kill % 5 == 4:
                     broker.stop(kill=True)
@@ -69,7 +86,9 @@ def test_each_record_is_once_in_the_table_whatever_dies(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_each_record_is_once_in_the_table_whatever_dies_where_commits_are_gathered(tmp_path: Path) -> None:
+def test_each_record_is_once_in_the_table_whatever_dies_where_commits_are_gathered(
+    tmp_path: Path,
+) -> None:
     """Three processes that read, one of them by mistake twice now and then, and two committers by mistake."""
     dice, table = random.Random(f"{SEED} gathered"), new_table(tmp_path)
     with kafka_broker() as broker:
@@ -77,7 +96,8 @@ def test_each_record_is_once_in_the_table_whatever_dies_where_commits_are_gather
         gathers = ["stream", "commit", table.uri, "--flush-interval", "1s", "--give-up-after", "2m"]
         more = ["--commit", "gathered", "--flush-interval", "1s", "--partitions"]
         starts: list[Callable[[], subprocess.Popen[bytes]]] = [
-            lambda number=number: start(table, broker, topic, *more, str(number)) for number in range(PARTITIONS)
+            lambda number=number: start(table, broker, topic, *more, str(number))
+            for number in range(PARTITIONS)
         ]
         starts += [lambda: run(*gathers)] * 2
         shop, processes = Shop(broker, topic), [begin() for begin in starts]
@@ -91,7 +111,9 @@ def test_each_record_is_once_in_the_table_whatever_dies_where_commits_are_gather
                 chosen = dice.randrange(len(starts))
                 processes[chosen].kill()
                 processes[chosen].wait()
-                for place, process in enumerate(processes):  # the killed one, and those that another one of their partition has fenced off
+                for place, process in enumerate(
+                    processes
+                ):  # the killed one, and those that another one of their partition has fenced off
                     if process.poll() is not None:
                         processes[place] = starts[place]()
             time.sleep(2)
@@ -107,12 +129,23 @@ def test_each_record_is_once_in_the_table_whatever_dies_where_commits_are_gather
 
 
 @pytest.mark.slow
-def test_each_record_is_once_in_the_table_whatever_dies_below_a_supervisor_and_it_too(tmp_path: Path) -> None:
+def test_each_record_is_once_in_the_table_whatever_dies_below_a_supervisor_and_it_too(
+    tmp_path: Path,
+) -> None:
     """Supervisor, committer and those that read; each start goes on where the table and the files stand."""
     dice, table = random.Random(f"{SEED} supervised"), new_table(tmp_path)
     with kafka_broker() as broker:
         topic = broker.create_topic("orders", PARTITIONS)
-        more = ["--commit", "gathered", "--processes", "2", "--flush-interval", "1s", "--gathered-mb", "1"]
+        more = [
+            "--commit",
+            "gathered",
+            "--processes",
+            "2",
+            "--flush-interval",
+            "1s",
+            "--gathered-mb",
+            "1",
+        ]
         shop, supervisor = Shop(broker, topic), start(table, broker, topic, *more)
         try:
             wait_until_committed(table)
@@ -122,14 +155,20 @@ def test_each_record_is_once_in_the_table_whatever_dies_below_a_supervisor_and_i
                 if kill % 4 == 3 or not below:
                     supervisor.kill()
                     supervisor.communicate()
-                    supervisor = start(table, broker, topic, *more)  # at once: the children of the other one are still there
+                    supervisor = start(
+                        table, broker, topic, *more
+                    )  # at once: the children of the other one are still there
                 else:
                     dice.choice(below).kill()
         finally:
             shop.close()
             supervisor.terminate()
             supervisor.communicate(timeout=60)
-        assert supervisor.returncode in (OK, RETRY, -signal.SIGTERM)  # of what was killed last, or before it could listen
+        assert supervisor.returncode in (
+            OK,
+            RETRY,
+            -signal.SIGTERM,
+        )  # of what was killed last, or before it could listen
         read(table, broker, topic, commit="gathered")
         gather(table)
     check_shop(shop, table)

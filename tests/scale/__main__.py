@@ -14,7 +14,9 @@ PARTS = {"commits": many_commits, "partitions": many_partitions, "rows": many_ro
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.scale", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (default: all)")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (default: all)"
+    )
     parser.add_argument("--commits", type=int, default=3_000)
     parser.add_argument("--partitions", type=int, default=5_000)
     parser.add_argument("--rows", type=int, default=50_000_000)

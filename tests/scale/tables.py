@@ -19,7 +19,9 @@ from tests.scale.measure import Outcome
 from tests.soak.model import Model, difference
 from tests.soak.rows import DELETES, SCHEMA, Batch, arrow_of, columns_from, columns_of
 
-_PARTITIONED = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("part", pa.int32()), ("value", pa.int64())])
+_PARTITIONED = pa.schema(
+    [("id", pa.int64()), ("at", pa.int64()), ("part", pa.int32()), ("value", pa.int64())]
+)
 _CHECK_MB = 1_200
 
 
@@ -30,16 +32,22 @@ def many_commits(folder: Path, commits: int, outcome: Outcome) -> None:
     table, model = table_on(storage), Model()
     share = max(1, commits // 10)
 
-    versions: list[int] = []  # of the upserts: small files are put together in passing, by commits of their own
+    versions: list[
+        int
+    ] = []  # of the upserts: small files are put together in passing, by commits of their own
 
     def compare(event_time: int | None = None) -> str:
-        return difference(columns_from(table.read(event_time=event_time)), model.visible(versions[-1], event_time))
+        return difference(
+            columns_from(table.read(event_time=event_time)), model.visible(versions[-1], event_time)
+        )
 
     for begin in range(0, commits, share):
         with outcome.step(f"commits {begin + 1:,} to {min(begin + share, commits):,}"):
             for turn in range(begin + 1, min(begin + share, commits) + 1):
                 rows = columns_of(Batch(writer=1, turn=turn, tick=turn * 10))
-                versions.append(table.ingest(*arrow_of(rows), token=f"batch {turn}", metadata="inline").version)
+                versions.append(
+                    table.ingest(*arrow_of(rows), token=f"batch {turn}", metadata="inline").version
+                )
                 model.add(rows, versions[-1])
         with outcome.step("    a read of all"):
             problem = compare()
@@ -73,26 +81,38 @@ def many_partitions(folder: Path, partitions: int, outcome: Outcome) -> None:
     table = table_on(storage)
     values = np.arange(3 * partitions, dtype=np.int64)
     alive = np.ones(3 * partitions, np.bool_)
-    steps = [(np.arange(3 * partitions), 1), (np.arange(0, 3 * partitions, 3), 2), (np.arange(1, 3 * partitions, 300), 3)]
+    steps = [
+        (np.arange(3 * partitions), 1),
+        (np.arange(0, 3 * partitions, 3), 2),
+        (np.arange(1, 3 * partitions, 300), 3),
+    ]
     for keys, turn in steps:
         deleted = (keys % 7 == 0) & (turn > 1)
         columns = [keys, np.full(len(keys), turn), (keys // 3).astype(np.int32), keys * turn]
         rows = pa.table([pa.array(column) for column in columns], schema=_PARTITIONED)
-        with outcome.step(f"upsert of {len(keys):,} rows in {len(np.unique(keys // 3)):,} partitions"):
+        with outcome.step(
+            f"upsert of {len(keys):,} rows in {len(np.unique(keys // 3)):,} partitions"
+        ):
             table.ingest(rows, deleted.tolist(), metadata="inline", token=f"turn {turn}")
         values[keys], alive[keys] = keys * turn, ~deleted
 
     def compare() -> str:
         found = table.read().sort_by("id")
         selected = np.flatnonzero(alive)
-        same = found["id"].to_pylist() == selected.tolist() and found["value"].to_pylist() == values[selected].tolist()
+        same = (
+            found["id"].to_pylist() == selected.tolist()
+            and found["value"].to_pylist() == values[selected].tolist()
+        )
         return "" if same else f"{found.num_rows} rows are not the {len(selected)} of the model"
 
     with outcome.step("a read of all"):
         outcome.require(not compare(), compare())
     with outcome.step("compaction"):
         compact(table, CompactOptions())
-    outcome.require(len(table.snapshot_at().files) == partitions, f"{len(table.snapshot_at().files)} files after compaction")
+    outcome.require(
+        len(table.snapshot_at().files) == partitions,
+        f"{len(table.snapshot_at().files)} files after compaction",
+    )
     outcome.finish(table, folder, compare)
 
 
@@ -112,7 +132,9 @@ def many_rows(folder: Path, rows: int, outcome: Outcome) -> None:
 
     with outcome.step("a read of all"):
         outcome.require(not compare(), compare())
-    done = subprocess.run([*own, "--one", "check", str(folder)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*own, "--one", "check", str(folder)], capture_output=True, text=True, check=False
+    )
     outcome.say(f"check: {done.stdout.strip()}")
     outcome.require(done.returncode == 0, f"check: {done.stdout.strip()} {done.stderr[-300:]}")
     peak = re.search(r"([\d,]+) MB", done.stdout)

@@ -35,7 +35,9 @@ def main() -> int:
     outcomes = []
     try:
         for store in options.stores:
-            print(f"soak on {store}: {options.minutes:g} minutes, {len(ROLES)} processes", flush=True)
+            print(
+                f"soak on {store}: {options.minutes:g} minutes, {len(ROLES)} processes", flush=True
+            )
             with s3_server() if store == "s3" else nullcontext(dict[str, str]()) as store_options:
                 outcomes.append(_soak(folder / store, store_options, options.minutes * 60))
         for peer in options.peers:
@@ -55,20 +57,38 @@ def main() -> int:
 def _soak(folder: Path, options: Mapping[str, str], seconds: float) -> Outcome:
     folder.mkdir(parents=True)
     uri = f"s3a://{BUCKET}/soak" if options else str(folder / "table")
-    place = Place(folder=str(folder), uri=uri, options=options, began=time.time(), keep_s=int(max(60, min(180, seconds / 3))))
+    place = Place(
+        folder=str(folder),
+        uri=uri,
+        options=options,
+        began=time.time(),
+        keep_s=int(max(60, min(180, seconds / 3))),
+    )
     place.create()
     auditor = Auditor(table=place.table("audit"))
     dead = []
     with _actors() as actors:
         for role in SPARK_ROLES:  # before the others take the processors, and one by one: two cannot download jars at once
             _start(actors, place, [role])
-            dead += _watch(actors, auditor, _START_S if not dead else 0, lambda role=role: _are_at_work(place, [role]))
+            dead += _watch(
+                actors,
+                auditor,
+                _START_S if not dead else 0,
+                lambda role=role: _are_at_work(place, [role]),
+            )
         _start(actors, place, [role for role in ROLES if role not in SPARK_ROLES])
         dead += _watch(actors, auditor, seconds if not dead else 0, lambda: False)
         (folder / "over").touch()
-        dead += _watch(actors, auditor, _STOP_S, lambda: all(actor.poll() is not None for actor in actors.values()))
+        dead += _watch(
+            actors,
+            auditor,
+            _STOP_S,
+            lambda: all(actor.poll() is not None for actor in actors.values()),
+        )
         dead += [f"{role} did not end" for role, actor in actors.items() if actor.poll() is None]
-    dead = [f"{line}: {_last_words(folder / f'{line.split()[0]}.log')}" for line in dict.fromkeys(dead)]
+    dead = [
+        f"{line}: {_last_words(folder / f'{line.split()[0]}.log')}" for line in dict.fromkeys(dead)
+    ]
     auditor.table.metagen()
     auditor.follow()
     return judge_soak(place, auditor, dead)
@@ -77,13 +97,17 @@ def _soak(folder: Path, options: Mapping[str, str], seconds: float) -> Outcome:
 def _peer(system: str, folder: Path, seconds: float) -> Outcome:
     folder.mkdir(parents=True)
     with _actors() as actors:
-        actors[system] = _process(folder / f"{system}.log", ["tests.soak.peer", system, str(folder), str(seconds)])
+        actors[system] = _process(
+            folder / f"{system}.log", ["tests.soak.peer", system, str(folder), str(seconds)]
+        )
         ended = actors[system].wait()
     if ended:
         outcome = Outcome(name=system)
         outcome.require(False, f"ended with {ended}: {_last_words(folder / f'{system}.log')}")
         return outcome
-    return judge_peer(system.title(), json.loads((folder / "told.json").read_text(encoding="utf-8")))
+    return judge_peer(
+        system.title(), json.loads((folder / "told.json").read_text(encoding="utf-8"))
+    )
 
 
 @contextmanager
@@ -101,17 +125,31 @@ def _actors() -> Iterator[Actors]:
 
 def _start(actors: Actors, place: Place, roles: Iterable[str]) -> None:
     for role in roles:
-        actors[role] = _process(place.path / f"{role}.log", ["tests.soak.actor", role, str(place.save())])
+        actors[role] = _process(
+            place.path / f"{role}.log", ["tests.soak.actor", role, str(place.save())]
+        )
 
 
 def _process(log: Path, module: Sequence[str]) -> subprocess.Popen[bytes]:
     path = os.pathsep.join([str(ROOT), str(ROOT / "spark_apps")])
-    environment = os.environ | {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    environment = os.environ | {
+        "PYTHONPATH": path,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
     with log.open("wb") as output:
-        return subprocess.Popen([sys.executable, "-m", *module], cwd=log.parent, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            [sys.executable, "-m", *module],
+            cwd=log.parent,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
 
 
-def _watch(actors: Actors, auditor: Auditor, seconds: float, is_early: Callable[[], bool]) -> Iterator[str]:
+def _watch(
+    actors: Actors, auditor: Auditor, seconds: float, is_early: Callable[[], bool]
+) -> Iterator[str]:
     """Until the time is over, `is_early` says so, or a process failed."""
     until = time.monotonic() + seconds
     while time.monotonic() < until and not is_early():
@@ -119,7 +157,9 @@ def _watch(actors: Actors, auditor: Auditor, seconds: float, is_early: Callable[
         auditor.follow()
         if any(actor.poll() for actor in actors.values()):
             break
-    yield from (f"{role} ended with {actor.poll()}" for role, actor in actors.items() if actor.poll())
+    yield from (
+        f"{role} ended with {actor.poll()}" for role, actor in actors.items() if actor.poll()
+    )
 
 
 def _are_at_work(place: Place, roles: Iterable[str]) -> bool:
@@ -132,7 +172,10 @@ def _last_words(log: Path) -> str:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Upserts, rewrites and readers at once on one table.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.soak",
+        description="Upserts, rewrites and readers at once on one table.",
+    )
     add = parser.add_argument
     add("--minutes", type=float, default=20, help="of each store (20)")
     add("--stores", type=_names, default=STORES, help="local, s3")

@@ -39,11 +39,20 @@ class Actor:
     def job(self, operation: str, run: Callable[[], JobResult]) -> None:
         """Run and note it. A conflict means that all of it is run again; whatever else fails ends the soak."""
         while True:
-            entry: dict[str, Any] = {"role": self.role, "operation": operation, "base": self.table.snapshot_at().version}
+            entry: dict[str, Any] = {
+                "role": self.role,
+                "operation": operation,
+                "base": self.table.snapshot_at().version,
+            }
             entry["began"] = time.time()
             try:
                 result = run()
-                entry |= {"version": result.version, "token": result.token, "counts": dict(result.counts), "notes": list(result.notes)}
+                entry |= {
+                    "version": result.version,
+                    "token": result.token,
+                    "counts": dict(result.counts),
+                    "notes": list(result.notes),
+                }
                 return
             except ConflictError as error:
                 entry["conflict"] = str(error)
@@ -79,7 +88,10 @@ def _ingests(actor: Actor, writer: int, metadata: str, pause_s: float) -> None:
         batch = actor.next_batch(writer)
         rows, deleted = arrow_of(columns_of(batch))
         operation = "inline" if metadata == "inline" else "ingest"
-        actor.job(operation, lambda: actor.table.ingest(rows, deleted, token=batch.token, metadata=metadata))
+        actor.job(
+            operation,
+            lambda: actor.table.ingest(rows, deleted, token=batch.token, metadata=metadata),
+        )
 
     actor.until_over(turn, pause_s)
 
@@ -102,7 +114,9 @@ def rewrites(actor: Actor) -> None:
 
 def retentions(actor: Actor) -> None:
     span = f"{actor.place.keep_s}s"
-    actor.until_over(lambda: actor.job("retain", lambda: actor.table.retain(window=span, grace=span)), 3)
+    actor.until_over(
+        lambda: actor.job("retain", lambda: actor.table.retain(window=span, grace=span)), 3
+    )
 
 
 def reads(actor: Actor) -> None:

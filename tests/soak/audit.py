@@ -57,7 +57,9 @@ class Auditor:
     def reread(self, table: Table) -> dict[int, str]:
         """Every version that can be read; what is wrong with those that are wrong."""
         root, found = table.snapshot_at().root, {}
-        for version in sorted({*root.savepoints.values(), *range(root.oldest_version, root.version + 1)}):
+        for version in sorted(
+            {*root.savepoints.values(), *range(root.oldest_version, root.version + 1)}
+        ):
             rows = columns_from(table.read(version=version))
             found[version] = difference(rows, self.ledger.model.visible(version))
         return found
@@ -75,18 +77,27 @@ class Waste:
 
 
 def journals(place: Place) -> list[Entry]:
-    entries = [entry for path in sorted(place.path.glob("journal-*.jsonl")) for entry in notes(path)]
+    entries = [
+        entry for path in sorted(place.path.glob("journal-*.jsonl")) for entry in notes(path)
+    ]
     return [entry for entry in entries if "operation" in entry]
 
 
 def reads(place: Place) -> list[Entry]:
-    entries = [entry for path in sorted(place.path.glob("journal-*.jsonl")) for entry in notes(path)]
+    entries = [
+        entry for path in sorted(place.path.glob("journal-*.jsonl")) for entry in notes(path)
+    ]
     return [entry for entry in entries if "point" in entry]
 
 
 def lost_races(place: Place) -> int:
     """Puts of a version that was another's. Nothing is done again for them but the put."""
-    return sum(not put["done"] for path in _put_files(place) for put in notes(path) if put["path"].startswith(layout.LOG))
+    return sum(
+        not put["done"]
+        for path in _put_files(place)
+        for put in notes(path)
+        if put["path"].startswith(layout.LOG)
+    )
 
 
 def wasted(place: Place, auditor: Auditor, jobs: Iterable[Entry]) -> list[Waste]:
@@ -94,11 +105,21 @@ def wasted(place: Place, auditor: Auditor, jobs: Iterable[Entry]) -> list[Waste]
     waste = []
     unnamed = {path: _unnamed(path, auditor.named) for path in _put_files(place)}
     for job in jobs:
-        puts = [put for put in unnamed.get(place.puts(job["role"]), []) if job["began"] <= put["at"] <= job["ended"]]
+        puts = [
+            put
+            for put in unnamed.get(place.puts(job["role"]), [])
+            if job["began"] <= put["at"] <= job["ended"]
+        ]
         if puts and "conflict" not in job:
             beside = sorted({other["operation"] for other in jobs if _met(job, other)})
             size = sum(put["bytes"] for put in puts)
-            entry = Waste(role=job["role"], operation=job["operation"], files=len(puts), size=size, beside=", ".join(beside))
+            entry = Waste(
+                role=job["role"],
+                operation=job["operation"],
+                files=len(puts),
+                size=size,
+                beside=", ".join(beside),
+            )
             waste.append(entry)
     return waste
 
@@ -127,7 +148,11 @@ def _met(job: Entry, other: Entry) -> bool:
 
 
 def _unnamed(path: Path, named: set[str]) -> list[Entry]:
-    return [put for put in notes(path) if put["done"] and put["path"].startswith(_WORK) and put["path"] not in named]
+    return [
+        put
+        for put in notes(path)
+        if put["done"] and put["path"].startswith(_WORK) and put["path"] not in named
+    ]
 
 
 def _put_files(place: Place) -> list[Path]:

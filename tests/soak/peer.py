@@ -28,9 +28,17 @@ WHEN MATCHED AND s.price IS NULL THEN DELETE
 WHEN MATCHED THEN UPDATE SET *
 WHEN NOT MATCHED AND s.price IS NOT NULL THEN INSERT *
 """
-_ICEBERG_V3 = ", ".join(f"'write.{operation}.mode'='merge-on-read'" for operation in ("merge", "update", "delete"))
+_ICEBERG_V3 = ", ".join(
+    f"'write.{operation}.mode'='merge-on-read'" for operation in ("merge", "update", "delete")
+)
 _ICEBERG_EAGER = "'min-input-files', '2', 'delete-file-threshold', '1'"
-_SIGNS_OF_CONFLICT = ("Concurrent", "CONCURRENT", "ValidationException", "CommitFailedException", "Cannot commit")
+_SIGNS_OF_CONFLICT = (
+    "Concurrent",
+    "CONCURRENT",
+    "ValidationException",
+    "CommitFailedException",
+    "Cannot commit",
+)
 _MOST_TRIES = 20
 
 
@@ -46,7 +54,11 @@ class Statements:
 def statements(system: str, folder: Path) -> Statements:
     if system == "delta":
         table = f"delta.`{folder / 'table'}`"
-        return Statements(table=table, create=f"CREATE TABLE {table} ({_DDL}) USING delta", rewrite=f"OPTIMIZE {table}")
+        return Statements(
+            table=table,
+            create=f"CREATE TABLE {table} ({_DDL}) USING delta",
+            rewrite=f"OPTIMIZE {table}",
+        )
     return Statements(
         table="lake.soak.t",
         create=f"CREATE TABLE lake.soak.t ({_DDL}) USING iceberg TBLPROPERTIES ('format-version'='3', {_ICEBERG_V3})",
@@ -104,7 +116,10 @@ class PeerSoak:
         for side in (self._upsert, self._upsert, self._rewrite, self._read):
             side(self.spark)  # so that code is loaded when the clock starts
         self._until = time.monotonic() + self.seconds
-        threads = [threading.Thread(target=self._repeat, args=(side,)) for side in (self._upsert, self._rewrite, self._read)]
+        threads = [
+            threading.Thread(target=self._repeat, args=(side,))
+            for side in (self._upsert, self._rewrite, self._read)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -113,7 +128,10 @@ class PeerSoak:
 
     def _repeat(self, side: Callable[[SparkSession], None]) -> None:
         spark = self.spark.newSession()
-        while time.monotonic() < self._until and not self.upserts.errors + self.rewrites.errors + self.reads.errors:
+        while (
+            time.monotonic() < self._until
+            and not self.upserts.errors + self.rewrites.errors + self.reads.errors
+        ):
             try:
                 side(spark)
             except Exception as error:  # noqa: BLE001  a thread that dies in silence would look like peace
@@ -125,13 +143,19 @@ class PeerSoak:
         self.model.add(rows, self.turns + 1)  # before it is there: a reader may see it at once
         self.upserts.again(lambda: spark.sql(_MERGE.format(table=self.of.table)))
         if self.upserts.given_up:
-            raise AssertionError("an upsert was given up: what the table holds can't be known any more")
+            raise AssertionError(
+                "an upsert was given up: what the table holds can't be known any more"
+            )
         self.turns += 1
 
     def _rewrite(self, spark: SparkSession) -> None:
         def job() -> None:
             result = spark.sql(self.of.rewrite).collect()[0]
-            removed = result["metrics"]["numFilesRemoved"] if "metrics" in result else result["rewritten_data_files_count"]
+            removed = (
+                result["metrics"]["numFilesRemoved"]
+                if "metrics" in result
+                else result["rewritten_data_files_count"]
+            )
             self.idle += not removed
 
         self.rewrites.again(job)
@@ -143,7 +167,10 @@ class PeerSoak:
         def job() -> None:
             first = self.turns
             found = columns_from(self._content(spark))
-            verdicts = [difference(found, self.model.visible(turn)) for turn in range(self.turns + 1, first - 1, -1)]
+            verdicts = [
+                difference(found, self.model.visible(turn))
+                for turn in range(self.turns + 1, first - 1, -1)
+            ]
             if all(verdicts):
                 raise AssertionError(verdicts[0])
 
@@ -170,15 +197,27 @@ def main(system: str, folder: Path, seconds: float) -> None:
     }
     settings |= SYSTEMS[system].settings(str(folder))
     if system == "iceberg":
-        settings["spark.sql.catalog.lake.cache-enabled"] = "false"  # each thread has a catalog of its own: all see the newest state
-    spark = SparkSession.builder.master("local[2]").appName(f"soak {system}").config(map=settings).getOrCreate()
+        settings["spark.sql.catalog.lake.cache-enabled"] = (
+            "false"  # each thread has a catalog of its own: all see the newest state
+        )
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName(f"soak {system}")
+        .config(map=settings)
+        .getOrCreate()
+    )
     spark.sparkContext.setLogLevel("ERROR")
     soak = PeerSoak(spark=spark, of=statements(system, folder), seconds=seconds)
     soak.run()
     sides = {name: getattr(soak, name) for name in ("upserts", "rewrites", "reads")}
-    content = {name: {part: getattr(side, part) for part in Tally.__slots__} for name, side in sides.items()}
+    content = {
+        name: {part: getattr(side, part) for part in Tally.__slots__}
+        for name, side in sides.items()
+    }
     rows = sum(len(part["sku"]) for part in soak.model.parts)
-    (folder / "told.json").write_text(json.dumps(content | {"rows": rows, "idle": soak.idle}), encoding="utf-8")
+    (folder / "told.json").write_text(
+        json.dumps(content | {"rows": rows, "idle": soak.idle}), encoding="utf-8"
+    )
     spark.stop()
 
 

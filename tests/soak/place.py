@@ -62,8 +62,14 @@ class Place:
     def spark_settings(self) -> dict[str, str]:
         if not self.options:
             return {}
-        names = {"endpoint_url": "endpoint", "aws_access_key_id": "access.key", "aws_secret_access_key": "secret.key"}
-        return _S3A | {f"spark.hadoop.fs.s3a.{theirs}": self.options[ours] for ours, theirs in names.items()}
+        names = {
+            "endpoint_url": "endpoint",
+            "aws_access_key_id": "access.key",
+            "aws_secret_access_key": "secret.key",
+        }
+        return _S3A | {
+            f"spark.hadoop.fs.s3a.{theirs}": self.options[ours] for ours, theirs in names.items()
+        }
 
     def save(self) -> Path:
         path = self.path / "place.json"

@@ -44,18 +44,29 @@ class Reader:
         point = next(self._points)
         self._follow()
         version, event_time = self._where(point)
-        entry: dict[str, Any] = {"role": self.role, "point": point, "version": version, "event_time": event_time}
+        entry: dict[str, Any] = {
+            "role": self.role,
+            "point": point,
+            "version": version,
+            "event_time": event_time,
+        }
         began = time.time()
         try:
             rows = self.read(version=version, event_time=event_time)
         except NotFoundError as error:
             floor = self.table.snapshot_at().root.floor
             if version is not None or event_time is None or floor is None or event_time >= floor:
-                note(self.place.journal(self.role), entry | {"wrong": f"{type(error).__name__}: {error}"})
+                note(
+                    self.place.journal(self.role),
+                    entry | {"wrong": f"{type(error).__name__}: {error}"},
+                )
                 raise
             return  # the floor rose between the choice and the read, and the read said so
         entry |= {"rows": rows.num_rows, "seconds": time.time() - began}
-        note(self.place.journal(self.role), entry | {"wrong": self._verdict(rows, version, event_time)})
+        note(
+            self.place.journal(self.role),
+            entry | {"wrong": self._verdict(rows, version, event_time)},
+        )
 
     def _verdict(self, rows: pa.Table, version: int | None, event_time: int | None) -> str:
         """Without a version, the read saw some version between the head before it and the head after it."""
@@ -75,7 +86,9 @@ class Reader:
             return None, None
         if point == "fixed":
             return self._savepoint(), None
-        version = self._dice.choice([one for one in range(max(0, head - _MOST_BEHIND), head + 1) if self._is_safe(one)])
+        version = self._dice.choice(
+            [one for one in range(max(0, head - _MOST_BEHIND), head + 1) if self._is_safe(one)]
+        )
         if point == "behind":
             return version, None
         if point == "pair":
@@ -92,7 +105,10 @@ class Reader:
 
     def _is_safe(self, version: int) -> bool:
         """Long enough before retention may take it: it was the head until half of that time ago."""
-        return version == self.ledger.version or time.time() - self.moments[version + 1] < self.place.keep_s / 2
+        return (
+            version == self.ledger.version
+            or time.time() - self.moments[version + 1] < self.place.keep_s / 2
+        )
 
     def _event_time(self, version: int) -> int:
         """Between the floor and a little beyond now."""

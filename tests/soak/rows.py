@@ -9,7 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-SCHEMA = pa.schema([("sku", pa.int64()), ("at", pa.int64()), ("x", pa.int32()), ("y", pa.int32()), ("price", pa.int32())])
+SCHEMA = pa.schema(
+    [
+        ("sku", pa.int64()),
+        ("at", pa.int64()),
+        ("x", pa.int32()),
+        ("y", pa.int32()),
+        ("price", pa.int32()),
+    ]
+)
 DELETES = "price IS NULL"
 SKUS = 5_000
 WRITERS = 8
@@ -61,12 +69,17 @@ def arrow_of(columns: Columns) -> tuple[pa.Table, list[bool]]:
     """As `Table.ingest` takes it."""
     deleted = columns["price"] == DELETED
     price = pa.array(columns["price"], pa.int32(), mask=deleted)
-    rest = [pa.array(columns[field.name]).cast(field.type) for field in SCHEMA if field.name != "price"]
+    rest = [
+        pa.array(columns[field.name]).cast(field.type) for field in SCHEMA if field.name != "price"
+    ]
     return pa.table([*rest, price], schema=SCHEMA), deleted.tolist()
 
 
 def columns_from(rows: pa.Table) -> Columns:
     """The way back, in the order of keys."""
-    columns = {name: rows[name].combine_chunks().cast(pa.int64()).fill_null(DELETED).to_numpy() for name in SCHEMA.names}
+    columns = {
+        name: rows[name].combine_chunks().cast(pa.int64()).fill_null(DELETED).to_numpy()
+        for name in SCHEMA.names
+    }
     order = np.lexsort((columns["at"], columns["sku"]))
     return {name: values[order] for name, values in columns.items()}

@@ -27,7 +27,12 @@ def open_spark(actor: Actor) -> SparkSession:
         "spark.pyspark.python": sys.executable,
     }
     settings |= actor.place.spark_settings()
-    spark = SparkSession.builder.master("local[1]").appName(actor.role).config(map=settings).getOrCreate()
+    spark = (
+        SparkSession.builder.master("local[1]")
+        .appName(actor.role)
+        .config(map=settings)
+        .getOrCreate()
+    )
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
@@ -36,7 +41,12 @@ def upserts(actor: Actor) -> None:
     """Inline ones and batches in turn; a MetaGen also takes up what other processes ingested. Between them it reads."""
     spark = open_spark(actor)
     table = OpalTable(spark=spark, table=actor.table)
-    reader = Reader(place=actor.place, role=actor.role, table=actor.table, read=lambda **view: table.read(**view).toArrow())
+    reader = Reader(
+        place=actor.place,
+        role=actor.role,
+        table=actor.table,
+        read=lambda **view: table.read(**view).toArrow(),
+    )
 
     def turn() -> None:
         batch = actor.next_batch(3)

@@ -9,7 +9,16 @@ from opal_lake.testing import model
 from tests.soak.audit import Auditor, acknowledged, wasted
 from tests.soak.model import Model, difference
 from tests.soak.place import Place
-from tests.soak.rows import DELETED, SCHEMA, TICK, Batch, arrow_of, batch_of, columns_from, columns_of
+from tests.soak.rows import (
+    DELETED,
+    SCHEMA,
+    TICK,
+    Batch,
+    arrow_of,
+    batch_of,
+    columns_from,
+    columns_of,
+)
 
 
 def small(turn: int) -> dict[str, np.ndarray]:
@@ -22,18 +31,34 @@ def test_it_agrees_with_the_model_table_at_every_version_and_event_time() -> Non
     for turn in range(6):
         rows = small(turn)
         mine.add(rows, turn * 2)
-        for position, (sku, at, price) in enumerate(zip(*(rows[name].tolist() for name in ("sku", "at", "price")), strict=True)):
+        for position, (sku, at, price) in enumerate(
+            zip(*(rows[name].tolist() for name in ("sku", "at", "price")), strict=True)
+        ):
             deleted = price == DELETED
             theirs.append(
                 model.ModelRow(
-                    key=(sku,), delta=at, ties=(), row_id=(turn, position), deleted=deleted, processed=turn * 2, values={"p": price}
+                    key=(sku,),
+                    delta=at,
+                    ties=(),
+                    row_id=(turn, position),
+                    deleted=deleted,
+                    processed=turn * 2,
+                    values={"p": price},
                 )
             )
     for version in range(12):
         for event_time in (None, *range(0, 300 * TICK, 37 * TICK)):
             actual = mine.visible(version, event_time)
-            expected = sorted((row.key[0], row.delta, row.values["p"]) for row in model.visible(theirs, version, event_time))
-            assert sorted(zip(*(actual[name].tolist() for name in ("sku", "at", "price")), strict=True)) == expected
+            expected = sorted(
+                (row.key[0], row.delta, row.values["p"])
+                for row in model.visible(theirs, version, event_time)
+            )
+            assert (
+                sorted(
+                    zip(*(actual[name].tolist() for name in ("sku", "at", "price")), strict=True)
+                )
+                == expected
+            )
 
 
 def test_a_batch_follows_from_its_token_and_survives_arrow() -> None:
@@ -41,7 +66,12 @@ def test_a_batch_follows_from_its_token_and_survives_arrow() -> None:
     assert batch_of(batch.token) == batch
     rows = columns_of(batch)
     order = np.argsort(rows["sku"])
-    assert difference(columns_from(arrow_of(rows)[0]), {name: rows[name][order] for name in SCHEMA.names}) == ""
+    assert (
+        difference(
+            columns_from(arrow_of(rows)[0]), {name: rows[name][order] for name in SCHEMA.names}
+        )
+        == ""
+    )
     assert len(set(rows["sku"].tolist())) == len(rows["sku"])
 
 
@@ -49,7 +79,11 @@ def test_deltas_of_different_batches_never_meet() -> None:
     seen: set[int] = set()
     for turn in range(50):
         for writer in range(4):
-            mine = set(columns_of(Batch(writer=writer, turn=turn, tick=random.Random(turn).randrange(5000)))["at"].tolist())
+            mine = set(
+                columns_of(
+                    Batch(writer=writer, turn=turn, tick=random.Random(turn).randrange(5000))
+                )["at"].tolist()
+            )
             assert seen.isdisjoint(mine)
             seen |= mine
 
@@ -69,7 +103,15 @@ def test_work_that_no_commit_names_is_seen(tmp_path: Path) -> None:
     result = table.ingest(*arrow_of(columns_of(batch)), token=batch.token, metadata="inline")
     table.storage.put_if_absent("data/0000000009-00000000-0.parquet", b"lost")
     auditor.follow()
-    job = {"role": "inline", "operation": "inline", "base": 0, "began": 0, "ended": 1e12, "version": result.version, "token": batch.token}
+    job = {
+        "role": "inline",
+        "operation": "inline",
+        "base": 0,
+        "began": 0,
+        "ended": 1e12,
+        "version": result.version,
+        "token": batch.token,
+    }
     assert [(one.files, one.size) for one in wasted(place, auditor, [job])] == [(1, 4)]
     assert acknowledged([job], auditor.ledger) == []
     assert acknowledged([job | {"version": 7}], auditor.ledger) == [batch.token]

@@ -46,9 +46,15 @@ def judge_soak(place: Place, auditor: Auditor, dead: Sequence[str]) -> Outcome:
     for line in dead:
         outcome.broken.append(line)
     jobs = journals(place)
-    idle = [role for role in WORKERS if not any(job["role"] == role and "counts" in job for job in jobs)]
+    idle = [
+        role for role in WORKERS if not any(job["role"] == role and "counts" in job for job in jobs)
+    ]
     outcome.require(not idle, f"did nothing: {', '.join(idle)}")
-    for name, value in (_work(outcome, jobs, auditor) | _conflicts(outcome, place, auditor, jobs) | _reads(outcome, place)).items():
+    for name, value in (
+        _work(outcome, jobs, auditor)
+        | _conflicts(outcome, place, auditor, jobs)
+        | _reads(outcome, place)
+    ).items():
         outcome.rows[name] = value
     table = copied(auditor.table)
     reread = auditor.reread(table)
@@ -66,7 +72,9 @@ def judge_soak(place: Place, auditor: Auditor, dead: Sequence[str]) -> Outcome:
 def _work(outcome: Outcome, jobs: Sequence[Entry], auditor: Auditor) -> dict[str, str]:
     met = overlaps(jobs)
     commits = auditor.commits
-    outcome.require(bool(met["upserts"] and met["rewrites"]), "no upsert met a rewrite: nothing was tried")
+    outcome.require(
+        bool(met["upserts"] and met["rewrites"]), "no upsert met a rewrite: nothing was tried"
+    )
     spark = sum(job["role"].startswith("spark-") and job.get("version") is not None for job in jobs)
     return {
         "upsert commits": count_text(commits, UPSERTS),
@@ -78,19 +86,33 @@ def _work(outcome: Outcome, jobs: Sequence[Entry], auditor: Auditor) -> dict[str
     }
 
 
-def _conflicts(outcome: Outcome, place: Place, auditor: Auditor, jobs: Sequence[Entry]) -> dict[str, str]:
+def _conflicts(
+    outcome: Outcome, place: Place, auditor: Auditor, jobs: Sequence[Entry]
+) -> dict[str, str]:
     given_up = [job for job in jobs if GIVEN_UP in job.get("conflict", "")]
     conflicts = [job for job in jobs if "conflict" in job and job not in given_up]
     waste = wasted(place, auditor, jobs)
     ours = [one for one in waste if one.operation in UPSERTS]
-    by_upserts = [one for one in waste if one.operation in REWRITES and not any(name in one.beside for name in REWRITES)]
+    by_upserts = [
+        one
+        for one in waste
+        if one.operation in REWRITES and not any(name in one.beside for name in REWRITES)
+    ]
     by_rewrites = [one for one in waste if one.operation in REWRITES and one not in by_upserts]
-    outcome.require(not conflicts, f"conflicts: {[(job['role'], job['conflict']) for job in conflicts[:3]]}")
+    outcome.require(
+        not conflicts, f"conflicts: {[(job['role'], job['conflict']) for job in conflicts[:3]]}"
+    )
     outcome.require(not ours, f"upserts threw work away: {ours[:3]}")
-    outcome.require(not by_upserts, f"rewrites threw work away without another rewrite: {by_upserts[:3]}")
+    outcome.require(
+        not by_upserts, f"rewrites threw work away without another rewrite: {by_upserts[:3]}"
+    )
     return {
-        "conflicts of upserts with rewrites": str(sum(job["operation"] in UPSERTS for job in conflicts)),
-        "conflicts of rewrites with upserts": str(sum(job["operation"] not in UPSERTS for job in conflicts)),
+        "conflicts of upserts with rewrites": str(
+            sum(job["operation"] in UPSERTS for job in conflicts)
+        ),
+        "conflicts of rewrites with upserts": str(
+            sum(job["operation"] not in UPSERTS for job in conflicts)
+        ),
         "work redone by upserts": _sum(ours),
         "work redone by rewrites for upserts": _sum(by_upserts),
         "work redone by rewrites for rewrites": _sum(by_rewrites),
@@ -100,7 +122,11 @@ def _conflicts(outcome: Outcome, place: Place, auditor: Auditor, jobs: Sequence[
 
 
 def _sum(waste: Sequence[Waste]) -> str:
-    return f"{len(waste)} jobs, {sum(one.files for one in waste)} files, {sum(one.size for one in waste) / 1e6:.1f} MB" if waste else "0"
+    return (
+        f"{len(waste)} jobs, {sum(one.files for one in waste)} files, {sum(one.size for one in waste) / 1e6:.1f} MB"
+        if waste
+        else "0"
+    )
 
 
 def _reads(outcome: Outcome, place: Place) -> dict[str, str]:
@@ -108,9 +134,16 @@ def _reads(outcome: Outcome, place: Place) -> dict[str, str]:
     wrong = [entry for entry in entries if entry["wrong"]]
     by_point = Counter(entry["point"] for entry in entries)
     outcome.require(not wrong, f"wrong reads: {wrong[:3]}")
-    outcome.require(all(by_point[point] for point in POINTS), f"not every kind of read took place: {dict(by_point)}")
+    outcome.require(
+        all(by_point[point] for point in POINTS),
+        f"not every kind of read took place: {dict(by_point)}",
+    )
     spark = sum(entry["role"].startswith("spark-") for entry in entries)
-    return {"reads compared": count_text(by_point, POINTS), "reads on Spark among them": str(spark), "wrong reads": str(len(wrong))}
+    return {
+        "reads compared": count_text(by_point, POINTS),
+        "reads on Spark among them": str(spark),
+        "wrong reads": str(len(wrong)),
+    }
 
 
 def count_text(counts: Mapping[str, int], names: Sequence[str]) -> str:
@@ -134,7 +167,9 @@ def judge_peer(name: str, figures: Mapping[str, Any]) -> Outcome:
         "reads compared": str(reads["done"]),
         "wrong reads": str(len(reads["errors"])),
     }
-    outcome.require(bool(upserts["done"] and rewrites["done"] and reads["done"]), "one of the sides did nothing")
+    outcome.require(
+        bool(upserts["done"] and rewrites["done"] and reads["done"]), "one of the sides did nothing"
+    )
     errors = upserts["errors"] + rewrites["errors"] + reads["errors"]
     outcome.require(not errors, f"failed: {errors[:2]}")
     return outcome
@@ -143,11 +178,19 @@ def judge_peer(name: str, figures: Mapping[str, Any]) -> Outcome:
 def table_of(outcomes: Sequence[Outcome]) -> str:
     """Metrics down, systems across."""
     names = list(dict.fromkeys(name for outcome in outcomes for name in outcome.rows))
-    widths = [max(len(outcome.name), *(len(value) for value in outcome.rows.values())) for outcome in outcomes]
+    widths = [
+        max(len(outcome.name), *(len(value) for value in outcome.rows.values()))
+        for outcome in outcomes
+    ]
     first = max(map(len, names))
-    heads = "  ".join(outcome.name.ljust(width) for outcome, width in zip(outcomes, widths, strict=True))
+    heads = "  ".join(
+        outcome.name.ljust(width) for outcome, width in zip(outcomes, widths, strict=True)
+    )
     lines = [f"{'':<{first}}  {heads}"]
     for name in names:
-        cells = (outcome.rows.get(name, "-").ljust(width) for outcome, width in zip(outcomes, widths, strict=True))
+        cells = (
+            outcome.rows.get(name, "-").ljust(width)
+            for outcome, width in zip(outcomes, widths, strict=True)
+        )
         lines.append(f"{name:<{first}}  {'  '.join(cells)}".rstrip())
     return "\n".join(lines)

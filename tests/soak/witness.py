@@ -21,7 +21,11 @@ def note(path: Path, entry: dict[str, Any]) -> None:
 
 
 def notes(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    return (
+        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        if path.exists()
+        else []
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,12 +60,18 @@ class BulkMutationOperator(UpkeepOperator):
         properties: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name in Mutate.fields() and value is not None}
+        given = {
+            name: value
+            for name, value in locals().items()
+            if name in Mutate.fields() and value is not None
+        }
         given["increments"] = [increments] if isinstance(increments, str) else list(increments)
         if properties is not None:
             given = {**_arguments_of(properties), **given}
         if "ids" not in given:
-            raise ValueError("a mutation needs ids=['id'], the fields that make a record's id, or properties with id.field.ordinals")
+            raise ValueError(
+                "a mutation needs ids=['id'], the fields that make a record's id, or properties with id.field.ordinals"
+            )
         super().__init__(table=master, given=given, **kwargs)
 
     def execute(self, context: "Context") -> dict[str, Any]:  # type: ignore[override]  # as OpalSparkOperator's
@@ -84,7 +90,12 @@ class BulkMutationOperator(UpkeepOperator):
         from opal_lake.mutate.mutation import find_result
 
         assert spec.token is not None
-        return find_result(spec.table, spec.token, dry_run=spec.operation.dry_run, options=opal.lake.options_for(spec.table))
+        return find_result(
+            spec.table,
+            spec.token,
+            dry_run=spec.operation.dry_run,
+            options=opal.lake.options_for(spec.table),
+        )
 
 
 def _arguments_of(properties: Mapping[str, str]) -> dict[str, Any]:

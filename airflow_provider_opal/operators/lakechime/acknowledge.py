@@ -29,7 +29,12 @@ class AcknowledgeOperator(BaseOperator):
     ui_color = "#d8ecf3"
 
     def __init__(
-        self, *, sensor: str, consumer: str | None = None, lakechime_conn_id: str = DEFAULT_LAKECHIME_CONN_ID, **kwargs: Any
+        self,
+        *,
+        sensor: str,
+        consumer: str | None = None,
+        lakechime_conn_id: str = DEFAULT_LAKECHIME_CONN_ID,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.sensor = sensor
@@ -61,7 +66,9 @@ class AcknowledgeOperator(BaseOperator):
                 )
             try:
                 if seen != given["to"]:
-                    client.put_watermark(consumer, SEEN_EVENTS, given["to"], expected=before.revision)
+                    client.put_watermark(
+                        consumer, SEEN_EVENTS, given["to"], expected=before.revision
+                    )
             except ConflictError as error:
                 raise AirflowFailException(
                     f"another flow moved the watermark of consumer {consumer!r} at the same time. {_ALONE}"

@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_LAKECHIME_CONN_ID, distinct, lakechime_asset
-from airflow_provider_opal.events.interest import asset_keys, checked_tables, checked_tags, table_pairs
+from airflow_provider_opal.assets import (
+    DEFAULT_CLUSTER,
+    DEFAULT_LAKECHIME_CONN_ID,
+    distinct,
+    lakechime_asset,
+)
+from airflow_provider_opal.events.interest import (
+    asset_keys,
+    checked_tables,
+    checked_tags,
+    table_pairs,
+)
 from airflow_provider_opal.events.runs import Start, checked_start, default_consumer
 from airflow_provider_opal.hooks.lakechime import LakeChimeHook
 from opal_lake.job.operations.values import Span, span_of
@@ -57,7 +67,9 @@ class RelayOperator(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         if not self.do_xcom_push:
-            raise ValueError("do_xcom_push=False does not work for a relay: its next run reads there what was emitted; leave it out")
+            raise ValueError(
+                "do_xcom_push=False does not work for a relay: its next run reads there what was emitted; leave it out"
+            )
         self.tables = table_pairs(checked_tables(tables), cluster)
         self.tags = checked_tags(tags)
         self.consumer = consumer
@@ -66,7 +78,11 @@ class RelayOperator(BaseOperator):
         self.poke_interval = poke_interval
         self.longest = span_of("longest", longest)
         self.lakechime_conn_id = lakechime_conn_id
-        assets = [lakechime_asset(table, cluster=owner, snapshots=kind) for owner, table in self.tables for kind in (False, True)]
+        assets = [
+            lakechime_asset(table, cluster=owner, snapshots=kind)
+            for owner, table in self.tables
+            for kind in (False, True)
+        ]
         self.outlets = distinct([*assets, *self.outlets])
 
     def execute(self, context: "Context") -> dict[str, int]:
@@ -75,7 +91,12 @@ class RelayOperator(BaseOperator):
 
         consumer = self.consumer or f"relay.{default_consumer(context)}"
         with closing(LakeChimeHook(self.lakechime_conn_id).get_conn()) as client:
-            what: Any = {"tables": self.tables, "tags": self.tags, "start": self.start, "max_events": self.max_events}
+            what: Any = {
+                "tables": self.tables,
+                "tags": self.tags,
+                "start": self.start,
+                "max_events": self.max_events,
+            }
             reader = EventConsumer(context=context, client=client, consumer=consumer, **what)
             self._settle(context, reader)
             seen = seq_of(reader.watermark())
@@ -88,12 +109,17 @@ class RelayOperator(BaseOperator):
         if not page.events:
             self._wait(page.next_after)
         given = {"from": seen, "to": page.next_after}
-        return {**given, "emitted": self._emit(context, given, [registered.event for registered in page.events])}
+        return {
+            **given,
+            "emitted": self._emit(context, given, [registered.event for registered in page.events]),
+        }
 
     def resume(self, context: "Context", event: Mapping[str, Any]) -> dict[str, int]:
         """After the trigger has fired."""
         if event["seq"] is None:
-            raise AirflowSkipException(f"nothing is new; the next run goes on waiting for {', '.join(table for _, table in self.tables)}")
+            raise AirflowSkipException(
+                f"nothing is new; the next run goes on waiting for {', '.join(table for _, table in self.tables)}"
+            )
         return self.execute(context)
 
     def _settle(self, context: "Context", reader: "EventConsumer") -> None:
@@ -104,22 +130,42 @@ class RelayOperator(BaseOperator):
         pending = kept.value if kept is not None else None
         if not isinstance(pending, dict) or int(pending["to"]) <= seq_of(reader.watermark()):
             return
-        ti, name = context["ti"], {"dag_id": str(pending["dag"]), "task_ids": str(pending["task"]), "run_id": str(pending["run"])}
-        states = ti.get_task_states(dag_id=name["dag_id"], task_ids=[name["task_ids"]], run_ids=[name["run_id"]])
+        ti, name = (
+            context["ti"],
+            {
+                "dag_id": str(pending["dag"]),
+                "task_ids": str(pending["task"]),
+                "run_id": str(pending["run"]),
+            },
+        )
+        states = ti.get_task_states(
+            dag_id=name["dag_id"], task_ids=[name["task_ids"]], run_ids=[name["run_id"]]
+        )
         if str(states.get(name["run_id"], {}).get(name["task_ids"])) == SUCCESS:
-            returned = ti.xcom_pull(dag_id=name["dag_id"], task_ids=name["task_ids"], run_id=name["run_id"])
+            returned = ti.xcom_pull(
+                dag_id=name["dag_id"], task_ids=name["task_ids"], run_id=name["run_id"]
+            )
             if isinstance(returned, dict) and "to" in returned:
                 reader.acknowledge(int(returned["to"]))
                 return
         if name["run_id"] != ti.run_id:
             self.log.warning(
-                "run %s did not succeed by itself: what it may have emitted, up to %s, is emitted again", name["run_id"], pending["to"]
+                "run %s did not succeed by itself: what it may have emitted, up to %s, is emitted again",
+                name["run_id"],
+                pending["to"],
             )
 
     def _note(self, context: "Context", client: "LakeChime", consumer: str, seq: int) -> None:
         ti, kept = context["ti"], client.watermark(consumer, PENDING)
-        pending: dict[str, JsonValue] = {"dag": ti.dag_id, "task": ti.task_id, "run": ti.run_id, "to": seq}
-        client.put_watermark(consumer, PENDING, pending, expected=None if kept is None else kept.revision)
+        pending: dict[str, JsonValue] = {
+            "dag": ti.dag_id,
+            "task": ti.task_id,
+            "run": ti.run_id,
+            "to": seq,
+        }
+        client.put_watermark(
+            consumer, PENDING, pending, expected=None if kept is None else kept.revision
+        )
 
     def _wait(self, after: int) -> None:
         from airflow_provider_opal.triggers.events import EventsTrigger
@@ -134,7 +180,9 @@ class RelayOperator(BaseOperator):
         )
         self.defer(trigger=trigger, method_name="resume")
 
-    def _emit(self, context: "Context", given: Mapping[str, int], events: Iterable["DataChangeEvent"]) -> int:
+    def _emit(
+        self, context: "Context", given: Mapping[str, int], events: Iterable["DataChangeEvent"]
+    ) -> int:
         """An asset without a key in this range has no event: an outlet without one would emit an event without a key."""
         keys: dict[Asset, dict[str, int]] = {}
         without: dict[str, list[int]] = {}
@@ -142,12 +190,23 @@ class RelayOperator(BaseOperator):
             partition, snapshot = asset_keys(event)
             for key, snapshots in ((partition, False), (snapshot, True)):
                 if key is not None:
-                    keys.setdefault(lakechime_asset(event.table, cluster=event.cluster, snapshots=snapshots), {})[key] = event.seq or 0
+                    keys.setdefault(
+                        lakechime_asset(event.table, cluster=event.cluster, snapshots=snapshots), {}
+                    )[key] = event.seq or 0
             if partition is None:
                 without.setdefault(event.table, []).append(event.seq or 0)
         for table, seqs in without.items():
-            self.log.info("no DAG by partition hears of %s events of %s, which have no key that Airflow takes: %s", len(seqs), table, seqs)
-        own = [lakechime_asset(table, cluster=owner, snapshots=kind) for owner, table in self.tables for kind in (False, True)]
+            self.log.info(
+                "no DAG by partition hears of %s events of %s, which have no key that Airflow takes: %s",
+                len(seqs),
+                table,
+                seqs,
+            )
+        own = [
+            lakechime_asset(table, cluster=owner, snapshots=kind)
+            for owner, table in self.tables
+            for kind in (False, True)
+        ]
         self.outlets = [*(outlet for outlet in self.outlets if outlet not in own), *keys]
         for asset, seq_of_key in keys.items():
             emitted = context["outlet_events"][asset]

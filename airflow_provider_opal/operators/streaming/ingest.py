@@ -72,36 +72,55 @@ class StreamingIngestOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.options = {**source.options(), "on_bad_message": checked("on_bad_message", on_bad_message)}
+        self.options = {
+            **source.options(),
+            "on_bad_message": checked("on_bad_message", on_bad_message),
+        }
         self.mode = _checked_mode(source, start_timestamp, end_timestamp, schedule)
         self.table = table
         self.topics = source.topics
         self.stream = source.name
         self.registry = source.registry
         self.columns = dict(source.columns)
-        self.create = None if create is None else create if isinstance(create, Table) else Table(**create)
+        self.create = (
+            None if create is None else create if isinstance(create, Table) else Table(**create)
+        )
         if self.create is not None and self.create.schema is None:
-            raise ValueError("create= needs a schema, as 'id BIGINT, total DOUBLE, op STRING, at TIMESTAMP': messages of Kafka have none")
+            raise ValueError(
+                "create= needs a schema, as 'id BIGINT, total DOUBLE, op STRING, at TIMESTAMP': messages of Kafka have none"
+            )
         self.start_timestamp = start_timestamp
         self.end_timestamp = end_timestamp
-        self.interval = None if schedule is None else KeyedInterval.of(schedule, timezone, key_format)
+        self.interval = (
+            None if schedule is None else KeyedInterval.of(schedule, timezone, key_format)
+        )
         self.run_for_s = source.run_for_s if self.mode == "continuous" else None
         self.restarts = restarts
         self.opal_conn_id = opal_conn_id
-        self.kafka_conn_id = source.kafka_conn_id or (None if source.bootstrap_servers else DEFAULT_KAFKA_CONN_ID)
+        self.kafka_conn_id = source.kafka_conn_id or (
+            None if source.bootstrap_servers else DEFAULT_KAFKA_CONN_ID
+        )
         self.bootstrap_servers = source.bootstrap_servers
         self.lakechime_conn_id = lakechime_conn_id
-        self.deferrable = conf.getboolean("operators", "default_deferrable", fallback=False) if deferrable is None else deferrable
+        self.deferrable = (
+            conf.getboolean("operators", "default_deferrable", fallback=False)
+            if deferrable is None
+            else deferrable
+        )
         self._watched: StreamProcess | None = None
         self.asset_events = AssetEvents.known(table, self.opal_conn_id)
         self.asset = self.asset_events and self.asset_events.asset
-        self.outlets = distinct([*(self.asset_events.outlets if self.asset_events else ()), *self.outlets])
+        self.outlets = distinct(
+            [*(self.asset_events.outlets if self.asset_events else ()), *self.outlets]
+        )
 
     def execute(self, context: "Context") -> dict[str, Any]:
         """Makes the table, if it may; then runs the stream, or defers to the trigger that does."""
         try:
             job = self.job(context)
-            if self.create is not None and make_table(OpalHook(self.opal_conn_id), self.table, self.create):
+            if self.create is not None and make_table(
+                OpalHook(self.opal_conn_id), self.table, self.create
+            ):
                 self.log.info("made the table %s", self.table)
             job.command()  # connections that are not there fail here, and not in the triggerer
         except ValueError as error:
@@ -110,7 +129,9 @@ class StreamingIngestOperator(BaseOperator):
             ends_at_s = None if self.run_for_s is None else time.time() + self.run_for_s
             trigger = StreamTrigger(job=job.to_json(), restarts=self.restarts, ends_at_s=ends_at_s)
             self.defer(trigger=trigger, method_name="resume")
-        self._watched = StreamProcess(job, self.log.info, restarts=self.restarts, run_for_s=self.run_for_s)
+        self._watched = StreamProcess(
+            job, self.log.info, restarts=self.restarts, run_for_s=self.run_for_s
+        )
         return self._finish(context, asyncio.run(self._watched.watch()))
 
     def resume(self, context: "Context", event: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,7 +145,12 @@ class StreamingIngestOperator(BaseOperator):
 
     def job(self, context: "Context") -> StreamJob:
         """What to read: rendered, and without secrets. ValueError if that makes no sense."""
-        options = {**self.options, "name": self.stream, "registry": self.registry, "until_empty": self.mode == "until_empty"}
+        options = {
+            **self.options,
+            "name": self.stream,
+            "registry": self.registry,
+            "until_empty": self.mode == "until_empty",
+        }
         if self.mode == "interval":
             options |= self._interval_of(context)
         return StreamJob(
@@ -140,11 +166,21 @@ class StreamingIngestOperator(BaseOperator):
     def _interval_of(self, context: "Context") -> dict[str, Any]:
         key = context.get("partition_key")
         if self.interval is None:
-            return {"start_timestamp": self.start_timestamp, "end_timestamp": self.end_timestamp, "partition_key": key}
+            return {
+                "start_timestamp": self.start_timestamp,
+                "end_timestamp": self.end_timestamp,
+                "partition_key": key,
+            }
         if key is None:
-            raise ValueError(f"task {self.task_id!r} reads the interval of a partition key, and this run has none. {KEY_HINT}")
+            raise ValueError(
+                f"task {self.task_id!r} reads the interval of a partition key, and this run has none. {KEY_HINT}"
+            )
         start, end = self.interval.bounds(key)
-        return {"start_timestamp": start.isoformat(), "end_timestamp": end.isoformat(), "partition_key": key}
+        return {
+            "start_timestamp": start.isoformat(),
+            "end_timestamp": end.isoformat(),
+            "partition_key": key,
+        }
 
     def _finish(self, context: "Context", outcome: Outcome) -> dict[str, Any]:
         if outcome.failure is not None:
@@ -152,10 +188,15 @@ class StreamingIngestOperator(BaseOperator):
         opal = OpalHook(self.opal_conn_id)
         if self.lakechime_conn_id is not None:
             register_commits(opal, self.table, self.lakechime_conn_id, self.log)
-        totals = {**outcome.totals, "version": outcome.totals.get("version") or opal.head(self.table)}
+        totals = {
+            **outcome.totals,
+            "version": outcome.totals.get("version") or opal.head(self.table),
+        }
         self.log.info("the stream has ended: %s", totals)
         events = AssetEvents.of(self.table, self.opal_conn_id)
-        self.outlets = distinct([*events.outlets, *self.outlets])  # a template has named the table by now
+        self.outlets = distinct(
+            [*events.outlets, *self.outlets]
+        )  # a template has named the table by now
         counts = {name: totals.get(name, 0) for name in ("records", "bad", "flushes")}
         events.emit(context, {"version": totals["version"], "counts": counts}, None)
         return totals
@@ -170,5 +211,7 @@ def _checked_mode(source: Kafka, start: str | None, end: str | None, schedule: s
     if mode == "interval":
         source = replace(source, mode=mode)  # it refuses what does not go with it
     if mode != "interval" and (start or end or schedule):
-        raise ValueError("start_timestamp, end_timestamp and schedule are for mode='interval': add it, or leave them out")
+        raise ValueError(
+            "start_timestamp, end_timestamp and schedule are for mode='interval': add it, or leave them out"
+        )
     return mode

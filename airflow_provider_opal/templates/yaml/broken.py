@@ -21,7 +21,9 @@ from opal_lake.errors import InvalidInputError
 class BrokenYaml(DAG):
     """Stands for a YAML file's faulty pipelines. Never reaches Airflow's database."""
 
-    def __init__(self, path: Path, problems: Sequence[Problem], everything: Sequence[Problem]) -> None:
+    def __init__(
+        self, path: Path, problems: Sequence[Problem], everything: Sequence[Problem]
+    ) -> None:
         digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
         super().__init__(f"opal_broken_yaml_{digest}", tags=["opal"])
         self.path = path
@@ -34,7 +36,11 @@ class BrokenYaml(DAG):
         loader: str | None = self.__dict__.get("_loader")
         if loader is None:
             return None
-        return os.path.normpath(os.path.join(os.path.dirname(loader), os.path.relpath(self.path, os.path.dirname(self.fileloc))))
+        return os.path.normpath(
+            os.path.join(
+                os.path.dirname(loader), os.path.relpath(self.path, os.path.dirname(self.fileloc))
+            )
+        )
 
     @relative_fileloc.setter
     def relative_fileloc(self, loader: str | None) -> None:
@@ -47,7 +53,9 @@ class BrokenYaml(DAG):
         super().validate()  # type: ignore[no-untyped-call]  # Airflow's has no types
 
     def get_serialized_fields(self) -> NoReturn:  # type: ignore[override]  # asked first when a DAG is serialized
-        from airflow.exceptions import SerializationError  # other exceptions would be wrapped in words about this DAG
+        from airflow.exceptions import (
+            SerializationError,
+        )  # other exceptions would be wrapped in words about this DAG
 
         raise SerializationError(message_of(self.problems))
 

@@ -11,13 +11,23 @@ from airflow_provider_opal.templates.mutation import mutation_dag
 from airflow_provider_opal.templates.pipeline import Consumer, opal_dag
 from airflow_provider_opal.templates.yaml.models.mutation import MutationModel
 from airflow_provider_opal.templates.yaml.models.run_options import RunOptions
-from airflow_provider_opal.templates.yaml.models.version_1 import DagModel, Options, TableModel, TableSchedule, WaitForModel
+from airflow_provider_opal.templates.yaml.models.version_1 import (
+    DagModel,
+    Options,
+    TableModel,
+    TableSchedule,
+    WaitForModel,
+)
 
 
 def build_dag(dag_id: str, dag: DagModel) -> DAG:
     """Makes and registers the pipeline's DAGs; returns the main one."""
     consumers = [
-        Consumer(name=name, wait_for=_waits(consumer.wait_for), **consumer.model_dump(exclude={"wait_for"}))
+        Consumer(
+            name=name,
+            wait_for=_waits(consumer.wait_for),
+            **consumer.model_dump(exclude={"wait_for"}),
+        )
         for name, consumer in dag.consumers.items()
     ]
     return opal_dag(
@@ -35,7 +45,13 @@ def build_dag(dag_id: str, dag: DagModel) -> DAG:
 def build_mutation(dag_id: str, mutation: MutationModel) -> DAG:
     """Makes and registers the DAG of a mutation of a folder."""
     options = _given(mutation, RunOptions)
-    return mutation_dag(dag_id, schedule=mutation.schedule, count_first=mutation.count_first, arguments=mutation.to_arguments(), **options)
+    return mutation_dag(
+        dag_id,
+        schedule=mutation.schedule,
+        count_first=mutation.count_first,
+        arguments=mutation.to_arguments(),
+        **options,
+    )
 
 
 def derived_ids(dag_id: str, dag: DagModel) -> list[str]:
@@ -47,7 +63,9 @@ def derived_ids(dag_id: str, dag: DagModel) -> list[str]:
 
 def _schedule(dag: DagModel) -> Any:
     if isinstance(dag.schedule, TableSchedule):
-        return opal_asset(dag.schedule.table, opal_conn_id=dag.schedule.opal_conn_id or dag.opal_conn_id)
+        return opal_asset(
+            dag.schedule.table, opal_conn_id=dag.schedule.opal_conn_id or dag.opal_conn_id
+        )
     return dag.schedule
 
 
@@ -72,7 +90,11 @@ def _options(dag: DagModel) -> dict[str, Any]:
 def _given(dag: RunOptions, declared: type[RunOptions]) -> dict[str, Any]:
     """What is left out says nothing, so that Airflow's own settings count."""
     options = {name: getattr(dag, name) for name in declared.model_fields}
-    given = {name: value for name, value in options.items() if value is not None or name in ("reconcile", "lakechime_conn_id")}
+    given = {
+        name: value
+        for name, value in options.items()
+        if value is not None or name in ("reconcile", "lakechime_conn_id")
+    }
     for name in ("spark", "default_args"):
         if name in given:
             given[name] = given[name].model_dump(exclude_none=True)

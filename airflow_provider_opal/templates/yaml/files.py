@@ -21,7 +21,14 @@ from airflow_provider_opal.templates.yaml.models.version_1 import (
     MutationsFile,
     Options,
 )
-from airflow_provider_opal.templates.yaml.text.problem import START, Keys, Position, Problem, YamlError, advice
+from airflow_provider_opal.templates.yaml.text.problem import (
+    START,
+    Keys,
+    Position,
+    Problem,
+    YamlError,
+    advice,
+)
 from airflow_provider_opal.templates.yaml.text.reader import MAX_BYTES, Document, read_document
 from opal_lake.errors import InvalidInputError, NotFoundError
 
@@ -50,7 +57,12 @@ class YamlFile:
     def problem(self, dag_id: str, what: str, *keys: str | int) -> Problem:
         """A finding in one of its pipelines."""
         at: Keys = (self._kind(dag_id), dag_id, *keys)
-        return Problem(self.name, self.document.key_position(at) if not keys else self.document.position(at), at, what)
+        return Problem(
+            self.name,
+            self.document.key_position(at) if not keys else self.document.position(at),
+            at,
+            what,
+        )
 
     def _kind(self, dag_id: str) -> str:
         return "mutations" if dag_id in self.mutations and dag_id not in self.dags else "dags"
@@ -72,25 +84,35 @@ class YamlFile:
 def yaml_files(path: Path) -> list[YamlFile]:
     """A file, or all below a folder in the order of their names, read."""
     if path.is_file() and not path.name.endswith(SUFFIX):
-        raise InvalidInputError(f"{path} is ignored because of its name; rename it to end in {SUFFIX}, or name a folder")
+        raise InvalidInputError(
+            f"{path} is ignored because of its name; rename it to end in {SUFFIX}, or name a folder"
+        )
     if path.is_file():
         return [read_yaml(path, path.parent, shown_in=path.parent)]
     if not path.is_dir():
-        raise NotFoundError(f"{path} is not there; name a folder of *{SUFFIX} files, or one of them")
+        raise NotFoundError(
+            f"{path} is not there; name a folder of *{SUFFIX} files, or one of them"
+        )
     return [read_yaml(file, path) for file in found_files(path)]
 
 
 def expect_some(files: Sequence[YamlFile], path: Path) -> None:
     """A wrong folder must not pass for a sound one."""
     if not files:
-        raise NotFoundError(f"there is no *{SUFFIX} file below {path}; `opal dag new orders` writes one to begin with")
+        raise NotFoundError(
+            f"there is no *{SUFFIX} file below {path}; `opal dag new orders` writes one to begin with"
+        )
 
 
 def found_files(folder: Path) -> Iterator[Path]:
     """In the order of their names. Links to folders are not followed, and what begins with a dot is left out."""
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
-        yield from (Path(parent, name) for name in sorted(names) if name.endswith(SUFFIX) and not name.startswith("."))
+        yield from (
+            Path(parent, name)
+            for name in sorted(names)
+            if name.endswith(SUFFIX) and not name.startswith(".")
+        )
 
 
 def nearly_found(folder: Path) -> Iterator[Path]:
@@ -120,23 +142,38 @@ def read_yaml(path: Path, folder: Path, shown_in: Path | None = None) -> YamlFil
 def _bytes(path: Path, folder: Path) -> bytes:
     real = Path(os.path.realpath(path))
     if not real.is_relative_to(os.path.realpath(folder)):
-        raise YamlError(START, "this is a link to a file outside of the folder; copy the file into it")
+        raise YamlError(
+            START, "this is a link to a file outside of the folder; copy the file into it"
+        )
     try:
         if not stat.S_ISREG(os.stat(real).st_mode):
             raise YamlError(START, "this is no file; put a YAML file in its place")
         with real.open("rb") as stream:
             return stream.read(MAX_BYTES + 1)
     except OSError as error:
-        raise YamlError(START, f"the file cannot be read ({error.strerror}); give Airflow's user the right to") from error
+        raise YamlError(
+            START, f"the file cannot be read ({error.strerror}); give Airflow's user the right to"
+        ) from error
 
 
 def _checked(file: YamlFile) -> list[Problem]:
     document = file.document
     value = document.value
     if value is None:
-        return [Problem("", START, (), "the file is empty; `opal dag new orders` writes one to begin with")]
+        return [
+            Problem(
+                "", START, (), "the file is empty; `opal dag new orders` writes one to begin with"
+            )
+        ]
     if not isinstance(value, dict):
-        return [Problem("", document.position(()), (), "a mapping is needed; begin with 'version: 1' and 'dags:'")]
+        return [
+            Problem(
+                "",
+                document.position(()),
+                (),
+                "a mapping is needed; begin with 'version: 1' and 'dags:'",
+            )
+        ]
     value = {key: inner for key, inner in value.items() if not key.startswith(_MINE)}
     model = _model_of(value, document)
     if isinstance(model, Problem):
@@ -145,7 +182,11 @@ def _checked(file: YamlFile) -> list[Problem]:
     try:
         model.model_validate(value)
     except ValidationError as error:
-        problems += [problem for problem in explained(error, document, model) if not _known(problem, document.problems)]
+        problems += [
+            problem
+            for problem in explained(error, document, model)
+            if not _known(problem, document.problems)
+        ]
     whole = [problem for problem in problems if problem.dag_id is None]
     if whole:
         return problems
@@ -154,17 +195,26 @@ def _checked(file: YamlFile) -> list[Problem]:
     for dag_id, body in _bodies(value, "dags", broken):
         dag = with_defaults(DagModel.model_validate(body), defaults)
         file.dags[dag_id] = dag
-        problems += [_finding(document, ("dags", dag_id, *way), what) for way, what in findings(dag)]
+        problems += [
+            _finding(document, ("dags", dag_id, *way), what) for way, what in findings(dag)
+        ]
     for dag_id, body in _bodies(value, "mutations", broken):
         mutation = with_defaults(MutationModel.model_validate(body), defaults)
         file.mutations[dag_id] = mutation
-        problems += [_finding(document, ("mutations", dag_id, *way), what) for way, what in mutation_findings(mutation)]
+        problems += [
+            _finding(document, ("mutations", dag_id, *way), what)
+            for way, what in mutation_findings(mutation)
+        ]
     return problems
 
 
 def _bodies(value: dict[str, Any], kind: str, broken: set[str | None]) -> list[tuple[str, Any]]:
     found = value.get(kind)
-    return [(dag_id, body) for dag_id, body in found.items() if dag_id not in broken] if isinstance(found, dict) else []
+    return (
+        [(dag_id, body) for dag_id, body in found.items() if dag_id not in broken]
+        if isinstance(found, dict)
+        else []
+    )
 
 
 def _known(problem: Problem, before: list[Problem]) -> bool:
@@ -177,12 +227,23 @@ def _finding(document: Document, at: Keys, what: str) -> Problem:
     return Problem("", position, at, what)
 
 
-def _model_of(value: dict[str, Any], document: Document) -> type[FileModel | MutationsFile] | Problem:
+def _model_of(
+    value: dict[str, Any], document: Document
+) -> type[FileModel | MutationsFile] | Problem:
     newest = max(MODELS)
     if "version" not in value:
         near = [key for key in value if advice(key, ["version"]).startswith("did you mean")]
-        hint = f"rename {near[0]!r} to 'version'" if near else f"add 'version: {newest}' as the first line"
-        return Problem("", document.key_position((near[0],)) if near else document.position(()), ("version",), f"is missing; {hint}")
+        hint = (
+            f"rename {near[0]!r} to 'version'"
+            if near
+            else f"add 'version: {newest}' as the first line"
+        )
+        return Problem(
+            "",
+            document.key_position((near[0],)) if near else document.position(()),
+            ("version",),
+            f"is missing; {hint}",
+        )
     version = value["version"]
     if isinstance(version, bool) or not isinstance(version, int) or version not in MODELS:
         what = f"version {version!r} is not known; write 'version: {newest}', or install a newer airflow-provider-opal"

@@ -18,7 +18,9 @@ from airflow_provider_opal.templates.yaml.build import build_dag, build_mutation
 from airflow_provider_opal.templates.yaml.files import YamlFile, found_files, read_yaml
 from airflow_provider_opal.templates.yaml.text.problem import Problem, shown
 
-SILENT = "_OPAL_YAML_LOADER_SILENT"  # set while `opal dag lint` looks at the Python files of a folder
+SILENT = (
+    "_OPAL_YAML_LOADER_SILENT"  # set while `opal dag lint` looks at the Python files of a folder
+)
 
 
 def load_yaml_dags(path: str | os.PathLike[str]) -> list[DAG]:
@@ -49,7 +51,10 @@ def distinct(files: Iterable[YamlFile]) -> Iterator[YamlFile]:
     """The files, without pipelines whose ids exist already."""
     made_in: dict[str, str] = {}
     for file in files:
-        for dag_id, ids in [*((one, derived_ids(one, dag)) for one, dag in file.dags.items()), *((one, [one]) for one in file.mutations)]:
+        for dag_id, ids in [
+            *((one, derived_ids(one, dag)) for one, dag in file.dags.items()),
+            *((one, [one]) for one in file.mutations),
+        ]:
             here = f"{shown(file.name)}:{file.position(dag_id).line}"
             if clash := [derived for derived in ids if derived in made_in]:
                 what = f"the DAG {clash[0]!r} is made in {made_in[clash[0]]} already; choose another id"
@@ -74,7 +79,10 @@ def built(file: YamlFile, only: str | None = None) -> list[DAG]:
     """The main DAGs of a file's pipelines; those that Airflow does not take become problems."""
     made = []
     builders = {dag_id: partial(build_dag, dag_id, dag) for dag_id, dag in file.dags.items()}
-    builders |= {dag_id: partial(build_mutation, dag_id, mutation) for dag_id, mutation in file.mutations.items()}
+    builders |= {
+        dag_id: partial(build_mutation, dag_id, mutation)
+        for dag_id, mutation in file.mutations.items()
+    }
     for dag_id, build in builders.items():
         if only is not None and dag_id != only:
             continue
@@ -82,7 +90,9 @@ def built(file: YamlFile, only: str | None = None) -> list[DAG]:
         try:
             made.append(build())
         except Exception as error:  # noqa: BLE001  # whatever Airflow has against one pipeline must not hide the others
-            DagContext.autoregistered_dags.intersection_update(before)  # a DAG is registered even when its body fails
+            DagContext.autoregistered_dags.intersection_update(
+                before
+            )  # a DAG is registered even when its body fails
             file.problems.append(_refused(file, dag_id, error))
     return made
 
@@ -102,5 +112,6 @@ def registered() -> Iterator[set[DAG]]:
 
 def _refused(file: YamlFile, dag_id: str, error: Exception) -> Problem:
     return file.problem(
-        dag_id, f"Airflow rejects it: {shown(str(error) or type(error).__name__, 500)}; correct that argument, or leave it out"
+        dag_id,
+        f"Airflow rejects it: {shown(str(error) or type(error).__name__, 500)}; correct that argument, or leave it out",
     )

@@ -38,7 +38,11 @@ def _closed(part: Any) -> Any:
         return [_closed(inner) for inner in part]
     if not isinstance(part, dict):
         return part
-    closed = {name: _closed(inner) for name, inner in part.items() if not (name == "title" and isinstance(inner, str))}
+    closed = {
+        name: _closed(inner)
+        for name, inner in part.items()
+        if not (name == "title" and isinstance(inner, str))
+    }
     if "patternProperties" in closed:
         closed.setdefault("additionalProperties", False)
     return closed

@@ -70,7 +70,10 @@ def write_starter(name: str, folder: Path) -> list[Path]:
 
 
 def _has_loader(folder: Path) -> bool:
-    return any("load_yaml_dags" in module.read_text(encoding="utf-8", errors="replace") for module in folder.glob("*.py"))
+    return any(
+        "load_yaml_dags" in module.read_text(encoding="utf-8", errors="replace")
+        for module in folder.glob("*.py")
+    )
 
 
 def _write_new(path: Path, text: str) -> None:
@@ -78,7 +81,9 @@ def _write_new(path: Path, text: str) -> None:
         with path.open("x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError as error:
-        raise InvalidInputError(f"{path} is there already and stays as it is; choose another name") from error
+        raise InvalidInputError(
+            f"{path} is there already and stays as it is; choose another name"
+        ) from error
     except OSError as error:
         raise InvalidInputError(
             f"{path} cannot be written ({error.strerror}); name a folder that is there and yours with --folder"

@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from lakechime.errors import AccessError, ConflictError, InvalidEventError, LakeChimeError, NotFoundError, SchemaError
+from lakechime.errors import (
+    AccessError,
+    ConflictError,
+    InvalidEventError,
+    LakeChimeError,
+    NotFoundError,
+    SchemaError,
+)
 from lakechime.event import DEFAULT_CLUSTER
 from lakechime.location import URL_VARIABLE, default_url
 from opal_lake.cli.command import EVERYWHERE, Verb, Verbs, pairs, traceback_help
@@ -70,13 +77,17 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
         help=f"{DATABASE_FORMS} (default: ${URL_VARIABLE}, else lakechime.db in $AIRFLOW_HOME); "
         f"others see a command's arguments: give passwords by ${URL_VARIABLE}, and the token of a service by ${TOKEN_VARIABLE}",
     )
-    shared.add_argument("--json", action="store_true", help="for programs: nothing but JSON on standard output")
+    shared.add_argument(
+        "--json", action="store_true", help="for programs: nothing but JSON on standard output"
+    )
     shared.add_argument("--traceback", action="store_true", help=traceback_help("lakechime"))
 
 
 def exit_code_lines() -> str:
     """For help."""
-    return "exit codes:\n" + "\n".join(f"  {code:<3} {meaning}" for code, meaning in MEANINGS.items())
+    return "exit codes:\n" + "\n".join(
+        f"  {code:<3} {meaning}" for code, meaning in MEANINGS.items()
+    )
 
 
 def database_url(args: argparse.Namespace) -> str:
@@ -110,14 +121,28 @@ def show(args: argparse.Namespace, value: Any, page: Callable[[Style], Iterable[
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--cluster", metavar="NAME", default=DEFAULT_CLUSTER, help="where the table is (default: %(default)s)")
+    parser.add_argument(
+        "--cluster",
+        metavar="NAME",
+        default=DEFAULT_CLUSTER,
+        help="where the table is (default: %(default)s)",
+    )
 
 
 def add_partition(parser: argparse.ArgumentParser) -> None:
     """Texts for levels, or any JSON."""
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--partition", action="append", metavar="TEXT", help="a level of the partition, as text; repeat for more levels")
-    which.add_argument("--partition-json", metavar="LIST", help="the whole partition as JSON, where levels are no texts: '[\"NL\", 7]'")
+    which.add_argument(
+        "--partition",
+        action="append",
+        metavar="TEXT",
+        help="a level of the partition, as text; repeat for more levels",
+    )
+    which.add_argument(
+        "--partition-json",
+        metavar="LIST",
+        help="the whole partition as JSON, where levels are no texts: '[\"NL\", 7]'",
+    )
 
 
 def partition_of(args: argparse.Namespace) -> tuple[Any, ...] | None:
@@ -126,9 +151,13 @@ def partition_of(args: argparse.Namespace) -> tuple[Any, ...] | None:
     try:
         value = json.loads(args.partition_json)
     except (ValueError, RecursionError) as error:
-        raise InvalidEventError(f"--partition-json {args.partition_json[:80]!r} is no JSON ({error}); write it as '[\"NL\", 7]'") from error
+        raise InvalidEventError(
+            f"--partition-json {args.partition_json[:80]!r} is no JSON ({error}); write it as '[\"NL\", 7]'"
+        ) from error
     if not isinstance(value, list):
-        raise InvalidEventError(f"--partition-json {args.partition_json[:80]!r} is no list; write one value a level, as '[\"NL\", 7]'")
+        raise InvalidEventError(
+            f"--partition-json {args.partition_json[:80]!r} is no list; write one value a level, as '[\"NL\", 7]'"
+        )
     return tuple(value)
 
 
@@ -147,7 +176,9 @@ def moment_ms(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no moment; write 2026-11-24T09:30:00Z, or milliseconds since 1970") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no moment; write 2026-11-24T09:30:00Z, or milliseconds since 1970"
+        ) from None
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return (aware - _EPOCH) // timedelta(milliseconds=1)
 

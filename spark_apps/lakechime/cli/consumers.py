@@ -18,13 +18,41 @@ if TYPE_CHECKING:
 
 def commands(verbs: Verbs) -> None:
     """Register the verbs."""
-    summary, example = "show how far each consumer is, the furthest behind first", "lakechime consumers --limit 5"
-    parser = add_verb(verbs, Verb(name="consumers", group=KEEP, summary=summary, example=example, run=consumers))
-    parser.add_argument("--limit", type=whole_number, default=20, metavar="N", help="how many (default: %(default)s)")
-    summary, example = "delete the watermarks of a consumer that is gone for good", "lakechime forget nightly.report --yes"
-    parser = add_verb(verbs, Verb(name="forget", group=KEEP, summary=summary, example=example, run=forget, operands="CONSUMER "))
+    summary, example = (
+        "show how far each consumer is, the furthest behind first",
+        "lakechime consumers --limit 5",
+    )
+    parser = add_verb(
+        verbs, Verb(name="consumers", group=KEEP, summary=summary, example=example, run=consumers)
+    )
+    parser.add_argument(
+        "--limit",
+        type=whole_number,
+        default=20,
+        metavar="N",
+        help="how many (default: %(default)s)",
+    )
+    summary, example = (
+        "delete the watermarks of a consumer that is gone for good",
+        "lakechime forget nightly.report --yes",
+    )
+    parser = add_verb(
+        verbs,
+        Verb(
+            name="forget",
+            group=KEEP,
+            summary=summary,
+            example=example,
+            run=forget,
+            operands="CONSUMER ",
+        ),
+    )
     parser.add_argument("consumer", metavar="CONSUMER", help="as `lakechime consumers` shows it")
-    parser.add_argument("--yes", action="store_true", help="really delete them; if the consumer comes back, it begins anew")
+    parser.add_argument(
+        "--yes",
+        action="store_true",
+        help="really delete them; if the consumer comes back, it begins anew",
+    )
 
 
 def consumers(args: argparse.Namespace) -> None:
@@ -62,4 +90,8 @@ def forget(args: argparse.Namespace) -> None:
             )
         gone = client.forget(args.consumer)
     text = f"deleted {count_text(len(gone), 'watermark')} of {args.consumer}"
-    show(args, {"consumer": args.consumer, "deleted": gone}, lambda style: [style.good(escaped(text))])
+    show(
+        args,
+        {"consumer": args.consumer, "deleted": gone},
+        lambda style: [style.good(escaped(text))],
+    )

@@ -34,17 +34,56 @@ _PAGE = 1000
 
 def commands(verbs: Verbs) -> None:
     """Register the verb."""
-    summary, example = "show events, the newest unless you say where to begin", "lakechime events shop.orders --limit 5"
-    parser = add_verb(verbs, Verb(name="events", group=EVENTS, summary=summary, example=example, run=events, operands="[TABLE...] "))
-    parser.add_argument("paths", nargs="*", metavar="TABLE", help="of these tables (default: all, of every cluster)")
-    parser.add_argument("--limit", type=whole_number, default=20, metavar="N", help="how many (default: %(default)s)")
-    parser.add_argument("--after", type=whole_number, metavar="SEQ", help="those after this seq, the oldest first")
-    parser.add_argument("--from", dest="start", type=moment_ms, metavar="WHEN", help="registered then or later: ISO 8601, or milliseconds")
-    parser.add_argument("--to", dest="end", type=moment_ms, metavar="WHEN", help="registered before this time (default: now)")
+    summary, example = (
+        "show events, the newest unless you say where to begin",
+        "lakechime events shop.orders --limit 5",
+    )
+    parser = add_verb(
+        verbs,
+        Verb(
+            name="events",
+            group=EVENTS,
+            summary=summary,
+            example=example,
+            run=events,
+            operands="[TABLE...] ",
+        ),
+    )
+    parser.add_argument(
+        "paths", nargs="*", metavar="TABLE", help="of these tables (default: all, of every cluster)"
+    )
+    parser.add_argument(
+        "--limit",
+        type=whole_number,
+        default=20,
+        metavar="N",
+        help="how many (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--after", type=whole_number, metavar="SEQ", help="those after this seq, the oldest first"
+    )
+    parser.add_argument(
+        "--from",
+        dest="start",
+        type=moment_ms,
+        metavar="WHEN",
+        help="registered then or later: ISO 8601, or milliseconds",
+    )
+    parser.add_argument(
+        "--to",
+        dest="end",
+        type=moment_ms,
+        metavar="WHEN",
+        help="registered before this time (default: now)",
+    )
     add_partition(parser)
     add_tags(parser, "with this tag; repeat for more, all of which have to match")
     add_cluster(parser)
-    parser.add_argument("--follow", action="store_true", help="go on, and show what comes; with --json a JSON object a line")
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="go on, and show what comes; with --json a JSON object a line",
+    )
 
 
 def events(args: argparse.Namespace) -> None:
@@ -53,7 +92,10 @@ def events(args: argparse.Namespace) -> None:
     with open_client(args) as client:
         found, more_after = _found(client, args)
         if not args.follow:
-            shown = {"events": [registered.to_json() for registered in found], "more_after": more_after}
+            shown = {
+                "events": [registered.to_json() for registered in found],
+                "more_after": more_after,
+            }
             show(args, shown, lambda style: _page(found, more_after, style))
             return
         _print_each(args, found)
@@ -75,10 +117,20 @@ def _found(client: "LakeChime", args: argparse.Namespace) -> tuple[list["Registe
 def _between(client: "LakeChime", args: argparse.Namespace) -> list["Registered"]:
     from opal_lake.clock import SystemClock
 
-    start, end = args.start or 0, SystemClock().now_us() // 1000 + 1 if args.end is None else args.end
+    start, end = (
+        args.start or 0,
+        SystemClock().now_us() // 1000 + 1 if args.end is None else args.end,
+    )
     if len(args.paths) != 1:
         raise InvalidEventError("--from and --to are for one table; name it, or use --after")
-    found = client.events_between(args.paths[0], start, end, cluster=args.cluster, partition=partition_of(args), tags=tags_of(args))
+    found = client.events_between(
+        args.paths[0],
+        start,
+        end,
+        cluster=args.cluster,
+        partition=partition_of(args),
+        tags=tags_of(args),
+    )
     return list(found.events)
 
 
@@ -98,9 +150,18 @@ def _newest(client: "LakeChime", args: argparse.Namespace, limit: int) -> list["
         back *= 2
 
 
-def _ask(client: "LakeChime", args: argparse.Namespace, after: int, until: int | None, limit: int) -> "Page":
+def _ask(
+    client: "LakeChime", args: argparse.Namespace, after: int, until: int | None, limit: int
+) -> "Page":
     tables = [(args.cluster, name) for name in args.paths]
-    return client.events(tables, after=after, until=until, partition=partition_of(args), tags=tags_of(args), limit=limit)
+    return client.events(
+        tables,
+        after=after,
+        until=until,
+        partition=partition_of(args),
+        tags=tags_of(args),
+        limit=limit,
+    )
 
 
 def _follow(client: "LakeChime", args: argparse.Namespace, after: int) -> None:
@@ -115,7 +176,12 @@ def _follow(client: "LakeChime", args: argparse.Namespace, after: int) -> None:
 def _print_each(args: argparse.Namespace, found: Sequence["Registered"]) -> None:
     style = Style.of(sys.stdout)
     for registered in found:
-        print(json.dumps(registered.to_json(), ensure_ascii=False) if args.json else _line(registered, style), flush=True)
+        print(
+            json.dumps(registered.to_json(), ensure_ascii=False)
+            if args.json
+            else _line(registered, style),
+            flush=True,
+        )
 
 
 def _line(registered: "Registered", style: Style) -> str:
@@ -140,7 +206,9 @@ def _page(found: Sequence["Registered"], more_after: int | None, style: Style) -
         Column(key="format", title="format", optional=True),
         Column(key="tags", title="tags", show=escaped, shrinks=True, optional=True),
     ]
-    yield from text_table(columns, [_row(registered) for registered in found], style, output_width(sys.stdout))
+    yield from text_table(
+        columns, [_row(registered) for registered in found], style, output_width(sys.stdout)
+    )
     if more_after is not None:
         yield style.faint(f"there is more: --after {more_after}")
 
@@ -152,7 +220,9 @@ def _row(registered: "Registered") -> dict[str, Any]:
         "seq": event.seq,
         "registered": moment_text(event.event_ts or 0),
         "table": event.table if event.cluster == "default" else f"{event.cluster}: {event.table}",
-        "partition": "" if event.partition is None else "/".join(_level(level) for level in event.partition),
+        "partition": ""
+        if event.partition is None
+        else "/".join(_level(level) for level in event.partition),
         "operation": str(event.operation_type),
         "snapshot": event.snapshot_id or "-",
         "previous": f"{event.prev_snapshot_id or '-'}{gap}",

@@ -4,7 +4,15 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lakechime.cli.command import KEEP, add_verb, database_url, is_service, moment_text, open_client, show
+from lakechime.cli.command import (
+    KEEP,
+    add_verb,
+    database_url,
+    is_service,
+    moment_text,
+    open_client,
+    show,
+)
 from lakechime.cli.consumers import consumer_json
 from lakechime.errors import InvalidEventError
 from opal_lake.cli.command import Verb, Verbs
@@ -24,14 +32,27 @@ def commands(verbs: Verbs) -> None:
     """Register the verbs."""
     _add_expire(verbs)
     _add_migrate(verbs)
-    summary, example = "say what is there: the database, its revision, and how many events", "lakechime check"
+    summary, example = (
+        "say what is there: the database, its revision, and how many events",
+        "lakechime check",
+    )
     add_verb(verbs, Verb(name="check", group=KEEP, summary=summary, example=example, run=check))
 
 
 def _add_expire(verbs: Verbs) -> None:
-    summary, example = "delete old events that every consumer has seen", "lakechime expire --older-than 90d"
-    parser = add_verb(verbs, Verb(name="expire", group=KEEP, summary=summary, example=example, run=expire))
-    parser.add_argument("--older-than", required=True, metavar="SPAN", help="of those registered longer ago than this: 90d, 12h, 1h30m")
+    summary, example = (
+        "delete old events that every consumer has seen",
+        "lakechime expire --older-than 90d",
+    )
+    parser = add_verb(
+        verbs, Verb(name="expire", group=KEEP, summary=summary, example=example, run=expire)
+    )
+    parser.add_argument(
+        "--older-than",
+        required=True,
+        metavar="SPAN",
+        help="of those registered longer ago than this: 90d, 12h, 1h30m",
+    )
     parser.add_argument(
         "--unseen",
         action="store_true",
@@ -40,11 +61,15 @@ def _add_expire(verbs: Verbs) -> None:
 
 
 def expire(args: argparse.Namespace) -> None:
-    before_ms = (SystemClock().now_us() - parse_duration(args.older_than, name="--older-than")) // _MS
+    before_ms = (
+        SystemClock().now_us() - parse_duration(args.older_than, name="--older-than")
+    ) // _MS
     with open_client(args) as client:
         gone = client.expire(max(before_ms, 0), keep_unseen=not args.unseen)
         holding = [] if args.unseen else _holding(client, before_ms)
-    show(args, {"expired": gone, "waited_for": holding}, lambda style: _expired(gone, holding, style))
+    show(
+        args, {"expired": gone, "waited_for": holding}, lambda style: _expired(gone, holding, style)
+    )
 
 
 def _holding(client: "LakeChime", before_ms: int) -> list[dict[str, Any]]:
@@ -63,15 +88,23 @@ def _expired(gone: int, holding: Sequence[Mapping[str, Any]], style: Style) -> I
     yield style.good(f"deleted {count_text(gone, 'event')}")
     for row in holding:
         behind, moved = count_text(row["behind"], "event"), moment_text(row["moved_ts"])
-        yield style.warn(f"kept for {escaped(row['consumer'])}: it is at {row['seq']}, {behind} behind, and moved last at {moved}")
+        yield style.warn(
+            f"kept for {escaped(row['consumer'])}: it is at {row['seq']}, {behind} behind, and moved last at {moved}"
+        )
     if holding:
         yield style.faint("a consumer that is gone for good: lakechime forget CONSUMER --yes")
 
 
 def _add_migrate(verbs: Verbs) -> None:
     summary, example = "make or upgrade the tables; serve does it by itself", "lakechime migrate"
-    parser = add_verb(verbs, Verb(name="migrate", group=KEEP, summary=summary, example=example, run=migrate))
-    parser.add_argument("--to", metavar="REVISION", help="go back to an older revision; base drops the tables with all that is in them")
+    parser = add_verb(
+        verbs, Verb(name="migrate", group=KEEP, summary=summary, example=example, run=migrate)
+    )
+    parser.add_argument(
+        "--to",
+        metavar="REVISION",
+        help="go back to an older revision; base drops the tables with all that is in them",
+    )
     parser.add_argument("--yes", action="store_true", help="really go back")
 
 
@@ -81,13 +114,21 @@ def migrate(args: argparse.Namespace) -> None:
 
     url = database_url(args)
     if is_service(url):
-        raise InvalidEventError(f"{url} is a service, which upgrades its own database; name the database")
+        raise InvalidEventError(
+            f"{url} is a service, which upgrades its own database; name the database"
+        )
     if args.to is not None and args.to not in (BASE, *KNOWN):
-        raise InvalidEventError(f"--to {args.to!r} is unknown; the revisions are {', '.join((BASE, *KNOWN))}")
+        raise InvalidEventError(
+            f"--to {args.to!r} is unknown; the revisions are {', '.join((BASE, *KNOWN))}"
+        )
     database = open_database(url)
     try:
         before = database.read(read_revision)
-        if args.to is None or (before is not None and args.to != BASE and args.to >= before) or (before is None and args.to != BASE):
+        if (
+            args.to is None
+            or (before is not None and args.to != BASE and args.to >= before)
+            or (before is None and args.to != BASE)
+        ):
             upgrade(database) if args.to is None else upgrade(database, args.to)
         elif not args.yes:
             raise InvalidEventError(

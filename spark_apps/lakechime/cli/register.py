@@ -29,26 +29,64 @@ if TYPE_CHECKING:
 
 STANDARD_INPUT = "-"
 _CHUNK_BYTES = 1 << 20
-_OF_ONE = ("format", "operation", "snapshot", "previous", "snapshot_ts", "partition", "partition_json", "path")
+_OF_ONE = (
+    "format",
+    "operation",
+    "snapshot",
+    "previous",
+    "snapshot_ts",
+    "partition",
+    "partition_json",
+    "path",
+)
 
 
 def commands(verbs: Verbs) -> None:
     """Register the verb."""
     example = "lakechime register shop.orders --format ICEBERG --snapshot 4711 --previous 4710 --partition 2026-11-24"
     summary = "register a data-change event, or JSON lines of them"
-    parser = add_verb(verbs, Verb(name="register", group=EVENTS, summary=summary, example=example, run=register, operands="TABLE|- "))
-    parser.add_argument("table", metavar="TABLE", help="the name of the table; - reads events from standard input, a JSON object a line")
-    parser.add_argument("--format", choices=[str(member) for member in TableFormat], help="whose metadata explains the snapshot")
-    parser.add_argument("--snapshot", metavar="ID", help="the snapshot that the change made; only HIVE may leave it out")
+    parser = add_verb(
+        verbs,
+        Verb(
+            name="register",
+            group=EVENTS,
+            summary=summary,
+            example=example,
+            run=register,
+            operands="TABLE|- ",
+        ),
+    )
+    parser.add_argument(
+        "table",
+        metavar="TABLE",
+        help="the name of the table; - reads events from standard input, a JSON object a line",
+    )
+    parser.add_argument(
+        "--format",
+        choices=[str(member) for member in TableFormat],
+        help="whose metadata explains the snapshot",
+    )
+    parser.add_argument(
+        "--snapshot",
+        metavar="ID",
+        help="the snapshot that the change made; only HIVE may leave it out",
+    )
     parser.add_argument("--previous", metavar="ID", help="the snapshot before it")
-    parser.add_argument("--snapshot-ts", type=moment_ms, metavar="WHEN", help="when the snapshot was made: ISO 8601, or milliseconds")
+    parser.add_argument(
+        "--snapshot-ts",
+        type=moment_ms,
+        metavar="WHEN",
+        help="when the snapshot was made: ISO 8601, or milliseconds",
+    )
     parser.add_argument(
         "--operation",
         choices=[str(member) for member in OperationType],
         help="what the change did (default: UPDATE, which may be all)",
     )
     add_partition(parser)
-    parser.add_argument("--path", metavar="dt=1/hour=3", help="the partition as Hive's folders name it")
+    parser.add_argument(
+        "--path", metavar="dt=1/hour=3", help="the partition as Hive's folders name it"
+    )
     parser.add_argument(
         "--complete",
         action="append",
@@ -68,7 +106,9 @@ def register(args: argparse.Namespace) -> None:
         show(args, registered.to_json(), lambda style: [_line(registered, style)])
         return
     if given := [name for name in _OF_ONE if getattr(args, name) is not None]:
-        raise InvalidEventError(f"--{given[0].replace('_', '-')} is for one event; with - each line says it")
+        raise InvalidEventError(
+            f"--{given[0].replace('_', '-')} is for one event; with - each line says it"
+        )
     registered_all: list[dict[str, Any]] = []
     totals = [0, 0, 0]
     with open_client(args) as client:
@@ -82,7 +122,9 @@ def register(args: argparse.Namespace) -> None:
 
 def _event(args: argparse.Namespace) -> DataChangeEvent:
     if args.format is None:
-        raise InvalidEventError(f"lakechime register: --format is missing; write one of {', '.join(TableFormat)}")
+        raise InvalidEventError(
+            f"lakechime register: --format is missing; write one of {', '.join(TableFormat)}"
+        )
     return DataChangeEvent(
         table=args.table,
         cluster=args.cluster,
@@ -100,7 +142,9 @@ def _partition(args: argparse.Namespace) -> tuple[Any, ...] | None:
     if args.path is None:
         return partition_of(args)
     if args.partition is not None or args.partition_json is not None:
-        raise InvalidEventError("--path names the partition, and so does --partition; use one of them")
+        raise InvalidEventError(
+            "--path names the partition, and so does --partition; use one of them"
+        )
     from lakechime.producers.hive import partition_of_path
 
     return partition_of_path(args.path)
@@ -109,7 +153,11 @@ def _partition(args: argparse.Namespace) -> tuple[Any, ...] | None:
 def _completeness(args: argparse.Namespace) -> dict[str, str]:
     """By the convention of tags."""
     told = pairs(args.complete, "--complete")
-    return {name: text for period, percent in told.items() for name, text in completeness_tag(period, percent).items()}
+    return {
+        name: text
+        for period, percent in told.items()
+        for name, text in completeness_tag(period, percent).items()
+    }
 
 
 def _batches(stream: BinaryIO) -> Iterator[list[DataChangeEvent]]:
@@ -133,7 +181,9 @@ def _parsed(lines: Sequence[bytes], before: int) -> Iterator[list[DataChangeEven
             except InvalidEventError as error:
                 if events:
                     yield events
-                raise InvalidEventError(f"line {number:,} of standard input: {error}. The lines before it are registered") from error
+                raise InvalidEventError(
+                    f"line {number:,} of standard input: {error}. The lines before it are registered"
+                ) from error
     if events:
         yield events
 
@@ -147,7 +197,11 @@ def _count(totals: list[int], answers: Sequence["Registered"]) -> None:
 def _line(registered: "Registered", style: Style) -> str:
     event = registered.event
     done = style.warn("was there already") if registered.duplicate else style.good("registered")
-    gap = style.warn(f"; nobody registered its predecessor {escaped(event.prev_snapshot_id or '')}") if registered.gap else ""
+    gap = (
+        style.warn(f"; nobody registered its predecessor {escaped(event.prev_snapshot_id or '')}")
+        if registered.gap
+        else ""
+    )
     return f"{done}: {escaped(event.table)} as seq {event.seq}{gap}"
 
 

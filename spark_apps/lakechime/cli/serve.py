@@ -13,13 +13,33 @@ HOST, PORT = "127.0.0.1", 8765
 
 def commands(verbs: Verbs) -> None:
     """Register the verb."""
-    summary, example = "serve events over HTTP, to whoever has a token", "lakechime serve --port 8765"
-    parser = add_verb(verbs, Verb(name="serve", group=SERVE, summary=summary, example=example, run=serve))
-    parser.add_argument("--host", default=HOST, metavar="ADDRESS", help="where to listen; 0.0.0.0 is everywhere (default: %(default)s)")
-    parser.add_argument("--port", type=whole_number, default=PORT, metavar="N", help="(default: %(default)s)")
-    parser.add_argument("--no-auth", action="store_true", help="ask for no token; for trying it out, on this machine's own addresses only")
-    parser.add_argument("--certificate", type=Path, metavar="FILE", help="serve HTTPS with this certificate, in PEM")
-    parser.add_argument("--key", type=Path, metavar="FILE", help="the certificate's private key, in PEM")
+    summary, example = (
+        "serve events over HTTP, to whoever has a token",
+        "lakechime serve --port 8765",
+    )
+    parser = add_verb(
+        verbs, Verb(name="serve", group=SERVE, summary=summary, example=example, run=serve)
+    )
+    parser.add_argument(
+        "--host",
+        default=HOST,
+        metavar="ADDRESS",
+        help="where to listen; 0.0.0.0 is everywhere (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--port", type=whole_number, default=PORT, metavar="N", help="(default: %(default)s)"
+    )
+    parser.add_argument(
+        "--no-auth",
+        action="store_true",
+        help="ask for no token; for trying it out, on this machine's own addresses only",
+    )
+    parser.add_argument(
+        "--certificate", type=Path, metavar="FILE", help="serve HTTPS with this certificate, in PEM"
+    )
+    parser.add_argument(
+        "--key", type=Path, metavar="FILE", help="the certificate's private key, in PEM"
+    )
 
 
 def serve(args: argparse.Namespace) -> None:
@@ -27,8 +47,15 @@ def serve(args: argparse.Namespace) -> None:
 
     url = database_url(args)
     if is_service(url):
-        raise InvalidEventError(f"{url} is a service itself; name the database that is to be served")
+        raise InvalidEventError(
+            f"{url} is a service itself; name the database that is to be served"
+        )
     if (args.certificate is None) != (args.key is None):
         raise InvalidEventError("HTTPS needs both --certificate and --key; give both or none")
     listener = Listener(host=args.host, port=args.port, certificate=args.certificate, key=args.key)
-    run_server(url, listener, with_tokens=not args.no_auth, say=lambda text: print(text, file=sys.stderr, flush=True))
+    run_server(
+        url,
+        listener,
+        with_tokens=not args.no_auth,
+        say=lambda text: print(text, file=sys.stderr, flush=True),
+    )

@@ -30,16 +30,35 @@ def commands(verbs: Verbs) -> None:
     summary = "register what tables committed and nobody registered yet, from their own logs"
     _add_tables(
         add_verb(
-            verbs, Verb(name="sync", group=EVENTS, summary=summary, example=f"lakechime sync {_EXAMPLE}", run=sync, operands=_OPERANDS)
+            verbs,
+            Verb(
+                name="sync",
+                group=EVENTS,
+                summary=summary,
+                example=f"lakechime sync {_EXAMPLE}",
+                run=sync,
+                operands=_OPERANDS,
+            ),
         )
     )
     summary = "do that again and again, until it is stopped"
     parser = add_verb(
         verbs,
-        Verb(name="watch", group=EVENTS, summary=summary, example="lakechime watch --file tables.yaml", run=watch, operands=_OPERANDS),
+        Verb(
+            name="watch",
+            group=EVENTS,
+            summary=summary,
+            example="lakechime watch --file tables.yaml",
+            run=watch,
+            operands=_OPERANDS,
+        ),
     )
     _add_tables(parser)
-    parser.add_argument("--interval", metavar="SPAN", help=f"between two looks at a table (default: the file's, else {INTERVAL})")
+    parser.add_argument(
+        "--interval",
+        metavar="SPAN",
+        help=f"between two looks at a table (default: the file's, else {INTERVAL})",
+    )
 
 
 def _add_tables(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +67,11 @@ def _add_tables(parser: argparse.ArgumentParser) -> None:
         "and its property event_table its name"
     )
     parser.add_argument("paths", nargs="*", metavar="TABLE", help=forms)
-    parser.add_argument("--file", metavar="YAML", help="a file that lists tables, with what their stores and catalogs need")
+    parser.add_argument(
+        "--file",
+        metavar="YAML",
+        help="a file that lists tables, with what their stores and catalogs need",
+    )
     add_cluster(parser)
 
 
@@ -57,12 +80,18 @@ def _tables(args: argparse.Namespace) -> "tuple[Mapping[str, Source], float]":
     from lakechime.producers.tables import interval_seconds, read_tables, tables_of_words
 
     if bool(args.paths) == bool(args.file):
-        raise InvalidEventError(f"lakechime {args.command} needs tables: TABLE..., or --file; {_EXAMPLE} names two")
+        raise InvalidEventError(
+            f"lakechime {args.command} needs tables: TABLE..., or --file; {_EXAMPLE} names two"
+        )
     given = getattr(args, "interval", None)
     if args.file is not None:
         tables = read_tables(args.file)
-        return tables.sources, tables.interval_seconds if given is None else interval_seconds(given, "--interval")
-    return tables_of_words(args.paths, args.cluster), interval_seconds(given or INTERVAL, "--interval")
+        return tables.sources, tables.interval_seconds if given is None else interval_seconds(
+            given, "--interval"
+        )
+    return tables_of_words(args.paths, args.cluster), interval_seconds(
+        given or INTERVAL, "--interval"
+    )
 
 
 def sync(args: argparse.Namespace) -> int:
@@ -101,14 +130,20 @@ def watch(args: argparse.Namespace) -> None:
         stop.set()
 
     before = {number: signal.signal(number, end) for number in _STOPPING}
-    print(f"watching {count_text(len(sources), 'table')}, every {interval:g} s", file=sys.stderr, flush=True)
+    print(
+        f"watching {count_text(len(sources), 'table')}, every {interval:g} s",
+        file=sys.stderr,
+        flush=True,
+    )
     try:
         Watch(
             client=lambda: open_client(args),
             sources=sources,
             interval_seconds=interval,
             at_result=lambda name, synced: _tell(args, name, synced),
-            at_failure=lambda name, error, pause: _complain(name, error, f"; next look in {pause:g} s"),
+            at_failure=lambda name, error, pause: _complain(
+                name, error, f"; next look in {pause:g} s"
+            ),
         ).run(stop)
     finally:
         for number, handler in before.items():
@@ -143,4 +178,8 @@ def _page(name: str, synced: "Synced", style: Style) -> Iterator[str]:
 
 def _complain(name: str, error: Exception, then: str = "") -> None:
     shown = str(error) or repr(error)
-    print(f"{Style.of(sys.stderr).bad('lakechime:')} {escaped(name)}: {escaped(shown)}{then}", file=sys.stderr, flush=True)
+    print(
+        f"{Style.of(sys.stderr).bad('lakechime:')} {escaped(name)}: {escaped(shown)}{then}",
+        file=sys.stderr,
+        flush=True,
+    )

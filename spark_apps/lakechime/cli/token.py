@@ -7,7 +7,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from lakechime.access import MEANINGS, ROLES, Token, TokenKeeper, token_json
-from lakechime.cli.command import SERVE, add_shared, database_url, exit_code_lines, is_service, moment_text, own_token, show
+from lakechime.cli.command import (
+    SERVE,
+    add_shared,
+    database_url,
+    exit_code_lines,
+    is_service,
+    moment_text,
+    own_token,
+    show,
+)
 from opal_lake.cli.command import OpalParser, Verbs
 from opal_lake.cli.render import Column, Style, escaped, output_width, text_table
 from opal_lake.job.exit_codes import OK
@@ -24,20 +33,38 @@ def commands(verbs: Verbs) -> None:
         description="Create, list and revoke the tokens of the service.",
         epilog=exit_code_lines(),
     )
-    parser.set_defaults(group=SERVE, example="lakechime token create etl --role write", run=_usage(parser), traceback=False)
+    parser.set_defaults(
+        group=SERVE,
+        example="lakechime token create etl --role write",
+        run=_usage(parser),
+        traceback=False,
+    )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", parser_class=OpalParser)
     made = _add(actions, "create", "create a token and print it, once", create)
     made.add_argument("name", metavar="NAME", help="who or what uses it; no name is used twice")
-    made.add_argument("--role", required=True, choices=ROLES, help="; ".join(f"{role}: {meaning}" for role, meaning in MEANINGS.items()))
+    made.add_argument(
+        "--role",
+        required=True,
+        choices=ROLES,
+        help="; ".join(f"{role}: {meaning}" for role, meaning in MEANINGS.items()),
+    )
     made.epilog = "example:\n  lakechime token create etl --role write"
-    _add(actions, "list", "list the tokens, without their secrets", list_tokens).epilog = "example:\n  lakechime token list"
-    gone = _add(actions, "revoke", "revoke a token; the next request that bears it is refused", revoke)
+    _add(
+        actions, "list", "list the tokens, without their secrets", list_tokens
+    ).epilog = "example:\n  lakechime token list"
+    gone = _add(
+        actions, "revoke", "revoke a token; the next request that bears it is refused", revoke
+    )
     gone.add_argument("name", metavar="NAME", help="as `lakechime token list` shows it")
     gone.epilog = "example:\n  lakechime token revoke etl"
 
 
-def _add(actions: Verbs, name: str, summary: str, run: "Callable[[argparse.Namespace], None]") -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(name, help=summary, description=summary[:1].upper() + summary[1:] + ".")
+def _add(
+    actions: Verbs, name: str, summary: str, run: "Callable[[argparse.Namespace], None]"
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(
+        name, help=summary, description=summary[:1].upper() + summary[1:] + "."
+    )
     parser.set_defaults(run=run)
     add_shared(parser)
     return parser
@@ -79,7 +106,10 @@ def create(args: argparse.Namespace) -> None:
     with _keeper(args) as keeper:
         secret = keeper.create(args.name, args.role)
     if not args.json:
-        print(f"token {escaped(args.name)} with the role {args.role}; it is not shown again:", file=sys.stderr)
+        print(
+            f"token {escaped(args.name)} with the role {args.role}; it is not shown again:",
+            file=sys.stderr,
+        )
     show(args, {"name": args.name, "role": args.role, "token": secret}, lambda style: [secret])
 
 
@@ -100,7 +130,9 @@ def _page(tokens: Sequence[Token], style: Style) -> Iterator[str]:
         Column(key="last_used", title="last used", show=_when, optional=True),
         Column(key="revoked", title="revoked", show=_when),
     ]
-    yield from text_table(columns, [token_json(token) for token in tokens], style, output_width(sys.stdout))
+    yield from text_table(
+        columns, [token_json(token) for token in tokens], style, output_width(sys.stdout)
+    )
 
 
 def _when(moment: int | None) -> str:
@@ -110,4 +142,8 @@ def _when(moment: int | None) -> str:
 def revoke(args: argparse.Namespace) -> None:
     with _keeper(args) as keeper:
         keeper.revoke(args.name)
-    show(args, {"revoked": args.name}, lambda style: [f"{style.good('revoked')}: {escaped(args.name)}"])
+    show(
+        args,
+        {"revoked": args.name},
+        lambda style: [f"{style.good('revoked')}: {escaped(args.name)}"],
+    )

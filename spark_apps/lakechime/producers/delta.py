@@ -9,7 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lakechime.event import DataChangeEvent, JsonValue, OperationType, TableFormat
-from lakechime.producers.delta_log import DeltaCommit, DeltaHead, DeltaLog, PartitionColumn, TouchedFile
+from lakechime.producers.delta_log import (
+    DeltaCommit,
+    DeltaHead,
+    DeltaLog,
+    PartitionColumn,
+    TouchedFile,
+)
 from lakechime.producers.outbox import Origin, Position, Step, Target, again_tags, place_of
 from lakechime.tags import LOST, RESTORED
 
@@ -37,7 +43,10 @@ class Kept:
         return Kept(**{name: position[name] for name in _NUMBERS}, columns=columns)
 
     def to_json(self) -> dict[str, Any]:
-        return {**{name: getattr(self, name) for name in _NUMBERS}, "columns": [[column.name, column.type] for column in self.columns]}
+        return {
+            **{name: getattr(self, name) for name in _NUMBERS},
+            "columns": [[column.name, column.type] for column in self.columns],
+        }
 
 
 _NUMBERS = ("version", "checksum", "snapshot", "turns")
@@ -58,7 +67,9 @@ class DeltaSource:
             self._origin(position["id"]).is_of(position, self.target)
             following = log.read(kept.version + 1)
             commits = [] if following is None else [following, *log.after(kept.version + 1)]
-            return _Events(target=self.target, origin=self._origin(position["id"]), kept=kept).steps(commits, None)
+            return _Events(
+                target=self.target, origin=self._origin(position["id"]), kept=kept
+            ).steps(commits, None)
         head = log.head()
         origin = self._origin(head.table_id)
         is_another = at_hand is not None or head.version < kept.version
@@ -81,7 +92,13 @@ class _Events:
     kept: Kept
 
     def steps(self, commits: Sequence[DeltaCommit], head: DeltaHead | None) -> Iterator[Step]:
-        first = commits[0].version if commits else self.kept.version + 1 if head is None else head.version + 1
+        first = (
+            commits[0].version
+            if commits
+            else self.kept.version + 1
+            if head is None
+            else head.version + 1
+        )
         if first > self.kept.version + 1:
             yield self._lost(first - 1)
         for commit in commits:
@@ -91,7 +108,13 @@ class _Events:
         columns = self.kept.columns if commit.columns is None else commit.columns
         events = tuple(self._events(commit, columns))
         snapshot = str(commit.version) if events else self.kept.snapshot
-        self.kept = replace(self.kept, version=commit.version, checksum=commit.checksum, snapshot=snapshot, columns=columns)
+        self.kept = replace(
+            self.kept,
+            version=commit.version,
+            checksum=commit.checksum,
+            snapshot=snapshot,
+            columns=columns,
+        )
         return Step(position=self._position(), events=events)
 
     def _lost(self, last: int) -> Step:
@@ -104,17 +127,29 @@ class _Events:
         said = f"{self.origin.at}: versions {lost} were cleaned away before they were registered; version {last} stands for all of them"
         return Step(position=self._position(), events=(event,), note=said)
 
-    def _events(self, commit: DeltaCommit, columns: Sequence[PartitionColumn]) -> Iterator[DataChangeEvent]:
+    def _events(
+        self, commit: DeltaCommit, columns: Sequence[PartitionColumn]
+    ) -> Iterator[DataChangeEvent]:
         if not commit.files:
             return
         tags = {"delta.operation": commit.operation[:64]} if commit.operation else {}
         if commit.operation == _RESTORE:
-            tags[RESTORED] = str(commit.parameters.get("version") or commit.parameters.get("timestamp") or "")
-        event = replace(self._event(commit.version, tags), snapshot_ts=commit.timestamp_ms, operation_type=_operation(commit))
-        partitions = sorted({_partition(file, columns) for file in commit.files}, key=repr)  # files come in any order
+            tags[RESTORED] = str(
+                commit.parameters.get("version") or commit.parameters.get("timestamp") or ""
+            )
+        event = replace(
+            self._event(commit.version, tags),
+            snapshot_ts=commit.timestamp_ms,
+            operation_type=_operation(commit),
+        )
+        partitions = sorted(
+            {_partition(file, columns) for file in commit.files}, key=repr
+        )  # files come in any order
         if None in partitions:
             yield event
-        yield from (replace(event, partition=partition) for partition in partitions if partition is not None)
+        yield from (
+            replace(event, partition=partition) for partition in partitions if partition is not None
+        )
 
     def _event(self, version: int, tags: Mapping[str, str]) -> DataChangeEvent:
         again = again_tags(str(self.kept.turns) if self.kept.turns else None)
@@ -131,9 +166,15 @@ class _Events:
         return {**self.origin.to_json(), **self.kept.to_json()}
 
 
-def _partition(file: TouchedFile, columns: Sequence[PartitionColumn]) -> tuple[JsonValue, ...] | None:
+def _partition(
+    file: TouchedFile, columns: Sequence[PartitionColumn]
+) -> tuple[JsonValue, ...] | None:
     """None without partition columns, and of a file whose values are not said."""
-    if not columns or file.partition is None or not all(column.name in file.partition for column in columns):
+    if (
+        not columns
+        or file.partition is None
+        or not all(column.name in file.partition for column in columns)
+    ):
         return None
     return tuple(column.value(file.partition[column.name]) for column in columns)
 
@@ -144,4 +185,6 @@ def _operation(commit: DeltaCommit) -> OperationType:
         return OperationType.UPDATE
     if commit.operation == _DELETE or not any(file.added for file in commit.files):
         return OperationType.DELETE
-    return OperationType.APPEND if all(file.added for file in commit.files) else OperationType.UPDATE
+    return (
+        OperationType.APPEND if all(file.added for file in commit.files) else OperationType.UPDATE
+    )

@@ -85,11 +85,17 @@ class DeltaLog:
         from pyarrow.fs import PyFileSystem
 
         try:
-            return cls(path=path, options=options, filesystem=PyFileSystem(DeltaStorageHandler(path, dict(options) or None)))
+            return cls(
+                path=path,
+                options=options,
+                filesystem=PyFileSystem(DeltaStorageHandler(path, dict(options) or None)),
+            )
         except TableNotFoundError as error:
             raise NotFoundError(f"there is no Delta table at {path}; correct the path") from error
         except (OSError, ValueError) as error:
-            raise InvalidEventError(f"{path!r} is no place of a Delta table ({error}); correct the path, or the options") from error
+            raise InvalidEventError(
+                f"{path!r} is no place of a Delta table ({error}); correct the path, or the options"
+            ) from error
 
     def head(self) -> DeltaHead:
         """As deltalake reads it; NotFoundError when there is no table."""
@@ -99,9 +105,13 @@ class DeltaLog:
         try:
             table = DeltaTable(self.path, storage_options=dict(self.options) or None)
         except TableNotFoundError as error:
-            raise NotFoundError(f"there is no Delta table at {self.path}; correct the path") from error
+            raise NotFoundError(
+                f"there is no Delta table at {self.path}; correct the path"
+            ) from error
         except (DeltaError, OSError) as error:
-            raise UnavailableError(f"the Delta table at {self.path} cannot be read ({error}); try again later") from error
+            raise UnavailableError(
+                f"the Delta table at {self.path} cannot be read ({error}); try again later"
+            ) from error
         metadata = table.metadata()
         columns = partition_columns(metadata.partition_columns, table.schema().to_json())
         return DeltaHead(version=table.version(), table_id=str(metadata.id), columns=columns)
@@ -115,7 +125,9 @@ class DeltaLog:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise UnavailableError(f"{self.path}/{path} cannot be read ({error}); try again later") from error
+            raise UnavailableError(
+                f"{self.path}/{path} cannot be read ({error}); try again later"
+            ) from error
         return commit_from_bytes(version, data, f"{self.path}/{path}")
 
     def after(self, version: int) -> list[DeltaCommit]:
@@ -125,16 +137,24 @@ class DeltaLog:
         try:
             entries = self.filesystem.get_file_info(FileSelector(_LOG, allow_not_found=True))
         except OSError as error:
-            raise UnavailableError(f"{self.path}/{_LOG} cannot be listed ({error}); try again later") from error
+            raise UnavailableError(
+                f"{self.path}/{_LOG} cannot be listed ({error}); try again later"
+            ) from error
         names = (entry.base_name for entry in entries)
-        numbers = sorted(int(name[:_DIGITS]) for name in names if name[_DIGITS:] == ".json" and name[:_DIGITS].isdecimal())
+        numbers = sorted(
+            int(name[:_DIGITS])
+            for name in names
+            if name[_DIGITS:] == ".json" and name[:_DIGITS].isdecimal()
+        )
         asked = [number for number in numbers if number > version]
         with ThreadPoolExecutor(_READERS) as pool:
             commits = [*pool.map(self.read, asked)]
         while commits and commits[0] is None:
             del commits[0]  # a clean-up takes the oldest first
         kept = [commit for commit in commits if commit is not None]
-        if kept and [commit.version for commit in kept] != [*range(kept[0].version, kept[0].version + len(kept))]:
+        if kept and [commit.version for commit in kept] != [
+            *range(kept[0].version, kept[0].version + len(kept))
+        ]:
             raise UnavailableError(
                 f"the log of {self.path} has a hole after version {kept[0].version}; try again, or restore it from a backup"
             )
@@ -146,7 +166,9 @@ def commit_from_bytes(version: int, data: bytes, path: str) -> DeltaCommit:
     try:
         actions = [json.loads(line) for line in data.splitlines() if line.strip()]
     except ValueError as error:
-        raise InvalidEventError(f"{path} is no commit of a Delta table ({error}); restore it from a backup") from error
+        raise InvalidEventError(
+            f"{path} is no commit of a Delta table ({error}); restore it from a backup"
+        ) from error
     by_kind: dict[str, list[Any]] = {}
     for action in actions:
         for kind, body in action.items():
@@ -165,7 +187,9 @@ def commit_from_bytes(version: int, data: bytes, path: str) -> DeltaCommit:
             for body in by_kind.get(kind, ())
             if body.get("dataChange", True)
         ),
-        columns=None if metadata is None else partition_columns(metadata.get("partitionColumns") or (), metadata["schemaString"]),
+        columns=None
+        if metadata is None
+        else partition_columns(metadata.get("partitionColumns") or (), metadata["schemaString"]),
     )
 
 

@@ -57,7 +57,9 @@ class Folder:
             path = os.path.abspath(rest if separator else uri)
             return cls(uri=uri, filesystem=fs.LocalFileSystem(), path=path)
         if scheme not in ("s3", "s3a"):
-            raise InvalidEventError(f"{uri!r} has the scheme {scheme!r}, which no store here serves; {_ADVICE}")
+            raise InvalidEventError(
+                f"{uri!r} has the scheme {scheme!r}, which no store here serves; {_ADVICE}"
+            )
         return cls(uri=uri, filesystem=fs.S3FileSystem(**_s3_arguments(options or {})), path=rest)
 
     def files(self, *, recursive: bool = False) -> Iterator[Entry]:
@@ -69,10 +71,16 @@ class Folder:
         except FileNotFoundError as error:
             raise NotFoundError(f"there is no folder {self.uri}; correct the path") from error
         except OSError as error:
-            raise UnavailableError(f"the folder {self.uri} cannot be listed ({error}); try again later") from error
+            raise UnavailableError(
+                f"the folder {self.uri} cannot be listed ({error}); try again later"
+            ) from error
         for entry in sorted(entries, key=lambda entry: entry.path):
             if entry.type == FileType.File:
-                yield Entry(path=entry.path[len(self.path) :].lstrip("/"), size=entry.size, modified_ns=entry.mtime_ns or 0)
+                yield Entry(
+                    path=entry.path[len(self.path) :].lstrip("/"),
+                    size=entry.size,
+                    modified_ns=entry.mtime_ns or 0,
+                )
 
 
 def _s3_arguments(options: Mapping[str, str]) -> dict[str, Any]:

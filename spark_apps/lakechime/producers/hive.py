@@ -20,7 +20,14 @@ from urllib.parse import quote, unquote
 from lakechime.answers import Registered
 from lakechime.client import LakeChime
 from lakechime.errors import InvalidEventError, LakeChimeError
-from lakechime.event import DEFAULT_CLUSTER, MAX_TAG_VALUE_CHARS, DataChangeEvent, JsonValue, OperationType, TableFormat
+from lakechime.event import (
+    DEFAULT_CLUSTER,
+    MAX_TAG_VALUE_CHARS,
+    DataChangeEvent,
+    JsonValue,
+    OperationType,
+    TableFormat,
+)
 from lakechime.producers.folders import Entry, Folder
 from lakechime.producers.outbox import EVENTS_AT_ONCE, Origin, Position, Step, Target
 from opal_lake.clock import Clock, SystemClock
@@ -37,10 +44,14 @@ def partition_of_path(path: str, keys: Sequence[str] | None = None) -> tuple[str
     """`dt=2026-11-01/hour=03` -> ("2026-11-01", "03"). The names of the levels must be those of `keys`, if they are given."""
     levels = [level.partition("=") for level in path.strip("/").split("/")]
     if any(not separator or not name for name, separator, _ in levels):
-        raise InvalidEventError(f"{path!r} is no partition; write a folder for each level, as dt=2026-11-01/hour=03")
+        raise InvalidEventError(
+            f"{path!r} is no partition; write a folder for each level, as dt=2026-11-01/hour=03"
+        )
     names = [unquote(name) for name, _, _ in levels]
     if keys is not None and names != [*keys]:
-        raise InvalidEventError(f"the partition {path!r} has the levels {', '.join(names)}; give those of the table: {', '.join(keys)}")
+        raise InvalidEventError(
+            f"the partition {path!r} has the levels {', '.join(names)}; give those of the table: {', '.join(keys)}"
+        )
     return tuple(None if value == NO_VALUE else unquote(value) for _, _, value in levels)
 
 
@@ -93,7 +104,10 @@ class HiveSource:
         A position of a release that kept all partitions in it has neither `files` nor `looks`: all are told again, and registered once.
         """
         folder = Folder.open(self.path, self.options)
-        origin = Origin(table_format=TableFormat.HIVE, at=folder.path if "://" not in self.path else self.path.rstrip("/"))
+        origin = Origin(
+            table_format=TableFormat.HIVE,
+            at=folder.path if "://" not in self.path else self.path.rstrip("/"),
+        )
         if position is not None:
             origin.is_of(position, self.target)
         states, unsettled = self._settled(folder)
@@ -101,23 +115,36 @@ class HiveSource:
         waiting = _waiting_note(unsettled)
         if position is not None and position.get("files") == files and not unsettled:
             return
-        seen = {unquote(item, errors="surrogateescape"): value for item, value in self.seen().items()}
+        seen = {
+            unquote(item, errors="surrogateescape"): value for item, value in self.seen().items()
+        }
         told, strangers = self._told(states, seen)
         if strangers and not told and not any(map(_is_partition, seen.values())):
             raise InvalidEventError(f"{self.path}: {_note([*strangers.values()])}")
         looks = 0 if position is None else position.get("looks", 0)
         new = {path: text for path, text in strangers.items() if path not in seen}
         remembered: list[tuple[str, DataChangeEvent | None, JsonValue]] = [
-            (path, event, states[path].to_json(_version(seen.get(path)) + 1)) for path, event in told
+            (path, event, states[path].to_json(_version(seen.get(path)) + 1))
+            for path, event in told
         ]
         remembered += [(path, None, None) for path in new]
-        portions = [remembered[first : first + EVENTS_AT_ONCE] for first in range(0, len(remembered), EVENTS_AT_ONCE)] or [[]]
+        portions = [
+            remembered[first : first + EVENTS_AT_ONCE]
+            for first in range(0, len(remembered), EVENTS_AT_ONCE)
+        ] or [[]]
         for number, portion in enumerate(portions, start=1):
             is_last = number == len(portions)
             yield Step(
-                position={**origin.to_json(), "looks": looks + number, "files": files if is_last else None},
+                position={
+                    **origin.to_json(),
+                    "looks": looks + number,
+                    "files": files if is_last else None,
+                },
                 events=tuple(event for _, event, _ in portion if event is not None),
-                seen={quote(path, safe="/=", errors="surrogateescape"): value for path, _, value in portion},
+                seen={
+                    quote(path, safe="/=", errors="surrogateescape"): value
+                    for path, _, value in portion
+                },
                 note=(_note([*new.values(), *waiting]) if is_last else None),
             )
 
@@ -128,20 +155,28 @@ class HiveSource:
             newest_ms = max(states[path].newest_ms for path in unsettled)
             self.sleep(min(newest_ms + SETTLED_MS - now_ms, 2 * SETTLED_MS) / 1000 + 0.01)
             _, states, unsettled = self._looked(folder)
-        return {path: state for path, state in states.items() if path not in unsettled}, [*unsettled]
+        return {path: state for path, state in states.items() if path not in unsettled}, [
+            *unsettled
+        ]
 
     def _looked(self, folder: Folder) -> tuple[int, dict[str, "PartitionState"], dict[str, None]]:
         """When, what there is, and what of it is too young."""
         now_ms = self.clock.now_us() // 1000
         states = partition_states(folder.files(recursive=True), self.marker)
-        young = (path for path, state in states.items() if now_ms - SETTLED_MS < state.newest_ms <= now_ms + AHEAD_MS)
+        young = (
+            path
+            for path, state in states.items()
+            if now_ms - SETTLED_MS < state.newest_ms <= now_ms + AHEAD_MS
+        )
         return now_ms, states, dict.fromkeys(young)
 
     def _told(
         self, states: Mapping[str, "PartitionState"], seen: Mapping[str, JsonValue]
     ) -> tuple[list[tuple[str, DataChangeEvent]], dict[str, str]]:
         """Events by path, the oldest first; and what is no partition, by its path, with the reason."""
-        keys = self.keys or next((_names(path) for path, value in seen.items() if _is_partition(value)), None)
+        keys = self.keys or next(
+            (_names(path) for path, value in seen.items() if _is_partition(value)), None
+        )
         told, strangers = list[tuple[str, DataChangeEvent]](), dict[str, str]()
         for path, state in sorted(states.items(), key=lambda item: (item[1].newest_ms, item[0])):
             before = seen.get(path)
@@ -149,12 +184,16 @@ class HiveSource:
                 continue
             try:
                 keys = keys or _names(path)
-                told.append((path, self._event(path, state.newest_ms, keys, version=_version(before) + 1)))
+                told.append(
+                    (path, self._event(path, state.newest_ms, keys, version=_version(before) + 1))
+                )
             except LakeChimeError as error:
                 strangers[path] = str(error)
         return told, strangers
 
-    def _event(self, path: str, stamp: int, keys: Sequence[str], *, version: int) -> DataChangeEvent:
+    def _event(
+        self, path: str, stamp: int, keys: Sequence[str], *, version: int
+    ) -> DataChangeEvent:
         named = {"hive.path": path} if len(path) <= MAX_TAG_VALUE_CHARS else {}
         return DataChangeEvent(
             table=self.target.table,
@@ -190,7 +229,10 @@ def partition_states(entries: Iterator[Entry], marker: str | None) -> dict[str, 
 
 
 def _state(files: Sequence[Entry]) -> PartitionState:
-    lines = (f"{file.path} {file.size} {file.modified_ns}" for file in sorted(files, key=lambda file: file.path))
+    lines = (
+        f"{file.path} {file.size} {file.modified_ns}"
+        for file in sorted(files, key=lambda file: file.path)
+    )
     return PartitionState(newest_ms=max(file.modified_ms for file in files), files=_digest(*lines))
 
 
@@ -211,7 +253,9 @@ def _version(value: Any) -> int:
 def _waiting_note(unsettled: Sequence[str]) -> list[str]:
     if not unsettled:
         return []
-    return [f"{len(unsettled):,} partitions are being written, such as {unsettled[0]!r}, and wait for the next look"]
+    return [
+        f"{len(unsettled):,} partitions are being written, such as {unsettled[0]!r}, and wait for the next look"
+    ]
 
 
 def _names(path: str) -> tuple[str, ...]:

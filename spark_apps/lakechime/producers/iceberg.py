@@ -42,7 +42,9 @@ class IcebergPlace:
 
     def __post_init__(self) -> None:
         if (self.path is None) == (self.identifier is None):
-            raise InvalidEventError("name an Iceberg table by its identifier in a catalog, or by the path of its folder, and not by both")
+            raise InvalidEventError(
+                "name an Iceberg table by its identifier in a catalog, or by the path of its folder, and not by both"
+            )
 
     @property
     def text(self) -> str:
@@ -59,9 +61,13 @@ class IcebergPlace:
         try:
             return self._from_folder(self.path) if self.path is not None else self._from_catalog()
         except (NoSuchTableError, FileNotFoundError) as error:
-            raise NotFoundError(f"there is no Iceberg table {self.text}; correct its name or its path") from error
+            raise NotFoundError(
+                f"there is no Iceberg table {self.text}; correct its name or its path"
+            ) from error
         except OSError as error:
-            raise UnavailableError(f"the Iceberg table {self.text} cannot be read ({error}); try again later") from error
+            raise UnavailableError(
+                f"the Iceberg table {self.text} cannot be read ({error}); try again later"
+            ) from error
 
     def _from_catalog(self) -> "Table":
         from pyiceberg.catalog import load_catalog
@@ -93,7 +99,9 @@ def newest_metadata(path: str, properties: Mapping[str, str]) -> str:
         if entry.path.endswith(_METADATA) and digits.isdecimal():
             numbered.setdefault(int(digits), []).append(entry.path)
     if not numbered:
-        raise NotFoundError(f"{path} holds no Iceberg metadata (metadata/v1{_METADATA}, ...); correct the path")
+        raise NotFoundError(
+            f"{path} holds no Iceberg metadata (metadata/v1{_METADATA}, ...); correct the path"
+        )
     newest = numbered[max(numbered)]
     if len(newest) > 1:
         raise InvalidEventError(
@@ -113,18 +121,26 @@ class IcebergSource:
     def steps(self, position: Position | None) -> Iterator[Step]:
         table = self.place.load()
         branch = self.branch if self.branch == MAIN else f"@{self.branch}"
-        origin = Origin(table_format=TableFormat.ICEBERG, at=f"{self.place.text}{branch}", id=f"{table.metadata.table_uuid}{branch}")
+        origin = Origin(
+            table_format=TableFormat.ICEBERG,
+            at=f"{self.place.text}{branch}",
+            id=f"{table.metadata.table_uuid}{branch}",
+        )
         head, lineage = self._head(table), Lineage.of(position)
         if position is not None and not origin.is_of(position, self.target):
             lineage = Lineage(turns=lineage.turns + 1)
         if head is None or head.snapshot_id == lineage.head:
             return
         links = {
-            snapshot.snapshot_id: Link(parent=snapshot.parent_snapshot_id, sequence=snapshot.sequence_number or None)
+            snapshot.snapshot_id: Link(
+                parent=snapshot.parent_snapshot_id, sequence=snapshot.sequence_number or None
+            )
             for snapshot in table.metadata.snapshots
         }
         course = plan_course(head.snapshot_id, links, lineage)
-        yield from _Events(table=table, target=self.target, origin=origin, lineage=lineage, course=course).all()
+        yield from _Events(
+            table=table, target=self.target, origin=origin, lineage=lineage, course=course
+        ).all()
 
     def _head(self, table: "Table") -> "Snapshot | None":
         if self.branch == MAIN:
@@ -151,7 +167,10 @@ class _Events:
 
     def all(self) -> Iterator[Step]:
         course = self.course
-        self.previous, self.lost = course.after, f"after {self.lineage.head}" if course.is_lost else None
+        self.previous, self.lost = (
+            course.after,
+            f"after {self.lineage.head}" if course.is_lost else None,
+        )
         if course.restored is not None:
             yield self._restoration(course.restored)
         for start in range(0, len(course.ids), _AT_ONCE):
@@ -162,7 +181,9 @@ class _Events:
     def _restoration(self, number: int) -> Step:
         self.previous, gone_from = self.lineage.registered, self.lineage.head
         snapshot = self.table.snapshot_by_id(number)
-        self.lineage = self.lineage.restored(number, None if snapshot is None else snapshot.sequence_number)
+        self.lineage = self.lineage.restored(
+            number, None if snapshot is None else snapshot.sequence_number
+        )
         event = self._event(number, {RESTORED: str(number), **again_tags(str(self.lineage.turns))})
         self.previous = str(number)
         note = f"{self.target.table} went from snapshot {gone_from} back to {number}, which was registered before"
@@ -171,12 +192,18 @@ class _Events:
     def _step(self, snapshot: "Snapshot", partitions: Sequence[tuple[Any, ...] | None]) -> Step:
         """Also a compaction is told where it is all that is left of lost snapshots."""
         lost, self.lost, note = self.lost, None, None
-        events = () if _operation_name(snapshot) == _NO_CHANGE and lost is None else tuple(self._events(snapshot, partitions))
+        events = (
+            ()
+            if _operation_name(snapshot) == _NO_CHANGE and lost is None
+            else tuple(self._events(snapshot, partitions))
+        )
         if lost is not None:
             events = tuple(replace(event, tags={**event.tags, LOST: lost}) for event in events)
             note = f"snapshots of {self.target.table} {lost} expired before they were registered; left is {snapshot.snapshot_id}"
         self.previous = str(snapshot.snapshot_id) if events else self.previous
-        self.lineage = self.lineage.followed_by(snapshot.snapshot_id, snapshot.sequence_number, self.previous)
+        self.lineage = self.lineage.followed_by(
+            snapshot.snapshot_id, snapshot.sequence_number, self.previous
+        )
         return Step(position=self._position(), events=events, note=note)
 
     def _position(self) -> dict[str, Any]:
@@ -195,24 +222,37 @@ class _Events:
 
     def _partitions_of(self, snapshot: "Snapshot") -> list[tuple[Any, ...] | None]:
         """Those of the files that the snapshot added and took away, in the order in which they come."""
-        if _operation_name(snapshot) == _NO_CHANGE or not any(levels_of(spec) for spec in self.table.metadata.partition_specs):
+        if _operation_name(snapshot) == _NO_CHANGE or not any(
+            levels_of(spec) for spec in self.table.metadata.partition_specs
+        ):
             return []
-        own = [file for file in snapshot.manifests(self.table.io) if file.added_snapshot_id in (None, snapshot.snapshot_id)]
+        own = [
+            file
+            for file in snapshot.manifests(self.table.io)
+            if file.added_snapshot_id in (None, snapshot.snapshot_id)
+        ]
         touched: dict[tuple[Any, ...] | None, None] = {}
         for manifest in own:
             touched.update(dict.fromkeys(self._touched(manifest, snapshot.snapshot_id)))
         return [*touched]
 
-    def _touched(self, manifest: "ManifestFile", snapshot_id: int) -> Iterator[tuple[Any, ...] | None]:
+    def _touched(
+        self, manifest: "ManifestFile", snapshot_id: int
+    ) -> Iterator[tuple[Any, ...] | None]:
         from pyiceberg.manifest import ManifestEntryStatus
 
         spec = self.table.metadata.specs()[manifest.partition_spec_id]
         values = values_of(spec, self.table.metadata.schemas)
         for entry in manifest.fetch_manifest_entry(self.table.io, discard_deleted=False):
-            if entry.status != ManifestEntryStatus.EXISTING and entry.snapshot_id in (None, snapshot_id):
+            if entry.status != ManifestEntryStatus.EXISTING and entry.snapshot_id in (
+                None,
+                snapshot_id,
+            ):
                 yield values(entry.data_file.partition)
 
-    def _events(self, snapshot: "Snapshot", partitions: Sequence[tuple[Any, ...] | None]) -> Iterator[DataChangeEvent]:
+    def _events(
+        self, snapshot: "Snapshot", partitions: Sequence[tuple[Any, ...] | None]
+    ) -> Iterator[DataChangeEvent]:
         name = _operation_name(snapshot)
         event = replace(
             self._event(snapshot.snapshot_id, {"iceberg.operation": name} if name else {}),
@@ -220,7 +260,9 @@ class _Events:
         )
         if None in partitions or not partitions:
             yield event
-        yield from (replace(event, partition=partition) for partition in partitions if partition is not None)
+        yield from (
+            replace(event, partition=partition) for partition in partitions if partition is not None
+        )
 
     def _event(self, number: int, tags: Mapping[str, str]) -> DataChangeEvent:
         """Of a snapshot that may have expired."""

@@ -26,7 +26,9 @@ class Lineage:
     def of(position: Mapping[str, Any] | None) -> "Lineage":
         if position is None:
             return Lineage()
-        return Lineage(**{name: position[name] for name in _PLAIN}, earlier=tuple(position["earlier"]))
+        return Lineage(
+            **{name: position[name] for name in _PLAIN}, earlier=tuple(position["earlier"])
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {**{name: getattr(self, name) for name in _PLAIN}, "earlier": list(self.earlier)}
@@ -78,7 +80,11 @@ def plan_course(head: int, links: Mapping[int, Link], lineage: Lineage) -> Cours
     if at is not None and at == lineage.head:
         return Course(ids=way, after=lineage.registered)
     if at is not None:
-        return Course(ids=way, restored=at) if at in earlier else Course(ids=way, after=str(at), is_lost=lineage.head is not None)
+        return (
+            Course(ids=way, restored=at)
+            if at in earlier
+            else Course(ids=way, after=str(at), is_lost=lineage.head is not None)
+        )
     return _from_root(way, links, lineage)
 
 

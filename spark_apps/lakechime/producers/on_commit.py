@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from opal_lake.log.commit_log import CommitLog
     from opal_lake.log.snapshot import Snapshot
 
-URL, TOKEN, CLUSTER, TABLE = "LAKECHIME_URL", "LAKECHIME_TOKEN", "LAKECHIME_CLUSTER", "LAKECHIME_TABLE"
+URL, TOKEN, CLUSTER, TABLE = (
+    "LAKECHIME_URL",
+    "LAKECHIME_TOKEN",
+    "LAKECHIME_CLUSTER",
+    "LAKECHIME_TABLE",
+)
 WAIT_SECONDS = 5.0
 PAUSE_SECONDS = 60.0
 
@@ -51,7 +56,9 @@ class Registrar:
             import lakechime.store.migrate
             import lakechime.store.sql_store  # noqa: F401  # the wait is for the database, not for Python's imports
         failures: list[Exception] = []
-        worker = threading.Thread(target=self._try, args=(log, head, failures), name="lakechime", daemon=True)
+        worker = threading.Thread(
+            target=self._try, args=(log, head, failures), name="lakechime", daemon=True
+        )
         worker.start()
         worker.join(self.wait_seconds)
         if worker.is_alive():
@@ -73,7 +80,10 @@ class Registrar:
         try:
             if self.client is None:
                 self.client = LakeChime.open(self.url, token=self.token)
-            target = Target(table=os.environ.get(TABLE) or event_table(head), cluster=os.environ.get(CLUSTER) or DEFAULT_CLUSTER)
+            target = Target(
+                table=os.environ.get(TABLE) or event_table(head),
+                cluster=os.environ.get(CLUSTER) or DEFAULT_CLUSTER,
+            )
             sync(self.client, OpalSource(log=log, target=target, head=head))
         except Exception as error:  # noqa: BLE001  # said by the thread that waits
             failures.append(error)
@@ -86,4 +96,6 @@ _lock = threading.Lock()
 def _registrar_of(url: str, token: str | None) -> Registrar:
     """One a process: a forked one opens connections of its own."""
     with _lock:
-        return _registrars.setdefault((os.getpid(), url, token), Registrar(url=url, token=token, wait_seconds=WAIT_SECONDS))
+        return _registrars.setdefault(
+            (os.getpid(), url, token), Registrar(url=url, token=token, wait_seconds=WAIT_SECONDS)
+        )

@@ -11,7 +11,16 @@ from typing import Any
 
 from lakechime.client import LakeChime
 from lakechime.event import DEFAULT_CLUSTER, DataChangeEvent, OperationType, TableFormat
-from lakechime.producers.outbox import Origin, Position, Step, Synced, Target, again_tags, place_of, sync
+from lakechime.producers.outbox import (
+    Origin,
+    Position,
+    Step,
+    Synced,
+    Target,
+    again_tags,
+    place_of,
+    sync,
+)
 from lakechime.tags import LOST
 from opal_lake.errors import NotFoundError
 from opal_lake.ids import segment_part
@@ -26,14 +35,27 @@ NAME_PROPERTY = "event_table"
 _SHORT_ID = 8
 
 
-def sync_opal(client: LakeChime, table: Table | str, name: str | None = None, *, cluster: str = DEFAULT_CLUSTER) -> Synced:
+def sync_opal(
+    client: LakeChime,
+    table: Table | str,
+    name: str | None = None,
+    *,
+    cluster: str = DEFAULT_CLUSTER,
+) -> Synced:
     """Register what the table committed and nobody registered yet, once and in order; several at once do no harm.
 
     `table` is an open one, or where it lies. Without a name it is that of the property `event_table`, or the place itself.
     """
     opened = table_on(open_storage(table)) if isinstance(table, str) else table
     head = opened.log.head()
-    return sync(client, OpalSource(log=opened.log, target=Target(table=name or event_table(head), cluster=cluster), head=head))
+    return sync(
+        client,
+        OpalSource(
+            log=opened.log,
+            target=Target(table=name or event_table(head), cluster=cluster),
+            head=head,
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +114,11 @@ class OpalSource:
     def _head_for(self, position: Position | None) -> Snapshot:
         """The given one, unless somebody registered more than it knows."""
         head = self.head
-        if head is None or (position is not None and position.get("id") == head.root.table_id and position["version"] > head.version):
+        if head is None or (
+            position is not None
+            and position.get("id") == head.root.table_id
+            and position["version"] > head.version
+        ):
             return self.log.head()
         return head
 
@@ -101,16 +127,28 @@ class OpalSource:
         if position is None:
             return Kept()
         kept = Kept(**{name: position[name] for name in _KEPT})
-        is_followed = kept.version < head.version or (kept.version == head.version and kept.write_id == head.root.write_id)
-        return kept if origin.is_of(position, self.target) and is_followed else Kept(again=_course(head))
+        is_followed = kept.version < head.version or (
+            kept.version == head.version and kept.write_id == head.root.write_id
+        )
+        return (
+            kept
+            if origin.is_of(position, self.target) and is_followed
+            else Kept(again=_course(head))
+        )
 
     def _after(self, position: Position | None, head: Snapshot) -> Iterator[Step]:
-        origin = Origin(table_format=TableFormat.OPAL, at=place_of(head.storage.uri), id=head.root.table_id)
+        origin = Origin(
+            table_format=TableFormat.OPAL, at=place_of(head.storage.uri), id=head.root.table_id
+        )
         kept = self._kept(position, origin, head)
         if kept.version == head.version:
             return
         commits = _commits_after(self.log, head, kept.version)
-        if commits and commits[0].version == kept.version + 1 and kept.write_id not in (None, commits[0].previous_write_id):
+        if (
+            commits
+            and commits[0].version == kept.version + 1
+            and kept.write_id not in (None, commits[0].previous_write_id)
+        ):
             kept = Kept(again=_course(head))  # the log of a copy, or of a backup
             commits = _commits_after(self.log, head, kept.version)
         writer = _Events(target=self.target, origin=origin, head=head, kept=kept)
@@ -134,7 +172,11 @@ def _course(head: Snapshot) -> str:
 def _commits_after(log: CommitLog, head: Snapshot, version: int) -> list[Commit]:
     known = {commit.version: commit for commit in head.commits}
     asked = range(version + 1, head.version + 1)
-    return [known[number] for number in asked] if all(number in known for number in asked) else log.commits_after(version, head.version)
+    return (
+        [known[number] for number in asked]
+        if all(number in known for number in asked)
+        else log.commits_after(version, head.version)
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -152,13 +194,21 @@ class _Events:
         came = {commit.number for commit in commits if commit.number is not None}
         keyed = ((commit.number, commit.partition_key) for commit in commits)
         self.keys = {number: key for number, key in keyed if number is not None and key is not None}
-        if any(segment_part(segment) not in came for commit in commits for segment in commit.actions.processed):
-            self.keys |= {number: key for key, numbers in self.head.partitions.items() for number in numbers}
+        if any(
+            segment_part(segment) not in came
+            for commit in commits
+            for segment in commit.actions.processed
+        ):
+            self.keys |= {
+                number: key for key, numbers in self.head.partitions.items() for number in numbers
+            }
 
     def step(self, commit: Commit) -> Step:
         events = tuple(self._events(commit)) if _is_told(commit) else ()
         snapshot = str(commit.version) if events else self.kept.snapshot
-        self.kept = replace(self.kept, version=commit.version, write_id=commit.write_id, snapshot=snapshot)
+        self.kept = replace(
+            self.kept, version=commit.version, write_id=commit.write_id, snapshot=snapshot
+        )
         return Step(position=self._position(), events=events)
 
     def lost(self, base: Snapshot) -> Step:
@@ -193,7 +243,8 @@ class _Events:
             table=self.target.table,
             cluster=self.target.cluster,
             snapshot_id=str(commit.version),
-            snapshot_ts=CommitTimes(self.head).corrected(commit.version, commit.timestamp_us) // 1000,
+            snapshot_ts=CommitTimes(self.head).corrected(commit.version, commit.timestamp_us)
+            // 1000,
             prev_snapshot_id=self.kept.snapshot,
             table_format=TableFormat.OPAL,
             operation_type=_operation(commit),

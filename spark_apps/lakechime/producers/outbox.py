@@ -13,7 +13,14 @@ from typing import Any, Protocol, runtime_checkable
 from lakechime.answers import Outbox, Registered
 from lakechime.client import LakeChime
 from lakechime.errors import ConflictError, InvalidEventError
-from lakechime.event import DEFAULT_CLUSTER, MAX_TAG_VALUE_CHARS, DataChangeEvent, JsonValue, OperationType, TableFormat
+from lakechime.event import (
+    DEFAULT_CLUSTER,
+    MAX_TAG_VALUE_CHARS,
+    DataChangeEvent,
+    JsonValue,
+    OperationType,
+    TableFormat,
+)
 from lakechime.tags import AGAIN, OTHER_PARTITION
 
 EVENTS_AT_ONCE = 500
@@ -96,7 +103,9 @@ def sync(client: LakeChime, source: Source, *, stop: Callable[[], bool] = lambda
             raise InvalidEventError(
                 f"the position of {target.table} is {position!r}, which this version cannot read; a newer one may have written it: upgrade"
             )
-        register = _Registering(client=client, target=target, position=position, depth=depth, synced=synced, stop=stop)
+        register = _Registering(
+            client=client, target=target, position=position, depth=depth, synced=synced, stop=stop
+        )
         try:
             return register.all_of(source.steps(position))
         except ConflictError:
@@ -123,7 +132,10 @@ class _Registering:
         waiting: list[Step] = []
         for step in steps:
             waiting.append(self._fitting(step))
-            if sum(len(step.events) for step in waiting) >= EVENTS_AT_ONCE or len(waiting) >= EVENTS_AT_ONCE:
+            if (
+                sum(len(step.events) for step in waiting) >= EVENTS_AT_ONCE
+                or len(waiting) >= EVENTS_AT_ONCE
+            ):
                 self._register(waiting)
                 waiting = []
                 if self.stop():
@@ -150,7 +162,9 @@ class _Registering:
         count = sum(map(len, others.values()))
         note = f"{count:,} partitions have other levels than the {self.depth} of {self.target.table}; their events name no partition"
         events += map(_one_of, others.values())
-        return replace(step, events=tuple(events), note=note if step.note is None else f"{step.note}; {note}")
+        return replace(
+            step, events=tuple(events), note=note if step.note is None else f"{step.note}; {note}"
+        )
 
     def _register(self, steps: Sequence[Step]) -> None:
         """A very large snapshot in portions: only with the last one the position moves, and a repeated portion is known again."""
@@ -167,8 +181,13 @@ class _Registering:
 
     def _count(self, registered: Sequence[Registered], steps: Sequence[Step]) -> None:
         new = [answer.event for answer in registered if not answer.duplicate]
-        last = next((event.snapshot_id for event in reversed(new) if event.snapshot_id is not None), self.synced.last)
-        notes = dict.fromkeys((*self.synced.notes, *(step.note for step in steps if step.note is not None)))
+        last = next(
+            (event.snapshot_id for event in reversed(new) if event.snapshot_id is not None),
+            self.synced.last,
+        )
+        notes = dict.fromkeys(
+            (*self.synced.notes, *(step.note for step in steps if step.note is not None))
+        )
         self.synced = replace(
             self.synced,
             events=self.synced.events + len(new),
@@ -212,8 +231,15 @@ def place_of(uri: str) -> str:
 def _one_of(events: Sequence[DataChangeEvent]) -> DataChangeEvent:
     """Of all partitions of a snapshot that no event can name: what is true of each of them."""
     first = events[0]
-    shown = json.dumps(first.partition if len(events) == 1 else [event.partition for event in events], ensure_ascii=False)
-    same = {name: value for name, value in first.tags.items() if all(event.tags.get(name) == value for event in events)}
+    shown = json.dumps(
+        first.partition if len(events) == 1 else [event.partition for event in events],
+        ensure_ascii=False,
+    )
+    same = {
+        name: value
+        for name, value in first.tags.items()
+        if all(event.tags.get(name) == value for event in events)
+    }
     operations = {event.operation_type for event in events}
     return replace(
         first,

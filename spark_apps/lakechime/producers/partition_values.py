@@ -21,15 +21,27 @@ _IDENTITY = "identity"
 
 def levels_of(spec: "PartitionSpec") -> "list[tuple[int, PartitionField]]":
     """The fields that are named, with their places in a file's partition."""
-    return [(place, field) for place, field in enumerate(spec.fields) if str(field.transform) in (_IDENTITY, *_OF_TIME)]
+    return [
+        (place, field)
+        for place, field in enumerate(spec.fields)
+        if str(field.transform) in (_IDENTITY, *_OF_TIME)
+    ]
 
 
-def values_of(spec: "PartitionSpec", schemas: "Iterable[Schema]") -> Callable[[Any], tuple[JsonValue, ...] | None]:
+def values_of(
+    spec: "PartitionSpec", schemas: "Iterable[Schema]"
+) -> Callable[[Any], tuple[JsonValue, ...] | None]:
     """From a file's partition to that of an event; None where no field is named."""
     levels, types = levels_of(spec), _types(schemas)
 
     def values(partition: Any) -> tuple[JsonValue, ...] | None:
-        return tuple(_value(field, types.get(field.source_id), partition[place]) for place, field in levels) or None
+        return (
+            tuple(
+                _value(field, types.get(field.source_id), partition[place])
+                for place, field in levels
+            )
+            or None
+        )
 
     return values
 
@@ -38,14 +50,28 @@ def _types(schemas: "Iterable[Schema]") -> "dict[int, IcebergType]":
     """By the ids of fields, also of those that newer schemas have dropped."""
     from pyiceberg.schema import index_by_id
 
-    return {number: field.field_type for schema in schemas for number, field in index_by_id(schema).items()}
+    return {
+        number: field.field_type
+        for schema in schemas
+        for number, field in index_by_id(schema).items()
+    }
 
 
 def _value(field: "PartitionField", kind: "IcebergType | None", value: Any) -> JsonValue:
-    from pyiceberg.types import BooleanType, DoubleType, FloatType, IntegerType, LongType, StringType
+    from pyiceberg.types import (
+        BooleanType,
+        DoubleType,
+        FloatType,
+        IntegerType,
+        LongType,
+        StringType,
+    )
 
     is_plain = str(field.transform) == _IDENTITY and (
-        kind is None or isinstance(kind, BooleanType | IntegerType | LongType | FloatType | DoubleType | StringType)
+        kind is None
+        or isinstance(
+            kind, BooleanType | IntegerType | LongType | FloatType | DoubleType | StringType
+        )
     )
     if value is None or (is_plain and isinstance(value, bool | int | str)):
         return value

@@ -29,7 +29,10 @@ _OWN = {
 }
 FORMATS = tuple(_OWN)
 _IN_CATALOG = re.compile(r"(?P<catalog>[\w-]+):(?P<identifier>[^/:]+)\Z")
-FORMS = "write NAME=FORMAT:PLACE, as shop.orders=opal:s3://lake/orders; FORMAT is one of " + ", ".join(FORMATS)
+FORMS = (
+    "write NAME=FORMAT:PLACE, as shop.orders=opal:s3://lake/orders; FORMAT is one of "
+    + ", ".join(FORMATS)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +66,16 @@ def read_tables(path: str) -> Tables:
     unknown = sorted(str(name) for name in data.keys() - {"interval", "tables"})
     if unknown or not isinstance(data.get("tables"), list) or not data["tables"]:
         raise InvalidEventError(
-            f"{path}: write a list of tables under 'tables', and 'interval'" + (f"; unknown: {', '.join(unknown)}" if unknown else "")
+            f"{path}: write a list of tables under 'tables', and 'interval'"
+            + (f"; unknown: {', '.join(unknown)}" if unknown else "")
         )
     sources = _distinct(data["tables"], path)
-    return Tables(sources=sources, interval_seconds=interval_seconds(str(data.get("interval", INTERVAL)), f"interval in {path}"))
+    return Tables(
+        sources=sources,
+        interval_seconds=interval_seconds(
+            str(data.get("interval", INTERVAL)), f"interval in {path}"
+        ),
+    )
 
 
 def _distinct(entries: Iterable[Any], path: str) -> dict[str, Source]:
@@ -97,7 +106,10 @@ def interval_seconds(text: str, name: str) -> float:
 
 def _shown_name(entry: Mapping[str, Any]) -> str:
     """For messages: with the cluster where it is not the usual one. An Opal table may tell its own only when it is read."""
-    cluster, name = entry.get("cluster") or DEFAULT_CLUSTER, str(entry.get("table") or entry["path"])
+    cluster, name = (
+        entry.get("cluster") or DEFAULT_CLUSTER,
+        str(entry.get("table") or entry["path"]),
+    )
     return name if cluster == DEFAULT_CLUSTER else f"{cluster}/{name}"
 
 
@@ -136,20 +148,35 @@ def _source(entry: Any) -> Source:
 def _opal(entry: Mapping[str, Any], cluster: str, options: Mapping[str, str]) -> Source:
     from lakechime.producers.opal import OpalPlace
 
-    return OpalPlace(path=str(entry["path"]), name=entry.get("table"), cluster=cluster, options=options)
+    return OpalPlace(
+        path=str(entry["path"]), name=entry.get("table"), cluster=cluster, options=options
+    )
 
 
 def _iceberg(entry: Mapping[str, Any], cluster: str, options: Mapping[str, str]) -> Source:
     from lakechime.producers.iceberg import MAIN, IcebergPlace, IcebergSource
 
-    place = IcebergPlace(path=entry.get("path"), identifier=entry.get("identifier"), catalog=entry.get("catalog"), properties=options)
-    return IcebergSource(place=place, target=Target(table=entry["table"], cluster=cluster), branch=entry.get("branch") or MAIN)
+    place = IcebergPlace(
+        path=entry.get("path"),
+        identifier=entry.get("identifier"),
+        catalog=entry.get("catalog"),
+        properties=options,
+    )
+    return IcebergSource(
+        place=place,
+        target=Target(table=entry["table"], cluster=cluster),
+        branch=entry.get("branch") or MAIN,
+    )
 
 
 def _delta(entry: Mapping[str, Any], cluster: str, options: Mapping[str, str]) -> Source:
     from lakechime.producers.delta import DeltaSource
 
-    return DeltaSource(path=str(entry["path"]), target=Target(table=entry["table"], cluster=cluster), options=options)
+    return DeltaSource(
+        path=str(entry["path"]),
+        target=Target(table=entry["table"], cluster=cluster),
+        options=options,
+    )
 
 
 def _hive(entry: Mapping[str, Any], cluster: str, options: Mapping[str, str]) -> Source:
@@ -160,7 +187,11 @@ def _hive(entry: Mapping[str, Any], cluster: str, options: Mapping[str, str]) ->
         raise InvalidEventError(f"keys: {keys} is one text; write a list, as [dt, hour]")
     target = Target(table=entry["table"], cluster=cluster)
     return HiveSource(
-        path=str(entry["path"]), target=target, keys=tuple(keys) if keys else None, marker=entry.get("marker"), options=options
+        path=str(entry["path"]),
+        target=target,
+        keys=tuple(keys) if keys else None,
+        marker=entry.get("marker"),
+        options=options,
     )
 
 

@@ -44,7 +44,9 @@ class Watch:
                 self._harvest(table)
             shared.close()
 
-    def _tend(self, table: "_Watched", pool: ThreadPoolExecutor, shared: "_Shared", stop: threading.Event) -> None:
+    def _tend(
+        self, table: "_Watched", pool: ThreadPoolExecutor, shared: "_Shared", stop: threading.Event
+    ) -> None:
         if table.look is not None and table.look.done():
             self._harvest(table)
         if table.look is None and time.monotonic() >= table.due:
@@ -58,7 +60,10 @@ class Watch:
             synced = look.result()
         except Exception as error:  # noqa: BLE001  # whatever a library of a table's format raises, the others go on
             table.failures += 1
-            pause = min(self.interval_seconds * 2 ** min(table.failures, 20), max(self.most_pause_seconds, self.interval_seconds))
+            pause = min(
+                self.interval_seconds * 2 ** min(table.failures, 20),
+                max(self.most_pause_seconds, self.interval_seconds),
+            )
             table.due = time.monotonic() + pause
             self.at_failure(table.name, error, pause)
         else:

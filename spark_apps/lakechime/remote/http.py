@@ -4,7 +4,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from lakechime.answers import Consumer, EventsBetween, Filter, Found, Interest, Outbox, Page, Registered, SeenPage, TableState, Watermark
+from lakechime.answers import (
+    Consumer,
+    EventsBetween,
+    Filter,
+    Found,
+    Interest,
+    Outbox,
+    Page,
+    Registered,
+    SeenPage,
+    TableState,
+    Watermark,
+)
 from lakechime.event import DataChangeEvent, JsonValue
 from lakechime.remote.transport import Transport, encoded
 from lakechime.remote.wire import (
@@ -35,7 +47,9 @@ class HttpStore:
         """Nothing is sent before the first question."""
         return cls(transport=Transport(url=url, token=token))
 
-    def register(self, events: Sequence[DataChangeEvent], outbox: Outbox | None) -> list[Registered]:
+    def register(
+        self, events: Sequence[DataChangeEvent], outbox: Outbox | None
+    ) -> list[Registered]:
         """Large lists go in several requests; the outbox moves with the last one, when all the others are registered."""
         batches = list(_batches([event.to_json() for event in events])) or [[]]
         registered: list[Registered] = []
@@ -43,30 +57,52 @@ class HttpStore:
             body: dict[str, Any] = {"events": batch}
             if outbox is not None and number == len(batches):
                 body["outbox"] = outbox_json(outbox)
-            answers = self.transport.post(f"{V1}/events", body)["registered"]  # sent twice it is done once, a position too
+            answers = self.transport.post(f"{V1}/events", body)[
+                "registered"
+            ]  # sent twice it is done once, a position too
             registered += [Registered.from_json(answer) for answer in answers]
         return registered
 
     def events(self, meant: Filter, *, after: int, until: int | None, limit: int) -> Page:
         body: dict[str, Any] = {**filter_json(meant), "after": after, "limit": limit}
-        return page_of(self.transport.post(f"{V1}/events/query", body if until is None else {**body, "until": until}))
+        return page_of(
+            self.transport.post(
+                f"{V1}/events/query", body if until is None else {**body, "until": until}
+            )
+        )
 
     def events_between(self, meant: Filter, start_ts: int, end_ts: int) -> EventsBetween:
         found: list[Registered] = []
         covered, after, more = end_ts, 0, True
         while more:
-            body = {**filter_json(meant), "start_ts": start_ts, "end_ts": end_ts, "after": after, "limit": PAGE_EVENTS}
+            body = {
+                **filter_json(meant),
+                "start_ts": start_ts,
+                "end_ts": end_ts,
+                "after": after,
+                "limit": PAGE_EVENTS,
+            }
             answer = self.transport.post(f"{V1}/events/query", body)
             page = page_of(answer)
             found += page.events
-            covered, after, more = min(covered, answer["covered_until_ts"]), page.next_after, page.more
+            covered, after, more = (
+                min(covered, answer["covered_until_ts"]),
+                page.next_after,
+                page.more,
+            )
         return EventsBetween(events=tuple(found), covered_until_ts=covered)
 
     def find(self, interests: Sequence[Interest]) -> Found:
         """Very many interests go in several requests; the head is then the least of their answers."""
         batches = list(_batches([interest_json(interest) for interest in interests])) or [[]]
-        answers = [found_of(self.transport.post(f"{V1}/events/find", {"interests": batch})) for batch in batches]
-        return Found(seqs=tuple(seq for answer in answers for seq in answer.seqs), head=min(answer.head for answer in answers))
+        answers = [
+            found_of(self.transport.post(f"{V1}/events/find", {"interests": batch}))
+            for batch in batches
+        ]
+        return Found(
+            seqs=tuple(seq for answer in answers for seq in answer.seqs),
+            head=min(answer.head for answer in answers),
+        )
 
     def head(self) -> int:
         return int(self.transport.get(f"{V1}/head")["head"])
@@ -88,18 +124,27 @@ class HttpStore:
         return {watermark["key"]: watermark_of(watermark) for watermark in found}
 
     def consumers(self, limit: int) -> list[Consumer]:
-        return [Consumer(**found) for found in self.transport.get(f"{V1}/consumers", limit=limit)["consumers"]]
+        return [
+            Consumer(**found)
+            for found in self.transport.get(f"{V1}/consumers", limit=limit)["consumers"]
+        ]
 
-    def put_watermark(self, consumer: str, key: str, value: JsonValue, *, expected: int | None) -> Watermark:
+    def put_watermark(
+        self, consumer: str, key: str, value: JsonValue, *, expected: int | None
+    ) -> Watermark:
         body = {"consumer": consumer, "key": key, "value": value, "expected": expected}
         return watermark_of(self.transport.once("PUT", f"{V1}/watermark", body=body)["watermark"])
 
     def delete_watermark(self, consumer: str, key: str, *, expected: int) -> None:
-        self.transport.once("DELETE", f"{V1}/watermark", consumer=consumer, key=key, expected=expected)
+        self.transport.once(
+            "DELETE", f"{V1}/watermark", consumer=consumer, key=key, expected=expected
+        )
 
     def expire(self, older_than_ms: int, *, keep_unseen: bool) -> int:
         body = {"older_than_ms": older_than_ms, "keep_unseen": keep_unseen}
-        return int(self.transport.once("POST", f"{V1}/expire", body=body)["expired"])  # a second one would run beside the first
+        return int(
+            self.transport.once("POST", f"{V1}/expire", body=body)["expired"]
+        )  # a second one would run beside the first
 
     def check(self) -> str:
         return f"{self.transport.url}: {self.transport.get(f'{V1}/check')['check']}"

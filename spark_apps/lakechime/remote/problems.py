@@ -25,31 +25,94 @@ class Problem:
     raises: type[LakeChimeError]
 
 
-INVALID = Problem(name="invalid", status=422, meaning="what was sent does not fit; the same again fails again", raises=InvalidEventError)
-MALFORMED = Problem(name="malformed", status=400, meaning="the body cannot be read", raises=InvalidEventError)
-UNAUTHENTICATED = Problem(name="unauthenticated", status=401, meaning="no token, or one that is unknown or revoked", raises=AccessError)
-FORBIDDEN = Problem(name="forbidden", status=403, meaning="the token's role does not allow this", raises=AccessError)
-NOT_FOUND = Problem(name="not_found", status=404, meaning="the named thing is not there", raises=NotFoundError)
-METHOD = Problem(name="method_not_allowed", status=405, meaning="this path takes other methods", raises=InvalidEventError)
-CONFLICT = Problem(name="conflict", status=409, meaning="somebody else moved it: read it again", raises=ConflictError)
-TOO_LARGE = Problem(name="too_large", status=413, meaning="the body is larger than this service takes", raises=InvalidEventError)
-BUG = Problem(name="bug", status=500, meaning="a bug in the service; its log says more", raises=UnavailableError)
-SCHEMA = Problem(name="schema", status=503, meaning="the service and its database do not fit together: upgrade one", raises=SchemaError)
-UNAVAILABLE = Problem(name="unavailable", status=503, meaning="the database is away, full or locked: try again", raises=UnavailableError)
+INVALID = Problem(
+    name="invalid",
+    status=422,
+    meaning="what was sent does not fit; the same again fails again",
+    raises=InvalidEventError,
+)
+MALFORMED = Problem(
+    name="malformed", status=400, meaning="the body cannot be read", raises=InvalidEventError
+)
+UNAUTHENTICATED = Problem(
+    name="unauthenticated",
+    status=401,
+    meaning="no token, or one that is unknown or revoked",
+    raises=AccessError,
+)
+FORBIDDEN = Problem(
+    name="forbidden", status=403, meaning="the token's role does not allow this", raises=AccessError
+)
+NOT_FOUND = Problem(
+    name="not_found", status=404, meaning="the named thing is not there", raises=NotFoundError
+)
+METHOD = Problem(
+    name="method_not_allowed",
+    status=405,
+    meaning="this path takes other methods",
+    raises=InvalidEventError,
+)
+CONFLICT = Problem(
+    name="conflict",
+    status=409,
+    meaning="somebody else moved it: read it again",
+    raises=ConflictError,
+)
+TOO_LARGE = Problem(
+    name="too_large",
+    status=413,
+    meaning="the body is larger than this service takes",
+    raises=InvalidEventError,
+)
+BUG = Problem(
+    name="bug",
+    status=500,
+    meaning="a bug in the service; its log says more",
+    raises=UnavailableError,
+)
+SCHEMA = Problem(
+    name="schema",
+    status=503,
+    meaning="the service and its database do not fit together: upgrade one",
+    raises=SchemaError,
+)
+UNAVAILABLE = Problem(
+    name="unavailable",
+    status=503,
+    meaning="the database is away, full or locked: try again",
+    raises=UnavailableError,
+)
 
-PROBLEMS = (INVALID, MALFORMED, UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, METHOD, CONFLICT, TOO_LARGE, BUG, SCHEMA, UNAVAILABLE)
+PROBLEMS = (
+    INVALID,
+    MALFORMED,
+    UNAUTHENTICATED,
+    FORBIDDEN,
+    NOT_FOUND,
+    METHOD,
+    CONFLICT,
+    TOO_LARGE,
+    BUG,
+    SCHEMA,
+    UNAVAILABLE,
+)
 # What the service answers when its own client raises. Its database refusing it is no fault of who asked.
 _OF_ERROR = (INVALID, NOT_FOUND, CONFLICT, SCHEMA, UNAVAILABLE)
 
 
 def problem_of(error: LakeChimeError) -> Problem:
     """How an error of the service's own store is answered."""
-    return next((problem for problem in _OF_ERROR if isinstance(error, problem.raises)), UNAVAILABLE)
+    return next(
+        (problem for problem in _OF_ERROR if isinstance(error, problem.raises)), UNAVAILABLE
+    )
 
 
 def problem_of_status(status: int) -> Problem:
     """For an answer of the framework, which knows a status only."""
-    return next((problem for problem in PROBLEMS if problem.status == status), BUG if status >= BUG.status else MALFORMED)
+    return next(
+        (problem for problem in PROBLEMS if problem.status == status),
+        BUG if status >= BUG.status else MALFORMED,
+    )
 
 
 def problem_json(problem: Problem, message: str) -> dict[str, str]:
@@ -58,7 +121,14 @@ def problem_json(problem: Problem, message: str) -> dict[str, str]:
 
 def error_of(status: int, body: Any) -> LakeChimeError | None:
     """The error that an answer tells of; None where it is no answer of a LakeChime service."""
-    if not isinstance(body, Mapping) or not isinstance(body.get("error"), str) or not isinstance(body.get("message"), str):
+    if (
+        not isinstance(body, Mapping)
+        or not isinstance(body.get("error"), str)
+        or not isinstance(body.get("message"), str)
+    ):
         return None
-    named = next((problem for problem in PROBLEMS if problem.name == body["error"]), problem_of_status(status))
+    named = next(
+        (problem for problem in PROBLEMS if problem.name == body["error"]),
+        problem_of_status(status),
+    )
     return named.raises(body["message"])

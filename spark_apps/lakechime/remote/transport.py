@@ -10,7 +10,13 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from lakechime.errors import AccessError, InvalidEventError, LakeChimeError, NotFoundError, UnavailableError
+from lakechime.errors import (
+    AccessError,
+    InvalidEventError,
+    LakeChimeError,
+    NotFoundError,
+    UnavailableError,
+)
 from lakechime.remote.problems import UNAUTHENTICATED, UNAVAILABLE, error_of
 
 ATTEMPTS = 5
@@ -33,8 +39,12 @@ class Transport:
 
     def __post_init__(self) -> None:
         self.url = checked_url(self.url)
-        if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token.strip()):
-            raise AccessError("the token has characters that no token has, or none; copy it as `lakechime token create` printed it")
+        if self.token is not None and not (
+            self.token.isascii() and self.token.isprintable() and self.token.strip()
+        ):
+            raise AccessError(
+                "the token has characters that no token has, or none; copy it as `lakechime token create` printed it"
+            )
 
     def get(self, path: str, **params: Any) -> Any:
         return self._ask("GET", path, repeatable=True, params=_given(params))
@@ -43,7 +53,9 @@ class Transport:
         """Of questions, and of what may be sent twice."""
         return self._ask("POST", path, repeatable=True, content=encoded(body))
 
-    def once(self, method: str, path: str, *, body: Mapping[str, Any] | None = None, **params: Any) -> Any:
+    def once(
+        self, method: str, path: str, *, body: Mapping[str, Any] | None = None, **params: Any
+    ) -> Any:
         """What must not be done twice: asked again only where it was never sent."""
         content = None if body is None else encoded(body)
         return self._ask(method, path, repeatable=False, content=content, params=_given(params))
@@ -66,7 +78,9 @@ class Transport:
             if answer is not None and answer.is_success:
                 return self._value(answer)
             if attempt == ATTEMPTS or not _may_repeat(answer, failure, repeatable=repeatable):
-                raise self._error(answer, failure, sure=repeatable or isinstance(failure, _NEVER_SENT)) from failure
+                raise self._error(
+                    answer, failure, sure=repeatable or isinstance(failure, _NEVER_SENT)
+                ) from failure
             self.sleep(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
 
     def _connected(self) -> httpx.Client:
@@ -74,7 +88,10 @@ class Transport:
             headers = {"Accept": "application/json", "Content-Type": "application/json"}
             if self.token is not None:
                 headers["Authorization"] = f"Bearer {self.token}"
-            self._client, self._process = httpx.Client(headers=headers, timeout=TIMEOUT), os.getpid()
+            self._client, self._process = (
+                httpx.Client(headers=headers, timeout=TIMEOUT),
+                os.getpid(),
+            )
         return self._client
 
     def _value(self, answer: httpx.Response) -> Any:
@@ -83,11 +100,19 @@ class Transport:
         except ValueError as error:
             raise self._stranger(answer) from error
 
-    def _error(self, answer: httpx.Response | None, failure: Exception | None, *, sure: bool) -> LakeChimeError:
+    def _error(
+        self, answer: httpx.Response | None, failure: Exception | None, *, sure: bool
+    ) -> LakeChimeError:
         if answer is None:
             said = str(failure) or type(failure).__name__
-            doubt = "try again" if sure else "it may have been done: read the state before you try again"
-            return UnavailableError(f"the LakeChime service at {self.url} does not answer ({said}); see that it runs, and {doubt}")
+            doubt = (
+                "try again"
+                if sure
+                else "it may have been done: read the state before you try again"
+            )
+            return UnavailableError(
+                f"the LakeChime service at {self.url} does not answer ({said}); see that it runs, and {doubt}"
+            )
         try:
             error = error_of(answer.status_code, answer.json())
         except ValueError:
@@ -101,28 +126,43 @@ class Transport:
     def _stranger(self, answer: httpx.Response) -> LakeChimeError:
         """Something else than a LakeChime service has answered: a proxy, or another program at this address."""
         said = f"{self.url} answers {answer.status_code} as no LakeChime service does"
-        if answer.status_code in _PASSING or answer.status_code == httpx.codes.INTERNAL_SERVER_ERROR:
+        if (
+            answer.status_code in _PASSING
+            or answer.status_code == httpx.codes.INTERNAL_SERVER_ERROR
+        ):
             return UnavailableError(f"{said}; a proxy before it may not reach it: try again")
-        return NotFoundError(f"{said}; give its address, as http://host:8475, or http://host:8080/lakechime in Airflow's api-server")
+        return NotFoundError(
+            f"{said}; give its address, as http://host:8475, or http://host:8080/lakechime in Airflow's api-server"
+        )
 
 
 def checked_url(url: str) -> str:
     """Without a slash at the end."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidEventError(f"{url!r} is no URL of a service; write http://host:8475 or https://host/lakechime")
+        raise InvalidEventError(
+            f"{url!r} is no URL of a service; write http://host:8475 or https://host/lakechime"
+        )
     if "@" in parts.netloc:
-        raise InvalidEventError(f"the URL of {parts.hostname} holds a user or a password; leave them out, and give a token")
+        raise InvalidEventError(
+            f"the URL of {parts.hostname} holds a user or a password; leave them out, and give a token"
+        )
     if parts.query or parts.fragment:
-        raise InvalidEventError(f"the URL of {parts.hostname} has a part after ? or #; leave it out")
+        raise InvalidEventError(
+            f"the URL of {parts.hostname} has a part after ? or #; leave it out"
+        )
     return url.rstrip("/")
 
 
 def encoded(body: Mapping[str, Any]) -> bytes:
     try:
-        return json.dumps(body, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain).encode()
+        return json.dumps(
+            body, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain
+        ).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidEventError(f"this is no JSON ({error}); use texts, numbers, booleans, lists and mappings") from error
+        raise InvalidEventError(
+            f"this is no JSON ({error}); use texts, numbers, booleans, lists and mappings"
+        ) from error
 
 
 def _plain(value: Any) -> Any:
@@ -137,10 +177,14 @@ def _given(params: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in params.items() if value is not None}
 
 
-def _may_repeat(answer: httpx.Response | None, failure: Exception | None, *, repeatable: bool) -> bool:
+def _may_repeat(
+    answer: httpx.Response | None, failure: Exception | None, *, repeatable: bool
+) -> bool:
     if answer is not None:
         return repeatable and answer.status_code in _PASSING and not _is_lasting(answer)
-    return isinstance(failure, _NEVER_SENT) or (repeatable and isinstance(failure, httpx.TransportError))
+    return isinstance(failure, _NEVER_SENT) or (
+        repeatable and isinstance(failure, httpx.TransportError)
+    )
 
 
 def _is_lasting(answer: httpx.Response) -> bool:

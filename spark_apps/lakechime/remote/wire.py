@@ -3,7 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lakechime.answers import Filter, Found, Interest, Outbox, Page, Registered, TableName, TableState, Watermark
+from lakechime.answers import (
+    Filter,
+    Found,
+    Interest,
+    Outbox,
+    Page,
+    Registered,
+    TableName,
+    TableState,
+    Watermark,
+)
 from lakechime.event import DEFAULT_CLUSTER
 
 V1 = "/v1"
@@ -17,7 +27,9 @@ def interest_json(interest: Interest) -> dict[str, Any]:
     return {**_meant(interest.tables, interest.partition, interest.tags), "after": interest.after}
 
 
-def _meant(tables: tuple[TableName, ...], partition: Any, tags: Mapping[str, str]) -> dict[str, Any]:
+def _meant(
+    tables: tuple[TableName, ...], partition: Any, tags: Mapping[str, str]
+) -> dict[str, Any]:
     """Without what is not asked for."""
     shown: dict[str, Any] = {"tables": [table_json(table) for table in tables]}
     if partition is not None:
@@ -31,18 +43,35 @@ def table_json(table: TableName) -> dict[str, str]:
 
 
 def outbox_json(outbox: Outbox) -> dict[str, Any]:
-    body = {"cluster": outbox.cluster, "table": outbox.table, "position": outbox.position, "expected": outbox.expected}
+    body = {
+        "cluster": outbox.cluster,
+        "table": outbox.table,
+        "position": outbox.position,
+        "expected": outbox.expected,
+    }
     return {**body, "seen": dict(outbox.seen)} if outbox.seen else body
 
 
 def page_json(page: Page) -> dict[str, Any]:
     events = [registered.to_json() for registered in page.events]
-    return {"events": events, "next_after": page.next_after, "more": page.more, "head": page.head, "expired": page.expired}
+    return {
+        "events": events,
+        "next_after": page.next_after,
+        "more": page.more,
+        "head": page.head,
+        "expired": page.expired,
+    }
 
 
 def page_of(value: Mapping[str, Any]) -> Page:
     events = tuple(Registered.from_json(registered) for registered in value["events"])
-    return Page(events=events, next_after=value["next_after"], more=value["more"], head=value["head"], expired=value["expired"])
+    return Page(
+        events=events,
+        next_after=value["next_after"],
+        more=value["more"],
+        head=value["head"],
+        expired=value["expired"],
+    )
 
 
 def found_json(found: Found) -> dict[str, Any]:

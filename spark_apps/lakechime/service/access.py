@@ -33,13 +33,19 @@ NO_ACCESS_CONTROL = Access(read=everybody, write=everybody, admin=everybody, pro
 
 
 def _requires_role(wanted: str) -> Callable[..., Awaitable[None]]:
-    async def requires_role(request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> None:
+    async def requires_role(
+        request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+    ) -> None:
         secret = None if given is None else given.credentials
-        role = secret and await backend_of(request).run(lambda store: SqlTokens.of(store).role_of(secret))
+        role = secret and await backend_of(request).run(
+            lambda store: SqlTokens.of(store).role_of(secret)
+        )
         if not role:
             said = "no token was sent" if not secret else "the token is unknown or revoked"
             message = f"{said}; send one that `lakechime token create` printed as bearer token"
-            raise HTTPException(UNAUTHENTICATED.status, message, headers={"WWW-Authenticate": "Bearer"})
+            raise HTTPException(
+                UNAUTHENTICATED.status, message, headers={"WWW-Authenticate": "Bearer"}
+            )
         if not allows(role, wanted):
             message = f"this needs the role {wanted} ({MEANINGS[wanted]}), and the token has {role}; use a token of that role"
             raise HTTPException(FORBIDDEN.status, message)
@@ -47,4 +53,9 @@ def _requires_role(wanted: str) -> Callable[..., Awaitable[None]]:
     return requires_role
 
 
-BY_TOKEN = Access(read=_requires_role(READ), write=_requires_role(WRITE), admin=_requires_role(ADMIN), probe=everybody)
+BY_TOKEN = Access(
+    read=_requires_role(READ),
+    write=_requires_role(WRITE),
+    admin=_requires_role(ADMIN),
+    probe=everybody,
+)

@@ -18,7 +18,9 @@ VERSION = "1"  # of the paths below /v1: what is added keeps it
 DESCRIPTION = "Data-change events of a lake's tables: register them, find them, and keep the watermarks of who consumes them."
 
 
-def create_app(open_store: Callable[[], SqlStore], access: Access, *, max_body_bytes: int = MAX_BODY_BYTES) -> FastAPI:
+def create_app(
+    open_store: Callable[[], SqlStore], access: Access, *, max_body_bytes: int = MAX_BODY_BYTES
+) -> FastAPI:
     """The store is opened at the first request, and closed with the app. `access` says who may ask."""
     backend = Backend(open_store=open_store)
 
@@ -28,7 +30,15 @@ def create_app(open_store: Callable[[], SqlStore], access: Access, *, max_body_b
         backend.close()
 
     # FastAPI's own documents ask for no right
-    app = FastAPI(title=TITLE, version=VERSION, description=DESCRIPTION, lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title=TITLE,
+        version=VERSION,
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+    )
     app.state.lakechime = backend
     for made in (events, watermarks, triggers, admin):
         app.include_router(made.routes(access))
@@ -45,6 +55,8 @@ def _document(access: Access) -> APIRouter:
     async def document(request: Request) -> Response:
         """OpenAPI, with the address that the request came to."""
         schema: dict[str, Any] = request.app.openapi()
-        return json_response({**schema, "servers": [{"url": request.scope.get("root_path") or "/"}]})
+        return json_response(
+            {**schema, "servers": [{"url": request.scope.get("root_path") or "/"}]}
+        )
 
     return router

@@ -33,7 +33,12 @@ _NOT_FOR_CALLERS = "the service cannot reach its database, or cannot use it; try
 def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(LakeChimeError, _ours)
     app.add_exception_handler(RequestValidationError, _unfit)
-    for kind in (HTTPException, MALFORMED.status, NOT_FOUND.status, METHOD.status):  # what the router raises is known by its status
+    for kind in (
+        HTTPException,
+        MALFORMED.status,
+        NOT_FOUND.status,
+        METHOD.status,
+    ):  # what the router raises is known by its status
         app.add_exception_handler(kind, _of_the_framework)
     app.add_exception_handler(Exception, _bug)
 
@@ -74,7 +79,9 @@ def _sentence(mistake: Any) -> str:
 
 def _path(location: Sequence[Any]) -> str:
     parts = location[1:] if location and location[0] in _PLACES else location
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".") or str(location[0])
+    return "".join(
+        f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts
+    ).removeprefix(".") or str(location[0])
 
 
 async def _of_the_framework(request: Request, error: Exception) -> Response:

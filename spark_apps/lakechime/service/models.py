@@ -3,12 +3,26 @@
 import difflib
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, PlainValidator, WithJsonSchema, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
 
 from lakechime.access import MAX_TOKEN_NAME_CHARS, ROLES, checked_role, checked_token_name
 from lakechime.answers import Interest, Outbox, TableName, table_name
 from lakechime.client import MAX_LIMIT, MAX_SEEN, MAX_TABLES, checked_key
-from lakechime.event import DEFAULT_CLUSTER, check_name, checked_partition, checked_tags, event_from_json
+from lakechime.event import (
+    DEFAULT_CLUSTER,
+    check_name,
+    checked_partition,
+    checked_tags,
+    event_from_json,
+)
 from lakechime.remote.problems import PROBLEMS
 from lakechime.service.limits import MAX_ENTRIES
 from lakechime.service.schemas import EVENT, LEVELS, NAME, PARTITION, REGISTERED_EVENT, TABLE, TAGS
@@ -18,7 +32,9 @@ from lakechime.triggers.schedule import FrequencyUnit
 from lakechime.triggers.snapshot import SnapshotTrigger
 
 MAX_LONG = (1 << 63) - 1
-MAX_MOMENT_TS = 253_370_764_800_000  # the calendar of months ends with the year 9999, and a tick may lie beyond
+MAX_MOMENT_TS = (
+    253_370_764_800_000  # the calendar of months ends with the year 9999, and a tick may lie beyond
+)
 MAX_FREQUENCY = 1_000_000
 
 
@@ -30,9 +46,15 @@ class Strict(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _says_what_is_unknown(cls, value: Any) -> Any:
-        if isinstance(value, dict) and (unknown := sorted(str(name)[:80] for name in set(value) - set(cls.model_fields))):
+        if isinstance(value, dict) and (
+            unknown := sorted(str(name)[:80] for name in set(value) - set(cls.model_fields))
+        ):
             near = difflib.get_close_matches(unknown[0], cls.model_fields, n=1)
-            meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(cls.model_fields) or 'none'}"
+            meant = (
+                f"did you mean {near[0]!r}?"
+                if near
+                else f"there are {', '.join(cls.model_fields) or 'none'}"
+            )
             raise ValueError(f"there is no field {unknown[0]!r}; {meant}")
         return value
 
@@ -75,7 +97,13 @@ class OutboxBody(Strict):
     seen: dict[str, JsonValue] = Field(default={}, max_length=MAX_SEEN)
 
     def outbox(self) -> Outbox:
-        return Outbox(cluster=self.cluster, table=self.table, position=self.position, expected=self.expected, seen=self.seen)
+        return Outbox(
+            cluster=self.cluster,
+            table=self.table,
+            position=self.position,
+            expected=self.expected,
+            seen=self.seen,
+        )
 
 
 class Register(Strict):
@@ -157,7 +185,9 @@ class Find(Strict):
     @model_validator(mode="after")
     def _is_one_query(self) -> Self:
         if (count := sum(len(interest.tables) for interest in self.interests)) > MAX_TABLES:
-            raise ValueError(f"the interests name {count:,} tables, and one request takes {MAX_TABLES:,}; send several")
+            raise ValueError(
+                f"the interests name {count:,} tables, and one request takes {MAX_TABLES:,}; send several"
+            )
         return self
 
 
@@ -293,7 +323,9 @@ class PartitionTriggerBody(Strict):
     now_ts: Moment | None = None
 
     def trigger(self) -> PartitionTrigger:
-        return PartitionTrigger(**{name: getattr(self, name) for name in type(self).model_fields if name != "now_ts"})
+        return PartitionTrigger(
+            **{name: getattr(self, name) for name in type(self).model_fields if name != "now_ts"}
+        )
 
 
 class PartitionFired(BaseModel):
@@ -352,8 +384,14 @@ class Check(BaseModel):
 class TokenBody(Strict):
     """A new token."""
 
-    name: Annotated[str, PlainValidator(checked_token_name), WithJsonSchema({**NAME, "maxLength": MAX_TOKEN_NAME_CHARS})]
-    role: Annotated[str, PlainValidator(checked_role), WithJsonSchema({"type": "string", "enum": list(ROLES)})]
+    name: Annotated[
+        str,
+        PlainValidator(checked_token_name),
+        WithJsonSchema({**NAME, "maxLength": MAX_TOKEN_NAME_CHARS}),
+    ]
+    role: Annotated[
+        str, PlainValidator(checked_role), WithJsonSchema({"type": "string", "enum": list(ROLES)})
+    ]
 
 
 class Token(BaseModel):

@@ -30,14 +30,28 @@ def _text(most: int) -> dict[str, Any]:
 
 
 NAME = _text(MAX_NAME_CHARS)
-_SNAPSHOT = _or_null({**_text(MAX_SNAPSHOT_CHARS), "description": "as the table format's metadata names it"})
-LEVELS = {"type": "array", "items": {}, "minItems": 1, "maxItems": MAX_PARTITION_LEVELS, "description": "one JSON value a level"}
-PARTITION = _or_null({**LEVELS, "description": "one JSON value a level; null where no partition is meant"})
+_SNAPSHOT = _or_null(
+    {**_text(MAX_SNAPSHOT_CHARS), "description": "as the table format's metadata names it"}
+)
+LEVELS = {
+    "type": "array",
+    "items": {},
+    "minItems": 1,
+    "maxItems": MAX_PARTITION_LEVELS,
+    "description": "one JSON value a level",
+}
+PARTITION = _or_null(
+    {**LEVELS, "description": "one JSON value a level; null where no partition is meant"}
+)
 TAGS = {
     "type": "object",
     "maxProperties": MAX_TAGS,
     "propertyNames": _text(MAX_TAG_NAME_CHARS),
-    "additionalProperties": {"type": "string", "maxLength": MAX_TAG_VALUE_CHARS, "pattern": _WITHOUT_NUL},
+    "additionalProperties": {
+        "type": "string",
+        "maxLength": MAX_TAG_VALUE_CHARS,
+        "pattern": _WITHOUT_NUL,
+    },
     "default": {},
 }
 TABLE = {
@@ -58,7 +72,11 @@ _FIELDS: dict[str, Any] = {
     "snapshot_ts": _or_null({**_LONG, "description": "milliseconds since 1970"}),
     "prev_snapshot_id": _SNAPSHOT,
     "table_format": {"type": "string", "enum": [str(member) for member in TableFormat]},
-    "operation_type": {"type": "string", "enum": [str(member) for member in OperationType], "default": str(OperationType.UPDATE)},
+    "operation_type": {
+        "type": "string",
+        "enum": [str(member) for member in OperationType],
+        "default": str(OperationType.UPDATE),
+    },
     "tags": TAGS,
     "cluster": {**NAME, "default": DEFAULT_CLUSTER},
     "event_ts": {**_LONG, "description": "when it was registered, in milliseconds since 1970"},

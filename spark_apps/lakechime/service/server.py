@@ -33,13 +33,17 @@ class Listener:
         return f"{'http' if self.certificate is None else 'https'}://{host}:{self.port}"
 
 
-def run_server(database_url: str, listener: Listener, *, with_tokens: bool, say: Callable[[str], None]) -> None:
+def run_server(
+    database_url: str, listener: Listener, *, with_tokens: bool, say: Callable[[str], None]
+) -> None:
     """Until it is stopped. The database is opened first, and its tables upgraded: what is wrong with it is said at once."""
     store = SqlStore.open(database_url, migrate=True)
     app = service_app(store, listener, with_tokens=with_tokens)
     with _bound(listener) as bound:
         who = "asks for a token" if with_tokens else "asks nobody for a token"
-        say(f"LakeChime serves {store.database.shown} at {listener.url} and {who}; stop it with Ctrl-C")
+        say(
+            f"LakeChime serves {store.database.shown} at {listener.url} and {who}; stop it with Ctrl-C"
+        )
         config = uvicorn.Config(
             app,
             ssl_certfile=listener.certificate,
@@ -72,8 +76,12 @@ def is_loopback(host: str) -> bool:
     try:
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
     except OSError as error:
-        raise InvalidEventError(f"--host {host!r} is no address of this machine ({error}); write 127.0.0.1, 0.0.0.0 or a name") from error
-    return bool(found) and all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found)
+        raise InvalidEventError(
+            f"--host {host!r} is no address of this machine ({error}); write 127.0.0.1, 0.0.0.0 or a name"
+        ) from error
+    return bool(found) and all(
+        ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found
+    )
 
 
 def _bound(listener: Listener) -> socket.socket:
@@ -85,5 +93,7 @@ def _bound(listener: Listener) -> socket.socket:
         bound.bind((listener.host, listener.port))
     except (OSError, OverflowError) as error:
         bound.close()
-        raise UnavailableError(f"cannot listen on {listener.host} port {listener.port} ({error}); choose another with --port") from error
+        raise UnavailableError(
+            f"cannot listen on {listener.host} port {listener.port} ({error}); choose another with --port"
+        ) from error
     return bound

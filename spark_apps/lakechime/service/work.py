@@ -43,7 +43,9 @@ class Backend:
         """The work's value."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lakechime")
-        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: work(self.store()))
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads, lambda: work(self.store())
+        )
 
     async def answer(self, work: Callable[[LakeChime], Any], status: int = 200) -> Response:
         """The work's value as JSON, which is written in the thread too."""

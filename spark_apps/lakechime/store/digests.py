@@ -22,8 +22,24 @@ def dedup_key(event: DataChangeEvent) -> str:
     if event.snapshot_id is not None:
         again = [event.tags[AGAIN]] if AGAIN in event.tags else []
         complete = sorted(tag for tag in event.tags.items() if tag[0].startswith(PREFIX))
-        return _digest("snapshot", event.cluster, event.table, event.snapshot_id, partition, *again, *([complete] if complete else []))
-    return _digest("event", event.cluster, event.table, partition, event.snapshot_ts, str(event.operation_type), sorted(event.tags.items()))
+        return _digest(
+            "snapshot",
+            event.cluster,
+            event.table,
+            event.snapshot_id,
+            partition,
+            *again,
+            *([complete] if complete else []),
+        )
+    return _digest(
+        "event",
+        event.cluster,
+        event.table,
+        partition,
+        event.snapshot_ts,
+        str(event.operation_type),
+        sorted(event.tags.items()),
+    )
 
 
 def partition_key(partition: Sequence[JsonValue]) -> str:
@@ -47,4 +63,8 @@ def tag_keys(tags: Mapping[str, str]) -> list[str]:
 
 def _digest(*parts: object) -> str:
     text = json.dumps(parts, separators=(",", ":"))
-    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()[:_BYTES]).rstrip(b"=").decode()
+    return (
+        base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()[:_BYTES])
+        .rstrip(b"=")
+        .decode()
+    )

@@ -26,8 +26,14 @@ def ensure_schema(database: Database, *, migrate: bool | None = None) -> None:
     if migrate is None:
         migrate = found is None or database.dialect == "sqlite"
     if not migrate:
-        is_what = "has no tables of LakeChime" if found is None else f"has the tables of revision {found}, and this client needs {REVISION}"
-        raise SchemaError(f"the database {database.shown} {is_what}; run `lakechime migrate`, or open it with migrate=True")
+        is_what = (
+            "has no tables of LakeChime"
+            if found is None
+            else f"has the tables of revision {found}, and this client needs {REVISION}"
+        )
+        raise SchemaError(
+            f"the database {database.shown} {is_what}; run `lakechime migrate`, or open it with migrate=True"
+        )
     upgrade(database)
 
 

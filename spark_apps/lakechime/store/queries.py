@@ -25,26 +25,52 @@ def read_head(connection: Connection) -> int:
 def read_expired(connection: Connection, ids: Sequence[int] | None) -> int:
     """The greatest seq that went, of these tables or of all."""
     if ids is None:
-        return int(connection.execute(select(meta.c.value).where(meta.c.name == EXPIRED)).scalar_one())
+        return int(
+            connection.execute(select(meta.c.value).where(meta.c.name == EXPIRED)).scalar_one()
+        )
     greatest = select(func.coalesce(func.max(tables.c.expired_seq), 0)).where(tables.c.id.in_(ids))
     return int(connection.execute(greatest).scalar_one())
 
 
-def read_page(connection: Connection, sequencer: Sequencer, meant: Filter, span: tuple[int, int | None], limit: int) -> Page:
+def read_page(
+    connection: Connection,
+    sequencer: Sequencer,
+    meant: Filter,
+    span: tuple[int, int | None],
+    limit: int,
+) -> Page:
     """The head comes first: what is registered after that look is for the next page. What expired comes last: it
     has to tell of all that was gone when the rows were read.
     """
     after, until = span
     head = read_head(connection)
     last = head if until is None else min(until, head)
-    ids = [table_id for table_id, _ in sequencer.tables(connection, meant.tables).values()] if meant.tables else None
+    ids = (
+        [table_id for table_id, _ in sequencer.tables(connection, meant.tables).values()]
+        if meant.tables
+        else None
+    )
     if (ids is not None and not ids) or last <= after:
-        return Page(events=(), next_after=max(after, last), more=False, head=head, expired=read_expired(connection, ids))
+        return Page(
+            events=(),
+            next_after=max(after, last),
+            more=False,
+            head=head,
+            expired=read_expired(connection, ids),
+        )
     seqs = _seqs(meant, ids, (after, last), limit + 1).subquery("matching")
-    rows = connection.execute(select_events().where(events.c.seq.in_(select(seqs.c.seq))).order_by(events.c.seq)).all()
+    rows = connection.execute(
+        select_events().where(events.c.seq.in_(select(seqs.c.seq))).order_by(events.c.seq)
+    ).all()
     expired, more = read_expired(connection, ids), len(rows) > limit
     found = tuple(registered_of(row) for row in rows[:limit])
-    return Page(events=found, next_after=found[-1].event.seq or 0 if more else last, more=more, head=head, expired=expired)
+    return Page(
+        events=found,
+        next_after=found[-1].event.seq or 0 if more else last,
+        more=more,
+        head=head,
+        expired=expired,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,42 +83,70 @@ class Span:
 
 
 def span_of(connection: Connection, head: Head, start_ts: int, end_ts: int) -> Span:
-    start, end = (connection.execute(first_seq_statement(moment)).scalar() for moment in (start_ts, end_ts))
+    start, end = (
+        connection.execute(first_seq_statement(moment)).scalar() for moment in (start_ts, end_ts)
+    )
     until = head.seq if end is None else end - 1
-    return Span(after=until if start is None else min(start - 1, until), until=until, covered_until_ts=min(end_ts, head.fixed_ts))
+    return Span(
+        after=until if start is None else min(start - 1, until),
+        until=until,
+        covered_until_ts=min(end_ts, head.fixed_ts),
+    )
 
 
 def first_seq_statement(moment_ts: int) -> Select[Any]:
     """Of the first event registered at this time or later. Times never fall from one seq to the next."""
-    return select(events.c.seq).where(events.c.event_ts >= moment_ts).order_by(events.c.event_ts, events.c.seq).limit(1)
+    return (
+        select(events.c.seq)
+        .where(events.c.event_ts >= moment_ts)
+        .order_by(events.c.event_ts, events.c.seq)
+        .limit(1)
+    )
 
 
-def _seqs(meant: Filter, ids: Sequence[int] | None, span: tuple[int, int], limit: int) -> Select[Any]:
+def _seqs(
+    meant: Filter, ids: Sequence[int] | None, span: tuple[int, int], limit: int
+) -> Select[Any]:
     """The first of those that match, table by table, so that each is one stretch of an index."""
     key = None if meant.partition is None else partition_key(meant.partition)
     keys = tag_keys(meant.tags)
     if ids is None or len(ids) > MAX_UNION:
         return _matching(ids, key, keys, span).order_by("seq").limit(limit)
-    parts = [_matching([table_id], key, keys, span).order_by("seq").limit(limit).subquery() for table_id in ids]
+    parts = [
+        _matching([table_id], key, keys, span).order_by("seq").limit(limit).subquery()
+        for table_id in ids
+    ]
     if len(parts) == 1:
         return select(parts[0].c.seq)
     together = union_all(*(select(part.c.seq) for part in parts)).subquery()
     return select(together.c.seq).order_by(together.c.seq).limit(limit)
 
 
-def _matching(ids: Sequence[int] | None, key: str | None, keys: Sequence[str], span: tuple[int, int]) -> Select[Any]:
+def _matching(
+    ids: Sequence[int] | None, key: str | None, keys: Sequence[str], span: tuple[int, int]
+) -> Select[Any]:
     """By tags first where there are any: they are what is rare."""
     if not keys or ids is None:
         chosen = select(events.c.seq).where(events.c.seq > span[0], events.c.seq <= span[1])
         if ids is not None:
-            chosen = chosen.where(events.c.table_id == ids[0] if len(ids) == 1 else events.c.table_id.in_(ids))
+            chosen = chosen.where(
+                events.c.table_id == ids[0] if len(ids) == 1 else events.c.table_id.in_(ids)
+            )
         if key is not None:
             chosen = chosen.where(events.c.partition_key == key)
         return _with_tags(chosen, events, keys)
-    chosen = select(event_tags.c.seq).where(event_tags.c.tag_key == keys[0], event_tags.c.seq > span[0], event_tags.c.seq <= span[1])
-    chosen = chosen.where(event_tags.c.table_id == ids[0] if len(ids) == 1 else event_tags.c.table_id.in_(ids))
+    chosen = select(event_tags.c.seq).where(
+        event_tags.c.tag_key == keys[0], event_tags.c.seq > span[0], event_tags.c.seq <= span[1]
+    )
+    chosen = chosen.where(
+        event_tags.c.table_id == ids[0] if len(ids) == 1 else event_tags.c.table_id.in_(ids)
+    )
     if key is not None:
-        same = (events.c.table_id == event_tags.c.table_id) & (events.c.partition_key == key) & (events.c.seq == event_tags.c.seq)
+        same = (
+            (events.c.table_id == event_tags.c.table_id)
+            & (events.c.partition_key == key)
+            & (events.c.seq == event_tags.c.seq)
+        )
         chosen = chosen.where(select(events.c.seq).where(same).exists())
     return _with_tags(chosen, event_tags, keys[1:])
 
@@ -101,7 +155,11 @@ def _with_tags(chosen: Select[Any], source: Any, keys: Sequence[str]) -> Select[
     for number, key in enumerate(keys):
         tag = event_tags.alias(f"tag_{number}")
         chosen = chosen.where(
-            select(tag.c.seq).where(tag.c.table_id == source.c.table_id, tag.c.tag_key == key, tag.c.seq == source.c.seq).exists()
+            select(tag.c.seq)
+            .where(
+                tag.c.table_id == source.c.table_id, tag.c.tag_key == key, tag.c.seq == source.c.seq
+            )
+            .exists()
         )
     return chosen
 
@@ -112,21 +170,33 @@ def find_first(connection: Connection, dialect: str, interests: Sequence[Interes
     for number, interest in enumerate(interests):
         keys = tag_keys(interest.tags)
         key = None if interest.partition is None else partition_key(interest.partition)
-        row = {"n": number, "after": interest.after, "partition_key": key, **{f"tag_{place}": tag for place, tag in enumerate(keys)}}
-        named = [{**row, "cluster": cluster, "name": name} for cluster, name in map(table_name, interest.tables)]
+        row = {
+            "n": number,
+            "after": interest.after,
+            "partition_key": key,
+            **{f"tag_{place}": tag for place, tag in enumerate(keys)},
+        }
+        named = [
+            {**row, "cluster": cluster, "name": name}
+            for cluster, name in map(table_name, interest.tables)
+        ]
         kinds.setdefault((key is not None, len(keys)), []).extend(named)
     given = {f"rows_{place}": rows_text(rows) for place, rows in enumerate(kinds.values())}
     found: dict[int, int] = {}
     for number, seq in connection.execute(_find_statement(dialect, tuple(kinds)), given):
         if seq is not None:
             found[number] = min(seq, found.get(number, seq))
-    return Found(seqs=tuple(found.get(number) for number in range(len(interests))), head=found.get(-1, 0))
+    return Found(
+        seqs=tuple(found.get(number) for number in range(len(interests))), head=found.get(-1, 0)
+    )
 
 
 @lru_cache(maxsize=256)
 def _find_statement(dialect: str, kinds: tuple[tuple[bool, int], ...]) -> CompoundSelect[Any]:
     parts = [select(literal(-1, type_=LONG).label("n"), func.max(events.c.seq).label("seq"))]
-    return union_all(*parts, *(_first_of(dialect, f"rows_{place}", kind) for place, kind in enumerate(kinds)))
+    return union_all(
+        *parts, *(_first_of(dialect, f"rows_{place}", kind) for place, kind in enumerate(kinds))
+    )
 
 
 def _first_of(dialect: str, parameter: str, kind: tuple[bool, int]) -> Select[Any]:
@@ -135,14 +205,20 @@ def _first_of(dialect: str, parameter: str, kind: tuple[bool, int]) -> Select[An
     texts = ("cluster", "name", "partition_key", *(f"tag_{place}" for place in range(tags)))
     rows = recordset(dialect, parameter, {"n": LONG, "after": LONG, **dict.fromkeys(texts, TEXT)})
     source = events if by_partition or not tags else event_tags.alias("first_tag")
-    first = select(source.c.seq).where(source.c.table_id == tables.c.id, source.c.seq > rows.c.after)
+    first = select(source.c.seq).where(
+        source.c.table_id == tables.c.id, source.c.seq > rows.c.after
+    )
     if by_partition:
         first = first.where(source.c.partition_key == rows.c.partition_key)
     elif tags:
         first = first.where(source.c.tag_key == rows.c.tag_0)
     for place in range(0 if by_partition else 1, tags):
         tag = event_tags.alias(f"tag_{place}")
-        same = (tag.c.table_id == tables.c.id) & (tag.c.tag_key == rows.c[f"tag_{place}"]) & (tag.c.seq == source.c.seq)
+        same = (
+            (tag.c.table_id == tables.c.id)
+            & (tag.c.tag_key == rows.c[f"tag_{place}"])
+            & (tag.c.seq == source.c.seq)
+        )
         first = first.where(select(tag.c.seq).where(same).correlate(tables, rows, source).exists())
     answer = first.order_by(source.c.seq).limit(1).correlate(tables, rows).scalar_subquery()
     named = (tables.c.cluster == rows.c.cluster) & (tables.c.name == rows.c.name)

@@ -41,18 +41,26 @@ class Registration:
         rows = [row_of(event) for event in self.given]
         first = {row["dedup_key"]: number for number, row in reversed(list(enumerate(rows)))}
         wanted = {number: rows[number] for number in sorted(first.values())}
-        placed = self.database.write(lambda connection: self._first(connection, wanted), repeatable=True)
+        placed = self.database.write(
+            lambda connection: self._first(connection, wanted), repeatable=True
+        )
         if isinstance(placed, dict):  # somebody else is giving places; these wait in the inbox
             inbox_ids = placed
-            by_key = self.database.write(lambda connection: self._second(connection, inbox_ids), repeatable=True)
+            by_key = self.database.write(
+                lambda connection: self._second(connection, inbox_ids), repeatable=True
+            )
         else:
             by_key = dict(placed)
         return [
-            by_key[row["dedup_key"]] if first[row["dedup_key"]] == number else replace(by_key[row["dedup_key"]], duplicate=True)
+            by_key[row["dedup_key"]]
+            if first[row["dedup_key"]] == number
+            else replace(by_key[row["dedup_key"]], duplicate=True)
             for number, row in enumerate(rows)
         ]
 
-    def _first(self, connection: Connection, rows: Mapping[int, dict[str, Any]]) -> dict[str, int] | list[tuple[str, Registered]]:
+    def _first(
+        self, connection: Connection, rows: Mapping[int, dict[str, Any]]
+    ) -> dict[str, int] | list[tuple[str, Registered]]:
         has_new_levels = check_depths(connection, self.sequencer, rows.values())
         if self.outbox is not None and not _move_position(connection, self.outbox, self._batch):
             return self._again(connection, rows)
@@ -66,17 +74,27 @@ class Registration:
         head = self.sequencer.drain(connection)
         if has_new_levels:
             check_depths(connection, self.sequencer, rows.values())
-        places = self.sequencer.place(connection, [pending_of(number, row) for number, row in rows.items()], head, rows)
-        there = self._stored(connection, [place.pending.dedup_key for place in places if place.duplicate])
-        return [(place.pending.dedup_key, self._answer(place, head.next_ts, there)) for place in places]
+        places = self.sequencer.place(
+            connection, [pending_of(number, row) for number, row in rows.items()], head, rows
+        )
+        there = self._stored(
+            connection, [place.pending.dedup_key for place in places if place.duplicate]
+        )
+        return [
+            (place.pending.dedup_key, self._answer(place, head.next_ts, there)) for place in places
+        ]
 
     @property
     def _batch(self) -> str:
         assert self.outbox is not None
         events = [json.dumps(event.to_json(), sort_keys=True) for event in self.given]
-        return batch_key(events, position_text(self.outbox.position), position_text(self.outbox.expected))
+        return batch_key(
+            events, position_text(self.outbox.position), position_text(self.outbox.expected)
+        )
 
-    def _again(self, connection: Connection, rows: Mapping[int, dict[str, Any]]) -> list[tuple[str, Registered]]:
+    def _again(
+        self, connection: Connection, rows: Mapping[int, dict[str, Any]]
+    ) -> list[tuple[str, Registered]]:
         """This very step was done before, and its answer did not arrive: as it was, but that all are duplicates now."""
         self.sequencer.lock(connection)
         self.sequencer.drain(connection)
@@ -90,21 +108,34 @@ class Registration:
     def _answer(self, place: Place, event_ts: int, there: Mapping[str, Any]) -> Registered:
         if place.duplicate:
             return registered_of(there[place.pending.dedup_key], duplicate=True)
-        return Registered(event=replace(self.given[place.pending.row], seq=place.seq, event_ts=event_ts), gap=place.gap)
+        return Registered(
+            event=replace(self.given[place.pending.row], seq=place.seq, event_ts=event_ts),
+            gap=place.gap,
+        )
 
-    def _second(self, connection: Connection, inbox_ids: Mapping[str, int]) -> dict[str, Registered]:
+    def _second(
+        self, connection: Connection, inbox_ids: Mapping[str, int]
+    ) -> dict[str, Registered]:
         """Whoever had the lock before may have given these their places."""
         self.sequencer.lock(connection)
         self.sequencer.drain(connection)
         there = self._stored(connection, list(inbox_ids))
-        return {key: registered_of(row, duplicate=row.inbox_id != inbox_ids[key]) for key, row in there.items()}
+        return {
+            key: registered_of(row, duplicate=row.inbox_id != inbox_ids[key])
+            for key, row in there.items()
+        }
 
     def _stored(self, connection: Connection, keys: Sequence[str]) -> dict[str, Any]:
         if not keys:
             return {}
         rows = recordset(self.sequencer.dialect, "rows", {"dedup_key": Text()})
         chosen = select_events().where(events.c.dedup_key.in_(select(rows.c.dedup_key)))
-        return {row.dedup_key: row for row in connection.execute(chosen, {"rows": rows_text({"dedup_key": key} for key in keys)})}
+        return {
+            row.dedup_key: row
+            for row in connection.execute(
+                chosen, {"rows": rows_text({"dedup_key": key} for key in keys)}
+            )
+        }
 
 
 def register_in(connection: Connection, given: Sequence[DataChangeEvent]) -> None:
@@ -129,7 +160,9 @@ def put_into_inbox(connection: Connection, rows: Sequence[Mapping[str, Any]]) ->
 def _inbox_statement(dialect: str) -> ReturningInsert[Any]:
     rows = recordset(dialect, "rows", types_of(_COLUMNS))
     chosen = select(*(rows.c[name] for name in _COLUMNS))
-    return insert(inbox).from_select(list(_COLUMNS), chosen).returning(inbox.c.dedup_key, inbox.c.id)
+    return (
+        insert(inbox).from_select(list(_COLUMNS), chosen).returning(inbox.c.dedup_key, inbox.c.id)
+    )
 
 
 def check_depths(connection: Connection, sequencer: Sequencer, rows: Any) -> bool:
@@ -137,7 +170,9 @@ def check_depths(connection: Connection, sequencer: Sequencer, rows: Any) -> boo
     listed = [row for row in rows if row["depth"] is not None]
     if not listed:
         return False
-    known = sequencer.tables(connection, list(dict.fromkeys((row["cluster"], row["name"]) for row in listed)))
+    known = sequencer.tables(
+        connection, list(dict.fromkeys((row["cluster"], row["name"]) for row in listed))
+    )
     depths = {name: depth for name, (_, depth) in known.items() if depth is not None}
     fixed = len(depths)
     for row in listed:
@@ -160,12 +195,20 @@ def _move_position(connection: Connection, outbox: Outbox, batch: str) -> bool:
         written = insert_into(connection, positions).values(**values).on_conflict_do_nothing()
         moved = there is None and connection.execute(written).rowcount == 1
     else:
-        changed = update(positions).where(mine, positions.c.position == position_text(outbox.expected)).values(position=text, batch=batch)
+        changed = (
+            update(positions)
+            .where(mine, positions.c.position == position_text(outbox.expected))
+            .values(position=text, batch=batch)
+        )
         moved = connection.execute(changed).rowcount == 1
     if moved:
         write_seen(connection, outbox)
         return True
-    if connection.execute(select(positions.c.name).where(mine, positions.c.position == text, positions.c.batch == batch)).first():
+    if connection.execute(
+        select(positions.c.name).where(
+            mine, positions.c.position == text, positions.c.batch == batch
+        )
+    ).first():
         return False
     raise ConflictError(
         f"another producer moved the position of {outbox.table} meanwhile; read it again, and register what is missing after it"
@@ -181,17 +224,29 @@ def write_seen(connection: Connection, outbox: Outbox) -> None:
     if not outbox.seen:
         return
     named = {"cluster": outbox.cluster, "name": outbox.table}
-    given = [{**named, "item_key": item_key(item), "item": _text(item), "value": _text(value)} for item, value in outbox.seen.items()]
+    given = [
+        {**named, "item_key": item_key(item), "item": _text(item), "value": _text(value)}
+        for item, value in outbox.seen.items()
+    ]
     rows = recordset(connection.dialect.name, "rows", dict.fromkeys(_SEEN, Text()))
     # SQLite reads ON after a plain SELECT as that of a join
-    written = insert_into(connection, seen).from_select(list(_SEEN), select(*(rows.c[name] for name in _SEEN)).where(rows.c.item_key != ""))
-    changed = written.on_conflict_do_update(index_elements=["cluster", "name", "item_key"], set_={"value": written.excluded.value})
+    written = insert_into(connection, seen).from_select(
+        list(_SEEN), select(*(rows.c[name] for name in _SEEN)).where(rows.c.item_key != "")
+    )
+    changed = written.on_conflict_do_update(
+        index_elements=["cluster", "name", "item_key"], set_={"value": written.excluded.value}
+    )
     connection.execute(changed, {"rows": rows_text(given)})
 
 
 def read_seen(connection: Connection, cluster: str, table: str, after: str) -> SeenPage:
     mine = (seen.c.cluster == cluster) & (seen.c.name == table) & (seen.c.item_key > after)
-    chosen = select(seen.c.item_key, seen.c.item, seen.c.value).where(mine).order_by(seen.c.item_key).limit(SEEN_PAGE)
+    chosen = (
+        select(seen.c.item_key, seen.c.item, seen.c.value)
+        .where(mine)
+        .order_by(seen.c.item_key)
+        .limit(SEEN_PAGE)
+    )
     found = connection.execute(chosen).all()
     items = {json.loads(row.item): json.loads(row.value) for row in found}
     return SeenPage(items=items, next_after=found[-1].item_key if len(found) == SEEN_PAGE else None)

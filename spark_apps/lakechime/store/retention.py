@@ -17,9 +17,18 @@ BATCH = 1_000
 
 def last_expirable(connection: Connection, older_than_ms: int, *, keep_unseen: bool) -> int:
     """The greatest seq that may go."""
-    first_kept = select(events.c.seq).where(events.c.event_ts >= older_than_ms).order_by(events.c.event_ts, events.c.seq).limit(1)
+    first_kept = (
+        select(events.c.seq)
+        .where(events.c.event_ts >= older_than_ms)
+        .order_by(events.c.event_ts, events.c.seq)
+        .limit(1)
+    )
     kept = connection.execute(first_kept).scalar()
-    last = connection.execute(select(func.coalesce(func.max(events.c.seq), 0))).scalar_one() if kept is None else kept - 1
+    last = (
+        connection.execute(select(func.coalesce(func.max(events.c.seq), 0))).scalar_one()
+        if kept is None
+        else kept - 1
+    )
     if keep_unseen:
         last = min([last, *(consumer.seq for consumer in read_consumers(connection)[:1])])
     return int(last)
@@ -31,7 +40,11 @@ def expire_batch(connection: Connection, dialect: str, span: tuple[int, int]) ->
     """
     after, last = span
     newer = events.alias("newer")
-    is_newest = ~select(newer.c.seq).where(newer.c.table_id == events.c.table_id, newer.c.seq > events.c.seq).exists()
+    is_newest = (
+        ~select(newer.c.seq)
+        .where(newer.c.table_id == events.c.table_id, newer.c.seq > events.c.seq)
+        .exists()
+    )
     chosen = (
         select(events.c.seq, events.c.table_id, events.c.tags, is_newest.label("newest"))
         .where(events.c.seq > after, events.c.seq <= last)
@@ -54,16 +67,35 @@ def _note(connection: Connection, dialect: str, last: Mapping[int, int]) -> None
     mine = select(rows.c.seq).where(rows.c.id == tables.c.id).scalar_subquery()
     further = case((tables.c.expired_seq > mine, tables.c.expired_seq), else_=mine)
     given = rows_text({"id": table_id, "seq": seq} for table_id, seq in sorted(last.items()))
-    connection.execute(update(tables).where(tables.c.id.in_(select(rows.c.id))).values(expired_seq=further), {"rows": given})
+    connection.execute(
+        update(tables).where(tables.c.id.in_(select(rows.c.id))).values(expired_seq=further),
+        {"rows": given},
+    )
     greatest = max(last.values())
-    connection.execute(update(meta).where(meta.c.name == EXPIRED, meta.c.value < greatest).values(value=greatest))
+    connection.execute(
+        update(meta).where(meta.c.name == EXPIRED, meta.c.value < greatest).values(value=greatest)
+    )
 
 
 def _delete(connection: Connection, dialect: str, gone: list[Any]) -> None:
-    keys = [{"table_id": row.table_id, "tag_key": key, "seq": row.seq} for row in gone for key in tag_keys(json.loads(row.tags))]
+    keys = [
+        {"table_id": row.table_id, "tag_key": key, "seq": row.seq}
+        for row in gone
+        for key in tag_keys(json.loads(row.tags))
+    ]
     if keys:
         rows = recordset(dialect, "rows", {"table_id": LONG, "tag_key": TEXT, "seq": LONG})
-        same = (event_tags.c.table_id == rows.c.table_id) & (event_tags.c.tag_key == rows.c.tag_key) & (event_tags.c.seq == rows.c.seq)
-        connection.execute(delete(event_tags).where(select(rows.c.seq).where(same).exists()), {"rows": rows_text(keys)})
+        same = (
+            (event_tags.c.table_id == rows.c.table_id)
+            & (event_tags.c.tag_key == rows.c.tag_key)
+            & (event_tags.c.seq == rows.c.seq)
+        )
+        connection.execute(
+            delete(event_tags).where(select(rows.c.seq).where(same).exists()),
+            {"rows": rows_text(keys)},
+        )
     rows = recordset(dialect, "rows", {"seq": LONG})
-    connection.execute(delete(events).where(events.c.seq.in_(select(rows.c.seq))), {"rows": rows_text({"seq": row.seq} for row in gone)})
+    connection.execute(
+        delete(events).where(events.c.seq.in_(select(rows.c.seq))),
+        {"rows": rows_text({"seq": row.seq} for row in gone)},
+    )

@@ -47,7 +47,9 @@ def pending_of(number: int, row: Mapping[str, Any]) -> Pending:
 
 def select_events() -> Select[Any]:
     """Whole events; `registered_of` reads them."""
-    return select(events, tables.c.cluster, tables.c.name).join_from(events, tables, tables.c.id == events.c.table_id)
+    return select(events, tables.c.cluster, tables.c.name).join_from(
+        events, tables, tables.c.id == events.c.table_id
+    )
 
 
 def registered_of(row: Row[Any], *, duplicate: bool = False) -> Registered:

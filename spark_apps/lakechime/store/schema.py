@@ -5,7 +5,18 @@ watermarks pass. Every query of a trigger is answered from an index alone: by ta
 and tags are found by digests, because an index entry has a size limit in PostgreSQL that a tag's value may pass.
 """
 
-from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, String, Table, Text, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
 from sqlalchemy.dialects.postgresql import VARCHAR
 
 REVISION = "0003"  # of the newest migration
@@ -39,7 +50,9 @@ tables = Table(
     Column("cluster", Text, nullable=False),
     Column("name", Text, nullable=False),
     Column("depth", Integer),
-    Column("expired_seq", number(), nullable=False, server_default="0"),  # the greatest of its events that expired
+    Column(
+        "expired_seq", number(), nullable=False, server_default="0"
+    ),  # the greatest of its events that expired
     UniqueConstraint("cluster", "name", name="lakechime_tables_by_name"),
 )
 
@@ -49,7 +62,9 @@ positions = Table(
     Column("cluster", Text, primary_key=True),
     Column("name", Text, primary_key=True),
     Column("position", Text, nullable=False),
-    Column("batch", String(DIGEST_CHARS)),  # of the step that moved it: what is asked again is known by it
+    Column(
+        "batch", String(DIGEST_CHARS)
+    ),  # of the step that moved it: what is asked again is known by it
 )
 
 # What a producer remembers by item, such as a partition: a position does not grow with its table.

@@ -96,11 +96,15 @@ def plan_places(pending: Iterable[Pending], known: Known, last_seq: int) -> list
     for event in pending:
         table_id, first = known.ids[event.table], known.seqs.get(event.dedup_key)
         if first is not None:
-            places.append(Place(pending=event, seq=first, table_id=table_id, gap=False, duplicate=True))
+            places.append(
+                Place(pending=event, seq=first, table_id=table_id, gap=False, duplicate=True)
+            )
             continue
         last_seq += 1
         gap = _is_gap(event, known, table_id)
-        places.append(Place(pending=event, seq=last_seq, table_id=table_id, gap=gap, duplicate=False))
+        places.append(
+            Place(pending=event, seq=last_seq, table_id=table_id, gap=gap, duplicate=False)
+        )
         known.seqs[event.dedup_key] = last_seq
         known.with_events.add(table_id)
         if event.snapshot_id is not None:
@@ -113,7 +117,11 @@ def _is_gap(event: Pending, known: Known, table_id: int) -> bool:
     if event.snapshot_id is not None and (table_id, event.snapshot_id) in known.gaps:
         return known.gaps[table_id, event.snapshot_id]
     before = event.prev_snapshot_id
-    return before is not None and table_id in known.with_events and (table_id, before) not in known.gaps
+    return (
+        before is not None
+        and table_id in known.with_events
+        and (table_id, before) not in known.gaps
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,12 +139,18 @@ class Sequencer:
     def try_lock(self, connection: Connection) -> bool:
         if self.dialect != "postgresql":
             return True  # the transaction began with it
-        return bool(connection.execute(select(*self._limits(), func.pg_try_advisory_xact_lock(LOCK))).one()[2])
+        return bool(
+            connection.execute(select(*self._limits(), func.pg_try_advisory_xact_lock(LOCK))).one()[
+                2
+            ]
+        )
 
     @staticmethod
     def _limits() -> tuple[Any, Any]:
         seconds = f"{LOCK_SECONDS}s"
-        return func.set_config("lock_timeout", seconds, True), func.set_config("idle_in_transaction_session_timeout", seconds, True)
+        return func.set_config("lock_timeout", seconds, True), func.set_config(
+            "idle_in_transaction_session_timeout", seconds, True
+        )
 
     def now_ms(self, connection: Connection) -> int:
         if self.clock is not None:
@@ -148,7 +162,11 @@ class Sequencer:
         check_revision(found.revision)
         now_ms = found.now_ms if self.clock is None else self.clock.now_us() // 1000
         return Head(
-            seq=found.seq or 0, event_ts=found.event_ts or 0, time_horizon=found.horizon, now_ms=now_ms, has_pending=bool(found.has_pending)
+            seq=found.seq or 0,
+            event_ts=found.event_ts or 0,
+            time_horizon=found.horizon,
+            now_ms=now_ms,
+            has_pending=bool(found.has_pending),
         )
 
     def drain(self, connection: Connection) -> Head:
@@ -158,15 +176,27 @@ class Sequencer:
             if self._fit_levels(connection, batch):
                 batch = self._pending(connection)
             self.place(connection, batch, head)
-            connection.execute(delete_statement(self.dialect), {"rows": rows_text({"id": event.row} for event in batch)})
+            connection.execute(
+                delete_statement(self.dialect),
+                {"rows": rows_text({"id": event.row} for event in batch)},
+            )
         return head
 
     def has_pending(self, connection: Connection) -> bool:
         return connection.execute(select(inbox.c.id).limit(1)).first() is not None
 
     def _pending(self, connection: Connection) -> list[Pending]:
-        columns = (inbox.c.id, inbox.c.cluster, inbox.c.name, inbox.c.dedup_key, inbox.c.snapshot_id, inbox.c.prev_snapshot_id)
-        found = connection.execute(select(*columns, inbox.c.depth, inbox.c.tag_keys).order_by(inbox.c.id).limit(BATCH))
+        columns = (
+            inbox.c.id,
+            inbox.c.cluster,
+            inbox.c.name,
+            inbox.c.dedup_key,
+            inbox.c.snapshot_id,
+            inbox.c.prev_snapshot_id,
+        )
+        found = connection.execute(
+            select(*columns, inbox.c.depth, inbox.c.tag_keys).order_by(inbox.c.id).limit(BATCH)
+        )
         return [
             Pending(
                 row=row.id,
@@ -184,19 +214,34 @@ class Sequencer:
         """Two transactions may bring the first partitions of a table, of different levels, and neither sees the other. A table has one
         number of levels, so the later event keeps its partition as a tag. Whether there was such an event.
         """
-        depths = {name: depth for name, (_, depth) in self.tables(connection, list({event.table for event in batch})).items()}
+        depths = {
+            name: depth
+            for name, (_, depth) in self.tables(
+                connection, list({event.table for event in batch})
+            ).items()
+        }
         strangers = []
         for event in batch:
             if event.depth is not None and (depths.get(event.table) or event.depth) != event.depth:
                 strangers.append(event.row)
             elif event.depth is not None:
                 depths[event.table] = event.depth
-        for row in connection.execute(select(inbox.c.id, inbox.c.partition, inbox.c.tags).where(inbox.c.id.in_(strangers))).all():
-            connection.execute(update(inbox).where(inbox.c.id == row.id).values(**without_partition(row.partition, json.loads(row.tags))))
+        for row in connection.execute(
+            select(inbox.c.id, inbox.c.partition, inbox.c.tags).where(inbox.c.id.in_(strangers))
+        ).all():
+            connection.execute(
+                update(inbox)
+                .where(inbox.c.id == row.id)
+                .values(**without_partition(row.partition, json.loads(row.tags)))
+            )
         return bool(strangers)
 
     def place(
-        self, connection: Connection, batch: Sequence[Pending], head: Head, rows: Mapping[int, Mapping[str, Any]] | None = None
+        self,
+        connection: Connection,
+        batch: Sequence[Pending],
+        head: Head,
+        rows: Mapping[int, Mapping[str, Any]] | None = None,
     ) -> list[Place]:
         """Under the lock: places of a batch, registered at `head.next_ts`. What is copied is in `rows`, or lies in the inbox."""
         places = plan_places(batch, self._known(connection, batch), head.seq)
@@ -204,10 +249,20 @@ class Sequencer:
         if new:
             given = [_placed(place, head.next_ts) for place in new]
             if rows is None:
-                connection.execute(move_statement(self.dialect), {"rows": rows_text({**row, "inbox_id": row["row"]} for row in given)})
+                connection.execute(
+                    move_statement(self.dialect),
+                    {"rows": rows_text({**row, "inbox_id": row["row"]} for row in given)},
+                )
             else:
-                connection.execute(insert_statement(self.dialect), {"rows": rows_text({**rows[row["row"]], **row} for row in given)})
-            tags = [{"table_id": place.table_id, "tag_key": key, "seq": place.seq} for place in new for key in place.pending.tag_keys]
+                connection.execute(
+                    insert_statement(self.dialect),
+                    {"rows": rows_text({**rows[row["row"]], **row} for row in given)},
+                )
+            tags = [
+                {"table_id": place.table_id, "tag_key": key, "seq": place.seq}
+                for place in new
+                for key in place.pending.tag_keys
+            ]
             if tags:
                 connection.execute(tags_statement(self.dialect), {"rows": rows_text(tags)})
         return places
@@ -216,11 +271,16 @@ class Sequencer:
         """One question: which tables have events, which snapshots there are, and which events."""
         ids = self._table_ids(connection, batch)
         snapshots = {
-            (ids[event.table], name) for event in batch for name in (event.snapshot_id, event.prev_snapshot_id) if name is not None
+            (ids[event.table], name)
+            for event in batch
+            for name in (event.snapshot_id, event.prev_snapshot_id)
+            if name is not None
         }
         asked = {
             "of_tables": rows_text({"id": table_id} for table_id in ids.values()),
-            "of_snapshots": rows_text({"table_id": table_id, "snapshot_id": name} for table_id, name in snapshots),
+            "of_snapshots": rows_text(
+                {"table_id": table_id, "snapshot_id": name} for table_id, name in snapshots
+            ),
             "of_keys": rows_text({"dedup_key": event.dedup_key} for event in batch),
         }
         known = Known(ids=ids, with_events=set(), seqs={}, gaps={})
@@ -233,7 +293,9 @@ class Sequencer:
                 known.seqs[text] = number
         return known
 
-    def _table_ids(self, connection: Connection, batch: Sequence[Pending]) -> dict[tuple[str, str], int]:
+    def _table_ids(
+        self, connection: Connection, batch: Sequence[Pending]
+    ) -> dict[tuple[str, str], int]:
         """Tables that are new are made; the first event with a partition fixes the number of levels."""
         depths: dict[tuple[str, str], int | None] = {}
         for event in batch:
@@ -241,14 +303,21 @@ class Sequencer:
         found = self.tables(connection, list(depths))
         missing = [name for name in depths if name not in found]
         if missing:
-            connection.execute(insert(tables), [{"cluster": name[0], "name": name[1], "depth": depths[name]} for name in missing])
+            connection.execute(
+                insert(tables),
+                [{"cluster": name[0], "name": name[1], "depth": depths[name]} for name in missing],
+            )
             found = self.tables(connection, list(depths))
         for name, (table_id, depth) in found.items():
             if depth is None and depths[name] is not None:
-                connection.execute(tables.update().where(tables.c.id == table_id).values(depth=depths[name]))
+                connection.execute(
+                    tables.update().where(tables.c.id == table_id).values(depth=depths[name])
+                )
         return {name: table_id for name, (table_id, _) in found.items()}
 
-    def tables(self, connection: Connection, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, int | None]]:
+    def tables(
+        self, connection: Connection, names: Sequence[tuple[str, str]]
+    ) -> dict[tuple[str, str], tuple[int, int | None]]:
         """Id and number of partition levels of those that are known."""
         asked = {"rows": rows_text({"cluster": cluster, "name": name} for cluster, name in names)}
         found = connection.execute(tables_statement(self.dialect), asked)
@@ -257,8 +326,18 @@ class Sequencer:
 
 def without_partition(partition: str, tags: Mapping[str, str]) -> dict[str, Any]:
     """Of a row in the inbox: the partition as a tag."""
-    with_tag = {**tags, OTHER_PARTITION: partition} if len(partition) <= MAX_TAG_VALUE_CHARS and len(tags) < MAX_TAGS else tags
-    return {"partition": None, "partition_key": None, "depth": None, "tags": tags_text(with_tag), "tag_keys": " ".join(tag_keys(with_tag))}
+    with_tag = (
+        {**tags, OTHER_PARTITION: partition}
+        if len(partition) <= MAX_TAG_VALUE_CHARS and len(tags) < MAX_TAGS
+        else tags
+    )
+    return {
+        "partition": None,
+        "partition_key": None,
+        "depth": None,
+        "tags": tags_text(with_tag),
+        "tag_keys": " ".join(tag_keys(with_tag)),
+    }
 
 
 def tags_text(tags: Mapping[str, str]) -> str:

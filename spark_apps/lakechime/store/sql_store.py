@@ -7,7 +7,19 @@ from functools import partial
 
 from sqlalchemy import Connection, Table, func, select, update
 
-from lakechime.answers import Consumer, EventsBetween, Filter, Found, Interest, Outbox, Page, Registered, SeenPage, TableState, Watermark
+from lakechime.answers import (
+    Consumer,
+    EventsBetween,
+    Filter,
+    Found,
+    Interest,
+    Outbox,
+    Page,
+    Registered,
+    SeenPage,
+    TableState,
+    Watermark,
+)
 from lakechime.event import DataChangeEvent, JsonValue
 from lakechime.store import watermarks
 from lakechime.store.database.engine import Database, check_revision, open_database
@@ -33,18 +45,29 @@ class SqlStore:
     sequencer: Sequencer
 
     @classmethod
-    def open(cls, url: str, *, migrate: bool | None = None, clock: Clock | None = None) -> "SqlStore":
+    def open(
+        cls, url: str, *, migrate: bool | None = None, clock: Clock | None = None
+    ) -> "SqlStore":
         database = open_database(url)
         ensure_schema(database, migrate=migrate)
         own = SystemClock() if database.dialect == "sqlite" else None
-        return cls(database=replace(database, checked=True), sequencer=Sequencer(dialect=database.dialect, clock=clock or own))
+        return cls(
+            database=replace(database, checked=True),
+            sequencer=Sequencer(dialect=database.dialect, clock=clock or own),
+        )
 
-    def register(self, events: Sequence[DataChangeEvent], outbox: Outbox | None) -> list[Registered]:
-        return Registration(database=self.database, sequencer=self.sequencer, given=events, outbox=outbox).run()
+    def register(
+        self, events: Sequence[DataChangeEvent], outbox: Outbox | None
+    ) -> list[Registered]:
+        return Registration(
+            database=self.database, sequencer=self.sequencer, given=events, outbox=outbox
+        ).run()
 
     def events(self, meant: Filter, *, after: int, until: int | None, limit: int) -> Page:
         self._drain()
-        return self.database.read(lambda connection: read_page(connection, self.sequencer, meant, (after, until), limit))
+        return self.database.read(
+            lambda connection: read_page(connection, self.sequencer, meant, (after, until), limit)
+        )
 
     def events_between(self, meant: Filter, start_ts: int, end_ts: int) -> EventsBetween:
         span = self.span(start_ts, end_ts)
@@ -60,25 +83,40 @@ class SqlStore:
         """A range of times as one of seq. Nobody waits for it where the range is final already, or as good as."""
         self._drain()
         span = self.database.read(lambda connection: self._final_span(connection, start_ts, end_ts))
-        return span or self.database.write(lambda connection: self._raised_span(connection, start_ts, end_ts), repeatable=True)
+        return span or self.database.write(
+            lambda connection: self._raised_span(connection, start_ts, end_ts), repeatable=True
+        )
 
     def _final_span(self, connection: Connection, start_ts: int, end_ts: int) -> Span | None:
         """None where the horizon has to be raised: the range has ended since, or was looked at longer ago."""
         head = self.sequencer.head(connection)
         is_ahead = end_ts > head.next_ts and head.fixed_ts > head.now_ms - FRESH_MS
-        return span_of(connection, head, start_ts, end_ts) if end_ts <= head.fixed_ts or is_ahead else None
+        return (
+            span_of(connection, head, start_ts, end_ts)
+            if end_ts <= head.fixed_ts or is_ahead
+            else None
+        )
 
     def _raised_span(self, connection: Connection, start_ts: int, end_ts: int) -> Span:
         """No event that comes later gets a time within what has passed."""
         self.sequencer.lock(connection)
         head = self.sequencer.drain(connection)
         horizon = min(end_ts, head.next_ts)
-        connection.execute(update(meta).where(meta.c.name == HORIZON, meta.c.value < horizon).values(value=horizon))
-        return span_of(connection, replace(head, time_horizon=max(head.time_horizon, horizon)), start_ts, end_ts)
+        connection.execute(
+            update(meta).where(meta.c.name == HORIZON, meta.c.value < horizon).values(value=horizon)
+        )
+        return span_of(
+            connection,
+            replace(head, time_horizon=max(head.time_horizon, horizon)),
+            start_ts,
+            end_ts,
+        )
 
     def find(self, interests: Sequence[Interest]) -> Found:
         self._drain()
-        return self.database.read(lambda connection: find_first(connection, self.database.dialect, interests))
+        return self.database.read(
+            lambda connection: find_first(connection, self.database.dialect, interests)
+        )
 
     def head(self) -> int:
         self._drain()
@@ -89,12 +127,21 @@ class SqlStore:
         return self.database.read(lambda connection: self._table_state(connection, cluster, table))
 
     def _table_state(self, connection: Connection, cluster: str, table: str) -> TableState | None:
-        table_id, depth = self.sequencer.tables(connection, [(cluster, table)]).get((cluster, table), (None, None))
-        chosen = select(positions.c.position).where(positions.c.cluster == cluster, positions.c.name == table)
+        table_id, depth = self.sequencer.tables(connection, [(cluster, table)]).get(
+            (cluster, table), (None, None)
+        )
+        chosen = select(positions.c.position).where(
+            positions.c.cluster == cluster, positions.c.name == table
+        )
         position = connection.execute(chosen).scalar()
         if table_id is None and position is None:
             return None
-        newest = select(events.c.seq, events.c.snapshot_id).where(events.c.table_id == table_id).order_by(events.c.seq.desc()).limit(1)
+        newest = (
+            select(events.c.seq, events.c.snapshot_id)
+            .where(events.c.table_id == table_id)
+            .order_by(events.c.seq.desc())
+            .limit(1)
+        )
         last = connection.execute(newest).first()
         return TableState(
             table=table,
@@ -109,40 +156,59 @@ class SqlStore:
         return self.database.read(lambda connection: read_seen(connection, cluster, table, after))
 
     def watermark(self, consumer: str, key: str) -> Watermark | None:
-        return self.database.read(lambda connection: watermarks.read_watermark(connection, consumer, key))
+        return self.database.read(
+            lambda connection: watermarks.read_watermark(connection, consumer, key)
+        )
 
     def watermarks(self, consumer: str) -> dict[str, Watermark]:
-        return self.database.read(lambda connection: watermarks.read_watermarks(connection, consumer))
+        return self.database.read(
+            lambda connection: watermarks.read_watermarks(connection, consumer)
+        )
 
     def consumers(self, limit: int) -> list[Consumer]:
         return self.database.read(watermarks.read_consumers)[:limit]
 
-    def put_watermark(self, consumer: str, key: str, value: JsonValue, *, expected: int | None) -> Watermark:
+    def put_watermark(
+        self, consumer: str, key: str, value: JsonValue, *, expected: int | None
+    ) -> Watermark:
         wanted = Watermark(consumer=consumer, key=key, value=value, revision=0, updated_ts=0)
 
         def work(connection: Connection) -> Watermark:
-            return watermarks.put_watermark(connection, replace(wanted, updated_ts=self.sequencer.now_ms(connection)), expected)
+            return watermarks.put_watermark(
+                connection, replace(wanted, updated_ts=self.sequencer.now_ms(connection)), expected
+            )
 
         return self.database.write(work)
 
     def delete_watermark(self, consumer: str, key: str, *, expected: int) -> None:
-        self.database.write(lambda connection: watermarks.delete_watermark(connection, consumer, key, expected))
+        self.database.write(
+            lambda connection: watermarks.delete_watermark(connection, consumer, key, expected)
+        )
 
     def expire(self, older_than_ms: int, *, keep_unseen: bool) -> int:
         """Consumers may begin, or go back, between two batches: each batch asks anew what may go."""
         after: int | None = 0
         gone = 0
         while after is not None:
-            work = partial(self._expire_batch, older_than_ms=older_than_ms, keep_unseen=keep_unseen, after=after)
+            work = partial(
+                self._expire_batch,
+                older_than_ms=older_than_ms,
+                keep_unseen=keep_unseen,
+                after=after,
+            )
             count, after = self.database.write(work, repeatable=True)
             gone += count
         return gone
 
-    def _expire_batch(self, connection: Connection, *, older_than_ms: int, keep_unseen: bool, after: int) -> tuple[int, int | None]:
+    def _expire_batch(
+        self, connection: Connection, *, older_than_ms: int, keep_unseen: bool, after: int
+    ) -> tuple[int, int | None]:
         """How many went, and the seq to go on after; None at the end."""
         check_revision(connection.execute(select(VERSIONS.c.version_num)).scalar())
         self.sequencer.lock(connection)
-        self.sequencer.drain(connection)  # what waits in the inbox may be there already, and is then no new event
+        self.sequencer.drain(
+            connection
+        )  # what waits in the inbox may be there already, and is then no new event
         last = last_expirable(connection, older_than_ms, keep_unseen=keep_unseen)
         if after >= last:
             return 0, None

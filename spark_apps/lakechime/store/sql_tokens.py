@@ -26,13 +26,17 @@ class SqlTokens:
     def create(self, name: str, role: str) -> str:
         checked_token_name(name)
         checked_role(role)
-        return self.store.database.write(lambda connection: create_token(connection, name, role, self._now(connection)))
+        return self.store.database.write(
+            lambda connection: create_token(connection, name, role, self._now(connection))
+        )
 
     def tokens(self) -> Sequence[Token]:
         return self.store.database.read(read_tokens)
 
     def revoke(self, name: str) -> None:
-        self.store.database.write(lambda connection: revoke_token(connection, name, self._now(connection)))
+        self.store.database.write(
+            lambda connection: revoke_token(connection, name, self._now(connection))
+        )
 
     def is_empty(self) -> bool:
         """Whether nobody could get in."""
@@ -48,7 +52,9 @@ class SqlTokens:
         if token is None:
             return None
         if token.last_used is None or now - token.last_used >= USE_NOTED_EVERY_MS:
-            self.store.database.write(lambda connection: mark_used(connection, token.name, now), repeatable=True)
+            self.store.database.write(
+                lambda connection: mark_used(connection, token.name, now), repeatable=True
+            )
         return token.role
 
     def _now(self, connection: Connection) -> int:

@@ -23,7 +23,9 @@ def value_text(value: JsonValue) -> str:
     try:
         text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidEventError(f"the value of a watermark is JSON, and this is none: {error}") from error
+        raise InvalidEventError(
+            f"the value of a watermark is JSON, and this is none: {error}"
+        ) from error
     if len(text) > MAX_VALUE_BYTES:
         raise InvalidEventError(
             f"the value of a watermark takes {len(text):,} bytes, and may take {MAX_VALUE_BYTES:,}; store a short value here, and what is "
@@ -33,20 +35,30 @@ def value_text(value: JsonValue) -> str:
 
 
 def read_watermark(connection: Connection, consumer: str, key: str) -> Watermark | None:
-    row = connection.execute(select(watermarks).where(_named(consumer, key), watermarks.c.value.is_not(None))).first()
+    row = connection.execute(
+        select(watermarks).where(_named(consumer, key), watermarks.c.value.is_not(None))
+    ).first()
     return None if row is None else _watermark(row)
 
 
 def read_watermarks(connection: Connection, consumer: str) -> dict[str, Watermark]:
-    chosen = select(watermarks).where(watermarks.c.consumer == consumer, watermarks.c.value.is_not(None)).order_by(watermarks.c.key)
+    chosen = (
+        select(watermarks)
+        .where(watermarks.c.consumer == consumer, watermarks.c.value.is_not(None))
+        .order_by(watermarks.c.key)
+    )
     return {row.key: _watermark(row) for row in connection.execute(chosen)}
 
 
 def read_consumers(connection: Connection) -> list[Consumer]:
     """Of everybody who reads events in their order, whoever is furthest behind first. A value that is no seq holds nothing back."""
-    rows = connection.execute(select(watermarks).where(watermarks.c.key == SEEN_EVENTS, watermarks.c.value.is_not(None)))
+    rows = connection.execute(
+        select(watermarks).where(watermarks.c.key == SEEN_EVENTS, watermarks.c.value.is_not(None))
+    )
     found = [
-        Consumer(consumer=row.consumer, seq=int(row.value), moved_ts=row.updated_ts) for row in rows if row.value.lstrip("-").isdigit()
+        Consumer(consumer=row.consumer, seq=int(row.value), moved_ts=row.updated_ts)
+        for row in rows
+        if row.value.lstrip("-").isdigit()
     ]
     return sorted(found, key=lambda consumer: (consumer.seq, consumer.consumer))
 
@@ -56,8 +68,19 @@ def put_watermark(connection: Connection, wanted: Watermark, expected: int | Non
     values = {"value": value_text(wanted.value), "updated_ts": wanted.updated_ts}
     if expected is None:
         first = {"consumer": wanted.consumer, "key": wanted.key, "revision": 1, **values}
-        if connection.execute(insert_into(connection, watermarks).values(**first).on_conflict_do_nothing()).rowcount == 1:
-            return Watermark(consumer=wanted.consumer, key=wanted.key, value=wanted.value, revision=1, updated_ts=wanted.updated_ts)
+        if (
+            connection.execute(
+                insert_into(connection, watermarks).values(**first).on_conflict_do_nothing()
+            ).rowcount
+            == 1
+        ):
+            return Watermark(
+                consumer=wanted.consumer,
+                key=wanted.key,
+                value=wanted.value,
+                revision=1,
+                updated_ts=wanted.updated_ts,
+            )
         still: Any = watermarks.c.value.is_(None)  # deleted
     else:
         still = (watermarks.c.revision == expected) & watermarks.c.value.is_not(None)
@@ -75,15 +98,23 @@ def put_watermark(connection: Connection, wanted: Watermark, expected: int | Non
 
 def delete_watermark(connection: Connection, consumer: str, key: str, expected: int) -> None:
     still = (watermarks.c.revision == expected) & watermarks.c.value.is_not(None)
-    changed = update(watermarks).where(_named(consumer, key), still).values(value=None, revision=watermarks.c.revision + 1)
+    changed = (
+        update(watermarks)
+        .where(_named(consumer, key), still)
+        .values(value=None, revision=watermarks.c.revision + 1)
+    )
     if connection.execute(changed).rowcount == 1:
         return
     if read_watermark(connection, consumer, key) is None:
-        raise NotFoundError(f"consumer {consumer} has no watermark {key!r}; see which it has by watermarks({consumer!r})")
+        raise NotFoundError(
+            f"consumer {consumer} has no watermark {key!r}; see which it has by watermarks({consumer!r})"
+        )
     raise _conflict(connection, consumer, key, expected)
 
 
-def _conflict(connection: Connection, consumer: str, key: str, expected: int | None) -> ConflictError:
+def _conflict(
+    connection: Connection, consumer: str, key: str, expected: int | None
+) -> ConflictError:
     there = read_watermark(connection, consumer, key)
     found = "is not there" if there is None else f"is at revision {there.revision}"
     meant = "none was expected" if expected is None else f"revision {expected} was expected"
@@ -97,4 +128,10 @@ def _named(consumer: str, key: str) -> Any:
 
 
 def _watermark(row: Row[Any]) -> Watermark:
-    return Watermark(consumer=row.consumer, key=row.key, value=json.loads(row.value), revision=row.revision, updated_ts=row.updated_ts)
+    return Watermark(
+        consumer=row.consumer,
+        key=row.key,
+        value=json.loads(row.value),
+        revision=row.revision,
+        updated_ts=row.updated_ts,
+    )

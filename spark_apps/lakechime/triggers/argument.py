@@ -18,9 +18,14 @@ from lakechime.triggers.reader import Reader
 MAX_DECODED_BYTES = 16_777_216
 
 
-def encode_events(events: Iterable[DataChangeEvent | Mapping[str, Any]] | None, *, query: Query | None = None) -> str:
+def encode_events(
+    events: Iterable[DataChangeEvent | Mapping[str, Any]] | None, *, query: Query | None = None
+) -> str:
     """Of events, or of what their `to_json` gave. None is no event: what a skipped task returned."""
-    listed = [event if isinstance(event, DataChangeEvent) else DataChangeEvent.from_json(event) for event in events or ()]
+    listed = [
+        event if isinstance(event, DataChangeEvent) else DataChangeEvent.from_json(event)
+        for event in events or ()
+    ]
     text = json.dumps(event_variables(listed, query=query), separators=(",", ":"))
     return base64.urlsafe_b64encode(zlib.compress(text.encode())).decode()
 
@@ -34,7 +39,9 @@ def decode_events(argument: str, reader: Reader | None = None) -> tuple[DataChan
             raise ValueError("it is cut off, or too long")
         variables = json.loads(data)
     except (ValueError, binascii.Error, zlib.error) as error:
-        raise InvalidEventError(f"the argument holds no events ({error}); give what encode_events returned, whole") from error
+        raise InvalidEventError(
+            f"the argument holds no events ({error}); give what encode_events returned, whole"
+        ) from error
     if not isinstance(variables, dict):
         raise InvalidEventError("the argument holds no events; give what encode_events returned")
     return read_variables(variables, reader)

@@ -27,7 +27,9 @@ class Query:
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
-def event_variables(events: Sequence[DataChangeEvent], *, query: Query | None = None, limit_bytes: int = LIMIT_BYTES) -> dict[str, str]:
+def event_variables(
+    events: Sequence[DataChangeEvent], *, query: Query | None = None, limit_bytes: int = LIMIT_BYTES
+) -> dict[str, str]:
     """Of the events in the order of their seq. `query`: the partition and tags that they were found by."""
     seqs = [event.seq for event in events if event.seq is not None]
     variables = {COUNT: str(len(events))}
@@ -49,7 +51,11 @@ def event_variables(events: Sequence[DataChangeEvent], *, query: Query | None = 
 
 
 def _query(events: Sequence[DataChangeEvent], query: Query, span: tuple[int, int]) -> str:
-    named: dict[str, Any] = {"tables": sorted({(event.cluster, event.table) for event in events}), "after": span[0], "until": span[1]}
+    named: dict[str, Any] = {
+        "tables": sorted({(event.cluster, event.table) for event in events}),
+        "after": span[0],
+        "until": span[1],
+    }
     if query.partition is not None:
         named["partition"] = list(query.partition)
     if query.tags:
@@ -57,12 +63,16 @@ def _query(events: Sequence[DataChangeEvent], query: Query, span: tuple[int, int
     return json.dumps(named, separators=(",", ":"))
 
 
-def read_variables(variables: Mapping[str, str], reader: Reader | None = None) -> tuple[DataChangeEvent, ...]:
+def read_variables(
+    variables: Mapping[str, str], reader: Reader | None = None
+) -> tuple[DataChangeEvent, ...]:
     """In the flow: the events that started it. `reader`: a client, which is needed where they are named by a query."""
     if EVENTS in variables:
         return tuple(DataChangeEvent.from_json(event) for event in json.loads(variables[EVENTS]))
     if QUERY not in variables:
-        raise InvalidEventError(f"neither {EVENTS} nor {QUERY} is set; a trigger of LakeChime sets one of them")
+        raise InvalidEventError(
+            f"neither {EVENTS} nor {QUERY} is set; a trigger of LakeChime sets one of them"
+        )
     if reader is None:
         raise InvalidEventError(
             f"the events are named by {QUERY}, since they were too many for a variable; pass reader=, a LakeChime client"
@@ -70,7 +80,9 @@ def read_variables(variables: Mapping[str, str], reader: Reader | None = None) -
     named = json.loads(variables[QUERY])
     tables = tuple((cluster, table) for cluster, table in named["tables"])
     partition = tuple(named["partition"]) if "partition" in named else None
-    interest = Interest(tables=tables, partition=partition, tags=named.get("tags", {}), after=named["after"])
+    interest = Interest(
+        tables=tables, partition=partition, tags=named.get("tags", {}), after=named["after"]
+    )
     events = tuple(found.event for found in read_all(reader, interest, named["until"]))
     if COUNT in variables and len(events) < int(variables[COUNT]):
         raise InvalidEventError(

@@ -28,7 +28,13 @@ def read_all(reader: Reader, interest: Interest, until: int | None = None) -> It
     """Page by page, up to the head of the first page."""
     after, last = interest.after, until
     while True:
-        page = reader.events(interest.tables, after=after, until=last, partition=interest.partition, tags=interest.tags)
+        page = reader.events(
+            interest.tables,
+            after=after,
+            until=last,
+            partition=interest.partition,
+            tags=interest.tags,
+        )
         yield from page.events
         if not page.more:
             return

@@ -20,7 +20,12 @@ class FrequencyUnit(StrEnum):
     MONTH = "MONTH"
 
 
-_FIXED_MS = {FrequencyUnit.MINUTE: 60_000, FrequencyUnit.HOUR: 3_600_000, FrequencyUnit.DAY: 86_400_000, FrequencyUnit.WEEK: 604_800_000}
+_FIXED_MS = {
+    FrequencyUnit.MINUTE: 60_000,
+    FrequencyUnit.HOUR: 3_600_000,
+    FrequencyUnit.DAY: 86_400_000,
+    FrequencyUnit.WEEK: 604_800_000,
+}
 
 
 def tick_at(start_ts: int, frequency: int, unit: FrequencyUnit | str, number: int) -> int:
@@ -35,7 +40,9 @@ def tick_at(start_ts: int, frequency: int, unit: FrequencyUnit | str, number: in
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
-def tick_number(start_ts: int, frequency: int, unit: FrequencyUnit | str, now_ts: int) -> int | None:
+def tick_number(
+    start_ts: int, frequency: int, unit: FrequencyUnit | str, now_ts: int
+) -> int | None:
     """Which tick is the newest one at this time; None before the start."""
     unit = _checked(frequency, unit)
     if now_ts < start_ts:
@@ -47,7 +54,14 @@ def tick_number(start_ts: int, frequency: int, unit: FrequencyUnit | str, now_ts
     return number if tick_at(start_ts, frequency, unit, number) <= now_ts else number - 1
 
 
-def ticks(start_ts: int, frequency: int, unit: FrequencyUnit | str, now_ts: int, *, after_ts: int | None = None) -> Iterator[int]:
+def ticks(
+    start_ts: int,
+    frequency: int,
+    unit: FrequencyUnit | str,
+    now_ts: int,
+    *,
+    after_ts: int | None = None,
+) -> Iterator[int]:
     """Those up to now that come after `after_ts` (None: from the start)."""
     last = tick_number(start_ts, frequency, unit, now_ts)
     before = None if after_ts is None else tick_number(start_ts, frequency, unit, after_ts)
@@ -58,8 +72,12 @@ def ticks(start_ts: int, frequency: int, unit: FrequencyUnit | str, now_ts: int,
 
 def _checked(frequency: int, unit: FrequencyUnit | str) -> FrequencyUnit:
     if type(frequency) is not int or frequency < 1:
-        raise InvalidEventError(f"frequency={frequency!r} is no number of units; write a whole number from 1 on")
+        raise InvalidEventError(
+            f"frequency={frequency!r} is no number of units; write a whole number from 1 on"
+        )
     try:
         return FrequencyUnit(unit)
     except ValueError:
-        raise InvalidEventError(f"unit={unit!r} is unknown; write one of {', '.join(FrequencyUnit)}") from None
+        raise InvalidEventError(
+            f"unit={unit!r} is unknown; write one of {', '.join(FrequencyUnit)}"
+        ) from None

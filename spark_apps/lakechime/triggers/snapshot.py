@@ -50,10 +50,15 @@ class SnapshotTrigger:
 
     def __post_init__(self) -> None:
         if isinstance(self.tables, str) or not self.tables:
-            raise InvalidEventError(f"tables={self.tables!r} names no table; write a list of one or more")
+            raise InvalidEventError(
+                f"tables={self.tables!r} names no table; write a list of one or more"
+            )
         if self.mode not in ("any", "all"):
             raise InvalidEventError(f"mode={self.mode!r} is unknown; write any or all")
-        named = dict.fromkeys(table_name((self.cluster, table) if isinstance(table, str) else table) for table in self.tables)
+        named = dict.fromkeys(
+            table_name((self.cluster, table) if isinstance(table, str) else table)
+            for table in self.tables
+        )
         object.__setattr__(self, "tables", tuple(named))
         object.__setattr__(self, "tags", checked_tags(self.tags))
 
@@ -77,8 +82,12 @@ class SnapshotTrigger:
             firsts = [seq for seq in found.seqs if seq is not None]
             if len(firsts) < len(found.seqs):
                 covered = min(firsts) - 1 if firsts else found.head
-                page = reader.events(self.tables, after=after_seq, until=after_seq, limit=1)  # for what has expired alone
-                return Look(fired=None, covered_seq=max(after_seq, covered), expired_seq=page.expired)
+                page = reader.events(
+                    self.tables, after=after_seq, until=after_seq, limit=1
+                )  # for what has expired alone
+                return Look(
+                    fired=None, covered_seq=max(after_seq, covered), expired_seq=page.expired
+                )
             least = max(firsts)
         page = reader.events(self.tables, after=after_seq, tags=self.tags, limit=max_events)
         if not page.events:
@@ -88,8 +97,14 @@ class SnapshotTrigger:
             events += self._up_to(reader, to_seq, least)
             to_seq = least
         matching = tuple(registered.event for registered in events)
-        fired = Fired(events=matching, from_seq=after_seq, to_seq=to_seq, expired=after_seq < page.expired)
+        fired = Fired(
+            events=matching, from_seq=after_seq, to_seq=to_seq, expired=after_seq < page.expired
+        )
         return Look(fired=fired, covered_seq=to_seq, expired_seq=page.expired)
 
     def _up_to(self, reader: Reader, after: int, until: int) -> list[Registered]:
-        return list(read_all(reader, Interest(tables=tuple(self.tables), tags=self.tags, after=after), until))
+        return list(
+            read_all(
+                reader, Interest(tables=tuple(self.tables), tags=self.tags, after=after), until
+            )
+        )

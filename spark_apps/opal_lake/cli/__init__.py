@@ -13,11 +13,16 @@ PLUGINS = "opal.commands"
 
 def add_verbs(verbs: Verbs) -> None:
     """Those of all plugins."""
-    for plugin in sorted(importlib.metadata.entry_points(group=PLUGINS), key=lambda plugin: plugin.name):
+    for plugin in sorted(
+        importlib.metadata.entry_points(group=PLUGINS), key=lambda plugin: plugin.name
+    ):
         try:
             plugin.load()(verbs)
         except Exception as error:  # noqa: BLE001  # a broken plugin must not take the others with it
-            print(f"opal: the commands of {plugin.value} cannot be loaded: {error!r}; reinstall their package", file=sys.stderr)
+            print(
+                f"opal: the commands of {plugin.value} cannot be loaded: {error!r}; reinstall their package",
+                file=sys.stderr,
+            )
 
 
 OPAL = Program(

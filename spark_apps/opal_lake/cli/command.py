@@ -11,9 +11,15 @@ from typing import Any, NoReturn
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.exit_codes import INPUT, MEANINGS
 
-LOOK, WORK, KEEP = "Look at a table (no Spark)", "Work on a table (Spark)", "Keep a table (no Spark)"
+LOOK, WORK, KEEP = (
+    "Look at a table (no Spark)",
+    "Work on a table (Spark)",
+    "Keep a table (no Spark)",
+)
 STORE_OPTIONS = ("endpoint_url", "region_name", "path_style", "hard_links")
-STORE_OPTIONS_TEXT = "endpoint_url, region_name, path_style (S3); hard_links=false (a folder without them)"
+STORE_OPTIONS_TEXT = (
+    "endpoint_url, region_name, path_style (S3); hard_links=false (a folder without them)"
+)
 EVERYWHERE = "everywhere"
 TABLE_FORMS = "a local path, file:///path or s3://bucket/path"
 
@@ -46,7 +52,9 @@ class OpalParser(argparse.ArgumentParser):
         return next((action.choices for action in actions), {})  # type: ignore[misc]  # argparse types choices as any iterable
 
     def format_help(self) -> str:
-        self._action_groups.sort(key=lambda group: group.title == EVERYWHERE)  # last, below what is the verb's own
+        self._action_groups.sort(
+            key=lambda group: group.title == EVERYWHERE
+        )  # last, below what is the verb's own
         return super().format_help()
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
@@ -68,7 +76,12 @@ class OpalParser(argparse.ArgumentParser):
             if getattr(args, action.dest, action.default) not in (None, action.default)
         }
 
-    def given_words(self, args: argparse.Namespace, without: Collection[str] = (), only: Collection[str] | None = None) -> list[str]:
+    def given_words(
+        self,
+        args: argparse.Namespace,
+        without: Collection[str] = (),
+        only: Collection[str] | None = None,
+    ) -> list[str]:
         """The options that are not as by default, as another process of the same verb takes them."""
         words: list[str] = []
         for name, flag in self.given(args).items():
@@ -107,7 +120,9 @@ def add_command(verbs: Verbs, verb: Verb) -> argparse.ArgumentParser:
     parser.set_defaults(run=verb.run, group=verb.group, example=verb.example)
     parser.add_argument("table", metavar="TABLE", help=TABLE_FORMS)
     shared = parser.add_argument_group(EVERYWHERE)
-    shared.add_argument("--json", action="store_true", help="for programs: nothing but JSON on standard output")
+    shared.add_argument(
+        "--json", action="store_true", help="for programs: nothing but JSON on standard output"
+    )
     shared.add_argument(
         "--option",
         action="append",
@@ -121,7 +136,9 @@ def add_command(verbs: Verbs, verb: Verb) -> argparse.ArgumentParser:
 
 def exit_code_lines() -> str:
     """The exit codes, for help."""
-    return "exit codes:\n" + "\n".join(f"  {code:<3} {meaning}" for code, meaning in MEANINGS.items())
+    return "exit codes:\n" + "\n".join(
+        f"  {code:<3} {meaning}" for code, meaning in MEANINGS.items()
+    )
 
 
 def pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
@@ -148,7 +165,11 @@ def store_options(args: argparse.Namespace) -> dict[str, str]:
 
 def add_columns(parser: argparse.ArgumentParser) -> None:
     """Which columns to show."""
-    parser.add_argument("--columns", metavar="A,B", help="which columns; names with commas in `backticks` (default: all)")
+    parser.add_argument(
+        "--columns",
+        metavar="A,B",
+        help="which columns; names with commas in `backticks` (default: all)",
+    )
 
 
 def column_names(text: str | None) -> list[str] | None:

@@ -6,12 +6,21 @@ from dataclasses import Field
 from typing import Any, TypeVar
 
 from opal_lake.cli.command import whole_number
-from opal_lake.job.operations.declared import Declared, default_of, help_of, is_required, kind_of, types_of
+from opal_lake.job.operations.declared import (
+    Declared,
+    default_of,
+    help_of,
+    is_required,
+    kind_of,
+    types_of,
+)
 
 DeclaredT = TypeVar("DeclaredT", bound=Declared)
 
 
-def add_flags(parser: Any, declared: type[Declared], *names: str, but: Collection[str] = ()) -> None:
+def add_flags(
+    parser: Any, declared: type[Declared], *names: str, but: Collection[str] = ()
+) -> None:
     """Those of a declaration, or of these arguments of it, to a parser or a group of one."""
     for name, member in declared.fields().items():
         if name in names or (not names and name not in but and help_of(member.type) is not None):

@@ -8,7 +8,16 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from opal_lake.cli.command import LOOK, Verb, Verbs, add_columns, add_command, column_names, store_options, whole_number
+from opal_lake.cli.command import (
+    LOOK,
+    Verb,
+    Verbs,
+    add_columns,
+    add_command,
+    column_names,
+    store_options,
+    whole_number,
+)
 from opal_lake.cli.flags import add_flags
 from opal_lake.cli.pages import check_page, describe_page, files_page, history_page, segments_page
 from opal_lake.cli.progress import ProgressLine, Step
@@ -27,62 +36,122 @@ HISTORY_LIMIT = 20
 VERBS: tuple[tuple[str, str, str], ...] = (
     ("describe", "what a table is, and how much it holds", "opal describe lake/users"),
     ("history", "its commits, newest first", "opal history lake/users --limit 5"),
-    ("files", "its data files, with the rows that are no longer visible", "opal files s3://lake/users --version 12"),
-    ("segments", "what was ingested together, and what is pending", "opal segments lake/users --json"),
-    ("check", "verify every invariant of the format, and name what is broken", "opal check lake/users"),
+    (
+        "files",
+        "its data files, with the rows that are no longer visible",
+        "opal files s3://lake/users --version 12",
+    ),
+    (
+        "segments",
+        "what was ingested together, and what is pending",
+        "opal segments lake/users --json",
+    ),
+    (
+        "check",
+        "verify every invariant of the format, and name what is broken",
+        "opal check lake/users",
+    ),
 )
 
 
 def commands(verbs: Verbs) -> None:
     """Register the verbs (an `opal.commands` entry point)."""
-    runners = {"describe": describe, "history": history, "files": files, "segments": segments, "check": check}
+    runners = {
+        "describe": describe,
+        "history": history,
+        "files": files,
+        "segments": segments,
+        "check": check,
+    }
     parsers = {
-        name: add_command(verbs, Verb(name=name, group=LOOK, summary=summary, example=example, run=runners[name]))
+        name: add_command(
+            verbs, Verb(name=name, group=LOOK, summary=summary, example=example, run=runners[name])
+        )
         for name, summary, example in VERBS
     }
     parsers["history"].add_argument(
-        "--limit", type=whole_number, default=HISTORY_LIMIT, metavar="N", help="how many, 0 for all (default: %(default)s)"
+        "--limit",
+        type=whole_number,
+        default=HISTORY_LIMIT,
+        metavar="N",
+        help="how many, 0 for all (default: %(default)s)",
     )
     _add_check_options(parsers["check"])
     _add_versions_of(verbs)
     for name in ("files", "segments"):
-        parsers[name].add_argument("--version", type=whole_number, metavar="N", help="as of this version (default: the newest)")
+        parsers[name].add_argument(
+            "--version",
+            type=whole_number,
+            metavar="N",
+            help="as of this version (default: the newest)",
+        )
     upkeep_commands(verbs)
 
 
 def describe(args: argparse.Namespace) -> None:
     from opal_lake.inspect.describe import describe
 
-    _show(args, describe(_table(args)), lambda description, style: describe_page(description, style, datetime.now(UTC)))
+    _show(
+        args,
+        describe(_table(args)),
+        lambda description, style: describe_page(description, style, datetime.now(UTC)),
+    )
 
 
 def history(args: argparse.Namespace) -> None:
     from opal_lake.inspect.describe import history_rows
 
     rows = history_rows(_table(args), args.limit or None)
-    _show(args, rows, lambda data, style: history_page(data, style, output_width(sys.stdout), args.limit))
+    _show(
+        args,
+        rows,
+        lambda data, style: history_page(data, style, output_width(sys.stdout), args.limit),
+    )
 
 
 def files(args: argparse.Namespace) -> None:
     from opal_lake.inspect.describe import file_rows
 
-    _show(args, file_rows(_table(args), args.version), lambda data, style: files_page(data, style, output_width(sys.stdout)))
+    _show(
+        args,
+        file_rows(_table(args), args.version),
+        lambda data, style: files_page(data, style, output_width(sys.stdout)),
+    )
 
 
 def segments(args: argparse.Namespace) -> None:
     from opal_lake.inspect.describe import segment_rows
 
-    _show(args, segment_rows(_table(args), args.version), lambda data, style: segments_page(data, style, output_width(sys.stdout)))
+    _show(
+        args,
+        segment_rows(_table(args), args.version),
+        lambda data, style: segments_page(data, style, output_width(sys.stdout)),
+    )
 
 
 def _add_versions_of(verbs: Verbs) -> None:
-    summary, example = "every row that a key has had, and when it was valid", "opal versions-of lake/users 7"
-    parser = add_command(
-        verbs, Verb(name="versions-of", group=LOOK, summary=summary, example=example, run=versions_of, operands="VALUE... ")
+    summary, example = (
+        "every row that a key has had, and when it was valid",
+        "opal versions-of lake/users 7",
     )
-    parser.add_argument("paths", nargs="+", metavar="VALUE", help="one value for each key column, in their order")
+    parser = add_command(
+        verbs,
+        Verb(
+            name="versions-of",
+            group=LOOK,
+            summary=summary,
+            example=example,
+            run=versions_of,
+            operands="VALUE... ",
+        ),
+    )
+    parser.add_argument(
+        "paths", nargs="+", metavar="VALUE", help="one value for each key column, in their order"
+    )
     add_columns(parser)
-    parser.add_argument("--version", type=whole_number, metavar="N", help="as of this version (default: the newest)")
+    parser.add_argument(
+        "--version", type=whole_number, metavar="N", help="as of this version (default: the newest)"
+    )
 
 
 def versions_of(args: argparse.Namespace) -> None:
@@ -90,8 +159,16 @@ def versions_of(args: argparse.Namespace) -> None:
 
     table = _table(args)
     key = key_of_texts(args.paths, table.snapshot_at().spec)
-    rows = json_rows(table.history_view(keys=[key], version=args.version, columns=column_names(args.columns)))
-    _show(args, rows, lambda rows, style: rows_lines(rows, style, output_width(sys.stdout)) if rows else [style.faint("no row")])
+    rows = json_rows(
+        table.history_view(keys=[key], version=args.version, columns=column_names(args.columns))
+    )
+    _show(
+        args,
+        rows,
+        lambda rows, style: (
+            rows_lines(rows, style, output_width(sys.stdout)) if rows else [style.faint("no row")]
+        ),
+    )
 
 
 def _add_check_options(parser: argparse.ArgumentParser) -> None:
@@ -112,14 +189,18 @@ def check(args: argparse.Namespace) -> int:
     from opal_lake.table import table_on
 
     started_s = time.monotonic()
-    table = table_on(open_storage(args.table, store_options(args)))  # not opened: what cannot be opened is what check is for
+    table = table_on(
+        open_storage(args.table, store_options(args))
+    )  # not opened: what cannot be opened is what check is for
     step = Step(name="")
 
     def at_step(noun: str, done: int, total: int) -> None:
         nonlocal step
         step = Step(name=f"reading the {noun} of {table.uri}", done=done, total=total, noun=noun)
 
-    options = CheckOptions(deep=not args.quick, memory=args.memory, sample=args.sample, at_step=at_step)
+    options = CheckOptions(
+        deep=not args.quick, memory=args.memory, sample=args.sample, at_step=at_step
+    )
     with ProgressLine("check", lambda: step):
         checked = run_check(table, options)
     return show_check(args, table.uri, checked, time.monotonic() - started_s)
@@ -127,13 +208,18 @@ def check(args: argparse.Namespace) -> int:
 
 def show_check(args: argparse.Namespace, uri: str, checked: "Checked", passed_s: float) -> int:
     """Print the findings; return the exit code. As JSON the findings alone, and the rest on standard error."""
-    findings = [{"invariant": finding.invariant, "path": finding.path, "message": finding.message} for finding in checked.findings]
+    findings = [
+        {"invariant": finding.invariant, "path": finding.path, "message": finding.message}
+        for finding in checked.findings
+    ]
     if args.json:
         for line in checked.left_out:
             print(f"not looked at: {line}", file=sys.stderr)
         for line in checked.left_over:
             print(f"left over: {line}", file=sys.stderr)
-    _show(args, findings, lambda findings, style: check_page(uri, findings, style, passed_s, checked))
+    _show(
+        args, findings, lambda findings, style: check_page(uri, findings, style, passed_s, checked)
+    )
     return FINDINGS if findings else OK
 
 

@@ -5,7 +5,15 @@ import contextlib
 import importlib.metadata
 from collections.abc import Iterator, Mapping
 
-from opal_lake.cli.command import KEEP, LOOK, STORE_OPTIONS_TEXT, TABLE_FORMS, WORK, exit_code_lines, traceback_help
+from opal_lake.cli.command import (
+    KEEP,
+    LOOK,
+    STORE_OPTIONS_TEXT,
+    TABLE_FORMS,
+    WORK,
+    exit_code_lines,
+    traceback_help,
+)
 from opal_lake.cli.render import Style
 
 PACKAGE = "airflow-provider-opal"

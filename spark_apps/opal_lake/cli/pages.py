@@ -24,31 +24,61 @@ if TYPE_CHECKING:
     from opal_lake.inspect.check import Checked
 
 # Of a result's counts, what a person wants to know first
-_ORDER = ("rows", "updates", "deletes", "late", "ambiguous", "rejected", "segments", "files", "bytes", "events")
+_ORDER = (
+    "rows",
+    "updates",
+    "deletes",
+    "late",
+    "ambiguous",
+    "rejected",
+    "segments",
+    "files",
+    "bytes",
+    "events",
+)
 
 
 def describe_page(description: Mapping[str, Any], style: Style, now: datetime) -> Iterator[str]:
     committed = description["committed_at"]
     yield style.strong(escaped(description["uri"]))
-    yield style.faint(f"version {description['version']:,}, committed {time_text(committed)} UTC, {ago_text(committed, now)}")
+    yield style.faint(
+        f"version {description['version']:,}, committed {time_text(committed)} UTC, {ago_text(committed, now)}"
+    )
     yield ""
     yield from facts([*_size_facts(description), *_contract_facts(description)], style)
     yield ""
     roles = _roles(description)
     rows = [{**column, "role": roles.get(column["name"], "")} for column in description["columns"]]
-    columns = [Column(key="name", title="column"), Column(key="type", title="type"), Column(key="role", title="role", paint=Style.good)]
+    columns = [
+        Column(key="name", title="column"),
+        Column(key="type", title="type"),
+        Column(key="role", title="role", paint=Style.good),
+    ]
     yield from ("  " + line for line in text_table(columns, rows, style))
 
 
 def _size_facts(description: Mapping[str, Any]) -> list[tuple[str, str]]:
     counts = description["counts"]
     pending = f", {counts['rows_pending']:,} pending" if counts["segments_pending"] else ""
-    waiting = f", {counts['segments_pending']:,} of them pending until a metagen" if counts["segments_pending"] else ""
+    waiting = (
+        f", {counts['segments_pending']:,} of them pending until a metagen"
+        if counts["segments_pending"]
+        else ""
+    )
     return [
-        ("rows", f"{counts['rows_visible']:,} visible{pending}, {counts['rows_ingested']:,} ingested"),
+        (
+            "rows",
+            f"{counts['rows_visible']:,} visible{pending}, {counts['rows_ingested']:,} ingested",
+        ),
         ("segments", f"{counts['segments']:,} in {count_text(counts['groups'], 'group')}{waiting}"),
-        ("files", f"{counts['files']:,} {description['file_format']}, {size_text(counts['bytes'])}"),
-        ("metadata", f"{counts['events']:,} events, {count_text(counts['runs'], 'key-store run')}, {size_text(counts['metadata_bytes'])}"),
+        (
+            "files",
+            f"{counts['files']:,} {description['file_format']}, {size_text(counts['bytes'])}",
+        ),
+        (
+            "metadata",
+            f"{counts['events']:,} events, {count_text(counts['runs'], 'key-store run')}, {size_text(counts['metadata_bytes'])}",
+        ),
         ("readable", _readable(description)),
         *_business_facts(description["business_snapshots"]),
     ]
@@ -63,9 +93,17 @@ def _business_facts(business: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _readable(description: Mapping[str, Any]) -> str:
-    floor = "every event time" if description["floor"] is None else f"event times from {moment_text(description['floor'])}"
+    floor = (
+        "every event time"
+        if description["floor"] is None
+        else f"event times from {moment_text(description['floor'])}"
+    )
     days = description["business_snapshots"]["finished"]  # which are many
-    kept = ", ".join(f"{name} ({version:,})" for name, version in description["savepoints"].items() if name not in days)
+    kept = ", ".join(
+        f"{name} ({version:,})"
+        for name, version in description["savepoints"].items()
+        if name not in days
+    )
     return (
         f"versions {description['oldest_version']:,} to {description['version']:,}"
         + (f", savepoints {kept}" if kept else "")
@@ -74,11 +112,21 @@ def _readable(description: Mapping[str, Any]) -> str:
 
 
 def _contract_facts(description: Mapping[str, Any]) -> list[tuple[str, str]]:
-    shown = [("deletes", f"rows with {escaped(description['deletes'])}" if description["deletes"] else "none")]
+    shown = [
+        (
+            "deletes",
+            f"rows with {escaped(description['deletes'])}" if description["deletes"] else "none",
+        )
+    ]
     if description["partition_by"]:
         shown.append(("partitions", plain_text(description["partition_by"])))
     if description["properties"]:
-        shown.append(("properties", ", ".join(f"{name}={value}" for name, value in description["properties"].items())))
+        shown.append(
+            (
+                "properties",
+                ", ".join(f"{name}={value}" for name, value in description["properties"].items()),
+            )
+        )
     return [*shown, ("table id", description["table_id"])]
 
 
@@ -106,7 +154,11 @@ def _count_text(count: int, name: str) -> str:
     if name.partition("_")[0] == "bytes":
         return f"{size_text(count)} {name.removeprefix('bytes').strip('_')}".rstrip()
     noun, *rest = name.split("_")  # as in `rows_dropped`
-    singular = noun.removesuffix("ies") + "y" if noun.endswith("ies") and noun != "series" else noun.removesuffix("s")
+    singular = (
+        noun.removesuffix("ies") + "y"
+        if noun.endswith("ies") and noun != "series"
+        else noun.removesuffix("s")
+    )
     return " ".join([f"{count:,}", singular if count == 1 and noun != "ambiguous" else noun, *rest])
 
 
@@ -114,7 +166,12 @@ HISTORY = (
     Column(key="version", title="version", right=True, paint=Style.strong),
     Column(key="committed_at", title="committed (UTC)", show=time_text),
     Column(key="operation", title="operation"),
-    Column(key="changes_view", title="view", show=lambda changes: "changed" if changes else "", paint=Style.good),
+    Column(
+        key="changes_view",
+        title="view",
+        show=lambda changes: "changed" if changes else "",
+        paint=Style.good,
+    ),
     Column(key="counts", title="result", show=counts_text, shrinks=True),
     Column(key="business_snapshot", title="snapshot", show=lambda name: name or "", optional=True),
     Column(key="token", title="token", show=lambda token: escaped(token or ""), shrinks=True),
@@ -127,51 +184,87 @@ FILES = (
     Column(key="segments", title="segments", shrinks=True, optional=True),
     Column(key="delta_low", title="delta from", show=moment_text, optional=True),
     Column(key="delta_high", title="to", show=moment_text, optional=True),
-    Column(key="pending", title="", show=lambda pending: "pending" if pending else "", paint=Style.warn),
+    Column(
+        key="pending", title="", show=lambda pending: "pending" if pending else "", paint=Style.warn
+    ),
 )
 SEGMENTS = (
     Column(key="segment", title="segment", right=True, paint=Style.strong),
     Column(key="rows", title="rows", right=True),
     Column(key="rows_invalid", title="invalid", right=True),
     Column(key="group", title="group", right=True),
-    Column(key="pending", title="", show=lambda pending: "pending" if pending else "", paint=Style.warn),
+    Column(
+        key="pending", title="", show=lambda pending: "pending" if pending else "", paint=Style.warn
+    ),
     Column(key="files", title="file", shrinks=True, tail=True),
 )
 
 
-def history_page(rows: Sequence[Mapping[str, Any]], style: Style, width: int | None, limit: int | None = None) -> Iterator[str]:
-    used = [column for column in HISTORY if column.key not in ("token", "business_snapshot") or any(row[column.key] for row in rows)]
+def history_page(
+    rows: Sequence[Mapping[str, Any]], style: Style, width: int | None, limit: int | None = None
+) -> Iterator[str]:
+    used = [
+        column
+        for column in HISTORY
+        if column.key not in ("token", "business_snapshot") or any(row[column.key] for row in rows)
+    ]
     yield from text_table(used, rows, style, width)
     if rows and rows[-1]["version"] > 0 and len(rows) == limit:
-        yield style.faint(f"older versions are left out; --limit {2 * len(rows)} shows more, --limit 0 all")
+        yield style.faint(
+            f"older versions are left out; --limit {2 * len(rows)} shows more, --limit 0 all"
+        )
 
 
 def files_page(rows: Sequence[Mapping[str, Any]], style: Style, width: int | None) -> Iterator[str]:
     if not rows:
         yield "no files: nothing has been ingested"
         return
-    yield from text_table([column for column in FILES if column.title or any(row["pending"] for row in rows)], rows, style, width)
+    yield from text_table(
+        [column for column in FILES if column.title or any(row["pending"] for row in rows)],
+        rows,
+        style,
+        width,
+    )
     total = sum(row["rows"] for row in rows)
-    yield style.faint(f"{count_text(len(rows), 'file')}, {count_text(total, 'row')}, {size_text(sum(row['bytes'] for row in rows))}")
+    yield style.faint(
+        f"{count_text(len(rows), 'file')}, {count_text(total, 'row')}, {size_text(sum(row['bytes'] for row in rows))}"
+    )
 
 
-def segments_page(rows: Sequence[Mapping[str, Any]], style: Style, width: int | None) -> Iterator[str]:
+def segments_page(
+    rows: Sequence[Mapping[str, Any]], style: Style, width: int | None
+) -> Iterator[str]:
     if not rows:
         yield "no segments: nothing has been ingested"
         return
-    yield from text_table([column for column in SEGMENTS if column.title or any(row["pending"] for row in rows)], rows, style, width)
+    yield from text_table(
+        [column for column in SEGMENTS if column.title or any(row["pending"] for row in rows)],
+        rows,
+        style,
+        width,
+    )
     invalid = sum(row["rows_invalid"] for row in rows)
     yield style.faint(
         f"{count_text(len(rows), 'segment')}, {count_text(sum(row['rows'] for row in rows), 'row')}, {invalid:,} of them invalid"
     )
 
 
-def check_page(uri: str, findings: Sequence[Mapping[str, Any]], style: Style, passed_s: float, checked: "Checked") -> Iterator[str]:
+def check_page(
+    uri: str,
+    findings: Sequence[Mapping[str, Any]],
+    style: Style,
+    passed_s: float,
+    checked: "Checked",
+) -> Iterator[str]:
     took = style.faint(f"({duration_text(passed_s)})")
     if findings:
         yield f"{style.bad(count_text(len(findings), 'finding'))} in {escaped(uri)} {took}"
     else:
-        holds = "every invariant that was looked at holds" if checked.left_out else "every invariant holds"
+        holds = (
+            "every invariant that was looked at holds"
+            if checked.left_out
+            else "every invariant holds"
+        )
         yield f"{style.good('ok')}  {escaped(uri)}: {holds} {took}"
     for line in checked.left_out:
         yield f"{style.warn('not looked at')}  {escaped(line)}"

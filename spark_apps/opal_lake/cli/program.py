@@ -42,7 +42,9 @@ class Program:
         parser = OpalParser(prog=self.name, add_help=False)
         parser.add_argument("-h", "--help", action=_Overview, nargs=0, page=self.overview)
         parser.add_argument("--version", action="version", version=f"{self.name} {version()}")
-        self.add_verbs(parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=OpalParser))
+        self.add_verbs(
+            parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=OpalParser)
+        )
         return parser
 
     def run(self, args: argparse.Namespace) -> int:
@@ -66,14 +68,24 @@ class Program:
         if code == BUG or traced or is_set(traceback_variable(self.name)):
             traceback.print_exception(error)
         else:
-            print(f"{Style.of(sys.stderr).bad(f'{self.name}:')} {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
+            print(
+                f"{Style.of(sys.stderr).bad(f'{self.name}:')} {error}",
+                *getattr(error, "__notes__", ()),
+                sep="\n",
+                file=sys.stderr,
+            )
         return code
 
 
 class _Overview(argparse.Action):
     """All verbs, by what they are for; argparse has no groups of subcommands."""
 
-    def __init__(self, *, page: Callable[[Mapping[str, argparse.ArgumentParser], Style], str], **given: object) -> None:
+    def __init__(
+        self,
+        *,
+        page: Callable[[Mapping[str, argparse.ArgumentParser], Style], str],
+        **given: object,
+    ) -> None:
         super().__init__(**given)  # type: ignore[arg-type]  # what argparse itself hands on
         self._page = page
 

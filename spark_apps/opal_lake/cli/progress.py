@@ -43,7 +43,12 @@ class ProgressLine:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._ended.set()
         self._thread.join()
         if self.painted:
@@ -87,6 +92,8 @@ def _counted(step: Step) -> str:
 
 
 def _bar(part: float, cells: int, stream: TextIO) -> str:
-    full, empty = ("█", "░") if "utf" in (getattr(stream, "encoding", None) or "").lower() else ("#", ".")
+    full, empty = (
+        ("█", "░") if "utf" in (getattr(stream, "encoding", None) or "").lower() else ("#", ".")
+    )
     filled = round(part * cells)
     return full * filled + empty * (cells - filled)

@@ -26,7 +26,11 @@ class Style:
     @classmethod
     def of(cls, stream: TextIO) -> "Style":
         """Colours on a terminal, unless NO_COLOR is set (no-color.org)."""
-        return cls(colour=stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb")
+        return cls(
+            colour=stream.isatty()
+            and not os.environ.get("NO_COLOR")
+            and os.environ.get("TERM") != "dumb"
+        )
 
     def strong(self, text: str) -> str:
         return self._in("1", text)
@@ -67,7 +71,11 @@ def plain_text(value: Any) -> str:
 
 
 def escaped(text: str) -> str:
-    return text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    )
 
 
 def size_text(size: int) -> str:
@@ -122,7 +130,10 @@ class Column:
 
 
 def text_table(
-    columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], style: Style = PLAIN, width: int | None = None
+    columns: Sequence[Column],
+    rows: Sequence[Mapping[str, Any]],
+    style: Style = PLAIN,
+    width: int | None = None,
 ) -> Iterator[str]:
     """Lines: a heading, then a line a row."""
     natural = {column.key: natural_width(column, rows) for column in columns}
@@ -130,15 +141,21 @@ def text_table(
     widths = _fitted([natural[column.key] for column in columns], columns, width)
     yield style.faint(_line(columns, [column.title for column in columns], widths, PLAIN))
     for row in rows:
-        yield _line(columns, [column.show(row.get(column.key)) for column in columns], widths, style)
+        yield _line(
+            columns, [column.show(row.get(column.key)) for column in columns], widths, style
+        )
 
 
 def natural_width(column: Column, rows: Sequence[Mapping[str, Any]]) -> int:
     """The cells that a column takes when nothing is left out."""
-    return max([len_shown(column.title), *(len_shown(column.show(row.get(column.key))) for row in rows)])
+    return max(
+        [len_shown(column.title), *(len_shown(column.show(row.get(column.key))) for row in rows)]
+    )
 
 
-def _line(columns: Sequence[Column], texts: Sequence[str], widths: Sequence[int], style: Style) -> str:
+def _line(
+    columns: Sequence[Column], texts: Sequence[str], widths: Sequence[int], style: Style
+) -> str:
     shown = []
     for column, text, width in zip(columns, texts, widths, strict=True):
         text = clipped(text, width, tail=column.tail)
@@ -152,7 +169,11 @@ def _kept(columns: Sequence[Column], natural: Mapping[str, int], width: int | No
     """Leave out optional columns, the last one first, until all fit."""
     kept = list(columns)
     for column in reversed(columns):
-        if width is not None and column.optional and sum(natural[other.key] + len(_GAP) for other in kept) - len(_GAP) > width:
+        if (
+            width is not None
+            and column.optional
+            and sum(natural[other.key] + len(_GAP) for other in kept) - len(_GAP) > width
+        ):
             kept.remove(column)
     return kept
 
@@ -164,7 +185,9 @@ def _fitted(natural: Sequence[int], columns: Sequence[Column], width: int | None
         return widths
     excess = sum(widths) + len(_GAP) * (len(widths) - 1) - width
     while excess > 0:
-        loose = [at for at, column in enumerate(columns) if column.shrinks and widths[at] > _NARROWEST]
+        loose = [
+            at for at, column in enumerate(columns) if column.shrinks and widths[at] > _NARROWEST
+        ]
         if not loose:
             return widths
         widest = max(loose, key=widths.__getitem__)
@@ -187,7 +210,10 @@ def len_shown(text: str) -> int:
     """Cells on a terminal: East Asian wide characters take two, combining ones none."""
     if text.isascii():
         return len(text)
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )
 
 
 def facts(pairs: Sequence[tuple[str, str]], style: Style = PLAIN) -> Iterator[str]:
@@ -198,4 +224,6 @@ def facts(pairs: Sequence[tuple[str, str]], style: Style = PLAIN) -> Iterator[st
 
 def output_width(stream: TextIO) -> int | None:
     """None unless it is a terminal: a file or a pipe takes lines of any length."""
-    return shutil.get_terminal_size().columns if stream.isatty() or "COLUMNS" in os.environ else None
+    return (
+        shutil.get_terminal_size().columns if stream.isatty() or "COLUMNS" in os.environ else None
+    )

@@ -18,9 +18,13 @@ _GAP_CELLS, _NARROWEST = 2, 8
 def json_rows(table: "pa.Table") -> list[dict[str, Any]]:
     """Rows as values that go into JSON: what JSON lacks becomes text, and nothing is rounded."""
     try:
-        return [{name: json_value(value) for name, value in row.items()} for row in table.to_pylist()]
+        return [
+            {name: json_value(value) for name, value in row.items()} for row in table.to_pylist()
+        ]
     except (ValueError, OverflowError) as error:  # years that Python does not hold
-        raise InvalidInputError(f"a value cannot be shown ({error}); leave its column out, or export the rows") from error
+        raise InvalidInputError(
+            f"a value cannot be shown ({error}); leave its column out, or export the rows"
+        ) from error
 
 
 def json_value(value: Any) -> Any:
@@ -48,11 +52,18 @@ def rows_lines(rows: Sequence[Mapping[str, Any]], style: Style, width: int | Non
     if rows:
         columns = [_column(name, rows) for name in rows[0]]
         least = sum(min(natural_width(column, rows), _NARROWEST) + _GAP_CELLS for column in columns)
-        yield from text_table(columns, rows, style, width) if width is None or least <= width else _records(rows, style)
+        yield from (
+            text_table(columns, rows, style, width)
+            if width is None or least <= width
+            else _records(rows, style)
+        )
 
 
 def _column(name: str, rows: Sequence[Mapping[str, Any]]) -> Column:
-    numbers = all(isinstance(row[name], int | float | None) and not isinstance(row[name], bool) for row in rows)
+    numbers = all(
+        isinstance(row[name], int | float | None) and not isinstance(row[name], bool)
+        for row in rows
+    )
     return Column(key=name, title=escaped(name), show=cell_text, right=numbers, shrinks=True)
 
 

@@ -11,7 +11,16 @@ from opal_lake.cli.command import KEEP, Verb, Verbs, add_command, pairs, store_o
 from opal_lake.cli.flags import add_flags, add_token, operation_of
 from opal_lake.cli.pages import counts_text
 from opal_lake.cli.progress import ProgressLine, Step
-from opal_lake.cli.render import Column, Style, duration_text, escaped, facts, output_width, size_text, text_table
+from opal_lake.cli.render import (
+    Column,
+    Style,
+    duration_text,
+    escaped,
+    facts,
+    output_width,
+    size_text,
+    text_table,
+)
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.job import JobResult
 from opal_lake.job.operations.table import Restore
@@ -35,9 +44,30 @@ def commands(verbs: Verbs) -> None:
 def _add_set(verbs: Verbs) -> None:
     example = "opal set lake/users window=30d zorder=country,at"
     summary = "change properties of a table, or list them all"
-    parser = add_command(verbs, Verb(name="set", group=KEEP, summary=summary, example=example, run=change, operands="NAME=VALUE... "))
-    parser.add_argument("paths", nargs="*", metavar="NAME=VALUE", help="an empty value: none, where a text is wanted")
-    parser.add_argument("--default", action="append", default=[], metavar="NAME", help="reset this one to its default; repeat for more")
+    parser = add_command(
+        verbs,
+        Verb(
+            name="set",
+            group=KEEP,
+            summary=summary,
+            example=example,
+            run=change,
+            operands="NAME=VALUE... ",
+        ),
+    )
+    parser.add_argument(
+        "paths",
+        nargs="*",
+        metavar="NAME=VALUE",
+        help="an empty value: none, where a text is wanted",
+    )
+    parser.add_argument(
+        "--default",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="reset this one to its default; repeat for more",
+    )
     add_token(parser, "changes")
 
 
@@ -56,9 +86,21 @@ def change(args: argparse.Namespace) -> None:
 def _add_columns(verbs: Verbs) -> None:
     example = "opal add-columns lake/users discount:double note:string"
     summary = "give a table more columns, null in the rows that it has"
-    verb = Verb(name="add-columns", group=KEEP, summary=summary, example=example, run=add_columns, operands="NAME:TYPE... ")
+    verb = Verb(
+        name="add-columns",
+        group=KEEP,
+        summary=summary,
+        example=example,
+        run=add_columns,
+        operands="NAME:TYPE... ",
+    )
     parser = add_command(verbs, verb)
-    parser.add_argument("paths", nargs="+", metavar="NAME:TYPE", help="a type as Spark names it: long, decimal(10,2), timestamp, ...")
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        metavar="NAME:TYPE",
+        help="a type as Spark names it: long, decimal(10,2), timestamp, ...",
+    )
     add_token(parser, "adds")
 
 
@@ -67,9 +109,13 @@ def add_columns(args: argparse.Namespace) -> None:
     for text in args.paths:
         name, _, kind = text.rpartition(":")
         if not name:
-            raise InvalidInputError(f"opal add-columns: {text!r} has no type; write discount:double")
+            raise InvalidInputError(
+                f"opal add-columns: {text!r} has no type; write discount:double"
+            )
         if name in columns:
-            raise InvalidInputError(f"opal add-columns: column {name!r} is named twice; write it once")
+            raise InvalidInputError(
+                f"opal add-columns: column {name!r} is named twice; write it once"
+            )
         columns[name] = kind
     _show(args, _table(args).add_columns(columns, token=args.token), "added")
 
@@ -77,10 +123,24 @@ def add_columns(args: argparse.Namespace) -> None:
 def _add_savepoint(verbs: Verbs) -> None:
     example = "opal savepoint lake/users before-the-move"
     summary = "give a version a name, by which it stays readable until it is released"
-    parser = add_command(verbs, Verb(name="savepoint", group=KEEP, summary=summary, example=example, run=savepoint, operands="NAME "))
-    parser.add_argument("name", metavar="NAME", help="letters, digits, '_', '.' and '-'; `opal describe` lists them")
+    parser = add_command(
+        verbs,
+        Verb(
+            name="savepoint",
+            group=KEEP,
+            summary=summary,
+            example=example,
+            run=savepoint,
+            operands="NAME ",
+        ),
+    )
+    parser.add_argument(
+        "name", metavar="NAME", help="letters, digits, '_', '.' and '-'; `opal describe` lists them"
+    )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--version", type=whole_number, metavar="N", help="this version (default: the newest)")
+    which.add_argument(
+        "--version", type=whole_number, metavar="N", help="this version (default: the newest)"
+    )
     which.add_argument("--release", action="store_true", help="give the savepoint up")
 
 
@@ -94,9 +154,20 @@ def savepoint(args: argparse.Namespace) -> None:
 
 def _add_finish(verbs: Verbs) -> None:
     example = "opal finish-snapshot lake/users 2022-07-15"
-    summary = "end the open business snapshot: keep it as a savepoint of its name, and open the next one"
-    verb = Verb(name="finish-snapshot", group=KEEP, summary=summary, example=example, run=finish, operands="NAME ")
-    add_command(verbs, verb).add_argument("name", metavar="NAME", help="the open one, as `opal describe` shows it")
+    summary = (
+        "end the open business snapshot: keep it as a savepoint of its name, and open the next one"
+    )
+    verb = Verb(
+        name="finish-snapshot",
+        group=KEEP,
+        summary=summary,
+        example=example,
+        run=finish,
+        operands="NAME ",
+    )
+    add_command(verbs, verb).add_argument(
+        "name", metavar="NAME", help="the open one, as `opal describe` shows it"
+    )
 
 
 def finish(args: argparse.Namespace) -> None:
@@ -106,20 +177,28 @@ def finish(args: argparse.Namespace) -> None:
 def _add_restore(verbs: Verbs) -> None:
     example = "opal restore lake/users --version 7 --dry-run"
     summary = "show again what an older version showed, as a new version"
-    parser = add_command(verbs, Verb(name="restore", group=KEEP, summary=summary, example=example, run=restore))
+    parser = add_command(
+        verbs, Verb(name="restore", group=KEEP, summary=summary, example=example, run=restore)
+    )
     add_flags(parser, Restore)
     add_token(parser)
 
 
 def restore(args: argparse.Namespace) -> None:
     job = operation_of(args, Restore)
-    _show(args, _table(args).restore(**vars(job), token=args.token), "would change" if job.dry_run else "changed")
+    _show(
+        args,
+        _table(args).restore(**vars(job), token=args.token),
+        "would change" if job.dry_run else "changed",
+    )
 
 
 def _add_retain(verbs: Verbs) -> None:
     example = "opal retain lake/users --window 30d --dry-run"
     summary = "let old versions expire, and delete the files that nothing needs any more"
-    parser = add_command(verbs, Verb(name="retain", group=KEEP, summary=summary, example=example, run=retain))
+    parser = add_command(
+        verbs, Verb(name="retain", group=KEEP, summary=summary, example=example, run=retain)
+    )
     add_flags(parser, Retain)
     add_token(parser)
 
@@ -136,19 +215,29 @@ def retain(args: argparse.Namespace) -> None:
 
     with ProgressLine("retain", lambda: step):
         token = None if job.dry_run else args.token
-        result = run_once(table.log, "retain", token, lambda: run_retention(table.log, job, at_file))
+        result = run_once(
+            table.log, "retain", token, lambda: run_retention(table.log, job, at_file)
+        )
     _show(args, result, "would delete" if job.dry_run else "deleted", partial(_garbage, result))
 
 
 def _add_repair_clock(verbs: Verbs) -> None:
     example = "opal repair-clock lake/users --dry-run"
     summary = "correct the times of versions since some writer's clock was ahead"
-    parser = add_command(verbs, Verb(name="repair-clock", group=KEEP, summary=summary, example=example, run=repair))
-    parser.add_argument("--dry-run", action="store_true", help="change nothing, and say what the times would be")
+    parser = add_command(
+        verbs, Verb(name="repair-clock", group=KEEP, summary=summary, example=example, run=repair)
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="change nothing, and say what the times would be"
+    )
 
 
 def repair(args: argparse.Namespace) -> None:
-    _show(args, _table(args).repair_clock(dry_run=args.dry_run), "would correct" if args.dry_run else "corrected")
+    _show(
+        args,
+        _table(args).repair_clock(dry_run=args.dry_run),
+        "would correct" if args.dry_run else "corrected",
+    )
 
 
 def _garbage(result: JobResult, style: Style) -> Iterator[str]:
@@ -158,7 +247,11 @@ def _garbage(result: JobResult, style: Style) -> Iterator[str]:
         Column(key="size", title="size", show=size_text, right=True),
         Column(key="why", title="why", shrinks=True),
     ]
-    yield from text_table(columns, result.examples, style, output_width(sys.stdout)) if result.examples else ()
+    yield from (
+        text_table(columns, result.examples, style, output_width(sys.stdout))
+        if result.examples
+        else ()
+    )
 
 
 def _list_properties(args: argparse.Namespace) -> None:
@@ -170,7 +263,10 @@ def _list_properties(args: argparse.Namespace) -> None:
         print(json.dumps(values, indent=2))
         return
     style = Style.of(sys.stdout)
-    lines = [(name, f"{value if value != '' else '-'}   {style.faint(PROPERTIES[name].summary)}") for name, value in values.items()]
+    lines = [
+        (name, f"{value if value != '' else '-'}   {style.faint(PROPERTIES[name].summary)}")
+        for name, value in values.items()
+    ]
     _print(facts(lines, style))
 
 
@@ -180,7 +276,12 @@ def _table(args: argparse.Namespace) -> "Table":
     return Table.open(args.table, store_options(args))
 
 
-def _show(args: argparse.Namespace, result: JobResult, done: str, more: Callable[[Style], Iterable[str]] | None = None) -> None:
+def _show(
+    args: argparse.Namespace,
+    result: JobResult,
+    done: str,
+    more: Callable[[Style], Iterable[str]] | None = None,
+) -> None:
     if args.json:
         print(json.dumps(result.to_dict(), indent=2, ensure_ascii=False))
         return
@@ -192,7 +293,11 @@ def _show(args: argparse.Namespace, result: JobResult, done: str, more: Callable
 def _page(result: JobResult, done: str, style: Style) -> Iterator[str]:
     """One line that says what happened, then what people should know."""
     counts = counts_text(result.counts)
-    at = escaped(result.table) if result.version is None else f"version {result.version:,} of {escaped(result.table)}"
+    at = (
+        escaped(result.table)
+        if result.version is None
+        else f"version {result.version:,} of {escaped(result.table)}"
+    )
     if result.repeated:
         yield f"{style.good('done before')}: {at}; nothing was changed now"
     elif result.version is None and not counts:

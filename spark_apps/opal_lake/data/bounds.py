@@ -36,7 +36,9 @@ class Bounds:
     nulls: int
 
 
-def bounds_of(table: pa.Table, spec: TableSpec, known: Mapping[str, tuple[Extreme, Extreme]] | None = None) -> dict[int, Bounds]:
+def bounds_of(
+    table: pa.Table, spec: TableSpec, known: Mapping[str, tuple[Extreme, Extreme]] | None = None
+) -> dict[int, Bounds]:
     """The bounds of every top-level atomic column of rows in physical form, by field id.
 
     `known` holds the extremes of string and binary columns that a writer computes anyway: comparing texts again costs a tenth of the write.
@@ -48,7 +50,9 @@ def bounds_of(table: pa.Table, spec: TableSpec, known: Mapping[str, tuple[Extrem
             low, high = (known or {}).get(field.physical) or _extremes(column)
             if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
                 high = None  # Spark holds NaN for the greatest of all
-            by_field[field.id] = Bounds(low=plan_low(low), high=plan_high(high), nulls=column.null_count)
+            by_field[field.id] = Bounds(
+                low=plan_low(low), high=plan_high(high), nulls=column.null_count
+            )
     return by_field
 
 
@@ -131,7 +135,9 @@ def next_text(prefix: str) -> str | None:
     for end in range(len(prefix), 0, -1):
         code = ord(prefix[end - 1])
         if code < _LAST_CODE_POINT:
-            return prefix[: end - 1] + chr(_AFTER_SURROGATES if code == _BEFORE_SURROGATES else code + 1)
+            return prefix[: end - 1] + chr(
+                _AFTER_SURROGATES if code == _BEFORE_SURROGATES else code + 1
+            )
     return None
 
 
@@ -142,16 +148,28 @@ def _next_bytes(prefix: bytes) -> str | None:
 
 def bounds_to_json(bounds: Mapping[int, Bounds]) -> dict[str, list[Value | None]]:
     """`{"field id": [low, high, nulls]}`."""
-    return {str(number): [field_bounds.low, field_bounds.high, field_bounds.nulls] for number, field_bounds in bounds.items()}
+    return {
+        str(number): [field_bounds.low, field_bounds.high, field_bounds.nulls]
+        for number, field_bounds in bounds.items()
+    }
 
 
 def bounds_from_json(data: Mapping[str, Any]) -> dict[int, Bounds]:
     try:
-        by_field = {int(number): Bounds(low=low, high=high, nulls=nulls) for number, (low, high, nulls) in data.items()}
+        by_field = {
+            int(number): Bounds(low=low, high=high, nulls=nulls)
+            for number, (low, high, nulls) in data.items()
+        }
     except (TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"bounds are not of the form {{field id: [low, high, nulls]}}: {error}") from error
+        raise ValueError(
+            f"bounds are not of the form {{field id: [low, high, nulls]}}: {error}"
+        ) from error
     for bounds in by_field.values():
-        if type(bounds.low) not in _JSON_KINDS or type(bounds.high) not in _JSON_KINDS or type(bounds.nulls) is not int:
+        if (
+            type(bounds.low) not in _JSON_KINDS
+            or type(bounds.high) not in _JSON_KINDS
+            or type(bounds.nulls) is not int
+        ):
             raise ValueError(f"{bounds!r} are no bounds")
     return by_field
 

@@ -35,7 +35,9 @@ def readers(storage: Storage, spec: TableSpec) -> int:
     return _LOCAL_READERS if spec.file_format == "parquet" and is_local(storage.uri) else READERS
 
 
-def read_columns(storage: Storage, file: DataFile, spec: TableSpec, physical_columns: Sequence[str]) -> pa.Table:
+def read_columns(
+    storage: Storage, file: DataFile, spec: TableSpec, physical_columns: Sequence[str]
+) -> pa.Table:
     """The named physical columns that the file has; FormatError names a file that is not what was written."""
     others = {field.physical for field in spec.schema.fields} - set(physical_columns)
     if spec.file_format != "parquet" or file.size <= WHOLE_BYTES or not others:
@@ -44,26 +46,46 @@ def read_columns(storage: Storage, file: DataFile, spec: TableSpec, physical_col
         return decode_file(ranges, spec, physical_columns, file.path)
 
 
-def read_near(storage: Storage, file: DataFile, spec: TableSpec, physical_columns: Sequence[str], rows: Mapping[int, BitMap]) -> pa.Table:
+def read_near(
+    storage: Storage,
+    file: DataFile,
+    spec: TableSpec,
+    physical_columns: Sequence[str],
+    rows: Mapping[int, BitMap],
+) -> pa.Table:
     """As `read_columns`, without the row groups of a Parquet file that hold none of these rows, given by segment and offset."""
     return read_near_places(storage, file, spec, physical_columns, rows)[0]
 
 
 def read_near_places(
-    storage: Storage, file: DataFile, spec: TableSpec, physical_columns: Sequence[str], rows: Mapping[int, BitMap]
+    storage: Storage,
+    file: DataFile,
+    spec: TableSpec,
+    physical_columns: Sequence[str],
+    rows: Mapping[int, BitMap],
 ) -> tuple[pa.Table, Numbers]:
     """The same, and the place of each row in the file, counted from 0."""
     if not _has_parts(file, spec):
         table = read_columns(storage, file, spec, physical_columns)
         return table, np.arange(table.num_rows)
     mine = {segment: rows[segment] for segment in file.segments if segment in rows}
-    return _read_groups(storage, file, spec, physical_columns, lambda group, first: may_hold(group, mine))
+    return _read_groups(
+        storage, file, spec, physical_columns, lambda group, first: may_hold(group, mine)
+    )
 
 
-def read_places(storage: Storage, file: DataFile, spec: TableSpec, physical_columns: Sequence[str], places: Numbers) -> pa.Table:
+def read_places(
+    storage: Storage,
+    file: DataFile,
+    spec: TableSpec,
+    physical_columns: Sequence[str],
+    places: Numbers,
+) -> pa.Table:
     """As `read_columns`, of the rows at these places, which ascend: of a Parquet file only the pages that hold them."""
     if len(places) and places[-1] >= file.rows:
-        raise FormatError(f"{storage.uri}/{file.path} has {file.rows:,} rows, and none at place {places[-1]:,}; run `opal check`")
+        raise FormatError(
+            f"{storage.uri}/{file.path} has {file.rows:,} rows, and none at place {places[-1]:,}; run `opal check`"
+        )
     if not _has_parts(file, spec):
         rows = read_columns(storage, file, spec, physical_columns)
         with reading(file.path, spec):
@@ -72,7 +94,13 @@ def read_places(storage: Storage, file: DataFile, spec: TableSpec, physical_colu
         index = near_index(file, partial(read_footer, storage, file))
         columns = read_chosen(index, partial(_get_range, storage, file), physical_columns, places)
     if others := [name for name in physical_columns if name in index.others or not index.columns]:
-        whole, at = _read_groups(storage, file, spec, others, lambda group, first: _reaches(places, first, group.num_rows))
+        whole, at = _read_groups(
+            storage,
+            file,
+            spec,
+            others,
+            lambda group, first: _reaches(places, first, group.num_rows),
+        )
         rows = whole.take(pa.array(np.searchsorted(at, places)))
         columns |= dict(zip(rows.column_names, rows.columns, strict=True))
     return pa.table({name: columns[name] for name in physical_columns if name in columns})
@@ -100,7 +128,9 @@ def _read_groups(
         parquet = open_parquet(ranges, pre_buffer=True)
         groups = [parquet.metadata.row_group(number) for number in range(parquet.num_row_groups)]
         first = np.cumsum([0, *(group.num_rows for group in groups)], dtype=np.int64)
-        wanted = [number for number, group in enumerate(groups) if is_wanted(group, int(first[number]))]
+        wanted = [
+            number for number, group in enumerate(groups) if is_wanted(group, int(first[number]))
+        ]
         names = [name for name in physical_columns if name in parquet.schema_arrow.names]
         table = parquet.read_row_groups(wanted, columns=names).select(names)
         table.validate()
@@ -145,13 +175,19 @@ class StoredRanges(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}[whence]
+        self._at = (
+            offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}[whence]
+        )
         return self._at
 
     def read(self, size: int = -1) -> bytes:
         left = max(0, self._file.size - self._at)
         length = left if size < 0 else min(size, left)
         in_tail = self._at - (self._file.size - len(self._tail))
-        data = self._tail[in_tail : in_tail + length] if in_tail >= 0 else _get_range(self._storage, self._file, self._at, length)
+        data = (
+            self._tail[in_tail : in_tail + length]
+            if in_tail >= 0
+            else _get_range(self._storage, self._file, self._at, length)
+        )
         self._at += len(data)
         return data

@@ -44,13 +44,19 @@ def physical_type(kind: DataType, file_format: str) -> pa.DataType:
     """The Arrow type as files of that format hold it."""
     match kind:
         case Atomic(name=name):
-            return ORC_STORAGE[name] if file_format == "orc" and name in ORC_STORAGE else arrow_type(kind)
+            return (
+                ORC_STORAGE[name]
+                if file_format == "orc" and name in ORC_STORAGE
+                else arrow_type(kind)
+            )
         case Struct(fields=fields):
             return pa.struct([_physical_field(field, file_format) for field in fields])
         case Array(element=element):
             return pa.list_(_physical_field(element, file_format))
         case Map(key=key, value=value):
-            return pa.map_(physical_type(key.type, file_format), physical_type(value.type, file_format))
+            return pa.map_(
+                physical_type(key.type, file_format), physical_type(value.type, file_format)
+            )
 
 
 def physical_schema(spec: TableSpec, *, with_row_ids: bool = True) -> pa.Schema:
@@ -77,13 +83,19 @@ def to_physical(table: pa.Table, spec: TableSpec) -> pa.Table:
         error=InvalidInputError,
     )
     columns = {field.physical: _convert_column(table, field, way) for field in spec.schema.fields}
-    extras = {name: table.column(name) for name in table.column_names if name.startswith(RESERVED_PREFIX)}
+    extras = {
+        name: table.column(name) for name in table.column_names if name.startswith(RESERVED_PREFIX)
+    }
     return pa.table(columns | extras)
 
 
 def to_logical(table: pa.Table, spec: TableSpec, columns: Sequence[str] | None = None) -> pa.Table:
     """The named columns (default: all) of a data file's rows; columns younger than the file are null, `_opal_` ones are left out."""
-    return to_fields(table, spec, spec.schema.fields if columns is None else [spec.schema.field(name) for name in columns])
+    return to_fields(
+        table,
+        spec,
+        spec.schema.fields if columns is None else [spec.schema.field(name) for name in columns],
+    )
 
 
 def to_fields(table: pa.Table, spec: TableSpec, fields: Sequence[Field]) -> pa.Table:
@@ -95,7 +107,11 @@ def to_fields(table: pa.Table, spec: TableSpec, fields: Sequence[Field]) -> pa.T
         absent_is_null=True,
         error=FormatError,
     )
-    return _table([field.name for field in fields], [_convert_column(table, field, way) for field in fields], table.num_rows)
+    return _table(
+        [field.name for field in fields],
+        [_convert_column(table, field, way) for field in fields],
+        table.num_rows,
+    )
 
 
 def _table(names: list[str], columns: list[pa.ChunkedArray], rows: int) -> pa.Table:
@@ -106,11 +122,15 @@ def _table(names: list[str], columns: list[pa.ChunkedArray], rows: int) -> pa.Ta
 
 def _convert_column(table: pa.Table, field: Field, way: _Direction) -> pa.ChunkedArray:
     name, target_type = way.name_of(field), way.type_of(field.type)
-    positions = [position for position, column_name in enumerate(table.column_names) if column_name == name]
+    positions = [
+        position for position, column_name in enumerate(table.column_names) if column_name == name
+    ]
     if len(positions) > 1:
         raise way.error(f"column {name!r} is there {len(positions)} times; rename all but one")
     if not positions and not way.absent_is_null:
-        raise way.error(f"column {name!r} is missing; there are {', '.join(map(repr, table.column_names))}: add it, null where unknown")
+        raise way.error(
+            f"column {name!r} is missing; there are {', '.join(map(repr, table.column_names))}: add it, null where unknown"
+        )
     if not positions:
         return pa.chunked_array([pa.nulls(table.num_rows, target_type)])
     chunks = [_convert(chunk, field.type, name, way) for chunk in table.column(positions[0]).chunks]
@@ -129,7 +149,9 @@ def _convert(array: pa.Array, kind: DataType, path: str, way: _Direction) -> pa.
             return _convert_list(array, kind, path, way)
         case Map() if pa.types.is_map(array.type):
             return _convert_map(array, kind, path, way)
-    raise way.error(f"column {path!r} holds {array.type} where the table has {arrow_type(kind)}; cast it")
+    raise way.error(
+        f"column {path!r} holds {array.type} where the table has {arrow_type(kind)}; cast it"
+    )
 
 
 def _convert_atomic(array: pa.Array, kind: Atomic, path: str, way: _Direction) -> pa.Array:
@@ -138,7 +160,9 @@ def _convert_atomic(array: pa.Array, kind: Atomic, path: str, way: _Direction) -
     except (pa.ArrowInvalid, InvalidInputError) as error:
         if isinstance(error, way.error):
             raise
-        raise way.error(f"column {path!r} holds {array.type} where the table has {kind.name}: {error}") from error
+        raise way.error(
+            f"column {path!r} holds {array.type} where the table has {kind.name}: {error}"
+        ) from error
 
 
 def _convert_struct(array: pa.StructArray, kind: Struct, path: str, way: _Direction) -> pa.Array:
@@ -151,9 +175,13 @@ def _convert_struct(array: pa.StructArray, kind: Struct, path: str, way: _Direct
             raise way.error(
                 f"column {path!r} lacks its member {name!r}; it has {', '.join(map(repr, positions))}: add it, null where unknown"
             )
-        member_array = array.field(positions[name]) if name in positions else pa.nulls(len(array), target.type)
+        member_array = (
+            array.field(positions[name]) if name in positions else pa.nulls(len(array), target.type)
+        )
         members.append(_convert(member_array, field.type, f"{path}.{name}", way))
-    return pa.StructArray.from_arrays(members, fields=list(target_type), mask=array.is_null() if array.null_count else None)
+    return pa.StructArray.from_arrays(
+        members, fields=list(target_type), mask=array.is_null() if array.null_count else None
+    )
 
 
 def _convert_list(array: pa.Array, kind: Array, path: str, way: _Direction) -> pa.Array:
@@ -169,12 +197,18 @@ def _convert_map(array: pa.MapArray, kind: Map, path: str, way: _Direction) -> p
         _convert(array.keys, kind.key.type, f"{path}.key", way),
         _convert(array.items, kind.value.type, f"{path}.value", way),
     ]
-    return _with_children(array, target_type, pa.StructArray.from_arrays(parts, fields=[target_type.key_field, target_type.item_field]))
+    return _with_children(
+        array,
+        target_type,
+        pa.StructArray.from_arrays(parts, fields=[target_type.key_field, target_type.item_field]),
+    )
 
 
 def _with_children(array: pa.Array, target_type: pa.DataType, child: pa.Array) -> pa.Array:
     """The same lists of other elements; a slice keeps its offset, because `values`, `keys` and `items` know nothing of it."""
-    return pa.Array.from_buffers(target_type, len(array), array.buffers()[:2], offset=array.offset, children=[child])
+    return pa.Array.from_buffers(
+        target_type, len(array), array.buffers()[:2], offset=array.offset, children=[child]
+    )
 
 
 def _normalise(array: pa.Array, kind: Atomic, path: str) -> pa.Array:
@@ -185,7 +219,9 @@ def _normalise(array: pa.Array, kind: Atomic, path: str) -> pa.Array:
         array = array.dictionary_decode()
     given_type = atomic_name(path, array.type)
     if given_type != kind.name:
-        raise InvalidInputError(f"column {path!r} holds {given_type} where the table has {kind.name}; cast it")
+        raise InvalidInputError(
+            f"column {path!r} holds {given_type} where the table has {kind.name}; cast it"
+        )
     return array.cast(target_type)
 
 

@@ -24,13 +24,27 @@ from opal_lake.errors import FormatError, InvalidInputError
 from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Atomic
 from opal_lake.spec.table_spec import TableSpec
 
-GROUP_ROWS, GROUP_BYTES = 1 << 18, 128 << 20  # of a row group, which is what Spark splits and prunes by; bytes in memory
-PAGE_BYTES = 128 << 10  # encoded: of smaller ones a scan in Spark takes longer, a look-up decodes more of larger ones
+GROUP_ROWS, GROUP_BYTES = (
+    1 << 18,
+    128 << 20,
+)  # of a row group, which is what Spark splits and prunes by; bytes in memory
+PAGE_BYTES = (
+    128 << 10
+)  # encoded: of smaller ones a scan in Spark takes longer, a look-up decodes more of larger ones
 INDEXED_BYTES = 1 << 20  # in memory: fewer rows are read whole
 STRIPE_BYTES = 64 << 20
 ORC_BATCH_ROWS = 8192
 ORC_DICTIONARY_SHARE = 0.5
-_READ_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError)
+_READ_ERRORS = (
+    pa.ArrowException,
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    OverflowError,
+    MemoryError,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +109,10 @@ class FileEncoder:
             footer_bytes, known = _orc_footer_bytes(buffer), {}
         else:
             metadata = pq.read_metadata(pa.BufferReader(buffer))
-            footer_bytes, known = _parquet_footer_bytes(metadata, len(data)), _text_extremes(metadata)
+            footer_bytes, known = (
+                _parquet_footer_bytes(metadata, len(data)),
+                _text_extremes(metadata),
+            )
         return EncodedFile(
             data=data,
             crc32=zlib.crc32(data),
@@ -116,12 +133,22 @@ class FileEncoder:
             self._write(rows.slice(0, ready), group_rows)
 
     def _write(self, rows: pa.Table, group_rows: int) -> None:
-        texts = dict.fromkeys(_texts(rows.schema), (None, None)) if self.spec.file_format == "parquet" else {}
+        texts = (
+            dict.fromkeys(_texts(rows.schema), (None, None))
+            if self.spec.file_format == "parquet"
+            else {}
+        )
         self._parts.append((rows.num_rows, bounds_of(rows, self.spec, texts)))
         if self._writer is None:
-            self._writer = _open_orc(self.sink) if self.spec.file_format == "orc" else _open_parquet_to_write(rows, self.sink, self.level)
+            self._writer = (
+                _open_orc(self.sink)
+                if self.spec.file_format == "orc"
+                else _open_parquet_to_write(rows, self.sink, self.level)
+            )
         if isinstance(self._writer, orc.ORCWriter):
-            self._writer.write(pa.table([_compact(column) for column in rows.columns], schema=rows.schema))
+            self._writer.write(
+                pa.table([_compact(column) for column in rows.columns], schema=rows.schema)
+            )
         else:
             self._writer.write_table(rows, row_group_size=group_rows)
 
@@ -130,15 +157,25 @@ class FileEncoder:
         by_field = {}
         for column in self.spec.schema.fields:
             if isinstance(column.type, Atomic):
-                merged = merged_bounds([(rows, bounds[column.id]) for rows, bounds in self._parts], column.type)
+                merged = merged_bounds(
+                    [(rows, bounds[column.id]) for rows, bounds in self._parts], column.type
+                )
                 low, high = known.get(column.physical, (None, None))
-                by_field[column.id] = merged if low is None else replace(merged, low=plan_low(low), high=plan_high(high))
+                by_field[column.id] = (
+                    merged
+                    if low is None
+                    else replace(merged, low=plan_low(low), high=plan_high(high))
+                )
         return by_field
 
 
 def _texts(schema: pa.Schema) -> list[str]:
     """Columns whose extremes Parquet's writer finds."""
-    return [column.name for column in schema if pa.types.is_string(column.type) or pa.types.is_binary(column.type)]
+    return [
+        column.name
+        for column in schema
+        if pa.types.is_string(column.type) or pa.types.is_binary(column.type)
+    ]
 
 
 def _in_file_order(table: pa.Table, spec: TableSpec) -> pa.Table:
@@ -146,17 +183,23 @@ def _in_file_order(table: pa.Table, spec: TableSpec) -> pa.Table:
     try:
         ordered = table.select(schema.names).replace_schema_metadata(None)
     except KeyError as error:
-        raise InvalidInputError(f"a data file needs the columns {schema.names}, got {table.column_names}: add what is missing") from error
+        raise InvalidInputError(
+            f"a data file needs the columns {schema.names}, got {table.column_names}: add what is missing"
+        ) from error
     return ordered if ordered.schema == schema else ordered.cast(schema)
 
 
-def _open_parquet_to_write(sample: pa.Table, sink: pa.NativeFile, level: int | None) -> pq.ParquetWriter:
+def _open_parquet_to_write(
+    sample: pa.Table, sink: pa.NativeFile, level: int | None
+) -> pq.ParquetWriter:
     is_large = sample.nbytes > INDEXED_BYTES
     encodings = plan_encodings(sample, may_be_dense=is_large and level is None)
     return pq.ParquetWriter(
         sink,
         sample.schema,
-        compression={path: "none" if path in encodings.dense else "zstd" for path in encodings.paths},
+        compression={
+            path: "none" if path in encodings.dense else "zstd" for path in encodings.paths
+        },
         compression_level=level,
         use_dictionary=list(encodings.dictionary),
         column_encoding=dict.fromkeys(encodings.delta, "DELTA_BINARY_PACKED"),
@@ -190,16 +233,22 @@ def _compact(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if not pa.types.is_nested(column.type) or not column.num_chunks:
         return column
     nothing = column.chunk(0).slice(0, 0)  # one array alone might be handed back as it is
-    return pa.chunked_array([_null_within(pa.concat_arrays([chunk, nothing])) for chunk in column.chunks])
+    return pa.chunked_array(
+        [_null_within(pa.concat_arrays([chunk, nothing])) for chunk in column.chunks]
+    )
 
 
 def _null_within(array: pa.Array) -> pa.Array:
     """What lies in a null struct made null itself: Arrow's ORC writer would store it, and later values would be read a row too late."""
     kind, null = array.type, array.is_null()
     if pa.types.is_struct(kind):
-        return pa.StructArray.from_arrays([_null_within(member) for member in array.flatten()], fields=list(kind), mask=null)
+        return pa.StructArray.from_arrays(
+            [_null_within(member) for member in array.flatten()], fields=list(kind), mask=null
+        )
     if pa.types.is_map(kind):
-        return pa.MapArray.from_arrays(array.offsets, _null_within(array.keys), _null_within(array.items), kind, mask=null)
+        return pa.MapArray.from_arrays(
+            array.offsets, _null_within(array.keys), _null_within(array.items), kind, mask=null
+        )
     if pa.types.is_list(kind):
         return pa.ListArray.from_arrays(array.offsets, _null_within(array.values), kind, mask=null)
     return array
@@ -207,13 +256,19 @@ def _null_within(array: pa.Array) -> pa.Array:
 
 def _parquet_footer_bytes(metadata: pq.FileMetaData, size: int) -> int:
     """All that follows the last page."""
-    chunks = [metadata.row_group(group).column(index) for group in range(metadata.num_row_groups) for index in range(metadata.num_columns)]
+    chunks = [
+        metadata.row_group(group).column(index)
+        for group in range(metadata.num_row_groups)
+        for index in range(metadata.num_columns)
+    ]
     last: int = max((_chunk_end(chunk) for chunk in chunks), default=len(b"PAR1"))
     return size - last
 
 
 def _chunk_end(chunk: pq.ColumnChunkMetaData) -> int:
-    start: int = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
+    start: int = (
+        chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
+    )
     size: int = chunk.total_compressed_size
     return start + size
 
@@ -221,7 +276,11 @@ def _chunk_end(chunk: pq.ColumnChunkMetaData) -> int:
 def _orc_footer_bytes(buffer: pa.Buffer) -> int:
     """Stripe statistics, footer, postscript, and the byte that holds the postscript's length."""
     file = orc.ORCFile(pa.BufferReader(buffer))
-    parts: list[int] = [file.stripe_statistics_length, file.file_footer_length, file.file_postscript_length]
+    parts: list[int] = [
+        file.stripe_statistics_length,
+        file.file_footer_length,
+        file.file_postscript_length,
+    ]
     return sum(parts) + 1
 
 
@@ -231,7 +290,9 @@ def _text_extremes(metadata: pq.FileMetaData) -> dict[str, tuple[Any, Any]]:
     extremes = {}
     for index in range(metadata.num_columns):
         column = metadata.schema.column(index)
-        if column.physical_type == "BYTE_ARRAY" and (pair := _merged_extremes([group.column(index).statistics for group in groups])):
+        if column.physical_type == "BYTE_ARRAY" and (
+            pair := _merged_extremes([group.column(index).statistics for group in groups])
+        ):
             extremes[column.path] = pair
     return extremes
 
@@ -248,7 +309,9 @@ def _merged_extremes(statistics: list[Any]) -> tuple[Any, Any] | None:
 
 def decode_parts(data: Any, spec: TableSpec, path: str) -> Iterator[pa.Table]:
     """All rows by row groups or stripes; columns that are younger than the file are null."""
-    return (_completed(part, spec) for part in stored_parts(pa.BufferReader(data), spec, None, path))
+    return (
+        _completed(part, spec) for part in stored_parts(pa.BufferReader(data), spec, None, path)
+    )
 
 
 @contextmanager
@@ -257,22 +320,40 @@ def reading(path: str, spec: TableSpec) -> Iterator[None]:
     try:
         yield
     except _READ_ERRORS as error:
-        raise FormatError(f"{path} cannot be read as {spec.file_format}: {error}; restore the file from a backup") from error
+        raise FormatError(
+            f"{path} cannot be read as {spec.file_format}: {error}; restore the file from a backup"
+        ) from error
 
 
-def stored_parts(source: pa.NativeFile, spec: TableSpec, physical_columns: Sequence[str] | None, path: str) -> Iterator[pa.Table]:
+def stored_parts(
+    source: pa.NativeFile, spec: TableSpec, physical_columns: Sequence[str] | None, path: str
+) -> Iterator[pa.Table]:
     """By row groups or stripes, at least one, the named physical columns (default: all) that the file has."""
     names = physical_schema(spec).names if physical_columns is None else list(physical_columns)
     with reading(path, spec):
-        for part in _orc_parts(source, names) if spec.file_format == "orc" else _parquet_parts(source, names):
+        for part in (
+            _orc_parts(source, names)
+            if spec.file_format == "orc"
+            else _parquet_parts(source, names)
+        ):
             part.validate()
             yield part
 
 
-def open_parquet(source: pa.NativeFile, *, pre_buffer: bool = False, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
+def open_parquet(
+    source: pa.NativeFile, *, pre_buffer: bool = False, read_dictionary: Sequence[str] = ()
+) -> pq.ParquetFile:
     """A footer that speaks of more rows than its file can hold would have memory made for them."""
-    file = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=pre_buffer, read_dictionary=[*read_dictionary])
-    for rows in (file.metadata.num_rows, *(file.metadata.row_group(group).num_rows for group in range(file.num_row_groups))):
+    file = pq.ParquetFile(
+        source,
+        page_checksum_verification=True,
+        pre_buffer=pre_buffer,
+        read_dictionary=[*read_dictionary],
+    )
+    for rows in (
+        file.metadata.num_rows,
+        *(file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)),
+    ):
         check_rows(rows, source.size())
     return file
 
@@ -306,12 +387,18 @@ def _completed(rows: pa.Table, spec: TableSpec) -> pa.Table:
     schema = physical_schema(spec)
     for column in schema:
         if column.name not in rows.column_names:
-            absent = pa.array(np.zeros(rows.num_rows, np.bool_)) if column.name == DELETED else pa.nulls(rows.num_rows, column.type)
+            absent = (
+                pa.array(np.zeros(rows.num_rows, np.bool_))
+                if column.name == DELETED
+                else pa.nulls(rows.num_rows, column.type)
+            )
             rows = rows.append_column(column, absent)
     return rows.select(schema.names)
 
 
-def decode_file(data: Any, spec: TableSpec, physical_columns: Sequence[str] | None, path: str) -> pa.Table:
+def decode_file(
+    data: Any, spec: TableSpec, physical_columns: Sequence[str] | None, path: str
+) -> pa.Table:
     """The named physical columns (default: all) that the file has; columns younger than the file are left out.
 
     `data` are the file's bytes, or an Arrow file that fetches them.
@@ -319,7 +406,9 @@ def decode_file(data: Any, spec: TableSpec, physical_columns: Sequence[str] | No
     names = physical_schema(spec).names if physical_columns is None else list(physical_columns)
     reader = data if isinstance(data, pa.NativeFile) else pa.BufferReader(data)
     with reading(path, spec):
-        table = _read_orc(reader, names) if spec.file_format == "orc" else _read_parquet(reader, names)
+        table = (
+            _read_orc(reader, names) if spec.file_format == "orc" else _read_parquet(reader, names)
+        )
         table.validate()
     return table
 
@@ -332,7 +421,10 @@ def _read_parquet(reader: pa.NativeFile, physical_columns: list[str]) -> pa.Tabl
 
 def may_hold(group: pq.RowGroupMetaData, rows: Mapping[int, BitMap]) -> bool:
     """Whether the extremes of the row ids leave room for one of the rows."""
-    known = {column.path_in_schema: column.statistics for column in map(group.column, range(group.num_columns))}
+    known = {
+        column.path_in_schema: column.statistics
+        for column in map(group.column, range(group.num_columns))
+    }
     segments, offsets = known.get(SEGMENT), known.get(OFFSET)
     if not (segments and segments.has_min_max and offsets and offsets.has_min_max):
         return True
@@ -350,6 +442,10 @@ def verify_footer(tail: Any, expected_footer_bytes: int, expected_crc: int, path
     """The last `expected_footer_bytes` bytes of a file against its commit."""
     what = f"the footer of {path}"
     if len(tail) != expected_footer_bytes:
-        raise FormatError(f"{what} has {len(tail)} bytes, its commit says {expected_footer_bytes}; restore the file from a backup")
+        raise FormatError(
+            f"{what} has {len(tail)} bytes, its commit says {expected_footer_bytes}; restore the file from a backup"
+        )
     if (actual_crc := zlib.crc32(tail)) != expected_crc:
-        raise FormatError(f"{what} has checksum {actual_crc:08x}, its commit says {expected_crc:08x}; restore the file from a backup")
+        raise FormatError(
+            f"{what} has checksum {actual_crc:08x}, its commit says {expected_crc:08x}; restore the file from a backup"
+        )

@@ -35,15 +35,23 @@ class Encodings:
 def plan_encodings(table: pa.Table, *, may_be_dense: bool = False) -> Encodings:
     """Dictionary for repeated values, deltas for narrow steps, else plain; of few rows all plain."""
     sample = _sample(table)
-    leaves = [leaf for column in sample.schema for leaf in _leaves(column.name, sample.column(column.name))]
-    chosen = [(path, _encoding(values)) for path, values in leaves] if table.num_rows >= FEW_ROWS else []
+    leaves = [
+        leaf
+        for column in sample.schema
+        for leaf in _leaves(column.name, sample.column(column.name))
+    ]
+    chosen = (
+        [(path, _encoding(values)) for path, values in leaves] if table.num_rows >= FEW_ROWS else []
+    )
     return Encodings(
         dictionary=tuple(path for path, encoding in chosen if encoding == "dictionary"),
         delta=tuple(path for path, encoding in chosen if encoding == "delta"),
         statistics=tuple(path for path, values in leaves if not pa.types.is_floating(values.type)),
         paths=tuple(path for path, _ in leaves),
         dense=tuple(
-            path for (path, encoding), (_, values) in zip(chosen, leaves, strict=False) if may_be_dense and _is_dense(values, encoding)
+            path
+            for (path, encoding), (_, values) in zip(chosen, leaves, strict=False)
+            if may_be_dense and _is_dense(values, encoding)
         ),
     )
 
@@ -52,11 +60,17 @@ def _sample(table: pa.Table) -> pa.Table:
     if table.num_rows <= BLOCKS * BLOCK_ROWS:
         return table.combine_chunks()
     step = (table.num_rows - BLOCK_ROWS) // (BLOCKS - 1)
-    return pa.concat_tables([table.slice(block * step, BLOCK_ROWS) for block in range(BLOCKS)]).combine_chunks()
+    return pa.concat_tables(
+        [table.slice(block * step, BLOCK_ROWS) for block in range(BLOCKS)]
+    ).combine_chunks()
 
 
 def _leaves(path: str, column: pa.ChunkedArray | pa.Array) -> Iterator[tuple[str, pa.Array]]:
-    array = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) and column.num_chunks else column
+    array = (
+        pa.concat_arrays(column.chunks)
+        if isinstance(column, pa.ChunkedArray) and column.num_chunks
+        else column
+    )
     if isinstance(array, pa.ChunkedArray):
         array = pa.nulls(0, column.type)
     if pa.types.is_struct(array.type):
@@ -86,10 +100,15 @@ def _encoding(values: pa.Array) -> str:
 def _steps(values: pa.Array) -> tuple[bool, bool]:
     """Whether most steps from value to value need at most half of the bits, and whether they lead upwards and do not stand still."""
     kind = values.type
-    if not (pa.types.is_integer(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind)) or len(values) < 2:
+    if (
+        not (pa.types.is_integer(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind))
+        or len(values) < 2
+    ):
         return False, False
     bits = _DELTA_WIDTHS[kind.bit_width // 8]
-    numbers = values.cast(pa.int32() if kind.bit_width == 32 else kind if pa.types.is_integer(kind) else pa.int64()).to_numpy()
+    numbers = values.cast(
+        pa.int32() if kind.bit_width == 32 else kind if pa.types.is_integer(kind) else pa.int64()
+    ).to_numpy()
     steps = np.diff(numbers.astype(np.float64))
     most = np.quantile(np.abs(steps), 0.9)
     return bool(most < 2.0 ** (bits // 2)), bool(np.quantile(steps, 0.1) > 0)
@@ -113,5 +132,7 @@ def _places(values: pa.Array) -> bytes:
     """In the dictionary, as they are packed."""
     encoded = values.dictionary_encode()
     bits = max(1, (len(encoded.dictionary) - 1).bit_length())
-    packed: npt.NDArray[np.uint8] = np.packbits(encoded.indices.to_numpy()[:, None] >> np.arange(bits) & 1, bitorder="little")
+    packed: npt.NDArray[np.uint8] = np.packbits(
+        encoded.indices.to_numpy()[:, None] >> np.arange(bits) & 1, bitorder="little"
+    )
     return packed.tobytes()

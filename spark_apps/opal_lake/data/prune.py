@@ -80,7 +80,11 @@ def compare(field: Field, op: Operator, value: Given) -> Predicate:
 def among(field: Field, values: list[Given]) -> Predicate:
     """Membership, or Unknown when some value is not exactly one of the column's type."""
     exact = [exact_value(field, value) for value in values]
-    return Unknown() if None in exact else In(field_id=field.id, values=tuple(value for value in exact if value is not None))
+    return (
+        Unknown()
+        if None in exact
+        else In(field_id=field.id, values=tuple(value for value in exact if value is not None))
+    )
 
 
 def begins_with(field: Field, prefix: str, *, negated: bool = False) -> Predicate:
@@ -134,7 +138,9 @@ def _microseconds(value: datetime, *, zoned: bool) -> int | None:
 
 def _exact_integer(value: Given, bits: int) -> int | None:
     exact = _exact_decimal(value, precision=19, scale=0)  # 19 digits hold 64 bits
-    return int(exact) if exact is not None and -(1 << (bits - 1)) <= exact < 1 << (bits - 1) else None
+    return (
+        int(exact) if exact is not None and -(1 << (bits - 1)) <= exact < 1 << (bits - 1) else None
+    )
 
 
 def _exact_decimal(value: Given, precision: int, scale: int) -> Decimal | None:
@@ -148,7 +154,11 @@ def _exact_decimal(value: Given, precision: int, scale: int) -> Decimal | None:
     if exponent + scale < 0:
         rest = 10 ** -(exponent + scale)
         return exact if unscaled % rest == 0 and unscaled // rest < 10**precision else None
-    return exact if exponent + scale <= precision and unscaled * 10 ** (exponent + scale) < 10**precision else None
+    return (
+        exact
+        if exponent + scale <= precision and unscaled * 10 ** (exponent + scale) < 10**precision
+        else None
+    )
 
 
 def _exact_float(value: Given, bits: int) -> float | None:
@@ -157,7 +167,9 @@ def _exact_float(value: Given, bits: int) -> float | None:
         return None
     try:
         number = float(value)
-        (same,) = struct.unpack("f" if bits == 32 else "d", struct.pack("f" if bits == 32 else "d", number))
+        (same,) = struct.unpack(
+            "f" if bits == 32 else "d", struct.pack("f" if bits == 32 else "d", number)
+        )
     except OverflowError:
         return None
     exact = not isinstance(value, int) or same == value
@@ -175,14 +187,18 @@ def may_match(predicate: Predicate, bounds: Mapping[int, Bounds], rows: int) -> 
             return any(may_match(part, bounds, rows) for part in parts)
         case Unknown():
             return True
-        case Compare(field_id=number) | In(field_id=number) | IsNull(field_id=number) if number not in bounds:
+        case Compare(field_id=number) | In(field_id=number) | IsNull(field_id=number) if (
+            number not in bounds
+        ):
             return True
         case IsNull(field_id=number, negated=negated):
             return bounds[number].nulls < rows if negated else bounds[number].nulls > 0
         case Compare(field_id=number, op=op, value=value):
             return bounds[number].nulls < rows and _may_compare(op, value, bounds[number])
         case In(field_id=number, values=values):
-            return bounds[number].nulls < rows and any(_may_compare("=", value, bounds[number]) for value in values)
+            return bounds[number].nulls < rows and any(
+                _may_compare("=", value, bounds[number]) for value in values
+            )
 
 
 def _may_compare(op: Operator, value: Any, bounds: Bounds) -> bool:

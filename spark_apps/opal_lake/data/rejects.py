@@ -35,11 +35,15 @@ class Rejects:
     def add(self, rows: pa.Table, reasons: Sequence[str]) -> None:
         self.counts = fewer_reasons(self.counts + Counter(reasons))
         shown = rows if self.keep else rows.slice(0, EXAMPLES - len(self.examples))
-        sources = values_of(shown[SOURCE]) if SOURCE in shown.column_names else [None] * shown.num_rows
+        sources = (
+            values_of(shown[SOURCE]) if SOURCE in shown.column_names else [None] * shown.num_rows
+        )
         texts = values_of(shown[ROW]) if ROW in shown.column_names else _row_texts(shown)
         columns = (reasons[: len(texts)], sources, texts)
         table = pa.table([pa.array(column, pa.string()) for column in columns], schema=SCHEMA)
-        self.examples += [_short(example) for example in table.slice(0, EXAMPLES - len(self.examples)).to_pylist()]
+        self.examples += [
+            _short(example) for example in table.slice(0, EXAMPLES - len(self.examples)).to_pylist()
+        ]
         if self.keep:
             self.kept.append(table)
 
@@ -60,7 +64,10 @@ def fewer_reasons(counts: Counter[str]) -> Counter[str]:
 
 def _row_texts(rows: pa.Table) -> list[str]:
     names = [name for name in rows.column_names if not name.startswith(RESERVED_PREFIX)]
-    return [row_text(dict(zip(names, row, strict=True))) for row in zip(*(values_of(rows[name]) for name in names), strict=True)]
+    return [
+        row_text(dict(zip(names, row, strict=True)))
+        for row in zip(*(values_of(rows[name]) for name in names), strict=True)
+    ]
 
 
 def values_of(column: pa.ChunkedArray) -> list[Any]:
@@ -70,7 +77,10 @@ def values_of(column: pa.ChunkedArray) -> list[Any]:
     except (UnicodeDecodeError, ValueError, OverflowError):
         pass
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        return [None if value is None else value.decode(errors="replace") for value in column.cast(pa.large_binary()).to_pylist()]
+        return [
+            None if value is None else value.decode(errors="replace")
+            for value in column.cast(pa.large_binary()).to_pylist()
+        ]
     return [_shown(value) for value in column]
 
 
@@ -84,12 +94,20 @@ def _shown(value: pa.Scalar) -> Any:
 def _short(example: dict[str, str | None]) -> dict[str, str | None]:
     """As much of a row as fits into a message and a commit."""
     row = example["row"] or ""
-    return example if len(row) <= EXAMPLE_CHARACTERS else {**example, "row": row[:EXAMPLE_CHARACTERS] + "..."}
+    return (
+        example
+        if len(row) <= EXAMPLE_CHARACTERS
+        else {**example, "row": row[:EXAMPLE_CHARACTERS] + "..."}
+    )
 
 
 def row_text(row: dict[str, Any]) -> str:
     """A row as JSON, whatever it holds."""
-    return json.dumps(row, ensure_ascii=False, default=lambda value: value.hex() if isinstance(value, bytes) else str(value))
+    return json.dumps(
+        row,
+        ensure_ascii=False,
+        default=lambda value: value.hex() if isinstance(value, bytes) else str(value),
+    )
 
 
 def split_bad_rows(rows: pa.Table, spec: TableSpec, rejects: Rejects) -> pa.Table:
@@ -114,10 +132,14 @@ def _complaints(rows: pa.Table, spec: TableSpec) -> list[tuple[npt.NDArray[np.bo
         complaints.append((_mask(pc.is_valid(rows[BAD])), np.array(rows[BAD].to_pylist(), object)))
     for role, column in [("key", key) for key in spec.keys] + [("delta", spec.delta)]:
         if rows[column.name].null_count:
-            complaints.append((_mask(pc.is_null(rows[column.name])), f"{role} column {column.name!r} is null"))
+            complaints.append(
+                (_mask(pc.is_null(rows[column.name])), f"{role} column {column.name!r} is null")
+            )
     sizes = _key_bytes(rows, spec.keys)
     if sizes is not None and (pc.max(sizes).as_py() or 0) > MAX_KEY_BYTES:
-        complaints.append((_mask(pc.greater(sizes, MAX_KEY_BYTES)), f"key is longer than {MAX_KEY_BYTES} bytes"))
+        complaints.append(
+            (_mask(pc.greater(sizes, MAX_KEY_BYTES)), f"key is longer than {MAX_KEY_BYTES} bytes")
+        )
     return complaints
 
 
@@ -126,14 +148,26 @@ def _key_bytes(rows: pa.Table, keys: Sequence[Field]) -> pa.ChunkedArray | None:
     for key in keys:
         column = rows[key.name]
         if isinstance(key.type, Atomic) and key.type.name in ("string", "binary"):
-            wide = pa.large_string() if key.type.name == "string" else pa.large_binary()  # Arrow has three types for each
-            own = pc.fill_null(pc.binary_length(column if _has_length(column.type) else column.cast(wide)), 0).cast(pa.int64())
+            wide = (
+                pa.large_string() if key.type.name == "string" else pa.large_binary()
+            )  # Arrow has three types for each
+            own = pc.fill_null(
+                pc.binary_length(column if _has_length(column.type) else column.cast(wide)), 0
+            ).cast(pa.int64())
             sizes = own if sizes is None else pc.add(sizes, own)
     return sizes
 
 
 def _has_length(kind: pa.DataType) -> bool:
-    return any(is_kind(kind) for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary))
+    return any(
+        is_kind(kind)
+        for is_kind in (
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+        )
+    )
 
 
 def _mask(array: pa.ChunkedArray) -> npt.NDArray[np.bool_]:

@@ -19,7 +19,10 @@ def check_ingested(files: Iterable[DataFile], number: int | None) -> None:
     check_files(files)
     for file in files:
         if len(file.segments) != 1:
-            raise _refused(file.path, ValueError(f"it has {len(file.segments)} segments, an ingested file has one"))
+            raise _refused(
+                file.path,
+                ValueError(f"it has {len(file.segments)} segments, an ingested file has one"),
+            )
         [segment] = file.segments
         if segment_part(segment) != number:
             raise _refused(file.path, ValueError(f"its segment {segment} is none of job {number}"))
@@ -79,4 +82,6 @@ def _check_content(rows: int, size: int) -> None:
 
 
 def _refused(path: object, error: Exception) -> ReportError:
-    return ReportError(f"a task reported {path!r:.200}, which cannot be committed: {error}; this commit was not made, report it as a bug")
+    return ReportError(
+        f"a task reported {path!r:.200}, which cannot be committed: {error}; this commit was not made, report it as a bug"
+    )

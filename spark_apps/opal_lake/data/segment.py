@@ -19,7 +19,9 @@ BYTES_AN_ENTRY = 8  # of a run: the low words, which are stored as they are
 def check_rows(rows: int, size: int) -> int:
     """The rows, or ValueError for more than a file of that size can hold."""
     if not 0 <= rows <= MOST_ROWS_A_BYTE * size:
-        raise ValueError(f"{rows:,} rows are said to be in {size:,} bytes, which hold {MOST_ROWS_A_BYTE * size:,} at most")
+        raise ValueError(
+            f"{rows:,} rows are said to be in {size:,} bytes, which hold {MOST_ROWS_A_BYTE * size:,} at most"
+        )
     return rows
 
 
@@ -48,7 +50,9 @@ def segment_to_json(segment: Segment) -> list[int]:
 def segment_from_json(data: Sequence[Any]) -> Segment:
     segment = Segment(id=count(data[0]), rows=count(data[1]), group=count(data[2]))
     if segment.rows > MOST_SEGMENT_ROWS:
-        raise ValueError(f"segment {segment.id} has {segment.rows:,} rows, more than an offset can number")
+        raise ValueError(
+            f"segment {segment.id} has {segment.rows:,} rows, more than an offset can number"
+        )
     return segment
 
 

@@ -32,7 +32,9 @@ def room_errors() -> Iterator[None]:
         yield
     except OSError as error:
         # the ORC writer keeps the text alone
-        if error.errno not in _FULL and not any(f"[Errno {number}]" in str(error) for number in _FULL):
+        if error.errno not in _FULL and not any(
+            f"[Errno {number}]" in str(error) for number in _FULL
+        ):
             raise
         why = str(error).splitlines()[0]
         raise StorageError(
@@ -61,4 +63,6 @@ class Spool(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
     def getvalue(self) -> pa.Buffer:
         """What was written, once it is all there."""
         self.file.flush()
-        return pa.py_buffer(mmap.mmap(self.file.fileno(), 0, access=mmap.ACCESS_READ) if self.tell() else b"")
+        return pa.py_buffer(
+            mmap.mmap(self.file.fileno(), 0, access=mmap.ACCESS_READ) if self.tell() else b""
+        )

@@ -21,7 +21,11 @@ MOST_COLUMNS = 8
 TIE_BITS = 8
 CELL_SHARE = 1.42  # of a file's rows: the most that a cell has which is not halved
 _TOP_BIT = 62
-_MOST_BITS_ALONE, _MOST_BITS, _MOST_BITS_TOGETHER = 14, 10, 32  # a bit is a step of a search in code that Java has to compile
+_MOST_BITS_ALONE, _MOST_BITS, _MOST_BITS_TOGETHER = (
+    14,
+    10,
+    32,
+)  # a bit is a step of a search in code that Java has to compile
 _Integers = npt.NDArray[np.int64]
 
 
@@ -29,13 +33,19 @@ def z_fields(spec: TableSpec, names: Sequence[str]) -> tuple[Field, ...]:
     """The columns to cluster by, if they can be."""
     refuse_text("columns", names)
     if not 1 <= len(names) <= MOST_COLUMNS:
-        raise InvalidInputError(f"Z-order takes 1 to {MOST_COLUMNS} columns, not {len(names)}; choose those that queries filter by most")
+        raise InvalidInputError(
+            f"Z-order takes 1 to {MOST_COLUMNS} columns, not {len(names)}; choose those that queries filter by most"
+        )
     fields = tuple(spec.schema.field(name) for name in names)
     for field in fields:
         if not isinstance(field.type, Atomic):
-            raise InvalidInputError(f"column {field.name!r} is nested and has no order; choose a column without parts")
+            raise InvalidInputError(
+                f"column {field.name!r} is nested and has no order; choose a column without parts"
+            )
     if len({field.id for field in fields}) < len(fields):
-        raise InvalidInputError(f"columns {', '.join(map(repr, names))}: one of them is named twice; give each once")
+        raise InvalidInputError(
+            f"columns {', '.join(map(repr, names))}: one of them is named twice; give each once"
+        )
     return fields
 
 
@@ -48,7 +58,10 @@ def plan_knots(sample: pa.Array, bits: int) -> pa.Array:
     """At most 2^bits - 1 values, ascending and each once, that part the sample evenly; the least one only to part it from nulls."""
     valid = sample.drop_null()
     _, first, counts = np.unique(comparable(valid), return_index=True, return_counts=True)
-    places, least = np.arange(1, len(first)), np.arange(min(len(first), 1) if sample.null_count else 0)
+    places, least = (
+        np.arange(1, len(first)),
+        np.arange(min(len(first), 1) if sample.null_count else 0),
+    )
     most = (1 << bits) - 1 - len(least)
     if len(places) > most:
         rows = np.arange(1, most + 1) * len(valid) // (most + 1)
@@ -79,7 +92,9 @@ def _objects(values: list[Any]) -> npt.NDArray[Any]:
 def ranks(values: pa.Array, knots: pa.Array) -> _Integers:
     """How many knots each value is not less than; 0 for null."""
     result = np.zeros(len(values), np.int64)
-    result[np.asarray(values.is_valid())] = np.searchsorted(comparable(knots), comparable(values.drop_null()), side="right")
+    result[np.asarray(values.is_valid())] = np.searchsorted(
+        comparable(knots), comparable(values.drop_null()), side="right"
+    )
     return result
 
 

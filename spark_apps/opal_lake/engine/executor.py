@@ -97,7 +97,13 @@ class Executor(Protocol):
         ...
 
     def stored_by_key_hash(
-        self, base: Snapshot, files: Sequence[DataFile], slots: int, task: EntryTask[T], *, only: Collection[int] | None = None
+        self,
+        base: Snapshot,
+        files: Sequence[DataFile],
+        slots: int,
+        task: EntryTask[T],
+        *,
+        only: Collection[int] | None = None,
     ) -> list[T]:
         """The rows of data files as the rule sees them, a partition for each range of the key hash, or for some of them only."""
         ...

@@ -39,25 +39,40 @@ class InProcess:
 
     def by_partition(self, rows: pa.Table, base: Snapshot, task: Task[T]) -> list[T]:
         length = max(1, -(-rows.num_rows // self.tasks))
-        return [self._done(rows.slice(part * length, length), part, task) for part in range(self.tasks)]
+        return [
+            self._done(rows.slice(part * length, length), part, task) for part in range(self.tasks)
+        ]
 
     def by_key_hash(self, rows: pa.Table, base: Snapshot, slots: int, task: Task[T]) -> list[T]:
         if slots == 1:
             return [self._done(rows, 0, task)]
         mine = _slots_of_keys(rows, base.spec, slots)
-        return [self._done(rows.filter(pa.array(mine == slot)), slot, task) for slot in range(slots)]
+        return [
+            self._done(rows.filter(pa.array(mine == slot)), slot, task) for slot in range(slots)
+        ]
 
     def stored_by_key_hash(
-        self, base: Snapshot, files: Sequence[DataFile], slots: int, task: EntryTask[T], *, only: Collection[int] | None = None
+        self,
+        base: Snapshot,
+        files: Sequence[DataFile],
+        slots: int,
+        task: EntryTask[T],
+        *,
+        only: Collection[int] | None = None,
     ) -> list[T]:
         spec, stored = base.spec, [no_entries(len(base.spec.tie_break))]
         for file in files:
-            rows = decode_file(read_verified(base.storage, file), spec, rule_columns(spec), file.path)
+            rows = decode_file(
+                read_verified(base.storage, file), spec, rule_columns(spec), file.path
+            )
             stored.append(entries_of_rows(rows, spec))
         entries = concat_entries(stored)
         mine, chosen = slots_of(entries.high, slots), range(slots) if only is None else sorted(only)
         parts = (entries if slots == 1 else entries.take(mine == slot) for slot in chosen)
-        return [task(part, Attempt(part=slot, name=self.attempt)) for slot, part in zip(chosen, parts, strict=True)]
+        return [
+            task(part, Attempt(part=slot, name=self.attempt))
+            for slot, part in zip(chosen, parts, strict=True)
+        ]
 
     def in_order(self, ordering: Ordering, task: Task[T]) -> list[list[T]]:
         """Of one bin at a time."""
@@ -66,7 +81,12 @@ class InProcess:
         for position, files in enumerate(ordering.bins):
             pieces = _along_curve(ordering, files, ordering.files[position])
             attempts = (Attempt(part=part, name=self.attempt, bin=position) for part in parts)
-            results.append([task(piece.combine_chunks().to_batches(), attempt) for piece, attempt in zip(pieces, attempts, strict=False)])
+            results.append(
+                [
+                    task(piece.combine_chunks().to_batches(), attempt)
+                    for piece, attempt in zip(pieces, attempts, strict=False)
+                ]
+            )
         return results
 
     def by_stages(self, stages: Sequence[Stage], slots: int) -> list[Any]:
@@ -74,7 +94,10 @@ class InProcess:
         for position, stage in enumerate(stages):
             rows = pa.Table.from_batches([*made, *stage.read(stage.works)], stage.schema)
             mine = rows["slot"].to_numpy()
-            made = [stage.task(rows.filter(pa.array(mine == slot)).to_batches()) for slot in range(slots)]
+            made = [
+                stage.task(rows.filter(pa.array(mine == slot)).to_batches())
+                for slot in range(slots)
+            ]
             if position < len(stages) - 1:
                 made = [batch for batches in made for batch in batches]
         return made
@@ -88,7 +111,10 @@ def _slots_of_keys(rows: pa.Table, spec: TableSpec, slots: int) -> npt.NDArray[n
     keys = [rows[field.name] for field in spec.keys]
     known = np.logical_and.reduce([pc.is_valid(column).to_numpy() for column in keys])
     slot_of_row = np.zeros(rows.num_rows, np.int64)
-    hashes = hash_keys([column.filter(pa.array(known)) for column in keys], [f.type for f in spec.keys if isinstance(f.type, Atomic)])
+    hashes = hash_keys(
+        [column.filter(pa.array(known)) for column in keys],
+        [f.type for f in spec.keys if isinstance(f.type, Atomic)],
+    )
     slot_of_row[known] = slots_of(hashes[:, 0], slots)
     return slot_of_row
 
@@ -98,9 +124,15 @@ def slots_of(high: npt.NDArray[np.uint64], slots: int) -> npt.NDArray[np.int64]:
     return (high >> np.uint64(32)).astype(np.int64) * slots >> 32
 
 
-def _along_curve(ordering: Ordering, files: Sequence[DataFile], file_count: float) -> Iterator[pa.Table]:
+def _along_curve(
+    ordering: Ordering, files: Sequence[DataFile], file_count: float
+) -> Iterator[pa.Table]:
     spec, storage = ordering.base.spec, ordering.base.storage
-    rows = pa.concat_tables(part for file in files for part in decode_parts(read_verified(storage, file), spec, file.path))
+    rows = pa.concat_tables(
+        part
+        for file in files
+        for part in decode_parts(read_verified(storage, file), spec, file.path)
+    )
     columns = [rows[field.physical].combine_chunks() for field in ordering.columns]
     ties = rows[OFFSET].to_numpy().astype(np.int64) >> ordering.tie_shift
     curve = plan_curve(columns, ties, file_count)

@@ -18,27 +18,41 @@ RESULT_KEPT_APART = ("consume", "compact", "zorder", "retain", "maintain")
 _MAY_COMMIT_NOTHING = ("metagen", "rebuild_key_store", "set_properties", "add_columns", "restore")
 
 
-def run_once(log: CommitLog, operation: str, token: str | None, run: Callable[[], JobResult]) -> JobResult:
+def run_once(
+    log: CommitLog, operation: str, token: str | None, run: Callable[[], JobResult]
+) -> JobResult:
     """Run a job whose repeat is harmless, and keep its result; with a token that has one, only say it again."""
     if token is None:
         return run()
-    return find_result(log, log.head(), operation, token) or keep_result(log.storage, replace(run(), token=token))
+    return find_result(log, log.head(), operation, token) or keep_result(
+        log.storage, replace(run(), token=token)
+    )
 
 
-def find_result(log: CommitLog, head: Snapshot, operation: str, token: str | None) -> JobResult | None:
+def find_result(
+    log: CommitLog, head: Snapshot, operation: str, token: str | None
+) -> JobResult | None:
     """What a job with this token did, be it in a commit or kept apart; a token of another operation is refused."""
     earlier = log.earlier_result(head, operation, token)
-    if earlier is not None or token is None or operation not in (*RESULT_KEPT_APART, *_MAY_COMMIT_NOTHING):
+    if (
+        earlier is not None
+        or token is None
+        or operation not in (*RESULT_KEPT_APART, *_MAY_COMMIT_NOTHING)
+    ):
         return earlier
     earlier = read_result(log.storage, token)
     if earlier is not None and earlier.operation != operation:
-        raise InvalidInputError(f"token {token!r} was used by a {earlier.operation}; give this {operation} a token of its own")
+        raise InvalidInputError(
+            f"token {token!r} was used by a {earlier.operation}; give this {operation} a token of its own"
+        )
     return earlier
 
 
 def keep_result(storage: Storage, result: JobResult) -> JobResult:
     """Keep a result apart if it has a token; the one that stands, if another run of the job was first."""
-    if result.token is None or storage.put_if_absent(layout.consumed_path(result.token), result.to_json().encode()):
+    if result.token is None or storage.put_if_absent(
+        layout.consumed_path(result.token), result.to_json().encode()
+    ):
         return result
     return read_result(storage, result.token) or result
 
@@ -49,5 +63,9 @@ def read_result(storage: Storage, token: str) -> JobResult | None:
         data = read_sealed(storage, layout.consumed_path(token))
     except NotFoundError:
         return None
-    with decoding(f"{storage.uri}/{layout.consumed_path(token)}", "a result", "delete it, and run the job again"):
+    with decoding(
+        f"{storage.uri}/{layout.consumed_path(token)}",
+        "a result",
+        "delete it, and run the job again",
+    ):
         return replace(JobResult.from_dict(checked_result(parse_json(data))), repeated=True)

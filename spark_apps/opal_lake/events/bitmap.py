@@ -40,7 +40,9 @@ def add_events(bitmaps: Bitmaps, events: Events) -> None:
     add_rows(bitmaps, events.segment, events.offset)
 
 
-def add_rows(bitmaps: Bitmaps, segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32]) -> None:
+def add_rows(
+    bitmaps: Bitmaps, segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32]
+) -> None:
     """Mark rows in place."""
     if not len(segment):
         return
@@ -70,11 +72,15 @@ def offsets_of(bitmap: BitMap) -> npt.NDArray[np.uint32]:
 def words_of(bitmap: BitMap, rows: int) -> npt.NDArray[np.int64]:
     """One bit a row, packed into 64-bit words, least significant bit first."""
     if bitmap and bitmap.max() >= rows:
-        raise FormatError(f"row {bitmap.max()} is hidden in a segment that has {rows} rows; run `opal check`, which names the damaged file")
+        raise FormatError(
+            f"row {bitmap.max()} is hidden in a segment that has {rows} rows; run `opal check`, which names the damaged file"
+        )
     return _packed(np.int64(0), offsets_of(bitmap), (rows + 63) // 64).view(np.int64)
 
 
-def _packed(first_word: npt.NDArray[np.int64] | np.int64, offsets: npt.NDArray[np.uint32], size: int) -> npt.NDArray[np.uint64]:
+def _packed(
+    first_word: npt.NDArray[np.int64] | np.int64, offsets: npt.NDArray[np.uint32], size: int
+) -> npt.NDArray[np.uint64]:
     """So many words with a bit for each offset, counted from its first word; in ascending order."""
     words = np.zeros(size, np.uint64)
     if len(offsets):
@@ -99,17 +105,23 @@ class Marks:
         offsets = [offsets_of(bitmaps[segment]) for segment in chosen]
         starts = np.cumsum([0, *((int(marked[-1]) >> 6) + 1 for marked in offsets)], dtype=np.int64)
         first_words = np.repeat(starts[:-1], [len(marked) for marked in offsets])
-        words = _packed(first_words, np.concatenate([*offsets, np.empty(0, np.uint32)]), int(starts[-1]) + 1)
+        words = _packed(
+            first_words, np.concatenate([*offsets, np.empty(0, np.uint32)]), int(starts[-1]) + 1
+        )
         return cls(segments=np.array(chosen, np.int64), starts=starts, words=words)
 
-    def at(self, segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+    def at(
+        self, segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.bool_]:
         """Whether each row is marked."""
         if not len(self.segments):
             return np.zeros(len(segment), np.bool_)
         position = np.minimum(np.searchsorted(self.segments, segment), len(self.segments) - 1)
         word = self.starts[position] + (offset >> 6)
         known = (self.segments[position] == segment) & (word < self.starts[position + 1])
-        bits = self.words[np.where(known, word, len(self.words) - 1)] >> (offset & 63).astype(np.uint64)
+        bits = self.words[np.where(known, word, len(self.words) - 1)] >> (offset & 63).astype(
+            np.uint64
+        )
         return np.asarray(known & ((bits & np.uint64(1)) != 0), np.bool_)
 
 
@@ -117,7 +129,10 @@ def encode_base(bitmaps: Mapping[int, BitMap], origin: Mapping[str, object]) -> 
     """Header, directory, and the portable roaring bytes of each segment."""
     chosen = sorted(bitmaps)
     bodies = [bitmaps[segment].serialize() for segment in chosen]
-    directory = {"origin": dict(origin), "segments": [[segment, len(body)] for segment, body in zip(chosen, bodies, strict=True)]}
+    directory = {
+        "origin": dict(origin),
+        "segments": [[segment, len(body)] for segment, body in zip(chosen, bodies, strict=True)],
+    }
     head = json.dumps(directory, sort_keys=True, separators=(",", ":")).encode()
     return _HEAD.pack(MAGIC, len(head), zlib.crc32(head)) + head + b"".join(bodies)
 

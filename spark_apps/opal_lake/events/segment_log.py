@@ -16,8 +16,20 @@ from opal_lake.errors import FormatError
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_verified
 
-SCHEMA = pa.schema([pa.field("segment", pa.int64(), False), pa.field("offset", pa.int32(), False), pa.field("until", pa.int64(), False)])
-WITH_NEXT = pa.schema([*SCHEMA, pa.field("next_segment", pa.int64(), False), pa.field("next_offset", pa.int32(), False)])
+SCHEMA = pa.schema(
+    [
+        pa.field("segment", pa.int64(), False),
+        pa.field("offset", pa.int32(), False),
+        pa.field("until", pa.int64(), False),
+    ]
+)
+WITH_NEXT = pa.schema(
+    [
+        *SCHEMA,
+        pa.field("next_segment", pa.int64(), False),
+        pa.field("next_offset", pa.int32(), False),
+    ]
+)
 NO_ROW = -1  # as segment and as offset
 
 
@@ -33,7 +45,10 @@ class RowIds:
 
     def where(self, chosen: npt.NDArray[np.bool_], other: "RowIds") -> "RowIds":
         """These where they are chosen, else the other ones."""
-        segment, offset = np.where(chosen, self.segment, other.segment), np.where(chosen, self.offset, other.offset)
+        segment, offset = (
+            np.where(chosen, self.segment, other.segment),
+            np.where(chosen, self.offset, other.offset),
+        )
         return RowIds(segment=segment, offset=offset)
 
     @property
@@ -65,7 +80,12 @@ class Events:
 
     def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> "Events":
         next_rows = None if self.next_rows is None else self.next_rows.take(rows)
-        return Events(segment=self.segment[rows], offset=self.offset[rows], until=self.until[rows], next_rows=next_rows)
+        return Events(
+            segment=self.segment[rows],
+            offset=self.offset[rows],
+            until=self.until[rows],
+            next_rows=next_rows,
+        )
 
 
 def concat_events(parts: Iterable[Events]) -> Events:
@@ -82,7 +102,9 @@ def concat_events(parts: Iterable[Events]) -> Events:
     )
 
 
-def row_words(segments: npt.NDArray[np.int64], segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+def row_words(
+    segments: npt.NDArray[np.int64], segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32]
+) -> npt.NDArray[np.int64]:
     """A word a row, in the order of rows. Of few segments, the ranks and the offsets fit in a word, which sorts five times as fast."""
     return np.searchsorted(segments, segment) << 32 | offset
 
@@ -106,8 +128,14 @@ def encode_events(events: Events) -> bytes:
     columns = [events.segment, events.offset, events.until]
     if events.next_rows is not None:
         columns += [events.next_rows.segment, events.next_rows.offset]
-    table = pa.table([*map(pa.array, columns)], schema=SCHEMA if events.next_rows is None else WITH_NEXT)
-    steps = {name: "DELTA_BINARY_PACKED" for name in ("offset", "until", "next_offset") if name in table.column_names}
+    table = pa.table(
+        [*map(pa.array, columns)], schema=SCHEMA if events.next_rows is None else WITH_NEXT
+    )
+    steps = {
+        name: "DELTA_BINARY_PACKED"
+        for name in ("offset", "until", "next_offset")
+        if name in table.column_names
+    }
     sink = pa.BufferOutputStream()
     pq.write_table(
         table,
@@ -132,16 +160,24 @@ def event_parts(source: pa.NativeFile, path: str, *, with_next: bool = False) ->
             raise ValueError(f"its columns are {', '.join(map(str, file.schema_arrow))}")
         for group in range(file.num_row_groups):
             check_rows(file.metadata.row_group(group).num_rows, source.size())
-            part = file.read_row_group(group, columns=file.schema_arrow.names if with_next else SCHEMA.names, use_threads=False)
+            part = file.read_row_group(
+                group,
+                columns=file.schema_arrow.names if with_next else SCHEMA.names,
+                use_threads=False,
+            )
             part.validate()
             # to_numpy would import pandas
-            columns: list[Any] = [np.from_dlpack(column.combine_chunks()) for column in part.columns]
+            columns: list[Any] = [
+                np.from_dlpack(column.combine_chunks()) for column in part.columns
+            ]
             segment, offset, until, *others = columns
             if len(offset) and int(offset.min()) < 0:
                 raise ValueError("it has an offset below 0")
             next_rows = RowIds(segment=others[0], offset=others[1]) if others else None
             if next_rows is not None and not ((next_rows.offset >= 0) == next_rows.is_row).all():
-                raise ValueError("it has a next row with an offset below 0, or an offset without a row")
+                raise ValueError(
+                    "it has a next row with an offset below 0, or an offset without a row"
+                )
             yield Events(segment=segment, offset=offset, until=until, next_rows=next_rows)
 
 
@@ -164,5 +200,7 @@ def write_events(storage: Storage, path: str, events: Events, groups: tuple[int,
 def read_events(storage: Storage, log: LogFile, *, with_next: bool = False) -> Events:
     events = decode_events(read_verified(storage, log), log.path, with_next=with_next)
     if len(events) != log.events:
-        raise FormatError(f"{storage.uri}/{log.path} holds {len(events)} events, the table says {log.events}; restore it from a backup")
+        raise FormatError(
+            f"{storage.uri}/{log.path} holds {len(events)} events, the table says {log.events}; restore it from a backup"
+        )
     return events

@@ -49,7 +49,10 @@ def describe(table: Table) -> dict[str, Any]:
         "tie_break": [field.name for field in spec.tie_break],
         "deletes": spec.deletes,
         "partition_by": [field.name for field in spec.partition_by],
-        "columns": [{"id": field.id, "name": field.name, "type": sql_type(field.type)} for field in spec.schema.fields],
+        "columns": [
+            {"id": field.id, "name": field.name, "type": sql_type(field.type)}
+            for field in spec.schema.fields
+        ],
         "properties": dict(spec.properties),
         "counts": _sizes(snapshot),
     }
@@ -60,10 +63,15 @@ def _sizes(snapshot: Snapshot) -> dict[str, int]:
     files, pending = snapshot.files.values(), snapshot.pending
     invalid = invalid_rows(snapshot)
     processed = sum(file.rows for file in files if pending.isdisjoint(file.segments))
-    metadata: tuple[FileRef, ...] = (*snapshot.logs.values(), *snapshot.runs.values(), *snapshot.bases)
+    metadata: tuple[FileRef, ...] = (
+        *snapshot.logs.values(),
+        *snapshot.runs.values(),
+        *snapshot.bases,
+    )
     return {
         "rows_ingested": snapshot.root.rows,
-        "rows_visible": processed - sum(len(marks) for segment, marks in invalid.items() if segment not in pending),
+        "rows_visible": processed
+        - sum(len(marks) for segment, marks in invalid.items() if segment not in pending),
         "rows_pending": sum(snapshot.segments[segment].rows for segment in pending),
         "segments": len(snapshot.segments),
         "segments_pending": len(pending),

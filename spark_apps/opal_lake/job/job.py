@@ -18,8 +18,12 @@ OperationT_co = TypeVar("OperationT_co", bound="Operation", covariant=True)
 def _check_names(name: str, data: Mapping[str, Any], known: Mapping[str, bool]) -> None:
     """`known` says of each field whether it is needed."""
     if unknown := sorted(map(str, set(data) - set(known))):
-        raise InvalidInputError(f"{name} has no field {', '.join(unknown)}; known are {', '.join(sorted(known))}")
-    if missing := [repr(field) for field, is_needed in known.items() if is_needed and field not in data]:
+        raise InvalidInputError(
+            f"{name} has no field {', '.join(unknown)}; known are {', '.join(sorted(known))}"
+        )
+    if missing := [
+        repr(field) for field, is_needed in known.items() if is_needed and field not in data
+    ]:
         raise InvalidInputError(f"{name} needs the field {', '.join(missing)}; add it")
 
 
@@ -38,7 +42,12 @@ class _Json:
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         members = fields(cls)  # type: ignore[arg-type]  # every subclass is a dataclass
         _check_names(
-            cls.__name__, data, {member.name: member.default is MISSING and member.default_factory is MISSING for member in members}
+            cls.__name__,
+            data,
+            {
+                member.name: member.default is MISSING and member.default_factory is MISSING
+                for member in members
+            },
         )
         return cls(**data)
 
@@ -49,7 +58,9 @@ class _Json:
         except ValueError as error:
             raise InvalidInputError(f"{cls.__name__} is not JSON: {error}") from error
         if not isinstance(data, dict):
-            raise InvalidInputError(f"{cls.__name__} must be a JSON object, not {type(data).__name__}")
+            raise InvalidInputError(
+                f"{cls.__name__} must be a JSON object, not {type(data).__name__}"
+            )
         return cls.from_dict(data)
 
 
@@ -63,10 +74,14 @@ class JobSpec(_Json, Generic[OperationT_co]):
 
     def __post_init__(self) -> None:
         if isinstance(self.operation, str):
-            raise InvalidInputError(f"operation={self.operation!r} is a name; write JobSpec.of({self.operation!r}, table, arguments)")
+            raise InvalidInputError(
+                f"operation={self.operation!r} is a name; write JobSpec.of({self.operation!r}, table, arguments)"
+            )
 
     @classmethod
-    def of(cls, operation: str, table: str, arguments: object = _NO_ARGUMENTS, token: str | None = None) -> "JobSpec[Any]":
+    def of(
+        cls, operation: str, table: str, arguments: object = _NO_ARGUMENTS, token: str | None = None
+    ) -> "JobSpec[Any]":
         """With the operation by its name, and its arguments as JSON has them."""
         from opal_lake.job.operations import operation_named
 
@@ -78,7 +93,9 @@ class JobSpec(_Json, Generic[OperationT_co]):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "JobSpec[Any]":
-        _check_names("JobSpec", data, {"operation": True, "table": True, "arguments": False, "token": False})
+        _check_names(
+            "JobSpec", data, {"operation": True, "table": True, "arguments": False, "token": False}
+        )
         return cls.of(**data)
 
 
@@ -112,20 +129,31 @@ _RESULT_PARTS: dict[str, Callable[[Any], Any]] = {
     "version": lambda version: None if version is None else checked.count(version),
     "token": lambda token: None if token is None else checked.text(token),
     "repeated": checked.flag,
-    "counts": lambda counts: {name: checked.word(number) for name, number in checked.mapped(counts).items()},
-    "timings_ms": lambda timings: {name: checked.word(number) for name, number in checked.mapped(timings).items()},
+    "counts": lambda counts: {
+        name: checked.word(number) for name, number in checked.mapped(counts).items()
+    },
+    "timings_ms": lambda timings: {
+        name: checked.word(number) for name, number in checked.mapped(timings).items()
+    },
     "notes": lambda notes: [checked.text(note) for note in checked.listed(notes)],
-    "examples": lambda examples: [checked.mapped(example) for example in checked.listed(checked.shallow(examples))],
+    "examples": lambda examples: [
+        checked.mapped(example) for example in checked.listed(checked.shallow(examples))
+    ],
 }
 
 
 def checked_result(data: Any) -> dict[str, Any]:
     """A result from a table's metadata, which is untrusted; ValueError if a part has the wrong type."""
-    return {name: _RESULT_PARTS.get(name, checked.shallow)(value) for name, value in checked.mapped(data).items()}
+    return {
+        name: _RESULT_PARTS.get(name, checked.shallow)(value)
+        for name, value in checked.mapped(data).items()
+    }
 
 
 def check_visible(result: JobResult) -> JobResult:
     """The result that was stored for a token, for an inline ingest: it may be that of an earlier attempt in batch mode."""
     if result.counts.get("rows") and "segments" not in result.counts:
-        raise InvalidInputError(f"version {result.version} ingested these rows in batch mode, and they wait for a metagen: run one")
+        raise InvalidInputError(
+            f"version {result.version} ingested these rows in batch mode, and they wait for a metagen: run one"
+        )
     return result

@@ -12,5 +12,7 @@ def parse_memory(text: object, *, name: str) -> int:
     """Bytes."""
     match = _SIZE.match(text) if isinstance(text, str) else None
     if match is None:
-        raise InvalidInputError(f"{name}={text!r} is no amount of memory; write a number of gigabytes or megabytes, as 1g or 2500m")
+        raise InvalidInputError(
+            f"{name}={text!r} is no amount of memory; write a number of gigabytes or megabytes, as 1g or 2500m"
+        )
     return int(match[1]) * _UNITS[match[2]]

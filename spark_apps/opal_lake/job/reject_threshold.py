@@ -32,11 +32,15 @@ def parse_threshold(value: int | str | None, on_bad_rows: str) -> RejectThreshol
     if value is None:
         return None
     if on_bad_rows != "quarantine":
-        raise InvalidInputError(f"reject_threshold={value!r} has no effect with on_bad_rows={on_bad_rows!r}; add on_bad_rows='quarantine'")
+        raise InvalidInputError(
+            f"reject_threshold={value!r} has no effect with on_bad_rows={on_bad_rows!r}; add on_bad_rows='quarantine'"
+        )
     text = "" if isinstance(value, bool) else str(value).strip()
     if _ROWS.fullmatch(text):
         return RejectThreshold(rows=int(text))
     match = _PERCENT.fullmatch(text)
     if match is None or Fraction(match[1]) > 100:
-        raise InvalidInputError(f"reject_threshold={value!r} is no threshold; write a number of rows, as 100, or a share of them, as '5%'")
+        raise InvalidInputError(
+            f"reject_threshold={value!r} is no threshold; write a number of rows, as 100, or a share of them, as '5%'"
+        )
     return RejectThreshold(percent=Fraction(match[1]))

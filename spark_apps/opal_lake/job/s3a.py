@@ -20,12 +20,18 @@ def is_s3(uri: str) -> bool:
 def spark_settings(options: Mapping[str, str]) -> dict[str, str]:
     """For Spark. Secrets are among them: they never go by argv, templates or logs. Options of other stores are left out."""
     settings = {SETTINGS[name]: value for name, value in options.items() if name in SETTINGS}
-    return {**settings, _TLS: "false"} if options.get("endpoint_url", "").startswith("http://") else settings
+    return (
+        {**settings, _TLS: "false"}
+        if options.get("endpoint_url", "").startswith("http://")
+        else settings
+    )
 
 
 def store_options(setting: Callable[[str], str | None]) -> dict[str, str]:
     """For the store, from Spark's settings, as far as these say something."""
-    options = {name: value for name, spark_name in SETTINGS.items() if (value := setting(spark_name))}
+    options = {
+        name: value for name, spark_name in SETTINGS.items() if (value := setting(spark_name))
+    }
     endpoint = options.get("endpoint_url")
     if endpoint and "://" not in endpoint:
         options["endpoint_url"] = f"{'http' if setting(_TLS) == 'false' else 'https'}://{endpoint}"

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 from opal_lake.errors import InvalidInputError
 
 FILE_FORMATS = ("csv", "json", "parquet", "orc")
-FOLDER_FORMATS = (*FILE_FORMATS, "avro")  # of a folder that `opal mutate` merges files into, and of these files
+FOLDER_FORMATS = (
+    *FILE_FORMATS,
+    "avro",
+)  # of a folder that `opal mutate` merges files into, and of these files
 
 # What says which mutation is later, where no column does: the number after the last `_` of a file's name, or the file's place in the list
 BY_SUFFIX, BY_POSITION = "file_suffix", "file_position"
@@ -27,11 +30,17 @@ DELTA_CONF = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 
-_ENDING = re.compile(r"\.(csv|jsonl|ndjson|json|parquet|orc|avro)(?:\.(?:gz|bz2|deflate|lz4|snappy|zst|\*)|\*)?$", re.IGNORECASE)
+_ENDING = re.compile(
+    r"\.(csv|jsonl|ndjson|json|parquet|orc|avro)(?:\.(?:gz|bz2|deflate|lz4|snappy|zst|\*)|\*)?$",
+    re.IGNORECASE,
+)
 _FORMAT_OF = {"jsonl": "json", "ndjson": "json"}
 _TEMPLATE = re.compile(r"\s*\{[{%]")  # a scheduler's, who fills it in before a job gets it
 _USERINFO = re.compile(r"//[^/?#@]*:[^/?#@]*@")
-_SECRET_NAME = re.compile(r"pass(?:word|wd|phrase)?$|passw|pwd|secret|token|credential|(?:access|account|private)[._-]?key", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"pass(?:word|wd|phrase)?$|passw|pwd|secret|token|credential|(?:access|account|private)[._-]?key",
+    re.IGNORECASE,
+)
 _URL_PARAMETER = re.compile(r"[?&;:,(]\s*([\w.-]+)\s*=")
 _ORACLE_LOGIN = re.compile(r"jdbc:oracle:\w+:[^/@]+/[^@]+@", re.IGNORECASE)
 
@@ -70,12 +79,20 @@ class Files:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "paths", _paths(self.paths))
-        object.__setattr__(self, "options", _with_header(_options("files", self.options), self.header))
+        object.__setattr__(
+            self, "options", _with_header(_options("files", self.options), self.header)
+        )
         object.__setattr__(self, "header", None)  # an option now, so that it is said once
         object.__setattr__(self, "columns", _columns(self.columns, self.options))
         _check_names(self)
-        if self.format is not None and self.format not in FILE_FORMATS and not _TEMPLATE.search(self.format):
-            raise InvalidInputError(f"files: format {self.format!r} is unknown; {_advice(self.format, FILE_FORMATS)}")
+        if (
+            self.format is not None
+            and self.format not in FILE_FORMATS
+            and not _TEMPLATE.search(self.format)
+        ):
+            raise InvalidInputError(
+                f"files: format {self.format!r} is unknown; {_advice(self.format, FILE_FORMATS)}"
+            )
 
     @property
     def is_by_name(self) -> bool:
@@ -102,7 +119,9 @@ class Files:
                 f"files: {unclear[0]!r} has no extension that names a format; add format= (--format), one of {_listed(FILE_FORMATS)}"
             )
         if len(set(formats.values())) > 1:
-            raise InvalidInputError(f"files: the endings of {_listed(self.paths)} belong to several formats; ingest each format on its own")
+            raise InvalidInputError(
+                f"files: the endings of {_listed(self.paths)} belong to several formats; ingest each format on its own"
+            )
         return next(filter(None, formats.values()))
 
 
@@ -121,17 +140,23 @@ class Jdbc:
         object.__setattr__(self, "options", _options("jdbc", self.options))
         _check_texts(self)
         if not self.url.startswith("jdbc:") and not _TEMPLATE.match(self.url):
-            raise InvalidInputError("jdbc: the url does not begin with 'jdbc:'; write it as jdbc:postgresql://host:5432/database")
+            raise InvalidInputError(
+                "jdbc: the url does not begin with 'jdbc:'; write it as jdbc:postgresql://host:5432/database"
+            )
         if has_secret(self.url):
             raise InvalidInputError(
                 "jdbc: the url holds a password, which would end up in logs; "
                 "take it out and name an environment variable: password_env='PGPASSWORD'"
             )
         if bool(self.table) == bool(self.query):
-            raise InvalidInputError(f"jdbc: table={self.table!r} and query={self.query!r}; give one of them")
+            raise InvalidInputError(
+                f"jdbc: table={self.table!r} and query={self.query!r}; give one of them"
+            )
         for name in ("url", "dbtable", "table", "query"):
             if name in {key.casefold() for key in self.options}:
-                raise InvalidInputError(f"jdbc: {name!r} is no option here; give it as url=, table= or query=")
+                raise InvalidInputError(
+                    f"jdbc: {name!r} is no option here; give it as url=, table= or query="
+                )
 
 
 Source = Files | Jdbc
@@ -148,7 +173,9 @@ def source_to_json(source: Source) -> dict[str, Any]:
     """`{"files": {...}}` or `{"jdbc": {...}}`, without what was left to its default."""
     kind = next(name for name, known in _KINDS.items() if isinstance(source, known))
     body = {
-        name: list(value) if isinstance(value, tuple) else value for name, value in asdict(source).items() if value not in (None, {}, ())
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(source).items()
+        if value not in (None, {}, ())
     }
     return {kind: body}
 
@@ -156,16 +183,26 @@ def source_to_json(source: Source) -> dict[str, Any]:
 def source_from_json(data: object) -> Source:
     """The source that a JSON object describes; paths alone are short for files."""
     if not isinstance(data, Mapping) or len(data) != 1:
-        shown = f"the keys {sorted(map(str, data))}" if isinstance(data, Mapping) else type(data).__name__
-        raise InvalidInputError(f"a source is {{'files': ...}} or {{'jdbc': ...}}, and this has {shown}; give one of them")
+        shown = (
+            f"the keys {sorted(map(str, data))}"
+            if isinstance(data, Mapping)
+            else type(data).__name__
+        )
+        raise InvalidInputError(
+            f"a source is {{'files': ...}} or {{'jdbc': ...}}, and this has {shown}; give one of them"
+        )
     kind, body = next(iter(data.items()))
     if kind not in _KINDS:
         raise InvalidInputError(f"source {kind!r} is unknown; {_advice(str(kind), _KINDS)}")
     if kind == "files" and isinstance(body, str | list | tuple):
         body = {"paths": body}
     if not isinstance(body, Mapping):
-        example = {"paths": ["/in/*.json"]} if kind == "files" else {"url": "jdbc:...", "table": "orders"}
-        raise InvalidInputError(f"{kind} must map names to values, as {example}, and is {type(body).__name__}")
+        example = (
+            {"paths": ["/in/*.json"]} if kind == "files" else {"url": "jdbc:...", "table": "orders"}
+        )
+        raise InvalidInputError(
+            f"{kind} must map names to values, as {example}, and is {type(body).__name__}"
+        )
     known = [member.name for member in fields(_KINDS[kind])]
     for name in body:
         if name not in known:
@@ -177,11 +214,21 @@ def source_from_json(data: object) -> Source:
 
 
 def _paths(paths: object) -> tuple[str, ...]:
-    listed = (paths,) if isinstance(paths, str) else tuple(paths) if isinstance(paths, list | tuple) else ()
+    listed = (
+        (paths,)
+        if isinstance(paths, str)
+        else tuple(paths)
+        if isinstance(paths, list | tuple)
+        else ()
+    )
     if not listed or not all(isinstance(path, str) and path for path in listed):
-        raise InvalidInputError(f"files: paths={paths!r}; give a list of paths or globs, as ['s3a://in/orders/*.json']")
+        raise InvalidInputError(
+            f"files: paths={paths!r}; give a list of paths or globs, as ['s3a://in/orders/*.json']"
+        )
     if any(has_secret(path) for path in listed):
-        raise InvalidInputError("files: a path holds credentials, which would end up in logs; give them to Spark's own settings instead")
+        raise InvalidInputError(
+            "files: a path holds credentials, which would end up in logs; give them to Spark's own settings instead"
+        )
     return listed
 
 
@@ -192,18 +239,30 @@ def _with_header(options: dict[str, str], header: object) -> dict[str, str]:
         raise InvalidInputError(f"files: header={header!r}; write True or False")
     said = next((value for name, value in options.items() if name.casefold() == "header"), None)
     if said is not None and said.lower() != str(header).lower():
-        raise InvalidInputError(f"files: header={header} and the option header={said!r}; give one of them")
+        raise InvalidInputError(
+            f"files: header={header} and the option header={said!r}; give one of them"
+        )
     return options if said is not None else {**options, "header": str(header).lower()}
 
 
 def _columns(columns: object, options: Mapping[str, str]) -> tuple[str, ...]:
     listed = tuple(columns) if isinstance(columns, list | tuple) else None
     if listed is None or not all(isinstance(name, str) and name for name in listed):
-        raise InvalidInputError(f"files: columns={columns!r}; give a list of names, as ['id', 'name', 'at']")
+        raise InvalidInputError(
+            f"files: columns={columns!r}; give a list of names, as ['id', 'name', 'at']"
+        )
     if twice := sorted({name for name in listed if listed.count(name) > 1}):
-        raise InvalidInputError(f"files: columns names {_listed(twice)} twice; each cell is one column")
-    if listed and {name.casefold(): value.lower() for name, value in options.items()}.get("header") != "false":
-        raise InvalidInputError(f"files: columns={list(listed)} name the cells of CSV files without a header; add header=False")
+        raise InvalidInputError(
+            f"files: columns names {_listed(twice)} twice; each cell is one column"
+        )
+    if (
+        listed
+        and {name.casefold(): value.lower() for name, value in options.items()}.get("header")
+        != "false"
+    ):
+        raise InvalidInputError(
+            f"files: columns={list(listed)} name the cells of CSV files without a header; add header=False"
+        )
     return listed
 
 
@@ -211,7 +270,9 @@ def _check_names(source: Files) -> None:
     for name, example in (("deletes", "del*"), ("order", BY_SUFFIX)):
         value = getattr(source, name)
         if value is not None and (not isinstance(value, str) or not value):
-            raise InvalidInputError(f"files: {name}={value!r}; write it as {name}={example!r}, or leave it out")
+            raise InvalidInputError(
+                f"files: {name}={value!r}; write it as {name}={example!r}, or leave it out"
+            )
     if source.deletes is not None and "/" in source.deletes:
         raise InvalidInputError(
             f"files: deletes={source.deletes!r} is matched with names of files, without their folders; write it as 'del*'"
@@ -220,13 +281,22 @@ def _check_names(source: Files) -> None:
 
 def _options(kind: str, options: object) -> dict[str, str]:
     if not isinstance(options, Mapping):
-        raise InvalidInputError(f"{kind}: options must be names with values, not {type(options).__name__}")
+        raise InvalidInputError(
+            f"{kind}: options must be names with values, not {type(options).__name__}"
+        )
     for name, value in options.items():
         if not isinstance(name, str) or not isinstance(value, str | bool | int | float):
-            raise InvalidInputError(f"{kind}: option {name!r} is not a name with a text, a number or true or false; write it as text")
+            raise InvalidInputError(
+                f"{kind}: option {name!r} is not a name with a text, a number or true or false; write it as text"
+            )
         if _SECRET_NAME.search(name):
-            raise InvalidInputError(f"{kind}: option {name!r} has the name of a secret, which does not belong in a job; {_SECRETS[kind]}")
-    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+            raise InvalidInputError(
+                f"{kind}: option {name!r} has the name of a secret, which does not belong in a job; {_SECRETS[kind]}"
+            )
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+    }
 
 
 _SECRETS = {

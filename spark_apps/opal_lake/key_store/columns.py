@@ -54,6 +54,8 @@ def _packed(base: int, distances: Words) -> Packed:
 
 def _distances(packed: Packed, count: int) -> Words:
     wide = np.zeros((count, 8), np.uint8)
-    for byte, plane in enumerate(np.frombuffer(packed.planes, np.uint8).reshape(packed.width, count)):
+    for byte, plane in enumerate(
+        np.frombuffer(packed.planes, np.uint8).reshape(packed.width, count)
+    ):
         wide[:, byte] = plane  # a third of the time that all at once take
     return wide.view("<u8").reshape(count).astype(np.uint64, copy=False)

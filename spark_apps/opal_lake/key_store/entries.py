@@ -26,7 +26,11 @@ class Entries:
         return len(self.high)
 
     def take(self, rows: Rows) -> "Entries":
-        single = {part.name: getattr(self, part.name)[rows] for part in fields(self) if part.name != "ties"}
+        single = {
+            part.name: getattr(self, part.name)[rows]
+            for part in fields(self)
+            if part.name != "ties"
+        }
         return Entries(**single, ties=tuple(tie[rows] for tie in self.ties))
 
     @property
@@ -54,7 +58,11 @@ def concat_entries(parts: Iterable[Entries]) -> Entries:
     full = [part for part in members if len(part)] or members[:1]
     if len(full) == 1:
         return full[0]
-    single = {part.name: np.concatenate([getattr(m, part.name) for m in full]) for part in fields(Entries) if part.name != "ties"}
+    single = {
+        part.name: np.concatenate([getattr(m, part.name) for m in full])
+        for part in fields(Entries)
+        if part.name != "ties"
+    }
     ties = tuple(np.concatenate(columns) for columns in zip(*(m.ties for m in full), strict=True))
     return Entries(**single, ties=ties)
 
@@ -85,7 +93,9 @@ def _settled(entries: Entries, rows: Places, group: Places) -> Places:
         left = left[np.argsort(group << 32 | rank)]
         still = _unclear(entries, left, group)
         last = left[still]
-        left[still] = last[np.lexsort([last, *(column[last] for column in reversed(entries.order_columns))])]
+        left[still] = last[
+            np.lexsort([last, *(column[last] for column in reversed(entries.order_columns))])
+        ]
         rows[again] = left
     return rows
 
@@ -119,8 +129,13 @@ def greatest_of_equal(entries: Entries) -> Entries:
 
 def merged_entries(runs: Iterable[Sequence[Entries]]) -> Entries:
     """Of runs, each in parts, what `greatest_of_equal` leaves. Earlier runs go first: so versions of a key mostly stand in order."""
-    ordered = sorted(runs, key=lambda parts: max((int(part.delta.max()) for part in parts if len(part)), default=0))
-    return greatest_of_equal(sorted_entries(concat_entries(part for parts in ordered for part in parts)))
+    ordered = sorted(
+        runs,
+        key=lambda parts: max((int(part.delta.max()) for part in parts if len(part)), default=0),
+    )
+    return greatest_of_equal(
+        sorted_entries(concat_entries(part for parts in ordered for part in parts))
+    )
 
 
 def down_to(floor: int | None, entries: Entries) -> Entries:

@@ -14,7 +14,9 @@ from opal_lake.key_store.cache.protocol import GREATEST_WORD
 from opal_lake.layout import job_number
 
 TIER_FROM = 4096  # entries over all hashes: fewer are all the lowest tier
-NARROWEST = 1 / (1 << 16)  # of all hashes, the range of a slot: what covers less holds few keys with many versions
+NARROWEST = 1 / (
+    1 << 16
+)  # of all hashes, the range of a slot: what covers less holds few keys with many versions
 HURRIED_ENTRIES = 1 << 20  # about as many a core merges and writes in half a second
 PATIENCE = 4  # times the layers of a merge: as many a hurried job lets a tier have before it merges some itself
 _ALMOST = 0.05  # of a layer: the least and greatest hashes of a range leave a bit at its ends

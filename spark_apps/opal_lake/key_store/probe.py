@@ -25,7 +25,11 @@ class Neighbours:
 
 def neighbours(stored: Entries, new: Entries) -> Neighbours:
     """The predecessor and the successor of each new entry among the stored ones of the same key. `stored` is sorted; `new` best is too."""
-    none = Neighbours(entries=no_entries(len(stored.ties) // 2), followers=np.empty(0, np.intp), predecessor_deltas=np.empty(0, np.int64))
+    none = Neighbours(
+        entries=no_entries(len(stored.ties) // 2),
+        followers=np.empty(0, np.intp),
+        predecessor_deltas=np.empty(0, np.int64),
+    )
     if not len(stored) or not len(new):
         return none
     near, low = _shared(stored.high, new.high)
@@ -38,7 +42,9 @@ def neighbours(stored: Entries, new: Entries) -> Neighbours:
     before, after = at[has_before] - 1, at[_of_same_key(stored, probes, at, at < high)]
     both = np.sort(np.concatenate([before, after]), kind="stable")
     entries = stored.take(both[np.diff(both, prepend=-1) != 0])
-    return Neighbours(entries=entries, followers=near[has_before], predecessor_deltas=stored.delta[before])
+    return Neighbours(
+        entries=entries, followers=near[has_before], predecessor_deltas=stored.delta[before]
+    )
 
 
 def _shared(stored: Words, new: Words) -> tuple[Places, Places]:
@@ -100,7 +106,9 @@ def _insertion_points(stored: Entries, probes: Entries, low: Places, high: Place
     return low
 
 
-def _of_same_key(stored: Entries, probes: Entries, at: Places, inside: npt.NDArray[np.bool_]) -> Places:
+def _of_same_key(
+    stored: Entries, probes: Entries, at: Places, inside: npt.NDArray[np.bool_]
+) -> Places:
     """Which probes have an entry of their key there."""
     chosen = np.flatnonzero(inside)
     same: Places = chosen[stored.low[at[chosen]] == probes.low[chosen]]

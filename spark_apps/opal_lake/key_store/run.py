@@ -31,7 +31,9 @@ HEAD_GUESS = 16 << 10  # bytes that hold the header and directory of most runs
 _HEAD = struct.Struct("<8sII")
 _COLUMN = struct.Struct("<QB")
 _CODEC = pa.Codec("zstd", compression_level=1)
-_DIRECTORY = np.dtype([("fence", "<u8"), ("at", "<u8"), ("size", "<u4"), ("plain", "<u4"), ("crc32", "<u4")])
+_DIRECTORY = np.dtype(
+    [("fence", "<u8"), ("at", "<u8"), ("size", "<u4"), ("plain", "<u4"), ("crc32", "<u4")]
+)
 
 Reader = Callable[[int, int], bytes]
 Blocks = npt.NDArray[np.intp]
@@ -39,7 +41,10 @@ Blocks = npt.NDArray[np.intp]
 
 def encode_run(entries: Entries) -> bytes:
     """Sorted entries, of equal (key, delta) only the greatest, as one run."""
-    bodies = [_encode_block(entries.take(slice(start, start + BLOCK))) for start in range(0, len(entries), BLOCK)]
+    bodies = [
+        _encode_block(entries.take(slice(start, start + BLOCK)))
+        for start in range(0, len(entries), BLOCK)
+    ]
     held = plan_filter(entries.high, entries.low) if len(entries) >= FILTER_FROM else b""
     directory = np.zeros(len(bodies), _DIRECTORY)
     directory["fence"] = entries.high[::BLOCK]
@@ -57,21 +62,39 @@ def encode_run(entries: Entries) -> bytes:
         "ties": len(entries.ties) // 2,
     }
     head = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
-    return b"".join([_HEAD.pack(MAGIC, len(head), zlib.crc32(head)), head, listed, held, *(body for body, _ in bodies)])
+    return b"".join(
+        [
+            _HEAD.pack(MAGIC, len(head), zlib.crc32(head)),
+            head,
+            listed,
+            held,
+            *(body for body, _ in bodies),
+        ]
+    )
 
 
 def _encode_block(entries: Entries) -> tuple[bytes, int]:
     """The low words as they are, which nothing can compress; all else packed and compressed."""
     columns = [pack_sorted(entries.high), *(pack(column) for column in _packed_columns(entries))]
-    plain = b"".join([_COLUMN.pack(column.base & _ALL, column.width) + column.planes for column in columns])
-    return entries.low.astype("<u8", copy=False).tobytes() + _CODEC.compress(plain, asbytes=True), len(plain)
+    plain = b"".join(
+        [_COLUMN.pack(column.base & _ALL, column.width) + column.planes for column in columns]
+    )
+    return entries.low.astype("<u8", copy=False).tobytes() + _CODEC.compress(
+        plain, asbytes=True
+    ), len(plain)
 
 
 _ALL = (1 << 64) - 1
 
 
 def _packed_columns(entries: Entries) -> list[npt.NDArray[np.generic]]:
-    return [entries.delta, *entries.ties, entries.segment, entries.offset, entries.deleted.view(np.int8)]
+    return [
+        entries.delta,
+        *entries.ties,
+        entries.segment,
+        entries.offset,
+        entries.deleted.view(np.int8),
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +173,19 @@ def open_index(read: Reader, path: str) -> RunIndex:
 
 def _check_header(header: dict[str, Any]) -> None:
     """What is made room for follows from these."""
-    entries, block, blocks, ties = (checked.count(header[name]) for name in ("count", "block", "blocks", "ties"))
+    entries, block, blocks, ties = (
+        checked.count(header[name]) for name in ("count", "block", "blocks", "ties")
+    )
     filter_size, _ = map(checked.count, header["filter"])
-    if not 0 < block <= MOST_BLOCK or blocks != -(-entries // block) or ties > MOST_TIES or max(blocks, filter_size) >= 1 << 32:
-        raise ValueError(f"{entries} entries in {blocks} blocks of {block}, with {ties} tie-breaks, are none of this format")
+    if (
+        not 0 < block <= MOST_BLOCK
+        or blocks != -(-entries // block)
+        or ties > MOST_TIES
+        or max(blocks, filter_size) >= 1 << 32
+    ):
+        raise ValueError(
+            f"{entries} entries in {blocks} blocks of {block}, with {ties} tie-breaks, are none of this format"
+        )
 
 
 def damaged(path: str, what: str) -> FormatError:
@@ -163,7 +195,10 @@ def damaged(path: str, what: str) -> FormatError:
 def read_blocks(index: RunIndex, read: Reader, blocks: Blocks | range) -> Iterator[Entries]:
     """The entries of blocks in order, one block at a time; blocks that lie side by side are read at once, up to a few MB."""
     for first, last in _spans(index, blocks):
-        begin, end = int(index.directory["at"][first]), int(index.directory["at"][last]) + int(index.directory["size"][last])
+        begin, end = (
+            int(index.directory["at"][first]),
+            int(index.directory["at"][last]) + int(index.directory["size"][last]),
+        )
         data = memoryview(read(index.start + begin, end - begin))
         for block in range(first, last + 1):
             at = int(index.directory["at"][block]) - begin
@@ -195,7 +230,15 @@ def _decode_block(index: RunIndex, block: int, data: memoryview) -> Entries:
         plain = _CODEC.decompress(data[8 * count :], size, asbytes=True)
         columns = _columns(memoryview(plain), count, 5 + 2 * index.ties)
         return _entries(columns, np.frombuffer(data, "<u8", count), count)
-    except (ValueError, IndexError, TypeError, OverflowError, struct.error, pa.ArrowException, OSError) as error:
+    except (
+        ValueError,
+        IndexError,
+        TypeError,
+        OverflowError,
+        struct.error,
+        pa.ArrowException,
+        OSError,
+    ) as error:
         raise damaged(index.path, f"block {block} cannot be decoded ({error})") from error
 
 
@@ -245,7 +288,9 @@ def decode_run(data: bytes, path: str) -> Entries:
     reader = reader_of(data)
     index = open_index(reader, path)
     read_filter(index, reader)
-    return concat_entries([no_entries(index.ties), *read_blocks(index, reader, range(len(index.directory)))])
+    return concat_entries(
+        [no_entries(index.ties), *read_blocks(index, reader, range(len(index.directory)))]
+    )
 
 
 def reader_of(data: bytes | memoryview) -> Reader:

@@ -62,7 +62,11 @@ def encode_root(root: Root, sections: Sections) -> bytes:
         "totals": [root.rows, root.pending, root.events],
         "sections": sections_to_json(sections),
     }
-    kept: dict[str, object] = {"oldest_version": root.oldest_version, "savepoints": dict(root.savepoints), "viewed": root.viewed}
+    kept: dict[str, object] = {
+        "oldest_version": root.oldest_version,
+        "savepoints": dict(root.savepoints),
+        "viewed": root.viewed,
+    }
     kept |= {
         "thinned": sorted(root.incomplete_ingests),
         "clock_repairs": list(root.clock_repairs),
@@ -75,8 +79,12 @@ def encode_root(root: Root, sections: Sections) -> bytes:
 def decode_root(data: bytes, path: str) -> tuple[Root, Sections]:
     body = unseal(data, path)
     if body.get("format") not in (FORMAT_VERSION, ROOT_FORMAT, BUSINESS_FORMAT):
-        raise FormatError(f"{path} has format {body.get('format')!r}, this version reads {BUSINESS_FORMAT}; upgrade airflow-provider-opal")
-    with decoding(path, "the root of a checkpoint", "delete it, it is derived and will be made again"):
+        raise FormatError(
+            f"{path} has format {body.get('format')!r}, this version reads {BUSINESS_FORMAT}; upgrade airflow-provider-opal"
+        )
+    with decoding(
+        path, "the root of a checkpoint", "delete it, it is derived and will be made again"
+    ):
         return _root_from_json(body), sections_from_json(checked.mapped(body["sections"]))
 
 
@@ -104,7 +112,10 @@ def _root_from_json(body: Mapping[str, Any]) -> Root:
         rows=rows,
         pending=pending,
         events=events,
-        vouchers={checked.count(version): checked.plain_id(write_id) for version, write_id in body.get("vouchers", ())},
+        vouchers={
+            checked.count(version): checked.plain_id(write_id)
+            for version, write_id in body.get("vouchers", ())
+        },
     )
 
 
@@ -115,11 +126,21 @@ def write_checkpoint(storage: Storage, snapshot: Snapshot, *, fold: bool = True)
     bitmap bases are folded anew when it is time to.
     """
     bases = fold_bases(snapshot) if fold else snapshot.bases
-    sections = {name: plan.kept + _written(storage, snapshot, name, plan) for name, plan in plan_lists(snapshot).items()}
+    sections = {
+        name: plan.kept + _written(storage, snapshot, name, plan)
+        for name, plan in plan_lists(snapshot).items()
+    }
     sections["bases"] = snapshot.sections.get("bases", ())
-    if bases is not snapshot.bases or not sections["bases"] or "bases" in touched_sections(snapshot.commits):
+    if (
+        bases is not snapshot.bases
+        or not sections["bases"]
+        or "bases" in touched_sections(snapshot.commits)
+    ):
         sections["bases"] = _bases_part(bases, snapshot.version)
-    storage.put_if_absent(layout.checkpoint_path(snapshot.version, snapshot.root.write_id), encode_root(snapshot.root, sections))
+    storage.put_if_absent(
+        layout.checkpoint_path(snapshot.version, snapshot.root.write_id),
+        encode_root(snapshot.root, sections),
+    )
     return snapshot.stored_as(sections)
 
 
@@ -149,8 +170,16 @@ def _plan_list(snapshot: Snapshot, name: str, *, is_touched: bool) -> ListPlan:
     kept, kind = list(snapshot.sections.get(name, ())), LISTS[name]
     if kept and not is_touched:
         return ListPlan(kept=tuple(kept))
-    if name in RESTORED_LISTS and any(commit.actions.restored is not None for commit in snapshot.commits):
-        return ListPlan(kept=(), lines={key: canonical_json(kind.to_json(key, value)) for key, value in list_items(snapshot, name).items()})
+    if name in RESTORED_LISTS and any(
+        commit.actions.restored is not None for commit in snapshot.commits
+    ):
+        return ListPlan(
+            kept=(),
+            lines={
+                key: canonical_json(kind.to_json(key, value))
+                for key, value in list_items(snapshot, name).items()
+            },
+        )
     lines: Lines = {}
     for key, value in snapshot.changes(name):
         add_line(lines, key, None if value is None else canonical_json(kind.to_json(key, value)))
@@ -179,11 +208,16 @@ def _written(storage: Storage, snapshot: Snapshot, name: str, plan: ListPlan) ->
     data, version = encode_part(plan.lines), snapshot.version
     if len(data) <= parts_of.INLINE_BYTES:
         return (InlinePart(data=data, version=version),)
-    path, items = layout.section_path(version, snapshot.root.write_id, name, plan.after), len(plan.lines)
+    path, items = (
+        layout.section_path(version, snapshot.root.write_id, name, plan.after),
+        len(plan.lines),
+    )
     if not storage.put_if_absent(path, data):
         data = storage.get(path)  # the same changes, though merged otherwise
         items = len(decode_part(data, path, LISTS[name].key_of))
-    return (SectionRef(path=path, size=len(data), crc32=zlib.crc32(data), version=version, items=items),)
+    return (
+        SectionRef(path=path, size=len(data), crc32=zlib.crc32(data), version=version, items=items),
+    )
 
 
 def _bases_part(bases: Iterable[BitmapBase], version: int) -> tuple[Part, ...]:
@@ -201,15 +235,29 @@ def ensure_checkpoint(storage: Storage, snapshot: Snapshot) -> Snapshot:
     if not any(storage.list(layout.checkpoint_start_after(snapshot.version))):
         write_checkpoint(storage, snapshot, fold=False)
     checkpoint = read_checkpoint(storage, snapshot.version)
-    if checkpoint is None or checkpoint.root != snapshot.root or read_lists(checkpoint) != read_lists(snapshot):
-        raise FormatError(f"{storage.uri}: the checkpoint of version {snapshot.version} is not what the log says; run `opal check`")
+    if (
+        checkpoint is None
+        or checkpoint.root != snapshot.root
+        or read_lists(checkpoint) != read_lists(snapshot)
+    ):
+        raise FormatError(
+            f"{storage.uri}: the checkpoint of version {snapshot.version} is not what the log says; run `opal check`"
+        )
     return checkpoint
 
 
 def read_lists(state: Snapshot) -> tuple[object, ...]:
     """All that the sections hold but for the derived bases; FormatError where it cannot be read."""
     assert state.bases is not None
-    return state.files, state.segments, state.pending, state.logs, state.runs, state.tokens, state.partitions
+    return (
+        state.files,
+        state.segments,
+        state.pending,
+        state.logs,
+        state.runs,
+        state.tokens,
+        state.partitions,
+    )
 
 
 def checkpoint_paths(storage: Storage) -> Iterator[str]:
@@ -225,7 +273,9 @@ def touched_sections(commits: Iterable[Commit]) -> set[str]:
     touched: set[str] = set()
     for commit in commits:
         actions = commit.actions
-        touched |= {"files", "segments", "pending"} if actions.ingested or actions.ingested_side else set()
+        touched |= (
+            {"files", "segments", "pending"} if actions.ingested or actions.ingested_side else set()
+        )
         touched |= {"pending"} if actions.processed else set()
         touched |= {"files"} if actions.rewrite else set()
         touched |= {"segments"} if actions.rewrite and actions.rewrite.gone else set()
@@ -245,8 +295,12 @@ def read_checkpoint(storage: Storage, at_most: int | None) -> Snapshot | None:
         version = layout.checkpoint_version(entry.path)
         if version is None:
             return None  # past the roots: what follows are sections
-        root, sections = decode_root(read_sealed(storage, entry.path), f"{storage.uri}/{entry.path}")
+        root, sections = decode_root(
+            read_sealed(storage, entry.path), f"{storage.uri}/{entry.path}"
+        )
         if root.version != version:
-            raise FormatError(f"{entry.path} holds version {root.version}; delete it, it is derived and will be made again")
+            raise FormatError(
+                f"{entry.path} holds version {root.version}; delete it, it is derived and will be made again"
+            )
         return Snapshot(storage, root, sections, ())
     return None

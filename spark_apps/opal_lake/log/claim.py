@@ -15,7 +15,9 @@ _TRIES = 100_000
 def claim_number(storage: Storage, root: Root, operation: str, clock: Clock) -> int:
     """The next free number. A claim whose outcome is unknown is given up: numbers are plenty."""
     now_us = writer_now_us(clock.now_us(), storage.now_us(), root.spec, storage.uri)
-    body = seal(canonical_json({"operation": operation, "table_id": root.table_id, "timestamp_us": now_us}))
+    body = seal(
+        canonical_json({"operation": operation, "table_id": root.table_id, "timestamp_us": now_us})
+    )
     failures = 0
     for number in range(root.greatest_number + 1, min(root.greatest_number + _TRIES, MAX_PART)):
         try:
@@ -25,4 +27,6 @@ def claim_number(storage: Storage, root: Root, operation: str, clock: Clock) -> 
             failures += 1
             if failures == 3:
                 raise
-    raise StorageError(f"no free job number after {root.greatest_number} in {storage.uri}/{layout.CLAIMS}; look for a runaway writer")
+    raise StorageError(
+        f"no free job number after {root.greatest_number} in {storage.uri}/{layout.CLAIMS}; look for a runaway writer"
+    )

@@ -30,7 +30,11 @@ from opal_lake.decoding import decoding
 from opal_lake.errors import FormatError
 from opal_lake.job.job import checked_result
 from opal_lake.layout import PathKind, own_path
-from opal_lake.spec.business_snapshots import BusinessSnapshots, business_from_json, business_to_json
+from opal_lake.spec.business_snapshots import (
+    BusinessSnapshots,
+    business_from_json,
+    business_to_json,
+)
 from opal_lake.spec.positions import Advance, positions_from_json, positions_to_json
 from opal_lake.spec.table_spec import TableSpec, spec_from_json, spec_to_json
 
@@ -146,7 +150,9 @@ class Commit:
 
 def canonical_json(data: Any) -> bytes:
     """The one way this format writes JSON."""
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    return json.dumps(
+        data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode()
 
 
 def seal(body: bytes) -> bytes:
@@ -159,7 +165,9 @@ def unseal(data: bytes, path: str) -> Any:
     start = len(_OPEN) + 8 + len(_BODY)
     body = data[start : -len(_CLOSE)]
     if data != seal(body):
-        raise FormatError(f"{path} is damaged: its checksum does not hold; restore the file from a backup")
+        raise FormatError(
+            f"{path} is damaged: its checksum does not hold; restore the file from a backup"
+        )
     with decoding(path, "JSON"):
         return checked.mapped(checked.parse_canonical(body))
 
@@ -182,7 +190,11 @@ def encode_commit(commit: Commit) -> bytes:
         "result": dict(commit.result),
         "actions": actions_to_json(commit.actions),
         **({} if commit.writer_us is None else {"writer_us": commit.writer_us}),
-        **({} if commit.business_snapshot is None else {"business_snapshot": commit.business_snapshot}),
+        **(
+            {}
+            if commit.business_snapshot is None
+            else {"business_snapshot": commit.business_snapshot}
+        ),
         **({"positions": positions_to_json(commit.positions)} if commit.positions else {}),
     }
     return seal(canonical_json(body))
@@ -196,20 +208,31 @@ def _format_of(commit: Commit) -> int:
         return POSITIONS_FORMAT
     if restored is not None and restored.business is not None:
         return BUSINESS_FORMAT
-    is_newer = restored is not None or commit.business_snapshot is not None or commit.actions.finished is not None
+    is_newer = (
+        restored is not None
+        or commit.business_snapshot is not None
+        or commit.actions.finished is not None
+    )
     return NEWER_FORMAT if is_newer else FORMAT_VERSION
 
 
 def decode_commit(data: bytes, path: str) -> Commit:
     body = unseal(data, path)
     if body.get("format") not in range(FORMAT_VERSION, NEWEST_FORMAT + 1):
-        raise FormatError(f"{path} has format {body.get('format')!r}, this version reads {NEWEST_FORMAT}; upgrade airflow-provider-opal")
+        raise FormatError(
+            f"{path} has format {body.get('format')!r}, this version reads {NEWEST_FORMAT}; upgrade airflow-provider-opal"
+        )
     with decoding(path, "a commit"):
         return _commit_from_json(body)
 
 
 def _commit_from_json(body: Mapping[str, Any]) -> Commit:
-    application, number, token, partition_key = body["application"], body["number"], body["token"], body.get("partition_key")
+    application, number, token, partition_key = (
+        body["application"],
+        body["number"],
+        body["token"],
+        body.get("partition_key"),
+    )
     previous = body["previous_write_id"]
     return Commit(
         version=checked.count(body["version"]),
@@ -221,10 +244,14 @@ def _commit_from_json(body: Mapping[str, Any]) -> Commit:
         writer_us=checked.word(body["writer_us"]) if "writer_us" in body else None,
         number=None if number is None else checked.count(number),
         token=None if token is None else checked.text(token),
-        application=(checked.text(application[0]), checked.count(application[1])) if application else None,
+        application=(checked.text(application[0]), checked.count(application[1]))
+        if application
+        else None,
         positions=positions_from_json(body.get("positions", {})),
         partition_key=None if partition_key is None else checked.text(partition_key),
-        business_snapshot=checked.business_snapshot(body["business_snapshot"]) if "business_snapshot" in body else None,
+        business_snapshot=checked.business_snapshot(body["business_snapshot"])
+        if "business_snapshot" in body
+        else None,
         epoch=checked.word(body["epoch"]),
         changes_view=checked.flag(body["changes_view"]),
         result=checked_result(body["result"]),
@@ -255,7 +282,9 @@ def actions_to_json(actions: Actions) -> dict[str, Any]:
         "restored": restored_to_json(actions.restored) if actions.restored else None,
     }
     optional = {"floor": actions.floor, "oldest_version": actions.oldest_version}  # which may be 0
-    return {name: value for name, value in parts.items() if value} | {name: value for name, value in optional.items() if value is not None}
+    return {name: value for name, value in parts.items() if value} | {
+        name: value for name, value in optional.items() if value is not None
+    }
 
 
 def actions_from_json(data: Mapping[str, Any]) -> Actions:
@@ -278,8 +307,12 @@ def actions_from_json(data: Mapping[str, Any]) -> Actions:
         savepoints=checked.numbered(data.get("savepoints", {})),
         released=tuple(map(checked.text, checked.listed(data.get("released", ())))),
         finished=checked.business_snapshot(data["finished"]) if "finished" in data else None,
-        corrected_times=_times_from_json(data["corrected_times"]) if "corrected_times" in data else None,
-        restored=restored_from_json(checked.mapped(data["restored"])) if "restored" in data else None,
+        corrected_times=_times_from_json(data["corrected_times"])
+        if "corrected_times" in data
+        else None,
+        restored=restored_from_json(checked.mapped(data["restored"]))
+        if "restored" in data
+        else None,
     )
 
 
@@ -294,7 +327,11 @@ def _times_from_json(data: Any) -> CorrectedTimes:
 
 def restored_to_json(restored: Restored) -> dict[str, Any]:
     thinned = {"thinned": list(restored.incomplete_ingests)} if restored.incomplete_ingests else {}
-    business = {} if restored.business is None else {"business_snapshots": business_to_json(restored.business)}
+    business = (
+        {}
+        if restored.business is None
+        else {"business_snapshots": business_to_json(restored.business)}
+    )
     return (
         thinned
         | business
@@ -317,7 +354,9 @@ def restored_from_json(data: Mapping[str, Any]) -> Restored:
         pending=pending,
         events=events,
         incomplete_ingests=checked.counts(data.get("thinned", ())),
-        business=business_from_json(data["business_snapshots"]) if "business_snapshots" in data else None,
+        business=business_from_json(data["business_snapshots"])
+        if "business_snapshots" in data
+        else None,
     )
 
 
@@ -372,10 +411,14 @@ def file_from_json(data: Mapping[str, Any]) -> DataFile:
         group=checked.word(data["group"]),
         segments=checked.counts(data["segments"]),
         bounds=bounds_from_json(data["bounds"]),
-        cluster=Cluster(number=checked.count(cluster[0]), columns=checked.counts(cluster[1])) if cluster else None,
+        cluster=Cluster(number=checked.count(cluster[0]), columns=checked.counts(cluster[1]))
+        if cluster
+        else None,
         codec=checked.text(data.get("codec", "")),
         floor=None if floor is None else checked.word(floor),
     )
     if not file.segments or not 0 < file.footer_bytes <= file.size:
-        raise ValueError(f"{file.path} has no segment, or a footer of {file.footer_bytes} of its {file.size} bytes")
+        raise ValueError(
+            f"{file.path} has no segment, or a footer of {file.footer_bytes} of its {file.size} bytes"
+        )
     return file

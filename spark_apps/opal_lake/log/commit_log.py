@@ -95,7 +95,9 @@ class CommitLog:
         """
         head = head or self._head_if_sound()
         if head is not None and not is_readable(head.root, version):
-            raise NotFoundError(f"{self.storage.uri} {_absence(head.root, version)}; readable are {readable_text(head.root)}")
+            raise NotFoundError(
+                f"{self.storage.uri} {_absence(head.root, version)}; readable are {readable_text(head.root)}"
+            )
         if head is not None and head.version == version:
             return head
         try:
@@ -104,13 +106,17 @@ class CommitLog:
             newer = None if head is None else self.head().root  # retention may have been faster
             if newer is None or is_readable(newer, version):
                 raise
-            raise ExpiredError(f"{self.storage.uri} {_absence(newer, version)}; readable are {readable_text(newer)}") from error
+            raise ExpiredError(
+                f"{self.storage.uri} {_absence(newer, version)}; readable are {readable_text(newer)}"
+            ) from error
 
     def _folded(self, version: int, head: Snapshot | None) -> Snapshot:
         start = read_checkpoint(self.storage, version) if version >= 0 else None
         snapshot = self._extend(start, version, head.commits if head else ())
         if snapshot.version != version:
-            raise FormatError(f"{self.storage.uri}/{self._missing(snapshot.version, version)} is missing; restore the file from a backup")
+            raise FormatError(
+                f"{self.storage.uri}/{self._missing(snapshot.version, version)} is missing; restore the file from a backup"
+            )
         return snapshot
 
     def _head_if_sound(self) -> Snapshot | None:
@@ -123,14 +129,20 @@ class CommitLog:
     def _missing(self, reached: int, version: int) -> str:
         """The first missing commit between two versions."""
         logged = {layout.commit_version(entry.path) for entry in self.storage.list(layout.LOG)}
-        return layout.commit_path(next((number for number in range(reached + 1, version) if number not in logged), version))
+        return layout.commit_path(
+            next(
+                (number for number in range(reached + 1, version) if number not in logged), version
+            )
+        )
 
     def refresh(self, snapshot: Snapshot) -> Snapshot:
         """The newest version, read from a known one on."""
         try:
             return self._extend(snapshot, None)
         except (FormatError, NotFoundError):
-            newest = read_checkpoint(self.storage, None)  # the log after the snapshot may have expired meanwhile
+            newest = read_checkpoint(
+                self.storage, None
+            )  # the log after the snapshot may have expired meanwhile
             if newest is None or newest.version <= snapshot.version:
                 raise
             return self._extend(newest, None)
@@ -144,18 +156,36 @@ class CommitLog:
         known = {commit.version: commit.write_id for commit in newest.commits}
         if start is None or known.get(start.version) != start.root.write_id:
             return newest
-        return Snapshot(self.storage, newest.root, start.sections, tuple(one for one in newest.commits if one.version > start.version))
+        return Snapshot(
+            self.storage,
+            newest.root,
+            start.sections,
+            tuple(one for one in newest.commits if one.version > start.version),
+        )
 
     def read_commit(self, version: int) -> Commit:
         path = layout.commit_path(version)
         commit = decode_commit(read_sealed(self.storage, path), f"{self.storage.uri}/{path}")
         if commit.version != version:
-            raise FormatError(f"{self.storage.uri}/{path} holds version {commit.version}; restore the file from a backup")
+            raise FormatError(
+                f"{self.storage.uri}/{path} holds version {commit.version}; restore the file from a backup"
+            )
         return commit
 
-    def _extend(self, start: Snapshot | None, up_to: int | None, at_hand: Sequence[Commit] = (), *, to_commit: bool = False) -> Snapshot:
+    def _extend(
+        self,
+        start: Snapshot | None,
+        up_to: int | None,
+        at_hand: Sequence[Commit] = (),
+        *,
+        to_commit: bool = False,
+    ) -> Snapshot:
         version = start.version if start else -1
-        commits = self._to_the_end(start, to_commit) if up_to is None else self._commits_after(version, up_to, at_hand)
+        commits = (
+            self._to_the_end(start, to_commit)
+            if up_to is None
+            else self._commits_after(version, up_to, at_hand)
+        )
         if start is None:
             if not commits or commits[0].version != 0:
                 raise NotFoundError(self._no_table(bool(commits)))
@@ -169,7 +199,11 @@ class CommitLog:
             first = f"{self.storage.uri}/{layout.commit_path(0)}"
             return f"{first}, where the log begins, is missing, and no checkpoint replaces it; restore {layout.META} from a backup"
         other = next(iter(self.storage.list("")), None)
-        seen = f"it holds {other.path!r}, but no {layout.LOG}" if other else "the folder does not exist, or is empty"
+        seen = (
+            f"it holds {other.path!r}, but no {layout.LOG}"
+            if other
+            else "the folder does not exist, or is empty"
+        )
         way_out = "check the path, or make a table with OpalTable.create or `opal create`"
         return f"{self.storage.uri} is no Opal table: {seen}; {way_out}"
 
@@ -184,7 +218,9 @@ class CommitLog:
             commits.append(after)
         end = version + len(commits)
         is_end = len(commits) < _PROBES and self._read_unless_gone(end + 2) is None
-        is_told = end >= 0 and (to_commit or self._none_was_deleted(start, commits))  # without version 0 a listing says what there is
+        is_told = end >= 0 and (
+            to_commit or self._none_was_deleted(start, commits)
+        )  # without version 0 a listing says what there is
         return commits if is_end and is_told else commits + self.commits_after(end)
 
     def _none_was_deleted(self, start: Snapshot | None, commits: Sequence[Commit]) -> bool:
@@ -196,7 +232,10 @@ class CommitLog:
             return False
         known = {**start.root.vouchers, **{commit.version: commit.write_id for commit in commits}}
         versions = range(start.version + 1, start.version + len(commits) + 2)
-        return all(self._vouches(known, vouching) for vouching in {layout.vouching_version(version) for version in versions})
+        return all(
+            self._vouches(known, vouching)
+            for vouching in {layout.vouching_version(version) for version in versions}
+        )
 
     def _vouches(self, known: Mapping[int, str], vouching: int | None) -> bool:
         """Whether the known commit of this version still exists; False also if that is unknown."""
@@ -207,7 +246,9 @@ class CommitLog:
         except (FormatError, NotFoundError, StorageError):
             return False
 
-    def _commits_after(self, version: int, up_to: int | None, at_hand: Sequence[Commit]) -> list[Commit]:
+    def _commits_after(
+        self, version: int, up_to: int | None, at_hand: Sequence[Commit]
+    ) -> list[Commit]:
         """The store is read only if those at hand are not enough."""
         known = {commit.version: commit for commit in at_hand}
         if up_to is not None and all(number in known for number in range(version + 1, up_to + 1)):
@@ -246,44 +287,69 @@ class CommitLog:
         for lost in range(_LOST_RACES):
             if lost or not proposal.at_once:
                 head = self.refresh(head)
-            if (earlier := self.earlier_result(head, proposal.operation, proposal.token, proposal.application)) is not None:
+            if (
+                earlier := self.earlier_result(
+                    head, proposal.operation, proposal.token, proposal.application
+                )
+            ) is not None:
                 return earlier
             check_positions(head, proposal.positions, self.read_commit)
             if proposal.number in head.root.abandoned:
-                raise ConflictError(f"retention gave up job {proposal.number}, which ran longer than its grace; run it again")
+                raise ConflictError(
+                    f"retention gave up job {proposal.number}, which ran longer than its grace; run it again"
+                )
             since = [commit for commit in head.commits if commit.version > base.version]
             # Not only when commits are gone: below the oldest version numbers are free again, and what a job there looked at may be gone
             if len(since) != head.version - base.version or base.version < head.root.oldest_version:
                 began = f"version {base.version}, where this {proposal.operation} began"
-                raise ExpiredError(f"the log after {began}, has expired; readable are {readable_text(head.root)} now: run it again")
+                raise ExpiredError(
+                    f"the log after {began}, has expired; readable are {readable_text(head.root)} now: run it again"
+                )
             verdict = judge(proposal.operation, base.root, since)
             draft = proposal.build(head, since if verdict is Verdict.REDO else [])
             if draft is None:
-                return JobResult(operation=proposal.operation, table=self.storage.uri, token=proposal.token)
+                return JobResult(
+                    operation=proposal.operation, table=self.storage.uri, token=proposal.token
+                )
             draft.actions.check_reported(proposal.number)
             link = self._link(head, proposal, draft)
             if self.put(link):
                 self._after(head, link)
                 tell_of_commit(self, partial(head.followed_by, [link]))
                 return result_of(link)
-        raise StorageError(f"{self.storage.uri}: lost {_LOST_RACES} races; nothing was committed: run it again, with fewer writers at once")
+        raise StorageError(
+            f"{self.storage.uri}: lost {_LOST_RACES} races; nothing was committed: run it again, with fewer writers at once"
+        )
 
     def earlier_result(
-        self, head: Snapshot, operation: str, token: str | None, application: tuple[str, int] | None = None
+        self,
+        head: Snapshot,
+        operation: str,
+        token: str | None,
+        application: tuple[str, int] | None = None,
     ) -> JobResult | None:
         """The result of an earlier run with this token, or with this or a later sequence of the application."""
         if token == "":
-            raise InvalidInputError("the token is an empty text; give none, or one that names this job and no other")
+            raise InvalidInputError(
+                "the token is an empty text; give none, or one that names this job and no other"
+            )
         if application is not None and application[1] < 0:
-            raise InvalidInputError(f"application {application[0]!r} has sequence {application[1]}; count from 0")
+            raise InvalidInputError(
+                f"application {application[0]!r} has sequence {application[1]}; count from 0"
+            )
         if token is not None and (applied := head.version_of_token(token)) is not None:
             earlier = self._result_in(applied, operation, token)
             if earlier.operation != operation:
                 used = f"token {token!r} was used by the {earlier.operation} of version {earlier.version}"
                 raise InvalidInputError(f"{used}; give this {operation} a token of its own")
             return replace(earlier, repeated=True)
-        if application is not None and head.root.applications.get(application[0], -1) >= application[1]:
-            return JobResult(operation=operation, table=self.storage.uri, token=token, repeated=True)
+        if (
+            application is not None
+            and head.root.applications.get(application[0], -1) >= application[1]
+        ):
+            return JobResult(
+                operation=operation, table=self.storage.uri, token=token, repeated=True
+            )
         return None
 
     def _result_in(self, version: int, operation: str, token: str) -> JobResult:
@@ -292,7 +358,13 @@ class CommitLog:
             return result_of(self.read_commit(version))
         except NotFoundError:
             gone = f"its result has expired with version {version}"
-            return JobResult(operation=operation, table=self.storage.uri, version=version, token=token, notes=(gone,))
+            return JobResult(
+                operation=operation,
+                table=self.storage.uri,
+                version=version,
+                token=token,
+                notes=(gone,),
+            )
 
     def _link(self, head: Snapshot, proposal: Proposal, draft: Draft) -> Commit:
         version, uri = head.version + 1, self.storage.uri
@@ -302,8 +374,14 @@ class CommitLog:
             before_us = repair.times_us[-1]
         timestamp_us = max(writer_now_us(own_us, told_us, head.spec, uri), before_us + 1)
         timings_ms = {"total": max(0, own_us - proposal.started_us) // 1000}
-        notes = draft.result.notes if repair else (*draft.result.notes, *clock_notes(told_us, head.root, uri))
-        result = replace(draft.result, version=version, token=proposal.token, timings_ms=timings_ms, notes=notes)
+        notes = (
+            draft.result.notes
+            if repair
+            else (*draft.result.notes, *clock_notes(told_us, head.root, uri))
+        )
+        result = replace(
+            draft.result, version=version, token=proposal.token, timings_ms=timings_ms, notes=notes
+        )
         return Commit(
             version=version,
             table_id=head.root.table_id,
@@ -328,7 +406,9 @@ class CommitLog:
         """Whether the link is in the log now. False: another one has its version."""
         path, data = layout.commit_path(link.version), encode_commit(link)
         if len(data) > MOST_SEALED:
-            raise InvalidInputError(f"version {link.version} would have {len(data):,} bytes, at most are {MOST_SEALED:,}; do less at once")
+            raise InvalidInputError(
+                f"version {link.version} would have {len(data):,} bytes, at most are {MOST_SEALED:,}; do less at once"
+            )
         failure: Exception | None = None
         for _ in range(_PUT_TRIES):
             try:
@@ -359,8 +439,13 @@ class CommitLog:
         with self.derived():
             state = head.followed_by([link])
             if link.token is not None:
-                self.storage.put_if_absent(layout.result_path(link.token), result_of(link).to_json().encode())
-            if link.version % head.spec.integer("checkpoint_commits") == 0 or link.actions.restored is not None:
+                self.storage.put_if_absent(
+                    layout.result_path(link.token), result_of(link).to_json().encode()
+                )
+            if (
+                link.version % head.spec.integer("checkpoint_commits") == 0
+                or link.actions.restored is not None
+            ):
                 state = write_checkpoint(self.storage, state)
             self.written.state = state
 
@@ -380,7 +465,10 @@ class CommitLog:
         failure: Exception | None = None
         for _ in range(_PUT_TRIES):
             try:
-                above = [layout.commit_version(entry.path) for entry in self.storage.list(layout.LOG, layout.commit_path(version))]
+                above = [
+                    layout.commit_version(entry.path)
+                    for entry in self.storage.list(layout.LOG, layout.commit_path(version))
+                ]
                 higher = [number for number in above if number is not None]
                 return higher, self.read_commit(version + 1) if version + 1 in higher else None
             except (StorageError, NotFoundError) as error:
@@ -392,7 +480,11 @@ class CommitLog:
 
 
 def _absence(root: Root, version: int) -> str:
-    return f"has lost version {version}, which has expired" if 0 <= version < root.oldest_version else f"has no version {version}"
+    return (
+        f"has lost version {version}, which has expired"
+        if 0 <= version < root.oldest_version
+        else f"has no version {version}"
+    )
 
 
 def result_of(commit: Commit) -> JobResult:

@@ -43,8 +43,14 @@ class CommitTimes:
     @functools.cached_property
     def _repairs(self) -> list[CorrectedTimes]:
         """The newest first."""
-        commits = (self._commit(version) for version in sorted(self._head.root.clock_repairs, reverse=True))
-        return [commit.actions.corrected_times for commit in commits if commit.actions.corrected_times is not None]
+        commits = (
+            self._commit(version) for version in sorted(self._head.root.clock_repairs, reverse=True)
+        )
+        return [
+            commit.actions.corrected_times
+            for commit in commits
+            if commit.actions.corrected_times is not None
+        ]
 
     def _recorded(self, version: int) -> int:
         try:
@@ -58,7 +64,9 @@ class CommitTimes:
     def _commit(self, version: int) -> Commit:
         if version not in self._known:
             path, storage = layout.commit_path(version), self._head.storage
-            self._known[version] = decode_commit(read_sealed(storage, path), f"{storage.uri}/{path}")
+            self._known[version] = decode_commit(
+                read_sealed(storage, path), f"{storage.uri}/{path}"
+            )
         return self._known[version]
 
 
@@ -66,8 +74,12 @@ def version_at(head: Snapshot, moment_us: int) -> int:
     """The version that was the newest at a moment; NotFoundError if none is left of that time."""
     version, oldest = CommitTimes(head).newest_by(moment_us), head.root.oldest_version
     if version is None:
-        oldest_text = f"the oldest version {oldest} is of {moment_text(CommitTimes(head).of(oldest))}"
-        raise NotFoundError(f"{head.storage.uri}: nothing is readable as of {moment_text(moment_us)}; {oldest_text}; give a later time")
+        oldest_text = (
+            f"the oldest version {oldest} is of {moment_text(CommitTimes(head).of(oldest))}"
+        )
+        raise NotFoundError(
+            f"{head.storage.uri}: nothing is readable as of {moment_text(moment_us)}; {oldest_text}; give a later time"
+        )
     return version
 
 

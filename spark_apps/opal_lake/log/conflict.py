@@ -60,10 +60,14 @@ def judge(operation: str, base: Root, winners: Iterable[Commit]) -> Verdict:
     verdict = Verdict.CLEAR
     for winner in winners:
         if winner.epoch != base.epoch:
-            raise ConflictError(f"version {winner.version} restored an older state while {operation} ran; run it again")
+            raise ConflictError(
+                f"version {winner.version} restored an older state while {operation} ran; run it again"
+            )
         _check_schema(operation, base, winner)
         if winner.actions.processed:
-            verdict = Verdict.REDO  # for whoever applies the rule; an ingest of pending rows has nothing to redo
+            verdict = (
+                Verdict.REDO
+            )  # for whoever applies the rule; an ingest of pending rows has nothing to redo
     return verdict
 
 
@@ -72,15 +76,25 @@ def _check_schema(operation: str, base: Root, winner: Commit) -> None:
         return
     kept = {field.id for field in winner.actions.spec.schema.fields}
     if gone := [field.name for field in base.spec.schema.fields if field.id not in kept]:
-        raise ConflictError(f"version {winner.version} dropped {', '.join(gone)} while the ingest ran; run it again")
+        raise ConflictError(
+            f"version {winner.version} dropped {', '.join(gone)} while the ingest ran; run it again"
+        )
 
 
-def check_positions(head: Snapshot, positions: Mapping[str, Advance], read_commit: Callable[[int], Commit]) -> None:
+def check_positions(
+    head: Snapshot, positions: Mapping[str, Advance], read_commit: Callable[[int], Commit]
+) -> None:
     """FencedError where an application does not stand where this writer thinks: its rows may be in the table already."""
     for application, advance in positions.items():
         position = head.positions.get(application, 0)
         if not advance.fits(position):
-            raise fenced_error(head.storage.uri, application, advance, position, _writer_of(head, application, read_commit))
+            raise fenced_error(
+                head.storage.uri,
+                application,
+                advance,
+                position,
+                _writer_of(head, application, read_commit),
+            )
 
 
 def _writer_of(head: Snapshot, application: str, read_commit: Callable[[int], Commit]) -> str:

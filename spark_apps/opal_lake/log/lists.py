@@ -37,7 +37,9 @@ def ingested_files(storage: Storage, commit: Commit) -> tuple[DataFile, ...]:
     side = commit.actions.ingested_side
     if side is None:
         return commit.actions.ingested
-    return tuple(item for item in _side_items(storage, side, _side_item) if isinstance(item, DataFile))
+    return tuple(
+        item for item in _side_items(storage, side, _side_item) if isinstance(item, DataFile)
+    )
 
 
 def rewritten_files(storage: Storage, commit: Commit) -> Rewrite:
@@ -47,10 +49,14 @@ def rewritten_files(storage: Storage, commit: Commit) -> Rewrite:
         return rewrite
     items = _side_items(storage, rewrite.side, _side_item)
     added = tuple(item for item in items if isinstance(item, DataFile))
-    return replace(rewrite, add=added, remove=tuple(item for item in items if isinstance(item, str)))
+    return replace(
+        rewrite, add=added, remove=tuple(item for item in items if isinstance(item, str))
+    )
 
 
-def _side_items(storage: Storage, side: SideFile, from_json: Callable[[Any], Any]) -> tuple[Any, ...]:
+def _side_items(
+    storage: Storage, side: SideFile, from_json: Callable[[Any], Any]
+) -> tuple[Any, ...]:
     with _side_lock:
         items = _side_files.get((storage.uri, side))
     if items is None:
@@ -64,7 +70,9 @@ def _side_items(storage: Storage, side: SideFile, from_json: Callable[[Any], Any
 
 def _side_item(data: Any) -> DataFile | str:
     """A file, or the path of one that is removed."""
-    return data if isinstance(data, str) else file_from_json(data)  # a path of that kind is only taken off a list
+    return (
+        data if isinstance(data, str) else file_from_json(data)
+    )  # a path of that kind is only taken off a list
 
 
 def segment_of_file(file: DataFile) -> Segment:
@@ -104,8 +112,13 @@ def _file_changes(storage: Storage, commit: Commit) -> Iterator[tuple[str, DataF
 
 
 def _segment_changes(storage: Storage, commit: Commit) -> Iterator[tuple[int, Segment | None]]:
-    yield from ((file.segments[0], segment_of_file(file)) for file in ingested_files(storage, commit))
-    yield from ((segment.id, None) for segment in (commit.actions.rewrite.gone if commit.actions.rewrite else ()))
+    yield from (
+        (file.segments[0], segment_of_file(file)) for file in ingested_files(storage, commit)
+    )
+    yield from (
+        (segment.id, None)
+        for segment in (commit.actions.rewrite.gone if commit.actions.rewrite else ())
+    )
 
 
 def _pending_changes(storage: Storage, commit: Commit) -> Iterator[tuple[int, int | None]]:
@@ -157,21 +170,54 @@ class ListKind:
         if not is_gone(item):
             value = self.from_json(item)
             return self.key_of(item), value
-        return checked.word(item[GONE]) if isinstance(item[GONE], int) else checked.text(item[GONE]), None
+        return checked.word(item[GONE]) if isinstance(item[GONE], int) else checked.text(
+            item[GONE]
+        ), None
 
 
 # In the order in which a checkpoint writes them.
 LISTS: dict[str, ListKind] = {
-    "files": ListKind(changes=_file_changes, key_of=_path_of, from_json=file_from_json, to_json=lambda _, file: file_to_json(file)),
-    "segments": ListKind(
-        changes=_segment_changes, key_of=_first_of, from_json=segment_from_json, to_json=lambda _, segment: segment_to_json(segment)
+    "files": ListKind(
+        changes=_file_changes,
+        key_of=_path_of,
+        from_json=file_from_json,
+        to_json=lambda _, file: file_to_json(file),
     ),
-    "pending": ListKind(changes=_pending_changes, key_of=int, from_json=checked.count, to_json=lambda segment, _: segment),
-    "logs": ListKind(changes=_log_changes, key_of=_path_of, from_json=log_from_json, to_json=lambda _, log: log_to_json(log)),
-    "runs": ListKind(changes=_run_changes, key_of=_path_of, from_json=run_from_json, to_json=lambda _, run: run_to_json(run)),
-    "partitions": ListKind(changes=_partition_changes, key_of=tuple, from_json=_pair_from_json, to_json=lambda pair, _: list(pair)),
+    "segments": ListKind(
+        changes=_segment_changes,
+        key_of=_first_of,
+        from_json=segment_from_json,
+        to_json=lambda _, segment: segment_to_json(segment),
+    ),
+    "pending": ListKind(
+        changes=_pending_changes,
+        key_of=int,
+        from_json=checked.count,
+        to_json=lambda segment, _: segment,
+    ),
+    "logs": ListKind(
+        changes=_log_changes,
+        key_of=_path_of,
+        from_json=log_from_json,
+        to_json=lambda _, log: log_to_json(log),
+    ),
+    "runs": ListKind(
+        changes=_run_changes,
+        key_of=_path_of,
+        from_json=run_from_json,
+        to_json=lambda _, run: run_to_json(run),
+    ),
+    "partitions": ListKind(
+        changes=_partition_changes,
+        key_of=tuple,
+        from_json=_pair_from_json,
+        to_json=lambda pair, _: list(pair),
+    ),
     "tokens": ListKind(
-        changes=_token_changes, key_of=_first_of, from_json=_pair_from_json, to_json=lambda token, version: [token, version]
+        changes=_token_changes,
+        key_of=_first_of,
+        from_json=_pair_from_json,
+        to_json=lambda token, version: [token, version],
     ),
 }
 
@@ -183,22 +229,34 @@ def list_changes(name: str, storage: Storage, commit: Commit) -> Iterator[tuple[
     """What a commit brings into a list, and what it takes out of it: None."""
     yield from LISTS[name].changes(storage, commit)
     if commit.actions.restored is not None and name in RESTORED_LISTS:
-        yield from (change for of_list, change in _restored_changes(storage, commit.actions.restored.side) if of_list == name)
+        yield from (
+            change
+            for of_list, change in _restored_changes(storage, commit.actions.restored.side)
+            if of_list == name
+        )
 
 
 def restored_paths(storage: Storage, commit: Commit) -> Iterator[str]:
     """The data files, logs and runs that a restore brings back."""
-    changes = _restored_changes(storage, commit.actions.restored.side) if commit.actions.restored else ()
-    return (value.path for _, (_, value) in changes if isinstance(value, DataFile | LogFile | RunFile))
+    changes = (
+        _restored_changes(storage, commit.actions.restored.side) if commit.actions.restored else ()
+    )
+    return (
+        value.path for _, (_, value) in changes if isinstance(value, DataFile | LogFile | RunFile)
+    )
 
 
 def pending_again(storage: Storage, commit: Commit) -> Iterator[int]:
     """Segments that had been processed before a restore took the table back."""
-    changes = _restored_changes(storage, commit.actions.restored.side) if commit.actions.restored else ()
+    changes = (
+        _restored_changes(storage, commit.actions.restored.side) if commit.actions.restored else ()
+    )
     return (value for name, (_, value) in changes if name == "pending" and value is not None)
 
 
-def _restored_changes(storage: Storage, side: SideFile) -> tuple[tuple[str, tuple[Hashable, Any]], ...]:
+def _restored_changes(
+    storage: Storage, side: SideFile
+) -> tuple[tuple[str, tuple[Hashable, Any]], ...]:
     return _side_items(storage, side, _restored_change)
 
 

@@ -20,7 +20,9 @@ from opal_lake.layout import PathKind, own_path
 from opal_lake.log.commit import canonical_json
 from opal_lake.storage.protocol import Storage
 
-INLINE_BYTES = 16 << 10  # parts below lie in the root itself: a small table's checkpoint is one file
+INLINE_BYTES = (
+    16 << 10
+)  # parts below lie in the root itself: a small table's checkpoint is one file
 MERGE_RATIO = 2  # a part has more than so many times the items of the next one
 _BYTES_AN_ITEM = 48  # where a part does not say how many it has
 GONE = "gone"
@@ -65,7 +67,9 @@ def encode_section(items: Iterable[Any], to_json: Callable[[Any], Any]) -> bytes
     return encode_lines(canonical_json(to_json(item)) for item in items)
 
 
-def write_side(storage: Storage, number: int, attempt: int, items: Iterable[Any], to_json: Callable[[Any], Any]) -> SideFile:
+def write_side(
+    storage: Storage, number: int, attempt: int, items: Iterable[Any], to_json: Callable[[Any], Any]
+) -> SideFile:
     """Store a list that is too long for its commit."""
     path, data = layout.side_path(number, attempt), encode_section(items, to_json)
     storage.put_if_absent(path, data)
@@ -77,7 +81,11 @@ def encode_lines(lines: Iterable[bytes]) -> bytes:
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         stream.write(plain)
     data = bytes(sink.getvalue())
-    return data if len(plain) <= _most_plain(len(data)) else data + _skipped(-(-len(plain) // MOST_INFLATED) - len(data))
+    return (
+        data
+        if len(plain) <= _most_plain(len(data))
+        else data + _skipped(-(-len(plain) // MOST_INFLATED) - len(data))
+    )
 
 
 def _skipped(size: int) -> bytes:
@@ -100,7 +108,9 @@ def _inflating(data: bytes) -> Iterator[list[bytes]]:
     while part := stream.read(_AT_ONCE):
         held += len(part)
         if held > _most_plain(len(data)):
-            raise ValueError(f"its {len(data):,} bytes inflate to more than {_most_plain(len(data)):,}")
+            raise ValueError(
+                f"its {len(data):,} bytes inflate to more than {_most_plain(len(data)):,}"
+            )
         whole, end, rest = (rest + part).rpartition(b"\n")
         if len(rest) > MOST_LINE:
             raise ValueError(f"it has a line of more than {MOST_LINE:,} bytes")
@@ -124,7 +134,9 @@ def _items(lines: list[bytes]) -> list[Any]:
 
 
 def encode_part(lines: Lines) -> bytes:
-    return encode_lines(canonical_json({GONE: key}) if line is None else line for key, line in lines.items())
+    return encode_lines(
+        canonical_json({GONE: key}) if line is None else line for key, line in lines.items()
+    )
 
 
 def decode_part(data: bytes, path: str, key_of: Callable[[Any], Hashable]) -> Lines:
@@ -132,7 +144,9 @@ def decode_part(data: bytes, path: str, key_of: Callable[[Any], Hashable]) -> Li
     with decoding(path, *_PART):
         lines = _inflated(data)
         pairs = zip(_items(lines), lines, strict=True)
-        return dict((item[GONE], None) if is_gone(item) else (key_of(item), line) for item, line in pairs)
+        return dict(
+            (item[GONE], None) if is_gone(item) else (key_of(item), line) for item, line in pairs
+        )
 
 
 def is_gone(item: Any) -> bool:
@@ -162,7 +176,10 @@ def part_to_json(part: Part) -> list[Any]:
 
 def part_from_json(data: Sequence[Any]) -> Part:
     if len(data) == 2:
-        return InlinePart(data=base64.b64decode(checked.text(data[0]), validate=True), version=checked.count(data[1]))
+        return InlinePart(
+            data=base64.b64decode(checked.text(data[0]), validate=True),
+            version=checked.count(data[1]),
+        )
     return SectionRef(
         path=own_path(PathKind.SECTION, data[0]),
         size=checked.count(data[1]),
@@ -178,12 +195,17 @@ def is_whole(parts: Sequence[Part]) -> bool:
 
 
 def sections_to_json(sections: Sections) -> dict[str, Any]:
-    return {name: part_to_json(parts[0]) if is_whole(parts) else [part_to_json(part) for part in parts] for name, parts in sections.items()}
+    return {
+        name: part_to_json(parts[0]) if is_whole(parts) else [part_to_json(part) for part in parts]
+        for name, parts in sections.items()
+    }
 
 
 def sections_from_json(data: Mapping[str, Any]) -> dict[str, tuple[Part, ...]]:
     return {
-        name: tuple(map(part_from_json, parts)) if not parts or isinstance(parts[0], list) else (part_from_json(parts),)
+        name: tuple(map(part_from_json, parts))
+        if not parts or isinstance(parts[0], list)
+        else (part_from_json(parts),)
         for name, parts in data.items()
     }
 

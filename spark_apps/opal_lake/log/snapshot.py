@@ -48,13 +48,17 @@ class Root:
     rows: int = 0
     pending: int = 0
     events: int = 0
-    vouchers: Mapping[int, str] = field(default_factory=dict, compare=False)  # write ids of commits that vouch for later ones
+    vouchers: Mapping[int, str] = field(
+        default_factory=dict, compare=False
+    )  # write ids of commits that vouch for later ones
 
 
 def first_root(commit: Commit) -> Root:
     """The root of version 0."""
     if commit.actions.spec is None:
-        raise FormatError(f"version {commit.version} has no definition of the table; restore the log from a backup")
+        raise FormatError(
+            f"version {commit.version} has no definition of the table; restore the log from a backup"
+        )
     return Root(
         table_id=commit.table_id,
         version=commit.version,
@@ -73,7 +77,10 @@ def fold_root(root: Root, commit: Commit, ingested: Iterable[DataFile]) -> Root:
         rows += file.rows
         pending += 1
     actions = commit.actions
-    events, incomplete = root.events + sum(log.events for log in actions.add_logs) - actions.removed_events, root.incomplete_ingests
+    events, incomplete = (
+        root.events + sum(log.events for log in actions.add_logs) - actions.removed_events,
+        root.incomplete_ingests,
+    )
     pending -= len(actions.processed)
     if actions.rewrite:
         rows -= actions.rewrite.dropped_rows
@@ -81,12 +88,24 @@ def fold_root(root: Root, commit: Commit, ingested: Iterable[DataFile]) -> Root:
         for segment in actions.rewrite.gone:
             groups[segment.group] -= segment.rows
     if (restored := actions.restored) is not None:
-        groups, rows, pending, events = dict(restored.groups), restored.rows, restored.pending, restored.events
+        groups, rows, pending, events = (
+            dict(restored.groups),
+            restored.rows,
+            restored.pending,
+            restored.events,
+        )
         incomplete = frozenset(restored.incomplete_ingests)
     oldest = root.oldest_version if actions.oldest_version is None else actions.oldest_version
-    repairs = (*root.clock_repairs, commit.version) if actions.corrected_times else root.clock_repairs
-    savepoints = {name: version for name, version in root.savepoints.items() if name not in actions.released}
-    vouching, known = layout.vouching_versions(commit.version), {**root.vouchers, commit.version: commit.write_id}
+    repairs = (
+        (*root.clock_repairs, commit.version) if actions.corrected_times else root.clock_repairs
+    )
+    savepoints = {
+        name: version for name, version in root.savepoints.items() if name not in actions.released
+    }
+    vouching, known = (
+        layout.vouching_versions(commit.version),
+        {**root.vouchers, commit.version: commit.write_id},
+    )
     return replace(
         root,
         version=commit.version,
@@ -114,7 +133,10 @@ def fold_root(root: Root, commit: Commit, ingested: Iterable[DataFile]) -> Root:
 
 def applications_after(applications: Mapping[str, int], commit: Commit) -> dict[str, int]:
     """The last sequence that was applied of each application, after a commit."""
-    return advanced(dict(applications) | dict((commit.application,) if commit.application else ()), commit.positions)
+    return advanced(
+        dict(applications) | dict((commit.application,) if commit.application else ()),
+        commit.positions,
+    )
 
 
 def business_after(business: BusinessSnapshots, commit: Commit) -> BusinessSnapshots:
@@ -134,7 +156,9 @@ def business_after(business: BusinessSnapshots, commit: Commit) -> BusinessSnaps
 class Snapshot:
     """A version: the root, the checkpoint's sections, and the commits since. Immutable; lists are loaded once, when first asked for."""
 
-    def __init__(self, storage: Storage, root: Root, sections: Sections, commits: tuple[Commit, ...]) -> None:
+    def __init__(
+        self, storage: Storage, root: Root, sections: Sections, commits: tuple[Commit, ...]
+    ) -> None:
         self.storage = storage
         self.root = root
         self.sections = sections
@@ -153,7 +177,9 @@ class Snapshot:
         """Of each application the next position to read (FORMAT, positions)."""
         return {name: last + 1 for name, last in self.root.applications.items()}
 
-    def followed_by(self, commits: Iterable[Commit], lists: Sequence[str] = ("runs",)) -> "Snapshot":
+    def followed_by(
+        self, commits: Iterable[Commit], lists: Sequence[str] = ("runs",)
+    ) -> "Snapshot":
         """The version after more commits. Which of these lists are known here are known there, too, without a look at the checkpoint."""
         more = tuple(commits)
         root = self.root
@@ -162,7 +188,9 @@ class Snapshot:
         after = Snapshot(self.storage, root, self.sections, self.commits + more)
         if all(commit.actions.restored is None for commit in more):
             for name in (name for name in lists if name in self.__dict__):
-                changes = (item for commit in more for item in list_changes(name, self.storage, commit))
+                changes = (
+                    item for commit in more for item in list_changes(name, self.storage, commit)
+                )
                 after.__dict__[name] = _extended(copy.copy(self.__dict__[name]), changes)
         return after
 
@@ -214,7 +242,11 @@ class Snapshot:
         """The checkpoint's bitmap bases, of each group oldest first; none once events were forgotten, which they hold still."""
         if any(commit.actions.forgotten for commit in self.commits):
             return ()
-        return tuple(base for part in self.sections.get("bases", ()) for base in decode_section(*self.part_bytes(part), base_from_json))
+        return tuple(
+            base
+            for part in self.sections.get("bases", ())
+            for base in decode_section(*self.part_bytes(part), base_from_json)
+        )
 
     def logs_after(self, version: int) -> Iterable[LogFile]:
         """The logs with events of later versions. Parts of the list that are older hold none of them, and are not opened."""
@@ -232,14 +264,18 @@ class Snapshot:
         """As in `tokens`; a token that is not there is not looked for item by item."""
         if "tokens" not in self.__dict__ and all(commit.token != token for commit in self.commits):
             begins = canonical_json([token])[:-1] + b","
-            parts = (decode_lines(*self.part_bytes(part)) for part in self.sections.get("tokens", ()))
+            parts = (
+                decode_lines(*self.part_bytes(part)) for part in self.sections.get("tokens", ())
+            )
             if not any(line.startswith(begins) for lines in parts for line in lines):
                 return None
         return self.tokens.get(token)
 
     def changes(self, name: str) -> Iterator[tuple[Hashable, Any]]:
         """What the commits since the checkpoint brought into a list, and what they took out of it: None."""
-        return (item for commit in self.commits for item in list_changes(name, self.storage, commit))
+        return (
+            item for commit in self.commits for item in list_changes(name, self.storage, commit)
+        )
 
     def part_bytes(self, part: Part) -> tuple[bytes, str]:
         """A part of a list, and where it lies."""
@@ -253,7 +289,9 @@ class Snapshot:
     def _fold(self, name: str, parts: Iterable[Part]) -> dict[Any, Any]:
         items: dict[Any, Any] = {}
         for part in parts:
-            items = _extended(items, decode_section(*self.part_bytes(part), LISTS[name].change_from_json))
+            items = _extended(
+                items, decode_section(*self.part_bytes(part), LISTS[name].change_from_json)
+            )
         return _extended(items, self.changes(name))
 
 
@@ -262,10 +300,14 @@ def chain(commits: Sequence[Commit], start: Snapshot) -> list[Commit]:
     version, write_id, table_id = start.version, start.root.write_id, start.root.table_id
     for commit in commits:
         if commit.version != version + 1:
-            raise FormatError(f"{start.storage.uri}/{layout.commit_path(version + 1)} is missing; restore the file from a backup")
+            raise FormatError(
+                f"{start.storage.uri}/{layout.commit_path(version + 1)} is missing; restore the file from a backup"
+            )
         if commit.previous_write_id != write_id or commit.table_id != table_id:
             path = f"{start.storage.uri}/{layout.commit_path(commit.version)}"
-            raise FormatError(f"{path} does not follow on from the version before; restore it from a backup")
+            raise FormatError(
+                f"{path} does not follow on from the version before; restore it from a backup"
+            )
         version, write_id = commit.version, commit.write_id
     return list(commits)
 

@@ -42,7 +42,9 @@ def clock_notes(told_us: int | None, root: Root, uri: str) -> tuple[str, ...]:
     if told_us is None or root.timestamp_us - told_us <= clock_bound_us(root.spec):
         return ()
     ahead = f"version {root.version} is of {moment_text(root.timestamp_us)}, and the store's clock says {moment_text(told_us)}"
-    return (f"{ahead}: times of commits are wrong, because a writer's clock was; run `opal repair-clock {uri}`",)
+    return (
+        f"{ahead}: times of commits are wrong, because a writer's clock was; run `opal repair-clock {uri}`",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,4 +60,8 @@ class Ages:
 
         Copies change files' times: archives and images may set them. A recorded time in the future is that of a wrong clock and is ignored.
         """
-        return recorded_us if not self.has_store_time or stored_us < recorded_us <= self.now_us + self.bound_us else stored_us
+        return (
+            recorded_us
+            if not self.has_store_time or stored_us < recorded_us <= self.now_us + self.bound_us
+            else stored_us
+        )

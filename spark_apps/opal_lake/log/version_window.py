@@ -14,7 +14,9 @@ def is_readable(root: Root, version: int) -> bool:
 
 def readable_text(root: Root) -> str:
     """`7 to 20, and savepoints a (3), b (5)`. Business snapshots are many."""
-    below = {name: version for name, version in root.savepoints.items() if version < root.oldest_version}
+    below = {
+        name: version for name, version in root.savepoints.items() if version < root.oldest_version
+    }
     days = [name for name in root.business.finished if name in below]
     named = {name: version for name, version in below.items() if name not in days}
     return (
@@ -25,7 +27,10 @@ def readable_text(root: Root) -> str:
 
 
 def savepoints_text(savepoints: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} ({version})" for name, version in sorted(savepoints.items(), key=lambda pair: (pair[1], pair[0])))
+    return ", ".join(
+        f"{name} ({version})"
+        for name, version in sorted(savepoints.items(), key=lambda pair: (pair[1], pair[0]))
+    )
 
 
 def serving_checkpoint(root: Root, checkpoints: Iterable[int]) -> int | None:
@@ -43,7 +48,9 @@ def log_begin(root: Root, checkpoints: Iterable[int], logged: Container[int]) ->
     low = root.oldest_version
     while low - 1 in logged:
         low -= 1
-    standing = sorted((known - {*root.savepoints.values()}) & {*range(low, root.oldest_version + 1)})
+    standing = sorted(
+        (known - {*root.savepoints.values()}) & {*range(low, root.oldest_version + 1)}
+    )
     return standing[-2:][0] if standing else serving_checkpoint(root, known)
 
 
@@ -54,7 +61,13 @@ def oldest_kept(head: Snapshot, cutoff_us: int, times: Mapping[int, int] | None 
     """
     low, high = head.root.oldest_version, head.version
     if times is not None:
-        return next((version for version in range(low + 1, high + 1) if times[version] > cutoff_us), high + 1) - 1
+        return (
+            next(
+                (version for version in range(low + 1, high + 1) if times[version] > cutoff_us),
+                high + 1,
+            )
+            - 1
+        )
     moment = CommitTimes(head).of
     if moment(low + 1 if low < high else high) > cutoff_us:
         return low

@@ -5,7 +5,14 @@ from collections.abc import Container, Iterable, Sequence
 
 from opal_lake import layout
 from opal_lake.data.segment import LogFile
-from opal_lake.events.bitmap import BitmapBase, Bitmaps, add_bitmaps, add_events, decode_base, encode_base
+from opal_lake.events.bitmap import (
+    BitmapBase,
+    Bitmaps,
+    add_bitmaps,
+    add_events,
+    decode_base,
+    encode_base,
+)
 from opal_lake.events.segment_log import read_events
 from opal_lake.log.sections import MERGE_RATIO
 from opal_lake.log.snapshot import Snapshot
@@ -16,13 +23,17 @@ FOLD_AT_EVENTS = 1_000_000
 SMALL_BASE_BYTES = 16 << 10  # smaller ones are merged into the next one in any case
 
 
-def invalid_rows(snapshot: Snapshot, as_of: int | None = None, groups: Container[int] | None = None) -> Bitmaps:
+def invalid_rows(
+    snapshot: Snapshot, as_of: int | None = None, groups: Container[int] | None = None
+) -> Bitmaps:
     """Rows with an UNTIL event, by segment; with `as_of`, only events up to that time count. Segments without any are absent.
 
     With `groups`, the segments of other groups may be absent too.
     """
     bitmaps: Bitmaps = {}
-    bases = snapshot.bases if as_of is None else ()  # a base holds the events of all times, so it serves the end of time only
+    bases = (
+        snapshot.bases if as_of is None else ()
+    )  # a base holds the events of all times, so it serves the end of time only
     for base in bases if groups is None else (base for base in bases if base.group in groups):
         add_bitmaps(bitmaps, _read_base(snapshot, base))
     for log in logs_since(snapshot, bases):
@@ -46,12 +57,20 @@ def fold_bases(snapshot: Snapshot) -> tuple[BitmapBase, ...]:
     new: Bitmaps = {}
     for log in since:
         add_events(new, read_events(snapshot.storage, log))
-    groups = {group for log in since for group in log.groups} | (snapshot.root.groups.keys() - {base.group for base in snapshot.bases})
-    groups = groups or {*snapshot.root.groups}  # events of dropped rows alone are of no group, and to be read once
+    groups = {group for log in since for group in log.groups} | (
+        snapshot.root.groups.keys() - {base.group for base in snapshot.bases}
+    )
+    groups = groups or {
+        *snapshot.root.groups
+    }  # events of dropped rows alone are of no group, and to be read once
     bases: list[BitmapBase] = []
     for group in sorted({*groups, *(base.group for base in snapshot.bases)}):
         standing = [base for base in snapshot.bases if base.group == group]
-        bases += _grown(snapshot, group, standing, _of_group(snapshot, group, new)) if group in groups else standing
+        bases += (
+            _grown(snapshot, group, standing, _of_group(snapshot, group, new))
+            if group in groups
+            else standing
+        )
     return tuple(bases)
 
 
@@ -60,10 +79,16 @@ def _of_group(snapshot: Snapshot, group: int, bitmaps: Bitmaps) -> Bitmaps:
     if len(snapshot.root.groups) == 1:
         return bitmaps
     segments = snapshot.segments
-    return {number: marks for number, marks in bitmaps.items() if number in segments and segments[number].group == group}
+    return {
+        number: marks
+        for number, marks in bitmaps.items()
+        if number in segments and segments[number].group == group
+    }
 
 
-def _grown(snapshot: Snapshot, group: int, standing: list[BitmapBase], new: Bitmaps) -> list[BitmapBase]:
+def _grown(
+    snapshot: Snapshot, group: int, standing: list[BitmapBase], new: Bitmaps
+) -> list[BitmapBase]:
     """A base as large as the one before, or nearly, takes that in: a row is written again about once each time that they double."""
     kept = list(standing)
     data = _encoded(snapshot, group, new, kept)
@@ -77,12 +102,28 @@ def _grown(snapshot: Snapshot, group: int, standing: list[BitmapBase], new: Bitm
     if not snapshot.storage.put_if_absent(path, data):
         data = snapshot.storage.get(path)  # another writer's, with all these marks too
     size, crc32 = len(data), zlib.crc32(data)
-    return [*kept, BitmapBase(group=group, path=path, size=size, crc32=crc32, version=root.version, write_id=root.write_id, after=after)]
+    return [
+        *kept,
+        BitmapBase(
+            group=group,
+            path=path,
+            size=size,
+            crc32=crc32,
+            version=root.version,
+            write_id=root.write_id,
+            after=after,
+        ),
+    ]
 
 
 def _encoded(snapshot: Snapshot, group: int, bitmaps: Bitmaps, below: list[BitmapBase]) -> bytes:
     root = snapshot.root
-    origin: dict[str, object] = {"table_id": root.table_id, "version": root.version, "write_id": root.write_id, "group": group}
+    origin: dict[str, object] = {
+        "table_id": root.table_id,
+        "version": root.version,
+        "write_id": root.write_id,
+        "group": group,
+    }
     return encode_base(bitmaps, origin | ({"after": below[-1].version} if below else {}))
 
 

@@ -56,7 +56,10 @@ class Increment:
     def from_dict(cls, data: Any) -> "Increment":
         """ValueError if it is none."""
         found = checked.mapped(data)
-        folders = {checked.text(name): None if value is None else checked.text(value) for name, value in found["folders"].items()}
+        folders = {
+            checked.text(name): None if value is None else checked.text(value)
+            for name, value in found["folders"].items()
+        }
         return cls(
             root=checked.text(found["root"]),
             path=checked.text(found["path"]),
@@ -66,7 +69,9 @@ class Increment:
         )
 
 
-def list_increments(paths: Sequence[str], options: Mapping[str, str], was_merged: Callable[[str], bool]) -> list[Increment]:
+def list_increments(
+    paths: Sequence[str], options: Mapping[str, str], was_merged: Callable[[str], bool]
+) -> list[Increment]:
     """The files behind paths, folders and patterns, each once, in the order of the paths and then of their names.
 
     A path without a pattern must be there, or have been merged before: else it is a mistake. So is what no listing has, a link for one.
@@ -76,11 +81,15 @@ def list_increments(paths: Sequence[str], options: Mapping[str, str], was_merged
     listed = {path: list(_behind(path, options)) for path in paths}
     for path, found in listed.items():
         if not found and not _PATTERN.search(path) and not was_merged(path):
-            raise InvalidInputError(f"there is no increment {path!r}: it is no file and no folder with files; correct the path")
+            raise InvalidInputError(
+                f"there is no increment {path!r}: it is no file and no folder with files; correct the path"
+            )
     return _each_once(listed.values())
 
 
-def list_files(paths: Sequence[str], options_of: Callable[[str], Mapping[str, str]]) -> list[Increment]:
+def list_files(
+    paths: Sequence[str], options_of: Callable[[str], Mapping[str, str]]
+) -> list[Increment]:
     """As `list_increments`, of paths that perhaps have none. Each may lie in a store of its own."""
     return _each_once(_behind(path, options_of(path)) for path in paths)
 
@@ -117,7 +126,9 @@ def is_hidden(path: str) -> bool:
 
 def _behind(path: str, options: Mapping[str, str]) -> Iterator[Increment]:
     if has_secret(path):
-        raise InvalidInputError("an increment's path holds credentials, which would end up in logs; give them to Spark's own settings")
+        raise InvalidInputError(
+            "an increment's path holds credentials, which would end up in logs; give them to Spark's own settings"
+        )
     base, rest = _split(path)
     storage = open_storage(base, options if is_s3(base) else {})
     pattern = re.compile(_regex(rest))
@@ -140,14 +151,21 @@ def _refuse_unlisted(path: str) -> None:
         return
     root, pattern = Path(local_root(base)), re.compile(_regex(rest), re.DOTALL)
     first = root if _PATTERN.search(rest) else root / rest
-    for file in [*([first] if first != root else []), *_below_folder(first, _PATTERN.split(rest)[0] if first == root else "")]:
+    for file in [
+        *([first] if first != root else []),
+        *_below_folder(first, _PATTERN.split(rest)[0] if first == root else ""),
+    ]:
         found = file.relative_to(root).as_posix()
         if not pattern.fullmatch(found) or is_hidden(_below(found, rest)):
             continue
         if file.is_symlink():
-            raise InvalidInputError(f"{file} is a symbolic link, which is not followed: give the path behind it. Nothing was changed")
+            raise InvalidInputError(
+                f"{file} is a symbolic link, which is not followed: give the path behind it. Nothing was changed"
+            )
         if not is_path(found):
-            raise InvalidInputError(f"{str(file)!r} has a control character in its name: rename it. Nothing was changed")
+            raise InvalidInputError(
+                f"{str(file)!r} has a control character in its name: rename it. Nothing was changed"
+            )
 
 
 def _below_folder(folder: Path, beginning: str) -> Iterator[Path]:
@@ -167,7 +185,13 @@ def _split(path: str) -> tuple[str, str]:
 
 def _below(path: str, rest: str) -> str:
     """What may not be hidden: names that nobody wrote out."""
-    return path.removeprefix(rest).lstrip("/") if not _PATTERN.search(rest) and path != rest else "" if path == rest else path
+    return (
+        path.removeprefix(rest).lstrip("/")
+        if not _PATTERN.search(rest) and path != rest
+        else ""
+        if path == rest
+        else path
+    )
 
 
 def _regex(pattern: str) -> str:
@@ -179,5 +203,7 @@ def _regex(pattern: str) -> str:
         if letter.startswith("[") and len(letter) > 2:
             made += letter.replace("[!", "[^")
         else:
-            made += parts[letter] if letter in parts and (letter != "," or depth) else re.escape(letter)
+            made += (
+                parts[letter] if letter in parts and (letter != "," or depth) else re.escape(letter)
+            )
     return rf"{made}(?:/.*)?"

@@ -71,7 +71,9 @@ def write_claim(side: Storage, claim: Claim) -> None:
     begun = ConflictError(f"another run of {side.uri} has begun this moment: try again")
     if not _put(side, _document(claim.run, "claim"), document):
         raise begun
-    if max(runs(side), default=0) != claim.run:  # others have used this number, and have forgotten it since
+    if (
+        max(runs(side), default=0) != claim.run
+    ):  # others have used this number, and have forgotten it since
         side.delete([_document(claim.run, "claim")])
         raise begun
 
@@ -83,7 +85,9 @@ def read_claim(side: Storage, run: int) -> Claim:
         return Claim(
             run=checked.count(found["run"]),
             token=None if found["token"] is None else checked.text(found["token"]),
-            increments=tuple(Increment.from_dict(increment) for increment in checked.listed(found["increments"])),
+            increments=tuple(
+                Increment.from_dict(increment) for increment in checked.listed(found["increments"])
+            ),
             backups=checked.count(found["backups"]),
             copied=found.get("copied") is True,
         )
@@ -99,9 +103,13 @@ def decide(side: Storage, run: int, outcome: Outcome) -> bool:
         "result": dict(outcome.result),
     }
     path = _document(run, "outcome")
-    is_so = _put(side, path, document) or parse_json(read_sealed(side, path)) == json.loads(json.dumps(document))
+    is_so = _put(side, path, document) or parse_json(read_sealed(side, path)) == json.loads(
+        json.dumps(document)
+    )
     if is_so and not any(True for _ in side.list(_document(run, "claim"))):
-        raise ConflictError(f"other runs of {side.uri} have done with the increments of this one: try again")
+        raise ConflictError(
+            f"other runs of {side.uri} have done with the increments of this one: try again"
+        )
     return is_so
 
 
@@ -127,7 +135,9 @@ def newest_decided(side: Storage) -> Outcome | None:
     known = runs(side)
     while True:
         found = (read_outcome(side, run) for run in known)
-        newest = next((outcome for outcome in found if outcome is not None and outcome.is_decided), None)
+        newest = next(
+            (outcome for outcome in found if outcome is not None and outcome.is_decided), None
+        )
         if newest is not None or not known or set(known) <= set(now := runs(side)):
             return newest
         known = now
@@ -144,7 +154,12 @@ def read_original(side: Storage) -> list[MasterFile]:
     if newest is None:
         return []
     with decoding(f"{side.uri}/{newest}", "a list of files", _RESTORE):
-        return [MasterFile.from_dict(file) for file in checked.listed(checked.mapped(parse_json(read_sealed(side, newest)))["files"])]
+        return [
+            MasterFile.from_dict(file)
+            for file in checked.listed(
+                checked.mapped(parse_json(read_sealed(side, newest)))["files"]
+            )
+        ]
 
 
 def forget_original(side: Storage) -> None:
@@ -205,7 +220,11 @@ def history(side: Storage, newest: int, keep: int | None) -> History:
     """Of runs before the newest one those stay that made the newest masters, as many as are kept, and the newest that was decided.
     None: all that made a master.
     """
-    listed = [(int(match[1]), file.path) for file in side.list(RUNS) if (match := _OF_RUN.match(file.path))]
+    listed = [
+        (int(match[1]), file.path)
+        for file in side.list(RUNS)
+        if (match := _OF_RUN.match(file.path))
+    ]
     kept, masters, is_newest = {newest}, list[tuple[MasterFile, ...]](), True
     for run in sorted((run for run, path in listed if _CLAIM.fullmatch(path)), reverse=True):
         if keep is not None and len(masters) > keep:
@@ -216,7 +235,10 @@ def history(side: Storage, newest: int, keep: int | None) -> History:
         if outcome is not None and outcome.is_decided:
             is_newest = False
             masters += [outcome.files] if outcome.is_changed else []
-    return History(masters=tuple(masters), old=tuple(path for run, path in listed if run < newest and run not in kept))
+    return History(
+        masters=tuple(masters),
+        old=tuple(path for run, path in listed if run < newest and run not in kept),
+    )
 
 
 def forget(side: Storage, past: History) -> None:
@@ -234,4 +256,6 @@ def _result_path(token: str) -> str:
 
 
 def _put(side: Storage, path: str, document: Mapping[str, Any], indent: int | None = None) -> bool:
-    return side.put_if_absent(path, json.dumps(document, ensure_ascii=False, indent=indent).encode())
+    return side.put_if_absent(
+        path, json.dumps(document, ensure_ascii=False, indent=indent).encode()
+    )

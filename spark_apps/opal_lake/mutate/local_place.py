@@ -36,7 +36,9 @@ class LocalPlace:
     def open(cls, uri: str) -> "LocalPlace":
         master = Path(os.path.realpath(local_root(uri)))
         if master.exists() and not master.is_dir():
-            raise InvalidInputError(f"{uri} is a file; a master is a folder with files in it: put it into one of its own")
+            raise InvalidInputError(
+                f"{uri} is a file; a master is a folder with files in it: put it into one of its own"
+            )
         return cls(uri=uri.rstrip("/"), master=master, side=LocalStorage.open(f"{master}{SIDE}"))
 
     @contextmanager
@@ -46,12 +48,18 @@ class LocalPlace:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise ConflictError(f"another run is at work on {self.uri}: try again when it is done") from error
+                raise ConflictError(
+                    f"another run is at work on {self.uri}: try again when it is done"
+                ) from error
             yield
 
     def master_files(self) -> list[MasterFile]:
         listed = LocalStorage.open(str(self.master)).list("")
-        return [MasterFile(root=str(self.master), path=file.path, size=file.size) for file in listed if not is_hidden(file.path)]
+        return [
+            MasterFile(root=str(self.master), path=file.path, size=file.size)
+            for file in listed
+            if not is_hidden(file.path)
+        ]
 
     def take(self, run: int, increments: Sequence[Increment]) -> None:
         (self.side.root / run_path("working", run)).mkdir(parents=True, exist_ok=True)
@@ -63,10 +71,15 @@ class LocalPlace:
 
     def give_back(self, run: int, increments: Sequence[Increment], *, copied: bool) -> None:
         for number, increment in enumerate(increments):
-            taken, source = self._working(run, number, increment), Path(increment.source.removeprefix("file://"))
+            taken, source = (
+                self._working(run, number, increment),
+                Path(increment.source.removeprefix("file://")),
+            )
             if not taken.exists():
                 continue
-            if source.exists() and filecmp.cmp(taken, source, shallow=False):  # a copy, whose original could not be deleted
+            if source.exists() and filecmp.cmp(
+                taken, source, shallow=False
+            ):  # a copy, whose original could not be deleted
                 taken.unlink()
                 continue
             if source.exists():
@@ -81,7 +94,10 @@ class LocalPlace:
     def check_unchanged(self, run: int, increments: Sequence[Increment]) -> None:
         for number, increment in enumerate(increments):
             status = self._working(run, number, increment).stat()
-            if (status.st_size, status.st_mtime_ns // 1000) != (increment.size, increment.modified_us):
+            if (status.st_size, status.st_mtime_ns // 1000) != (
+                increment.size,
+                increment.modified_us,
+            ):
                 raise InvalidInputError(
                     f"{increment.source} was written to while it was read ({increment.size:,} bytes when it was listed, "
                     f"{status.st_size:,} now): write increments under another name, and rename them when they are whole"
@@ -138,7 +154,11 @@ class LocalPlace:
         shutil.rmtree(self._staged(run), ignore_errors=True)
 
     def drop_backups(self, run: int, keep: int, lists: Sequence[Sequence[MasterFile]]) -> None:
-        backups = {int(match[1]): entry for entry in self.side.root.iterdir() if (match := _BACKUP.fullmatch(entry.name))}
+        backups = {
+            int(match[1]): entry
+            for entry in self.side.root.iterdir()
+            if (match := _BACKUP.fullmatch(entry.name))
+        }
         for number in sorted(backups, reverse=True)[keep:]:
             shutil.rmtree(backups[number])
 

@@ -28,7 +28,10 @@ def was_merged(side: Storage, path: str) -> bool:
 
 def _names(increment: Increment) -> Iterator[str]:
     parts = increment.path.split("/")
-    return ("/".join([increment.root.rstrip("/"), *parts[:number]]) or "/" for number in range(len(parts) + 1))
+    return (
+        "/".join([increment.root.rstrip("/"), *parts[:number]]) or "/"
+        for number in range(len(parts) + 1)
+    )
 
 
 def _path(name: str) -> str:

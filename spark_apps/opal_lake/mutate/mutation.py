@@ -67,7 +67,13 @@ def open_place(uri: str, options: Mapping[str, str] | None = None) -> Place:
     return S3Place.open(uri, options or {}) if is_s3(uri) else LocalPlace.open(uri)
 
 
-def run_mutation(place: Place, job: Mutate, token: str | None, merge: Merge, options: Mapping[str, str] | None = None) -> JobResult:
+def run_mutation(
+    place: Place,
+    job: Mutate,
+    token: str | None,
+    merge: Merge,
+    options: Mapping[str, str] | None = None,
+) -> JobResult:
     """Merge the increments that are there now. What a crash left is put right first: its run completed, or its files given back."""
     _refuse_tables(place, options or {})
     if job.dry_run:
@@ -79,7 +85,13 @@ def run_mutation(place: Place, job: Mutate, token: str | None, merge: Merge, opt
         listed = _listed(place, job, options or {})
         if not listed:
             return journal.keep_result(place.side, token, _nothing(place, token))
-        claim = Claim(run=newest + 1, token=token, increments=tuple(listed), backups=job.backups, copied=is_s3(place.uri))
+        claim = Claim(
+            run=newest + 1,
+            token=token,
+            increments=tuple(listed),
+            backups=job.backups,
+            copied=is_s3(place.uri),
+        )
         journal.write_claim(place.side, claim)
         try:
             outcome = _merged(place, claim, merge)
@@ -106,7 +118,9 @@ def _given_up(place: Place, claim: Claim) -> bool:
 
 
 def _taken_over(place: Place) -> ConflictError:
-    return ConflictError(f"another run of {place.uri} took the increments of this one over: try again")
+    return ConflictError(
+        f"another run of {place.uri} took the increments of this one over: try again"
+    )
 
 
 @contextmanager
@@ -136,20 +150,32 @@ def bytes_of(uri: str, job: Mutate, options: Mapping[str, str], token: str | Non
     try:
         listed = _listed(place, job, options)
     except InvalidInputError:
-        if is_settled and journal.runs(place.side)[:1] == newest:  # no other run has taken increments meanwhile
+        if (
+            is_settled and journal.runs(place.side)[:1] == newest
+        ):  # no other run has taken increments meanwhile
             raise
         listed = []
-    return sum(file.size for file in place.master_files()) + sum(increment.size for increment in listed)
+    return sum(file.size for file in place.master_files()) + sum(
+        increment.size for increment in listed
+    )
 
 
-def find_result(uri: str, token: str, *, dry_run: bool, options: Mapping[str, str] | None = None) -> JobResult | None:
+def find_result(
+    uri: str, token: str, *, dry_run: bool, options: Mapping[str, str] | None = None
+) -> JobResult | None:
     """What a run with this token did; a run that was decided and stopped before its end is the next one's to complete."""
-    return journal.read_result(open_place(uri, options).side, journal.dry(token) if dry_run else token)
+    return journal.read_result(
+        open_place(uri, options).side, journal.dry(token) if dry_run else token
+    )
 
 
 def report_uri(result: JobResult) -> str | None:
     """Where the report of a run lies; a dry run, and one without increments, has none."""
-    return None if result.version is None else f"{result.table}{SIDE}/{journal.report_path(result.version)}"
+    return (
+        None
+        if result.version is None
+        else f"{result.table}{SIDE}/{journal.report_path(result.version)}"
+    )
 
 
 def recover(place: Place) -> int:
@@ -164,7 +190,11 @@ def recover(place: Place) -> int:
     for run in reversed(left):
         claim, outcome = journal.read_claim(place.side, run), journal.read_outcome(place.side, run)
         if outcome is not None and outcome.is_decided:
-            _log.warning("run %s of %s is completed: it was decided, and stopped before its end", run, place.uri)
+            _log.warning(
+                "run %s of %s is completed: it was decided, and stopped before its end",
+                run,
+                place.uri,
+            )
             _settle(place, claim, outcome)
         else:
             _abandon(place, claim)
@@ -187,13 +217,24 @@ def _abandon(place: Place, claim: Claim) -> None:
 
 def _merged(place: Place, claim: Claim, merge: Merge) -> Outcome:
     place.take(claim.run, claim.increments)
-    readable = [(place.side, working_path(claim.run, at, increment)) for at, increment in enumerate(claim.increments)]
-    work = _work(place, claim.increments, readable, place.staging(claim.run), f"rejected/{claim.run:08d}")
+    readable = [
+        (place.side, working_path(claim.run, at, increment))
+        for at, increment in enumerate(claim.increments)
+    ]
+    work = _work(
+        place, claim.increments, readable, place.staging(claim.run), f"rejected/{claim.run:08d}"
+    )
     merged = merge(work)
     place.check_unchanged(claim.run, claim.increments)
     if work.is_first:
         place.remember(claim.run, work.master)
-    files = place.complete(claim.run, merged.untouched) if merged.is_changed else list(work.master) if is_s3(place.uri) else []
+    files = (
+        place.complete(claim.run, merged.untouched)
+        if merged.is_changed
+        else list(work.master)
+        if is_s3(place.uri)
+        else []
+    )
     suffixes = [increment.suffix for increment in claim.increments if increment.suffix is not None]
     return Outcome(
         is_decided=True,
@@ -209,7 +250,9 @@ def _settle(place: Place, claim: Claim, outcome: Outcome) -> JobResult:
     if outcome.is_changed:
         place.publish(claim.run)
     place.finish(claim.run, claim.increments)
-    past = journal.history(place.side, claim.run, claim.backups if outcome.is_changed else None)  # only a new master makes one too many
+    past = journal.history(
+        place.side, claim.run, claim.backups if outcome.is_changed else None
+    )  # only a new master makes one too many
     if outcome.is_changed:
         place.drop_backups(claim.run, claim.backups, past.masters)
     result = journal.result_of(outcome.result)
@@ -220,19 +263,30 @@ def _settle(place: Place, claim: Claim, outcome: Outcome) -> JobResult:
     return result
 
 
-def _rehearsed(place: Place, job: Mutate, token: str | None, merge: Merge, options: Mapping[str, str]) -> JobResult:
+def _rehearsed(
+    place: Place, job: Mutate, token: str | None, merge: Merge, options: Mapping[str, str]
+) -> JobResult:
     """Reads increments where they are, and writes nothing but, with a token, its result."""
     listed = _listed(place, job, options)
     if not listed:
         return journal.keep_result(place.side, journal.dry(token), _nothing(place, token))
-    readable = [(open_storage(increment.root, options if is_s3(increment.root) else {}), increment.path) for increment in listed]
+    readable = [
+        (open_storage(increment.root, options if is_s3(increment.root) else {}), increment.path)
+        for increment in listed
+    ]
     merged = merge(_work(place, listed, readable, None, ""))
-    counted = replace(_result(place, None, token, merged), notes=("dry run: nothing was changed", *merged.notes))
+    counted = replace(
+        _result(place, None, token, merged), notes=("dry run: nothing was changed", *merged.notes)
+    )
     return journal.keep_result(place.side, journal.dry(token), counted)
 
 
 def _work(
-    place: Place, increments: Sequence[Increment], readable: Sequence[tuple[Storage, str]], target: str | None, rejected: str
+    place: Place,
+    increments: Sequence[Increment],
+    readable: Sequence[tuple[Storage, str]],
+    target: str | None,
+    rejected: str,
 ) -> Work:
     newest = journal.newest_decided(place.side)
     return Work(
@@ -249,10 +303,20 @@ def _work(
 
 def _listed(place: Place, job: Mutate, options: Mapping[str, str]) -> list[Increment]:
     listed = list_increments(job.increments, options, lambda path: was_merged(place.side, path))
-    inside = [found.source for found in listed if f"{_absolute(found.source)}/".startswith(f"{_absolute(place.uri)}/")]
+    inside = [
+        found.source
+        for found in listed
+        if f"{_absolute(found.source)}/".startswith(f"{_absolute(place.uri)}/")
+    ]
     if inside:
-        raise InvalidInputError(f"{inside[0]} lies in the master {place.uri} itself; keep increments in a folder of their own")
-    local = [] if is_s3(place.uri) or not listed else [f"{file.root}/{file.path}" for file in place.master_files()]
+        raise InvalidInputError(
+            f"{inside[0]} lies in the master {place.uri} itself; keep increments in a folder of their own"
+        )
+    local = (
+        []
+        if is_s3(place.uri) or not listed
+        else [f"{file.root}/{file.path}" for file in place.master_files()]
+    )
     _refuse_colons([*(found.source for found in listed if not is_s3(found.root)), *local])
     return in_order(listed, job.order)
 
@@ -297,4 +361,6 @@ def _result(place: Place, run: int | None, token: str | None, merged: Merged) ->
 
 
 def _nothing(place: Place, token: str | None) -> JobResult:
-    return JobResult(operation="mutate", table=place.uri, token=token, notes=("there is no increment to merge",))
+    return JobResult(
+        operation="mutate", table=place.uri, token=token, notes=("there is no increment to merge",)
+    )

@@ -41,7 +41,9 @@ class MasterFile:
             root=checked.text(found["root"]),
             path=checked.text(found["path"]),
             size=checked.count(found["size"]),
-            modified_us=None if found.get("modified_us") is None else checked.word(found["modified_us"]),
+            modified_us=None
+            if found.get("modified_us") is None
+            else checked.word(found["modified_us"]),
         )
 
 

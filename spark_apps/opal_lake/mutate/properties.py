@@ -10,9 +10,16 @@ from opal_lake.job.source import BY_SUFFIX
 
 _LINE = re.compile(r"\s*([^=:\s#!][^=:\s]*)\s*[=:]?\s*(.*?)\s*$")
 _TRUTH = {"true": True, "false": False}
-IDS, ORDER, NUMERIC = "id.field.ordinals", "temporal.ordering.field.ordinal", "temporal.ordering.field.numeric"
+IDS, ORDER, NUMERIC = (
+    "id.field.ordinals",
+    "temporal.ordering.field.ordinal",
+    "temporal.ordering.field.numeric",
+)
 OP, DELETED_OP, PREFIX = "op.code.field.ordinal", "deleted.op.code", "deleted.record.file.prefix"
-DELIMITERS, DELIMITER_OUT = ("field.delim.regex", "field.delim.in", "field.delim"), "field.delim.out"
+DELIMITERS, DELIMITER_OUT = (
+    ("field.delim.regex", "field.delim.in", "field.delim"),
+    "field.delim.out",
+)
 KNOWN = (IDS, ORDER, NUMERIC, OP, DELETED_OP, PREFIX, *DELIMITERS, DELIMITER_OUT)
 
 
@@ -24,7 +31,9 @@ def parse_properties(text: str) -> dict[str, str]:
             continue
         match = _LINE.fullmatch(line)
         if match is None:
-            raise InvalidInputError(f"line {number} of the properties is no name=value: {line.strip()!r}")
+            raise InvalidInputError(
+                f"line {number} of the properties is no name=value: {line.strip()!r}"
+            )
         found[match[1]] = match[2]
     return found
 
@@ -39,16 +48,26 @@ def arguments_of(properties: Mapping[str, str]) -> tuple[dict[str, Any], list[st
         if close := get_close_matches(name, KNOWN, n=1, cutoff=0.85):
             raise InvalidInputError(f"property {name!r} is unknown; did you mean {close[0]!r}?")
     if not properties.get(IDS):
-        raise InvalidInputError(f"the properties have no {IDS}, which says which fields make a record's id; add {IDS}=0")
+        raise InvalidInputError(
+            f"the properties have no {IDS}, which says which fields make a record's id; add {IDS}=0"
+        )
     ids = [_ordinal(IDS, text) for text in properties[IDS].split(",")]
     arguments: dict[str, Any] = {"ids": ids, "order": BY_SUFFIX, "header": False}
     if ORDER in properties:
         arguments["order"] = _ordinal(ORDER, properties[ORDER])
-        arguments["order_type"] = "numeric" if _flag(NUMERIC, properties.get(NUMERIC, "true")) else "text"
+        arguments["order_type"] = (
+            "numeric" if _flag(NUMERIC, properties.get(NUMERIC, "true")) else "text"
+        )
     if OP in properties:
         arguments["op_field"] = _ordinal(OP, properties[OP])
-    named = {DELETED_OP: "deleted_op", PREFIX: "delete_prefix", **dict.fromkeys(reversed(DELIMITERS), "delimiter")}
-    arguments |= {argument: properties[name] for name, argument in named.items() if properties.get(name)}
+    named = {
+        DELETED_OP: "deleted_op",
+        PREFIX: "delete_prefix",
+        **dict.fromkeys(reversed(DELIMITERS), "delimiter"),
+    }
+    arguments |= {
+        argument: properties[name] for name, argument in named.items() if properties.get(name)
+    }
     if properties.get(DELIMITER_OUT):
         arguments["output_options"] = {"sep": properties[DELIMITER_OUT]}
     return arguments, unknown
@@ -56,7 +75,9 @@ def arguments_of(properties: Mapping[str, str]) -> tuple[dict[str, Any], list[st
 
 def _ordinal(name: str, text: str) -> str:
     if not text.strip().isdecimal():
-        raise InvalidInputError(f"property {name}={text!r} is no ordinal; write the number of the field, the first is 0")
+        raise InvalidInputError(
+            f"property {name}={text!r} is no ordinal; write the number of the field, the first is 0"
+        )
     return text.strip()
 
 

@@ -55,9 +55,13 @@ class S3Place:
         """As copies. `finish` deletes what they are copies of, when the run is decided: so no run can lose what another one merges."""
         for number, increment in enumerate(increments):
             try:
-                self.side.copy_from(self._source(increment), increment.path, working_path(run, number, increment))
+                self.side.copy_from(
+                    self._source(increment), increment.path, working_path(run, number, increment)
+                )
             except NotFoundError as error:
-                raise StorageError(f"{increment.source} is gone since it was listed: try again") from error
+                raise StorageError(
+                    f"{increment.source} is gone since it was listed: try again"
+                ) from error
         for increment, there in self._lying(increments):
             if there != (increment.size, increment.modified_us):
                 found = "gone" if there is None else f"{there[0]:,} bytes"
@@ -76,8 +80,13 @@ class S3Place:
     def _move_back(self, run: int, increments: Sequence[Increment]) -> None:
         """Of a run of an earlier version, which deleted increments when it took them."""
         taken = {file.path for file in self.side.list(f"{run_path('working', run)}/")}
-        working = {increment.source: working_path(run, number, increment) for number, increment in enumerate(increments)}
-        for increment, there in self._lying([increment for increment in increments if working[increment.source] in taken]):
+        working = {
+            increment.source: working_path(run, number, increment)
+            for number, increment in enumerate(increments)
+        }
+        for increment, there in self._lying(
+            [increment for increment in increments if working[increment.source] in taken]
+        ):
             source, path = self._source(increment), working[increment.source]
             if there is None:
                 source.copy_from(self.side, path, increment.path)
@@ -91,7 +100,9 @@ class S3Place:
         taken = {file.path for file in self.side.list(f"{run_path('working', run)}/")}
         for number, increment in enumerate(increments):
             if working_path(run, number, increment) not in taken:
-                raise StorageError(f"{increment.source} was taken from this run by another one: try again")
+                raise StorageError(
+                    f"{increment.source} was taken from this run by another one: try again"
+                )
 
     def staging(self, run: int) -> str:
         return self._masters(run)
@@ -103,7 +114,11 @@ class S3Place:
     def complete(self, run: int, untouched: Sequence[MasterFile]) -> list[MasterFile]:
         root, prefix = f"{self.uri}{SIDE}/{self._masters(run)}", f"{self._masters(run)}/"
         written = [(file.path.removeprefix(prefix), file.size) for file in self.side.list(prefix)]
-        new = [MasterFile(root=root, path=path, size=size) for path, size in written if not is_hidden(path)]
+        new = [
+            MasterFile(root=root, path=path, size=size)
+            for path, size in written
+            if not is_hidden(path)
+        ]
         return [*untouched, *new]
 
     def publish(self, run: int) -> None:
@@ -111,14 +126,21 @@ class S3Place:
 
     def finish(self, run: int, increments: Sequence[Increment]) -> None:
         """Also deletes the copies of runs before: one that was given up on may have gone on a while."""
-        copies = [file.path for file in self.side.list("working/") if file.path < f"{run_path('working', run + 1)}/"]
+        copies = [
+            file.path
+            for file in self.side.list("working/")
+            if file.path < f"{run_path('working', run + 1)}/"
+        ]
         for working in copies:
             if working.startswith(f"{run_path('working', run)}/"):
                 with suppress(NotFoundError):  # who completes the run as well was faster
                     self.side.copy_from(self.side, working, working.replace("working/", "done/", 1))
         merged: dict[str, list[Increment]] = {}
         for increment, there in self._lying(increments):
-            if there == (increment.size, increment.modified_us):  # what was put there since is another increment
+            if there == (
+                increment.size,
+                increment.modified_us,
+            ):  # what was put there since is another increment
                 merged.setdefault(increment.root, []).append(increment)
         for found in merged.values():
             self._source(found[0]).delete([increment.path for increment in found])
@@ -128,17 +150,31 @@ class S3Place:
         """Files that none of these lists has; the master of before the first run is a backup, too."""
         kept = {_key(file) for files in lists for file in files}
         prefix = f"{_plain(self.uri)}{SIDE}/"
-        made = [file.path for file in self.side.list("masters/") if file.path < f"{self._masters(run + 1)}/"]
+        made = [
+            file.path
+            for file in self.side.list("masters/")
+            if file.path < f"{self._masters(run + 1)}/"
+        ]
         self.side.delete([path for path in made if f"{prefix}{path}" not in kept])
         if len(lists) > keep:
             self._drop_original(kept)
 
     def _drop_original(self, kept: Collection[str]) -> None:
         """Only files that the first run found, and that are still the same: others have been put there since by somebody."""
-        if not (original := {(_key(file), file.size, file.modified_us) for file in read_original(self.side)}):
+        if not (
+            original := {
+                (_key(file), file.size, file.modified_us) for file in read_original(self.side)
+            }
+        ):
             return
-        left = [file for file in self._original() if (_key(file), file.size, file.modified_us) in original]
-        open_storage(self.uri, self.options).delete([file.path for file in left if _key(file) not in kept])
+        left = [
+            file
+            for file in self._original()
+            if (_key(file), file.size, file.modified_us) in original
+        ]
+        open_storage(self.uri, self.options).delete(
+            [file.path for file in left if _key(file) not in kept]
+        )
         if not any(_key(file) in kept for file in left):
             forget_original(self.side)
 
@@ -148,7 +184,9 @@ class S3Place:
     def _masters(self, run: int) -> str:
         return run_path("masters", run)
 
-    def _lying(self, increments: Sequence[Increment]) -> Iterator[tuple[Increment, tuple[int, int] | None]]:
+    def _lying(
+        self, increments: Sequence[Increment]
+    ) -> Iterator[tuple[Increment, tuple[int, int] | None]]:
         """Each with the size and the time of what is there now."""
         roots: dict[str, list[Increment]] = {}
         for increment in increments:
@@ -160,7 +198,9 @@ class S3Place:
     def _source(self, increment: Increment) -> "S3Storage":
         storage = open_storage(increment.root, self.options)
         if not hasattr(storage, "copy_from"):
-            raise InvalidInputError(f"{increment.source} is not in S3, as its master is: copy it there")
+            raise InvalidInputError(
+                f"{increment.source} is not in S3, as its master is: copy it there"
+            )
         return storage  # type: ignore[return-value]  # checked by its method
 
 
@@ -169,7 +209,9 @@ def _stamps(storage: "S3Storage", paths: Sequence[str]) -> dict[str, tuple[int, 
     found, rest = dict[str, tuple[int, int]](), sorted(paths)
     while rest:
         start = os.path.commonprefix([rest[0], rest[-1]])  # noqa: RUF071  # as S3 lists: by letters
-        after = "" if start == rest[0] else rest[0][:-1]  # some services list nothing after what does not begin as the listing does
+        after = (
+            "" if start == rest[0] else rest[0][:-1]
+        )  # some services list nothing after what does not begin as the listing does
         page, end = list(islice(storage.list(start, after), _PAGE)), rest[-1]
         if len(page) == _PAGE:
             end = page[-1].path

@@ -36,7 +36,9 @@ def version_range(log: CommitLog, start: object, end: object = None) -> VersionR
             f"{log.storage.uri} has no version {max(first, last)} yet; the newest is {head.version}, and end=None reads up to it"
         )
     are_numbers = hasattr(start, "__index__") and hasattr(end, "__index__")
-    if first > last and (end is None or (first == last + 1 and not are_numbers)):  # between these times or savepoints was no commit
+    if first > last and (
+        end is None or (first == last + 1 and not are_numbers)
+    ):  # between these times or savepoints was no commit
         return VersionRange(head=head, earlier=None, last=last)
     if first > last:
         raise InvalidInputError(
@@ -49,7 +51,12 @@ def version_range(log: CommitLog, start: object, end: object = None) -> VersionR
 
 def _refuse_reversed(head: Snapshot, start: object, end: object) -> None:
     """Two times, between which no commit may lie."""
-    if end is not None and start != LATEST and _version(head, start, "start") is None and _version(head, end, "end") is None:
+    if (
+        end is not None
+        and start != LATEST
+        and _version(head, start, "start") is None
+        and _version(head, end, "end") is None
+    ):
         first_us, last_us = _moment(start, "start"), _moment(end, "end")
         if first_us > last_us:
             raise InvalidInputError(
@@ -61,9 +68,16 @@ def _refuse_reversed(head: Snapshot, start: object, end: object) -> None:
 def commits_of(log: CommitLog, versions: VersionRange) -> list[Commit]:
     """Those of the range, in order."""
     assert versions.earlier is not None
-    first, known = versions.earlier.version + 1, {commit.version: commit for commit in versions.head.commits}
+    first, known = (
+        versions.earlier.version + 1,
+        {commit.version: commit for commit in versions.head.commits},
+    )
     asked = range(first, versions.last + 1)
-    commits = [known[v] for v in asked] if all(v in known for v in asked) else log.commits_after(first - 1, versions.last)
+    commits = (
+        [known[v] for v in asked]
+        if all(v in known for v in asked)
+        else log.commits_after(first - 1, versions.last)
+    )
     if missing := {*asked} - {commit.version for commit in commits}:
         raise missing_error(log.storage, layout.commit_path(min(missing)))
     return commits
@@ -119,23 +133,33 @@ def _version(head: Snapshot, given: object, name: str) -> int | None:
     """A version, the one that a savepoint keeps, or, of the open business snapshot, the newest; None for what may be a time."""
     if isinstance(given, str):
         business, savepoints = head.root.business, head.root.savepoints
-        if business.is_named_like(given) and (given in (business.open, *business.held) or given not in savepoints):
+        if business.is_named_like(given) and (
+            given in (business.open, *business.held) or given not in savepoints
+        ):
             return business.version_of(given, savepoints, head.version)
         return savepoints.get(given)
     if isinstance(given, bool) or given is None or isinstance(given, float):
-        raise InvalidInputError(f"{name}={given!r} is no bound of a range of changes; give {_FORMS}")
+        raise InvalidInputError(
+            f"{name}={given!r} is no bound of a range of changes; give {_FORMS}"
+        )
     if not hasattr(given, "__index__"):
         return None
     version = int(given)
     if version < 0:
-        raise InvalidInputError(f"{name}={given!r} is no version; versions begin with 0, as `opal history` lists them")
+        raise InvalidInputError(
+            f"{name}={given!r} is no version; versions begin with 0, as `opal history` lists them"
+        )
     return version
 
 
 def _moment(given: object, name: str) -> int:
     if given == LATEST:
-        raise InvalidInputError(f"{name}={LATEST!r} is no bound: leave {name} out to read up to the newest version")
+        raise InvalidInputError(
+            f"{name}={LATEST!r} is no bound: leave {name} out to read up to the newest version"
+        )
     try:
         return encode_order(given, Atomic(name="timestamp"), name=name)
     except InvalidInputError as error:
-        raise InvalidInputError(f"{name}={given!r} is no bound of a range of changes; give {_FORMS}") from error
+        raise InvalidInputError(
+            f"{name}={given!r} is no bound of a range of changes; give {_FORMS}"
+        ) from error

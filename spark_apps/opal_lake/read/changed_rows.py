@@ -26,7 +26,11 @@ from opal_lake.read.result_columns import fields_beside
 from opal_lake.spec.schema import OFFSET, SEGMENT, Field
 from opal_lake.spec.table_spec import TableSpec
 
-CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
+CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = (
+    "_change_type",
+    "_commit_version",
+    "_commit_timestamp",
+)
 FEED_COLUMNS = frozenset({CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP})
 INSERT, PREIMAGE, POSTIMAGE, DELETE = "insert", "update_preimage", "update_postimage", "delete"
 NET = "netChanges"
@@ -45,11 +49,17 @@ class FeedOptions:
 
     def __post_init__(self) -> None:
         if self.mode not in CHANGE_MODES:
-            raise InvalidInputError(f"mode={self.mode!r} is unknown; use one of {', '.join(CHANGE_MODES)}")
+            raise InvalidInputError(
+                f"mode={self.mode!r} is unknown; use one of {', '.join(CHANGE_MODES)}"
+            )
         if not isinstance(self.compute_updates, bool):
-            raise InvalidInputError(f"compute_updates={self.compute_updates!r}; write True or False")
+            raise InvalidInputError(
+                f"compute_updates={self.compute_updates!r}; write True or False"
+            )
         if self.axis not in CHANGE_AXES:
-            raise InvalidInputError(f"axis={self.axis!r} is unknown; use one of {', '.join(CHANGE_AXES)}")
+            raise InvalidInputError(
+                f"axis={self.axis!r} is unknown; use one of {', '.join(CHANGE_AXES)}"
+            )
 
     @property
     def is_of_history(self) -> bool:
@@ -78,36 +88,65 @@ class _Changes:
     is_replaced: Flags
 
 
-def read_changes(plan: ChangePlan, feed: FeedOptions, chosen: Sequence[Field] | None = None) -> pa.Table:
+def read_changes(
+    plan: ChangePlan, feed: FeedOptions, chosen: Sequence[Field] | None = None
+) -> pa.Table:
     """Into memory, in the order of versions; the two rows of an update come one after the other.
 
     `chosen` are fields of the table under any name, in the place of those that the options name.
     """
     spec, fields = plan.spec, feed.fields(plan.spec) if chosen is None else chosen
-    physical = list(dict.fromkeys(field.physical for field in (*fields, *(() if plan.has_pairs else spec.keys))))
-    in_pairs = {field.physical for field in spec.keys} if plan.has_pairs and not plan.is_filtered else set[str]()
-    with ThreadPoolExecutor(max(readers(span.snapshot.storage, spec) for span in plan.spans) if plan.spans else 1) as pool:
-        read = (pool.map(partial(_changed_rows, span, physical, in_pairs), span.files) for span in plan.spans)
-        changes = _joined([part for parts in read for part in parts], physical_schema(spec).empty_table().select([*physical, SEGMENT]))
+    physical = list(
+        dict.fromkeys(field.physical for field in (*fields, *(() if plan.has_pairs else spec.keys)))
+    )
+    in_pairs = (
+        {field.physical for field in spec.keys}
+        if plan.has_pairs and not plan.is_filtered
+        else set[str]()
+    )
+    with ThreadPoolExecutor(
+        max(readers(span.snapshot.storage, spec) for span in plan.spans) if plan.spans else 1
+    ) as pool:
+        read = (
+            pool.map(partial(_changed_rows, span, physical, in_pairs), span.files)
+            for span in plan.spans
+        )
+        changes = _joined(
+            [part for parts in read for part in parts],
+            physical_schema(spec).empty_table().select([*physical, SEGMENT]),
+        )
     if plan.has_pairs:
         order, is_second = _in_pairs(plan, changes)
-        kinds = _kinds(changes.after[order], (changes.is_replaced[order] | is_second) & feed.compute_updates)
-        rows = _with_keys(changes, order, is_second, in_pairs) if in_pairs else changes.rows.take(pa.array(order))
+        kinds = _kinds(
+            changes.after[order], (changes.is_replaced[order] | is_second) & feed.compute_updates
+        )
+        rows = (
+            _with_keys(changes, order, is_second, in_pairs)
+            if in_pairs
+            else changes.rows.take(pa.array(order))
+        )
     else:
         numbers = _key_numbers([changes.rows[field.physical] for field in spec.keys])
         order, kinds = labelled(numbers, changes.version, changes.after, feed)
         rows = changes.rows.take(pa.array(order))
     version = changes.version[order]
     versions, number = np.unique(version, return_inverse=True)
-    times = pa.array([plan.times_us[version] for version in versions.tolist()], pa.timestamp("us", "UTC")).take(pa.array(number))
+    times = pa.array(
+        [plan.times_us[version] for version in versions.tolist()], pa.timestamp("us", "UTC")
+    ).take(pa.array(number))
     marks = [kind_names(kinds), pa.array(version), times]
     shown = to_fields(rows, spec, fields)
-    return pa.table([*shown.columns, *marks], names=[*shown.column_names, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP])
+    return pa.table(
+        [*shown.columns, *marks],
+        names=[*shown.column_names, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP],
+    )
 
 
 def _joined(parts: Sequence[_Changes], empty: pa.Table) -> _Changes:
     return _Changes(
-        rows=pa.concat_tables([empty, *(part.rows for part in parts)], promote_options="default"),  # files may be older than a column
+        rows=pa.concat_tables(
+            [empty, *(part.rows for part in parts)], promote_options="default"
+        ),  # files may be older than a column
         version=np.concatenate([np.empty(0, np.int64), *(part.version for part in parts)]),
         after=np.concatenate([np.empty(0, np.bool_), *(part.after for part in parts)]),
         told=concat_ids([part.told for part in parts]),
@@ -115,7 +154,9 @@ def _joined(parts: Sequence[_Changes], empty: pa.Table) -> _Changes:
     )
 
 
-def _changed_rows(span: ChangeSpan, physical: list[str], in_pairs: Set[str], file: DataFile) -> _Changes:
+def _changed_rows(
+    span: ChangeSpan, physical: list[str], in_pairs: Set[str], file: DataFile
+) -> _Changes:
     """Of one file, the rows that ended and those that began; a row may have done both. Of rows that others took the place of, columns that
     a pair has in common are left out. There is the segment's column at least, so that rows are counted of which the file has no other.
     """
@@ -123,10 +164,14 @@ def _changed_rows(span: ChangeSpan, physical: list[str], in_pairs: Set[str], fil
         physical = [name for name in physical if name not in in_pairs]
     read, segment, offset = _rows_near(span, physical, file)
     rows = pa.table([*read.columns, pa.array(segment)], names=[*read.column_names, SEGMENT])
-    ended, hidden = (_are_among(marks, file, segment, offset) for marks in (span.marks, span.never_visible))
+    ended, hidden = (
+        _are_among(marks, file, segment, offset) for marks in (span.marks, span.never_visible)
+    )
     began = versions_of(span.begun, segment)
     begun = (began > 0) & ~hidden
-    before, after = (RowIds(segment=segment[chosen], offset=offset[chosen]) for chosen in (ended, begun))
+    before, after = (
+        RowIds(segment=segment[chosen], offset=offset[chosen]) for chosen in (ended, begun)
+    )
     ends = span.ended.at_rows(before.segment, before.offset)
     is_replaced = np.zeros(len(ends), np.bool_) if ends.next_rows is None else ends.next_rows.is_row
     told = before if ends.next_rows is None else ends.next_rows.where(is_replaced, before)
@@ -144,7 +189,9 @@ def _in_pairs(plan: ChangePlan, changes: _Changes) -> tuple[npt.NDArray[np.intp]
     dropped when its end was not known yet, was none that changed.
     """
     begun = {segment: version for span in plan.spans for segment, version in span.begun.items()}
-    version = np.where(changes.is_replaced, versions_of(begun, changes.told.segment), changes.version)
+    version = np.where(
+        changes.is_replaced, versions_of(begun, changes.told.segment), changes.version
+    )
     words = row_words(np.unique(changes.told.segment), changes.told.segment, changes.told.offset)
     by_row = words << 1 | changes.after
     order = np.argsort(by_row) if len(plan.times_us) == 1 else np.lexsort((by_row, version))
@@ -155,25 +202,42 @@ def _in_pairs(plan: ChangePlan, changes: _Changes) -> tuple[npt.NDArray[np.intp]
     return order, is_second
 
 
-def _with_keys(changes: _Changes, order: npt.NDArray[np.intp], is_second: Flags, in_pairs: Set[str]) -> pa.Table:
+def _with_keys(
+    changes: _Changes, order: npt.NDArray[np.intp], is_second: Flags, in_pairs: Set[str]
+) -> pa.Table:
     """The rows in order. Replaced ones have what is the same in both from the row that took their place, which comes next."""
     replaced, source = np.flatnonzero(changes.is_replaced[order]), order.copy()
     missing = np.count_nonzero(~np.append(is_second, False)[replaced + 1])
     if missing:
-        raise FormatError(f"rows are in no file that took the place of {missing:,} of those that changed; run `opal check`")
+        raise FormatError(
+            f"rows are in no file that took the place of {missing:,} of those that changed; run `opal check`"
+        )
     source[replaced] = order[replaced + 1]
     rows, places, shared = changes.rows, pa.array(order), pa.array(source)
-    return pa.table({name: rows[name].take(shared if name in in_pairs else places) for name in rows.column_names})
+    return pa.table(
+        {
+            name: rows[name].take(shared if name in in_pairs else places)
+            for name in rows.column_names
+        }
+    )
 
 
-def _rows_near(span: ChangeSpan, physical: list[str], file: DataFile) -> tuple[pa.Table, npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+def _rows_near(
+    span: ChangeSpan, physical: list[str], file: DataFile
+) -> tuple[pa.Table, npt.NDArray[np.int64], npt.NDArray[np.int32]]:
     """The rows of the file that may have begun or ended, and their ids."""
     state = span.snapshot
     if span.is_old(file):
         marked = read_marked(state, span.marks, physical, file)
         return marked.rows, marked.ids.segment, marked.ids.offset
-    all_of = {number: BitMap(range(state.segments[number].rows)) for number in file.segments if number in span.begun}
-    rows = read_near(state.storage, file, state.spec, [*physical, SEGMENT, OFFSET], {**span.marks, **all_of})
+    all_of = {
+        number: BitMap(range(state.segments[number].rows))
+        for number in file.segments
+        if number in span.begun
+    }
+    rows = read_near(
+        state.storage, file, state.spec, [*physical, SEGMENT, OFFSET], {**span.marks, **all_of}
+    )
     return rows.drop_columns([SEGMENT, OFFSET]), rows[SEGMENT].to_numpy(), rows[OFFSET].to_numpy()
 
 
@@ -182,12 +246,18 @@ def _key_numbers(columns: Sequence[pa.ChunkedArray]) -> npt.NDArray[np.uint64]:
     numbers = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         values = pc.dictionary_encode(column.combine_chunks())
-        numbers = np.unique(numbers * (len(values.dictionary) + 1) + values.indices.to_numpy(), return_inverse=True)[1]
+        numbers = np.unique(
+            numbers * (len(values.dictionary) + 1) + values.indices.to_numpy(), return_inverse=True
+        )[1]
     return np.stack([numbers, np.zeros_like(numbers)], axis=1).astype(np.uint64)
 
 
-def _are_among(marks: Bitmaps, file: DataFile, segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32]) -> Flags:
-    return Marks.of({number: marks[number] for number in file.segments if number in marks}).at(segment, offset)
+def _are_among(
+    marks: Bitmaps, file: DataFile, segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32]
+) -> Flags:
+    return Marks.of({number: marks[number] for number in file.segments if number in marks}).at(
+        segment, offset
+    )
 
 
 def labelled(

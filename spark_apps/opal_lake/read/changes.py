@@ -21,7 +21,14 @@ from opal_lake.data.prune import Predicate
 from opal_lake.data.segment import DataFile
 from opal_lake.errors import FormatError
 from opal_lake.events.bitmap import Bitmaps, Marks, add_bitmaps, add_rows, offsets_of
-from opal_lake.events.segment_log import NO_ROW, RowIds, concat_events, concat_ids, read_events, row_words
+from opal_lake.events.segment_log import (
+    NO_ROW,
+    RowIds,
+    concat_events,
+    concat_ids,
+    read_events,
+    row_words,
+)
 from opal_lake.log.commit import Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.commit_times import CommitTimes
@@ -61,12 +68,19 @@ class EndedRows:
         """Rows that one version ended."""
         numbers = sorted(rows)
         segment = np.repeat(np.array(numbers, np.int64), [len(rows[number]) for number in numbers])
-        offset = np.concatenate([np.empty(0, np.uint32), *(offsets_of(rows[number]) for number in numbers)]).astype(np.int32)
+        offset = np.concatenate(
+            [np.empty(0, np.uint32), *(offsets_of(rows[number]) for number in numbers)]
+        ).astype(np.int32)
         return cls(segment=segment, offset=offset, version=np.full(len(segment), version, np.int64))
 
     def take(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> "EndedRows":
         next_rows = None if self.next_rows is None else self.next_rows.take(rows)
-        return EndedRows(segment=self.segment[rows], offset=self.offset[rows], version=self.version[rows], next_rows=next_rows)
+        return EndedRows(
+            segment=self.segment[rows],
+            offset=self.offset[rows],
+            version=self.version[rows],
+            next_rows=next_rows,
+        )
 
     def marks(self) -> Bitmaps:
         bitmaps: Bitmaps = {}
@@ -136,12 +150,18 @@ class ChangeSpan:
     def bytes_read(self, file: DataFile) -> int:
         """At most about, of a file that the span reads."""
         ended = sum(len(self.marks[segment]) for segment in file.segments if segment in self.marks)
-        return file.size if self.is_whole(file) else min(file.size, ended * PAGE_BYTES * len(self.snapshot.spec.schema.fields))
+        return (
+            file.size
+            if self.is_whole(file)
+            else min(file.size, ended * PAGE_BYTES * len(self.snapshot.spec.schema.fields))
+        )
 
     def reading(self, predicate: Predicate | None) -> "ChangeSpan":
         """With the files that hold the rows, but for those that a predicate rules out."""
         concerned = {*self.begun, *self.marks}
-        files = [file for file in self.snapshot.files.values() if not concerned.isdisjoint(file.segments)]
+        files = [
+            file for file in self.snapshot.files.values() if not concerned.isdisjoint(file.segments)
+        ]
         files_read = files_by_keys(files, predicate, self.snapshot.spec)
         held = {segment for file in files_read for segment in file.segments}
         hidden = {segment: rows for segment, rows in self.never_visible.items() if segment in held}
@@ -167,7 +187,9 @@ class ChangePlan:
     @functools.cached_property
     def updated(self) -> Bitmaps:
         """The rows that took the places of others."""
-        rows = concat_ids([span.ended.next_rows for span in self.spans if span.ended.next_rows is not None])
+        rows = concat_ids(
+            [span.ended.next_rows for span in self.spans if span.ended.next_rows is not None]
+        )
         known, bitmaps = rows.take(rows.is_row), Bitmaps()
         add_rows(bitmaps, known.segment, known.offset)
         return bitmaps
@@ -184,33 +206,61 @@ class ChangePlan:
         return whole <= FEW_BYTES and read <= (FEW_NEAR_BYTES if is_near else FEW_BYTES)
 
 
-def plan_changes(log: CommitLog, versions: VersionRange, predicate: Predicate | None = None, *, is_net: bool = False) -> ChangePlan:
+def plan_changes(
+    log: CommitLog,
+    versions: VersionRange,
+    predicate: Predicate | None = None,
+    *,
+    is_net: bool = False,
+) -> ChangePlan:
     """Files that the predicate rules out by the bounds of key columns are left out; both rows of an update are in such a file, or none.
 
     For a net feed, rows that a restore within the range brought back, so that both its ends show them, are left out too.
     """
     head, state = versions.head, versions.earlier
     if state is None:
-        return ChangePlan(spec=head.spec, spans=(), times_us={}, has_pairs=True, is_filtered=False, may_lack=False)
+        return ChangePlan(
+            spec=head.spec, spans=(), times_us={}, has_pairs=True, is_filtered=False, may_lack=False
+        )
     commits, first = commits_of(log, versions), state
     spans: list[ChangeSpan] = []
     courses = [*_courses(commits)]
     for course in courses:
         end = head if course[-1].version == head.version else state.followed_by(course)
         is_restore, in_sum = bool(course[0].actions.restored), is_net and len(courses) == 1
-        spans += _restored_spans(state, end) if is_restore else _spans(log.storage, state, course, end, in_sum=in_sum)
+        spans += (
+            _restored_spans(state, end)
+            if is_restore
+            else _spans(log.storage, state, course, end, in_sum=in_sum)
+        )
         state = end
-    has_pairs = len(courses) == 1 and all(span.ended.next_rows is not None for span in spans)  # a restore may begin a segment again
+    has_pairs = len(courses) == 1 and all(
+        span.ended.next_rows is not None for span in spans
+    )  # a restore may begin a segment again
     if is_net and state.root.epoch != first.root.epoch:
         spans = _without_unchanged(spans, first, state)
     elif is_net:
         has_pairs &= not any(span.deleted for span in spans)
-    moment, changing = CommitTimes(head).corrected, {version for span in spans for version in span.versions}
-    times_us = {commit.version: moment(commit.version, commit.timestamp_us) for commit in commits if commit.version in changing}
+    moment, changing = (
+        CommitTimes(head).corrected,
+        {version for span in spans for version in span.versions},
+    )
+    times_us = {
+        commit.version: moment(commit.version, commit.timestamp_us)
+        for commit in commits
+        if commit.version in changing
+    }
     read = [span.reading(predicate) for span in spans]
     kept, is_filtered = tuple(span for span in read if span.files), predicate is not None
     may_lack = any(span.may_lack for span in kept)
-    return ChangePlan(spec=head.spec, spans=kept, times_us=times_us, has_pairs=has_pairs, is_filtered=is_filtered, may_lack=may_lack)
+    return ChangePlan(
+        spec=head.spec,
+        spans=kept,
+        times_us=times_us,
+        has_pairs=has_pairs,
+        is_filtered=is_filtered,
+        may_lack=may_lack,
+    )
 
 
 def _courses(commits: Sequence[Commit]) -> Iterator[list[Commit]]:
@@ -225,7 +275,9 @@ def _courses(commits: Sequence[Commit]) -> Iterator[list[Commit]]:
         yield course
 
 
-def _spans(storage: Storage, earlier: Snapshot, commits: Sequence[Commit], last: Snapshot, *, in_sum: bool) -> Iterator[ChangeSpan]:
+def _spans(
+    storage: Storage, earlier: Snapshot, commits: Sequence[Commit], last: Snapshot, *, in_sum: bool
+) -> Iterator[ChangeSpan]:
     """What commits changed that follow on from each other.
 
     `in_sum` without the rows that were seen only within, unless a key was deleted: no event tells which row it came back with.
@@ -234,7 +286,9 @@ def _spans(storage: Storage, earlier: Snapshot, commits: Sequence[Commit], last:
     first = _first_events(storage, commits)
     began = versions_of(begun, first.segment)
     hidden = first.take(first.version == began)
-    ended = first.take((first.version != began) & ~_ended_before(earlier, first, began == 0)).beyond(hidden)
+    ended = first.take(
+        (first.version != began) & ~_ended_before(earlier, first, began == 0)
+    ).beyond(hidden)
     never_visible = hidden.marks()
     may_lack = _may_lack(earlier, ended, begun)
     lacks = bool(may_lack.any())
@@ -247,14 +301,30 @@ def _spans(storage: Storage, earlier: Snapshot, commits: Sequence[Commit], last:
         add_bitmaps(never_visible, within.marks())
     for start, end in pairwise([earlier.version, *_span_ends(commits, last.version)]):
         ended_here = ended.take((ended.version > start) & (ended.version <= end))
-        begun_here = {segment: version for segment, version in begun.items() if start < version <= end}
+        begun_here = {
+            segment: version for segment, version in begun.items() if start < version <= end
+        }
         if begun_here or len(ended_here):
-            state = last if end == last.version else earlier.followed_by(commits[: end - earlier.version])
-            unseen = {segment: rows for segment, rows in never_visible.items() if segment in begun_here}
-            yield ChangeSpan(snapshot=state, ended=ended_here, begun=begun_here, never_visible=unseen, may_lack=lacks)
+            state = (
+                last
+                if end == last.version
+                else earlier.followed_by(commits[: end - earlier.version])
+            )
+            unseen = {
+                segment: rows for segment, rows in never_visible.items() if segment in begun_here
+            }
+            yield ChangeSpan(
+                snapshot=state,
+                ended=ended_here,
+                begun=begun_here,
+                never_visible=unseen,
+                may_lack=lacks,
+            )
 
 
-def _may_lack(earlier: Snapshot, ended: EndedRows, begun: Mapping[int, int]) -> npt.NDArray[np.bool_]:
+def _may_lack(
+    earlier: Snapshot, ended: EndedRows, begun: Mapping[int, int]
+) -> npt.NDArray[np.bool_]:
     """Which of the rows may have been dropped before: a job that began when they were there has ended them, and nothing tells that others
     had.
     """
@@ -262,18 +332,33 @@ def _may_lack(earlier: Snapshot, ended: EndedRows, begun: Mapping[int, int]) -> 
         return np.zeros(len(ended), np.bool_)
     lacking = groups_that_lack_rows(earlier)
     segments = np.unique(ended.segment).tolist()
-    known = {number: earlier.segments[number].group not in lacking for number in segments if number in earlier.segments}
-    may_lack = np.array([number not in begun and not known.get(number, False) for number in segments], np.bool_)
+    known = {
+        number: earlier.segments[number].group not in lacking
+        for number in segments
+        if number in earlier.segments
+    }
+    may_lack = np.array(
+        [number not in begun and not known.get(number, False) for number in segments], np.bool_
+    )
     return may_lack[np.searchsorted(segments, ended.segment)]
 
 
-def _are_followed(ended: EndedRows, next_rows: RowIds, begun: Mapping[int, int], may_lack: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def _are_followed(
+    ended: EndedRows, next_rows: RowIds, begun: Mapping[int, int], may_lack: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
     """A row that was visible is followed by one that came with the version that ended it, if by any."""
-    is_right: npt.NDArray[np.bool_] = ~next_rows.is_row | (versions_of(begun, next_rows.segment) == ended.version)
+    is_right: npt.NDArray[np.bool_] = ~next_rows.is_row | (
+        versions_of(begun, next_rows.segment) == ended.version
+    )
     wrong = np.flatnonzero(~is_right & ~may_lack)
     if len(wrong):
-        row, version = f"row {ended.offset[wrong[0]]} of segment {ended.segment[wrong[0]]}", ended.version[wrong[0]]
-        raise FormatError(f"by a segment log of version {version}, {row} is followed by a row that did not come with it; run `opal check`")
+        row, version = (
+            f"row {ended.offset[wrong[0]]} of segment {ended.segment[wrong[0]]}",
+            ended.version[wrong[0]],
+        )
+        raise FormatError(
+            f"by a segment log of version {version}, {row} is followed by a row that did not come with it; run `opal check`"
+        )
     return is_right
 
 
@@ -281,7 +366,10 @@ def _last_rows(rows: RowIds, through: EndedRows, next_rows: RowIds) -> RowIds:
     """Where these rows lead to through others. Each round takes twice as many steps as the one before."""
     segments = np.unique(np.concatenate([part.segment for part in (rows, through, next_rows)]))
     known = row_words(segments, through.segment, through.offset)
-    leads_to, reached = (np.where(part.is_row, row_words(segments, part.segment, part.offset), NO_ROW) for part in (next_rows, rows))
+    leads_to, reached = (
+        np.where(part.is_row, row_words(segments, part.segment, part.offset), NO_ROW)
+        for part in (next_rows, rows)
+    )
     for _ in range(_MOST_ROUNDS):
         at, is_known = _places(known, leads_to)
         if not is_known.any():
@@ -296,7 +384,9 @@ def _last_rows(rows: RowIds, through: EndedRows, next_rows: RowIds) -> RowIds:
     return RowIds(segment=segment, offset=(reached & _OFFSET_BITS).astype(np.uint32).view(np.int32))
 
 
-def _places(words: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+def _places(
+    words: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
     """Where each one stands among sorted words, if it is there."""
     at = np.minimum(np.searchsorted(words, wanted), len(words) - 1)
     return at, words[at] == wanted
@@ -306,14 +396,23 @@ def _restored_spans(before: Snapshot, restored: Snapshot) -> Iterator[ChangeSpan
     """What a restore changed: events and segments of its two courses do not tell, the rows that both states show do."""
     changed, version = difference(before, restored), restored.version
     if changed.gone:
-        yield ChangeSpan(snapshot=before, ended=EndedRows.at(version, changed.gone), begun={}, never_visible={})
+        yield ChangeSpan(
+            snapshot=before, ended=EndedRows.at(version, changed.gone), begun={}, never_visible={}
+        )
     if changed.come:
-        others = {number: BitMap(range(restored.segments[number].rows)) - rows for number, rows in changed.come.items()}
+        others = {
+            number: BitMap(range(restored.segments[number].rows)) - rows
+            for number, rows in changed.come.items()
+        }
         begun = dict.fromkeys(changed.come, version)
-        yield ChangeSpan(snapshot=restored, ended=EndedRows.at(version, {}), begun=begun, never_visible=others)
+        yield ChangeSpan(
+            snapshot=restored, ended=EndedRows.at(version, {}), begun=begun, never_visible=others
+        )
 
 
-def _without_unchanged(spans: Sequence[ChangeSpan], earlier: Snapshot, last: Snapshot) -> list[ChangeSpan]:
+def _without_unchanged(
+    spans: Sequence[ChangeSpan], earlier: Snapshot, last: Snapshot
+) -> list[ChangeSpan]:
     """Without the rows that both states show: they ended, and a restore began them again."""
     segments = {number for span in spans for number in (*span.begun, *span.marks)}
     before, after = visible_rows(earlier, segments), visible_rows(last, segments)
@@ -321,7 +420,9 @@ def _without_unchanged(spans: Sequence[ChangeSpan], earlier: Snapshot, last: Sna
     marks, left = Marks.of(unchanged), []
     for span in spans:
         hidden = {**span.never_visible}
-        add_bitmaps(hidden, {number: rows for number, rows in unchanged.items() if number in span.begun})
+        add_bitmaps(
+            hidden, {number: rows for number, rows in unchanged.items() if number in span.begun}
+        )
         ended = span.ended.take(~marks.at(span.ended.segment, span.ended.offset))
         left.append(replace(span, ended=ended, never_visible=hidden))
     return left
@@ -333,45 +434,83 @@ def begun_reads(plan: ChangePlan) -> list[FileRead]:
     for span in plan.spans:
         for file in span.files:
             mine = [segment for segment in file.segments if segment in span.begun]
-            invalid = {segment: span.never_visible[segment] for segment in mine if segment in span.never_visible}
-            invalid |= {number: BitMap(range(span.snapshot.segments[number].rows)) for number in {*file.segments} - {*mine}}
+            invalid = {
+                segment: span.never_visible[segment]
+                for segment in mine
+                if segment in span.never_visible
+            }
+            invalid |= {
+                number: BitMap(range(span.snapshot.segments[number].rows))
+                for number in {*file.segments} - {*mine}
+            }
             if mine:
-                reads.append(FileRead(storage=span.snapshot.storage, spec=plan.spec, file=file, as_of=None, invalid=invalid))
+                reads.append(
+                    FileRead(
+                        storage=span.snapshot.storage,
+                        spec=plan.spec,
+                        file=file,
+                        as_of=None,
+                        invalid=invalid,
+                    )
+                )
     return reads
 
 
 def versions_of(begun: Mapping[int, int], segment: npt.NDArray[np.int64]) -> Versions:
     """Of rows by their segments: the version in which their segments began, 0 where that is another one."""
     segments = np.unique(segment)
-    return np.array([begun.get(number, 0) for number in segments.tolist()], np.int64)[np.searchsorted(segments, segment)]
+    return np.array([begun.get(number, 0) for number in segments.tolist()], np.int64)[
+        np.searchsorted(segments, segment)
+    ]
 
 
 def _first_events(storage: Storage, commits: Sequence[Commit]) -> EndedRows:
     """Of each row with events in these versions, the version of the first. Merged logs hold no event of their own commit."""
-    own = [(commit.version, file) for commit in commits for file in commit.actions.add_logs if file.version < 0]
+    own = [
+        (commit.version, file)
+        for commit in commits
+        for file in commit.actions.add_logs
+        if file.version < 0
+    ]
     with ThreadPoolExecutor(READERS) as pool:
-        parts = [*pool.map(partial(read_events, storage, with_next=True), (file for _, file in own))]
+        parts = [
+            *pool.map(partial(read_events, storage, with_next=True), (file for _, file in own))
+        ]
     events = concat_events(parts)
     version = np.repeat(np.array([version for version, _ in own], np.int64), [*map(len, parts)])
     words = row_words(np.unique(events.segment), events.segment, events.offset)
-    order = np.argsort(words, kind="stable")  # which takes sorted logs for what they are, and the versions ascend
+    order = np.argsort(
+        words, kind="stable"
+    )  # which takes sorted logs for what they are, and the versions ascend
     first = order[np.append(True, np.diff(words[order]) != 0)[: len(order)]]
     rows = events.take(first)
-    return EndedRows(segment=rows.segment, offset=rows.offset, version=version[first], next_rows=rows.next_rows)
+    return EndedRows(
+        segment=rows.segment, offset=rows.offset, version=version[first], next_rows=rows.next_rows
+    )
 
 
-def _ended_before(earlier: Snapshot, rows: EndedRows, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def _ended_before(
+    earlier: Snapshot, rows: EndedRows, chosen: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
     """Which of the rows are among the chosen ones and had an event before."""
     before, older = np.zeros(len(rows), np.bool_), rows.take(chosen)
     if len(older):
         segments = np.unique(older.segment).tolist()
-        known = filter(None, map(earlier.segments.get, segments))  # the key store may name rows that were dropped, which are in no file
+        known = filter(
+            None, map(earlier.segments.get, segments)
+        )  # the key store may name rows that were dropped, which are in no file
         invalid = invalid_rows(earlier, groups={segment.group for segment in known})
-        before[chosen] = Marks.of({segment: invalid[segment] for segment in segments if segment in invalid}).at(older.segment, older.offset)
+        before[chosen] = Marks.of(
+            {segment: invalid[segment] for segment in segments if segment in invalid}
+        ).at(older.segment, older.offset)
     return before
 
 
 def _span_ends(commits: Sequence[Commit], last: int) -> list[int]:
     """The last versions in which rows are still in files that a major compaction then drops, and the last of all."""
-    drops = [commit.version - 1 for commit in commits if commit.actions.rewrite and commit.actions.rewrite.dropped_rows]
+    drops = [
+        commit.version - 1
+        for commit in commits
+        if commit.actions.rewrite and commit.actions.rewrite.dropped_rows
+    ]
     return sorted({*(version for version in drops if version >= commits[0].version), last})

@@ -28,17 +28,27 @@ def difference(before: Snapshot, after: Snapshot) -> Difference:
     """Between any two states, be they of one course of versions or not."""
     concerned = _differing_segments(before, after)
     shown_before, shown_after = visible_rows(before, concerned), visible_rows(after, concerned)
-    return Difference(gone=_without(shown_before, shown_after), come=_without(shown_after, shown_before))
+    return Difference(
+        gone=_without(shown_before, shown_after), come=_without(shown_after, shown_before)
+    )
 
 
 def visible_rows(snapshot: Snapshot, segments: Collection[int]) -> Bitmaps:
     """Of these segments, those that the state shows: rows that a major compaction dropped have no event, and are in no file."""
-    known = [snapshot.segments[number] for number in segments if number in snapshot.segments and number not in snapshot.pending]
+    known = [
+        snapshot.segments[number]
+        for number in segments
+        if number in snapshot.segments and number not in snapshot.pending
+    ]
     invalid = invalid_rows(snapshot, groups={segment.group for segment in known})
     dropped = groups_that_lack_rows(snapshot)
     held = _rows_in_files(snapshot, {segment.id for segment in known if segment.group in dropped})
     return {
-        segment.id: (held.get(segment.id, BitMap()) if segment.group in dropped else BitMap(range(segment.rows)))
+        segment.id: (
+            held.get(segment.id, BitMap())
+            if segment.group in dropped
+            else BitMap(range(segment.rows))
+        )
         - invalid.get(segment.id, BitMap())
         for segment in known
     }
@@ -50,12 +60,22 @@ def count_rows(rows: Mapping[int, BitMap]) -> int:
 
 def _differing_segments(before: Snapshot, after: Snapshot) -> set[int]:
     """Equal marks do not tell if rows were dropped: their events are forgotten. Then equal files do."""
-    processed_before, processed_after = ({*state.segments} - state.pending for state in (before, after))
+    processed_before, processed_after = (
+        {*state.segments} - state.pending for state in (before, after)
+    )
     invalid_before, invalid_after = invalid_rows(before), invalid_rows(after)
     both = processed_before & processed_after
-    differing = {number for number in both if invalid_before.get(number, BitMap()) != invalid_after.get(number, BitMap())}
+    differing = {
+        number
+        for number in both
+        if invalid_before.get(number, BitMap()) != invalid_after.get(number, BitMap())
+    }
     if groups_that_lack_rows(before) or groups_that_lack_rows(after):
-        files = [file for state, other in ((before, after), (after, before)) for file in _files_beside(state, other)]
+        files = [
+            file
+            for state, other in ((before, after), (after, before))
+            for file in _files_beside(state, other)
+        ]
         differing |= both & {number for file in files for number in file.segments}
     return differing | (processed_before ^ processed_after)
 
@@ -91,5 +111,8 @@ def _rows_in_file(snapshot: Snapshot, file: DataFile) -> Bitmaps:
 
 
 def _without(rows: Bitmaps, other: Bitmaps) -> Bitmaps:
-    left = {segment: marks - other[segment] if segment in other else marks for segment, marks in rows.items()}
+    left = {
+        segment: marks - other[segment] if segment in other else marks
+        for segment, marks in rows.items()
+    }
     return {segment: marks for segment, marks in left.items() if marks}

@@ -5,7 +5,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
-from opal_lake.data.prune import And, Comparable, Compare, In, IsNull, Or, Predicate, Unknown, may_match
+from opal_lake.data.prune import (
+    And,
+    Comparable,
+    Compare,
+    In,
+    IsNull,
+    Or,
+    Predicate,
+    Unknown,
+    may_match,
+)
 from opal_lake.data.segment import Cluster, DataFile
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.read.read import Fate, FileFilter, bounds_of_all
@@ -33,21 +43,33 @@ def explain(file_filter: FileFilter) -> dict[str, Any]:
     for path, fate in fates.items():
         sizes[fate] += snapshot.files[path].size
     pruned = [snapshot.files[path] for path, fate in fates.items() if fate is Fate.PRUNED]
-    seen = [snapshot.files[path] for path, fate in fates.items() if fate not in (Fate.PENDING, Fate.LATER)]
+    seen = [
+        snapshot.files[path]
+        for path, fate in fates.items()
+        if fate not in (Fate.PENDING, Fate.LATER)
+    ]
     return {
         "uri": snapshot.storage.uri,
         "version": snapshot.version,
         "files": {"total": len(fates), **{name: files[fate] for fate, name in NAMES.items()}},
-        "bytes": {"total": sum(sizes.values()), **{name: sizes[fate] for fate, name in NAMES.items()}},
+        "bytes": {
+            "total": sum(sizes.values()),
+            **{name: sizes[fate] for fate, name in NAMES.items()},
+        },
         "conditions": list(_conditions(file_filter.predicate, snapshot.spec, seen, pruned)),
         "z_order": _z_order(snapshot),
     }
 
 
-def _conditions(predicate: Predicate | None, spec: TableSpec, seen: list[DataFile], pruned: list[DataFile]) -> Iterator[dict[str, Any]]:
+def _conditions(
+    predicate: Predicate | None, spec: TableSpec, seen: list[DataFile], pruned: list[DataFile]
+) -> Iterator[dict[str, Any]]:
     """Of each condition that must hold: what it would skip by itself, and what no other one skips."""
     parts = list(_conjuncts(predicate))
-    by_part = [{file.path for file in seen if not may_match(part, bounds_of_all(file, spec), file.rows)} for part in parts]
+    by_part = [
+        {file.path for file in seen if not may_match(part, bounds_of_all(file, spec), file.rows)}
+        for part in parts
+    ]
     times = Counter(path for paths in by_part for path in paths)
     sizes = {file.path: file.size for file in seen}
     for part, paths in zip(parts, by_part, strict=True):
@@ -58,8 +80,16 @@ def _conditions(predicate: Predicate | None, spec: TableSpec, seen: list[DataFil
             "bytes": sum(sizes[path] for path in paths),
             "files_by_it_alone": sum(1 for path in paths if times[path] == 1),
         }
-    if together := sum(1 for file in pruned if not times[file.path]):  # as when parts of an Or go by different columns
-        yield {"condition": "all together", "columns": [], "files": together, "bytes": 0, "files_by_it_alone": together}
+    if together := sum(
+        1 for file in pruned if not times[file.path]
+    ):  # as when parts of an Or go by different columns
+        yield {
+            "condition": "all together",
+            "columns": [],
+            "files": together,
+            "bytes": 0,
+            "files_by_it_alone": together,
+        }
 
 
 def _conjuncts(predicate: Predicate | None) -> Iterator[Predicate]:
@@ -87,7 +117,11 @@ def condition_text(predicate: Predicate, spec: TableSpec) -> str:
     match predicate:
         case And(parts=parts) | Or(parts=parts):
             word = " AND " if isinstance(predicate, And) else " OR "
-            return word.join(_within(part, spec) for part in parts) if parts else str(isinstance(predicate, And)).lower()
+            return (
+                word.join(_within(part, spec) for part in parts)
+                if parts
+                else str(isinstance(predicate, And)).lower()
+            )
         case Unknown():
             return "what bounds cannot answer"
         case IsNull(field_id=number, negated=negated):
@@ -122,13 +156,17 @@ def _z_order(snapshot: Snapshot) -> dict[str, Any]:
         orders.setdefault(file.cluster.columns if file.cluster else (), []).append(file)
     rest = orders.pop((), [])
     return {
-        "orders": [_order(snapshot.spec, columns, files) for columns, files in sorted(orders.items())],
+        "orders": [
+            _order(snapshot.spec, columns, files) for columns, files in sorted(orders.items())
+        ],
         "files_without": len(rest),
         "bytes_without": sum(file.size for file in rest),
     }
 
 
-def _order(spec: TableSpec, columns: tuple[int, ...], files: Iterable[DataFile]) -> Mapping[str, Any]:
+def _order(
+    spec: TableSpec, columns: tuple[int, ...], files: Iterable[DataFile]
+) -> Mapping[str, Any]:
     names = {field.id: field.name for field in spec.schema.fields}
     members = list(files)
     runs: set[Cluster | None] = {file.cluster for file in members}

@@ -22,9 +22,24 @@ from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.read.change_range import VersionRange, commits_of
-from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, FEED_COLUMNS, FeedOptions, kind_names, labelled
+from opal_lake.read.changed_rows import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    FEED_COLUMNS,
+    FeedOptions,
+    kind_names,
+    labelled,
+)
 from opal_lake.read.get import Hashes, rows_of_entries
-from opal_lake.read.history_view import VIEW_COLUMNS, Intervals, concat_intervals, entries_of_keys, intervals_of, with_times
+from opal_lake.read.history_view import (
+    VIEW_COLUMNS,
+    Intervals,
+    concat_intervals,
+    entries_of_keys,
+    intervals_of,
+    with_times,
+)
 from opal_lake.read.result_columns import fields_beside
 from opal_lake.spec.key_hash import hash_keys
 from opal_lake.spec.schema import SEGMENT, Atomic, Field
@@ -47,7 +62,9 @@ def history_fields(spec: TableSpec, columns: Sequence[str] | None) -> tuple[Fiel
     return fields_beside(FEED_COLUMNS | VIEW_COLUMNS, spec, columns, "a feed of the history")
 
 
-def history_changes(log: CommitLog, cache: RunCache, versions: VersionRange, feed: FeedOptions) -> pa.Table:
+def history_changes(
+    log: CommitLog, cache: RunCache, versions: VersionRange, feed: FeedOptions
+) -> pa.Table:
     """Into memory, in the order of versions. In a net feed a row has its time before the range, and the one after it."""
     spec, fields = versions.head.spec, history_fields(versions.head.spec, feed.columns)
     commits = commits_of(log, versions) if versions.earlier is not None else []
@@ -57,36 +74,61 @@ def history_changes(log: CommitLog, cache: RunCache, versions: VersionRange, fee
     times = concat_intervals([side.times for side in sides])
     number = np.repeat(np.arange(len(sides)), [len(side.times.rows) for side in sides])
     version = np.array([side.version for side in sides], np.int64)[number]
-    ids = np.stack([times.rows.segment, times.rows.offset.astype(np.int64)], axis=1).astype(np.uint64)
+    ids = np.stack([times.rows.segment, times.rows.offset.astype(np.int64)], axis=1).astype(
+        np.uint64
+    )
     order, kinds = labelled(ids, version, np.array([side.is_after for side in sides])[number], feed)
     if feed.is_net:
         changed = _changed_ends(ids[order], times.take(order))
         order, kinds = order[changed], kinds[changed]
     moment = CommitTimes(versions.head).corrected
     told_us = {commit.version: moment(commit.version, commit.timestamp_us) for commit in commits}
-    rows = with_times(to_fields(_rows_of(sides, number[order], times.take(order), fields, spec), spec, fields), times.take(order), spec)
+    rows = with_times(
+        to_fields(_rows_of(sides, number[order], times.take(order), fields, spec), spec, fields),
+        times.take(order),
+        spec,
+    )
     marks = [
         kind_names(kinds),
         pa.array(version[order]),
-        pa.array([told_us[number] for number in version[order].tolist()], pa.timestamp("us", "UTC")),
+        pa.array(
+            [told_us[number] for number in version[order].tolist()], pa.timestamp("us", "UTC")
+        ),
     ]
-    return pa.table([*rows.columns, *marks], names=[*rows.column_names, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP])
+    return pa.table(
+        [*rows.columns, *marks],
+        names=[*rows.column_names, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP],
+    )
 
 
-def _sides(cache: RunCache, versions: VersionRange, commits: Sequence[Commit], *, is_net: bool) -> Iterator[_Side]:
+def _sides(
+    cache: RunCache, versions: VersionRange, commits: Sequence[Commit], *, is_net: bool
+) -> Iterator[_Side]:
     """What cannot be read any more is in none of them; in a net feed, what cannot after its range."""
     state = versions.earlier
     if state is None:
         return
-    last_floor = max((commit.actions.floor for commit in commits if commit.actions.floor is not None), default=state.root.floor)
+    last_floor = max(
+        (commit.actions.floor for commit in commits if commit.actions.floor is not None),
+        default=state.root.floor,
+    )
     for commit in commits:
         before, state = state, state.followed_by([commit], ("runs", "files", "segments"))
         if commit.actions.processed or commit.actions.restored:
-            hashes = None if commit.actions.restored else _hashes_of(state, frozenset(commit.actions.processed))
+            hashes = (
+                None
+                if commit.actions.restored
+                else _hashes_of(state, frozenset(commit.actions.processed))
+            )
             floor = last_floor if is_net else state.root.floor
-            old, new = (intervals_of(entries_of_keys(view, cache, hashes), floor) for view in (before, state))
+            old, new = (
+                intervals_of(entries_of_keys(view, cache, hashes), floor)
+                for view in (before, state)
+            )
             gone, came = _differing(old, new)
-            yield _Side(snapshot=before, version=commit.version, is_after=False, times=old.take(gone))
+            yield _Side(
+                snapshot=before, version=commit.version, is_after=False, times=old.take(gone)
+            )
             yield _Side(snapshot=state, version=commit.version, is_after=True, times=new.take(came))
 
 
@@ -97,10 +139,17 @@ def _hashes_of(snapshot: Snapshot, segments: frozenset[int]) -> Hashes:
     files = [file for file in snapshot.files.values() if not segments.isdisjoint(file.segments)]
     all_of = {number: BitMap(range(snapshot.segments[number].rows)) for number in segments}
     with ThreadPoolExecutor(READERS) as pool:
-        parts = [*pool.map(lambda file: read_near(snapshot.storage, file, spec, physical, all_of), files)]
-    rows = pa.concat_tables([physical_schema(spec).empty_table().select(physical), *parts], promote_options="default")
+        parts = [
+            *pool.map(lambda file: read_near(snapshot.storage, file, spec, physical, all_of), files)
+        ]
+    rows = pa.concat_tables(
+        [physical_schema(spec).empty_table().select(physical), *parts], promote_options="default"
+    )
     rows = rows.filter(pa.array(np.isin(rows[SEGMENT].to_numpy(), [*segments])))
-    keys = hash_keys([rows[field.physical] for field in spec.keys], [field.type for field in spec.keys if isinstance(field.type, Atomic)])
+    keys = hash_keys(
+        [rows[field.physical] for field in spec.keys],
+        [field.type for field in spec.keys if isinstance(field.type, Atomic)],
+    )
     return np.unique(keys, axis=0)
 
 
@@ -131,12 +180,34 @@ def _changed_ends(ids: Hashes, times: Intervals) -> npt.NDArray[np.bool_]:
     return changed
 
 
-def _rows_of(sides: Sequence[_Side], number: npt.NDArray[np.intp], times: Intervals, fields: Sequence[Field], spec: TableSpec) -> pa.Table:
+def _rows_of(
+    sides: Sequence[_Side],
+    number: npt.NDArray[np.intp],
+    times: Intervals,
+    fields: Sequence[Field],
+    spec: TableSpec,
+) -> pa.Table:
     """The physical columns, each row from the state that it is told of."""
     chosen = [(side, np.flatnonzero(number == index)) for index, side in enumerate(sides)]
     chosen = [(side, positions) for side, positions in chosen if len(positions)]
-    parts = [rows_of_entries(side.snapshot, times.rows.take(positions), fields) for side, positions in chosen]
-    empty = physical_schema(spec).empty_table().select([*dict.fromkeys(field.physical for field in fields)])
-    held = [part.select([name for name in empty.column_names if name in part.column_names]) for part in parts]
+    parts = [
+        rows_of_entries(side.snapshot, times.rows.take(positions), fields)
+        for side, positions in chosen
+    ]
+    empty = (
+        physical_schema(spec)
+        .empty_table()
+        .select([*dict.fromkeys(field.physical for field in fields)])
+    )
+    held = [
+        part.select([name for name in empty.column_names if name in part.column_names])
+        for part in parts
+    ]
     rows = pa.concat_tables([empty, *held], promote_options="default")
-    return rows.take(pa.array(np.argsort(np.concatenate([np.empty(0, np.intp), *(positions for _, positions in chosen)]))))
+    return rows.take(
+        pa.array(
+            np.argsort(
+                np.concatenate([np.empty(0, np.intp), *(positions for _, positions in chosen)])
+            )
+        )
+    )

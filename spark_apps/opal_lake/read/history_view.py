@@ -18,7 +18,15 @@ from opal_lake.data.column_read import read_columns
 from opal_lake.data.columns import physical_schema, to_fields
 from opal_lake.data.segment import RunFile
 from opal_lake.key_store.cache.protocol import RunCache
-from opal_lake.key_store.entries import Entries, concat_entries, greatest_of_equal, no_entries, same_as_next, sort_order, sorted_entries
+from opal_lake.key_store.entries import (
+    Entries,
+    concat_entries,
+    greatest_of_equal,
+    no_entries,
+    same_as_next,
+    sort_order,
+    sorted_entries,
+)
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.read.get import Hashes, by_keys, hashes_of_keys, rows_of_entries
 from opal_lake.read.result_columns import fields_beside
@@ -45,8 +53,12 @@ def history_of_all(snapshot: Snapshot, columns: Sequence[str] | None) -> pa.Tabl
     physical = [*dict.fromkeys([*(field.physical for field in fields), *rule_columns(spec)])]
     files = [file for file in snapshot.files.values() if snapshot.pending.isdisjoint(file.segments)]
     with ThreadPoolExecutor(READERS) as pool:
-        parts = [*pool.map(lambda file: read_columns(snapshot.storage, file, spec, physical), files)]
-    rows = pa.concat_tables([physical_schema(spec).empty_table().select(physical), *parts], promote_options="default")
+        parts = [
+            *pool.map(lambda file: read_columns(snapshot.storage, file, spec, physical), files)
+        ]
+    rows = pa.concat_tables(
+        [physical_schema(spec).empty_table().select(physical), *parts], promote_options="default"
+    )
     entries = entries_of_rows(rows, spec)
     order = sort_order(entries)
     order = order[~same_as_next(entries.take(order), 3)]
@@ -55,24 +67,42 @@ def history_of_all(snapshot: Snapshot, columns: Sequence[str] | None) -> pa.Tabl
     return with_times(to_fields(rows.take(pa.array(order[times.shown])), spec, fields), times, spec)
 
 
-def history_of_keys(snapshot: Snapshot, cache: RunCache, keys: Sequence[Mapping[str, Any]], columns: Sequence[str] | None) -> pa.Table:
+def history_of_keys(
+    snapshot: Snapshot,
+    cache: RunCache,
+    keys: Sequence[Mapping[str, Any]],
+    columns: Sequence[str] | None,
+) -> pa.Table:
     """Of a few keys, in their order: the key store knows all their rows."""
     fields, hashes = view_fields(snapshot, columns), hashes_of_keys(keys, snapshot.spec)
     entries = entries_of_keys(snapshot, cache, hashes)
     times = intervals_of(entries.take(by_keys(entries, hashes)), snapshot.root.floor)
-    return with_times(to_fields(rows_of_entries(snapshot, times.rows, fields), snapshot.spec, fields), times, snapshot.spec)
+    return with_times(
+        to_fields(rows_of_entries(snapshot, times.rows, fields), snapshot.spec, fields),
+        times,
+        snapshot.spec,
+    )
 
 
 def entries_of_keys(snapshot: Snapshot, cache: RunCache, hashes: Hashes | None) -> Entries:
     """All that the key store holds of some keys, or of all: of equal (key, delta) the greatest."""
     parts = [no_entries(len(snapshot.spec.tie_break))]
     for run in snapshot.runs.values():
-        parts += cache.slices(run, _PART) if hashes is None else _entries_in(run, cache, np.unique(hashes[:, 0]))
+        parts += (
+            cache.slices(run, _PART)
+            if hashes is None
+            else _entries_in(run, cache, np.unique(hashes[:, 0]))
+        )
     stored = greatest_of_equal(sorted_entries(concat_entries(parts)))
     if hashes is None:
         return stored
     known = {*map(tuple, hashes.tolist())}
-    return stored.take(np.array([key in known for key in zip(stored.high.tolist(), stored.low.tolist(), strict=True)], np.bool_))
+    return stored.take(
+        np.array(
+            [key in known for key in zip(stored.high.tolist(), stored.low.tolist(), strict=True)],
+            np.bool_,
+        )
+    )
 
 
 def _entries_in(run: RunFile, cache: RunCache, words: npt.NDArray[np.uint64]) -> Iterator[Entries]:
@@ -100,7 +130,9 @@ class Intervals:
     deleted: npt.NDArray[np.bool_]
 
     def take(self, rows: npt.NDArray[Any]) -> "Intervals":
-        return Intervals(**{part.name: _taken(getattr(self, part.name), rows) for part in dataclass_fields(self)})
+        return Intervals(
+            **{part.name: _taken(getattr(self, part.name), rows) for part in dataclass_fields(self)}
+        )
 
 
 def concat_intervals(parts: Sequence[Intervals]) -> Intervals:
@@ -125,7 +157,11 @@ def intervals_of(entries: Entries, floor: int | None) -> Intervals:
     after = following[shown]
     has_end = ends[shown]
     return Intervals(
-        rows=entries.take(shown), shown=shown, until=entries.delta[after], has_end=has_end, deleted=has_end & entries.deleted[after]
+        rows=entries.take(shown),
+        shown=shown,
+        until=entries.delta[after],
+        has_end=has_end,
+        deleted=has_end & entries.deleted[after],
     )
 
 

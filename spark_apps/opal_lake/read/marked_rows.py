@@ -22,18 +22,24 @@ class MarkedRows:
     ids: RowIds
 
 
-def read_marked(snapshot: Snapshot, marks: Bitmaps, physical: list[str], file: DataFile) -> MarkedRows:
+def read_marked(
+    snapshot: Snapshot, marks: Bitmaps, physical: list[str], file: DataFile
+) -> MarkedRows:
     """Those of the marked rows that the file holds, in its order."""
     mine = {segment: marks[segment] for segment in file.segments if segment in marks}
     places, ids = _places(snapshot, mine, file)
-    return MarkedRows(rows=read_places(snapshot.storage, file, snapshot.spec, physical, places), ids=ids)
+    return MarkedRows(
+        rows=read_places(snapshot.storage, file, snapshot.spec, physical, places), ids=ids
+    )
 
 
 def _places(snapshot: Snapshot, marks: Bitmaps, file: DataFile) -> tuple[Numbers, RowIds]:
     if is_ingested(file):
         (number,) = file.segments
         offset = offsets_of(marks[number]).astype(np.int32)
-        return offset.astype(np.int64), RowIds(segment=np.full(len(offset), number, np.int64), offset=offset)
+        return offset.astype(np.int64), RowIds(
+            segment=np.full(len(offset), number, np.int64), offset=offset
+        )
     ids, places = read_near_places(snapshot.storage, file, snapshot.spec, [SEGMENT, OFFSET], marks)
     rows = RowIds(segment=ids[SEGMENT].to_numpy(), offset=ids[OFFSET].to_numpy())
     chosen = Marks.of(marks).at(rows.segment, rows.offset)

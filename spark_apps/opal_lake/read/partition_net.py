@@ -37,7 +37,9 @@ class NetPlan:
 def key_of_net(partition_key: str | None, after: int | None) -> str:
     """The partition key of a read with `net`, which is about one key and nothing else."""
     if partition_key is None or after is not None:
-        raise InvalidInputError("net=True reads what came under a partition key: give partition_key=, without after=")
+        raise InvalidInputError(
+            "net=True reads what came under a partition key: give partition_key=, without after="
+        )
     return partition_key
 
 
@@ -63,10 +65,14 @@ def _begins_by(file: DataFile, spec: TableSpec, as_of: int) -> bool:
 def read_net(plan: NetPlan, columns: Sequence[str] | None) -> pa.Table:
     """The rows, read in this process."""
     spec = plan.snapshot.spec
-    fields = spec.schema.fields if columns is None else [spec.schema.field(name) for name in columns]
+    fields = (
+        spec.schema.fields if columns is None else [spec.schema.field(name) for name in columns]
+    )
     physical = list(dict.fromkeys([*(field.physical for field in fields), *rule_columns(spec)]))
     parts = [_own_rows(plan, file, physical) for file in plan.files]
-    rows = pa.concat_tables([physical_schema(spec).empty_table().select(physical), *parts], promote_options="default")
+    rows = pa.concat_tables(
+        [physical_schema(spec).empty_table().select(physical), *parts], promote_options="default"
+    )
     entries = entries_of_rows(rows, spec)
     if plan.as_of is not None:
         up_to = np.flatnonzero(entries.delta <= plan.as_of)
@@ -75,7 +81,9 @@ def read_net(plan: NetPlan, columns: Sequence[str] | None) -> pa.Table:
 
 
 def _own_rows(plan: NetPlan, file: DataFile, columns: list[str]) -> pa.Table:
-    rows = decode_file(read_verified(plan.snapshot.storage, file), plan.snapshot.spec, columns, file.path)
+    rows = decode_file(
+        read_verified(plan.snapshot.storage, file), plan.snapshot.spec, columns, file.path
+    )
     if plan.segments.issuperset(file.segments):
         return rows
     return rows.filter(pa.array(np.isin(rows[SEGMENT].to_numpy(), [*plan.segments])))

@@ -67,9 +67,15 @@ def segments_of_partition(snapshot: Snapshot, partition_key: str) -> frozenset[i
     numbers = snapshot.partitions.get(partition_key)
     if numbers is None:
         known = sorted(snapshot.partitions)
-        have = f"the last by name are {', '.join(map(repr, known[-_KEYS_SHOWN:]))}" if known else "no ingest gave one"
+        have = (
+            f"the last by name are {', '.join(map(repr, known[-_KEYS_SHOWN:]))}"
+            if known
+            else "no ingest gave one"
+        )
         uri, version = snapshot.storage.uri, snapshot.version
-        raise NotFoundError(f"{uri} has no ingest of partition key {partition_key!r} up to version {version}; {have}")
+        raise NotFoundError(
+            f"{uri} has no ingest of partition key {partition_key!r} up to version {version}; {have}"
+        )
     return frozenset(segment for segment in snapshot.segments if segment_part(segment) in numbers)
 
 
@@ -83,14 +89,20 @@ def visible_ingests(snapshot: Snapshot) -> dict[str, frozenset[int]]:
 def segments_after(snapshot: Snapshot, earlier: Snapshot | None) -> frozenset[int]:
     """The segments whose rows became visible after an earlier version; after None all of them."""
     if earlier is not None and earlier.version > snapshot.version:
-        raise InvalidInputError(f"after={earlier.version} is beyond version {snapshot.version}; give an earlier version")
+        raise InvalidInputError(
+            f"after={earlier.version} is beyond version {snapshot.version}; give an earlier version"
+        )
     before = set() if earlier is None else earlier.segments.keys() - earlier.pending
     return frozenset(snapshot.segments.keys() - snapshot.pending - before)
 
 
 def narrowed(snapshot: Snapshot, only: frozenset[int], invalid: Bitmaps) -> Bitmaps:
     """The bitmaps of a read that wants the rows of some segments only: to it, all rows of the others are invalid."""
-    others = {number: BitMap(range(segment.rows)) for number, segment in snapshot.segments.items() if number not in only}
+    others = {
+        number: BitMap(range(segment.rows))
+        for number, segment in snapshot.segments.items()
+        if number not in only
+    }
     return {**invalid, **others}
 
 
@@ -119,7 +131,9 @@ class FileFilter:
             return self._fate(file)
         except (TypeError, ValueError, ArithmeticError, KeyError) as error:
             what = f"the bounds or segments that the table says it has are none of this table ({error!r})"
-            raise FormatError(f"{self.snapshot.storage.uri}/{file.path}: {what}; run `opal check`") from error
+            raise FormatError(
+                f"{self.snapshot.storage.uri}/{file.path}: {what}; run `opal check`"
+            ) from error
 
     def _fate(self, file: DataFile) -> Fate:
         if not self.snapshot.pending.isdisjoint(file.segments):
@@ -127,21 +141,37 @@ class FileFilter:
         low, high = (None, None) if self.as_of is None else delta_bounds(file, self.snapshot.spec)
         if self.as_of is not None and low is not None and low > self.as_of:
             return Fate.LATER
-        if self.predicate is not None and not may_match(self.predicate, bounds_of_all(file, self.snapshot.spec), file.rows):
+        if self.predicate is not None and not may_match(
+            self.predicate, bounds_of_all(file, self.snapshot.spec), file.rows
+        ):
             return Fate.PRUNED
         if _is_dead(file, self.snapshot.segments, self.invalid):
             return Fate.DEAD
         is_cut = self.as_of is not None and (high is None or high > self.as_of)
-        return Fate.MIXED if is_cut or any(segment in self.invalid for segment in file.segments) else Fate.PLAIN
+        return (
+            Fate.MIXED
+            if is_cut or any(segment in self.invalid for segment in file.segments)
+            else Fate.PLAIN
+        )
 
 
-def file_filter(snapshot: Snapshot, as_of: int | None, predicate: Predicate | None = None, invalid: Bitmaps | None = None) -> FileFilter:
+def file_filter(
+    snapshot: Snapshot,
+    as_of: int | None,
+    predicate: Predicate | None = None,
+    invalid: Bitmaps | None = None,
+) -> FileFilter:
     """`invalid` when the caller has the bitmaps already."""
     bitmaps = invalid_rows(snapshot, as_of) if invalid is None else invalid
     return FileFilter(snapshot=snapshot, as_of=as_of, predicate=predicate, invalid=bitmaps)
 
 
-def plan_read(snapshot: Snapshot, as_of: int | None, predicate: Predicate | None = None, invalid: Bitmaps | None = None) -> ReadPlan:
+def plan_read(
+    snapshot: Snapshot,
+    as_of: int | None,
+    predicate: Predicate | None = None,
+    invalid: Bitmaps | None = None,
+) -> ReadPlan:
     """Sort the files."""
     files = file_filter(snapshot, as_of, predicate, invalid)
     fates: dict[Fate, list[DataFile]] = {fate: [] for fate in Fate}
@@ -151,16 +181,22 @@ def plan_read(snapshot: Snapshot, as_of: int | None, predicate: Predicate | None
     used = {segment for file in mixed for segment in file.segments}
     needed = {segment: bitmap for segment, bitmap in files.invalid.items() if segment in used}
     skipped = sum(len(fates[fate]) for fate in (Fate.LATER, Fate.PRUNED, Fate.DEAD))
-    return ReadPlan(snapshot=snapshot, as_of=as_of, plain=plain, mixed=mixed, invalid=needed, skipped=skipped)
+    return ReadPlan(
+        snapshot=snapshot, as_of=as_of, plain=plain, mixed=mixed, invalid=needed, skipped=skipped
+    )
 
 
-def files_by_keys(files: Sequence[DataFile], predicate: Predicate | None, spec: TableSpec) -> tuple[DataFile, ...]:
+def files_by_keys(
+    files: Sequence[DataFile], predicate: Predicate | None, spec: TableSpec
+) -> tuple[DataFile, ...]:
     """Without those that the predicate rules out by the bounds of key columns: the rest holds all rows of a key that it may be true for."""
 
     def bounds(file: DataFile) -> dict[int, Bounds]:
         return {number: file.bounds[number] for number in spec.key_ids if number in file.bounds}
 
-    return tuple(file for file in files if predicate is None or may_match(predicate, bounds(file), file.rows))
+    return tuple(
+        file for file in files if predicate is None or may_match(predicate, bounds(file), file.rows)
+    )
 
 
 def bounds_of_all(file: DataFile, spec: TableSpec) -> Mapping[int, Bounds]:
@@ -168,14 +204,21 @@ def bounds_of_all(file: DataFile, spec: TableSpec) -> Mapping[int, Bounds]:
     schema = spec.schema
     if schema.created_id is None:
         return file.bounds
-    added = [field.id for field in schema.fields if schema.is_added(field) and isinstance(field.type, Atomic)]
+    added = [
+        field.id
+        for field in schema.fields
+        if schema.is_added(field) and isinstance(field.type, Atomic)
+    ]
     absent = Bounds(low=None, high=None, nulls=file.rows)
     return {**dict.fromkeys(added, absent), **file.bounds}
 
 
 def _is_dead(file: DataFile, segments: Mapping[int, Segment], bitmaps: Bitmaps) -> bool:
     """True only if all rows of all segments of the file are invalid, in whichever file they are."""
-    return all(segment in bitmaps and len(bitmaps[segment]) >= segments[segment].rows for segment in file.segments)
+    return all(
+        segment in bitmaps and len(bitmaps[segment]) >= segments[segment].rows
+        for segment in file.segments
+    )
 
 
 def delta_bounds(file: DataFile, spec: TableSpec) -> tuple[int | None, int | None]:
@@ -186,7 +229,10 @@ def delta_bounds(file: DataFile, spec: TableSpec) -> tuple[int | None, int | Non
     assert isinstance(spec.delta.type, Atomic)
     parts = decimal_parts(spec.delta.type.name)
     scale = parts[1] if parts else 0
-    low, high = (None if value is None else int(Decimal(str(value)).scaleb(scale)) for value in (bounds.low, bounds.high))
+    low, high = (
+        None if value is None else int(Decimal(str(value)).scaleb(scale))
+        for value in (bounds.low, bounds.high)
+    )
     return low, high
 
 
@@ -209,7 +255,11 @@ def file_reads(plan: ReadPlan) -> list[FileRead]:
             spec=plan.snapshot.spec,
             file=file,
             as_of=plan.as_of,
-            invalid={segment: plan.invalid[segment] for segment in file.segments if segment in plan.invalid},
+            invalid={
+                segment: plan.invalid[segment]
+                for segment in file.segments
+                if segment in plan.invalid
+            },
         )
         for file in plan.files
     ]
@@ -218,16 +268,28 @@ def file_reads(plan: ReadPlan) -> list[FileRead]:
 def read_rows(plan: ReadPlan, columns: Sequence[str] | None) -> pa.Table:
     """The visible rows, read in this process. Small files are fetched at once, and filtered and made logical together."""
     spec = plan.snapshot.spec
-    fields = spec.schema.fields if columns is None else [spec.schema.field(name) for name in columns]
+    fields = (
+        spec.schema.fields if columns is None else [spec.schema.field(name) for name in columns]
+    )
     parts: list[pa.Table] = []
     with ThreadPoolExecutor(READERS) as pool:
         for together in _together(file_reads(plan)):
             tables = pool.map(partial(_stored_rows, fields=fields), together)
-            for _, alike in groupby(zip(tables, together, strict=True), key=lambda pair: pair[0].column_names):
+            for _, alike in groupby(
+                zip(tables, together, strict=True), key=lambda pair: pair[0].column_names
+            ):
                 rows, reads = zip(*alike, strict=True)
-                invalid = {segment: marks for read in reads for segment, marks in read.invalid.items()}
-                parts.append(_visible(pa.concat_tables(rows), replace(reads[0], invalid=invalid), fields))
-    return pa.concat_tables(parts) if parts else to_logical(physical_schema(spec).empty_table(), spec, columns)
+                invalid = {
+                    segment: marks for read in reads for segment, marks in read.invalid.items()
+                }
+                parts.append(
+                    _visible(pa.concat_tables(rows), replace(reads[0], invalid=invalid), fields)
+                )
+    return (
+        pa.concat_tables(parts)
+        if parts
+        else to_logical(physical_schema(spec).empty_table(), spec, columns)
+    )
 
 
 def _together(reads: Sequence[FileRead]) -> Iterator[list[FileRead]]:

@@ -12,17 +12,29 @@ def chosen_fields(spec: TableSpec, columns: Sequence[Any] | None) -> tuple[Field
     """Those named, or all."""
     refuse_text("columns", columns)
     if wrong := [name for name in columns or () if not isinstance(name, str)]:
-        raise InvalidInputError(f"columns: {wrong[0]!r} is not the name of a column; give names, as [{spec.schema.names[0]!r}]")
-    return spec.schema.fields if columns is None else tuple(spec.schema.field(name) for name in columns)
+        raise InvalidInputError(
+            f"columns: {wrong[0]!r} is not the name of a column; give names, as [{spec.schema.names[0]!r}]"
+        )
+    return (
+        spec.schema.fields
+        if columns is None
+        else tuple(spec.schema.field(name) for name in columns)
+    )
 
 
-def fields_beside(own: Collection[str], spec: TableSpec, columns: Sequence[str] | None, noun: str) -> tuple[Field, ...]:
+def fields_beside(
+    own: Collection[str], spec: TableSpec, columns: Sequence[str] | None, noun: str
+) -> tuple[Field, ...]:
     """The same, where neither they nor the keys have a name of the result's own columns, which Spark tells apart by more than case."""
     fields = chosen_fields(spec, columns)
     if clash := [field.name for field in spec.keys if is_named(field, own)]:
-        raise InvalidInputError(f"the key column {clash[0]} has the name of a column of {noun}; such a table has none")
+        raise InvalidInputError(
+            f"the key column {clash[0]} has the name of a column of {noun}; such a table has none"
+        )
     if clash := [field.name for field in fields if is_named(field, own)]:
-        raise InvalidInputError(f"the table has a column {clash[0]}, and so has {noun}; leave it out of the columns that you read")
+        raise InvalidInputError(
+            f"the table has a column {clash[0]}, and so has {noun}; leave it out of the columns that you read"
+        )
     return fields
 
 

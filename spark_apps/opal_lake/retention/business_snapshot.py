@@ -36,12 +36,19 @@ def _finish(log: CommitLog, base: Snapshot, name: str, *, if_ready: bool) -> Job
                 return None
             raise InvalidInputError(f"{log.storage.uri}: {problem}")
         ensure_checkpoint(log.storage, head)  # readable without the log below
-        note = f"business snapshot {name} is finished; version {head.version} stays readable as {name}"
+        note = (
+            f"business snapshot {name} is finished; version {head.version} stays readable as {name}"
+        )
         released = (name,) if name in head.root.savepoints else ()
         actions = Actions(savepoints={name: head.version}, released=released, finished=name)
-        return Draft(actions=actions, result=JobResult(operation=OPERATION, table=log.storage.uri, notes=(note,)))
+        return Draft(
+            actions=actions,
+            result=JobResult(operation=OPERATION, table=log.storage.uri, notes=(note,)),
+        )
 
-    proposal = Proposal(operation=OPERATION, number=None, build=build, started_us=started_us, business_snapshot=name)
+    proposal = Proposal(
+        operation=OPERATION, number=None, build=build, started_us=started_us, business_snapshot=name
+    )
     return log.commit(base, proposal)
 
 
@@ -51,7 +58,9 @@ def _unready(head: Snapshot, name: str) -> str | None:
     if name != known:
         return f"{name!r} is not the open business snapshot, {'none' if known is None else known} is; nothing was finished"
     if waiting := segments_due(head):
-        segments = f"{count_text(len(waiting), 'segment')} {'is' if len(waiting) == 1 else 'are'} pending"
+        segments = (
+            f"{count_text(len(waiting), 'segment')} {'is' if len(waiting) == 1 else 'are'} pending"
+        )
         return f"{segments}, and would not be in business snapshot {name}; run a metagen first"
     return None
 
@@ -64,7 +73,11 @@ def read_business_snapshot(log: CommitLog, name: str) -> Snapshot:
 
 def finish_what_is_over(log: CommitLog, head: Snapshot) -> Snapshot:
     """The newest version, after the open business snapshot is finished if its drift time is over and none of its rows is pending."""
-    while is_over(log, head) and not segments_due(head) and (name := head.root.business.open) is not None:
+    while (
+        is_over(log, head)
+        and not segments_due(head)
+        and (name := head.root.business.open) is not None
+    ):
         _finish(log, head, name, if_ready=True)
         head = log.refresh(head)
     return head
@@ -82,7 +95,11 @@ def segments_due(snapshot: Snapshot) -> frozenset[int]:
     if not snapshot.root.pending:
         return frozenset()
     held = snapshot.root.business.held_numbers
-    return frozenset(segment for segment in snapshot.pending if segment_part(segment) not in held) if held else snapshot.pending
+    return (
+        frozenset(segment for segment in snapshot.pending if segment_part(segment) not in held)
+        if held
+        else snapshot.pending
+    )
 
 
 def is_over(log: CommitLog, snapshot: Snapshot) -> bool:

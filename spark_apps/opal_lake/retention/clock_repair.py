@@ -27,10 +27,15 @@ class Evidence:
     writer_us: int | None
     latest_us: int
     now_us: int
-    follows: bool = False  # a microsecond after its predecessor, as happens if that had a time in the future
+    follows: bool = (
+        False  # a microsecond after its predecessor, as happens if that had a time in the future
+    )
 
     def agrees(self, bound_us: int) -> bool:
-        return abs((self.recorded_us if self.writer_us is None else self.writer_us) - self.latest_us) <= bound_us
+        return (
+            abs((self.recorded_us if self.writer_us is None else self.writer_us) - self.latest_us)
+            <= bound_us
+        )
 
     def is_late(self, bound_us: int) -> bool:
         """Its file is older: a clock was ahead, or a copy gave its file an older time."""
@@ -65,26 +70,34 @@ def repair_clock(log: CommitLog, *, dry_run: bool = False) -> JobResult:
             return None
         return Draft(actions=Actions(corrected_times=plan.corrected), result=result)
 
-    done = log.commit(base, Proposal(operation=OPERATION, number=None, build=build, started_us=started_us))
+    done = log.commit(
+        base, Proposal(operation=OPERATION, number=None, build=build, started_us=started_us)
+    )
     return unchanged[-1] if done.version is None else done
 
 
 def plan_repair(log: CommitLog, head: Snapshot) -> Plan:
     """What the times of readable versions should be."""
-    evidence = gather(log.storage, log.clock, head, log.commits_after(head.root.oldest_version - 1, head.version))
+    evidence = gather(
+        log.storage, log.clock, head, log.commits_after(head.root.oldest_version - 1, head.version)
+    )
     bound_us = clock_bound_us(head.spec)
     corrected = correct(evidence, bound_us)
     before = [item for item in evidence if corrected is None or item.version < corrected.first]
     return Plan(corrected=corrected, backdated=sum(item.is_late(bound_us) for item in before))
 
 
-def gather(storage: Storage, clock: Clock, head: Snapshot, commits: Sequence[Commit]) -> list[Evidence]:
+def gather(
+    storage: Storage, clock: Clock, head: Snapshot, commits: Sequence[Commit]
+) -> list[Evidence]:
     """A commit was made no later than the store's time of its file, unless a copy set that; without a store's time, no later than now."""
     now_us, times = store_now_us(storage, clock), CommitTimes(head)
     stored = _stored(storage, head.root.oldest_version) if storage.now_us() is not None else {}
     before_us = {commit.version + 1: commit.timestamp_us for commit in commits}
     readable = [commit for commit in commits if commit.version >= head.root.oldest_version]
-    recorded = {commit.version: times.corrected(commit.version, commit.timestamp_us) for commit in readable}
+    recorded = {
+        commit.version: times.corrected(commit.version, commit.timestamp_us) for commit in readable
+    }
     return [
         Evidence(
             version=commit.version,
@@ -92,7 +105,9 @@ def gather(storage: Storage, clock: Clock, head: Snapshot, commits: Sequence[Com
             writer_us=commit.writer_us,
             latest_us=min(stored.get(commit.version, now_us), now_us),
             now_us=now_us,
-            follows=recorded[commit.version] == commit.timestamp_us == before_us.get(commit.version, commit.timestamp_us) + 1,
+            follows=recorded[commit.version]
+            == commit.timestamp_us
+            == before_us.get(commit.version, commit.timestamp_us) + 1,
         )
         for commit in readable
     ]
@@ -100,7 +115,11 @@ def gather(storage: Storage, clock: Clock, head: Snapshot, commits: Sequence[Com
 
 def _stored(storage: Storage, oldest: int) -> Mapping[int, int]:
     entries = storage.list(layout.LOG, layout.commit_path(oldest - 1) if oldest else "")
-    return {version: entry.modified_us for entry in entries if (version := layout.commit_version(entry.path)) is not None}
+    return {
+        version: entry.modified_us
+        for entry in entries
+        if (version := layout.commit_version(entry.path)) is not None
+    }
 
 
 def find_ahead(evidence: Sequence[Evidence], bound_us: int) -> list[Evidence]:
@@ -109,15 +128,22 @@ def find_ahead(evidence: Sequence[Evidence], bound_us: int) -> list[Evidence]:
     Either the time is in the future; or an older version agrees with its file, so that the store's times are right; or a later version's
     file and writer agree on an earlier time; or versions a microsecond apart have files or writers' clocks far apart (FORMAT, wrong times).
     """
-    told_us = next((item.latest_us for item in evidence if abs(item.recorded_us - item.latest_us) <= bound_us), None)
-    chained = {item.version for chain in _chains(evidence) if _spans(chain, bound_us) for item in chain}
+    told_us = next(
+        (item.latest_us for item in evidence if abs(item.recorded_us - item.latest_us) <= bound_us),
+        None,
+    )
+    chained = {
+        item.version for chain in _chains(evidence) if _spans(chain, bound_us) for item in chain
+    }
     ahead: list[Evidence] = []
     not_before_us: int | None = None
     for item in reversed(evidence):
         is_late = item.is_late(bound_us)
         witnessed = is_late and told_us is not None and told_us < item.latest_us
         if witnessed or (item.agrees(bound_us) and (item.follows or not is_late)):
-            not_before_us = item.latest_us if not_before_us is None else min(not_before_us, item.latest_us)
+            not_before_us = (
+                item.latest_us if not_before_us is None else min(not_before_us, item.latest_us)
+            )
         contradicted = not_before_us is not None and item.recorded_us > not_before_us + bound_us
         if item.is_to_come(bound_us) or (is_late and (contradicted or item.version in chained)):
             ahead.append(item)
@@ -140,7 +166,9 @@ def _spans(chain: Sequence[Evidence], bound_us: int) -> bool:
     stored = [item.latest_us for item in chain]
     written = [item.writer_us for item in chain if item.writer_us is not None]
     rising = written if len(written) > 2 and written == sorted(written) else []
-    return any(max(moments) - min(moments) > 2 * bound_us for moments in (stored, rising) if moments)
+    return any(
+        max(moments) - min(moments) > 2 * bound_us for moments in (stored, rising) if moments
+    )
 
 
 def correct(evidence: Sequence[Evidence], bound_us: int) -> CorrectedTimes | None:
@@ -152,15 +180,25 @@ def correct(evidence: Sequence[Evidence], bound_us: int) -> CorrectedTimes | Non
     ahead = find_ahead(evidence, bound_us)
     if not ahead:
         return None
-    first = next(position for position, item in enumerate(evidence) if item.version == ahead[0].version)
-    witnesses = [item for item in evidence if item.version < evidence[first].version or item.writer_us is not None]
+    first = next(
+        position for position, item in enumerate(evidence) if item.version == ahead[0].version
+    )
+    witnesses = [
+        item
+        for item in evidence
+        if item.version < evidence[first].version or item.writer_us is not None
+    ]
     is_copied = 2 * sum(item.agrees(bound_us) for item in witnesses) < len(witnesses)
     before_us = evidence[first - 1].recorded_us if first else 0
     times_us: list[int] = []
     for item in evidence[first:]:
-        earliest_us, else_us = (before_us, before_us) if is_copied else (item.latest_us - bound_us, item.latest_us)
+        earliest_us, else_us = (
+            (before_us, before_us) if is_copied else (item.latest_us - bound_us, item.latest_us)
+        )
         writer_us = item.recorded_us if item.writer_us is None else item.writer_us
-        is_backdated = is_copied and item.writer_us is not None and item.latest_us + bound_us < before_us
+        is_backdated = (
+            is_copied and item.writer_us is not None and item.latest_us + bound_us < before_us
+        )
         latest_us = item.now_us if is_backdated else item.latest_us
         moment_us = writer_us if earliest_us <= writer_us <= latest_us + bound_us else else_us
         before_us = max(moment_us, before_us + 1)
@@ -173,7 +211,9 @@ def _result(log: CommitLog, head: Snapshot, plan: Plan) -> JobResult:
     copied: tuple[str, ...] = ()
     if plan.backdated:
         kept = f"{count_text(plan.backdated, 'version')} with times after those of their files are not changed"
-        copied = (f"{kept}: no clock is known to have been ahead, so this is a copy whose files were given older times",)
+        copied = (
+            f"{kept}: no clock is known to have been ahead, so this is a copy whose files were given older times",
+        )
     if corrected is None:
         notes = copied or ("no version has a wrong time: there is nothing to repair",)
         return JobResult(operation=OPERATION, table=log.storage.uri, notes=notes)
@@ -181,4 +221,9 @@ def _result(log: CommitLog, head: Snapshot, plan: Plan) -> JobResult:
     first_us, last_us = corrected.times_us[0], corrected.times_us[-1]
     newest = f"the newest one said {moment_text(head.root.timestamp_us)}"
     spans = f"{count_text(count, 'version')}, {corrected.first} to {last}, are of {moment_text(first_us)} to {moment_text(last_us)}"
-    return JobResult(operation=OPERATION, table=log.storage.uri, counts={"versions": count}, notes=(f"{spans}; {newest}", *copied))
+    return JobResult(
+        operation=OPERATION,
+        table=log.storage.uri,
+        counts={"versions": count},
+        notes=(f"{spans}; {newest}", *copied),
+    )

@@ -37,10 +37,15 @@ def find_garbage(storage: Storage, needed: Needed, cutoff_us: int) -> list[Garba
     """
     by_kind: list[list[Garbage]] = [[] for _ in _KINDS]
     for entry in chain(storage.list(layout.DATA), storage.list(layout.META)):
-        if entry.path not in needed.paths and (kind_index := _kind_index_of(entry.path)) is not None:
+        if (
+            entry.path not in needed.paths
+            and (kind_index := _kind_index_of(entry.path)) is not None
+        ):
             _, kind, judge = _KINDS[kind_index]
             if why := judge(entry, needed, cutoff_us):
-                by_kind[kind_index].append(Garbage(path=entry.path, size=entry.size, kind=kind, why=why))
+                by_kind[kind_index].append(
+                    Garbage(path=entry.path, size=entry.size, kind=kind, why=why)
+                )
     return sorted((item for garbage in by_kind for item in garbage), key=lambda item: item.turn)
 
 
@@ -48,7 +53,10 @@ def left_over_garbage(storage: Storage, grace_us: int) -> list[Garbage]:
     """Temporary files of killed writers; no version can name them."""
     return [
         Garbage(
-            path=entry.path, size=entry.size, kind=LEFT_OVERS, why=f"its writer has not finished it for {entry.age_us // _HOUR_US} hours"
+            path=entry.path,
+            size=entry.size,
+            kind=LEFT_OVERS,
+            why=f"its writer has not finished it for {entry.age_us // _HOUR_US} hours",
         )
         for entry in find_left_overs(storage, grace_us)
     ]
@@ -76,7 +84,11 @@ def _rejected(entry: StoredObject, needed: Needed, cutoff_us: int) -> str:
 
 def _rebuild_record(entry: StoredObject, needed: Needed, cutoff_us: int) -> str:
     number = (layout.rebuild_place(entry.path) or (None,))[0]
-    return f"the rebuild of job {number} has ended" if number is not None and needed.numbers.has_ended(number) else ""
+    return (
+        f"the rebuild of job {number} has ended"
+        if number is not None and needed.numbers.has_ended(number)
+        else ""
+    )
 
 
 def _gathered(entry: StoredObject, needed: Needed, _: int) -> str:
@@ -89,7 +101,12 @@ def _gathered(entry: StoredObject, needed: Needed, _: int) -> str:
 def _claim(entry: StoredObject, needed: Needed, _: int) -> str:
     """A number above the greatest one in use stays claimed: otherwise it would be claimed again."""
     number, numbers = layout.claim_number(entry.path), needed.numbers
-    if number is None or number > numbers.greatest or number in numbers.logged or not numbers.has_ended(number):
+    if (
+        number is None
+        or number > numbers.greatest
+        or number in numbers.logged
+        or not numbers.has_ended(number)
+    ):
         return ""
     return f"job {number} has ended, and its commit has expired"
 
@@ -97,7 +114,9 @@ def _claim(entry: StoredObject, needed: Needed, _: int) -> str:
 def _result(entry: StoredObject, needed: Needed, cutoff_us: int) -> str:
     """If the token is no longer remembered, the age of the copy decides."""
     version = needed.results.get(entry.path)
-    return _expired(version, needed) if version is not None else _kept_apart(entry, needed, cutoff_us)
+    return (
+        _expired(version, needed) if version is not None else _kept_apart(entry, needed, cutoff_us)
+    )
 
 
 def _kept_apart(entry: StoredObject, _: Needed, cutoff_us: int) -> str:
@@ -105,7 +124,9 @@ def _kept_apart(entry: StoredObject, _: Needed, cutoff_us: int) -> str:
 
 
 def _expired(version: int | None, needed: Needed) -> str:
-    return f"version {version} has expired" if version is not None and version < needed.begin else ""
+    return (
+        f"version {version} has expired" if version is not None and version < needed.begin else ""
+    )
 
 
 def _commit(entry: StoredObject, needed: Needed, _: int) -> str:
@@ -126,7 +147,14 @@ def _base(entry: StoredObject, needed: Needed, _: int) -> str:
     return _expired(layout.bitmap_version(entry.path), needed)
 
 
-_TURNS = {"commits": 1, "checkpoints": 1, "sections": 4, "bitmap_bases": 4, "side_files": 4, LEFT_OVERS: 5}  # commits have three turns
+_TURNS = {
+    "commits": 1,
+    "checkpoints": 1,
+    "sections": 4,
+    "bitmap_bases": 4,
+    "side_files": 4,
+    LEFT_OVERS: 5,
+}  # commits have three turns
 _KINDS: tuple[tuple[str, str, _Judge], ...] = (
     (layout.DATA, "data_files", _of_job),
     (layout.SEGMENT_LOGS, "segment_logs", _of_job),

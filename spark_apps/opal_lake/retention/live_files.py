@@ -82,9 +82,15 @@ def find_needed(view: LogView, claims: Iterable[int], given_up: frozenset[int]) 
     head, state = view.head, view.state
     oldest, entries = state.version, view.digest.entries.values()
     root = replace(head.root, oldest_version=oldest)
-    checkpointed = log_begin(root, view.root_versions.values(), view.digest.entries) if oldest else 0
+    checkpointed = (
+        log_begin(root, view.root_versions.values(), view.digest.entries) if oldest else 0
+    )
     begin = oldest if checkpointed is None else checkpointed
-    roots = read_roots(view.log.storage, view.digest, (path for path, version in view.root_versions.items() if version >= begin))
+    roots = read_roots(
+        view.log.storage,
+        view.digest,
+        (path for path, version in view.root_versions.items() if version >= begin),
+    )
     paths = {path for entry in entries if entry.version >= begin for path in entry.sides}
     paths |= {path for entry in entries if entry.version > oldest for path in entry.paths}
     paths |= {path for named in roots.values() for path in named}
@@ -95,7 +101,10 @@ def find_needed(view: LogView, claims: Iterable[int], given_up: frozenset[int]) 
             paths.update(_savepoint_paths(view, version))
     ended = view.digest.numbers() | given_up | head.root.abandoned
     numbers = Numbers(
-        logged=view.digest.numbers(begin), ended=ended, in_flight=frozenset(claims) - ended, greatest=state.root.greatest_number
+        logged=view.digest.numbers(begin),
+        ended=ended,
+        in_flight=frozenset(claims) - ended,
+        greatest=state.root.greatest_number,
     )
     return Needed(
         head=head.version,
@@ -106,7 +115,9 @@ def find_needed(view: LogView, claims: Iterable[int], given_up: frozenset[int]) 
         numbers=numbers,
         results={layout.result_path(token): version for token, version in head.tokens.items()},
         roots=roots,
-        gathered={layout.gathered_folder(name): position for name, position in head.positions.items()},
+        gathered={
+            layout.gathered_folder(name): position for name, position in head.positions.items()
+        },
     )
 
 
@@ -120,6 +131,8 @@ def state_paths(state: Snapshot) -> Iterator[str]:
 def _savepoint_paths(view: LogView, version: int) -> Iterator[str]:
     state = view.log.at(version, view.head)
     if state.commits:
-        raise FormatError(f"{view.log.storage.uri}: savepoint {version} has lost its checkpoint; restore it from a backup, or release it")
+        raise FormatError(
+            f"{view.log.storage.uri}: savepoint {version} has lost its checkpoint; restore it from a backup, or release it"
+        )
     yield from state_paths(state)
     yield from (part.path for part in file_parts(state.sections))

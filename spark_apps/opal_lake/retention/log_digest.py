@@ -52,7 +52,11 @@ class LogDigest:
 
     def numbers(self, first: int = 0) -> frozenset[int]:
         """Those that commits from a version on carry."""
-        return frozenset(entry.number for entry in self.entries.values() if entry.version >= first and entry.number is not None)
+        return frozenset(
+            entry.number
+            for entry in self.entries.values()
+            if entry.version >= first and entry.number is not None
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,30 +73,45 @@ def read_digest(log: CommitLog, head: Snapshot) -> LogDigest:
     """Of every commit that the log has up to the head; those that no stored digest knows are read, each once."""
     paths = [entry.path for entry in log.storage.list(layout.DIGESTS)]
     stored = _read_stored(log, head, paths)
-    return completed(log, head, LogDigest(entries=stored.entries, roots=stored.roots, stored=tuple(paths)))
+    return completed(
+        log, head, LogDigest(entries=stored.entries, roots=stored.roots, stored=tuple(paths))
+    )
 
 
 def completed(log: CommitLog, head: Snapshot, digest: LogDigest) -> LogDigest:
     """Updated to the head: with newer commits, without deleted ones."""
     known = {commit.version: commit for commit in head.commits}
-    logged = {layout.commit_version(entry.path): entry.modified_us for entry in log.storage.list(layout.LOG)}
+    logged = {
+        layout.commit_version(entry.path): entry.modified_us
+        for entry in log.storage.list(layout.LOG)
+    }
     versions = [version for version in logged if version is not None and version <= head.version]
     fresh = [version for version in versions if version not in digest.entries]
 
     def entry(version: int) -> Entry:
-        return entry_of(log.storage, known[version] if version in known else log.read_commit(version))
+        return entry_of(
+            log.storage, known[version] if version in known else log.read_commit(version)
+        )
 
     with ThreadPoolExecutor(READERS) as pool:
-        entries = {version: digest.entries[version] for version in versions if version in digest.entries}
+        entries = {
+            version: digest.entries[version] for version in versions if version in digest.entries
+        }
         entries |= zip(fresh, pool.map(entry, fresh), strict=True)
     _check_whole(log, head, entries)
     modified_us = {version: logged[version] for version in versions}
-    return replace(digest, entries=entries, fresh=digest.fresh + len(fresh), modified_us=modified_us)
+    return replace(
+        digest, entries=entries, fresh=digest.fresh + len(fresh), modified_us=modified_us
+    )
 
 
 def _check_whole(log: CommitLog, head: Snapshot, entries: Mapping[int, Entry]) -> None:
     """The files of a missing commit would count as unused."""
-    gone = [version for version in range(head.root.oldest_version + 1, head.version + 1) if version not in entries]
+    gone = [
+        version
+        for version in range(head.root.oldest_version + 1, head.version + 1)
+        if version not in entries
+    ]
     if gone:
         mend = "nobody can tell which files it needs; restore the file from a backup"
         raise missing_error(log.storage, layout.commit_path(gone[0]), mend)
@@ -101,9 +120,16 @@ def _check_whole(log: CommitLog, head: Snapshot, entries: Mapping[int, Entry]) -
 def entry_of(storage: Storage, commit: Commit) -> Entry:
     """What retention asks of a commit."""
     actions = commit.actions
-    named = (actions.ingested_side, actions.rewrite and actions.rewrite.side, actions.restored and actions.restored.side)
+    named = (
+        actions.ingested_side,
+        actions.rewrite and actions.rewrite.side,
+        actions.restored and actions.restored.side,
+    )
     sides = [side.path for side in named if side]
-    paths = [file.path for file in (*ingested_files(storage, commit), *rewritten_files(storage, commit).add)]
+    paths = [
+        file.path
+        for file in (*ingested_files(storage, commit), *rewritten_files(storage, commit).add)
+    ]
     paths += [log.path for log in actions.add_logs]
     paths += [run.path for run in actions.add_runs]
     paths += restored_paths(storage, commit)
@@ -116,7 +142,9 @@ def entry_of(storage: Storage, commit: Commit) -> Entry:
     )
 
 
-def read_roots(storage: Storage, digest: LogDigest, checkpoints: Iterable[str]) -> dict[str, tuple[str, ...]]:
+def read_roots(
+    storage: Storage, digest: LogDigest, checkpoints: Iterable[str]
+) -> dict[str, tuple[str, ...]]:
     """What these checkpoints consist of, by their paths; what their lists name, commits brought."""
     paths = frozenset(checkpoints)
     roots = {path: names for path, names in digest.roots.items() if path in paths}
@@ -133,7 +161,12 @@ def _root_names(storage: Storage, path: str) -> tuple[str, ...]:
 
 def write_digest(storage: Storage, digest: LogDigest, head: Snapshot, begin: int) -> None:
     """Store what is known of the log from a version on, in the place of what was stored before."""
-    table = {"format": FORMAT_VERSION, "table_id": head.root.table_id, "version": head.version, "write_id": head.root.write_id}
+    table = {
+        "format": FORMAT_VERSION,
+        "table_id": head.root.table_id,
+        "version": head.version,
+        "write_id": head.root.write_id,
+    }
     entries = [_to_json(entry) for entry in digest.entries.values() if entry.version >= begin]
     roots = [[path, list(names)] for path, names in digest.roots.items()]
     data = encode_section([table, *entries, *roots], lambda item: item)
@@ -158,7 +191,9 @@ def _read_stored(log: CommitLog, head: Snapshot, paths: Sequence[str]) -> _Store
 
 
 def _write_id(log: CommitLog, head: Snapshot, version: int) -> str:
-    known = {commit.version: commit.write_id for commit in head.commits} | {head.version: head.root.write_id}
+    known = {commit.version: commit.write_id for commit in head.commits} | {
+        head.version: head.root.write_id
+    }
     return known[version] if version in known else log.read_commit(version).write_id
 
 
@@ -168,7 +203,9 @@ def _decoded(storage: Storage, path: str, head: Snapshot) -> _Stored | None:
         return None
     table, *lines = decode_section(data, path, lambda item: item)
     with decoding(path, "a digest", "delete it, it is derived"):
-        if (table["format"], table["table_id"]) != (FORMAT_VERSION, head.root.table_id) or table["version"] > head.version:
+        if (table["format"], table["table_id"]) != (FORMAT_VERSION, head.root.table_id) or table[
+            "version"
+        ] > head.version:
             return None
         entries = [_from_json(line) for line in lines if len(line) > 2]
         return _Stored(

@@ -35,7 +35,9 @@ def find_expiry(storage: Storage, path: str) -> ExpiredError | None:
             return None  # nothing was ever let go
         oldest = log.at(head.root.oldest_version, head)
         checkpoints = tuple(checkpoint_paths(log.storage))
-        view = LogView(log=log, head=head, state=oldest, digest=read_digest(log, head), checkpoints=checkpoints)
+        view = LogView(
+            log=log, head=head, state=oldest, digest=read_digest(log, head), checkpoints=checkpoints
+        )
         needed = find_needed(view, (), frozenset())
     except (FormatError, NotFoundError):
         return None
@@ -43,4 +45,6 @@ def find_expiry(storage: Storage, path: str) -> ExpiredError | None:
     if path in needed.paths or (version is not None and version >= needed.begin):
         return None
     gone = f"{storage.uri}/{path} has expired: retention deleted it, and this began before that"
-    return ExpiredError(f"{gone}; readable are the versions {readable_text(head.root)} now: run it again")
+    return ExpiredError(
+        f"{gone}; readable are the versions {readable_text(head.root)} now: run it again"
+    )

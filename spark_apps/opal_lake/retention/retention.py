@@ -26,7 +26,13 @@ from opal_lake.log.store_clock import Ages, clock_bound_us, clock_notes, store_n
 from opal_lake.log.version_window import oldest_kept, serving_checkpoint
 from opal_lake.retention.garbage import LEFT_OVERS, Garbage, find_garbage, left_over_garbage
 from opal_lake.retention.live_files import LogView, Needed, find_needed
-from opal_lake.retention.log_digest import NEW_COMMITS, LogDigest, completed, read_digest, write_digest
+from opal_lake.retention.log_digest import (
+    NEW_COMMITS,
+    LogDigest,
+    completed,
+    read_digest,
+    write_digest,
+)
 from opal_lake.storage.left_overs import remove_left_overs
 from opal_lake.storage.protocol import READERS, Storage
 from opal_lake.storage.verified import read_sealed
@@ -84,25 +90,43 @@ def _retain(log: CommitLog, job: Retain, at_file: AtFile) -> JobResult:
         version=version,
         counts=dict(counts),
         timings_ms={"total": max(0, log.clock.now_us() - started_us) // 1000},
-        notes=(*_notes(needed.oldest, needed.head), *clock_notes(log.storage.now_us(), head.root, log.storage.uri)),
+        notes=(
+            *_notes(needed.oldest, needed.head),
+            *clock_notes(log.storage.now_us(), head.root, log.storage.uri),
+        ),
     )
 
 
-def plan_expiry(head: Snapshot, digest: LogDigest, claims: Mapping[int, int], job: Retain, now_us: int) -> Expiry:
+def plan_expiry(
+    head: Snapshot, digest: LogDigest, claims: Mapping[int, int], job: Retain, now_us: int
+) -> Expiry:
     """The window is never shorter than the grace: versions in use by jobs and readers stay. `claims` has the store's time of each.
 
     The recorded time of a commit or a claim may be that of a wrong clock, and a copy may have set its file's time.
     """
-    window_us = parse_duration(job.window if job.window is not None else head.spec.word("window"), name="window")
+    window_us = parse_duration(
+        job.window if job.window is not None else head.spec.word("window"), name="window"
+    )
     grace_us = parse_duration(job.grace if job.grace is not None else GRACE, name="grace")
     cutoff_us = now_us - max(window_us, grace_us)
     used = digest.numbers() | head.root.abandoned
     unused = {number: stored for number, stored in claims.items() if number not in used}
-    ages = Ages(has_store_time=head.storage.now_us() is not None, bound_us=clock_bound_us(head.spec), now_us=now_us)
+    ages = Ages(
+        has_store_time=head.storage.now_us() is not None,
+        bound_us=clock_bound_us(head.spec),
+        now_us=now_us,
+    )
     commit_times = CommitTimes(head)
-    times = {version: commit_times.corrected(version, entry.timestamp_us) for version, entry in digest.entries.items()}
+    times = {
+        version: commit_times.corrected(version, entry.timestamp_us)
+        for version, entry in digest.entries.items()
+    }
     return Expiry(
-        oldest=oldest_kept(head, cutoff_us, {version: ages.since(us, digest.modified_us[version]) for version, us in times.items()}),
+        oldest=oldest_kept(
+            head,
+            cutoff_us,
+            {version: ages.since(us, digest.modified_us[version]) for version, us in times.items()},
+        ),
         cutoff_us=cutoff_us,
         grace_us=grace_us,
         stale=_stale(head.storage, unused, ages, now_us - grace_us),
@@ -110,9 +134,23 @@ def plan_expiry(head: Snapshot, digest: LogDigest, claims: Mapping[int, int], jo
     )
 
 
-def _view(log: CommitLog, head: Snapshot, digest: LogDigest, oldest: int, known: Snapshot | None = None) -> LogView:
-    state = known if known is not None and known.version == oldest else log.at(oldest, head) if oldest < head.version else head
-    return LogView(log=log, head=head, state=state, digest=digest, checkpoints=tuple(checkpoint_paths(log.storage)))
+def _view(
+    log: CommitLog, head: Snapshot, digest: LogDigest, oldest: int, known: Snapshot | None = None
+) -> LogView:
+    state = (
+        known
+        if known is not None and known.version == oldest
+        else log.at(oldest, head)
+        if oldest < head.version
+        else head
+    )
+    return LogView(
+        log=log,
+        head=head,
+        state=state,
+        digest=digest,
+        checkpoints=tuple(checkpoint_paths(log.storage)),
+    )
 
 
 def _secure(view: LogView) -> None:
@@ -125,7 +163,10 @@ def _secure(view: LogView) -> None:
 
 
 def _garbage(storage: Storage, needed: Needed, expiry: Expiry) -> list[Garbage]:
-    return [*find_garbage(storage, needed, expiry.cutoff_us), *left_over_garbage(storage, expiry.grace_us)]
+    return [
+        *find_garbage(storage, needed, expiry.cutoff_us),
+        *left_over_garbage(storage, expiry.grace_us),
+    ]
 
 
 def _keep_digest(view: LogView, needed: Needed) -> None:
@@ -133,18 +174,30 @@ def _keep_digest(view: LogView, needed: Needed) -> None:
     if view.digest.fresh < NEW_COMMITS:
         return
     with view.log.derived():
-        write_digest(view.log.storage, replace(view.digest, roots=needed.roots), view.head, needed.begin)
+        write_digest(
+            view.log.storage, replace(view.digest, roots=needed.roots), view.head, needed.begin
+        )
 
 
 def _claims(storage: Storage) -> dict[int, int]:
-    return {number: entry.modified_us for entry in storage.list(layout.CLAIMS) if (number := layout.claim_number(entry.path)) is not None}
+    return {
+        number: entry.modified_us
+        for entry in storage.list(layout.CLAIMS)
+        if (number := layout.claim_number(entry.path)) is not None
+    }
 
 
-def _stale(storage: Storage, claims: Mapping[int, int], ages: Ages, before_us: int) -> frozenset[int]:
+def _stale(
+    storage: Storage, claims: Mapping[int, int], ages: Ages, before_us: int
+) -> frozenset[int]:
     """Those that were claimed before a moment."""
     with ThreadPoolExecutor(READERS) as pool:
         claimed = zip(claims.items(), pool.map(partial(_claimed_us, storage), claims), strict=True)
-        return frozenset(number for (number, stored), us in claimed if us is not None and ages.since(us, stored) <= before_us)
+        return frozenset(
+            number
+            for (number, stored), us in claimed
+            if us is not None and ages.since(us, stored) <= before_us
+        )
 
 
 def _claimed_us(storage: Storage, number: int) -> int | None:
@@ -166,12 +219,19 @@ def _commit(log: CommitLog, base: Snapshot, expiry: Expiry, started_us: int) -> 
             return None
         counts = {"versions": expired, "abandoned": len(stale)}
         actions = Actions(oldest_version=expiry.oldest if expired else None, abandoned=stale)
-        return Draft(actions=actions, result=JobResult(operation="retain", table=log.storage.uri, counts=counts))
+        return Draft(
+            actions=actions,
+            result=JobResult(operation="retain", table=log.storage.uri, counts=counts),
+        )
 
-    return log.commit(base, Proposal(operation="retain", number=None, build=build, started_us=started_us))
+    return log.commit(
+        base, Proposal(operation="retain", number=None, build=build, started_us=started_us)
+    )
 
 
-def _delete(log: CommitLog, needed: Needed, garbage: Sequence[Garbage], at_file: AtFile) -> Counter[str]:
+def _delete(
+    log: CommitLog, needed: Needed, garbage: Sequence[Garbage], at_file: AtFile
+) -> Counter[str]:
     """But for what a commit named since: none should, as all that is younger than the grace was left out.
 
     What comes in one turn goes in any order, and much of it at once.
@@ -185,7 +245,9 @@ def _delete(log: CommitLog, needed: Needed, garbage: Sequence[Garbage], at_file:
     with ThreadPoolExecutor(READERS) as pool:
         for _, turn in groupby(left, key=lambda item: item.turn):
             members = [*turn]
-            portions = [members[start : start + _AT_ONCE] for start in range(0, len(members), _AT_ONCE)]
+            portions = [
+                members[start : start + _AT_ONCE] for start in range(0, len(members), _AT_ONCE)
+            ]
             for portion in pool.map(partial(_delete_portion, log.storage), portions):
                 at_file(done, len(left))
                 done += len(portion)
@@ -194,7 +256,9 @@ def _delete(log: CommitLog, needed: Needed, garbage: Sequence[Garbage], at_file:
 
 
 def _delete_portion(storage: Storage, portion: Sequence[Garbage]) -> Sequence[Garbage]:
-    remove = partial(remove_left_overs, storage) if portion[0].kind == LEFT_OVERS else storage.delete
+    remove = (
+        partial(remove_left_overs, storage) if portion[0].kind == LEFT_OVERS else storage.delete
+    )
     remove([item.path for item in portion])
     return portion
 
@@ -208,20 +272,26 @@ def counted(garbage: Iterable[Garbage]) -> Counter[str]:
     return counts
 
 
-def _build_result(log: CommitLog, head: Snapshot, expiry: Expiry, garbage: Sequence[Garbage]) -> JobResult:
+def _build_result(
+    log: CommitLog, head: Snapshot, expiry: Expiry, garbage: Sequence[Garbage]
+) -> JobResult:
     """What a run would do; the largest files as examples."""
     examples = sorted(garbage, key=lambda item: (-item.size, item.path))[:EXAMPLES]
     counts = {"versions": expiry.oldest - head.root.oldest_version, "abandoned": len(expiry.stale)}
     return JobResult(
         operation="retain",
         table=log.storage.uri,
-        counts={name: number for name, number in (Counter(counts) + counted(garbage)).items() if number},
+        counts={
+            name: number for name, number in (Counter(counts) + counted(garbage)).items() if number
+        },
         notes=(
             "nothing was deleted: this was a dry run",
             *_notes(expiry.oldest, head.version),
             *clock_notes(log.storage.now_us(), head.root, log.storage.uri),
         ),
-        examples=tuple({"path": item.path, "size": item.size, "why": item.why} for item in examples),
+        examples=tuple(
+            {"path": item.path, "size": item.size, "why": item.why} for item in examples
+        ),
     )
 
 

@@ -20,23 +20,33 @@ from opal_lake.spec.business_snapshots import BusinessSnapshots
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
 
 
-def set_savepoint(log: CommitLog, name: str, version: int | None = None, *, move: bool = False) -> JobResult:
+def set_savepoint(
+    log: CommitLog, name: str, version: int | None = None, *, move: bool = False
+) -> JobResult:
     """Name a version; the newest by default. A checkpoint of exactly it comes first, so that it can be read without the log below.
 
     The same again is no change, as long as the table reads the same. With `move` the name may be another version's, which it leaves.
     """
     if not _NAME.match(str(name)):
-        raise InvalidInputError(f"a savepoint cannot be called {name!r}; use up to 100 of the letters a to z, digits, '_', '.' and '-'")
+        raise InvalidInputError(
+            f"a savepoint cannot be called {name!r}; use up to 100 of the letters a to z, digits, '_', '.' and '-'"
+        )
     if name == LATEST or str(name).isdigit():
-        raise InvalidInputError(f"a savepoint {name!r} could not be told from a version of that name; add a letter, as 'v{name}'")
+        raise InvalidInputError(
+            f"a savepoint {name!r} could not be told from a version of that name; add a letter, as 'v{name}'"
+        )
     started_us, base = log.clock.now_us(), log.head()
     _refuse_business(base.root.business, name)
     if version is None:
         known = base.root.savepoints.get(name)
         version = base.version if known is None or known < base.root.viewed else known
     elif not isinstance(version, int):
-        raise InvalidInputError(f"version {version!r} is no version; give a whole number, as `opal history` lists them")
-    kept = ensure_checkpoint(log.storage, base if version == base.version else log.at(version)).version
+        raise InvalidInputError(
+            f"version {version!r} is no version; give a whole number, as `opal history` lists them"
+        )
+    kept = ensure_checkpoint(
+        log.storage, base if version == base.version else log.at(version)
+    ).version
 
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
         _refuse_business(head.root.business, name)
@@ -44,14 +54,24 @@ def set_savepoint(log: CommitLog, name: str, version: int | None = None, *, move
         if known == kept:
             return None
         if known is not None and not move:
-            raise InvalidInputError(f"{log.storage.uri} has a savepoint {name} of version {known}; release it, or choose another name")
+            raise InvalidInputError(
+                f"{log.storage.uri} has a savepoint {name} of version {known}; release it, or choose another name"
+            )
         if not is_readable(head.root, kept):  # retention was faster
-            raise NotFoundError(f"{log.storage.uri}: version {kept} has expired meanwhile; readable are {readable_text(head.root)}")
-        result = JobResult(operation="savepoint", table=log.storage.uri, notes=(f"version {kept} stays readable as {name}",))
+            raise NotFoundError(
+                f"{log.storage.uri}: version {kept} has expired meanwhile; readable are {readable_text(head.root)}"
+            )
+        result = JobResult(
+            operation="savepoint",
+            table=log.storage.uri,
+            notes=(f"version {kept} stays readable as {name}",),
+        )
         released = () if known is None else (name,)
         return Draft(actions=Actions(savepoints={name: kept}, released=released), result=result)
 
-    return log.commit(base, Proposal(operation="savepoint", number=None, build=build, started_us=started_us))
+    return log.commit(
+        base, Proposal(operation="savepoint", number=None, build=build, started_us=started_us)
+    )
 
 
 def _refuse_business(business: BusinessSnapshots, name: str) -> None:
@@ -84,4 +104,6 @@ def release_savepoint(log: CommitLog, name: str) -> JobResult:
         result = JobResult(operation="release", table=log.storage.uri, notes=(note,))
         return Draft(actions=Actions(released=(name,)), result=result)
 
-    return log.commit(base, Proposal(operation="release", number=None, build=build, started_us=started_us))
+    return log.commit(
+        base, Proposal(operation="release", number=None, build=build, started_us=started_us)
+    )

@@ -34,25 +34,45 @@ def fold_if_due(log: CommitLog, base: Snapshot, version: int | None) -> None:
 
 
 def _fold(log: CommitLog, fan_in: int) -> None:
-    head = log.head(to_commit=True)  # of the upsert itself: to list the checkpoints takes longer the more there are
+    head = log.head(
+        to_commit=True
+    )  # of the upsert itself: to list the checkpoints takes longer the more there are
     bins = plan_folds(head, fan_in)
     if not bins:
         return
     started_us = log.clock.now_us()
     number = claim_number(log.storage, head.root, "compact", log.clock)
-    task = RewriteTask(storage=log.storage, spec=head.spec, number=number, target_bytes=head.spec.integer("target_mb") << 20)
+    task = RewriteTask(
+        storage=log.storage,
+        spec=head.spec,
+        number=number,
+        target_bytes=head.spec.integer("target_mb") << 20,
+    )
     outputs = [
-        *map(partial(rewrite_bin, task, attempt="0"), (BinWork(position=index, bin=files_bin) for index, files_bin in enumerate(bins)))
+        *map(
+            partial(rewrite_bin, task, attempt="0"),
+            (BinWork(position=index, bin=files_bin) for index, files_bin in enumerate(bins)),
+        )
     ]
-    commit_rewrite(log, RewriteRun(operation="compact", number=number, base=head, started_us=started_us), outputs)
+    commit_rewrite(
+        log,
+        RewriteRun(operation="compact", number=number, base=head, started_us=started_us),
+        outputs,
+    )
 
 
 def plan_folds(head: Snapshot, fan_in: int) -> list[Bin]:
     """Of each folder and group the files of full tiers, and of the tiers below them."""
     pending = head.pending if head.root.pending else frozenset()
-    small = [file for file in head.recent_files().values() if file.size < FOLDED_BYTES and is_small(file, FOLDED_BYTES << 1)]
+    small = [
+        file
+        for file in head.recent_files().values()
+        if file.size < FOLDED_BYTES and is_small(file, FOLDED_BYTES << 1)
+    ]
     settled = [file for file in small if pending.isdisjoint(file.segments)]
-    return [Bin(files=files) for _, members in by_place(settled) for files in _full(members, fan_in)]
+    return [
+        Bin(files=files) for _, members in by_place(settled) for files in _full(members, fan_in)
+    ]
 
 
 def _full(files: Sequence[DataFile], fan_in: int) -> Iterator[tuple[DataFile, ...]]:

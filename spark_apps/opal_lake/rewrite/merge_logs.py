@@ -9,7 +9,13 @@ from pyroaring import BitMap
 from opal_lake import layout
 from opal_lake.data.segment import LogFile
 from opal_lake.events.bitmap import Bitmaps, Marks
-from opal_lake.events.segment_log import Events, concat_events, least_events, read_events, write_events
+from opal_lake.events.segment_log import (
+    Events,
+    concat_events,
+    least_events,
+    read_events,
+    write_events,
+)
 from opal_lake.log.commit import Actions
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.rule.slot import SegmentGroups
@@ -50,11 +56,17 @@ class MergedLogs:
 
 def plan_log_bins(snapshot: Snapshot, forgotten: Bitmaps) -> list[LogWork]:
     """Short logs, neighbours in time together; all that may know rows which are gone."""
-    groups = {snapshot.segments[segment].group for segment in forgotten if segment in snapshot.segments}
+    groups = {
+        snapshot.segments[segment].group for segment in forgotten if segment in snapshot.segments
+    }
     every = bool(forgotten.keys() - snapshot.segments.keys())
     logs = sorted(snapshot.logs.values(), key=lambda log: (log.version, log.path))
     has_many_short = sum(is_short(log) for log in logs) >= FEW_LOGS
-    touched = {log.path for log in logs if forgotten and (every or not log.groups or not groups.isdisjoint(log.groups))}
+    touched = {
+        log.path
+        for log in logs
+        if forgotten and (every or not log.groups or not groups.isdisjoint(log.groups))
+    }
     chosen = [log for log in logs if log.path in touched or (has_many_short and is_short(log))]
     return [
         LogWork(position=index, logs=logs_bin)
@@ -88,15 +100,23 @@ def merge_logs(task: LogTask, work: LogWork, attempt: str) -> MergedLogs:
     logs = [
         replace(log, version=version)
         for part, events in enumerate(_portions(least_events(known)))
-        for log in [_written(task, events, layout.job_file_name(task.number, work.position << 12 | part, attempt))]
+        for log in [
+            _written(
+                task, events, layout.job_file_name(task.number, work.position << 12 | part, attempt)
+            )
+        ]
     ]
     events = sum(log.events for log in work.logs)
     replaced = tuple(log.path for log in work.logs)
-    return MergedLogs(replaced=replaced, logs=tuple(logs), events=events, forgotten=len(read) - len(known))
+    return MergedLogs(
+        replaced=replaced, logs=tuple(logs), events=events, forgotten=len(read) - len(known)
+    )
 
 
 def _written(task: LogTask, events: Events, stem: str) -> LogFile:
-    return write_events(task.storage, layout.segment_log_path(stem), events, task.groups.of(events.segment))
+    return write_events(
+        task.storage, layout.segment_log_path(stem), events, task.groups.of(events.segment)
+    )
 
 
 def _portions(events: Events) -> Iterator[Events]:

@@ -26,7 +26,10 @@ class RunTask:
 
 def plan_runs(snapshot: Snapshot) -> tuple[RunFile, ...]:
     """Those of full tiers; all, if that writes at most twice as many entries."""
-    due, runs = plan_merge(snapshot.runs.values(), snapshot.spec.integer("key_store_fan_in")), tuple(snapshot.runs.values())
+    due, runs = (
+        plan_merge(snapshot.runs.values(), snapshot.spec.integer("key_store_fan_in")),
+        tuple(snapshot.runs.values()),
+    )
     return runs if _entries(runs) <= 2 * _entries(due) else due
 
 
@@ -46,9 +49,15 @@ def merge_slot(task: RunTask, slot: int, attempt: str) -> list[RunFile]:
     near = [run for run in task.writer.runs if run.hash_low <= high and run.hash_high >= low]
     runs = [[*task.writer.cache.slices(run, SLOT_ENTRIES, low, high)] for run in near]
     entries = down_to(task.floor, merged_entries([[no_entries(task.ties)], *runs]))
-    return [write_run(task.writer, entries, layout.job_file_name(task.writer.number, slot, attempt))] if len(entries) else []
+    return (
+        [write_run(task.writer, entries, layout.job_file_name(task.writer.number, slot, attempt))]
+        if len(entries)
+        else []
+    )
 
 
 def run_actions(head: Snapshot, merged: Sequence[RunFile], made: Sequence[RunFile]) -> Actions:
     """Ours hold what those held. An upsert may have merged some of them meanwhile: they are the same rows."""
-    return Actions(add_runs=tuple(made), remove_runs=tuple(run.path for run in merged if run.path in head.runs))
+    return Actions(
+        add_runs=tuple(made), remove_runs=tuple(run.path for run in merged if run.path in head.runs)
+    )

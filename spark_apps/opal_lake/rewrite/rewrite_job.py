@@ -62,7 +62,9 @@ def commit_rewrite(log: CommitLog, run: RewriteRun, outputs: Sequence[Rewritten]
         result = JobResult(operation=run.operation, table=log.storage.uri, counts=_counts(kept))
         return Draft(actions=Actions(rewrite=rewrite if kept else None, floor=floor), result=result)
 
-    proposal = Proposal(operation=run.operation, number=run.number, build=build, started_us=run.started_us)
+    proposal = Proposal(
+        operation=run.operation, number=run.number, build=build, started_us=run.started_us
+    )
     result = log.commit(run.base, proposal)
     forgotten: Bitmaps = {}
     for output in kept:
@@ -91,7 +93,15 @@ def plan_rewrite_action(head: Snapshot, kept: Sequence[Rewritten]) -> Rewrite:
 def _incomplete_ingests(head: Snapshot, kept: Sequence[Rewritten]) -> tuple[int, ...]:
     """Of the ingests that gave a partition key those that lose their first rows."""
     losing = {segment_part(segment) for output in kept for segment in output.dropped}
-    return tuple(sorted(losing & frozenset().union(*head.partitions.values()) - head.root.incomplete_ingests)) if losing else ()
+    return (
+        tuple(
+            sorted(
+                losing & frozenset().union(*head.partitions.values()) - head.root.incomplete_ingests
+            )
+        )
+        if losing
+        else ()
+    )
 
 
 def _segments(files: Iterable[DataFile]) -> set[int]:
@@ -100,7 +110,9 @@ def _segments(files: Iterable[DataFile]) -> set[int]:
 
 def _raised(new_floor: int | None, standing: int | None) -> int | None:
     """A floor is never lowered."""
-    return new_floor if new_floor is not None and (standing is None or new_floor > standing) else None
+    return (
+        new_floor if new_floor is not None and (standing is None or new_floor > standing) else None
+    )
 
 
 def _removed_since(base: Snapshot, head: Snapshot) -> set[str]:
@@ -124,4 +136,10 @@ def _counts(kept: Sequence[Rewritten]) -> dict[str, int]:
 def _write_side(log: CommitLog, number: int, attempt: int, rewrite: Rewrite) -> SideFile:
     check_files(rewrite.add)
     items: list[DataFile | str] = [*rewrite.add, *rewrite.remove]
-    return write_side(log.storage, number, attempt, items, lambda item: item if isinstance(item, str) else file_to_json(item))
+    return write_side(
+        log.storage,
+        number,
+        attempt,
+        items,
+        lambda item: item if isinstance(item, str) else file_to_json(item),
+    )

@@ -60,15 +60,24 @@ def settled_files(snapshot: Snapshot) -> list[DataFile]:
 
 def by_place(files: Iterable[DataFile]) -> Iterator[tuple[tuple[int, str], list[DataFile]]]:
     """Files that may be rewritten together, oldest rows first: by group and folder."""
-    ordered = sorted(files, key=lambda file: (file.group, folder_of(file.path), file.segments[0], file.path))
-    for group_and_folder, members in groupby(ordered, key=lambda file: (file.group, folder_of(file.path))):
+    ordered = sorted(
+        files, key=lambda file: (file.group, folder_of(file.path), file.segments[0], file.path)
+    )
+    for group_and_folder, members in groupby(
+        ordered, key=lambda file: (file.group, folder_of(file.path))
+    ):
         yield group_and_folder, list(members)
 
 
 def plan_minor(snapshot: Snapshot, target_bytes: int) -> list[Bin]:
     """Small files to target size, neighbours in time together."""
     small = [file for file in settled_files(snapshot) if is_small(file, target_bytes)]
-    return [packed for _, files in by_place(small) for packed in _packed(files, {}, target_bytes) if len(packed.files) > 1]
+    return [
+        packed
+        for _, files in by_place(small)
+        for packed in _packed(files, {}, target_bytes)
+        if len(packed.files) > 1
+    ]
 
 
 def is_small(file: DataFile, target_bytes: int) -> bool:
@@ -79,9 +88,19 @@ def is_small(file: DataFile, target_bytes: int) -> bool:
 def plan_major(snapshot: Snapshot, target_bytes: int, floor: int, droppable: Bitmaps) -> list[Bin]:
     """Also the files that hold rows which can go."""
     shares = dead_shares(snapshot, floor, droppable)
-    chosen = [file for file in settled_files(snapshot) if shares[file.path] >= DEAD_SHARE or is_small(file, target_bytes)]
-    bins = (packed for _, files in by_place(chosen) for packed in _packed(files, shares, target_bytes))
-    return [packed for packed in bins if len(packed.files) > 1 or shares[packed.files[0].path] >= DEAD_SHARE]
+    chosen = [
+        file
+        for file in settled_files(snapshot)
+        if shares[file.path] >= DEAD_SHARE or is_small(file, target_bytes)
+    ]
+    bins = (
+        packed for _, files in by_place(chosen) for packed in _packed(files, shares, target_bytes)
+    )
+    return [
+        packed
+        for packed in bins
+        if len(packed.files) > 1 or shares[packed.files[0].path] >= DEAD_SHARE
+    ]
 
 
 def plan_archive(snapshot: Snapshot, before: int, codec: str, target_bytes: int) -> list[Bin]:
@@ -91,7 +110,9 @@ def plan_archive(snapshot: Snapshot, before: int, codec: str, target_bytes: int)
         highs = [delta_bounds(file, snapshot.spec)[1] for file in files]
         if all(high is not None and high < before for high in highs):
             left = [file for file in files if file.codec != codec]
-            bins += [Bin(files=packed.files, codec=codec) for packed in _packed(left, {}, target_bytes)]
+            bins += [
+                Bin(files=packed.files, codec=codec) for packed in _packed(left, {}, target_bytes)
+            ]
     return bins
 
 
@@ -102,10 +123,18 @@ def dead_shares(snapshot: Snapshot, floor: int, droppable: Bitmaps) -> dict[str,
     """
     files, standing = settled_files(snapshot), snapshot.root.floor
     done = standing is not None and any(file.floor == standing for file in files)
-    before = droppable if standing == floor else droppable_rows(snapshot, standing) if done and standing is not None else {}
+    before = (
+        droppable
+        if standing == floor
+        else droppable_rows(snapshot, standing)
+        if done and standing is not None
+        else {}
+    )
 
     def share(file: DataFile) -> float:
-        kept = dead_share(file, snapshot.segments, before) if done and file.floor == standing else 0.0
+        kept = (
+            dead_share(file, snapshot.segments, before) if done and file.floor == standing else 0.0
+        )
         return dead_share(file, snapshot.segments, droppable) - kept
 
     return {file.path: share(file) for file in files}
@@ -155,5 +184,7 @@ def target_bytes_of(target_mb: int | None) -> int | None:
     if target_mb is None:
         return None
     if target_mb < 1:
-        raise InvalidInputError(f"target_mb={target_mb} is no size for a file; give megabytes, as 256")
+        raise InvalidInputError(
+            f"target_mb={target_mb} is no size for a file; give megabytes, as 256"
+        )
     return target_mb << 20

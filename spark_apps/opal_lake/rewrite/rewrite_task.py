@@ -87,7 +87,12 @@ def rewrite_bin(task: RewriteTask, work: BinWork, attempt: str) -> Rewritten:
         floor=work.bin.floor if task.floor is None else task.floor,
     )
     files = write_files(_kept_rows(task, work, dropped), task, target)
-    return Rewritten(replaced=tuple(file.path for file in work.bin.files), files=files, bytes_read=work.bin.size, dropped=dropped)
+    return Rewritten(
+        replaced=tuple(file.path for file in work.bin.files),
+        files=files,
+        bytes_read=work.bin.size,
+        dropped=dropped,
+    )
 
 
 def _kept_rows(task: RewriteTask, work: BinWork, dropped: Bitmaps) -> Iterator[pa.Table]:
@@ -111,19 +116,25 @@ def _droppable(rows: pa.Table, marks: Marks, task: RewriteTask) -> npt.NDArray[n
     gone = marks.at(rows[SEGMENT].to_numpy(), rows[OFFSET].to_numpy())
     if task.floor is None or not gone.any() or DELETED not in rows.column_names:
         return gone
-    deletes = np.flatnonzero(gone & np.asarray(pc.fill_null(rows[DELETED], False).to_numpy(), np.bool_))
+    deletes = np.flatnonzero(
+        gone & np.asarray(pc.fill_null(rows[DELETED], False).to_numpy(), np.bool_)
+    )
     if len(deletes):
         assert task.cache is not None
         entries = entries_of_rows(rows.take(pa.array(deletes)), task.spec)
         order = np.argsort(entries.high)
         ordered = entries.take(order)
-        beyond = replace(ordered, offset=ordered.offset + 1)  # the nearest entry that is not before a stored row is the row itself
+        beyond = replace(
+            ordered, offset=ordered.offset + 1
+        )  # the nearest entry that is not before a stored row is the row itself
         superseded = followed_by(task.floor, ordered, task.cache.neighbours(task.runs, beyond))
         gone[deletes[order][~superseded]] = False
     return gone
 
 
-def write_files(parts: Iterable[pa.Table], task: RewriteTask, target: Target) -> tuple[DataFile, ...]:
+def write_files(
+    parts: Iterable[pa.Table], task: RewriteTask, target: Target
+) -> tuple[DataFile, ...]:
     """Rows in the order in which they come; a new file where one is full."""
     files: list[DataFile] = []
     with room_errors(), background_puts(task.storage) as storage:
@@ -146,7 +157,13 @@ def _encoder(spec: TableSpec, codec: str) -> FileEncoder:
     return FileEncoder(spec=spec, level=int(level) if level else None, sink=spool())
 
 
-def _stored(held: tuple[FileEncoder, set[int]], task: RewriteTask, target: Target, count: int, storage: Storage) -> DataFile:
+def _stored(
+    held: tuple[FileEncoder, set[int]],
+    task: RewriteTask,
+    target: Target,
+    count: int,
+    storage: Storage,
+) -> DataFile:
     encoded = held[0].finish()
     stem = layout.job_file_name(task.number, target.sequence + count, target.attempt)
     path = layout.beside(target.beside.path, stem, task.spec.file_format)

@@ -13,7 +13,14 @@ import pyarrow as pa
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.events.segment_log import NO_ROW, Events, RowIds, concat_events, least_events
-from opal_lake.key_store.entries import Entries, concat_entries, greatest_of_equal, same_as_next, sort_order, sorted_entries
+from opal_lake.key_store.entries import (
+    Entries,
+    concat_entries,
+    greatest_of_equal,
+    same_as_next,
+    sort_order,
+    sorted_entries,
+)
 from opal_lake.spec.key_hash import hash_keys
 from opal_lake.spec.ordering import to_order
 from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Atomic, Field
@@ -45,10 +52,14 @@ def rule_columns(spec: TableSpec) -> list[str]:
 def entries_of_rows(table: pa.Table, spec: TableSpec, hashes: Hashes | None = None) -> Entries:
     """Rows of data files as unsorted entries; `hashes` if they were computed already."""
     if hashes is None:
-        hashes = hash_keys([table[field.physical] for field in spec.keys], [_atomic(field) for field in spec.keys])
+        hashes = hash_keys(
+            [table[field.physical] for field in spec.keys], [_atomic(field) for field in spec.keys]
+        )
     delta, valid = to_order(table[spec.delta.physical], _atomic(spec.delta))
     if not valid.all():
-        raise InvalidInputError(f"{int((~valid).sum())} rows have no {spec.delta.name!r}; a data file was not written by an ingest")
+        raise InvalidInputError(
+            f"{int((~valid).sum())} rows have no {spec.delta.name!r}; a data file was not written by an ingest"
+        )
     ties: list[npt.NDArray[np.int64]] = []
     for field in spec.tie_break:
         values, there = to_order(table[field.physical], _atomic(field))
@@ -67,7 +78,9 @@ def entries_of_rows(table: pa.Table, spec: TableSpec, hashes: Hashes | None = No
 def _deleted(table: pa.Table) -> npt.NDArray[np.bool_]:
     if DELETED not in table.column_names:
         return np.zeros(table.num_rows, np.bool_)
-    return np.asarray(table[DELETED].combine_chunks().fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
+    return np.asarray(
+        table[DELETED].combine_chunks().fill_null(False).to_numpy(zero_copy_only=False), np.bool_
+    )
 
 
 def _atomic(field: Field) -> Atomic:
@@ -80,11 +93,17 @@ def apply_rule(new: Entries, stored: Sequence[Entries]) -> Ruling:
 
     `stored` must hold, of every new row, the nearest entry before and after it; more does no harm, nor do rows that are among the new ones.
     """
-    pieces = [_rule_of(*piece) for piece in _pieces(sorted_entries(new), [_by_hash(part) for part in stored])]
+    pieces = [
+        _rule_of(*piece)
+        for piece in _pieces(sorted_entries(new), [_by_hash(part) for part in stored])
+    ]
     return Ruling(
         events=least_events(concat_events(piece.events for piece in pieces)),
         entries=concat_entries(piece.entries for piece in pieces),
-        **{count: sum(getattr(piece, count) for piece in pieces) for count in ("rows", "updates", "deletes", "late", "ambiguous")},
+        **{
+            count: sum(getattr(piece, count) for piece in pieces)
+            for count in ("rows", "updates", "deletes", "late", "ambiguous")
+        },
     )
 
 
@@ -95,9 +114,15 @@ def _by_hash(entries: Entries) -> Entries:
 def _pieces(new: Entries, stored: Sequence[Entries]) -> Iterator[tuple[Entries, list[Entries]]]:
     """Sorted entries by ranges of the hash, each with what is stored of it: small enough that the columns stay in the processor's cache."""
     words = np.unique(new.high[PIECE_ROWS::PIECE_ROWS])
-    bounds = [[0, *np.searchsorted(part.high, words, "left").tolist(), len(part)] for part in (new, *stored)]
+    bounds = [
+        [0, *np.searchsorted(part.high, words, "left").tolist(), len(part)]
+        for part in (new, *stored)
+    ]
     for index in range(len(words) + 1):
-        mine, *theirs = [part.take(slice(*cut[index : index + 2])) for part, cut in zip((new, *stored), bounds, strict=True)]
+        mine, *theirs = [
+            part.take(slice(*cut[index : index + 2]))
+            for part, cut in zip((new, *stored), bounds, strict=True)
+        ]
         yield mine, theirs
 
 
@@ -106,8 +131,14 @@ def _rule_of(new: Entries, stored: Sequence[Entries]) -> Ruling:
     pair = same_as_next(row, 2)
     follower_fresh = np.append(fresh[1:], False)[: len(row)]
     # A delete ends at its own delta, which no successor can bring nearer.
-    ended, killed = np.flatnonzero(pair & (fresh | follower_fresh) & ~row.deleted), np.flatnonzero(row.deleted & fresh)
-    ambiguous = same_as_next(new, 3 + len(new.ties)) & np.append(np.diff(new.segment >> 32) == 0, False)[: len(new)]
+    ended, killed = (
+        np.flatnonzero(pair & (fresh | follower_fresh) & ~row.deleted),
+        np.flatnonzero(row.deleted & fresh),
+    )
+    ambiguous = (
+        same_as_next(new, 3 + len(new.ties))
+        & np.append(np.diff(new.segment >> 32) == 0, False)[: len(new)]
+    )
     return Ruling(
         events=concat_events([_until_follower(row, ended), _until_own_delta(row, killed, pair)]),
         entries=greatest_of_equal(new),
@@ -149,14 +180,29 @@ def _merged(new: Entries, stored: Sequence[Entries]) -> tuple[Entries, npt.NDArr
 
 def _until_follower(row: Entries, ended: npt.NDArray[np.intp]) -> Events:
     next_rows = RowIds(segment=row.segment[ended + 1], offset=row.offset[ended + 1])
-    return Events(segment=row.segment[ended], offset=row.offset[ended], until=row.delta[ended + 1], next_rows=next_rows)
+    return Events(
+        segment=row.segment[ended],
+        offset=row.offset[ended],
+        until=row.delta[ended + 1],
+        next_rows=next_rows,
+    )
 
 
-def _until_own_delta(row: Entries, killed: npt.NDArray[np.intp], pair: npt.NDArray[np.bool_]) -> Events:
+def _until_own_delta(
+    row: Entries, killed: npt.NDArray[np.intp], pair: npt.NDArray[np.bool_]
+) -> Events:
     follower, is_followed = np.minimum(killed + 1, len(row) - 1), pair[killed]
-    segment, offset = (np.where(is_followed, column[follower], column.dtype.type(NO_ROW)) for column in (row.segment, row.offset))
+    segment, offset = (
+        np.where(is_followed, column[follower], column.dtype.type(NO_ROW))
+        for column in (row.segment, row.offset)
+    )
     next_rows = RowIds(segment=segment, offset=offset)
-    return Events(segment=row.segment[killed], offset=row.offset[killed], until=row.delta[killed], next_rows=next_rows)
+    return Events(
+        segment=row.segment[killed],
+        offset=row.offset[killed],
+        until=row.delta[killed],
+        next_rows=next_rows,
+    )
 
 
 def _merged_order(mixed: Entries) -> npt.NDArray[np.intp]:

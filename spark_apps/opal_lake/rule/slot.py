@@ -9,7 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from opal_lake import layout
-from opal_lake.data.segment import LogFile, RunFile, log_from_json, log_to_json, run_from_json, run_to_json
+from opal_lake.data.segment import (
+    LogFile,
+    RunFile,
+    log_from_json,
+    log_to_json,
+    run_from_json,
+    run_to_json,
+)
 from opal_lake.events.segment_log import Events, write_events
 from opal_lake.ids import SEQUENCE_BITS
 from opal_lake.key_store.cache.protocol import RunCache
@@ -30,7 +37,10 @@ class LogOutput:
     own: tuple[int, ...]
 
     def placed(self, groups: Mapping[int, int]) -> LogFile:
-        return replace(self.log, groups=tuple(sorted({*self.log.groups, *(groups[segment] for segment in self.own)})))
+        return replace(
+            self.log,
+            groups=tuple(sorted({*self.log.groups, *(groups[segment] for segment in self.own)})),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +55,10 @@ class SlotOutput:
 
 def output_to_json(output: SlotOutput) -> dict[str, Any]:
     """For the way from a task to the driver."""
-    logs, runs = [[log_to_json(slot_log.log), list(slot_log.own)] for slot_log in output.logs], [*map(run_to_json, output.runs)]
+    logs, runs = (
+        [[log_to_json(slot_log.log), list(slot_log.own)] for slot_log in output.logs],
+        [*map(run_to_json, output.runs)],
+    )
     return {"slot": output.slot, "logs": logs, "runs": runs, "counts": dict(output.counts)}
 
 
@@ -67,8 +80,12 @@ class SegmentGroups:
             return ()
         if len(self.groups) == 1:
             return (int(self.groups[0]),)
-        known = np.intersect1d(segments, self.segments)  # the key store may name rows that were dropped
-        return tuple(int(group) for group in np.unique(self.groups[np.searchsorted(self.segments, known)]))
+        known = np.intersect1d(
+            segments, self.segments
+        )  # the key store may name rows that were dropped
+        return tuple(
+            int(group) for group in np.unique(self.groups[np.searchsorted(self.segments, known)])
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +121,9 @@ def process_slot(new: Entries, writer: SlotWriter, slot: Slot) -> SlotOutput:
     entries = _with_merged(ruling.entries if ruling else new, writer, slot)
     logs = write_log(writer, ruling.events, slot.stem) if ruling else ()
     runs = (write_run(writer, entries, slot.stem),) if len(entries) else ()
-    return SlotOutput(slot=slot.number, logs=logs, runs=runs, counts=counts_of(ruling) if ruling else {})
+    return SlotOutput(
+        slot=slot.number, logs=logs, runs=runs, counts=counts_of(ruling) if ruling else {}
+    )
 
 
 def _with_merged(entries: Entries, writer: SlotWriter, slot: Slot) -> Entries:

@@ -26,7 +26,9 @@ _SQL_NAMES = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint"
 def arrow_of_columns(columns: NewColumns) -> pa.Schema:
     """Types are Spark's names, as `double` and `decimal(10,2)`, or Arrow's own types, which may be nested."""
     if not columns:
-        raise InvalidInputError(f"columns={columns!r} names no column; write columns={{'discount': 'double'}}")
+        raise InvalidInputError(
+            f"columns={columns!r} names no column; write columns={{'discount': 'double'}}"
+        )
     check_names(columns)
     return pa.schema([pa.field(name, _arrow_of(name, kind)) for name, kind in columns.items()])
 
@@ -36,9 +38,18 @@ def plan_added(schema: Schema, columns: pa.Schema) -> Schema:
     given = {field.name: field.type for field in schema_of_arrow(columns).fields}
     standing = {field.name.casefold(): field for field in schema.fields}
     own = {name: standing[name.casefold()] for name in given if name.casefold() in standing}
-    if others := [(name, field) for name, field in own.items() if arrow_type(field.type) != arrow_type(given[name])]:
-        problems = "; ".join(f"column {field.name!r} is {_text(field.type)}, not {_text(given[name])}" for name, field in others)
-        raise InvalidInputError(f"the table has it already: {problems}. Types never change: choose another name")
+    if others := [
+        (name, field)
+        for name, field in own.items()
+        if arrow_type(field.type) != arrow_type(given[name])
+    ]:
+        problems = "; ".join(
+            f"column {field.name!r} is {_text(field.type)}, not {_text(given[name])}"
+            for name, field in others
+        )
+        raise InvalidInputError(
+            f"the table has it already: {problems}. Types never change: choose another name"
+        )
     new = [columns.field(name) for name in given if name not in own]
     return extended(schema, pa.schema(new)) if new else schema
 
@@ -50,7 +61,9 @@ def unknown_columns(schema: Schema, columns: pa.Schema) -> pa.Schema:
 
 
 def _plain(field: pa.Field) -> pa.Field:
-    return pa.field(field.name, field.type.value_type) if pa.types.is_dictionary(field.type) else field
+    return (
+        pa.field(field.name, field.type.value_type) if pa.types.is_dictionary(field.type) else field
+    )
 
 
 def _arrow_of(name: str, kind: str | pa.DataType) -> pa.DataType:

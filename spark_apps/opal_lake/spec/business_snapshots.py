@@ -40,7 +40,10 @@ class BusinessSnapshots:
     @property
     def newest(self) -> str | None:
         """Of all that have begun, or whose rows are held back."""
-        return max((*self.held, *(name for name in (self.open, self.newest_finished) if name is not None)), default=None)
+        return max(
+            (*self.held, *(name for name in (self.open, self.newest_finished) if name is not None)),
+            default=None,
+        )
 
     @property
     def next(self) -> str | None:
@@ -62,7 +65,10 @@ class BusinessSnapshots:
 
     def due_us(self, name: str, drift_us: int) -> int | None:
         """When the one before it may be finished: when the drift of its first rows is over, or of those of a later one."""
-        return min((held.since_us + drift_us for known, held in self.held.items() if known >= name), default=None)
+        return min(
+            (held.since_us + drift_us for known, held in self.held.items() if known >= name),
+            default=None,
+        )
 
     def with_rows(self, name: str, number: int | None, now_us: int) -> "BusinessSnapshots":
         """After rows of a business snapshot came: it opens, or they are held back."""
@@ -79,11 +85,19 @@ class BusinessSnapshots:
         later = {known: rows for known, rows in self.held.items() if known > name}
         opened = min(later, default=None)
         held = {known: rows for known, rows in later.items() if known != opened}
-        return BusinessSnapshots(finished=(*self.release((name,)).finished, name), newest_finished=name, open=opened, held=held)
+        return BusinessSnapshots(
+            finished=(*self.release((name,)).finished, name),
+            newest_finished=name,
+            open=opened,
+            held=held,
+        )
 
     def with_repaired_clock(self, moment_us: int) -> "BusinessSnapshots":
         """After the clock was repaired at a moment: nothing came later."""
-        held = {name: replace(rows, since_us=min(rows.since_us, moment_us)) for name, rows in self.held.items()}
+        held = {
+            name: replace(rows, since_us=min(rows.since_us, moment_us))
+            for name, rows in self.held.items()
+        }
         return replace(self, held=held)
 
     def release(self, names: Collection[str]) -> "BusinessSnapshots":
@@ -108,14 +122,20 @@ class BusinessSnapshots:
                 f"that are neither digits alone nor {checked.LATEST!r}"
             )
         if _DATE.match(name) and not _is_date(name):
-            return f"business snapshot {name} is written as a date, and the calendar has no such day"
+            return (
+                f"business snapshot {name} is written as a date, and the calendar has no such day"
+            )
         if self.newest is not None and not self.is_named_like(name):
             return (
                 f"business snapshot {name} is not written as {self.newest} is, but names are ordered as texts; write all in one form, as "
                 f"2022-07-15, with leading zeros"
             )
         if self.newest_finished is not None and name <= self.newest_finished:
-            works = "a later one" if self.open is None else f"{self.open}, which is open, or a later one"
+            works = (
+                "a later one"
+                if self.open is None
+                else f"{self.open}, which is open, or a later one"
+            )
             return f"business snapshot {name} is not after {self.newest_finished}, which is finished; ingest its rows as {works}"
         if self.open is not None and name < self.open:
             return (
@@ -138,8 +158,15 @@ class BusinessSnapshots:
         raise NotFoundError(f"there is no business snapshot {name!r}; {self._known_text()}")
 
     def _known_text(self) -> str:
-        known = [*([finished_text(self.finished)] if self.finished else []), *([] if self.open is None else [f"{self.open} (open)"])]
-        return f"readable are {', '.join(known)}" if known else "none has begun: name one with ingest(business_snapshot=...)"
+        known = [
+            *([finished_text(self.finished)] if self.finished else []),
+            *([] if self.open is None else [f"{self.open} (open)"]),
+        ]
+        return (
+            f"readable are {', '.join(known)}"
+            if known
+            else "none has begun: name one with ingest(business_snapshot=...)"
+        )
 
 
 def finished_text(names: Sequence[str]) -> str:
@@ -174,7 +201,10 @@ def business_to_json(business: BusinessSnapshots) -> dict[str, Any]:
         "finished": list(business.finished),
         "newest_finished": business.newest_finished,
         "open": business.open,
-        "held": [[name, held.since_us, list(held.numbers)] for name, held in sorted(business.held.items())],
+        "held": [
+            [name, held.since_us, list(held.numbers)]
+            for name, held in sorted(business.held.items())
+        ],
     }
     return {name: value for name, value in parts.items() if value}
 
@@ -183,7 +213,9 @@ def business_from_json(data: Any) -> BusinessSnapshots:
     parts = checked.mapped(data)
     return BusinessSnapshots(
         finished=tuple(map(checked.business_snapshot, checked.listed(parts.get("finished", ())))),
-        newest_finished=checked.business_snapshot(parts["newest_finished"]) if "newest_finished" in parts else None,
+        newest_finished=checked.business_snapshot(parts["newest_finished"])
+        if "newest_finished" in parts
+        else None,
         open=checked.business_snapshot(parts["open"]) if "open" in parts else None,
         held=dict(map(_held_from_json, checked.listed(parts.get("held", ())))),
     )
@@ -191,4 +223,6 @@ def business_from_json(data: Any) -> BusinessSnapshots:
 
 def _held_from_json(item: Any) -> tuple[str, Held]:
     name, since_us, numbers = checked.listed(item)
-    return checked.business_snapshot(name), Held(since_us=checked.moment(since_us), numbers=checked.counts(numbers))
+    return checked.business_snapshot(name), Held(
+        since_us=checked.moment(since_us), numbers=checked.counts(numbers)
+    )

@@ -50,17 +50,43 @@ _UNITS = """
     minutes month months quarter second seconds week weeks year years
 """
 _KEYWORDS = "all and any as between case div else end escape false ilike in is like not null or regexp rlike some then true unknown when"
-_OPERATORS = frozenset({"and", "between", "div", "ilike", "in", "like", "not", "or", "regexp", "rlike"})
+_OPERATORS = frozenset(
+    {"and", "between", "div", "ilike", "in", "like", "not", "or", "regexp", "rlike"}
+)
 _BEFORE_PARENTHESIS = _OPERATORS | {"case", "else", "then", "when"}
 _PATTERN_OPERATORS = frozenset({"regexp", "rlike"})
-_GROWING = {"replace": 2, "concat_ws": 0}  # a call may make its text longer by a factor: that of this argument
-_PATTERNS = frozenset({"regexp", "regexp_extract", "regexp_instr", "regexp_like", "rlike", "split"})  # a call's second argument is one
+_GROWING = {
+    "replace": 2,
+    "concat_ws": 0,
+}  # a call may make its text longer by a factor: that of this argument
+_PATTERNS = frozenset(
+    {"regexp", "regexp_extract", "regexp_instr", "regexp_like", "rlike", "split"}
+)  # a call's second argument is one
 
-_BY_SYNTAX = "cast char character dec decimal numeric try_cast varchar"  # with parameters in parentheses
-FUNCTIONS = frozenset(f"{_NULLS} {_TEXTS} {_NUMBERS} {_TIMES} {_PARTS} {_CONVERSIONS} {_BY_SYNTAX}".split()) | _GROWING.keys()
+_BY_SYNTAX = (
+    "cast char character dec decimal numeric try_cast varchar"  # with parameters in parentheses
+)
+FUNCTIONS = (
+    frozenset(f"{_NULLS} {_TEXTS} {_NUMBERS} {_TIMES} {_PARTS} {_CONVERSIONS} {_BY_SYNTAX}".split())
+    | _GROWING.keys()
+)
 _WORDS = frozenset(f"{_KEYWORDS} {_TYPES} {_UNITS}".split())
 # A query needs one of these, a window OVER, a script USING: without quotes they are refused even where a column has the name
-_RESERVED = frozenset(["distinct", "from", "lateral", "map", "over", "reduce", "select", "table", "using", "values", "with"])
+_RESERVED = frozenset(
+    [
+        "distinct",
+        "from",
+        "lateral",
+        "map",
+        "over",
+        "reduce",
+        "select",
+        "table",
+        "using",
+        "values",
+        "with",
+    ]
+)
 # Functions without parentheses, unless the table has such a column
 _OF_THE_SESSION = frozenset(
     {
@@ -79,10 +105,14 @@ _OF_THE_SESSION = frozenset(
         "user",
     }
 )
-_DATED = frozenset({"date", "timestamp", "timestamp_ltz", "timestamp_ntz"})  # DATE 'today' is another day tomorrow
+_DATED = frozenset(
+    {"date", "timestamp", "timestamp_ltz", "timestamp_ntz"}
+)  # DATE 'today' is another day tomorrow
 _OF_NO_DAY = re.compile(r"""['"]\s*(?!epoch)[^\W\d]|.*\\""", re.DOTALL | re.IGNORECASE)
 
-_OF_TODAY = re.compile(r"\\?\s*(now|today|tomorrow|yesterday)(\s+(\w+/\w+|UTC.*|GMT.*|Z|[+-]\d.*))?\s*", re.IGNORECASE).fullmatch
+_OF_TODAY = re.compile(
+    r"\\?\s*(now|today|tomorrow|yesterday)(\s+(\w+/\w+|UTC.*|GMT.*|Z|[+-]\d.*))?\s*", re.IGNORECASE
+).fullmatch
 
 _LEXEMES = re.compile(
     r"""
@@ -93,7 +123,9 @@ _LEXEMES = re.compile(
   | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
   | (?P<operator>::|<=>|<=|>=|<>|!=|==|\|\||<<|>>>|>>|[=<>!+\-*/%&|^~.,()\[\]])
     """,
-    re.VERBOSE | re.DOTALL | re.ASCII,  # by the letters of Unicode, `ſelect` would be a word that Spark reads as SELECT
+    re.VERBOSE
+    | re.DOTALL
+    | re.ASCII,  # by the letters of Unicode, `ſelect` would be a word that Spark reads as SELECT
 )
 _MISREAD = re.compile(r"--|/\*|\*/|->|=>|\|>")  # comments, lambdas, named arguments, pipes
 
@@ -129,7 +161,9 @@ def _lexemes(condition: str) -> list[Lexeme]:
     while at < len(condition):
         match = _LEXEMES.match(condition, at)
         if match is None or _MISREAD.match(condition, at):
-            raise _RefusedError(f"holds {condition[at : at + 2]!r} at character {at}, which no delete condition may; {_ALLOWED}")
+            raise _RefusedError(
+                f"holds {condition[at : at + 2]!r} at character {at}, which no delete condition may; {_ALLOWED}"
+            )
         if match.lastgroup != "space":
             lexemes.append(_lexeme(match.lastgroup or "", match[0], at))
         at = match.end()
@@ -155,7 +189,9 @@ def _check_nesting(lexemes: Sequence[Lexeme]) -> None:
         if lexeme.value in ("(", "["):
             opened.append(lexeme.value)
         elif lexeme.value in pairs and (not opened or opened.pop() != pairs[lexeme.value]):
-            raise _RefusedError(f"has a {lexeme.value!r} at character {lexeme.start} that closes nothing; take it out")
+            raise _RefusedError(
+                f"has a {lexeme.value!r} at character {lexeme.start} that closes nothing; take it out"
+            )
         if len(opened) > MOST_NESTED:
             raise _RefusedError(f"nests more than {MOST_NESTED} parentheses; write it flatter")
     if opened:
@@ -173,7 +209,11 @@ def _check_words(lexemes: Sequence[Lexeme], columns: set[str] | None) -> None:
         if lexeme.kind not in ("word", "name", "text"):
             continue
         is_call = around.operator(1) == "("
-        if lexeme.kind == "word" and around.operator(-1) != "." and lexeme.value in (_PATTERNS if is_call else _PATTERN_OPERATORS):
+        if (
+            lexeme.kind == "word"
+            and around.operator(-1) != "."
+            and lexeme.value in (_PATTERNS if is_call else _PATTERN_OPERATORS)
+        ):
             _check_pattern(lexeme.value, around)
         if is_call:
             _check_call(lexeme, around)
@@ -205,24 +245,32 @@ class Around:
 def _check_text(text: Lexeme) -> None:
     """Compared with a date, or cast to one, such a text is another day tomorrow; and nothing here knows what it is compared with."""
     if _OF_TODAY(text.value[1:-1]):
-        raise _RefusedError(f"holds {text.value}, which Spark may read as the time of the query; {_ALLOWED}")
+        raise _RefusedError(
+            f"holds {text.value}, which Spark may read as the time of the query; {_ALLOWED}"
+        )
 
 
 def _check_literal(lexeme: Lexeme, text: Lexeme) -> None:
     if lexeme.value == "r":
         raise _RefusedError("holds a raw string, r'...'; write it as '...'")
     if lexeme.value in _DATED and _OF_NO_DAY.match(text.value):
-        raise _RefusedError(f"holds {lexeme.value.upper()} {text.value}, which is another time each day; {_ALLOWED}")
+        raise _RefusedError(
+            f"holds {lexeme.value.upper()} {text.value}, which is another time each day; {_ALLOWED}"
+        )
 
 
 def _check_call(lexeme: Lexeme, around: Around) -> None:
     name = lexeme.value
     if lexeme.kind == "word" and around.operator(-1) != ".":
-        if name in _BEFORE_PARENTHESIS or (name in ("any", "all", "some") and around.word(-1) in ("like", "ilike")):
+        if name in _BEFORE_PARENTHESIS or (
+            name in ("any", "all", "some") and around.word(-1) in ("like", "ilike")
+        ):
             return
         if name in FUNCTIONS:
             if around.operator(2) == ")":
-                raise _RefusedError(f"calls {name}() without arguments, which is another value each time; {_ALLOWED}")
+                raise _RefusedError(
+                    f"calls {name}() without arguments, which is another value each time; {_ALLOWED}"
+                )
             return
     raise _RefusedError(f"calls {name}(), which no delete condition may; {_ALLOWED}")
 
@@ -249,16 +297,24 @@ def _is_literal(argument: Sequence[Lexeme]) -> bool:
 
 def _check_growing(name: str, calls: int, arguments: Sequence[Sequence[Lexeme]]) -> None:
     if calls > MOST_GROWING:
-        raise _RefusedError(f"calls {' or '.join(_GROWING)} more than once, which could make a text of any length; write one call")
+        raise _RefusedError(
+            f"calls {' or '.join(_GROWING)} more than once, which could make a text of any length; write one call"
+        )
     held = [lexeme for argument in arguments for lexeme in argument]
     texts = [lexeme.value for lexeme in held if lexeme.kind == "text"]
     if any(len(text) - 2 > MOST_REPEATED for text in texts):
-        raise _RefusedError(f"calls {name}() with a text of more than {MOST_REPEATED} characters; write a shorter one")
+        raise _RefusedError(
+            f"calls {name}() with a text of more than {MOST_REPEATED} characters; write a shorter one"
+        )
     if held and held[-1].start - held[0].start > MOST_GROWING_CHARACTERS:
-        raise _RefusedError(f"calls {name}() with arguments of more than {MOST_GROWING_CHARACTERS} characters; write fewer")
+        raise _RefusedError(
+            f"calls {name}() with arguments of more than {MOST_GROWING_CHARACTERS} characters; write fewer"
+        )
     position = _GROWING[name]
     if position < len(arguments) and not _is_literal(arguments[position]):
-        raise _RefusedError(f"calls {name}() with an argument {position + 1} that is no literal, which could make a text of any length")
+        raise _RefusedError(
+            f"calls {name}() with an argument {position + 1} that is no literal, which could make a text of any length"
+        )
 
 
 def _check_pattern(name: str, around: Around) -> None:
@@ -270,7 +326,9 @@ def _check_pattern(name: str, around: Around) -> None:
         ends = around.kind(2) in ("", "word") or around.operator(2) in (")", ",")
         literal = around.lexemes[around.at + 1] if around.kind(1) == "text" and ends else None
     if literal is None:
-        raise _RefusedError(f"uses {name} with a pattern that is no literal; write it as {name.upper()} 'a pattern'")
+        raise _RefusedError(
+            f"uses {name} with a pattern that is no literal; write it as {name.upper()} 'a pattern'"
+        )
     if slow := why_slow(literal.value):
         raise _RefusedError(f"uses {name} with the pattern {literal.value[:200]}, which {slow}")
 
@@ -278,23 +336,31 @@ def _check_pattern(name: str, around: Around) -> None:
 def _check_name(lexeme: Lexeme, columns: set[str] | None, around: Around) -> None:
     name = lexeme.value
     if lexeme.kind == "word":
-        if (name in ("distinct", "from") and _is_no_query(name, around)) or (name == "x" and around.kind(1) == "text"):
+        if (name in ("distinct", "from") and _is_no_query(name, around)) or (
+            name == "x" and around.kind(1) == "text"
+        ):
             return
         if name in _RESERVED:
-            raise _RefusedError(f"holds {name.upper()}, which no delete condition may (such a column goes in backticks); {_ALLOWED}")
+            raise _RefusedError(
+                f"holds {name.upper()}, which no delete condition may (such a column goes in backticks); {_ALLOWED}"
+            )
         if name in _OF_THE_SESSION and columns is not None and name not in columns:
             raise _RefusedError(f"calls {name}, which is another value each time; {_ALLOWED}")
         if name in _WORDS:
             return
     if columns is not None and name.casefold() not in columns:
-        raise _RefusedError(f"does not fit the columns: there is none named {name!r}; the table has {', '.join(sorted(columns))}")
+        raise _RefusedError(
+            f"does not fit the columns: there is none named {name!r}; the table has {', '.join(sorted(columns))}"
+        )
 
 
 def _is_no_query(name: str, around: Around) -> bool:
     """`IS [NOT] DISTINCT FROM` and `EXTRACT(YEAR FROM`: no query begins or goes on like that without another reserved word."""
     if name == "distinct":
         return around.word(-1) in ("is", "not") and around.word(1) == "from"
-    return around.word(-1) == "distinct" or (around.word(-3) == "extract" and around.operator(-2) == "(" and around.word(-1) in _WORDS)
+    return around.word(-1) == "distinct" or (
+        around.word(-3) == "extract" and around.operator(-2) == "(" and around.word(-1) in _WORDS
+    )
 
 
 _ALLOWED = (

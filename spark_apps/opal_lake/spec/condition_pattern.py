@@ -10,7 +10,16 @@ MOST_PATTERN = 200  # characters
 MOST_REPEATS = 3  # each may be as many ways as the text has letters
 MOST_CHOICES = 8  # quantifiers, and groups that hold an alternative
 
-_NAMED = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "0": "\0", "Z": "\x1a", "%": "\\%", "_": "\\_"}
+_NAMED = {
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+    "b": "\b",
+    "0": "\0",
+    "Z": "\x1a",
+    "%": "\\%",
+    "_": "\\_",
+}
 _ODD = re.compile(r"\\+[uU0-9]|\\+Q|\(\?(?!:|i\))|\[\^?\]|&&")
 _PIECES = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|(?:[*+?]|\{[^}]*\})[+?]?|.", re.DOTALL)
 

@@ -51,17 +51,25 @@ def _tag(kind: Atomic) -> str:
     if decimal_parts(kind.name):
         return "n"
     if kind.name not in _TAGS:
-        raise InvalidInputError(f"type {kind.name} cannot be a key; use decimals or one of {', '.join(_TAGS)}")
+        raise InvalidInputError(
+            f"type {kind.name} cannot be a key; use decimals or one of {', '.join(_TAGS)}"
+        )
     return _TAGS[kind.name]
 
 
-def canonical_bytes(columns: "Sequence[pa.Array | pa.ChunkedArray]", types: Sequence[Atomic]) -> pa.LargeBinaryArray:
+def canonical_bytes(
+    columns: "Sequence[pa.Array | pa.ChunkedArray]", types: Sequence[Atomic]
+) -> pa.LargeBinaryArray:
     """What is hashed, one value a row. Dates and timestamps may come as the integers that ORC files hold."""
     if not columns or len(columns) != len(types):
-        raise InvalidInputError(f"a key of {len(types)} types got {len(columns)} columns; give one column a type, and at least one")
+        raise InvalidInputError(
+            f"a key of {len(types)} types got {len(columns)} columns; give one column a type, and at least one"
+        )
     parts: list[Any] = [_constant(key_header(types))]
     for position, (column, kind) in enumerate(zip(columns, types, strict=True), start=1):
-        parts += _field(_text(_without_nulls(column, position), kind), kind, last=position == len(types))
+        parts += _field(
+            _text(_without_nulls(column, position), kind), kind, last=position == len(types)
+        )
     return pc.binary_join_element_wise(*parts, _constant(""))
 
 
@@ -104,25 +112,37 @@ def _plain_decimals(column: pa.Array) -> pa.Array:
     wide, scale = column.cast(pa.decimal128(38, column.type.scale)), column.type.scale
     if not len(wide):
         return pa.array([], pa.large_binary())
-    unscaled = pa.Array.from_buffers(pa.decimal128(38, 0), len(wide), [None, wide.buffers()[1]], offset=wide.offset).cast(pa.string())
+    unscaled = pa.Array.from_buffers(
+        pa.decimal128(38, 0), len(wide), [None, wide.buffers()[1]], offset=wide.offset
+    ).cast(pa.string())
     if not scale:
         return unscaled.cast(pa.large_binary())
     digits = pc.utf8_lpad(pc.utf8_ltrim(unscaled, "-"), scale + 1, "0")
-    plain = pc.binary_join_element_wise(pc.utf8_slice_codeunits(digits, 0, -scale), pc.utf8_slice_codeunits(digits, -scale), ".")
+    plain = pc.binary_join_element_wise(
+        pc.utf8_slice_codeunits(digits, 0, -scale), pc.utf8_slice_codeunits(digits, -scale), "."
+    )
     sign = pc.if_else(pc.starts_with(unscaled, "-"), "-", "")
-    return pc.binary_join_element_wise(sign, pc.utf8_rtrim(pc.utf8_rtrim(plain, "0"), "."), "").cast(pa.large_binary())
+    return pc.binary_join_element_wise(
+        sign, pc.utf8_rtrim(pc.utf8_rtrim(plain, "0"), "."), ""
+    ).cast(pa.large_binary())
 
 
-def hash_keys(columns: "Sequence[pa.Array | pa.ChunkedArray]", types: Sequence[Atomic]) -> npt.NDArray[np.uint64]:
+def hash_keys(
+    columns: "Sequence[pa.Array | pa.ChunkedArray]", types: Sequence[Atomic]
+) -> npt.NDArray[np.uint64]:
     """One row a key: (high, low), the big-endian words of the first 16 bytes of its SHA-256. Shape (n, 2)."""
-    digests = b"".join([sha256(key).digest() for key in canonical_bytes(columns, types).to_pylist()])
+    digests = b"".join(
+        [sha256(key).digest() for key in canonical_bytes(columns, types).to_pylist()]
+    )
     return np.ascontiguousarray(np.frombuffer(digests, ">u8").reshape(-1, 4)[:, :2], np.uint64)
 
 
 def hashes_from_bytes(hashes: "pa.Array | pa.ChunkedArray") -> npt.NDArray[np.uint64]:
     """What Spark ships, 16 bytes a hash, as `hash_keys` gives it: shape (n, 2)."""
     if hashes.null_count:
-        raise InvalidInputError(f"{hashes.null_count} of {len(hashes)} key hashes are null; a key has no nulls: reject the rows")
+        raise InvalidInputError(
+            f"{hashes.null_count} of {len(hashes)} key hashes are null; a key has no nulls: reject the rows"
+        )
     chunks: Iterable[pa.Array] = hashes.chunks if isinstance(hashes, pa.ChunkedArray) else [hashes]
     packed = b"".join(_packed(chunk) for chunk in chunks if len(chunk))
     return np.frombuffer(packed, ">u8").astype(np.uint64).reshape(-1, 2)
@@ -133,31 +153,47 @@ def _packed(chunk: pa.Array) -> memoryview:
         start = chunk.offset * HASH_BYTES
     else:
         width = np.int64 if pa.types.is_large_binary(chunk.type) else np.int32
-        bounds = np.frombuffer(chunk.buffers()[1], width)[chunk.offset : chunk.offset + len(chunk) + 1]
+        bounds = np.frombuffer(chunk.buffers()[1], width)[
+            chunk.offset : chunk.offset + len(chunk) + 1
+        ]
         if (np.diff(bounds) != HASH_BYTES).any():
-            raise InvalidInputError(f"a key hash has other than {HASH_BYTES} bytes; pass the column that key_hash made")
+            raise InvalidInputError(
+                f"a key hash has other than {HASH_BYTES} bytes; pass the column that key_hash made"
+            )
         start = int(bounds[0])
     return memoryview(chunk.buffers()[-1])[start : start + len(chunk) * HASH_BYTES]
 
 
-def given_keys(keys: Sequence[Sequence[Any]], types: Sequence[Atomic], names: Sequence[str] = ()) -> list[pa.Array]:
+def given_keys(
+    keys: Sequence[Sequence[Any]], types: Sequence[Atomic], names: Sequence[str] = ()
+) -> list[pa.Array]:
     """The columns of keys as a user gives them: dates and timestamps also as ISO text, timestamps with their zone."""
     if wrong := next((key for key in keys if len(key) != len(types)), None):
-        raise InvalidInputError(f"the key has {len(types)} columns, {wrong!r} has {len(wrong)} values; give one each, in their order")
+        raise InvalidInputError(
+            f"the key has {len(types)} columns, {wrong!r} has {len(wrong)} values; give one each, in their order"
+        )
     values = zip(*keys, strict=True) if keys else [()] * len(types)
-    labels = [f"key column {name}" for name in names] or [f"key value {number + 1}" for number in range(len(types))]
+    labels = [f"key column {name}" for name in names] or [
+        f"key value {number + 1}" for number in range(len(types))
+    ]
     return [_key_column(*column) for column in zip(values, types, labels, strict=True)]
 
 
 def _key_column(values: Sequence[Any], kind: Atomic, name: str) -> pa.Array:
     accept = _ACCEPTED.get(kind.name)
     if accept and (wrong := [value for value in values if not isinstance(value, accept)]):
-        raise InvalidInputError(f"{name}: {wrong[0]!r} is no value of it; a {kind.name} column takes {accept.__name__}")
+        raise InvalidInputError(
+            f"{name}: {wrong[0]!r} is no value of it; a {kind.name} column takes {accept.__name__}"
+        )
     if accept:
         try:
             return pa.array(values, arrow_type(kind))
-        except UnicodeEncodeError as error:  # the surrogates that stand in a command line for bytes of another encoding
-            raise InvalidInputError(f"{name}: {error.object!r} is no text of UTF-8, so no row has this key") from None
+        except (
+            UnicodeEncodeError
+        ) as error:  # the surrogates that stand in a command line for bytes of another encoding
+            raise InvalidInputError(
+                f"{name}: {error.object!r} is no text of UTF-8, so no row has this key"
+            ) from None
     if not decimal_parts(kind.name):
         return pa.array([encode_order(value, kind, name=name) for value in values], pa.int64())
     return pa.array([_one_decimal(value, kind, name) for value in values], arrow_type(kind))

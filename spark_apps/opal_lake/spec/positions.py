@@ -26,24 +26,36 @@ class Advance:
 
     def __post_init__(self) -> None:
         if not 0 <= self.start < _MOST or not 0 <= self.end < _MOST:
-            raise InvalidInputError(f"the position goes from {self.start} to {self.end}; positions are counted from 0, below 2^63")
+            raise InvalidInputError(
+                f"the position goes from {self.start} to {self.end}; positions are counted from 0, below 2^63"
+            )
         if self.end < self.start and not self.back:
-            raise InvalidInputError(f"the position goes from {self.start} back to {self.end}; say back=True if it is to be read again")
+            raise InvalidInputError(
+                f"the position goes from {self.start} back to {self.end}; say back=True if it is to be read again"
+            )
 
     def fits(self, position: int) -> bool:
         return position == self.start or (self.first and position == 0)
 
 
-def check_names(positions: Mapping[str, Advance], application: tuple[str, int] | None = None) -> None:
+def check_names(
+    positions: Mapping[str, Advance], application: tuple[str, int] | None = None
+) -> None:
     """One commit says one thing of an application."""
     for name in positions:
         if not name or len(name) > MOST_CHARACTERS:
-            raise InvalidInputError(f"{name[:80]!r} names no application; give it 1 to {MOST_CHARACTERS:,} characters")
+            raise InvalidInputError(
+                f"{name[:80]!r} names no application; give it 1 to {MOST_CHARACTERS:,} characters"
+            )
     if application is not None and application[0] in positions:
-        raise InvalidInputError(f"application {application[0]!r} has a sequence and a position in one ingest; give it one of them")
+        raise InvalidInputError(
+            f"application {application[0]!r} has a sequence and a position in one ingest; give it one of them"
+        )
 
 
-def fenced_error(table: str, application: str, advance: Advance, position: int, writer: str) -> FencedError:
+def fenced_error(
+    table: str, application: str, advance: Advance, position: int, writer: str
+) -> FencedError:
     """`writer` says which commit took it there."""
     told = f"{table}: application {application!r} stands at {position}, not at {advance.start}: {writer}"
     way_out = "another process reads for it. Nothing was committed; stop, or go on from the position that the table has"
@@ -63,7 +75,10 @@ def positions_to_json(positions: Mapping[str, Advance]) -> dict[str, list[int]]:
 
 
 def positions_from_json(data: Any) -> dict[str, Advance]:
-    return {name: _advance(*map(checked.count, checked.listed(pair))) for name, pair in checked.mapped(data).items()}
+    return {
+        name: _advance(*map(checked.count, checked.listed(pair)))
+        for name, pair in checked.mapped(data).items()
+    }
 
 
 def _advance(start: int, end: int) -> Advance:

@@ -82,7 +82,9 @@ def _check_zorder(text: str, schema: Schema | None) -> None:
     for name in names if schema is not None else ():
         assert schema is not None
         if not isinstance(schema.field(name).type, Atomic):
-            raise InvalidInputError(f"column {name!r} is nested, and its values have no order; name columns of plain types")
+            raise InvalidInputError(
+                f"column {name!r} is nested, and its values have no order; name columns of plain types"
+            )
 
 
 def column_list(text: str) -> list[str]:
@@ -95,28 +97,76 @@ def _upkeep(kind: Number | Words | Text, summary: str) -> Property:
 
 
 PROPERTIES: dict[str, Property] = {
-    "group_rows": Property(kind=Number(default=1 << 30), summary="rows of one group: a rewrite, a broadcast and a log stay within it"),
-    "segment_rows": Property(kind=Number(default=1 << 22), summary="most rows of one ingested file"),
-    "segment_bytes": Property(kind=Number(default=128 << 20), summary="bytes in memory at which an ingested file is closed"),
-    "checkpoint_commits": Property(kind=Number(default=4), summary="commits between two checkpoints"),
-    "key_store_fan_in": Property(
-        kind=Number(default=8, least=2), summary="runs of similar size that are merged into one; a larger number makes probes slower"
+    "group_rows": Property(
+        kind=Number(default=1 << 30),
+        summary="rows of one group: a rewrite, a broadcast and a log stay within it",
     ),
-    "fold_files": Property(kind=Number(default=16, least=0), summary="small files that inline upserts put together in passing; 0: none"),
-    "token_keep": Property(kind=Number(default=10_000), summary="how many idempotency tokens are remembered, the newest ones"),
-    "read_verify": Property(kind=Words(choices=("full", "footer", "none")), summary="what a read verifies of files before it opens them"),
-    "clock_bound": _upkeep(Text(default="10m", check=_check_bound), "how far a writer's clock may be from the store's"),
+    "segment_rows": Property(
+        kind=Number(default=1 << 22), summary="most rows of one ingested file"
+    ),
+    "segment_bytes": Property(
+        kind=Number(default=128 << 20),
+        summary="bytes in memory at which an ingested file is closed",
+    ),
+    "checkpoint_commits": Property(
+        kind=Number(default=4), summary="commits between two checkpoints"
+    ),
+    "key_store_fan_in": Property(
+        kind=Number(default=8, least=2),
+        summary="runs of similar size that are merged into one; a larger number makes probes slower",
+    ),
+    "fold_files": Property(
+        kind=Number(default=16, least=0),
+        summary="small files that inline upserts put together in passing; 0: none",
+    ),
+    "token_keep": Property(
+        kind=Number(default=10_000),
+        summary="how many idempotency tokens are remembered, the newest ones",
+    ),
+    "read_verify": Property(
+        kind=Words(choices=("full", "footer", "none")),
+        summary="what a read verifies of files before it opens them",
+    ),
+    "clock_bound": _upkeep(
+        Text(default="10m", check=_check_bound), "how far a writer's clock may be from the store's"
+    ),
     "target_mb": _upkeep(Number(default=256), "size of the files that a compaction writes"),
-    "small_files": _upkeep(Number(default=16), "most small files of a partition before a compaction is due"),
-    "dead_share": _upkeep(Number(default=20, most=100), "percent of the rows, invisible and beyond look_back: a major compaction is due"),
-    "unclustered_share": _upkeep(Number(default=25, most=100), "percent of the bytes that are not in Z-order: a Z-order is due"),
-    "zorder": _upkeep(Text(default="", check=_check_zorder), "columns of the Z-order, as a,b; none: no Z-order"),
-    "drift": _upkeep(Text(default="0s", check=_check_span), "how long rows of the next business snapshot are held back"),
-    "window": _upkeep(Text(default="7d", check=_check_span), "how long versions stay readable, by commit time"),
-    "look_back": _upkeep(Text(default="", check=_check_look_back), "event times that stay readable: 30d, or a number in the delta's unit"),
-    "archive_after": _upkeep(Text(default="", check=_check_look_back), "age at which partitions are compressed by archive_codec"),
-    "event_table": _upkeep(Text(default="", check=_check_event_table), "name in data-change events, as shop.orders; none: the place"),
-    "archive_codec": _upkeep(Text(default="zstd:19", check=_check_codec), "how old partitions are compressed"),
+    "small_files": _upkeep(
+        Number(default=16), "most small files of a partition before a compaction is due"
+    ),
+    "dead_share": _upkeep(
+        Number(default=20, most=100),
+        "percent of the rows, invisible and beyond look_back: a major compaction is due",
+    ),
+    "unclustered_share": _upkeep(
+        Number(default=25, most=100),
+        "percent of the bytes that are not in Z-order: a Z-order is due",
+    ),
+    "zorder": _upkeep(
+        Text(default="", check=_check_zorder), "columns of the Z-order, as a,b; none: no Z-order"
+    ),
+    "drift": _upkeep(
+        Text(default="0s", check=_check_span),
+        "how long rows of the next business snapshot are held back",
+    ),
+    "window": _upkeep(
+        Text(default="7d", check=_check_span), "how long versions stay readable, by commit time"
+    ),
+    "look_back": _upkeep(
+        Text(default="", check=_check_look_back),
+        "event times that stay readable: 30d, or a number in the delta's unit",
+    ),
+    "archive_after": _upkeep(
+        Text(default="", check=_check_look_back),
+        "age at which partitions are compressed by archive_codec",
+    ),
+    "event_table": _upkeep(
+        Text(default="", check=_check_event_table),
+        "name in data-change events, as shop.orders; none: the place",
+    ),
+    "archive_codec": _upkeep(
+        Text(default="zstd:19", check=_check_codec), "how old partitions are compressed"
+    ),
 }
 
 
@@ -128,7 +178,9 @@ def check_properties(properties: Mapping[str, int | str], schema: Schema | None 
     """Refuse properties that nothing reads, and values that mean nothing. With a schema also columns that it does not have."""
     for name, value in properties.items():
         if name not in PROPERTIES:
-            raise InvalidInputError(f"property {name!r} is unknown; known are {', '.join(PROPERTIES)}")
+            raise InvalidInputError(
+                f"property {name!r} is unknown; known are {', '.join(PROPERTIES)}"
+            )
         try:
             _check(PROPERTIES[name].kind, value, schema)
         except InvalidInputError as error:
@@ -140,7 +192,9 @@ def known_properties(held: Mapping[str, object]) -> dict[str, int | str]:
     check_properties({name: value for name, value in held.items() if name in PROPERTIES})  # type: ignore[misc]  # which is what it finds out
     plain = {name: value for name, value in held.items() if isinstance(value, int | str)}
     if len(plain) < len(held):
-        raise ValueError(f"properties {sorted(held.keys() - plain.keys())} are neither numbers nor texts")
+        raise ValueError(
+            f"properties {sorted(held.keys() - plain.keys())} are neither numbers nor texts"
+        )
     return plain
 
 
@@ -148,8 +202,12 @@ def _check(kind: Number | Words | Text, value: object, schema: Schema | None) ->
     match kind:
         case Words(choices=choices) if value not in choices:
             raise InvalidInputError(f"use one of {', '.join(choices)}")
-        case Number(least=least, most=most) if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise InvalidInputError(f"use a whole number from {least}" + (f" to {most}" if most else ""))
+        case Number(least=least, most=most) if (
+            not isinstance(value, int) or isinstance(value, bool) or value < least
+        ):
+            raise InvalidInputError(
+                f"use a whole number from {least}" + (f" to {most}" if most else "")
+            )
         case Number(most=int(most)) if isinstance(value, int) and value > most:
             raise InvalidInputError(f"use a whole number of at most {most}")
         case Text(check=check):
@@ -174,5 +232,12 @@ def _plain(name: str, value: Given) -> int | str:
 
 def given_properties(texts: Mapping[str, str]) -> dict[str, int | str]:
     """From a command line: digits are a number where one is expected."""
-    numbers = {name for name in texts if name not in PROPERTIES or isinstance(PROPERTIES[name].kind, Number)}
-    return {name: int(text) if name in numbers and text.isdecimal() else text for name, text in texts.items()}
+    numbers = {
+        name
+        for name in texts
+        if name not in PROPERTIES or isinstance(PROPERTIES[name].kind, Number)
+    }
+    return {
+        name: int(text) if name in numbers and text.isdecimal() else text
+        for name, text in texts.items()
+    }

@@ -19,7 +19,9 @@ SEGMENT, OFFSET, DELETED = "_opal_segment", "_opal_offset", "_opal_deleted"
 
 _PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 _PHYSICAL = re.compile(r"(?:[A-Za-z]|_f)[A-Za-z0-9_]{0,127}\Z")
-_MOST_VALUES = 3 * MOST_NESTED  # within one another in JSON, where a member of a struct is three deeper than the struct
+_MOST_VALUES = (
+    3 * MOST_NESTED
+)  # within one another in JSON, where a member of a struct is three deeper than the struct
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)\Z")
 _ARROW_OF: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -107,7 +109,9 @@ class Schema:
         for field in self.fields:
             if field.name.casefold() == name.casefold():
                 return field
-        raise InvalidInputError(f"no column {name!r}; the table has {', '.join(map(repr, self.names))}")
+        raise InvalidInputError(
+            f"no column {name!r}; the table has {', '.join(map(repr, self.names))}"
+        )
 
 
 def schema_of_arrow(arrow: pa.Schema) -> Schema:
@@ -115,7 +119,9 @@ def schema_of_arrow(arrow: pa.Schema) -> Schema:
     ids = iter(range(1, 1 << 31))
     fields = _fields_of_arrow(arrow, ids)
     if not fields:
-        raise InvalidInputError("the schema has no column; give at least the key and the delta column")
+        raise InvalidInputError(
+            "the schema has no column; give at least the key and the delta column"
+        )
     return _shallow(Schema(fields=fields, last_id=next(ids) - 1))
 
 
@@ -127,7 +133,11 @@ def extended(schema: Schema, arrow: pa.Schema) -> Schema:
     used = {field.physical.casefold() for field in schema.fields}
     fields = list(schema.fields)
     for field in added:
-        fields.append(replace(field, physical=_unused_name(field, used, some_gone=len(known) < schema.last_id)))
+        fields.append(
+            replace(
+                field, physical=_unused_name(field, used, some_gone=len(known) < schema.last_id)
+            )
+        )
         used.add(fields[-1].physical.casefold())
     check_names(field.name for field in fields)
     created_id = schema.last_id if schema.created_id is None else schema.created_id
@@ -138,14 +148,20 @@ def _unused_name(field: Field, used: Collection[str], *, some_gone: bool) -> str
     named = f"{field.physical}_{field.id}"
     if field.physical.casefold() not in used and not some_gone:
         return field.physical
-    return named if named.casefold() not in used and not field.physical.startswith("_") else f"_f{field.id}"
+    return (
+        named
+        if named.casefold() not in used and not field.physical.startswith("_")
+        else f"_f{field.id}"
+    )
 
 
 def _shallow(schema: Schema) -> Schema:
     try:
         shallow(schema_to_json(schema), _MOST_VALUES)
     except ValueError as error:
-        raise InvalidInputError(f"a column has more than {MOST_NESTED} types within one another; flatten it") from error
+        raise InvalidInputError(
+            f"a column has more than {MOST_NESTED} types within one another; flatten it"
+        ) from error
     return schema
 
 
@@ -156,10 +172,14 @@ def check_names(names: Iterable[str]) -> None:
         if not name:
             raise InvalidInputError("a column has an empty name; rename it")
         if name.casefold().startswith(RESERVED_PREFIX):
-            raise InvalidInputError(f"column {name!r}: names that begin with {RESERVED_PREFIX!r} are kept for the format; rename it")
+            raise InvalidInputError(
+                f"column {name!r}: names that begin with {RESERVED_PREFIX!r} are kept for the format; rename it"
+            )
         other = seen.setdefault(name.casefold(), name)
         if other is not name:
-            raise InvalidInputError(f"columns {other!r} and {name!r} differ in case only, which Spark cannot tell apart; rename one")
+            raise InvalidInputError(
+                f"columns {other!r} and {name!r} differ in case only, which Spark cannot tell apart; rename one"
+            )
 
 
 def _fields_of_arrow(arrow: Iterable[pa.Field], ids: Iterator[int]) -> tuple[Field, ...]:
@@ -170,17 +190,24 @@ def _fields_of_arrow(arrow: Iterable[pa.Field], ids: Iterator[int]) -> tuple[Fie
 
 def _field_of_arrow(name: str, arrow: pa.DataType, ids: Iterator[int]) -> Field:
     number = next(ids)
-    physical = name if _PLAIN_NAME.match(name) else f"_f{number}"  # plain names begin with a letter: no clash
+    physical = (
+        name if _PLAIN_NAME.match(name) else f"_f{number}"
+    )  # plain names begin with a letter: no clash
     return Field(id=number, name=name, physical=physical, type=_type_of_arrow(name, arrow, ids))
 
 
 def _type_of_arrow(name: str, arrow: pa.DataType, ids: Iterator[int]) -> DataType:
     if pa.types.is_struct(arrow):
         if not arrow.num_fields:
-            raise InvalidInputError(f"column {name!r} is a struct without members, which Parquet cannot hold; leave it out")
+            raise InvalidInputError(
+                f"column {name!r} is a struct without members, which Parquet cannot hold; leave it out"
+            )
         return Struct(fields=_fields_of_arrow(arrow, ids))
     if pa.types.is_map(arrow):
-        return Map(key=_field_of_arrow("key", arrow.key_type, ids), value=_field_of_arrow("value", arrow.item_type, ids))
+        return Map(
+            key=_field_of_arrow("key", arrow.key_type, ids),
+            value=_field_of_arrow("value", arrow.item_type, ids),
+        )
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
         return Array(element=_field_of_arrow("element", arrow.value_type, ids))
     return Atomic(name=atomic_name(name, arrow))
@@ -199,7 +226,9 @@ def atomic_name(column: str, arrow: pa.DataType) -> str:
     if arrow in _NAME_OF:
         return _NAME_OF[arrow]
     known = ", ".join(ATOMIC_TYPES)
-    raise InvalidInputError(f"column {column!r}: type {arrow} is not supported in a table; cast it to one of {known}, decimal(p,s)")
+    raise InvalidInputError(
+        f"column {column!r}: type {arrow} is not supported in a table; cast it to one of {known}, decimal(p,s)"
+    )
 
 
 def arrow_type(kind: DataType, *, physical: bool = False) -> pa.DataType:
@@ -212,12 +241,16 @@ def arrow_type(kind: DataType, *, physical: bool = False) -> pa.DataType:
         case Array(element=element):
             return pa.list_(arrow_field(element, physical=physical))
         case Map(key=key, value=value):
-            return pa.map_(arrow_type(key.type, physical=physical), arrow_type(value.type, physical=physical))
+            return pa.map_(
+                arrow_type(key.type, physical=physical), arrow_type(value.type, physical=physical)
+            )
 
 
 def arrow_field(field: Field, *, physical: bool = False) -> pa.Field:
     """One column as Arrow sees it; always nullable."""
-    return pa.field(field.physical if physical else field.name, arrow_type(field.type, physical=physical))
+    return pa.field(
+        field.physical if physical else field.name, arrow_type(field.type, physical=physical)
+    )
 
 
 def arrow_schema(schema: Schema, *, physical: bool = False) -> pa.Schema:
@@ -235,7 +268,9 @@ def _arrow_of_atomic(name: str) -> pa.DataType:
     if parts := decimal_parts(name):
         return pa.decimal128(*parts)
     if name not in _ARROW_OF:
-        raise FormatError(f"type {name!r} is unknown to this version; read the table with a newer one")
+        raise FormatError(
+            f"type {name!r} is unknown to this version; read the table with a newer one"
+        )
     return _ARROW_OF[name]
 
 
@@ -253,12 +288,21 @@ def type_to_json(kind: DataType) -> Any:
 
 
 def field_to_json(field: Field) -> dict[str, Any]:
-    return {"id": field.id, "name": field.name, "physical": field.physical, "type": type_to_json(field.type)}
+    return {
+        "id": field.id,
+        "name": field.name,
+        "physical": field.physical,
+        "type": type_to_json(field.type),
+    }
 
 
 def schema_to_json(schema: Schema) -> dict[str, Any]:
     created = {} if schema.created_id is None else {"created_id": schema.created_id}
-    return {"fields": [field_to_json(field) for field in schema.fields], "last_id": schema.last_id, **created}
+    return {
+        "fields": [field_to_json(field) for field in schema.fields],
+        "last_id": schema.last_id,
+        **created,
+    }
 
 
 def type_from_json(data: Any) -> DataType:
@@ -278,15 +322,21 @@ def type_from_json(data: Any) -> DataType:
 def field_from_json(data: dict[str, Any]) -> Field:
     name, physical = text(data["name"]), text(data["physical"])
     if not _PHYSICAL.match(physical):
-        raise ValueError(f"{physical!r} is no physical name of a column: a letter or `_f`, then letters, digits and `_`")
-    return Field(id=count(data["id"]), name=name, physical=physical, type=type_from_json(data["type"]))
+        raise ValueError(
+            f"{physical!r} is no physical name of a column: a letter or `_f`, then letters, digits and `_`"
+        )
+    return Field(
+        id=count(data["id"]), name=name, physical=physical, type=type_from_json(data["type"])
+    )
 
 
 def _fields_from_json(data: Any) -> tuple[Field, ...]:
     fields = tuple(map(field_from_json, listed(data)))
     check_names(field.name for field in fields)
     if len({field.physical.casefold() for field in fields}) < len(fields):
-        raise ValueError(f"two columns have one physical name: {[field.physical for field in fields]}")
+        raise ValueError(
+            f"two columns have one physical name: {[field.physical for field in fields]}"
+        )
     return fields
 
 

@@ -7,7 +7,9 @@ import pyarrow as pa
 from opal_lake.errors import InvalidInputError
 from opal_lake.spec.added_columns import arrow_of_columns
 
-_COLUMN = re.compile(r"\s*(?:`(?P<quoted>[^`]+)`|(?P<plain>\w+))\s*:?\s+(?P<type>[A-Za-z_]+\s*(?:\([\d\s,]*\))?)\s*\Z")
+_COLUMN = re.compile(
+    r"\s*(?:`(?P<quoted>[^`]+)`|(?P<plain>\w+))\s*:?\s+(?P<type>[A-Za-z_]+\s*(?:\([\d\s,]*\))?)\s*\Z"
+)
 _COMMA = re.compile(r",(?![^(]*\))")
 # As Spark's SQL has them beside the names that a table has
 _ALSO = {

@@ -9,7 +9,13 @@ import pyarrow as pa
 from opal_lake.checked import count, counts, mapped, text
 from opal_lake.errors import InvalidInputError
 from opal_lake.spec.condition import check_condition
-from opal_lake.spec.properties import PROPERTIES, check_properties, default_of, known_properties, plain_properties
+from opal_lake.spec.properties import (
+    PROPERTIES,
+    check_properties,
+    default_of,
+    known_properties,
+    plain_properties,
+)
 from opal_lake.spec.schema import (
     Atomic,
     DataType,
@@ -24,7 +30,18 @@ from opal_lake.spec.schema import (
 )
 
 FILE_FORMATS = ("parquet", "orc")
-KEY_TYPES = ("boolean", "byte", "short", "integer", "long", "string", "binary", "date", "timestamp", "timestamp_ntz")
+KEY_TYPES = (
+    "boolean",
+    "byte",
+    "short",
+    "integer",
+    "long",
+    "string",
+    "binary",
+    "date",
+    "timestamp",
+    "timestamp_ntz",
+)
 ORDER_TYPES = ("byte", "short", "integer", "long", "date", "timestamp", "timestamp_ntz")
 PARTITION_TYPES = KEY_TYPES
 MAX_KEY_BYTES = 64 * 1024
@@ -93,9 +110,13 @@ def plan_spec(arrow: pa.Schema, layout: TableLayout) -> TableSpec:
     if not layout.keys:
         raise InvalidInputError("a table needs at least one key column: keys=[...]")
     if layout.file_format not in FILE_FORMATS:
-        raise InvalidInputError(f"file format {layout.file_format!r} is unknown; use one of {', '.join(FILE_FORMATS)}")
+        raise InvalidInputError(
+            f"file format {layout.file_format!r} is unknown; use one of {', '.join(FILE_FORMATS)}"
+        )
     if layout.deletes is not None:
-        check_condition(layout.deletes, None)  # whoever compares with a table has other columns, perhaps
+        check_condition(
+            layout.deletes, None
+        )  # whoever compares with a table has other columns, perhaps
     properties = plain_properties(layout.properties)
     check_properties(properties, schema)
     return TableSpec(
@@ -113,18 +134,28 @@ def plan_spec(arrow: pa.Schema, layout: TableLayout) -> TableSpec:
 def refuse_text(what: str, names: object) -> None:
     """A string would be read as a list of letters."""
     if isinstance(names, str):
-        raise InvalidInputError(f"{what}: got the text {names!r}; give a list of column names, as [{names!r}]")
+        raise InvalidInputError(
+            f"{what}: got the text {names!r}; give a list of column names, as [{names!r}]"
+        )
 
 
-def _ids(schema: Schema, role: str, names: Sequence[str], allowed: Sequence[str]) -> tuple[int, ...]:
+def _ids(
+    schema: Schema, role: str, names: Sequence[str], allowed: Sequence[str]
+) -> tuple[int, ...]:
     refuse_text(f"{role} columns", names)
     columns = [schema.field(name) for name in names]
     for column in columns:
         if not _fits(column, role, allowed):
             kind = column.type.name if isinstance(column.type, Atomic) else "nested"
-            digits = "" if role == "key" or role == "partition" else f" of at most {MAX_ORDER_DIGITS} digits"
+            digits = (
+                ""
+                if role == "key" or role == "partition"
+                else f" of at most {MAX_ORDER_DIGITS} digits"
+            )
             types = f"{', '.join(allowed)} and decimals{digits}"
-            raise InvalidInputError(f"{role} column {column.name!r} has type {kind}; allowed are {types}: cast it or choose another")
+            raise InvalidInputError(
+                f"{role} column {column.name!r} has type {kind}; allowed are {types}: cast it or choose another"
+            )
     numbers = tuple(column.id for column in columns)
     if len(set(numbers)) != len(numbers):
         raise InvalidInputError(f"{role} columns {list(names)!r} name a column twice")
@@ -171,7 +202,9 @@ def spec_from_json(data: dict[str, Any]) -> TableSpec:
 def _check_roles(spec: TableSpec) -> None:
     """The checks of `plan_spec`, on a table that any writer may have written."""
     if spec.file_format not in FILE_FORMATS or not spec.key_ids:
-        raise ValueError(f"a table of {spec.file_format!r} files with {len(spec.key_ids)} keys is none of this format")
+        raise ValueError(
+            f"a table of {spec.file_format!r} files with {len(spec.key_ids)} keys is none of this format"
+        )
     roles: list[tuple[str, tuple[int, ...], tuple[str, ...]]] = [
         ("key", spec.key_ids, KEY_TYPES),
         ("delta", (spec.delta_id,), ORDER_TYPES),
@@ -180,26 +213,35 @@ def _check_roles(spec: TableSpec) -> None:
     ]
     columns = {column.id: column for column in spec.schema.fields}
     for role, ids, allowed in roles:
-        if len(set(ids)) < len(ids) or not all(number in columns and _fits(columns[number], role, allowed) for number in ids):
-            raise ValueError(f"the {role} columns {list(ids)} are no columns, named twice, or of types that they cannot have")
+        if len(set(ids)) < len(ids) or not all(
+            number in columns and _fits(columns[number], role, allowed) for number in ids
+        ):
+            raise ValueError(
+                f"the {role} columns {list(ids)} are no columns, named twice, or of types that they cannot have"
+            )
 
 
 def spec_differences(made: TableSpec, requested: TableSpec) -> list[str]:
     """The differences from a requested specification, in words. Only properties that are requested and not of maintenance count."""
     roles = zip(_ROLES, _roles(made), _roles(requested), strict=True)
     differences = [
-        f"{role} is {ours_value!r}, not {requested_value!r}" for role, ours_value, requested_value in roles if ours_value != requested_value
+        f"{role} is {ours_value!r}, not {requested_value!r}"
+        for role, ours_value, requested_value in roles
+        if ours_value != requested_value
     ]
     differences += [
         f"properties has {name}={ours_value!r}, not {requested_value!r}"
         for name, ours_value, requested_value in _other_properties(made, requested)
     ]
-    ours, theirs = ({field.name: field.type for field in spec.schema.fields} for spec in (made, requested))
+    ours, theirs = (
+        {field.name: field.type for field in spec.schema.fields} for spec in (made, requested)
+    )
     differences += [f"column {name!r} is missing" for name in theirs if name not in ours]
     differences += [
         f"column {field.name!r} is in the table only"
         for field in made.schema.fields
-        if field.name not in theirs and not made.schema.is_added(field)  # who knows the table as it was made goes on
+        if field.name not in theirs
+        and not made.schema.is_added(field)  # who knows the table as it was made goes on
     ]
     both = [name for name in ours if name in theirs]
     names = {name: (_type_text(ours[name]), _type_text(theirs[name])) for name in both}
@@ -210,19 +252,29 @@ def spec_differences(made: TableSpec, requested: TableSpec) -> list[str]:
     ]
 
 
-def refuse_another_spec(uri: str, made: TableSpec, columns: pa.Schema | None, layout: TableLayout) -> None:
+def refuse_another_spec(
+    uri: str, made: TableSpec, columns: pa.Schema | None, layout: TableLayout
+) -> None:
     """Raises if an existing table differs from the requested one. Without columns, its own are accepted."""
     requested = plan_spec(arrow_schema(made.schema) if columns is None else columns, layout)
     if differences := spec_differences(made, requested):
         text = "; ".join(differences)
-        raise InvalidInputError(f"{uri} exists already, but {text}. Use the existing definition, or choose another path")
+        raise InvalidInputError(
+            f"{uri} exists already, but {text}. Use the existing definition, or choose another path"
+        )
 
 
-def _other_properties(made: TableSpec, requested: TableSpec) -> list[tuple[str, int | str, int | str]]:
+def _other_properties(
+    made: TableSpec, requested: TableSpec
+) -> list[tuple[str, int | str, int | str]]:
     """Requested properties that differ. Others, and those of maintenance, may differ: `opal set` changes them over the years, while
     pipelines go on requesting the table as it was created.
     """
-    asked = ((name, value) for name, value in requested.properties.items() if not PROPERTIES[name].maintenance)
+    asked = (
+        (name, value)
+        for name, value in requested.properties.items()
+        if not PROPERTIES[name].maintenance
+    )
     both = ((name, made.properties.get(name, default_of(name)), value) for name, value in asked)
     return [(name, own, asked_value) for name, own, asked_value in both if own != asked_value]
 
@@ -231,7 +283,10 @@ _ROLES = ("keys", "delta", "tie_break", "deletes", "partition_by", "file_format"
 
 
 def _roles(spec: TableSpec) -> tuple[object, ...]:
-    named = [[field.name for field in fields] for fields in (spec.keys, spec.tie_break, spec.partition_by)]
+    named = [
+        [field.name for field in fields]
+        for fields in (spec.keys, spec.tie_break, spec.partition_by)
+    ]
     return named[0], spec.delta.name, named[1], spec.deletes, named[2], spec.file_format
 
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.protocol import Storage
 
-THREADS = 4  # files on their way at once, which are held, in memory or in a spool, until they are there
+THREADS = (
+    4  # files on their way at once, which are held, in memory or in a spool, until they are there
+)
 
 
 @dataclass(slots=True, kw_only=True)

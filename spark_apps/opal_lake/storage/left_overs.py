@@ -36,7 +36,9 @@ def find_left_overs(storage: Storage, least_age_us: int = 0) -> list[LeftOver]:
     """Those that old, but for those of writers that are known to be at work."""
     if not isinstance(storage, KeepsLeftOvers):
         return []
-    return [item for item in storage.left_overs() if item.age_us >= least_age_us and not item.is_at_work]
+    return [
+        item for item in storage.left_overs() if item.age_us >= least_age_us and not item.is_at_work
+    ]
 
 
 def remove_left_overs(storage: Storage, paths: Iterable[str]) -> None:

@@ -38,7 +38,9 @@ class MemoryStorage:
         check_length(length)
         entry = self._objects.get(check_path(path))
         if entry is None:
-            raise NotFoundError(f"'{path}' is not in {self.uri}: it was never written, or deleted since")
+            raise NotFoundError(
+                f"'{path}' is not in {self.uri}: it was never written, or deleted since"
+            )
         begin, end = byte_range(len(entry[0]), start, length)
         return entry[0][begin:end]
 
@@ -80,7 +82,9 @@ class MemoryStorage:
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         if _registry.get(self._name) is not self:
-            raise TypeError(f"{self.uri} is a store of its own and cannot be pickled: open it by name, or use a folder")
+            raise TypeError(
+                f"{self.uri} is a store of its own and cannot be pickled: open it by name, or use a folder"
+            )
         return MemoryStorage.named, (self._name,)
 
     def __repr__(self) -> str:

@@ -14,7 +14,9 @@ def open_storage(uri: str, options: Mapping[str, str] | None = None) -> Storage:
     scheme, _ = split_scheme(uri)
     opener = _OPENERS.get(scheme)
     if opener is None:
-        raise InvalidInputError(f"'{uri}' has the scheme '{scheme}', which no store here serves: use {FORMS}")
+        raise InvalidInputError(
+            f"'{uri}' has the scheme '{scheme}', which no store here serves: use {FORMS}"
+        )
     return opener(uri, options or {})
 
 
@@ -22,13 +24,17 @@ def _open_s3(uri: str, options: Mapping[str, str]) -> Storage:
     try:
         from opal_lake.storage.s3 import S3Storage  # boto3 takes 0.3 s to import and is an extra
     except ImportError as error:
-        raise InvalidInputError(f"'{uri}' needs boto3, which is not installed: install the 's3' extra of airflow-provider-opal") from error
+        raise InvalidInputError(
+            f"'{uri}' needs boto3, which is not installed: install the 's3' extra of airflow-provider-opal"
+        ) from error
     return S3Storage.open(uri, options)
 
 
 def _open_memory(uri: str, options: Mapping[str, str]) -> Storage:
     if options:
-        raise InvalidInputError(f"'{uri}' takes no options, and was given {sorted(options)}: leave them out")
+        raise InvalidInputError(
+            f"'{uri}' takes no options, and was given {sorted(options)}: leave them out"
+        )
     return MemoryStorage.named(memory_name(uri))
 
 

@@ -37,7 +37,9 @@ def check_prefix(prefix: str) -> str:
 def check_length(length: int | None) -> None:
     """A length is None or at least 0."""
     if length is not None and length < 0:
-        raise InvalidInputError(f"length {length} is negative: give at least 0, or None for all the rest")
+        raise InvalidInputError(
+            f"length {length} is negative: give at least 0, or None for all the rest"
+        )
 
 
 def byte_range(size: int, start: int, length: int | None) -> tuple[int, int]:

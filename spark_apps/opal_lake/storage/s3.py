@@ -12,7 +12,15 @@ from botocore.exceptions import ClientError
 from opal_lake.errors import InvalidInputError, StorageError
 from opal_lake.storage.paths import check_length, check_path, check_prefix, is_path
 from opal_lake.storage.protocol import StoredObject
-from opal_lake.storage.s3_client import S3Options, check_options, error_code, error_status, s3_client, s3_errors, told_us
+from opal_lake.storage.s3_client import (
+    S3Options,
+    check_options,
+    error_code,
+    error_status,
+    s3_client,
+    s3_errors,
+    told_us,
+)
 from opal_lake.storage.uris import bucket_and_prefix
 
 _DELETE_BATCH = 1000
@@ -32,15 +40,21 @@ class S3Storage:
     def open(cls, uri: str, options: Mapping[str, str] | None = None) -> "S3Storage":
         bucket, prefix = bucket_and_prefix(uri)
         if bucket.endswith("--x-s3"):
-            raise InvalidInputError(f"bucket '{bucket}' is a directory bucket, which does not list in order: use a general purpose bucket")
-        return cls(uri=uri.rstrip("/"), bucket=bucket, prefix=prefix, options=check_options(options or {}))
+            raise InvalidInputError(
+                f"bucket '{bucket}' is a directory bucket, which does not list in order: use a general purpose bucket"
+            )
+        return cls(
+            uri=uri.rstrip("/"), bucket=bucket, prefix=prefix, options=check_options(options or {})
+        )
 
     def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         check_length(length)
         key = self._key(path)
         with s3_errors(self.bucket, key):
             try:
-                body = self._client().get_object(Bucket=self.bucket, Key=key, **_range(start, length))["Body"]
+                body = self._client().get_object(
+                    Bucket=self.bucket, Key=key, **_range(start, length)
+                )["Body"]
             except ClientError as error:
                 if error_code(error) == "InvalidRange":
                     return b""
@@ -56,7 +70,9 @@ class S3Storage:
             if created is not None:
                 return created
             time.sleep(pause_s)
-        raise StorageError(f"S3 kept answering that '{key}' in bucket '{self.bucket}' is being written by others: try again")
+        raise StorageError(
+            f"S3 kept answering that '{key}' in bucket '{self.bucket}' is being written by others: try again"
+        )
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[StoredObject]:
         check_prefix(prefix)
@@ -66,7 +82,9 @@ class S3Storage:
         keys = iter([self._key(path) for path in paths])
         while batch := [{"Key": key} for key in islice(keys, _DELETE_BATCH)]:
             with s3_errors(self.bucket, batch[0]["Key"]):
-                answer = self._client().delete_objects(Bucket=self.bucket, Delete={"Objects": batch, "Quiet": True})
+                answer = self._client().delete_objects(
+                    Bucket=self.bucket, Delete={"Objects": batch, "Quiet": True}
+                )
             self._check_deleted(answer.get("Errors", ()))
 
     def copy_from(self, source: "S3Storage", source_path: str, path: str) -> None:
@@ -86,7 +104,9 @@ class S3Storage:
 
     def _try_put(self, key: str, data: bytes | memoryview) -> bool | None:
         """None when another request on the key was in flight and neither outcome is decided."""
-        body = data if isinstance(data, bytes) else pa.BufferReader(data)  # which boto3 reads bit by bit, without a copy of the whole
+        body = (
+            data if isinstance(data, bytes) else pa.BufferReader(data)
+        )  # which boto3 reads bit by bit, without a copy of the whole
         with s3_errors(self.bucket, key):
             try:
                 self._client().put_object(Bucket=self.bucket, Key=key, Body=body, IfNoneMatch="*")
@@ -102,7 +122,9 @@ class S3Storage:
         where = {"StartAfter": self.prefix + start_after} if start_after else {}
         with s3_errors(self.bucket, self.prefix + prefix):
             paginator = self._client().get_paginator("list_objects_v2")
-            for page in paginator.paginate(Bucket=self.bucket, Prefix=self.prefix + prefix, **where):
+            for page in paginator.paginate(
+                Bucket=self.bucket, Prefix=self.prefix + prefix, **where
+            ):
                 for entry in page.get("Contents", ()):
                     path = entry["Key"][len(self.prefix) :]
                     if is_path(path):  # Hadoop leaves empty objects `folder/` behind
@@ -119,7 +141,9 @@ class S3Storage:
 
 def _range(start: int, length: int | None) -> dict[str, str]:
     if start < 0:
-        return {"Range": f"bytes={start}"}  # the last bytes; what is beyond `length` is cut off here
+        return {
+            "Range": f"bytes={start}"
+        }  # the last bytes; what is beyond `length` is cut off here
     if length is None:
         return {"Range": f"bytes={start}-"} if start else {}
     return {"Range": f"bytes={start}-{start + max(1, length) - 1}"}  # a range cannot be empty
@@ -127,4 +151,6 @@ def _range(start: int, length: int | None) -> dict[str, str]:
 
 def _stored(path: str, entry: Mapping[str, Any]) -> StoredObject:
     modified = entry["LastModified"]
-    return StoredObject(path=path, size=entry["Size"], modified_us=int(modified.timestamp() * 1_000_000))
+    return StoredObject(
+        path=path, size=entry["Size"], modified_us=int(modified.timestamp() * 1_000_000)
+    )

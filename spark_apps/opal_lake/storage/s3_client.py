@@ -20,14 +20,24 @@ S3Options = tuple[tuple[str, str], ...]
 _CREDENTIALS = frozenset({"aws_access_key_id", "aws_secret_access_key", "aws_session_token"})
 _KNOWN = _CREDENTIALS | {"endpoint_url", "region_name", "path_style"}
 _DENIED = frozenset(
-    {"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AllAccessDisabled"}
+    {
+        "403",
+        "AccessDenied",
+        "InvalidAccessKeyId",
+        "SignatureDoesNotMatch",
+        "ExpiredToken",
+        "InvalidToken",
+        "AllAccessDisabled",
+    }
 )
 _TRIES = 4
 _CONNECTIONS = 64
 
 _clients: dict[tuple[int, S3Options], Any] = {}
 _clients_lock = Lock()
-_store_times: dict[tuple[int, S3Options], tuple[int, int]] = {}  # the store's time, and this process's monotonic clock when it was received
+_store_times: dict[
+    tuple[int, S3Options], tuple[int, int]
+] = {}  # the store's time, and this process's monotonic clock when it was received
 
 
 def check_options(options: Mapping[str, str]) -> S3Options:
@@ -36,12 +46,18 @@ def check_options(options: Mapping[str, str]) -> S3Options:
     if unknown:
         raise InvalidInputError(f"the S3 options {unknown} are not known: use {sorted(_KNOWN)}")
     if options.get("path_style", "true") not in ("true", "false"):
-        raise InvalidInputError("the S3 option path_style is neither 'true' nor 'false': set it to one of them, or leave it out")
+        raise InvalidInputError(
+            "the S3 option path_style is neither 'true' nor 'false': set it to one of them, or leave it out"
+        )
     if ("aws_access_key_id" in options) != ("aws_secret_access_key" in options):
-        raise InvalidInputError("of the S3 options aws_access_key_id and aws_secret_access_key one is missing: give both, or neither")
+        raise InvalidInputError(
+            "of the S3 options aws_access_key_id and aws_secret_access_key one is missing: give both, or neither"
+        )
     endpoint = options.get("endpoint_url", "https://default")
     if "@" in endpoint or urlsplit(endpoint).scheme not in ("http", "https"):
-        raise InvalidInputError("the S3 option endpoint_url is not of the form http(s)://host:port, without user and password: correct it")
+        raise InvalidInputError(
+            "the S3 option endpoint_url is not of the form http(s)://host:port, without user and password: correct it"
+        )
     return tuple(sorted(options.items()))
 
 
@@ -66,8 +82,12 @@ def _since(answer: tuple[int, int] | None) -> int | None:
 
 def _listener(key: tuple[int, S3Options]) -> Callable[..., None]:
     def listen(http_response: Any, **_: Any) -> None:
-        with suppress(TypeError, ValueError, AttributeError):  # what a gateway leaves out or garbles tells nothing
-            date_us = int(parsedate_to_datetime(http_response.headers["Date"]).timestamp() * 1_000_000)
+        with suppress(
+            TypeError, ValueError, AttributeError
+        ):  # what a gateway leaves out or garbles tells nothing
+            date_us = int(
+                parsedate_to_datetime(http_response.headers["Date"]).timestamp() * 1_000_000
+            )
             known_us = _since(_store_times.get(key))
             # A date is cut to its second: what earlier answers tell of a time within it is nearer, and never goes back
             if known_us is None or not date_us <= known_us < date_us + 1_000_000:
@@ -78,7 +98,11 @@ def _listener(key: tuple[int, S3Options]) -> Callable[..., None]:
 
 def _count_ns() -> int:
     """Goes on while the machine sleeps, where the system has such a count: Linux's monotonic one stands still then."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic_ns()
+    return (
+        time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        if hasattr(time, "CLOCK_BOOTTIME")
+        else time.monotonic_ns()
+    )
 
 
 @contextmanager
@@ -88,9 +112,13 @@ def s3_errors(bucket: str, key: str) -> Iterator[None]:
         yield
     except ClientError as error:
         raise _translated(error, bucket, key) from error
-    except NoCredentialsError as error:  # a machine's own credentials may be late, so that trying again can help
+    except (
+        NoCredentialsError
+    ) as error:  # a machine's own credentials may be late, so that trying again can help
         how = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give them as options, then try again"
-        raise StorageError(f"S3 was not asked: there are no credentials for bucket '{bucket}'; {how}") from error
+        raise StorageError(
+            f"S3 was not asked: there are no credentials for bucket '{bucket}'; {how}"
+        ) from error
     except (BotoCoreError, OSError) as error:
         raise StorageError(
             f"S3 did not answer for '{key}' in bucket '{bucket}': {error}: check endpoint and credentials, then try again"
@@ -111,16 +139,22 @@ def _translated(error: ClientError, bucket: str, key: str) -> NotFoundError | St
     """An answer of S3 as the error that tells the caller what to do."""
     code = error_code(error)
     if code in ("NoSuchKey", "404"):  # a HEAD's answer has no body to name it
-        return NotFoundError(f"'{key}' is not in bucket '{bucket}': it was never written, or deleted since")
+        return NotFoundError(
+            f"'{key}' is not in bucket '{bucket}': it was never written, or deleted since"
+        )
     if code == "NoSuchBucket":
-        return StorageError(f"bucket '{bucket}' does not exist: create it, or correct the URI or the endpoint")
+        return StorageError(
+            f"bucket '{bucket}' does not exist: create it, or correct the URI or the endpoint"
+        )
     if code in _DENIED or error_status(error) == 403:
         return StorageError(
             f"S3 denied access to '{key}' in bucket '{bucket}' ({code}): check the credentials; they need to read, write, delete "
             "and list, and without the right to list, S3 says the same of absent objects"
         )
     message = error.response.get("Error", {}).get("Message", "")
-    return StorageError(f"S3 answered {error_status(error)} {code} for '{key}' in bucket '{bucket}': {message}: try again")
+    return StorageError(
+        f"S3 answered {error_status(error)} {code} for '{key}' in bucket '{bucket}': {message}: try again"
+    )
 
 
 def _new_client(options: dict[str, str]) -> Any:
@@ -132,11 +166,17 @@ def _new_client(options: dict[str, str]) -> Any:
         tcp_keepalive=True,
         s3=_addressing(options.get("path_style")),
     )
-    session = boto3.session.Session(region_name=options.get("region_name"))  # boto3's default session is not thread-safe
+    session = boto3.session.Session(
+        region_name=options.get("region_name")
+    )  # boto3's default session is not thread-safe
     endpoint = options.get("endpoint_url")
-    region = session.region_name or ("us-east-1" if endpoint else None)  # one's own store has no regions, but signing needs one
+    region = session.region_name or (
+        "us-east-1" if endpoint else None
+    )  # one's own store has no regions, but signing needs one
     credentials = {name: options[name] for name in _CREDENTIALS & set(options)}
-    return session.client("s3", config=config, endpoint_url=endpoint, region_name=region, **credentials)
+    return session.client(
+        "s3", config=config, endpoint_url=endpoint, region_name=region, **credentials
+    )
 
 
 def _addressing(path_style: str | None) -> dict[str, str]:

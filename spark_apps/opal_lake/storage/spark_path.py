@@ -27,7 +27,9 @@ def spark_path(storage: Storage, path: str = "") -> str:
     """For `spark.read.parquet(...)` and its like: patterns escaped."""
     uri = hadoop_uri(storage, path)
     escaped = _PATTERN_CHARACTER.sub(r"\\\g<0>", uri)
-    if escaped != uri and ":" in uri.split("://", 1)[1]:  # Hadoop's pattern code takes what is before a colon for a scheme
+    if (
+        escaped != uri and ":" in uri.split("://", 1)[1]
+    ):  # Hadoop's pattern code takes what is before a colon for a scheme
         raise InvalidInputError(
             f"Spark cannot read '{uri}': it has a colon and one of * ? [ ] {{ }} \\; choose a path without the colon, or without the others"
         )
@@ -42,5 +44,7 @@ def hadoop_uri(storage: Storage, path: str = "") -> str:
     elif scheme in ("", "file"):
         root = "file://" + local_root(storage.uri).rstrip("/")
     else:
-        raise InvalidInputError(f"Spark cannot reach {storage.uri}: keep the table in a folder or in S3")
+        raise InvalidInputError(
+            f"Spark cannot reach {storage.uri}: keep the table in a folder or in S3"
+        )
     return f"{root}/{path}" if path else root

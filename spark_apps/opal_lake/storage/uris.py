@@ -29,9 +29,13 @@ def local_root(uri: str) -> str:
         raise InvalidInputError(f"'{uri}' names no place: use {FORMS}")
     if not scheme:
         return os.path.abspath(uri)
-    path = rest.removeprefix("//").removeprefix("localhost")  # Hadoop writes file:/path, everybody else file:///path
+    path = rest.removeprefix("//").removeprefix(
+        "localhost"
+    )  # Hadoop writes file:/path, everybody else file:///path
     if not path.startswith("/"):
-        raise InvalidInputError(f"'{uri}' names a host, and a file URI reaches only this machine: write file:///path")
+        raise InvalidInputError(
+            f"'{uri}' names a host, and a file URI reaches only this machine: write file:///path"
+        )
     return os.path.abspath(path)
 
 
@@ -39,7 +43,9 @@ def bucket_and_prefix(uri: str) -> tuple[str, str]:
     """Bucket and key prefix ('' or ending in '/') of an S3 URI."""
     bucket, _, prefix = split_scheme(uri)[1].removeprefix("//").rstrip("/").partition("/")
     if not _BUCKET.fullmatch(bucket):  # not shown: in old URIs it may be key:secret@bucket
-        raise InvalidInputError("an S3 URI has no proper bucket name: write s3://bucket/path, without credentials")
+        raise InvalidInputError(
+            "an S3 URI has no proper bucket name: write s3://bucket/path, without credentials"
+        )
     if prefix and not is_path(prefix):
         raise InvalidInputError(f"'{uri}' has an empty, '.' or '..' part in its path: leave it out")
     return bucket, prefix + "/" if prefix else ""

@@ -20,7 +20,9 @@ class FileRef(Protocol):
     def crc32(self) -> int: ...
 
 
-MOST_SEALED = 64 << 20  # bytes of a commit, a root or another document of which nothing says how long it is
+MOST_SEALED = (
+    64 << 20
+)  # bytes of a commit, a root or another document of which nothing says how long it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,9 @@ def verified_pieces(storage: Storage, file: FileRef, piece_bytes: int) -> Iterat
     for start in range(0, max(1, file.size), max(1, piece_bytes)):
         left = file.size - start
         try:
-            data = storage.get(file.path, start, piece_bytes if left > piece_bytes else left + 1)  # what is longer is not what was written
+            data = storage.get(
+                file.path, start, piece_bytes if left > piece_bytes else left + 1
+            )  # what is longer is not what was written
         except NotFoundError as error:
             raise missing_error(storage, file.path) from error
         size, crc32 = size + len(data), zlib.crc32(data, crc32)
@@ -68,7 +72,9 @@ def read_sealed(storage: Storage, path: str) -> bytes:
 Diagnosis = Callable[[Storage, str], OpalError | None]
 
 _RESTORE = "restore the file from a backup"
-_diagnoses: list[Diagnosis] = []  # a store knows of no versions: who does says so here, in every process that opens tables
+_diagnoses: list[
+    Diagnosis
+] = []  # a store knows of no versions: who does says so here, in every process that opens tables
 
 
 def diagnose_missing(diagnosis: Diagnosis) -> Diagnosis:
@@ -79,5 +85,9 @@ def diagnose_missing(diagnosis: Diagnosis) -> Diagnosis:
 
 def missing_error(storage: Storage, path: str, mend: str = _RESTORE) -> OpalError:
     """What to raise for a file that is not there, though the version that is read refers to it."""
-    diagnosed = next((error for diagnosis in _diagnoses if (error := diagnosis(storage, path)) is not None), None)
-    return diagnosed or FormatError(f"{storage.uri}/{path} is missing, though the table refers to it; {mend}")
+    diagnosed = next(
+        (error for diagnosis in _diagnoses if (error := diagnosis(storage, path)) is not None), None
+    )
+    return diagnosed or FormatError(
+        f"{storage.uri}/{path} is missing, though the table refers to it; {mend}"
+    )

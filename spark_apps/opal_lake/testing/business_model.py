@@ -40,14 +40,21 @@ class BusinessModel:
         return {key: row[3] for key, row in best.items()}
 
     def check(self, name: str) -> None:
-        if (self.newest_finished is not None and name <= self.newest_finished) or (self.open is not None and name < self.open):
+        if (self.newest_finished is not None and name <= self.newest_finished) or (
+            self.open is not None and name < self.open
+        ):
             raise RefusedError(name)
 
-    def ingest(self, rows: Sequence[PutRow], name: str | None, now_us: int, *, is_inline: bool) -> None:
+    def ingest(
+        self, rows: Sequence[PutRow], name: str | None, now_us: int, *, is_inline: bool
+    ) -> None:
         """`now_us` is when it is committed."""
         if name is not None:
             self.check(name)
-        came: list[Arrived] = [(key, delta, self.arrived + index, value) for index, (key, delta, value) in enumerate(rows)]
+        came: list[Arrived] = [
+            (key, delta, self.arrived + index, value)
+            for index, (key, delta, value) in enumerate(rows)
+        ]
         self.arrived += len(came)
         if name is None or self.open in (None, name):
             self.open = name or self.open
@@ -61,7 +68,9 @@ class BusinessModel:
 
     def _waits(self, name: str, now_us: int) -> bool:
         since_us = self.held[name].since_us if name in self.held else now_us
-        return bool(self.pending) or bool({*self.held} - {name}) or now_us < since_us + self.drift_us
+        return (
+            bool(self.pending) or bool({*self.held} - {name}) or now_us < since_us + self.drift_us
+        )
 
     def is_over(self, now_us: int) -> bool:
         return any(held.since_us + self.drift_us <= now_us for held in self.held.values())

@@ -71,19 +71,25 @@ class FailingStore(ForwardingStore):
             if self.mode == "before":
                 self._crash(path)
             if self.mode == "failed":
-                raise StorageError(f"call {self.fail_at} on '{path}' fails without effect, as asked: try again")
+                raise StorageError(
+                    f"call {self.fail_at} on '{path}' fails without effect, as asked: try again"
+                )
             return True
 
     def _leave(self, fails: bool, path: str, result: _T) -> _T:
         if fails and self.mode == "after":
             self._crash(path)
         if fails:
-            raise StorageError(f"call {self.fail_at} on '{path}' has had its effect and fails, as asked: read back, or try again")
+            raise StorageError(
+                f"call {self.fail_at} on '{path}' has had its effect and fails, as asked: read back, or try again"
+            )
         if self.crashed:
             raise Crash("another thread of this process died meanwhile")
         return result
 
-    def _listing(self, fails: bool, prefix: str, objects: Iterator[StoredObject]) -> Iterator[StoredObject]:
+    def _listing(
+        self, fails: bool, prefix: str, objects: Iterator[StoredObject]
+    ) -> Iterator[StoredObject]:
         for entry in objects:
             yield entry
             self._leave(fails, prefix, None)
@@ -109,7 +115,9 @@ class StallingStore(ForwardingStore):
     def wait_until_stalled(self) -> None:
         """Return once a writer stands still; TimeoutError when none comes."""
         if not self._stalled.wait(self.timeout_s):
-            raise TimeoutError(f"no put of a path with '{self.part}' within {self.timeout_s} s: is that path still written?")
+            raise TimeoutError(
+                f"no put of a path with '{self.part}' within {self.timeout_s} s: is that path still written?"
+            )
 
     def release(self) -> None:
         """Let the writer go on."""
@@ -119,7 +127,9 @@ class StallingStore(ForwardingStore):
         if self._is_first(path):
             self._stalled.set()
             if not self._released.wait(self.timeout_s):
-                raise TimeoutError(f"the put of '{path}' was not released within {self.timeout_s} s: call release()")
+                raise TimeoutError(
+                    f"the put of '{path}' was not released within {self.timeout_s} s: call release()"
+                )
         return self.inner.put_if_absent(path, data)
 
     def _is_first(self, path: str) -> bool:

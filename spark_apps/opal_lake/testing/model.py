@@ -27,13 +27,19 @@ class ModelRow:
     @property
     def order(self) -> tuple[Any, ...]:
         """What decides between rows of one key; a null comes before every value."""
-        return (self.delta, *((tie is not None, 0 if tie is None else tie) for tie in self.ties), self.row_id)
+        return (
+            self.delta,
+            *((tie is not None, 0 if tie is None else tie) for tie in self.ties),
+            self.row_id,
+        )
 
 
 ShownAt = Callable[[int], Iterable[ModelRow]]  # the visible rows of a version
 
 
-def visible(rows: Iterable[ModelRow], version: int | None = None, event_time: Any = None) -> list[ModelRow]:
+def visible(
+    rows: Iterable[ModelRow], version: int | None = None, event_time: Any = None
+) -> list[ModelRow]:
     """The newest row of each key at that version and event time, unless it is a delete; None is the end of that axis."""
     newest: dict[tuple[Any, ...], ModelRow] = {}
     for row in known(rows, version):
@@ -44,14 +50,20 @@ def visible(rows: Iterable[ModelRow], version: int | None = None, event_time: An
     return sorted((row for row in newest.values() if not row.deleted), key=lambda row: row.row_id)
 
 
-def net(rows: Iterable[ModelRow], partition_key: str, version: int | None = None, event_time: Any = None) -> list[ModelRow]:
+def net(
+    rows: Iterable[ModelRow], partition_key: str, version: int | None = None, event_time: Any = None
+) -> list[ModelRow]:
     """The newest row of each key among those of a partition key, unless it is a delete: as if no other rows were there."""
     return visible([row for row in rows if row.partition_key == partition_key], version, event_time)
 
 
 def known(rows: Iterable[ModelRow], version: int | None = None) -> list[ModelRow]:
     """The rows that a MetaGen took up by that version."""
-    return [row for row in rows if row.processed is not None and (version is None or row.processed <= version)]
+    return [
+        row
+        for row in rows
+        if row.processed is not None and (version is None or row.processed <= version)
+    ]
 
 
 def untils(rows: Iterable[ModelRow], version: int | None = None) -> dict[RowId, Any]:
@@ -67,7 +79,9 @@ def untils(rows: Iterable[ModelRow], version: int | None = None) -> dict[RowId, 
     return until_of
 
 
-def intervals(rows: Iterable[ModelRow], version: int | None = None) -> list[tuple[ModelRow, Any, Any, bool]]:
+def intervals(
+    rows: Iterable[ModelRow], version: int | None = None
+) -> list[tuple[ModelRow, Any, Any, bool]]:
     """Each row with the event times from which and up to which it was visible, and whether nothing of its key was there then."""
     members = known(rows, version)
     shown: list[tuple[ModelRow, Any, Any, bool]] = []
@@ -77,20 +91,35 @@ def intervals(rows: Iterable[ModelRow], version: int | None = None) -> list[tupl
         valid = [next(iter(visible(own, version, moment)), None) for moment in moments]
         for index, row in enumerate(valid):
             if row is not None and (index == 0 or valid[index - 1] is not row):
-                after = next((later for later in range(index, len(valid)) if valid[later] is not row), None)
-                shown.append((row, row.delta, None if after is None else moments[after], after is not None and valid[after] is None))
+                after = next(
+                    (later for later in range(index, len(valid)) if valid[later] is not row), None
+                )
+                shown.append(
+                    (
+                        row,
+                        row.delta,
+                        None if after is None else moments[after],
+                        after is not None and valid[after] is None,
+                    )
+                )
     return shown
 
 
 def changes(shown_at: ShownAt, start: int, end: int) -> list[tuple[int, str, ModelRow]]:
     """What each version from start to end did to the visible rows: the version, what happened, and the row, in the order of a feed."""
     versions = range(max(start, 1), end + 1)
-    return [(version, kind, row) for version in versions for kind, row in net_changes(shown_at, version, version)]
+    return [
+        (version, kind, row)
+        for version in versions
+        for kind, row in net_changes(shown_at, version, version)
+    ]
 
 
 def net_changes(shown_at: ShownAt, start: int, end: int) -> list[tuple[str, ModelRow]]:
     """What a range of versions did in sum."""
-    before, after = ({row.key: row for row in shown_at(version)} for version in (max(start, 1) - 1, end))
+    before, after = (
+        {row.key: row for row in shown_at(version)} for version in (max(start, 1) - 1, end)
+    )
     feed: list[tuple[str, ModelRow]] = []
     for key in before.keys() | after.keys():
         old, new = before.get(key), after.get(key)

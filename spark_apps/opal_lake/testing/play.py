@@ -25,7 +25,14 @@ from opal_lake.upkeep.compaction import CompactOptions, compact
 from opal_lake.upkeep.zorder import zorder
 from opal_lake.upkeep.zorder_plan import ZOrderOptions
 from opal_lake.write.arrow_rows import ArrowRows
-from opal_lake.write.ingest_job import IngestOptions, IngestRun, commit_ingest, start_ingest, write_inline, write_segments
+from opal_lake.write.ingest_job import (
+    IngestOptions,
+    IngestRun,
+    commit_ingest,
+    start_ingest,
+    write_inline,
+    write_segments,
+)
 from opal_lake.write.metagen_job import MetaGenPlan, apply_to_pending, commit_metagen, start_metagen
 
 _TARGET_BYTES = 12_000  # a handful of tiny files
@@ -60,7 +67,9 @@ class Play:
     states: dict[int, Mapping[int, ModelRow]] = field(default_factory=lambda: {0: {}})
     deltas: dict[RowId, Any] = field(default_factory=dict)
     restored: list[int] = field(default_factory=list)
-    added: dict[str, tuple[int, str]] = field(default_factory=dict)  # of a column that came later: since which version, and its type
+    added: dict[str, tuple[int, str]] = field(
+        default_factory=dict
+    )  # of a column that came later: since which version, and its type
     more_by_serial: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     hands: list[Hand] = field(default_factory=list)
     decoded: dict[str, pa.Table] = field(default_factory=dict)
@@ -101,7 +110,9 @@ class Play:
         """Minor, or major with the floor at some row's delta. Other steps go on while its tasks have run and nothing is committed."""
         deltas = sorted({row.delta for row in self.rows.values()})
         floor = self.order_word(deltas[step.hand % len(deltas)]) if step.part and deltas else None
-        options = CompactOptions(mode="minor" if floor is None else "major", floor=floor, target_bytes=_TARGET_BYTES)
+        options = CompactOptions(
+            mode="minor" if floor is None else "major", floor=floor, target_bytes=_TARGET_BYTES
+        )
         self._rewrite(lambda: compact(self._interrupted(step), options))
 
     def _rewrite(self, run: Callable[[], object]) -> None:
@@ -119,21 +130,33 @@ class Play:
         root = self.table.snapshot_at().root
         readable = [version for version in self.versions if is_readable(root, version)]
         version, before = readable[step.hand % len(readable)], self.rows
-        rehearsed, result = self.table.restore(version=version, dry_run=True), self.table.restore(version=version)
+        rehearsed, result = (
+            self.table.restore(version=version, dry_run=True),
+            self.table.restore(version=version),
+        )
         assert rehearsed.counts == result.counts
         assert rehearsed.version is None
-        shown, again = ({row.row_id for row in visible(rows.values())} for rows in (before, self.states[version]))
+        shown, again = (
+            {row.row_id for row in visible(rows.values())}
+            for rows in (before, self.states[version])
+        )
         if result.version is None:
             assert shown == again
             return
-        assert result.counts == {"rows_restored": len(again - shown), "rows_removed": len(shown - again)}
+        assert result.counts == {
+            "rows_restored": len(again - shown),
+            "rows_removed": len(shown - again),
+        }
         self.rows = dict(self.states[version])
         self.see_versions()
         self.restored.append(result.version)
 
     def _add_column(self, step: Step) -> None:
         """One more, or one that is there already."""
-        name, kind = f"more {step.part or len(self.added)}", ADDED_KINDS[step.hand % len(ADDED_KINDS)]
+        name, kind = (
+            f"more {step.part or len(self.added)}",
+            ADDED_KINDS[step.hand % len(ADDED_KINDS)],
+        )
         is_there = name in self.added
         result = self.table.add_columns({name: self.added[name][1] if is_there else kind})
         assert (result.version is None) == is_there
@@ -145,7 +168,10 @@ class Play:
     def values_at(self, row: ModelRow, version: int) -> dict[str, Any]:
         """All values that a version shows of a row: of columns that are younger than its ingest nulls."""
         later = [name for name, (since, _) in self.added.items() if since <= version]
-        return {**row.values, **{name: self.more_by_serial[row.values[SERIAL]].get(name) for name in later}}
+        return {
+            **row.values,
+            **{name: self.more_by_serial[row.values[SERIAL]].get(name) for name in later},
+        }
 
     def _interrupted(self, step: Step) -> Table:
         left = list(step.during)
@@ -159,9 +185,19 @@ class Play:
 
     def _zorder(self, step: Step) -> None:
         """By one to three columns, all or what is new; other steps go on as in a compaction."""
-        fields = [field for field in self.table.snapshot_at().spec.schema.fields if isinstance(field.type, Atomic)]
-        chosen = tuple((fields + fields)[step.hand % len(fields) :][: min(len(fields), 1 + step.hand % 3)])
-        options = ZOrderOptions(columns=tuple(field.id for field in chosen), target_bytes=_TARGET_BYTES, whole=bool(step.part))
+        fields = [
+            field
+            for field in self.table.snapshot_at().spec.schema.fields
+            if isinstance(field.type, Atomic)
+        ]
+        chosen = tuple(
+            (fields + fields)[step.hand % len(fields) :][: min(len(fields), 1 + step.hand % 3)]
+        )
+        options = ZOrderOptions(
+            columns=tuple(field.id for field in chosen),
+            target_bytes=_TARGET_BYTES,
+            whole=bool(step.part),
+        )
         self._rewrite(lambda: zorder(self._interrupted(step), chosen, options))
 
     def see_versions(self) -> None:
@@ -201,7 +237,14 @@ class Play:
         else:
             outputs = write_segments(table, rows, run)
         commit = partial(commit_ingest, self.table.log, run, outputs, rule_outputs)
-        return Hand(commit=commit, token=step.token, serials=serials, is_ingest=True, epoch=len(self.restored), is_inline=is_inline)
+        return Hand(
+            commit=commit,
+            token=step.token,
+            serials=serials,
+            is_ingest=True,
+            epoch=len(self.restored),
+            is_inline=is_inline,
+        )
 
     def _cut(self, step: Step) -> Table:
         return replace(self.table, executor=InProcess(tasks=step.tasks))
@@ -210,21 +253,33 @@ class Play:
         """Rows as an ingest gets them."""
         puts = [(serial, self.puts_by_serial[serial]) for serial in serials]
         columns = {
-            name: pa.array([serial if name == SERIAL else put.values[name] for serial, put in puts], arrow_type(Atomic(name=kind)))
+            name: pa.array(
+                [serial if name == SERIAL else put.values[name] for serial, put in puts],
+                arrow_type(Atomic(name=kind)),
+            )
             for name, kind in self.shape.columns.items()
         }
         return pa.table(columns | {DELETED: pa.array([put.deleted for _, put in puts], pa.bool_())})
 
     def _with_more(self, serials: Iterable[int], run: IngestRun) -> pa.Table:
         """The rows with the columns that were added before the ingest began; every third ingest knows none of them."""
-        names = [] if run.number % 3 == 0 else [name for name in run.base.spec.schema.names if name in self.added]
+        names = (
+            []
+            if run.number % 3 == 0
+            else [name for name in run.base.spec.schema.names if name in self.added]
+        )
         pools = {name: (None, *POOLS[self.added[name][1]]) for name in names}
-        more = {serial: {name: pool[serial % len(pool)] for name, pool in pools.items()} for serial in serials}
+        more = {
+            serial: {name: pool[serial % len(pool)] for name, pool in pools.items()}
+            for serial in serials
+        }
         self.more_by_serial.update(more)
         rows = self.arrow_rows(serials)
         for name in names:
             kind = arrow_type(Atomic(name=self.added[name][1]))
-            rows = rows.append_column(name, pa.array([values[name] for values in more.values()], kind))
+            rows = rows.append_column(
+                name, pa.array([values[name] for values in more.values()], kind)
+            )
         return ArrowRows(rows=rows).marked(run.base.spec)
 
     def _begin_metagen(self, step: Step) -> Hand | None:
@@ -235,12 +290,20 @@ class Play:
         plan = _part_of(started, step.part)
         segments = {*plan.segments}
         pending = tuple(
-            serial for serial, row in self.rows.items() if row.processed is None and (not step.part or row.row_id[0] in segments)
+            serial
+            for serial, row in self.rows.items()
+            if row.processed is None and (not step.part or row.row_id[0] in segments)
         )
         outputs = apply_to_pending(self._cut(step), plan)
         assert outputs.counts["rows"] == len(pending)
         commit = partial(commit_metagen, self.table.log, plan, outputs, step.token)
-        return Hand(commit=commit, token=step.token, serials=pending, is_ingest=False, epoch=len(self.restored))
+        return Hand(
+            commit=commit,
+            token=step.token,
+            serials=pending,
+            is_ingest=False,
+            epoch=len(self.restored),
+        )
 
     def _finish(self, hand: Hand) -> None:
         try:
@@ -249,17 +312,25 @@ class Play:
             if hand.epoch == len(self.restored):
                 raise  # of another reason
             return
-        assert hand.epoch == len(self.restored) or self.table.log.head().version == self.versions[-1], "it saw no restore, and committed"
+        assert (
+            hand.epoch == len(self.restored) or self.table.log.head().version == self.versions[-1]
+        ), "it saw no restore, and committed"
         if hand.token is not None and hand.token in self._remembered():
             self._expect_repeat(result, hand.token)
             return
-        new = [serial for serial in hand.serials if hand.is_ingest or self.rows[serial].processed is None]
+        new = [
+            serial
+            for serial in hand.serials
+            if hand.is_ingest or self.rows[serial].processed is None
+        ]
         if not new and not hand.is_ingest:
             self._expect_idle(result, hand.token)
             return
         assert not result.repeated
         if not new and hand.token is None:
-            assert result.version is None, f"{result} says that something was done, but nothing was left to do"
+            assert result.version is None, (
+                f"{result} says that something was done, but nothing was left to do"
+            )
             return
         assert result.version == self.versions[-1] + 1
         if hand.token is not None:
@@ -278,9 +349,15 @@ class Play:
         for file in ingested_files(self.table.storage, self.table.log.read_commit(version)):
             rows = self._decoded(file.path, snapshot)
             ids = zip(rows[SEGMENT].to_pylist(), rows[OFFSET].to_pylist(), strict=True)
-            given.update(zip(rows[snapshot.spec.schema.field(SERIAL).physical].to_pylist(), ids, strict=True))
-        assert sorted(given) == sorted(serials), f"version {version} holds rows {sorted(given)}, put were {sorted(serials)}"
-        assert len({*given.values()} | {*self.deltas}) == len(given) + len(self.deltas), f"version {version} gives out a row id twice"
+            given.update(
+                zip(rows[snapshot.spec.schema.field(SERIAL).physical].to_pylist(), ids, strict=True)
+            )
+        assert sorted(given) == sorted(serials), (
+            f"version {version} holds rows {sorted(given)}, put were {sorted(serials)}"
+        )
+        assert len({*given.values()} | {*self.deltas}) == len(given) + len(self.deltas), (
+            f"version {version} gives out a row id twice"
+        )
         for serial in serials:
             put = self.puts_by_serial[serial]
             self.rows[serial] = ModelRow(
@@ -321,10 +398,16 @@ class Play:
     def _decoded(self, path: str, snapshot: Snapshot) -> pa.Table:
         """A data file, read once a replay."""
         if path not in self.decoded:
-            self.decoded[path] = decode_file(read_verified(snapshot.storage, snapshot.files[path]), snapshot.spec, None, path)
+            self.decoded[path] = decode_file(
+                read_verified(snapshot.storage, snapshot.files[path]), snapshot.spec, None, path
+            )
         return self.decoded[path]
 
 
 def _part_of(plan: MetaGenPlan, part: int) -> MetaGenPlan:
     chosen = plan.segments[part - 1 :: 2] if part else plan.segments
-    return replace(plan, segments=chosen, files=tuple(file for file in plan.files if not {*chosen}.isdisjoint(file.segments)))
+    return replace(
+        plan,
+        segments=chosen,
+        files=tuple(file for file in plan.files if not {*chosen}.isdisjoint(file.segments)),
+    )

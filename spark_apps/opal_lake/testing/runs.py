@@ -24,7 +24,9 @@ class MemoryRuns:
     def neighbours(self, runs: Sequence[RunFile], new: Entries) -> list[Entries]:
         return [neighbours(self._open(run), new).entries for run in runs]
 
-    def slices(self, run: RunFile, rows: int, low: int = 0, high: int = GREATEST_WORD) -> Iterator[Entries]:
+    def slices(
+        self, run: RunFile, rows: int, low: int = 0, high: int = GREATEST_WORD
+    ) -> Iterator[Entries]:
         entries = self._open(run)
         inside = entries.take((entries.high >= np.uint64(low)) & (entries.high <= np.uint64(high)))
         for start in range(0, len(inside), rows):
@@ -35,5 +37,7 @@ class MemoryRuns:
 
     def _open(self, run: RunFile) -> Entries:
         if run.path not in self.opened:
-            self.opened[run.path] = decode_run(read_verified(self.storage, run), f"{self.storage.uri}/{run.path}")
+            self.opened[run.path] = decode_run(
+                read_verified(self.storage, run), f"{self.storage.uri}/{run.path}"
+            )
         return self.opened[run.path]

@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from opal_lake.spec.schema import Atomic, arrow_type
 from opal_lake.spec.table_spec import TableLayout
 
-_DATES = (date(1, 1, 1), date(1582, 10, 4), date(1582, 10, 15), date(1969, 12, 31), date(1970, 1, 1), date(2026, 3, 29), date(9999, 12, 31))
+_DATES = (
+    date(1, 1, 1),
+    date(1582, 10, 4),
+    date(1582, 10, 15),
+    date(1969, 12, 31),
+    date(1970, 1, 1),
+    date(2026, 3, 29),
+    date(9999, 12, 31),
+)
 _TIMES = (
     datetime(1, 1, 1),
     datetime(1582, 10, 10, 12),
@@ -37,13 +45,36 @@ POOLS: dict[str, tuple[Any, ...]] = {
     "timestamp": tuple(moment.replace(tzinfo=UTC) for moment in _TIMES),
     "timestamp_ntz": _TIMES,
     "decimal(18,4)": tuple(
-        map(Decimal, ("-99999999999999.9999", "-0.0001", "0.0000", "0.0001", "1.0000", "1.5000", "99999999999999.9999"))
+        map(
+            Decimal,
+            (
+                "-99999999999999.9999",
+                "-0.0001",
+                "0.0000",
+                "0.0001",
+                "1.0000",
+                "1.5000",
+                "99999999999999.9999",
+            ),
+        )
     ),
     "decimal(5,0)": tuple(map(Decimal, ("-99999", "-1", "0", "10", "99999"))),
-    "decimal(38,10)": tuple(map(Decimal, ("-1.5000000000", "0E-10", "12345678901234567890.1000000000"))),
+    "decimal(38,10)": tuple(
+        map(Decimal, ("-1.5000000000", "0E-10", "12345678901234567890.1000000000"))
+    ),
 }
 ADDED_KINDS = ("string", "timestamp", "date", "decimal(18,4)", "binary", "boolean")
-ORDER_KINDS = ("long", "integer", "short", "byte", "date", "timestamp", "timestamp_ntz", "decimal(18,4)", "decimal(5,0)")
+ORDER_KINDS = (
+    "long",
+    "integer",
+    "short",
+    "byte",
+    "date",
+    "timestamp",
+    "timestamp_ntz",
+    "decimal(18,4)",
+    "decimal(5,0)",
+)
 _STEPS: dict[str, Any] = {
     "date": timedelta(days=1),
     "timestamp": timedelta(microseconds=1),
@@ -72,7 +103,9 @@ class Shape:
         return {**self.keys, DELTA: self.delta, **self.ties, PARTITION: "string", SERIAL: "long"}
 
     def arrow_schema(self) -> pa.Schema:
-        return pa.schema([pa.field(name, arrow_type(Atomic(name=kind))) for name, kind in self.columns.items()])
+        return pa.schema(
+            [pa.field(name, arrow_type(Atomic(name=kind))) for name, kind in self.columns.items()]
+        )
 
     def layout(self) -> TableLayout:
         return TableLayout(
@@ -132,17 +165,25 @@ def neighbours_of(value: Any, kind: str) -> list[Any]:
             around.append(value + sign * step)
         except OverflowError:
             continue
-    return [moment for moment in around if not isinstance(moment, int) or -(1 << 63) <= moment < 1 << 63]
+    return [
+        moment for moment in around if not isinstance(moment, int) or -(1 << 63) <= moment < 1 << 63
+    ]
 
 
 @st.composite
 def shapes(draw: st.DrawFn, file_formats: tuple[str, ...] = ("parquet", "orc")) -> Shape:
     kinds = draw(st.lists(st.sampled_from(sorted(POOLS)), min_size=1, max_size=2))
     keys = dict(zip(draw(st.permutations(_NAMES)), kinds, strict=False))
-    ties = {f"tie {number}": kind for number, kind in enumerate(draw(st.lists(st.sampled_from(ORDER_KINDS), max_size=2)))}
+    ties = {
+        f"tie {number}": kind
+        for number, kind in enumerate(draw(st.lists(st.sampled_from(ORDER_KINDS), max_size=2)))
+    }
     delta = draw(st.sampled_from(ORDER_KINDS))
     columns = {**keys, DELTA: delta, **ties}
-    pools = {name: tuple(draw(st.lists(st.sampled_from(POOLS[kind]), min_size=1, max_size=4))) for name, kind in columns.items()}
+    pools = {
+        name: tuple(draw(st.lists(st.sampled_from(POOLS[kind]), min_size=1, max_size=4)))
+        for name, kind in columns.items()
+    }
     pools |= {tie: (None, *pools[tie]) for tie in ties}
     return Shape(
         keys=keys,
@@ -170,7 +211,9 @@ def properties(draw: st.DrawFn) -> dict[str, int | str]:
 # Steps are drawn with raw rows, eight dice of a byte each, which a shape turns into values. So one set of strategies serves every shape:
 # making strategies costs more than drawing from them.
 _RAW_ROW = st.binary(min_size=8, max_size=8)
-_RAW_ROWS = st.one_of(st.just([]), *(st.lists(_RAW_ROW, min_size=least, max_size=7) for least in (1, 3, 5)))
+_RAW_ROWS = st.one_of(
+    st.just([]), *(st.lists(_RAW_ROW, min_size=least, max_size=7) for least in (1, 3, 5))
+)
 # a token belongs to one operation
 _INGEST_TOKENS = st.sampled_from((None,) * 8 + ("i0", "i1", "i2/ü"))
 _METAGEN_TOKENS = st.sampled_from((None,) * 8 + ("m0", "m1", "m2/ü"))
@@ -179,27 +222,70 @@ _TASKS = st.integers(1, 3)
 
 def _work(verb: str) -> st.SearchStrategy[Step]:
     if verb.endswith(("ingest", "inline")):
-        return st.builds(Step, verb=st.just(verb), raw=_RAW_ROWS.map(tuple), token=_INGEST_TOKENS, tasks=_TASKS)
-    return st.builds(Step, verb=st.just(verb), token=_METAGEN_TOKENS, tasks=_TASKS, part=st.sampled_from((0, 0, 0, 1, 2)))
+        return st.builds(
+            Step, verb=st.just(verb), raw=_RAW_ROWS.map(tuple), token=_INGEST_TOKENS, tasks=_TASKS
+        )
+    return st.builds(
+        Step,
+        verb=st.just(verb),
+        token=_METAGEN_TOKENS,
+        tasks=_TASKS,
+        part=st.sampled_from((0, 0, 0, 1, 2)),
+    )
 
 
-_INGEST, _METAGEN, _BEGIN_INGEST, _BEGIN_METAGEN = map(_work, ("ingest", "metagen", "begin_ingest", "begin_metagen"))
+_INGEST, _METAGEN, _BEGIN_INGEST, _BEGIN_METAGEN = map(
+    _work, ("ingest", "metagen", "begin_ingest", "begin_metagen")
+)
 _INLINE, _BEGIN_INLINE = map(_work, ("inline", "begin_inline"))
 _FINISH = st.builds(Step, verb=st.just("finish"), hand=st.integers(0, 3))
 _DURING = st.lists(st.one_of(_INGEST, _METAGEN, _INLINE, _FINISH), max_size=3).map(tuple)
-_COMPACT = st.builds(Step, verb=st.just("compact"), part=st.integers(0, 1), hand=st.integers(0, 9), during=_DURING)
-_RIVALS = st.builds(Step, verb=st.just("compact"), part=st.integers(0, 1), hand=st.integers(0, 9), during=st.tuples(_COMPACT, _COMPACT))
-_ZORDER = st.builds(Step, verb=st.just("zorder"), part=st.integers(0, 1), hand=st.integers(0, 9), during=_DURING)
-_REWRITES = st.builds(Step, verb=st.just("zorder"), hand=st.integers(0, 9), during=st.tuples(st.one_of(_COMPACT, _ZORDER)))
+_COMPACT = st.builds(
+    Step, verb=st.just("compact"), part=st.integers(0, 1), hand=st.integers(0, 9), during=_DURING
+)
+_RIVALS = st.builds(
+    Step,
+    verb=st.just("compact"),
+    part=st.integers(0, 1),
+    hand=st.integers(0, 9),
+    during=st.tuples(_COMPACT, _COMPACT),
+)
+_ZORDER = st.builds(
+    Step, verb=st.just("zorder"), part=st.integers(0, 1), hand=st.integers(0, 9), during=_DURING
+)
+_REWRITES = st.builds(
+    Step,
+    verb=st.just("zorder"),
+    hand=st.integers(0, 9),
+    during=st.tuples(st.one_of(_COMPACT, _ZORDER)),
+)
 _RESTORE = st.builds(Step, verb=st.just("restore"), hand=st.integers(0, 30))
-_UNDONE = st.builds(Step, verb=st.just("compact"), part=st.integers(0, 1), hand=st.integers(0, 9), during=st.tuples(_INLINE, _RESTORE))
+_UNDONE = st.builds(
+    Step,
+    verb=st.just("compact"),
+    part=st.integers(0, 1),
+    hand=st.integers(0, 9),
+    during=st.tuples(_INLINE, _RESTORE),
+)
 _ADD = st.builds(Step, verb=st.just("add"), part=st.sampled_from((0, 0, 1)), hand=st.integers(0, 5))
-_ADDED_IN = st.builds(Step, verb=st.just("compact"), hand=st.integers(0, 9), during=st.tuples(_ADD, _INLINE))
+_ADDED_IN = st.builds(
+    Step, verb=st.just("compact"), hand=st.integers(0, 9), during=st.tuples(_ADD, _INLINE)
+)
 _REOPEN = st.just(Step(verb="reopen"))
 _RACE = st.tuples(_INGEST, _INGEST, _BEGIN_METAGEN, _INGEST, _BEGIN_METAGEN, _FINISH, _FINISH)
 # Only MetaGens that take up different segments have anything to redo.
-_LOAD = st.builds(Step, verb=st.just("ingest"), raw=st.lists(_RAW_ROW, min_size=4, max_size=8).map(tuple), tasks=_TASKS)
-_ODD, _EVEN = (st.builds(Step, verb=st.just("begin_metagen"), token=_METAGEN_TOKENS, tasks=_TASKS, part=st.just(part)) for part in (1, 2))
+_LOAD = st.builds(
+    Step,
+    verb=st.just("ingest"),
+    raw=st.lists(_RAW_ROW, min_size=4, max_size=8).map(tuple),
+    tasks=_TASKS,
+)
+_ODD, _EVEN = (
+    st.builds(
+        Step, verb=st.just("begin_metagen"), token=_METAGEN_TOKENS, tasks=_TASKS, part=st.just(part)
+    )
+    for part in (1, 2)
+)
 _PARTED = st.tuples(_LOAD, _LOAD, _ODD, _EVEN, _INGEST, _BEGIN_METAGEN, _FINISH, _FINISH, _FINISH)
 _SCENES = st.one_of(
     st.tuples(_INGEST, _METAGEN),
@@ -216,12 +302,31 @@ _SCENES = st.one_of(
     st.tuples(_INLINE, _BEGIN_INLINE, _BEGIN_INLINE, _INLINE, _FINISH, _FINISH),
     st.tuples(_INLINE, _INLINE, _RESTORE, _INLINE, _RESTORE, _COMPACT),
     st.tuples(_INLINE, _ADD, _INLINE, _COMPACT, _ADD, _INLINE),
-    st.tuples(_INLINE, _BEGIN_INLINE, _BEGIN_INGEST, _ADD, _INLINE, _FINISH, _FINISH, _METAGEN, _ADDED_IN, _ZORDER),
-    st.tuples(_INGEST, _BEGIN_METAGEN, _ADD, _INLINE, _FINISH, _RESTORE, _INLINE, _RESTORE, _REOPEN),
+    st.tuples(
+        _INLINE,
+        _BEGIN_INLINE,
+        _BEGIN_INGEST,
+        _ADD,
+        _INLINE,
+        _FINISH,
+        _FINISH,
+        _METAGEN,
+        _ADDED_IN,
+        _ZORDER,
+    ),
+    st.tuples(
+        _INGEST, _BEGIN_METAGEN, _ADD, _INLINE, _FINISH, _RESTORE, _INLINE, _RESTORE, _REOPEN
+    ),
     st.tuples(_INGEST, _METAGEN, _INLINE, _COMPACT, _RESTORE, _METAGEN, _ZORDER, _RESTORE),
     st.tuples(_INLINE, _BEGIN_INLINE, _BEGIN_METAGEN, _RESTORE, _FINISH, _FINISH, _UNDONE, _INLINE),
     st.tuples(_BEGIN_INGEST, _BEGIN_INGEST, _FINISH, _BEGIN_METAGEN, _FINISH, _FINISH, _METAGEN),
-    st.lists(st.one_of(_INGEST, _METAGEN, _INLINE, _BEGIN_INGEST, _BEGIN_METAGEN, _BEGIN_INLINE, _FINISH), min_size=1, max_size=4),
+    st.lists(
+        st.one_of(
+            _INGEST, _METAGEN, _INLINE, _BEGIN_INGEST, _BEGIN_METAGEN, _BEGIN_INLINE, _FINISH
+        ),
+        min_size=1,
+        max_size=4,
+    ),
 )
 _STORIES = st.lists(_SCENES, min_size=1, max_size=4)
 
@@ -236,10 +341,14 @@ def histories(draw: st.DrawFn, file_formats: tuple[str, ...] = ("parquet", "orc"
 
 def _shaped(step: Step, shape: Shape) -> Step:
     puts = tuple(put_of(raw, shape) for raw in step.raw)
-    return replace(step, puts=puts, during=tuple(_shaped(step_during, shape) for step_during in step.during))
+    return replace(
+        step, puts=puts, during=tuple(_shaped(step_during, shape) for step_during in step.during)
+    )
 
 
 def put_of(raw: bytes, shape: Shape) -> Put:
     """The row that eight dice mean for a shape."""
-    values = {name: pool[raw[index] % len(pool)] for index, (name, pool) in enumerate(shape.pools.items())}
+    values = {
+        name: pool[raw[index] % len(pool)] for index, (name, pool) in enumerate(shape.pools.items())
+    }
     return Put(values=values, deleted=raw[-1] % 4 == 1)

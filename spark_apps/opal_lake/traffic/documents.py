@@ -29,7 +29,9 @@ class TrafficFolder:
         self._storage = storage
         self._table_id = table_id
         self._ids = ids
-        self._names: dict[str, frozenset[str]] = {}  # of documents that were read or written: their applications
+        self._names: dict[
+            str, frozenset[str]
+        ] = {}  # of documents that were read or written: their applications
 
     def read(self) -> dict[str, Traffic]:
         """What counts of each application. What is damaged is left out; `opal check` names it."""
@@ -42,7 +44,9 @@ class TrafficFolder:
     def write(self, traffic: Mapping[str, Traffic], now_ms: int) -> None:
         """Of these applications this counts from now on; documents that do not count any more go."""
         seen_ms = max((layout.traffic_moment(path) or 0 for path in self._paths()), default=0)
-        path = layout.traffic_path(max(now_ms, seen_ms + 1), self._ids.new_id())  # also where another one's clock is ahead
+        path = layout.traffic_path(
+            max(now_ms, seen_ms + 1), self._ids.new_id()
+        )  # also where another one's clock is ahead
         self._storage.put_if_absent(path, encode_traffic(self._table_id, traffic))
         self._names[path] = frozenset(traffic)
         self._storage.delete(self._superseded())
@@ -58,17 +62,25 @@ class TrafficFolder:
             if names is not None and names <= newer:
                 gone.append(path)
             newer |= names or set()
-        self._names = {path: names for path, names in self._names.items() if path in paths and path not in gone}
+        self._names = {
+            path: names for path, names in self._names.items() if path in paths and path not in gone
+        }
         return gone
 
     def _paths(self) -> Iterator[str]:
         """Newest first."""
-        paths = [entry.path for entry in self._storage.list(layout.TRAFFIC) if layout.traffic_moment(entry.path) is not None]
+        paths = [
+            entry.path
+            for entry in self._storage.list(layout.TRAFFIC)
+            if layout.traffic_moment(entry.path) is not None
+        ]
         return islice(reversed(paths), MOST_READ)
 
     def _read(self, path: str) -> dict[str, Traffic]:
         with suppress(NotFoundError, FormatError):
-            found = decode_traffic(read_sealed(self._storage, path), f"{self._storage.uri}/{path}", self._table_id)
+            found = decode_traffic(
+                read_sealed(self._storage, path), f"{self._storage.uri}/{path}", self._table_id
+            )
             self._names[path] = frozenset(found)
             return found
         return {}
@@ -80,7 +92,10 @@ def encode_traffic(table_id: str, traffic: Mapping[str, Traffic]) -> bytes:
 
 
 def _to_json(traffic: Traffic) -> dict[str, Any]:
-    hours = [[slot, weeks, round(mean.messages), round(mean.bytes)] for slot, (weeks, mean) in sorted(traffic.means.items())]
+    hours = [
+        [slot, weeks, round(mean.messages), round(mean.bytes)]
+        for slot, (weeks, mean) in sorted(traffic.means.items())
+    ]
     current = [round(traffic.current.messages), round(traffic.current.bytes)]
     return {"hour": traffic.hour, "position": traffic.position, "current": current, "hours": hours}
 
@@ -90,8 +105,13 @@ def decode_traffic(data: bytes, path: str, table_id: str) -> dict[str, Traffic]:
     body = unseal(data, path)
     with decoding(path, "traffic", "delete the file: streams count again"):
         if (body["format"], body["table_id"]) != (FORMAT, table_id):
-            raise ValueError(f"it has format {body['format']!r}, and is of table {body['table_id']!r}")
-        return {checked.text(name): _from_json(part) for name, part in checked.mapped(body["applications"]).items()}
+            raise ValueError(
+                f"it has format {body['format']!r}, and is of table {body['table_id']!r}"
+            )
+        return {
+            checked.text(name): _from_json(part)
+            for name, part in checked.mapped(body["applications"]).items()
+        }
 
 
 def _from_json(part: Any) -> Traffic:
@@ -103,4 +123,6 @@ def _from_json(part: Any) -> Traffic:
             raise ValueError(f"{entry!r} is no mean of an hour of the week")
         means[slot] = weeks, Volume(float(mean_messages), float(mean_bytes))
     position, hour = checked.count(part["position"]), checked.count(part["hour"])
-    return Traffic(hour=hour, position=position, current=Volume(float(messages), float(size)), means=means)
+    return Traffic(
+        hour=hour, position=position, current=Volume(float(messages), float(size)), means=means
+    )

@@ -61,17 +61,25 @@ class Traffic:
     def _close(self, hour: int, volume: Volume) -> None:
         weeks, mean = self.means.get(hour_of_week(hour), (0, NOTHING))
         weeks = min(weeks + 1, MOST_WEEKS)
-        self.means[hour_of_week(hour)] = weeks, mean.times(1 - 1 / weeks).plus(volume.times(1 / weeks))
+        self.means[hour_of_week(hour)] = (
+            weeks,
+            mean.times(1 - 1 / weeks).plus(volume.times(1 / weeks)),
+        )
 
     def predict(self, hour: int) -> Volume:
         """By the same hour of the week; before a week is over, by that of other days, by all hours, or by what was counted so far."""
         if (known := self.means.get(hour_of_week(hour))) is not None:
             return known[1]
-        same_hour = [mean for slot, (_, mean) in self.means.items() if slot % DAY == hour_of_week(hour) % DAY]
+        same_hour = [
+            mean for slot, (_, mean) in self.means.items() if slot % DAY == hour_of_week(hour) % DAY
+        ]
         return mean_of(same_hour or [mean for _, mean in self.means.values()] or [self.current])
 
 
 def mean_of(volumes: Collection[Volume]) -> Volume:
     """Of nothing it is nothing."""
     count = max(1, len(volumes))
-    return Volume(sum(volume.messages for volume in volumes) / count, sum(volume.bytes for volume in volumes) / count)
+    return Volume(
+        sum(volume.messages for volume in volumes) / count,
+        sum(volume.bytes for volume in volumes) / count,
+    )

@@ -57,11 +57,18 @@ class CompactOptions:
     archive_codec: str | None = None
 
     def __post_init__(self) -> None:
-        check_properties({} if self.archive_codec is None else {"archive_codec": self.archive_codec})
+        check_properties(
+            {} if self.archive_codec is None else {"archive_codec": self.archive_codec}
+        )
         if self.mode not in MODES:
             raise InvalidInputError(f"mode={self.mode!r} is unknown; use one of {', '.join(MODES)}")
         look_back = self.look_back if self.look_back is not None else self.floor
-        given = {"mode": self.mode, "look_back": look_back, "archive_after": self.archive_after, "archive_codec": self.archive_codec}
+        given = {
+            "mode": self.mode,
+            "look_back": look_back,
+            "archive_after": self.archive_after,
+            "archive_codec": self.archive_codec,
+        }
         Compact.check_together(given, lambda _: False)
 
 
@@ -71,7 +78,13 @@ def compact(table: OpenTable, options: CompactOptions) -> JobResult:
     started_us = table.log.clock.now_us()
     job.run()
     timings_ms = {"total": max(0, table.log.clock.now_us() - started_us) // 1000}
-    result = JobResult(operation="compact", table=table.uri, version=job.version, counts=dict(job.counts), notes=tuple(job.notes))
+    result = JobResult(
+        operation="compact",
+        table=table.uri,
+        version=job.version,
+        counts=dict(job.counts),
+        notes=tuple(job.notes),
+    )
     return replace(result, timings_ms=timings_ms)
 
 
@@ -98,7 +111,9 @@ class Compaction:
         """Rows that it dropped a restore may have brought back, and their events have to stay then."""
         head = self.table.log.refresh(base)
         if head.root.epoch != base.root.epoch:
-            raise ConflictError(f"{self.table.uri}: an older version was restored while compact ran; run it again")
+            raise ConflictError(
+                f"{self.table.uri}: an older version was restored while compact ran; run it again"
+            )
         return head
 
     def run(self) -> None:
@@ -107,7 +122,9 @@ class Compaction:
         if floor is None:
             floor = plan_floor(head, self.options.look_back, self._now_us())
         self._logs(self._files(floor))
-        self._runs(is_raised=floor is not None and (head.root.floor is None or floor > head.root.floor))
+        self._runs(
+            is_raised=floor is not None and (head.root.floor is None or floor > head.root.floor)
+        )
         if self.version is not None:
             with self.table.log.derived():
                 write_checkpoint(self.table.storage, self._newest())
@@ -120,9 +137,20 @@ class Compaction:
         for _ in range(_PASSES):
             base = self._newest()
             droppable = droppable_rows(base, floor) if floor is not None else {}
-            bins = [bin_ for bin_ in self._bins(base, floor, droppable) if made.isdisjoint(file.path for file in bin_.files)]
+            bins = [
+                bin_
+                for bin_ in self._bins(base, floor, droppable)
+                if made.isdisjoint(file.path for file in bin_.files)
+            ]
             lost = 0
-            add_bitmaps(forgotten, {segment: rows for segment, rows in droppable.items() if segment not in base.segments})
+            add_bitmaps(
+                forgotten,
+                {
+                    segment: rows
+                    for segment, rows in droppable.items()
+                    if segment not in base.segments
+                },
+            )
             for batch in _batches(bins):
                 done = self._rewrite(base, batch, droppable, floor)
                 add_bitmaps(forgotten, done.forgotten)
@@ -132,13 +160,19 @@ class Compaction:
                 break
             self.base = self._refreshed(base)
         if lost:
-            self.notes.append(f"{lost} bins of files were rewritten by other jobs meanwhile; what is left of them waits for the next run")
+            self.notes.append(
+                f"{lost} bins of files were rewritten by other jobs meanwhile; what is left of them waits for the next run"
+            )
         self._raise_floor(floor)
         return forgotten
 
     def _bins(self, base: Snapshot, floor: int | None, droppable: Bitmaps) -> list[Bin]:
         target = self._target_bytes(base)
-        bins = plan_major(base, target, floor, droppable) if floor is not None else plan_minor(base, target)
+        bins = (
+            plan_major(base, target, floor, droppable)
+            if floor is not None
+            else plan_minor(base, target)
+        )
         if self.options.archive_after is not None and base.spec.file_format == "orc":
             raise InvalidInputError(
                 "archive_after has no effect on a table of ORC files, which are compressed in one way only; leave it out"
@@ -147,7 +181,9 @@ class Compaction:
         codec = self.options.archive_codec or base.spec.word("archive_codec")
         cold = plan_archive(base, before, codec, target) if before is not None else []
         archived = {file.path for bin_ in cold for file in bin_.files}
-        return [bin_ for bin_ in bins if archived.isdisjoint(file.path for file in bin_.files)] + cold
+        return [
+            bin_ for bin_ in bins if archived.isdisjoint(file.path for file in bin_.files)
+        ] + cold
 
     def _now_us(self) -> int:
         """What a floor lets go no clock of a machine alone may decide."""
@@ -156,7 +192,9 @@ class Compaction:
     def _target_bytes(self, base: Snapshot) -> int:
         return self.options.target_bytes or base.spec.integer("target_mb") << 20
 
-    def _rewrite(self, base: Snapshot, bins: Sequence[Bin], droppable: Bitmaps, floor: int | None) -> RewriteDone:
+    def _rewrite(
+        self, base: Snapshot, bins: Sequence[Bin], droppable: Bitmaps, floor: int | None
+    ) -> RewriteDone:
         run = self._started(base, floor)
         task = RewriteTask(
             storage=self.table.storage,
@@ -167,8 +205,13 @@ class Compaction:
             cache=self.table.cache,
             runs=tuple(base.runs.values()),
         )
-        works = [BinWork(position=index, bin=bin_, droppable=_of(droppable, bin_)) for index, bin_ in enumerate(bins)]
-        done = commit_rewrite(self.table.log, run, self.table.executor.run(partial(rewrite_bin, task), works))
+        works = [
+            BinWork(position=index, bin=bin_, droppable=_of(droppable, bin_))
+            for index, bin_ in enumerate(bins)
+        ]
+        done = commit_rewrite(
+            self.table.log, run, self.table.executor.run(partial(rewrite_bin, task), works)
+        )
         self._count(done.result)
         return done
 
@@ -181,12 +224,20 @@ class Compaction:
             self._count(commit_rewrite(self.table.log, self._started(head, floor), []).result)
         kind = head.spec.delta.type
         assert isinstance(kind, Atomic)
-        self.notes.append(f"the oldest readable event time is {from_order(max(floor, head.root.floor or floor), kind)}")
+        self.notes.append(
+            f"the oldest readable event time is {from_order(max(floor, head.root.floor or floor), kind)}"
+        )
 
     def _started(self, base: Snapshot, floor: int | None) -> RewriteRun:
         log = self.table.log
         number = claim_number(log.storage, base.root, "compact", log.clock)
-        return RewriteRun(operation="compact", number=number, base=base, started_us=log.clock.now_us(), floor=floor)
+        return RewriteRun(
+            operation="compact",
+            number=number,
+            base=base,
+            started_us=log.clock.now_us(),
+            floor=floor,
+        )
 
     def _logs(self, forgotten: Bitmaps) -> None:
         base = self._newest()
@@ -194,9 +245,17 @@ class Compaction:
         if not works:
             return
         number = self._claimed(base)
-        task = LogTask(storage=self.table.storage, number=number, groups=segment_groups(base), forgotten=forgotten)
+        task = LogTask(
+            storage=self.table.storage,
+            number=number,
+            groups=segment_groups(base),
+            forgotten=forgotten,
+        )
         done = self.table.executor.run(partial(merge_logs, task), works)
-        counts = {"logs_read": sum(len(merged.replaced) for merged in done), "logs_written": sum(len(merged.logs) for merged in done)}
+        counts = {
+            "logs_read": sum(len(merged.replaced) for merged in done),
+            "logs_written": sum(len(merged.logs) for merged in done),
+        }
         counts |= {"events_forgotten": sum(merged.forgotten for merged in done)}
         self._commit(base, number, lambda head: log_actions(head, done), counts)
 
@@ -208,8 +267,17 @@ class Compaction:
             return
         number = self._claimed(base)
         writer = replace(slot_writer(base, number, self.table.cache), runs=merged, merged=())
-        task = RunTask(writer=writer, slots=plan_run_slots(merged), ties=len(base.spec.tie_break), floor=base.root.floor)
-        runs = [run for made in self.table.executor.run(partial(merge_slot, task), range(task.slots)) for run in made]
+        task = RunTask(
+            writer=writer,
+            slots=plan_run_slots(merged),
+            ties=len(base.spec.tie_break),
+            floor=base.root.floor,
+        )
+        runs = [
+            run
+            for made in self.table.executor.run(partial(merge_slot, task), range(task.slots))
+            for run in made
+        ]
         counts = {"runs_read": len(merged), "runs_written": len(runs)}
         self._commit(base, number, lambda head: run_actions(head, merged, runs), counts)
 
@@ -223,7 +291,9 @@ class Compaction:
             return Draft(actions=planned, result=result) if planned != Actions() else None
 
         started_us = self.table.log.clock.now_us()
-        proposal = Proposal(operation="compact", number=number, build=build, started_us=started_us, at_once=True)
+        proposal = Proposal(
+            operation="compact", number=number, build=build, started_us=started_us, at_once=True
+        )
         self._count(self.table.log.commit(base, proposal))
 
     def _count(self, result: JobResult) -> None:
@@ -241,7 +311,9 @@ def _of(droppable: Bitmaps, bin_: Bin) -> Bitmaps:
     return {segment: droppable[segment] for segment in bin_.segments if segment in droppable}
 
 
-def plan_floor(head: Snapshot, look_back: Duration | int | None, now_us: int, name: str = "look_back") -> int | None:
+def plan_floor(
+    head: Snapshot, look_back: Duration | int | None, now_us: int, name: str = "look_back"
+) -> int | None:
     """`look_back`, or a span of that name, before now, or, where the delta is a number, before the greatest one; None without one."""
     if look_back is None:
         return None
@@ -250,7 +322,9 @@ def plan_floor(head: Snapshot, look_back: Duration | int | None, now_us: int, na
     if kind.name not in ("date", "timestamp", "timestamp_ntz"):
         return _before_greatest(head, look_back, name)
     if isinstance(look_back, int):
-        raise InvalidInputError(f"{name}={look_back!r}: the delta column is a {kind.name}; give a span of time, as '30d'")
+        raise InvalidInputError(
+            f"{name}={look_back!r}: the delta column is a {kind.name}; give a span of time, as '30d'"
+        )
     floor_us = now_us - parse_duration(look_back, name=name)
     return floor_us // _DAY_US if kind.name == "date" else floor_us
 
@@ -259,9 +333,15 @@ def _before_greatest(head: Snapshot, look_back: Duration | int, name: str) -> in
     """The delta's own unit."""
     text = str(look_back)
     if not text.isdecimal():
-        raise InvalidInputError(f"{name}={look_back!r}: the delta column {head.spec.delta.name!r} is a number; give a number, as 1000")
+        raise InvalidInputError(
+            f"{name}={look_back!r}: the delta column {head.spec.delta.name!r} is a number; give a number, as 1000"
+        )
     pending = head.pending
-    highs = [delta_bounds(file, head.spec)[1] for file in head.files.values() if pending.isdisjoint(file.segments)]
+    highs = [
+        delta_bounds(file, head.spec)[1]
+        for file in head.files.values()
+        if pending.isdisjoint(file.segments)
+    ]
     known = [high for high in highs if high is not None]
     assert isinstance(head.spec.delta.type, Atomic)
     parts = decimal_parts(head.spec.delta.type.name)

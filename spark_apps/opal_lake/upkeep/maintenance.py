@@ -15,7 +15,15 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import store_now_us
 from opal_lake.log.version_window import oldest_kept
 from opal_lake.retention.retention import GRACE, retain
-from opal_lake.rewrite.rewrite_plan import SMALL_SHARE, by_place, dead_shares, droppable_rows, is_small, plan_archive, settled_files
+from opal_lake.rewrite.rewrite_plan import (
+    SMALL_SHARE,
+    by_place,
+    dead_shares,
+    droppable_rows,
+    is_small,
+    plan_archive,
+    settled_files,
+)
 from opal_lake.spec.properties import PROPERTIES, check_properties, column_list, plain_properties
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.upkeep.compaction import CompactOptions, compact, plan_floor
@@ -59,35 +67,63 @@ class Due:
 def policy_of(spec: TableSpec, given: Mapping[str, Any] | None = None) -> Policy:
     """The table's properties, but for what is given. A share may be given as a fraction, 0.3 for 30 percent."""
     if unknown := sorted(set(given or {}) - set(Policy.__dataclass_fields__)):
-        raise InvalidInputError(f"a policy has no {', '.join(unknown)}; known are {', '.join(Policy.__dataclass_fields__)}")
-    given_values = {name: _percent(name, value) for name, value in (given or {}).items() if value is not None}
+        raise InvalidInputError(
+            f"a policy has no {', '.join(unknown)}; known are {', '.join(Policy.__dataclass_fields__)}"
+        )
+    given_values = {
+        name: _percent(name, value) for name, value in (given or {}).items() if value is not None
+    }
     grace = plain_duration(given_values.pop("grace", GRACE), name="grace")
     names = [name for name in Policy.__dataclass_fields__ if name != "grace"]
     properties = plain_properties(given_values)
     check_properties(properties, spec.schema)
-    values: dict[str, Any] = {name: properties.get(name, spec.properties.get(name, PROPERTIES[name].kind.default)) for name in names}
+    values: dict[str, Any] = {
+        name: properties.get(name, spec.properties.get(name, PROPERTIES[name].kind.default))
+        for name in names
+    }
     return Policy(**{**values, "zorder": tuple(column_list(values["zorder"])), "grace": grace})
 
 
 def _percent(name: str, value: Any) -> Any:
-    return round(value * 100) if name.endswith("_share") and isinstance(value, float) and 0 <= value <= 1 else value
+    return (
+        round(value * 100)
+        if name.endswith("_share") and isinstance(value, float) and 0 <= value <= 1
+        else value
+    )
 
 
 def plan_maintenance(snapshot: Snapshot, policy: Policy, now_us: int) -> tuple[Due, ...]:
     """What is due, in the order in which to do it. The snapshot is the newest one."""
-    steps = (compaction_due(snapshot, policy, now_us), _zorder(snapshot, policy), _retention(snapshot, policy, now_us))
+    steps = (
+        compaction_due(snapshot, policy, now_us),
+        _zorder(snapshot, policy),
+        _retention(snapshot, policy, now_us),
+    )
     return tuple(step for step in steps if step is not None)
 
 
 def compaction_due(snapshot: Snapshot, policy: Policy, now_us: int) -> Due | None:
     """Why, and which one: a major one does what a minor one does, and both compress what is cold."""
     dead, cold = _dead_rows(snapshot, policy, now_us), _cold_files(snapshot, policy, now_us)
-    reasons = [*dead, *_small_files(snapshot, policy), *_many_logs(snapshot), *_many_runs(snapshot), *cold]
+    reasons = [
+        *dead,
+        *_small_files(snapshot, policy),
+        *_many_logs(snapshot),
+        *_many_runs(snapshot),
+        *cold,
+    ]
     if not reasons:
         return None
-    arguments: dict[str, Any] = {"mode": "major" if dead else "minor", "target_mb": policy.target_mb}
+    arguments: dict[str, Any] = {
+        "mode": "major" if dead else "minor",
+        "target_mb": policy.target_mb,
+    }
     arguments |= {"look_back": policy.look_back} if dead else {}
-    arguments |= {"archive_after": policy.archive_after, "archive_codec": policy.archive_codec} if cold else {}
+    arguments |= (
+        {"archive_after": policy.archive_after, "archive_codec": policy.archive_codec}
+        if cold
+        else {}
+    )
     return Due(operation="compact", arguments=arguments, why="; ".join(reasons))
 
 
@@ -96,11 +132,18 @@ def _small_files(snapshot: Snapshot, policy: Policy) -> list[str]:
     target = policy.target_mb << 20
     small = [file for file in settled_files(snapshot) if is_small(file, target)]
     places = [[file.size for file in files] for _, files in by_place(small)]
-    full = [sizes for sizes in places if len(sizes) > policy.small_files and 2 * -(-sum(sizes) // target) <= len(sizes)]
+    full = [
+        sizes
+        for sizes in places
+        if len(sizes) > policy.small_files and 2 * -(-sum(sizes) // target) <= len(sizes)
+    ]
     if not full:
         return []
     files = f"{count_text(sum(map(len, full)), 'file')} below {SMALL_SHARE * policy.target_mb:g} MB"
-    return [f"{files} in {count_text(len(full), 'partition')}, at most {policy.small_files}" + (" each" if len(full) > 1 else "")]
+    return [
+        f"{files} in {count_text(len(full), 'partition')}, at most {policy.small_files}"
+        + (" each" if len(full) > 1 else "")
+    ]
 
 
 def _many_logs(snapshot: Snapshot) -> list[str]:
@@ -110,14 +153,20 @@ def _many_logs(snapshot: Snapshot) -> list[str]:
         for group in log.groups if log.events < SHORT_LOG else ():
             counts[group] += 1
     most = max(counts.values(), default=0)
-    return [f"{count_text(most, 'short segment log')} in a group, at most {MOST_LOGS}"] if most > MOST_LOGS else []
+    return (
+        [f"{count_text(most, 'short segment log')} in a group, at most {MOST_LOGS}"]
+        if most > MOST_LOGS
+        else []
+    )
 
 
 def _many_runs(snapshot: Snapshot) -> list[str]:
     """More than merging in passing leaves: MetaGens were few, or large; or streams left a large merge."""
     runs, fan_in = snapshot.runs.values(), snapshot.spec.integer("key_store_fan_in")
     if is_left_over(runs, fan_in):
-        return [f"{count_text(len(runs), 'key-store run')}, of which streams leave large ones to a compaction"]
+        return [
+            f"{count_text(len(runs), 'key-store run')}, of which streams leave large ones to a compaction"
+        ]
     if len(runs) <= MOST_RUNS or not plan_merge(runs, fan_in):
         return []
     return [f"{count_text(len(runs), 'key-store run')}, at most {MOST_RUNS}"]
@@ -134,14 +183,24 @@ def _dead_rows(snapshot: Snapshot, policy: Policy, now_us: int) -> list[str]:
     if dead * 100 < policy.dead_share * rows or not dead:
         return []
     share = f"{100 * dead / rows:.0f}% of the rows ({dead:,} of {rows:,})"
-    return [f"{share} are invisible at every event time of the last {policy.look_back}, due from {policy.dead_share}%"]
+    return [
+        f"{share} are invisible at every event time of the last {policy.look_back}, due from {policy.dead_share}%"
+    ]
 
 
 def _cold_files(snapshot: Snapshot, policy: Policy, now_us: int) -> list[str]:
     """ORC has one way of compression only."""
     is_orc = snapshot.spec.file_format == "orc"
-    before = None if is_orc else plan_floor(snapshot, policy.archive_after or None, now_us, "archive_after")
-    bins = plan_archive(snapshot, before, policy.archive_codec, policy.target_mb << 20) if before is not None else []
+    before = (
+        None
+        if is_orc
+        else plan_floor(snapshot, policy.archive_after or None, now_us, "archive_after")
+    )
+    bins = (
+        plan_archive(snapshot, before, policy.archive_codec, policy.target_mb << 20)
+        if before is not None
+        else []
+    )
     files = [file for bin_ in bins for file in bin_.files]
     what = f"{count_text(len(files), 'file')} of partitions without a row of the last {policy.archive_after}"
     return [f"{what}, not yet compressed by {policy.archive_codec}"] if files else []
@@ -152,23 +211,31 @@ def _zorder(snapshot: Snapshot, policy: Policy) -> Due | None:
     if not policy.zorder:
         return None
     columns = tuple(snapshot.spec.schema.field(name).id for name in policy.zorder)
-    plan = plan_zorder(snapshot, ZOrderOptions(columns=columns, target_bytes=policy.target_mb << 20))
+    plan = plan_zorder(
+        snapshot, ZOrderOptions(columns=columns, target_bytes=policy.target_mb << 20)
+    )
     if not plan.bins or plan.unclustered_percent < policy.unclustered_share:
         return None
     files = count_text(plan.unclustered_files, "file")
     what = f"{plan.unclustered_percent:.0f}% of the bytes ({files}) are not in Z-order by {', '.join(policy.zorder)}"
     arguments = {"columns": list(policy.zorder), "target_mb": policy.target_mb}
-    return Due(operation="zorder", arguments=arguments, why=f"{what}, due from {policy.unclustered_share}%")
+    return Due(
+        operation="zorder", arguments=arguments, why=f"{what}, due from {policy.unclustered_share}%"
+    )
 
 
 def _retention(snapshot: Snapshot, policy: Policy, now_us: int) -> Due | None:
-    cutoff_us = now_us - max(parse_duration(policy.window, name="window"), parse_duration(policy.grace, name="grace"))
+    cutoff_us = now_us - max(
+        parse_duration(policy.window, name="window"), parse_duration(policy.grace, name="grace")
+    )
     expired = oldest_kept(snapshot, cutoff_us) - snapshot.root.oldest_version
     if expired <= 0:
         return None
     have = "version is" if expired == 1 else "versions are"
     return Due(
-        operation="retain", arguments={"window": policy.window, "grace": policy.grace}, why=f"{expired:,} {have} older than {policy.window}"
+        operation="retain",
+        arguments={"window": policy.window, "grace": policy.grace},
+        why=f"{expired:,} {have} older than {policy.window}",
     )
 
 
@@ -186,19 +253,29 @@ class _Done:
             self.failures[step.operation] = error
 
 
-def run_maintenance(table: OpenTable, policy: Policy, runner: Runner, *, dry_run: bool = False, delete: bool = True) -> JobResult:
+def run_maintenance(
+    table: OpenTable, policy: Policy, runner: Runner, *, dry_run: bool = False, delete: bool = True
+) -> JobResult:
     """Do what is due, one step after the other; without `delete` no retention. A step that fails keeps none of the others from being done.
 
     The result has every step's counts, by its name. If some failed the first one's error is raised at the end, and tells of the others.
     """
-    planned = plan_maintenance(table.log.head(), policy, store_now_us(table.storage, table.log.clock))
+    planned = plan_maintenance(
+        table.log.head(), policy, store_now_us(table.storage, table.log.clock)
+    )
     steps = [step for step in planned if delete or step.operation != "retain"]
     notes = [f"{step.operation} is due: {step.why}" for step in steps] or ["nothing is due"]
-    merged = JobResult(operation="maintain", table=table.uri, notes=tuple(notes), counts={"due": len(steps)})
+    merged = JobResult(
+        operation="maintain", table=table.uri, notes=tuple(notes), counts={"due": len(steps)}
+    )
     if dry_run:
         return merged
     known: Runner = {"retain": lambda arguments: retain(table.log, Retain(**arguments)), **runner}
-    left = [f"{step.operation} was skipped: it cannot run here" for step in steps if step.operation not in known]
+    left = [
+        f"{step.operation} was skipped: it cannot run here"
+        for step in steps
+        if step.operation not in known
+    ]
     done = _Done()
     for step in steps:
         if step.operation in known:
@@ -209,11 +286,28 @@ def run_maintenance(table: OpenTable, policy: Policy, runner: Runner, *, dry_run
 
 
 def _merged(merged: JobResult, results: Mapping[str, JobResult]) -> JobResult:
-    counts = {f"{name}_{count}": number for name, result in results.items() for count, number in result.counts.items()}
+    counts = {
+        f"{name}_{count}": number
+        for name, result in results.items()
+        for count, number in result.counts.items()
+    }
     versions = [result.version for result in results.values() if result.version is not None]
-    notes = [*merged.notes, *(f"{name}: {note}" for name, result in results.items() for note in result.notes)]
-    timings = {name: result.timings_ms["total"] for name, result in results.items() if "total" in result.timings_ms}
-    return replace(merged, version=max(versions, default=None), counts={**merged.counts, **counts}, notes=tuple(notes), timings_ms=timings)
+    notes = [
+        *merged.notes,
+        *(f"{name}: {note}" for name, result in results.items() for note in result.notes),
+    ]
+    timings = {
+        name: result.timings_ms["total"]
+        for name, result in results.items()
+        if "total" in result.timings_ms
+    }
+    return replace(
+        merged,
+        version=max(versions, default=None),
+        counts={**merged.counts, **counts},
+        notes=tuple(notes),
+        timings_ms=timings,
+    )
 
 
 def _failure(done: _Done) -> Exception:
@@ -228,7 +322,10 @@ def _failure(done: _Done) -> Exception:
     for name, other in others:
         named.add_note(f"the step {name} failed too: {other}")
     for name, result in done.results.items():
-        named.add_note(f"the step {name} was done" + ("" if result.version is None else f", as version {result.version}"))
+        named.add_note(
+            f"the step {name} was done"
+            + ("" if result.version is None else f", as version {result.version}")
+        )
     return named
 
 

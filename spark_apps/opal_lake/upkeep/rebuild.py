@@ -29,7 +29,14 @@ from opal_lake.log.commit import Actions, Commit, canonical_json, seal, unseal
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
-from opal_lake.rule.slot import SegmentGroups, SlotOutput, SlotWriter, output_from_json, output_to_json, write_run
+from opal_lake.rule.slot import (
+    SegmentGroups,
+    SlotOutput,
+    SlotWriter,
+    output_from_json,
+    output_to_json,
+    write_run,
+)
 from opal_lake.storage.protocol import READERS, Storage
 from opal_lake.storage.verified import read_sealed
 
@@ -70,8 +77,16 @@ class RebuildPlan:
 
     def task(self, cache: RunCache) -> RebuildTask:
         nothing = SegmentGroups(segments=np.empty(0, np.int64), groups=np.empty(0, np.int64))
-        writer = SlotWriter(number=self.number, storage=self.base.storage, cache=cache, runs=(), groups=nothing)
-        return RebuildTask(writer=writer, state=self.state, slots=self.slots, floor=self.base.root.floor, driver=self.driver)
+        writer = SlotWriter(
+            number=self.number, storage=self.base.storage, cache=cache, runs=(), groups=nothing
+        )
+        return RebuildTask(
+            writer=writer,
+            state=self.state,
+            slots=self.slots,
+            floor=self.base.root.floor,
+            driver=self.driver,
+        )
 
 
 def rebuild_key_store(table: OpenTable, token: str | None = None) -> JobResult:
@@ -82,7 +97,9 @@ def rebuild_key_store(table: OpenTable, token: str | None = None) -> JobResult:
     outputs: list[SlotOutput] = []
     if plan.left:
         task = partial(_rebuild, task=plan.task(table.cache))
-        outputs = table.executor.stored_by_key_hash(plan.base, plan.files, plan.slots, task, only=plan.left)
+        outputs = table.executor.stored_by_key_hash(
+            plan.base, plan.files, plan.slots, task, only=plan.left
+        )
     return commit_rebuild(table.log, plan, outputs, token)
 
 
@@ -90,7 +107,9 @@ def _rebuild(entries: Entries, attempt: Attempt, *, task: RebuildTask) -> SlotOu
     return rebuild_slot(entries, task, attempt.part, attempt.name)
 
 
-def plan_rebuild(log: CommitLog, token: str | None, slots_for: Callable[[int], int]) -> RebuildPlan | JobResult:
+def plan_rebuild(
+    log: CommitLog, token: str | None, slots_for: Callable[[int], int]
+) -> RebuildPlan | JobResult:
     """Claim a number, or take over that of a job that died; the result, if this was done before."""
     started_us, base = log.clock.now_us(), log.head()
     if (earlier := find_result(log, base, OPERATION, token)) is not None:
@@ -104,7 +123,16 @@ def plan_rebuild(log: CommitLog, token: str | None, slots_for: Callable[[int], i
         {},
     )
     driver = log.ids.new_id().replace("-", "")
-    return RebuildPlan(number=number, base=base, started_us=started_us, state=state, driver=driver, files=files, slots=slots, done=done)
+    return RebuildPlan(
+        number=number,
+        base=base,
+        started_us=started_us,
+        state=state,
+        driver=driver,
+        files=files,
+        slots=slots,
+        done=done,
+    )
 
 
 def state_name(base: Snapshot) -> str:
@@ -114,16 +142,23 @@ def state_name(base: Snapshot) -> str:
         "epoch": base.root.epoch,
         "floor": base.root.floor,
         "processed": sorted(base.segments.keys() - base.pending),
-        "rows": sum(file.rows for file in base.files.values() if base.pending.isdisjoint(file.segments)),
+        "rows": sum(
+            file.rows for file in base.files.values() if base.pending.isdisjoint(file.segments)
+        ),
         "runs": sorted(base.runs),
         "table_id": base.root.table_id,
     }
     return sha256(canonical_json(parameters)).hexdigest()[:32]
 
 
-def _left_behind(storage: Storage, base: Snapshot, state: str) -> tuple[int, int, dict[int, SlotOutput]] | None:
+def _left_behind(
+    storage: Storage, base: Snapshot, state: str
+) -> tuple[int, int, dict[int, SlotOutput]] | None:
     """The number and the outputs of the job with most records; None when there is none whose number still counts."""
-    slots_by_path = {entry.path: layout.rebuild_place(entry.path) for entry in storage.list(layout.rebuild_folder(state))}
+    slots_by_path = {
+        entry.path: layout.rebuild_place(entry.path)
+        for entry in storage.list(layout.rebuild_folder(state))
+    }
     jobs = Counter(
         slot_of_path[:2]
         for slot_of_path in slots_by_path.values()
@@ -132,11 +167,21 @@ def _left_behind(storage: Storage, base: Snapshot, state: str) -> tuple[int, int
     if not jobs:
         return None
     number, slots = max(jobs, key=lambda job: (jobs[job], job))
-    paths = [path for path, slot_of_path in slots_by_path.items() if slot_of_path is not None and slot_of_path[:2] == (number, slots)]
+    paths = [
+        path
+        for path, slot_of_path in slots_by_path.items()
+        if slot_of_path is not None and slot_of_path[:2] == (number, slots)
+    ]
     there = {entry.path: entry.size for entry in storage.list(layout.runs_prefix(number))}
     with ThreadPoolExecutor(READERS) as pool:
-        outputs = [output for output in pool.map(partial(_read_record, storage), paths) if output is not None]
-    whole = (output for output in outputs if all(there.get(run.path) == run.size for run in output.runs))
+        outputs = [
+            output
+            for output in pool.map(partial(_read_record, storage), paths)
+            if output is not None
+        ]
+    whole = (
+        output for output in outputs if all(there.get(run.path) == run.size for run in output.runs)
+    )
     return number, slots, {output.slot: output for output in whole}
 
 
@@ -161,12 +206,16 @@ def rebuild_slot(rows: Entries, task: RebuildTask, slot: int, attempt: str) -> S
     return output
 
 
-def commit_rebuild(log: CommitLog, plan: RebuildPlan, outputs: Iterable[SlotOutput], token: str | None) -> JobResult:
+def commit_rebuild(
+    log: CommitLog, plan: RebuildPlan, outputs: Iterable[SlotOutput], token: str | None
+) -> JobResult:
     """Put the new runs in the place of the old ones. Those of winners stay: their rows are in no run of ours."""
     slots = {**plan.done, **{output.slot: output for output in outputs}}
     met = sum(output.counts["rows"] for output in slots.values())
     if met != plan.rows:  # a slot without rows may have had no task
-        raise FormatError(f"{log.storage.uri}: the data files hold {plan.rows} rows, the job met {met}; run `opal check`")
+        raise FormatError(
+            f"{log.storage.uri}: the data files hold {plan.rows} rows, the job met {met}; run `opal check`"
+        )
     runs = tuple(run for slot in sorted(slots) for run in slots[slot].runs)
 
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
@@ -174,12 +223,23 @@ def commit_rebuild(log: CommitLog, plan: RebuildPlan, outputs: Iterable[SlotOutp
         removed = tuple(path for path in plan.base.runs if path in head.runs)
         if not runs and not removed:
             return None
-        counts = {"rows": met, "entries": sum(run.entries for run in runs), "runs": len(runs), "runs_removed": len(removed)}
+        counts = {
+            "rows": met,
+            "entries": sum(run.entries for run in runs),
+            "runs": len(runs),
+            "runs_removed": len(removed),
+        }
         counts["slots_done_before"] = len(plan.done)
         result = JobResult(operation=OPERATION, table=log.storage.uri, counts=counts)
         return Draft(actions=Actions(add_runs=runs, remove_runs=removed), result=result)
 
-    proposal = Proposal(operation=OPERATION, number=plan.number, build=build, started_us=plan.started_us, token=token)
+    proposal = Proposal(
+        operation=OPERATION,
+        number=plan.number,
+        build=build,
+        started_us=plan.started_us,
+        token=token,
+    )
     done = log.commit(plan.base, proposal)
     return keep_result(log.storage, done) if done.version is None else done
 
@@ -187,4 +247,6 @@ def commit_rebuild(log: CommitLog, plan: RebuildPlan, outputs: Iterable[SlotOutp
 def _check_alone(plan: RebuildPlan, head: Snapshot) -> None:
     for commit in head.commits:
         if commit.version > plan.base.version and commit.number == plan.number:
-            raise ConflictError(f"another run of this job ({plan.number}) committed version {commit.version} meanwhile; run it again")
+            raise ConflictError(
+                f"another run of this job ({plan.number}) committed version {commit.version} meanwhile; run it again"
+            )

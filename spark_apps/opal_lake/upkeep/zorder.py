@@ -48,7 +48,11 @@ def zorder(table: OpenTable, columns: tuple[Field, ...], options: ZOrderOptions)
             counts.update({name: done.result.counts[name] for name in _COUNTED}, commits=1)
             result = replace(result, version=done.result.version, counts=dict(counts))
     notes = (_lost(lost),) if lost else ()
-    return replace(result, notes=notes, timings_ms={"total": max(0, table.log.clock.now_us() - started_us) // 1000})
+    return replace(
+        result,
+        notes=notes,
+        timings_ms={"total": max(0, table.log.clock.now_us() - started_us) // 1000},
+    )
 
 
 def _not_due(plan: ZOrderPlan, columns: tuple[Field, ...], due_percent: int) -> str:
@@ -67,7 +71,9 @@ class _Asked:
     options: ZOrderOptions
 
 
-def _commit_batch(table: OpenTable, base: Snapshot, bins: Sequence[Bin], asked: _Asked) -> RewriteDone:
+def _commit_batch(
+    table: OpenTable, base: Snapshot, bins: Sequence[Bin], asked: _Asked
+) -> RewriteDone:
     """Bins whose files are gone when their turn comes are lost, as those are that go later."""
     log = table.log
     left = tuple(bin_ for bin_ in bins if all(file.path in base.files for file in bin_.files))
@@ -83,7 +89,9 @@ def _commit_batch(table: OpenTable, base: Snapshot, bins: Sequence[Bin], asked: 
     return replace(done, lost=done.lost + len(bins) - len(left))
 
 
-def _arranged(table: OpenTable, run: RewriteRun, bins: tuple[Bin, ...], asked: _Asked) -> list[Rewritten]:
+def _arranged(
+    table: OpenTable, run: RewriteRun, bins: tuple[Bin, ...], asked: _Asked
+) -> list[Rewritten]:
     """The rows of each bin as new files along its curve."""
     spec, target_bytes = run.base.spec, asked.options.target_of(run.base.spec)
     ordering = Ordering(
@@ -92,30 +100,55 @@ def _arranged(table: OpenTable, run: RewriteRun, bins: tuple[Bin, ...], asked: _
         columns=asked.columns,
         files=tuple(bin_.size / target_bytes for bin_ in bins),
     )
-    task = RewriteTask(storage=table.storage, spec=spec, number=run.number, target_bytes=_ROOM * target_bytes)
+    task = RewriteTask(
+        storage=table.storage, spec=spec, number=run.number, target_bytes=_ROOM * target_bytes
+    )
     cluster = Cluster(number=run.number, columns=tuple(field.id for field in asked.columns))
-    targets = [Target(beside=bin_.files[0], sequence=0, attempt="", codec=bin_.codec, cluster=cluster, floor=bin_.floor) for bin_ in bins]
+    targets = [
+        Target(
+            beside=bin_.files[0],
+            sequence=0,
+            attempt="",
+            codec=bin_.codec,
+            cluster=cluster,
+            floor=bin_.floor,
+        )
+        for bin_ in bins
+    ]
     written = table.executor.in_order(ordering, partial(_write_part, task=task, targets=targets))
     return [
         Rewritten(
-            replaced=tuple(file.path for file in bin_.files), files=tuple(file for part in parts for file in part), bytes_read=bin_.size
+            replaced=tuple(file.path for file in bin_.files),
+            files=tuple(file for part in parts for file in part),
+            bytes_read=bin_.size,
         )
         for bin_, parts in zip(bins, written, strict=True)
     ]
 
 
 def _write_part(
-    batches: Iterable[pa.RecordBatch], attempt: Attempt, *, task: RewriteTask, targets: Sequence[Target]
+    batches: Iterable[pa.RecordBatch],
+    attempt: Attempt,
+    *,
+    task: RewriteTask,
+    targets: Sequence[Target],
 ) -> tuple[DataFile, ...]:
     """A part of a curve as a file, or a few."""
-    target = replace(targets[attempt.bin], sequence=attempt.part * FILES_A_BIN, attempt=attempt.name)
+    target = replace(
+        targets[attempt.bin], sequence=attempt.part * FILES_A_BIN, attempt=attempt.name
+    )
     return write_files((pa.Table.from_batches([batch]) for batch in batches), task, target)
 
 
 def _check_rows(table: OpenTable, bins: Sequence[Bin], outputs: Sequence[Rewritten]) -> None:
     """A Z-order leaves no row out."""
     for bin_, output in zip(bins, outputs, strict=True):
-        read, written = sum(file.rows for file in bin_.files), sum(file.rows for file in output.files)
+        read, written = (
+            sum(file.rows for file in bin_.files),
+            sum(file.rows for file in output.files),
+        )
         if read != written:
             folder = folder_of(bin_.files[0].path)
-            raise FormatError(f"{table.uri}/{folder}: the data files hold {read:,} rows, the job met {written:,}; run `opal check`")
+            raise FormatError(
+                f"{table.uri}/{folder}: the data files hold {read:,} rows, the job met {written:,}; run `opal check`"
+            )

@@ -51,8 +51,17 @@ def plan_zorder(snapshot: Snapshot, options: ZOrderOptions) -> ZOrderPlan:
     """A file alone that is no larger than the target is not worth it: no other order of its rows prunes better."""
     settled, target_bytes = settled_files(snapshot), options.target_of(snapshot.spec)
     places = [(files, _select(files, options)) for _, files in by_place(settled)]
-    worth = [(files, selected) for files, selected in places if len(selected) > 1 or _size(selected) > target_bytes]
-    waiting = [file for _, selected in worth for file in selected if not is_clustered(file, options.columns)]
+    worth = [
+        (files, selected)
+        for files, selected in places
+        if len(selected) > 1 or _size(selected) > target_bytes
+    ]
+    waiting = [
+        file
+        for _, selected in worth
+        for file in selected
+        if not is_clustered(file, options.columns)
+    ]
     return ZOrderPlan(
         bins=tuple(Bin(files=tuple(selected), codec=_codec(selected)) for _, selected in worth),
         unclustered_files=len(waiting),
@@ -70,7 +79,9 @@ def _select(files: Sequence[DataFile], options: ZOrderOptions) -> list[DataFile]
         return list(files)
     selected = [file for file in files if not is_clustered(file, options.columns)]
     size = _size(selected)
-    for run in sorted(runs_of(file for file in files if is_clustered(file, options.columns)), key=_size):
+    for run in sorted(
+        runs_of(file for file in files if is_clustered(file, options.columns)), key=_size
+    ):
         if _size(run) >= size:
             break
         selected += run

@@ -31,7 +31,11 @@ class ArrowRows:
 
     def new_columns(self, spec: TableSpec) -> pa.Schema:
         """Those that the table lacks."""
-        own = [field for field in self._table(spec).schema if not field.name.startswith(RESERVED_PREFIX)]
+        own = [
+            field
+            for field in self._table(spec).schema
+            if not field.name.startswith(RESERVED_PREFIX)
+        ]
         return unknown_columns(spec.schema, pa.schema(own))
 
     def marked(self, spec: TableSpec, on_new_columns: str = "fail") -> pa.Table:
@@ -57,7 +61,12 @@ class ArrowRows:
         unknown = {*rows.column_names} - {DELETED, *names}
         missing = [field for field in spec.schema.fields if field.name not in rows.column_names]
         if unknown or any(not spec.schema.is_added(field) for field in missing):
-            raise InvalidInputError(_misfit(sorted(unknown), [field.name for field in missing if not spec.schema.is_added(field)]))
+            raise InvalidInputError(
+                _misfit(
+                    sorted(unknown),
+                    [field.name for field in missing if not spec.schema.is_added(field)],
+                )
+            )
         for field in missing:
             rows = rows.append_column(field.name, pa.nulls(rows.num_rows, arrow_type(field.type)))
         return rows
@@ -69,7 +78,9 @@ class ArrowRows:
         return (
             pa.Table.from_batches(batches)
             if batches
-            else pa.schema([(field.name, arrow_type(field.type)) for field in spec.schema.fields]).empty_table()
+            else pa.schema(
+                [(field.name, arrow_type(field.type)) for field in spec.schema.fields]
+            ).empty_table()
         )
 
 
@@ -81,24 +92,36 @@ class ArrowSplit:
     column: str
 
     def values(self, most: int) -> Mapping[str | None, int]:
-        return {_text(pair["values"]): pair["counts"] for pair in pc.value_counts(self.rows[self.column]).to_pylist()}
+        return {
+            _text(pair["values"]): pair["counts"]
+            for pair in pc.value_counts(self.rows[self.column]).to_pylist()
+        }
 
     def part(self, chosen: Collection[str | None], bad: Mapping[str | None, str]) -> pa.Table:
         texts = [_text(value) for value in self.rows[self.column].to_pylist()]
         kept = self.rows.filter(pa.array([text in chosen for text in texts], pa.bool_()))
         if not bad:
             return kept
-        return kept.append_column(BAD, pa.array([bad.get(text) for text in texts if text in chosen], pa.string()))
+        return kept.append_column(
+            BAD, pa.array([bad.get(text) for text in texts if text in chosen], pa.string())
+        )
 
 
 def _text(value: object) -> str | None:
     return value.isoformat() if isinstance(value, date) else None if value is None else str(value)
 
 
-def ingest_arrow(table: OpenTable, rows: ArrowRows, options: IngestOptions, column: str | None = None) -> JobResult:
+def ingest_arrow(
+    table: OpenTable, rows: ArrowRows, options: IngestOptions, column: str | None = None
+) -> JobResult:
     """With a column that tells the business snapshot, a commit for each."""
     if column is None:
-        return ingest(table, lambda spec, _: rows.marked(spec, options.on_new_columns), options, rows.new_columns)
+        return ingest(
+            table,
+            lambda spec, _: rows.marked(spec, options.on_new_columns),
+            options,
+            rows.new_columns,
+        )
 
     def split(spec: TableSpec, _: int) -> ArrowSplit:
         return ArrowSplit(rows=rows.marked(spec, options.on_new_columns), column=column)
@@ -110,5 +133,11 @@ def _misfit(unknown: Sequence[str], missing: Sequence[str]) -> str:
     faults = [f"no column {', '.join(map(repr, missing))}"] if missing else []
     faults += [f"{', '.join(map(repr, unknown))}, which the table does not have"] if unknown else []
     steps = ["add what is missing"] if missing else []
-    steps += ["leave out what the table lacks, or say what becomes of it with on_new_columns='add' or 'ignore'"] if unknown else []
+    steps += (
+        [
+            "leave out what the table lacks, or say what becomes of it with on_new_columns='add' or 'ignore'"
+        ]
+        if unknown
+        else []
+    )
     return f"the rows have {' and '.join(faults)}; {', and '.join(steps)}"

@@ -24,7 +24,9 @@ from opal_lake.storage.verified import read_sealed
 
 OPERATION = "bootstrap"
 MOST_FILES = 5_000  # of a batch
-MOST_SCANS = 8  # of a table whose reader cannot be restricted to some files: each batch costs a scan of all
+MOST_SCANS = (
+    8  # of a table whose reader cannot be restricted to some files: each batch costs a scan of all
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +39,20 @@ class SourceTable:
 
     def __post_init__(self) -> None:
         if self.format not in SOURCE_TABLE_FORMATS:
-            raise InvalidInputError(f"format {self.format!r} is unknown; use one of {', '.join(SOURCE_TABLE_FORMATS)}")
+            raise InvalidInputError(
+                f"format {self.format!r} is unknown; use one of {', '.join(SOURCE_TABLE_FORMATS)}"
+            )
         if self.version is not None and self.format not in PACKAGES:
-            raise InvalidInputError(f"a {self.format} folder has no version {self.version}; leave it out")
+            raise InvalidInputError(
+                f"a {self.format} folder has no version {self.version}; leave it out"
+            )
 
     @property
     def name(self) -> str:
         """Of the folder of its bootstrap: the same source has one bootstrap a table."""
-        return sha256(canonical_json([self.format, self.location.rstrip("/"), self.version])).hexdigest()[:32]
+        return sha256(
+            canonical_json([self.format, self.location.rstrip("/"), self.version])
+        ).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +75,17 @@ class BootstrapPlan:
     batches: tuple[tuple[SourceFile, ...], ...]
 
     def token(self, batch: int) -> str:
-        files = sha256(canonical_json([self.source.version, *map(_file_to_json, self.batches[batch])])).hexdigest()
+        files = sha256(
+            canonical_json([self.source.version, *map(_file_to_json, self.batches[batch])])
+        ).hexdigest()
         return f"{OPERATION}/{self.source.name}/{batch:08d}-{files[:32]}"
 
     @property
     def metagen_token(self) -> str:
         """Of the MetaGen that follows: another plan of the same source has another."""
-        batches = sha256(canonical_json([self.token(batch) for batch in range(len(self.batches))])).hexdigest()
+        batches = sha256(
+            canonical_json([self.token(batch) for batch in range(len(self.batches))])
+        ).hexdigest()
         return f"{OPERATION}/{self.source.name}/metagen-{batches[:32]}"
 
     def rows(self, batch: int) -> int:
@@ -115,7 +127,9 @@ def plain_path(path: str) -> str:
     return re.sub(r"^file:/*", "/", re.sub(r"^s3://", "s3a://", path)).rstrip("/")
 
 
-def cut_batches(files: Sequence[SourceFile], source: SourceTable, batch_bytes: int) -> tuple[tuple[SourceFile, ...], ...]:
+def cut_batches(
+    files: Sequence[SourceFile], source: SourceTable, batch_bytes: int
+) -> tuple[tuple[SourceFile, ...], ...]:
     """Files in the order of their paths, so that those of one partition stay together."""
     if batch_bytes < 1:
         raise InvalidInputError("batch_mb=0 is too small; give a whole number from 1")
@@ -124,12 +138,18 @@ def cut_batches(files: Sequence[SourceFile], source: SourceTable, batch_bytes: i
     batches: dict[int, list[SourceFile]] = {}
     if source.format in PACKAGES:
         most = min(MOST_SCANS, -(-total // batch_bytes))
-        for file, before in zip(ordered, accumulate((file.size for file in ordered), initial=0), strict=False):
+        for file, before in zip(
+            ordered, accumulate((file.size for file in ordered), initial=0), strict=False
+        ):
             batches.setdefault(before * most // total if total else 0, []).append(file)
         return tuple(map(tuple, batches.values()))
     held = 0
     for file in ordered:
-        if not batches or held + file.size > batch_bytes or len(batches[len(batches) - 1]) >= MOST_FILES:
+        if (
+            not batches
+            or held + file.size > batch_bytes
+            or len(batches[len(batches) - 1]) >= MOST_FILES
+        ):
             batches[len(batches)] = []
             held = 0
         batches[len(batches) - 1].append(file)
@@ -139,7 +159,9 @@ def cut_batches(files: Sequence[SourceFile], source: SourceTable, batch_bytes: i
 
 def fix_plan(storage: Storage, name: str, plan: BootstrapPlan) -> BootstrapPlan:
     """Keep the plan of the first try; the one that stands, if another was first."""
-    storage.put_if_absent(layout.bootstrap_plan_path(name), seal(canonical_json(_plan_to_json(plan))))
+    storage.put_if_absent(
+        layout.bootstrap_plan_path(name), seal(canonical_json(_plan_to_json(plan)))
+    )
     standing = read_plan(storage, name)
     assert standing is not None
     return standing
@@ -158,16 +180,22 @@ def read_plan(storage: Storage, name: str) -> BootstrapPlan | None:
 def done_batches(storage: Storage, name: str) -> dict[int, JobResult]:
     """The results of batches that are in the table."""
     paths = [entry.path for entry in storage.list(layout.bootstrap_folder(name))]
-    numbers = {number: path for path in paths if (number := layout.bootstrap_batch(path)) is not None}
+    numbers = {
+        number: path for path in paths if (number := layout.bootstrap_batch(path)) is not None
+    }
     return {number: _read_result(storage, path) for number, path in numbers.items()}
 
 
 def keep_batch(storage: Storage, name: str, batch: int, result: JobResult) -> None:
-    storage.put_if_absent(layout.bootstrap_batch_path(name, batch), seal(canonical_json(result.to_dict())))
+    storage.put_if_absent(
+        layout.bootstrap_batch_path(name, batch), seal(canonical_json(result.to_dict()))
+    )
 
 
 def keep_result(storage: Storage, name: str, result: JobResult) -> None:
-    storage.put_if_absent(layout.bootstrap_result_path(name), seal(canonical_json(result.to_dict())))
+    storage.put_if_absent(
+        layout.bootstrap_result_path(name), seal(canonical_json(result.to_dict()))
+    )
 
 
 def read_result(storage: Storage, name: str) -> JobResult | None:
@@ -200,7 +228,11 @@ def _plan_to_json(plan: BootstrapPlan) -> dict[str, Any]:
 def _plan_from_json(data: Mapping[str, Any]) -> BootstrapPlan:
     location, kind, version = data["source"]
     return BootstrapPlan(
-        source=SourceTable(location=text(location), format=text(kind), version=None if version is None else count(version)),
+        source=SourceTable(
+            location=text(location),
+            format=text(kind),
+            version=None if version is None else count(version),
+        ),
         schema=_plain_schema(data["schema"]),
         folders=tuple(map(text, listed(data["folders"]))),
         batches=tuple(tuple(map(_file_from_json, batch)) for batch in data["batches"]),
@@ -212,9 +244,18 @@ def _plain_schema(data: Any) -> dict[str, Any]:
     schema = mapped(shallow(data, 4 * MOST_NESTED))
     level: list[Any] = [schema]
     while level:
-        if any(isinstance(part, dict) and (part.get("type") == "udt" or "pyClass" in part) for part in level):
+        if any(
+            isinstance(part, dict) and (part.get("type") == "udt" or "pyClass" in part)
+            for part in level
+        ):
             raise ValueError("its schema has a user-defined type")
-        level = [inner for part in level for inner in (part.values() if isinstance(part, dict) else part if isinstance(part, list) else ())]
+        level = [
+            inner
+            for part in level
+            for inner in (
+                part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+            )
+        ]
     return schema
 
 
@@ -224,4 +265,6 @@ def _file_to_json(file: SourceFile) -> list[Any]:
 
 def _file_from_json(data: list[Any]) -> SourceFile:
     stamp_ms = None if data[3] is None else word(data[3])
-    return SourceFile(path=text(data[0]), size=count(data[1]), rows=count(data[2]), stamp_ms=stamp_ms)
+    return SourceFile(
+        path=text(data[0]), size=count(data[1]), rows=count(data[2]), stamp_ms=stamp_ms
+    )

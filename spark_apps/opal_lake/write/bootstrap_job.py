@@ -59,20 +59,36 @@ def bootstrap(table: OpenTable, reader: SourceReader, on_bad_rows: str = "fail")
     for batch in range(len(plan.batches)):
         result = results.get(batch) or ingest_batch(table, reader, plan, batch, on_bad_rows)
         counts["batches_skipped" if batch in results or result.repeated else "batches_done"] += 1
-        counts.update({part: result.counts.get(part, 0) for part in ("rows", "files", "bytes", "rejected")})
+        counts.update(
+            {part: result.counts.get(part, 0) for part in ("rows", "files", "bytes", "rejected")}
+        )
         notes += result.notes
     version = table.log.head().version
     if plan.batches:
         processed = metagen(table, plan.metagen_token)
         version, notes = processed.version or version, [*notes, *processed.notes]
-    done = JobResult(operation=OPERATION, table=table.uri, version=version, counts=dict(counts), notes=tuple(dict.fromkeys(notes)))
+    done = JobResult(
+        operation=OPERATION,
+        table=table.uri,
+        version=version,
+        counts=dict(counts),
+        notes=tuple(dict.fromkeys(notes)),
+    )
     keep_result(storage, name, done)
     return done
 
 
-def ingest_batch(table: OpenTable, reader: SourceReader, plan: BootstrapPlan, batch: int, on_bad_rows: str = "fail") -> JobResult:
+def ingest_batch(
+    table: OpenTable,
+    reader: SourceReader,
+    plan: BootstrapPlan,
+    batch: int,
+    on_bad_rows: str = "fail",
+) -> JobResult:
     """Ingest a batch, and record that it is done."""
-    options = IngestOptions(token=plan.token(batch), on_bad_rows=on_bad_rows, expected_rows=plan.rows(batch))
+    options = IngestOptions(
+        token=plan.token(batch), on_bad_rows=on_bad_rows, expected_rows=plan.rows(batch)
+    )
     result = ingest(table, lambda spec, _: reader.rows(plan, batch, spec), options)
     keep_batch(table.storage, reader.source.name, batch, replace(result, repeated=False))
     return result
@@ -81,7 +97,10 @@ def ingest_batch(table: OpenTable, reader: SourceReader, plan: BootstrapPlan, ba
 def _check_source(table: OpenTable, plan: BootstrapPlan, ours: SourceTable) -> None:
     """The plan lies in the table's folder, where others may write: it may name files of this source only."""
     theirs = plan.source
-    is_same = (real_location(theirs.location), theirs.format) == (real_location(ours.location), ours.format)
+    is_same = (real_location(theirs.location), theirs.format) == (
+        real_location(ours.location),
+        ours.format,
+    )
     if not is_same or ours.version not in (None, theirs.version):
         raise FormatError(
             f"{table.uri}: the plan of this bootstrap is for {theirs.location}, not for {ours.location}; "
@@ -92,4 +111,6 @@ def _check_source(table: OpenTable, plan: BootstrapPlan, ours: SourceTable) -> N
     for file in (file for batch in plan.batches for file in batch):
         if not is_below(file.path, ours.location):
             shown = f"{file.path!r}, which is not below {ours.location}"
-            raise FormatError(f"{table.uri}: the plan of this bootstrap names {shown}; delete the table's folder and begin again")
+            raise FormatError(
+                f"{table.uri}: the plan of this bootstrap names {shown}; delete the table's folder and begin again"
+            )

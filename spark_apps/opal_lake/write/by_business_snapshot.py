@@ -48,30 +48,52 @@ class Part:
 
     def options(self, options: IngestOptions, counts: Mapping[str | None, int]) -> IngestOptions:
         """A source that gives other rows when it is read again is found out."""
-        return replace(options, business_snapshot=self.name, expected_rows=sum(counts[value] for value in self.values))
+        return replace(
+            options,
+            business_snapshot=self.name,
+            expected_rows=sum(counts[value] for value in self.values),
+        )
 
 
 def ingest_by_column(
-    table: OpenTable, split: Split, options: IngestOptions, column: str, new_columns: NewColumnsOf | None = None
+    table: OpenTable,
+    split: Split,
+    options: IngestOptions,
+    column: str,
+    new_columns: NewColumnsOf | None = None,
 ) -> JobResult:
     """The result of the last commit, which carries the token. After a failure the same call does what is left.
 
     Rows of a business snapshot that is finished are bad rows. An inline ingest leaves only rows pending that are held back still.
     """
     if options.business_snapshot is not None:
-        raise InvalidInputError("business_snapshot and business_snapshot_column exclude each other; give one of them")
+        raise InvalidInputError(
+            "business_snapshot and business_snapshot_column exclude each other; give one of them"
+        )
     if options.positions:
-        raise InvalidInputError("positions go with one commit, and business_snapshot_column makes several; give business_snapshot instead")
+        raise InvalidInputError(
+            "positions go with one commit, and business_snapshot_column makes several; give business_snapshot instead"
+        )
     base = table.log.head()
     _check_column(base.spec, column)
-    if (earlier := table.log.earlier_result(base, "ingest", options.token, options.application)) is not None:
+    if (
+        earlier := table.log.earlier_result(base, "ingest", options.token, options.application)
+    ) is not None:
         _take_up(table, options)
         return earlier
     base = with_new_columns(table.log, base, options.on_new_columns, new_columns)
     rows = split(base.spec, base.root.greatest_number + 1)
     values = rows.values(MOST_VALUES)
-    applied = {value for value in values if value is not None and _is_applied(table, base, _own(options, value))}
-    parts = plan_parts({value: rows for value, rows in values.items() if value not in applied}, base.root.business, column)
+    applied = {
+        value
+        for value in values
+        if value is not None and _is_applied(table, base, _own(options, value))
+    }
+    parts = plan_parts(
+        {value: rows for value, rows in values.items() if value not in applied},
+        base.root.business,
+        column,
+    )
     if applied:
         parts = tuple(replace(part, bad=_bad_since(part, max(applied))) for part in parts)
         options = replace(options, refuse_empty=False)
@@ -80,9 +102,16 @@ def ingest_by_column(
             base.root.business.check_ingest(part.name, base.root.savepoints)
     notes: list[str] = []
     for part in parts[:-1]:
-        result = ingest(table, partial(_rows_of, rows, part), part.options(_own(options, str(part.name)), values))
+        result = ingest(
+            table,
+            partial(_rows_of, rows, part),
+            part.options(_own(options, str(part.name)), values),
+        )
         brought = count_text(result.counts.get("rows", 0), "row")
-        notes += [f"version {result.version} has {brought} of business snapshot {part.name}", *result.notes]
+        notes += [
+            f"version {result.version} has {brought} of business snapshot {part.name}",
+            *result.notes,
+        ]
     last = replace(parts[-1].options(options, values), notes=tuple(notes))
     result = ingest(table, partial(_rows_of, rows, parts[-1]), last)
     _take_up(table, options)
@@ -97,7 +126,9 @@ def _take_up(table: OpenTable, options: IngestOptions) -> None:
             metagen(table)
 
 
-def plan_parts(values: Mapping[str | None, int], business: BusinessSnapshots, column: str) -> tuple[Part, ...]:
+def plan_parts(
+    values: Mapping[str | None, int], business: BusinessSnapshots, column: str
+) -> tuple[Part, ...]:
     """In the order of the business snapshots, at least one. Bad rows go with the first: beside its good rows they count for a threshold."""
     if len(values) > MOST_VALUES:
         raise InvalidInputError(
@@ -115,11 +146,19 @@ def plan_parts(values: Mapping[str | None, int], business: BusinessSnapshots, co
 def _bad_since(part: Part, applied: str) -> dict[str | None, str]:
     """Without what earlier tries have put aside: what belongs before the last that they applied, and is not applied, was bad then."""
     then = BusinessSnapshots(open=applied)
-    return {value: problem for value, problem in part.bad.items() if value is not None and then.problem_of(value) is None}
+    return {
+        value: problem
+        for value, problem in part.bad.items()
+        if value is not None and then.problem_of(value) is None
+    }
 
 
 def _problem(value: str | None, business: BusinessSnapshots, column: str) -> str | None:
-    return f"business snapshot column {column!r} is null" if value is None else business.problem_of(value)
+    return (
+        f"business snapshot column {column!r} is null"
+        if value is None
+        else business.problem_of(value)
+    )
 
 
 def _own(options: IngestOptions, name: str) -> IngestOptions:
@@ -144,8 +183,12 @@ def _rows_of(rows: SplitRows, part: Part, _: TableSpec, __: int) -> Rows:
 def _check_column(spec: TableSpec, column: str) -> None:
     member = spec.schema.field(column)
     if member.name != column:
-        raise InvalidInputError(f"business_snapshot_column={column!r} is {member.name!r} in this table; write it so")
+        raise InvalidInputError(
+            f"business_snapshot_column={column!r} is {member.name!r} in this table; write it so"
+        )
     kind = member.type
     if not isinstance(kind, Atomic) or kind.name not in _COLUMN_TYPES:
         shown = kind.name if isinstance(kind, Atomic) else "nested"
-        raise InvalidInputError(f"column {column!r} is {shown}, but a business snapshot is a date or a text; name a column that holds one")
+        raise InvalidInputError(
+            f"column {column!r} is {shown}, but a business snapshot is a date or a text; name a column that holds one"
+        )

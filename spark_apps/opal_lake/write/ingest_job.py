@@ -80,7 +80,12 @@ class IngestRun:
     notes: tuple[str, ...] = ()
 
 
-def ingest(table: OpenTable, rows: SourceRows, options: IngestOptions, new_columns: NewColumnsOf | None = None) -> JobResult:
+def ingest(
+    table: OpenTable,
+    rows: SourceRows,
+    options: IngestOptions,
+    new_columns: NewColumnsOf | None = None,
+) -> JobResult:
     """Append rows: pending until a MetaGen, or visible at once when their metadata are made inline.
 
     Rows of a business snapshot that has to wait for the open one are pending in any case.
@@ -89,7 +94,11 @@ def ingest(table: OpenTable, rows: SourceRows, options: IngestOptions, new_colum
     threshold = parse_threshold(options.reject_threshold, options.on_bad_rows)
     run = start_ingest(table, options, new_columns)
     if isinstance(run, JobResult):
-        return run if options.metadata == "batch" or options.business_snapshot is not None else check_visible(run)
+        return (
+            run
+            if options.metadata == "batch" or options.business_snapshot is not None
+            else check_visible(run)
+        )
     run = replace(run, reject_threshold=threshold)
     source_rows, name = rows(run.base.spec, run.number), options.business_snapshot
     if options.metadata == "batch" or (name is not None and waits(table.log, run.base, name)):
@@ -100,11 +109,15 @@ def ingest(table: OpenTable, rows: SourceRows, options: IngestOptions, new_colum
     return result
 
 
-def start_ingest(table: OpenTable, options: IngestOptions, new_columns: NewColumnsOf | None = None) -> IngestRun | JobResult:
+def start_ingest(
+    table: OpenTable, options: IngestOptions, new_columns: NewColumnsOf | None = None
+) -> IngestRun | JobResult:
     """Claim a number; or the result, if this was done before. New columns come in a commit of their own, before that of the rows."""
     quarantine, started_us = check_on_bad_rows(options.on_bad_rows), table.log.clock.now_us()
     base = table.log.head(to_commit=True)
-    if (earlier := table.log.earlier_result(base, "ingest", options.token, options.application)) is not None:
+    if (
+        earlier := table.log.earlier_result(base, "ingest", options.token, options.application)
+    ) is not None:
         return earlier
     check_names(options.positions, options.application)
     check_positions(base, options.positions, table.log.read_commit)
@@ -130,18 +143,30 @@ def start_ingest(table: OpenTable, options: IngestOptions, new_columns: NewColum
 
 def write_segments(table: OpenTable, rows: Rows, run: IngestRun) -> list[IngestOutput]:
     """A task for each partition of the rows."""
-    task = partial(write_partition, storage=table.storage, spec=run.base.spec, number=run.number, quarantine=run.quarantine)
+    task = partial(
+        write_partition,
+        storage=table.storage,
+        spec=run.base.spec,
+        number=run.number,
+        quarantine=run.quarantine,
+    )
     return table.executor.by_partition(rows, run.base, task)
 
 
-def write_inline(table: OpenTable, rows: Rows, run: IngestRun) -> tuple[list[IngestOutput], JobOutputs]:
+def write_inline(
+    table: OpenTable, rows: Rows, run: IngestRun
+) -> tuple[list[IngestOutput], JobOutputs]:
     """A task for each range of the key hash."""
     writer = slot_writer(run.base, run.number, table.cache, hurried=run.hurried)
     slots = table.executor.slots(writer.merged_entries, rows)
-    task = partial(write_slot, spec=run.base.spec, writer=writer, slots=slots, quarantine=run.quarantine)
+    task = partial(
+        write_slot, spec=run.base.spec, writer=writer, slots=slots, quarantine=run.quarantine
+    )
     written = table.executor.by_key_hash(rows, run.base, slots, task)
     outputs = tuple(output.rule_output for output in written)
-    return [output.ingested for output in written], JobOutputs(writer=writer, outputs=outputs, slots=slots)
+    return [output.ingested for output in written], JobOutputs(
+        writer=writer, outputs=outputs, slots=slots
+    )
 
 
 def check_on_bad_rows(on_bad_rows: str) -> bool:
@@ -149,18 +174,29 @@ def check_on_bad_rows(on_bad_rows: str) -> bool:
     return bool(ON_BAD_ROWS.check("on_bad_rows", on_bad_rows) == "quarantine")
 
 
-def commit_ingest(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput], rule_outputs: JobOutputs | None = None) -> JobResult:
+def commit_ingest(
+    log: CommitLog,
+    run: IngestRun,
+    outputs: Sequence[IngestOutput],
+    rule_outputs: JobOutputs | None = None,
+) -> JobResult:
     """Add the segments, pending unless the rule was applied to them inline.
 
     Fails before anything is in the log when there were bad rows that nobody wants put aside, or more than may be.
     """
     rejected, examples = _check_rows(log, run, outputs)
-    files = sorted((file for output in outputs for file in output.files), key=lambda file: file.segments)
+    files = sorted(
+        (file for output in outputs for file in output.files), key=lambda file: file.segments
+    )
     counts = _counts(files, rejected, rule_outputs)
     tries = count()
 
     def build(head: Snapshot, winners: Sequence[Commit]) -> Draft | None:
-        if not (files or rejected or run.positions) and (run.token, run.application, run.business_snapshot) == (None, None, None):
+        if not (files or rejected or run.positions) and (
+            run.token,
+            run.application,
+            run.business_snapshot,
+        ) == (None, None, None):
             return None
         notes = [*run.notes, *_notes_of_business(run, head, is_inline=rule_outputs is not None)]
         placed = assign_groups(files, head)
@@ -168,10 +204,19 @@ def commit_ingest(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput
         is_side = len(placed) > MAX_FILES_IN_COMMIT
         side = _write_side(log, run.number, next(tries), placed) if is_side else None
         actions = replace(actions, ingested=() if is_side else placed, ingested_side=side)
-        notes += [f"rejected {count_text(number, 'row')}: {reason}" for reason, number in rejected.most_common()]
+        notes += [
+            f"rejected {count_text(number, 'row')}: {reason}"
+            for reason, number in rejected.most_common()
+        ]
         notes += [_where(log, run)] if rejected else []
         notes += [*rule_notes(rule_outputs.counts), *_pending_notes(head)] if rule_outputs else ()
-        result = JobResult(operation="ingest", table=log.storage.uri, counts=counts, notes=tuple(notes), examples=examples)
+        result = JobResult(
+            operation="ingest",
+            table=log.storage.uri,
+            counts=counts,
+            notes=tuple(notes),
+            examples=examples,
+        )
         return Draft(actions=actions, result=result, changes_view=bool(actions.processed))
 
     name = run.business_snapshot
@@ -193,7 +238,9 @@ def commit_ingest(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput
     return log.commit(run.base, proposal)
 
 
-def _check_rows(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput]) -> tuple[Counter[str], Sequence[Mapping[str, Any]]]:
+def _check_rows(
+    log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput]
+) -> tuple[Counter[str], Sequence[Mapping[str, Any]]]:
     """What was rejected, and examples of it; an error where there may not be any, or so many."""
     rejected = fewer_reasons(sum((Counter(dict(output.rejected)) for output in outputs), Counter()))
     examples = tuple(example for output in outputs for example in output.examples)[:EXAMPLES]
@@ -201,7 +248,9 @@ def _check_rows(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput])
     if rejected and not run.quarantine:
         raise InvalidInputError(_refusal(rejected, examples))
     if run.reject_threshold is not None and run.reject_threshold.is_exceeded(rejected.total(), met):
-        raise InvalidInputError(_too_many(run.reject_threshold, met, rejected, examples, _where(log, run)))
+        raise InvalidInputError(
+            _too_many(run.reject_threshold, met, rejected, examples, _where(log, run))
+        )
     if run.refuse_empty and not rejected and not any(output.files for output in outputs):
         raise NoRowsError(
             "the source has no row; nothing was ingested. If that is to be expected: on_empty='accept' (`opal ingest --accept-empty`)"
@@ -214,13 +263,23 @@ def _check_rows(log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput])
     return rejected, examples
 
 
-def _counts(files: Sequence[DataFile], rejected: Counter[str], rule_outputs: JobOutputs | None) -> dict[str, int]:
-    counts = {"rows": sum(file.rows for file in files), "files": len(files), "bytes": sum(file.size for file in files)}
+def _counts(
+    files: Sequence[DataFile], rejected: Counter[str], rule_outputs: JobOutputs | None
+) -> dict[str, int]:
+    counts = {
+        "rows": sum(file.rows for file in files),
+        "files": len(files),
+        "bytes": sum(file.size for file in files),
+    }
     if rule_outputs is not None and rule_outputs.counts["rows"] != counts["rows"]:
         raise FormatError(
             f"the tasks wrote {counts['rows']} rows and applied the rule to {rule_outputs.counts['rows']}; nothing was ingested"
         )
-    return counts | {"rejected": rejected.total()} | (rule_counts(rule_outputs.counts, len(files)) if rule_outputs else {})
+    return (
+        counts
+        | {"rejected": rejected.total()}
+        | (rule_counts(rule_outputs.counts, len(files)) if rule_outputs else {})
+    )
 
 
 def _notes_of_business(run: IngestRun, head: Snapshot, *, is_inline: bool) -> Iterator[str]:
@@ -243,17 +302,23 @@ def _pending_notes(head: Snapshot) -> list[str]:
     if not pending:
         return []
     wait = "waits" if pending == 1 else "wait"
-    return [f"{count_text(pending, 'segment')} of earlier ingests {wait} for a metagen; an inline ingest leaves them"]
+    return [
+        f"{count_text(pending, 'segment')} of earlier ingests {wait} for a metagen; an inline ingest leaves them"
+    ]
 
 
-def _processing(rule_outputs: JobOutputs, head: Snapshot, winners: Sequence[Commit], placed: Sequence[DataFile]) -> Actions:
+def _processing(
+    rule_outputs: JobOutputs, head: Snapshot, winners: Sequence[Commit], placed: Sequence[DataFile]
+) -> Actions:
     processed = tuple(sorted(segment for file in placed for segment in file.segments))
     return replace(rule_outputs.actions(head, winners, placed), processed=processed)
 
 
 def assign_groups(files: Sequence[DataFile], head: Snapshot) -> tuple[DataFile, ...]:
     """Each new segment in a group."""
-    groups = plan_groups(head.root.groups, [file.rows for file in files], head.spec.integer("group_rows"))
+    groups = plan_groups(
+        head.root.groups, [file.rows for file in files], head.spec.integer("group_rows")
+    )
     return tuple(replace(file, group=group) for file, group in zip(files, groups, strict=True))
 
 
@@ -272,7 +337,13 @@ def _where(log: CommitLog, run: IngestRun) -> str:
     return f"rows that were put aside, with reason and source: spark.read.parquet({path!r}).show(truncate=False)"
 
 
-def _too_many(threshold: RejectThreshold, met: int, rejected: Counter[str], examples: Sequence[object], where: str) -> str:
+def _too_many(
+    threshold: RejectThreshold,
+    met: int,
+    rejected: Counter[str],
+    examples: Sequence[object],
+    where: str,
+) -> str:
     total = rejected.total()
     return (
         f"{total:,} of {count_text(met, 'row')} ({100 * total / met:.3g}%) cannot go into the table, and "
@@ -282,7 +353,9 @@ def _too_many(threshold: RejectThreshold, met: int, rejected: Counter[str], exam
 
 
 def _reasons(rejected: Counter[str], examples: Sequence[object]) -> str:
-    reasons = "\n".join(f"  {count_text(number, 'row')}: {reason}" for reason, number in rejected.most_common())
+    reasons = "\n".join(
+        f"  {count_text(number, 'row')}: {reason}" for reason, number in rejected.most_common()
+    )
     return "\n".join([reasons, "for example:", *(f"  {example}" for example in examples)])
 
 

@@ -50,21 +50,40 @@ class IngestOutput:
 
 
 def write_partition(
-    batches: Batches, attempt: Attempt, *, storage: Storage, spec: TableSpec, number: int, quarantine: bool
+    batches: Batches,
+    attempt: Attempt,
+    *,
+    storage: Storage,
+    spec: TableSpec,
+    number: int,
+    quarantine: bool,
 ) -> IngestOutput:
     """The whole task: the rows of one partition of the source."""
     with attempt.puts(storage) as store:
-        task = IngestTask(storage=store, spec=spec, number=number, task=attempt.part, attempt=attempt.name, quarantine=quarantine)
+        task = IngestTask(
+            storage=store,
+            spec=spec,
+            number=number,
+            task=attempt.part,
+            attempt=attempt.name,
+            quarantine=quarantine,
+        )
         return ingest_rows(batches, task)
 
 
-def ingest_rows(batches: Iterable[pa.RecordBatch], task: IngestTask, on_segment: OnSegment = lambda rows, physical: None) -> IngestOutput:
+def ingest_rows(
+    batches: Iterable[pa.RecordBatch],
+    task: IngestTask,
+    on_segment: OnSegment = lambda rows, physical: None,
+) -> IngestOutput:
     """Rows with the table's logical columns (and `_opal_deleted` when the table knows deletes) to segments.
 
     `on_segment` is called for each: its rows as read, including columns that the table does not have, and as stored.
     """
     if task.task >= MOST_TASKS:
-        raise InvalidInputError(f"an ingest has at most {MOST_TASKS:,} tasks; coalesce the rows to fewer partitions")
+        raise InvalidInputError(
+            f"an ingest has at most {MOST_TASKS:,} tasks; coalesce the rows to fewer partitions"
+        )
     rejects = Rejects(keep=task.quarantine)
     files: list[DataFile] = []
     sequence = task.task * FILES_A_TASK
@@ -82,8 +101,12 @@ def ingest_rows(batches: Iterable[pa.RecordBatch], task: IngestTask, on_segment:
             files.append(file)
             on_segment(part, physical)
     if rejects.kept:
-        task.storage.put_if_absent(layout.rejected_path(task.stem(task.task * FILES_A_TASK)), rejects.encode())
-    return IngestOutput(files=tuple(files), rejected=dict(rejects.counts), examples=tuple(rejects.examples))
+        task.storage.put_if_absent(
+            layout.rejected_path(task.stem(task.task * FILES_A_TASK)), rejects.encode()
+        )
+    return IngestOutput(
+        files=tuple(files), rejected=dict(rejects.counts), examples=tuple(rejects.examples)
+    )
 
 
 def _portions(batches: Iterable[pa.RecordBatch], spec: TableSpec) -> Iterator[pa.Table]:
@@ -115,7 +138,9 @@ def split_by_partition(rows: pa.Table, spec: TableSpec) -> Iterator[pa.Table]:
     for column in spec.partition_by:
         coded = rows[column.name].combine_chunks().dictionary_encode(null_encoding="encode")
         codes = codes * (len(coded.dictionary) + 1) + np.asarray(coded.indices.to_numpy(), np.int64)
-        codes = np.unique(codes, return_inverse=True)[1]  # dense again: the product of many columns must not overflow
+        codes = np.unique(codes, return_inverse=True)[
+            1
+        ]  # dense again: the product of many columns must not overflow
     for places in _places_by_code(codes):
         yield rows.take(pa.array(places))
 

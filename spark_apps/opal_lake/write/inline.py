@@ -23,15 +23,36 @@ class InlineOutput:
     rule_output: SlotOutput
 
 
-def write_slot(batches: Batches, attempt: Attempt, *, spec: TableSpec, writer: SlotWriter, slots: int, quarantine: bool) -> InlineOutput:
+def write_slot(
+    batches: Batches,
+    attempt: Attempt,
+    *,
+    spec: TableSpec,
+    writer: SlotWriter,
+    slots: int,
+    quarantine: bool,
+) -> InlineOutput:
     """The whole task."""
-    slot = Slot(number=attempt.part, count=slots, stem=layout.job_file_name(writer.number, attempt.part, attempt.name))
+    slot = Slot(
+        number=attempt.part,
+        count=slots,
+        stem=layout.job_file_name(writer.number, attempt.part, attempt.name),
+    )
     with attempt.puts(writer.storage) as store:
-        task = IngestTask(storage=store, spec=spec, number=writer.number, task=slot.number, attempt=attempt.name, quarantine=quarantine)
+        task = IngestTask(
+            storage=store,
+            spec=spec,
+            number=writer.number,
+            task=slot.number,
+            attempt=attempt.name,
+            quarantine=quarantine,
+        )
         return inline_rows(batches, task, replace(writer, storage=store), slot)
 
 
-def inline_rows(batches: Iterable[pa.RecordBatch], task: IngestTask, writer: SlotWriter, part: Slot) -> InlineOutput:
+def inline_rows(
+    batches: Iterable[pa.RecordBatch], task: IngestTask, writer: SlotWriter, part: Slot
+) -> InlineOutput:
     """Rows may bring the hash of their key as a column `_opal_hash`. Of all rows only what the rule needs is held."""
     spec = task.spec
     parts: list[Entries] = [no_entries(len(spec.tie_break))]
@@ -41,4 +62,6 @@ def inline_rows(batches: Iterable[pa.RecordBatch], task: IngestTask, writer: Slo
         parts.append(entries_of_rows(physical, spec, hashes))
 
     ingested = ingest_rows(batches, task, keep)
-    return InlineOutput(ingested=ingested, rule_output=process_slot(concat_entries(parts), writer, part))
+    return InlineOutput(
+        ingested=ingested, rule_output=process_slot(concat_entries(parts), writer, part)
+    )

@@ -15,7 +15,12 @@ from opal_lake.log.commit import Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
-from opal_lake.retention.business_snapshot import finish_what_is_over, held_notes, is_over, segments_due
+from opal_lake.retention.business_snapshot import (
+    finish_what_is_over,
+    held_notes,
+    is_over,
+    segments_due,
+)
 from opal_lake.rule.outputs import JobOutputs, rule_counts, rule_notes, slot_writer
 from opal_lake.write.metagen_task import process_entries
 
@@ -42,7 +47,9 @@ def metagen(table: OpenTable, token: str | None = None) -> JobResult:
         if isinstance(plan, JobResult):
             return plan
         is_last = not is_over(table.log, plan.base)
-        result = commit_metagen(table.log, plan, apply_to_pending(table, plan), token if is_last else None)
+        result = commit_metagen(
+            table.log, plan, apply_to_pending(table, plan), token if is_last else None
+        )
         if is_last:
             return result
 
@@ -58,14 +65,22 @@ def start_metagen(table: OpenTable, token: str | None) -> MetaGenPlan | JobResul
     base = finish_what_is_over(table.log, base)
     if not segments_due(base):
         return nothing_pending(base, token)
-    return plan_metagen(base, claim_number(table.storage, base.root, "metagen", table.log.clock), started_us)
+    return plan_metagen(
+        base, claim_number(table.storage, base.root, "metagen", table.log.clock), started_us
+    )
 
 
 def plan_metagen(base: Snapshot, number: int, started_us: int) -> MetaGenPlan:
     """All pending segments that are not held back. A pending segment lies in one file: no rewrite takes it."""
     pending = segments_due(base)
     files = tuple(file for file in base.files.values() if not pending.isdisjoint(file.segments))
-    return MetaGenPlan(number=number, base=base, started_us=started_us, segments=tuple(sorted(pending)), files=files)
+    return MetaGenPlan(
+        number=number,
+        base=base,
+        started_us=started_us,
+        segments=tuple(sorted(pending)),
+        files=files,
+    )
 
 
 def apply_to_pending(table: OpenTable, plan: MetaGenPlan) -> JobOutputs:
@@ -77,11 +92,15 @@ def apply_to_pending(table: OpenTable, plan: MetaGenPlan) -> JobOutputs:
     return JobOutputs(writer=writer, outputs=tuple(outputs), slots=slots)
 
 
-def commit_metagen(log: CommitLog, plan: MetaGenPlan, rule_outputs: JobOutputs, token: str | None) -> JobResult:
+def commit_metagen(
+    log: CommitLog, plan: MetaGenPlan, rule_outputs: JobOutputs, token: str | None
+) -> JobResult:
     """Make the processed rows visible. Where winners did it all there is nothing to commit."""
     if rule_outputs.counts["rows"] != plan.rows:
         met = f"the job met {rule_outputs.counts['rows']}"
-        raise FormatError(f"{log.storage.uri}: the pending files hold {plan.rows} rows, {met}; run `opal check`")
+        raise FormatError(
+            f"{log.storage.uri}: the pending files hold {plan.rows} rows, {met}; run `opal check`"
+        )
 
     seen = plan.base
 
@@ -111,5 +130,12 @@ def commit_metagen(log: CommitLog, plan: MetaGenPlan, rule_outputs: JobOutputs, 
 def nothing_pending(head: Snapshot, token: str | None) -> JobResult:
     """The result of a run that has nothing to do; its version is one at which all that was to be processed is visible."""
     counts, notes = rule_counts(Counter(), 0), held_notes(head)
-    done = JobResult(operation="metagen", table=head.storage.uri, version=head.version, token=token, counts=counts, notes=notes)
+    done = JobResult(
+        operation="metagen",
+        table=head.storage.uri,
+        version=head.version,
+        token=token,
+        counts=counts,
+        notes=notes,
+    )
     return keep_result(head.storage, done)

@@ -11,8 +11,14 @@ from opal_lake.key_store.entries import Entries
 from opal_lake.rule.slot import Slot, SlotOutput, SlotWriter, process_slot
 
 
-def process_entries(new: Entries, attempt: Attempt, *, writer: SlotWriter, slots: int) -> SlotOutput:
+def process_entries(
+    new: Entries, attempt: Attempt, *, writer: SlotWriter, slots: int
+) -> SlotOutput:
     """The whole task."""
-    slot = Slot(number=attempt.part, count=slots, stem=layout.job_file_name(writer.number, attempt.part, attempt.name))
+    slot = Slot(
+        number=attempt.part,
+        count=slots,
+        stem=layout.job_file_name(writer.number, attempt.part, attempt.name),
+    )
     with attempt.puts(writer.storage) as storage:
         return process_slot(new, replace(writer, storage=storage), slot)

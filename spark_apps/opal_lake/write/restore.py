@@ -35,7 +35,12 @@ class EarlierDays:
 
 
 def restore(
-    log: CommitLog, state: Snapshot, *, business_snapshots: bool = False, dry_run: bool = False, token: str | None = None
+    log: CommitLog,
+    state: Snapshot,
+    *,
+    business_snapshots: bool = False,
+    dry_run: bool = False,
+    token: str | None = None,
 ) -> JobResult:
     """Show again what a state showed. Properties, savepoints, tokens and the floor stay as they are.
 
@@ -56,16 +61,37 @@ def restore(
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft:
         """Each lost race compares the state with another head."""
         _check_possible(head, state)
-        restored = _plan(state, write_side(log.storage, number, next(attempts), _changed_lines(head, state), lambda line: line))
-        actions, days = Actions(restored=restored, forgotten=True), _earlier_days(head, state) if business_snapshots else None
+        restored = _plan(
+            state,
+            write_side(
+                log.storage, number, next(attempts), _changed_lines(head, state), lambda line: line
+            ),
+        )
+        actions, days = (
+            Actions(restored=restored, forgotten=True),
+            _earlier_days(head, state) if business_snapshots else None,
+        )
         if days is not None:
             for version in days.savepoints.values():
-                ensure_checkpoint(log.storage, log.at(version, head))  # readable without the log below
+                ensure_checkpoint(
+                    log.storage, log.at(version, head)
+                )  # readable without the log below
             restored = replace(restored, business=days.business)
-            actions = replace(actions, restored=restored, savepoints=days.savepoints, released=days.released)
-        return Draft(actions=actions, result=_result(head, state, days), changes_view=head.root.viewed > state.version)
+            actions = replace(
+                actions, restored=restored, savepoints=days.savepoints, released=days.released
+            )
+        return Draft(
+            actions=actions,
+            result=_result(head, state, days),
+            changes_view=head.root.viewed > state.version,
+        )
 
-    return log.commit(base, Proposal(operation=OPERATION, number=number, build=build, started_us=started_us, token=token))
+    return log.commit(
+        base,
+        Proposal(
+            operation=OPERATION, number=number, build=build, started_us=started_us, token=token
+        ),
+    )
 
 
 def _shows_the_same(head: Snapshot, state: Snapshot) -> bool:
@@ -85,7 +111,11 @@ def _earlier_days(head: Snapshot, state: Snapshot) -> EarlierDays:
     finished = tuple(name for name in business.finished if is_readable(head.root, kept[name]))
     savepoints = {name: kept[name] for name in finished if now.get(name) != kept[name]}
     released = {*head.root.business.finished} - {*finished} | savepoints.keys() & now.keys()
-    return EarlierDays(business=replace(business, finished=finished), savepoints=savepoints, released=tuple(sorted(released)))
+    return EarlierDays(
+        business=replace(business, finished=finished),
+        savepoints=savepoints,
+        released=tuple(sorted(released)),
+    )
 
 
 def _plan(state: Snapshot, side: SideFile) -> Restored:
@@ -103,9 +133,16 @@ def _plan(state: Snapshot, side: SideFile) -> Restored:
 
 def _check_possible(head: Snapshot, state: Snapshot) -> None:
     if not is_readable(head.root, state.version):  # retention was faster
-        raise NotFoundError(f"{head.storage.uri}: version {state.version} has expired meanwhile; restore one of {readable_text(head.root)}")
-    limit, members = head.spec.integer("group_rows"), Counter(segment.group for segment in state.segments.values())
-    fullest = max((rows for group, rows in state.root.groups.items() if members[group] > 1), default=0)
+        raise NotFoundError(
+            f"{head.storage.uri}: version {state.version} has expired meanwhile; restore one of {readable_text(head.root)}"
+        )
+    limit, members = (
+        head.spec.integer("group_rows"),
+        Counter(segment.group for segment in state.segments.values()),
+    )
+    fullest = max(
+        (rows for group, rows in state.root.groups.items() if members[group] > 1), default=0
+    )
     if fullest > limit:
         raise InvalidInputError(
             f"{head.storage.uri}: a group of version {state.version} holds {fullest:,} rows, and property 'group_rows' is {limit:,} now; "
@@ -118,7 +155,9 @@ def _changed_lines(head: Snapshot, state: Snapshot) -> Iterator[list[Any]]:
     for name in RESTORED_LISTS:
         new, old = (list_items(snapshot, name) for snapshot in (head, state))
         yield from (restored_line(name, key, None) for key in new.keys() - old.keys())
-        yield from (restored_line(name, key, value) for key, value in old.items() if new.get(key) != value)
+        yield from (
+            restored_line(name, key, value) for key, value in old.items() if new.get(key) != value
+        )
 
 
 def _result(head: Snapshot, state: Snapshot, days: EarlierDays | None) -> JobResult:
@@ -127,10 +166,14 @@ def _result(head: Snapshot, state: Snapshot, days: EarlierDays | None) -> JobRes
     notes = [f"version {state.version} is what reads return again"]
     if lost:
         rows = sum(head.segments[number].rows for number in lost)
-        notes.append(f"the restore also took back {count_text(rows, 'row')} that waited for a metagen")
+        notes.append(
+            f"the restore also took back {count_text(rows, 'row')} that waited for a metagen"
+        )
     if again:
         rows = sum(state.segments[number].rows for number in again)
-        notes.append(f"{count_text(rows, 'row')} that waited for a metagen in version {state.version} wait again; the next one shows them")
+        notes.append(
+            f"{count_text(rows, 'row')} that waited for a metagen in version {state.version} wait again; the next one shows them"
+        )
     notes += [] if days is None else [*_day_notes(head, state, days.business)]
     counts = {"rows_restored": count_rows(changed.come), "rows_removed": count_rows(changed.gone)}
     return JobResult(operation=OPERATION, table=head.storage.uri, counts=counts, notes=tuple(notes))

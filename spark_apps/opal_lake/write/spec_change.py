@@ -21,7 +21,9 @@ from opal_lake.spec.table_spec import TableSpec
 OPERATION = "set_properties"
 ADD_COLUMNS = "add_columns"
 Changes = Mapping[str, Given | None]
-NewColumnsOf = Callable[[TableSpec], pa.Schema]  # of a source: its columns that a table of this specification lacks
+NewColumnsOf = Callable[
+    [TableSpec], pa.Schema
+]  # of a source: its columns that a table of this specification lacks
 
 
 def set_properties(log: CommitLog, changes: Changes, token: str | None = None) -> JobResult:
@@ -32,12 +34,27 @@ def set_properties(log: CommitLog, changes: Changes, token: str | None = None) -
 
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
         spec = changed_spec(head, changes)
-        names = sorted(name for name in PROPERTIES if spec.properties.get(name) != head.spec.properties.get(name))
-        notes = tuple(f"{name} is {spec.properties.get(name, PROPERTIES[name].kind.default)!r} now" for name in names)
-        result = JobResult(operation=OPERATION, table=log.storage.uri, counts={"properties": len(names)}, notes=notes)
+        names = sorted(
+            name
+            for name in PROPERTIES
+            if spec.properties.get(name) != head.spec.properties.get(name)
+        )
+        notes = tuple(
+            f"{name} is {spec.properties.get(name, PROPERTIES[name].kind.default)!r} now"
+            for name in names
+        )
+        result = JobResult(
+            operation=OPERATION,
+            table=log.storage.uri,
+            counts={"properties": len(names)},
+            notes=notes,
+        )
         return Draft(actions=Actions(spec=spec), result=result) if names else None
 
-    done = log.commit(base, Proposal(operation=OPERATION, number=None, build=build, started_us=started_us, token=token))
+    done = log.commit(
+        base,
+        Proposal(operation=OPERATION, number=None, build=build, started_us=started_us, token=token),
+    )
     return keep_result(log.storage, done) if done.version is None else done
 
 
@@ -52,14 +69,30 @@ def add_columns(log: CommitLog, columns: NewColumns, token: str | None = None) -
         schema = plan_added(head.spec.schema, asked)
         names = [field.name for field in schema.fields[len(head.spec.schema.fields) :]]
         notes = tuple(f"{name!r} is a column now" for name in names)
-        result = JobResult(operation=ADD_COLUMNS, table=log.storage.uri, counts={"columns": len(names)}, notes=notes)
-        return Draft(actions=Actions(spec=replace(head.spec, schema=schema)), result=result) if names else None
+        result = JobResult(
+            operation=ADD_COLUMNS,
+            table=log.storage.uri,
+            counts={"columns": len(names)},
+            notes=notes,
+        )
+        return (
+            Draft(actions=Actions(spec=replace(head.spec, schema=schema)), result=result)
+            if names
+            else None
+        )
 
-    done = log.commit(base, Proposal(operation=ADD_COLUMNS, number=None, build=build, started_us=started_us, token=token))
+    done = log.commit(
+        base,
+        Proposal(
+            operation=ADD_COLUMNS, number=None, build=build, started_us=started_us, token=token
+        ),
+    )
     return keep_result(log.storage, done) if done.version is None else done
 
 
-def with_new_columns(log: CommitLog, base: Snapshot, on_new_columns: str, new_columns: NewColumnsOf | None) -> Snapshot:
+def with_new_columns(
+    log: CommitLog, base: Snapshot, on_new_columns: str, new_columns: NewColumnsOf | None
+) -> Snapshot:
     """The head of an ingest: if it may add columns, with those of its source. Another writer may add some of them meanwhile."""
     ON_NEW_COLUMNS.check("on_new_columns", on_new_columns)
     if on_new_columns != "add" or new_columns is None:
@@ -79,7 +112,9 @@ def changed_spec(head: Snapshot, changes: Changes) -> TableSpec:
     given = plain_properties({name: value for name, value in changes.items() if value is not None})
     check_properties(given, head.spec.schema)
     if unknown := sorted(set(changes) - set(PROPERTIES)):
-        raise InvalidInputError(f"property {unknown[0]!r} is unknown; known are {', '.join(PROPERTIES)}")
+        raise InvalidInputError(
+            f"property {unknown[0]!r} is unknown; known are {', '.join(PROPERTIES)}"
+        )
     kept = {name: value for name, value in head.spec.properties.items() if name not in changes}
     spec = replace(head.spec, properties={**kept, **given})
     _check_groups(head, spec)
@@ -94,8 +129,14 @@ def _check_spans(spec: TableSpec) -> None:
     for name in ("look_back", "archive_after"):
         text = str(spec.properties.get(name, ""))
         if text and text.isdecimal() == has_time:
-            what = "a time; give a span of time, as '30d'" if has_time else "a number; give a number, as 1000"
-            raise InvalidInputError(f"property {name!r} is {text!r}, and the delta column {spec.delta.name!r} is {what}")
+            what = (
+                "a time; give a span of time, as '30d'"
+                if has_time
+                else "a number; give a number, as 1000"
+            )
+            raise InvalidInputError(
+                f"property {name!r} is {text!r}, and the delta column {spec.delta.name!r} is {what}"
+            )
 
 
 def _check_groups(head: Snapshot, spec: TableSpec) -> None:

@@ -25,7 +25,12 @@ from opal_lake.write.ingest_task import IngestOutput
 ROWS_AT_ONCE = 1 << 20
 
 
-def commit_inline(table: OpenTable, run: IngestRun, outputs: Sequence[IngestOutput], rows_at_once: int = ROWS_AT_ONCE) -> JobResult:
+def commit_inline(
+    table: OpenTable,
+    run: IngestRun,
+    outputs: Sequence[IngestOutput],
+    rows_at_once: int = ROWS_AT_ONCE,
+) -> JobResult:
     """Apply the rule to rows that tasks have written, and commit both together."""
     writer = slot_writer(run.base, run.number, table.cache)
     files = [file for output in outputs for file in output.files]
@@ -33,14 +38,22 @@ def commit_inline(table: OpenTable, run: IngestRun, outputs: Sequence[IngestOutp
     slots = 1 << max(0, -(-rows // rows_at_once) - 1).bit_length()
     ruled = []
     for number in range(slots):
-        slot = Slot(number=number, count=slots, stem=layout.job_file_name(run.number, number, "commit"))
-        ruled.append(process_slot(_entries_of_slot(table.storage, files, run.base.spec, slot), writer, slot))
-    result = commit_ingest(table.log, run, outputs, JobOutputs(writer=writer, outputs=tuple(ruled), slots=slots))
+        slot = Slot(
+            number=number, count=slots, stem=layout.job_file_name(run.number, number, "commit")
+        )
+        ruled.append(
+            process_slot(_entries_of_slot(table.storage, files, run.base.spec, slot), writer, slot)
+        )
+    result = commit_ingest(
+        table.log, run, outputs, JobOutputs(writer=writer, outputs=tuple(ruled), slots=slots)
+    )
     fold_if_due(table.log, run.base, result.version)
     return result
 
 
-def _entries_of_slot(storage: Storage, files: Sequence[DataFile], spec: TableSpec, slot: Slot) -> Entries:
+def _entries_of_slot(
+    storage: Storage, files: Sequence[DataFile], spec: TableSpec, slot: Slot
+) -> Entries:
     parts = [no_entries(len(spec.tie_break))]
     for file in files:
         entries = entries_of_rows(read_columns(storage, file, spec, rule_columns(spec)), spec)

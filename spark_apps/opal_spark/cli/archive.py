@@ -36,7 +36,9 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 PACKAGES = PurePosixPath(f"lib/python{PYTHON}/site-packages")
 
 # Nothing of a package runs these, and they are a third of its size
-_LEFT_OUT = re.compile(r"(^|/)__pycache__/|\.py[co]$|^(pandas|pyarrow)/tests/|^pyarrow/include/|^opal_lake/testing/")
+_LEFT_OUT = re.compile(
+    r"(^|/)__pycache__/|\.py[co]$|^(pandas|pyarrow)/tests/|^pyarrow/include/|^opal_lake/testing/"
+)
 # Where and how it was installed
 _RECORDS = re.compile(r"\.dist-info/(RECORD|INSTALLER|REQUESTED|direct_url\.json|uv_cache\.json)$")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -91,7 +93,9 @@ class Packing:
         except FileExistsError as error:
             raise _is_there(target) from error
         except OSError as error:
-            raise InvalidInputError(f"{target} cannot be written: {error}; name a place with -o") from error
+            raise InvalidInputError(
+                f"{target} cannot be written: {error}; name a place with -o"
+            ) from error
         return Packed(path=target, packages=self.versions, size=target.stat().st_size)
 
     def _write(self, file: io.BufferedWriter) -> None:
@@ -101,18 +105,32 @@ class Packing:
             tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive,
         ):
             for name, text in texts.items():
-                _add(archive, name, io.BytesIO(text.encode()), len(text.encode()), executable=name.startswith("bin/"))
+                _add(
+                    archive,
+                    name,
+                    io.BytesIO(text.encode()),
+                    len(text.encode()),
+                    executable=name.startswith("bin/"),
+                )
             for at, (name, source) in enumerate(sorted(self._files.items())):
                 self._step = Step(name="packing", done=at, total=len(self._files), noun="file")
                 with source.open("rb") as content:
-                    _add(archive, name, content, source.stat().st_size, executable=os.access(source, os.X_OK))
+                    _add(
+                        archive,
+                        name,
+                        content,
+                        source.stat().st_size,
+                        executable=os.access(source, os.X_OK),
+                    )
 
 
 def _is_there(target: Path) -> InvalidInputError:
     return InvalidInputError(f"{target} is there already: name another with -o, or add --overwrite")
 
 
-def _add(archive: tarfile.TarFile, name: str, content: Iterable[bytes], size: int, *, executable: bool) -> None:
+def _add(
+    archive: tarfile.TarFile, name: str, content: Iterable[bytes], size: int, *, executable: bool
+) -> None:
     entry = tarfile.TarInfo(name)  # of nobody, and of no time
     entry.size, entry.mode = size, 0o755 if executable else 0o644
     archive.addfile(entry, content)  # type: ignore[arg-type]  # a file; typeshed's protocol is private
@@ -125,7 +143,12 @@ def launcher() -> str:
 
 def manifest(versions: Mapping[str, str]) -> str:
     """The contents of the archive."""
-    made = {"python": PYTHON, "system": platform.system(), "machine": platform.machine(), "packages": dict(sorted(versions.items()))}
+    made = {
+        "python": PYTHON,
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "packages": dict(sorted(versions.items())),
+    }
     return json.dumps(made, indent=2) + "\n"
 
 
@@ -157,11 +180,15 @@ def closure(names: Iterable[str]) -> dict[str, importlib.metadata.Distribution]:
         if name in distributions or name in SPARKS:
             continue
         if AIRFLOWS.match(name):
-            raise InvalidInputError(f"{name} does not belong on the cluster: leave out {asker or 'it'}")
+            raise InvalidInputError(
+                f"{name} does not belong on the cluster: leave out {asker or 'it'}"
+            )
         distribution = _installed(name)
         if distribution is None:
             why = f", and {asker} needs it" if asker else ""
-            raise InvalidInputError(f"{name} is not installed here{why}: pip install {name}, then pack again")
+            raise InvalidInputError(
+                f"{name} is not installed here{why}: pip install {name}, then pack again"
+            )
         distributions[name] = distribution
         waiting += [(needed, name) for needed in _requirements(distribution)]
     return dict(sorted(distributions.items()))
@@ -172,7 +199,11 @@ def _requirements(distribution: importlib.metadata.Distribution) -> Iterator[str
     for text in distribution.requires or ():
         requirement, _, marker = text.partition(";")
         name = _NAME.match(requirement)
-        if name is not None and "extra" not in marker and (not marker.strip() or _installed(name[0])):
+        if (
+            name is not None
+            and "extra" not in marker
+            and (not marker.strip() or _installed(name[0]))
+        ):
             yield name[0]
 
 
@@ -203,12 +234,18 @@ def _files_of(distribution: importlib.metadata.Distribution) -> Iterator[tuple[s
             continue  # scripts lie outside and name this machine's Python
         source = Path(str(distribution.locate_file(file)))
         if not source.is_file():
-            raise InvalidInputError(f"{source} of {name} is gone: install {name} again, then pack again")
+            raise InvalidInputError(
+                f"{source} of {name} is gone: install {name} again, then pack again"
+            )
         yield str(PACKAGES / inside), source
 
 
 def _files_of_folder(folder: Path) -> Iterator[tuple[str, Path]]:
-    sources = [folder] if folder.is_file() else [source for source in folder.rglob("*") if source.is_file()]
+    sources = (
+        [folder]
+        if folder.is_file()
+        else [source for source in folder.rglob("*") if source.is_file()]
+    )
     for source in sources:
         inside = source.relative_to(folder.parent).as_posix()
         if not _LEFT_OUT.search(inside):
@@ -218,7 +255,9 @@ def _files_of_folder(folder: Path) -> Iterator[tuple[str, Path]]:
 def _module_folder(name: str) -> Path:
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
-        raise InvalidInputError(f"the package {name} is not installed; install airflow-provider-opal again")
+        raise InvalidInputError(
+            f"the package {name} is not installed; install airflow-provider-opal again"
+        )
     return Path(spec.origin).parent
 
 
@@ -230,4 +269,6 @@ def _checked_folder(name: str) -> Path:
     path = Path(name).resolve()
     if (path.suffix == ".py" and path.is_file()) or (path / "__init__.py").is_file():
         return path
-    raise InvalidInputError(f"{name} is neither a module nor the folder of a package (one with an __init__.py): correct the path")
+    raise InvalidInputError(
+        f"{name} is neither a module nor the folder of a package (one with an __init__.py): correct the path"
+    )

@@ -18,7 +18,9 @@ def add_check(verbs: Verbs, run: Run, add_spark: Callable[[argparse.ArgumentPars
     parser = verbs.choices.get("check")
     if parser is None:
         return
-    add_spark(parser).add_argument("--spark", action="store_true", help="look at the rows of a large table by Spark's tasks")
+    add_spark(parser).add_argument(
+        "--spark", action="store_true", help="look at the rows of a large table by Spark's tasks"
+    )
     parser.set_defaults(run=lambda args: _run(args, run) if args.spark else check(args))
 
 
@@ -29,4 +31,9 @@ def _run(args: argparse.Namespace, run: Run) -> int:
     result = run(args, [JobSpec(operation=Check(**Check.among(vars(args))), table=args.table)])[0]
     findings = tuple(Finding(**finding) for finding in result.examples)
     left_out = tuple(note.removeprefix("not looked at: ") for note in result.notes)
-    return show_check(args, result.table, Checked(findings=findings, left_out=left_out), time.monotonic() - started_s)
+    return show_check(
+        args,
+        result.table,
+        Checked(findings=findings, left_out=left_out),
+        time.monotonic() - started_s,
+    )

@@ -30,7 +30,14 @@ NOON = [
 EVENING = [
     ("A-2", "jon", "15.50", "cancelled", "D", "2026-11-02 17:10"),
     ("A-4", "jon", "7.25", "paid", "U", "2026-11-02 17:20"),
-    ("A-1", "mira", "40.00", "packed", "U", "2026-11-02 10:15"),  # late: older than the payment that is in already
+    (
+        "A-1",
+        "mira",
+        "40.00",
+        "packed",
+        "U",
+        "2026-11-02 10:15",
+    ),  # late: older than the payment that is in already
 ]
 
 
@@ -46,18 +53,31 @@ class Story:
         print(f"\n{self.style.strong('>')} {self.style.strong(line)}\n", flush=True)
 
     def show(self, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
-        columns = [Column(key=name, title=name, right=bool(rows) and isinstance(rows[0].get(name), int)) for name in names]
+        columns = [
+            Column(key=name, title=name, right=bool(rows) and isinstance(rows[0].get(name), int))
+            for name in names
+        ]
         for line in text_table(columns, rows, self.style):
             print(f"    {line}", flush=True)
 
     def show_rows(self, rows: DataFrame) -> None:
         lines = [row.asDict() for row in rows.orderBy("order_id").collect()]
-        self.show([row | {"updated_at": row["updated_at"].strftime("%H:%M")} for row in lines], SHOWN)
+        self.show(
+            [row | {"updated_at": row["updated_at"].strftime("%H:%M")} for row in lines], SHOWN
+        )
 
     def stream(self, changes: Sequence[tuple[str, ...]]) -> DataFrame:
-        rows = self.spark.createDataFrame(changes, "order_id STRING, customer STRING, total STRING, status STRING, op STRING, at STRING")
+        rows = self.spark.createDataFrame(
+            changes,
+            "order_id STRING, customer STRING, total STRING, status STRING, op STRING, at STRING",
+        )
         return rows.selectExpr(
-            "order_id", "customer", "CAST(total AS DECIMAL(8,2)) AS total", "status", "op", "CAST(at AS TIMESTAMP) AS updated_at"
+            "order_id",
+            "customer",
+            "CAST(total AS DECIMAL(8,2)) AS total",
+            "status",
+            "op",
+            "CAST(at AS TIMESTAMP) AS updated_at",
         )
 
 
@@ -69,20 +89,36 @@ def tell(story: Story) -> None:
         _feed(story, table, name, changes)
         versions[name] = table.table.snapshot_at().version
     for name in ("morning", "noon"):
-        story.say(f"Read as of the {name}'s batch: table.read(version={versions[name]}). It is what it was.")
+        story.say(
+            f"Read as of the {name}'s batch: table.read(version={versions[name]}). It is what it was."
+        )
         story.show_rows(table.read(version=versions[name]))
-    story.say('Read as of an event time: table.read(event_time="2026-11-02T11:00:00Z"). The late row now tells what 11:00 really was.')
+    story.say(
+        'Read as of an event time: table.read(event_time="2026-11-02T11:00:00Z"). The late row now tells what 11:00 really was.'
+    )
     story.show_rows(table.read(event_time="2026-11-02T11:00:00Z"))
-    story.say("History: table.history(). Every batch is an ingest, and a MetaGen that made it visible.")
-    story.show([_commit(row) for row in reversed(table.history())], ("version", "operation", "rows", "updates", "deletes", "late"))
+    story.say(
+        "History: table.history(). Every batch is an ingest, and a MetaGen that made it visible."
+    )
+    story.show(
+        [_commit(row) for row in reversed(table.history())],
+        ("version", "operation", "rows", "updates", "deletes", "late"),
+    )
     problems = table.check()
-    story.say(f"Check: table.check() looked at every file and every row and found {len(problems)} problems.")
+    story.say(
+        f"Check: table.check() looked at every file and every row and found {len(problems)} problems."
+    )
 
 
 def _create(story: Story) -> OpalTable:
     story.say('Create a table: keys=["order_id"], delta="updated_at", deletes="op = \'D\'".')
     table = OpalTable.create(
-        story.spark, story.path, story.stream(MORNING).schema, keys=["order_id"], delta="updated_at", deletes="op = 'D'"
+        story.spark,
+        story.path,
+        story.stream(MORNING).schema,
+        keys=["order_id"],
+        delta="updated_at",
+        deletes="op = 'D'",
     )
     print(f"    {table.table.uri}")
     return table
@@ -121,12 +157,20 @@ def _folder(asked: str | None) -> Iterator[Path]:
 def main() -> int:
     """Run the demo in a new folder, which is deleted afterwards unless it was named."""
     asked = sys.argv[1] if len(sys.argv) > 1 else None
-    conf = {"spark.master": "local[2]", "spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "2"}
+    conf = {
+        "spark.master": "local[2]",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+    }
     style = Style.of(sys.stdout)
     print("Starting Spark ...", flush=True)
     with _folder(asked) as folder, launched("opal-demo", conf, verbose=False) as spark:
         tell(Story(spark=spark, path=str(folder), style=style))
-    kept = f"The table stays in {asked}: try `opal describe {asked}`." if asked else "Keep the table: python -m opal_spark.cli.demo FOLDER"
+    kept = (
+        f"The table stays in {asked}: try `opal describe {asked}`."
+        if asked
+        else "Keep the table: python -m opal_spark.cli.demo FOLDER"
+    )
     print(f"\n    {kept}")
     return 0
 

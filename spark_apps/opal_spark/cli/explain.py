@@ -8,7 +8,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from opal_lake.cli.command import LOOK, Verb, Verbs, add_command, store_options, whole_number
-from opal_lake.cli.render import Column, Style, escaped, facts, output_width, plain_text, size_text, text_table
+from opal_lake.cli.render import (
+    Column,
+    Style,
+    escaped,
+    facts,
+    output_width,
+    plain_text,
+    size_text,
+    text_table,
+)
 from opal_lake.errors import InvalidInputError, count_text
 
 _SHOWN = {
@@ -31,12 +40,23 @@ def add_explain(verbs: Verbs) -> None:
     """Register the verb."""
     example = "opal explain lake/orders --where \"customer_id = 7 AND created_at >= '2026-11-01'\""
     summary = "which files a read would open, and what lets it skip the others"
-    parser = add_command(verbs, Verb(name="explain", group=LOOK, summary=summary, example=example, run=run))
+    parser = add_command(
+        verbs, Verb(name="explain", group=LOOK, summary=summary, example=example, run=run)
+    )
     parser.add_argument("--where", metavar="SQL", help="a condition on rows")
-    parser.add_argument("--time-zone", default="UTC", metavar="ZONE", help="time zone of times that name none (default: %(default)s)")
-    parser.add_argument("--version", type=whole_number, metavar="N", help="as of this version (default: the newest)")
+    parser.add_argument(
+        "--time-zone",
+        default="UTC",
+        metavar="ZONE",
+        help="time zone of times that name none (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--version", type=whole_number, metavar="N", help="as of this version (default: the newest)"
+    )
     parser.add_argument("--timestamp", metavar="TIME", help="as of this commit time")
-    parser.add_argument("--event-time", metavar="VALUE", help="what was valid at the source, by the delta column")
+    parser.add_argument(
+        "--event-time", metavar="VALUE", help="what was valid at the source, by the delta column"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -48,14 +68,18 @@ def run(args: argparse.Namespace) -> None:
     predicate = None
     if args.where is not None:
         if importlib.util.find_spec("sqlglot") is None:
-            raise InvalidInputError("opal explain --where needs sqlglot: pip install 'airflow-provider-opal[spark]'")
+            raise InvalidInputError(
+                "opal explain --where needs sqlglot: pip install 'airflow-provider-opal[spark]'"
+            )
         from opal_spark.read.predicate import check_columns, parse_predicate
 
         check_columns(args.where, snapshot.spec)
         predicate = parse_predicate(args.where, snapshot.spec, session_zone=args.time_zone)
     explained = explain(file_filter(snapshot, event_time_of(snapshot, args.event_time), predicate))
     if args.json:
-        print(json.dumps(explained, indent=2, ensure_ascii=False))  # a command's output is its purpose
+        print(
+            json.dumps(explained, indent=2, ensure_ascii=False)
+        )  # a command's output is its purpose
         return
     for line in explain_page(explained, Style.of(sys.stdout), output_width(sys.stdout)):
         print(line)  # a command's output is its purpose
@@ -64,10 +88,22 @@ def run(args: argparse.Namespace) -> None:
 def explain_page(explained: Mapping[str, Any], style: Style, width: int | None) -> Iterator[str]:
     files, sizes = explained["files"], explained["bytes"]
     yield style.strong(escaped(explained["uri"]))
-    yield style.faint(f"version {explained['version']:,}, {count_text(files['total'], 'file')}, {size_text(sizes['total'])}")
+    yield style.faint(
+        f"version {explained['version']:,}, {count_text(files['total'], 'file')}, {size_text(sizes['total'])}"
+    )
     yield ""
-    shown = [(text, f"{count_text(files[name], 'file')}, {size_text(sizes[name])}") for name, text in _SHOWN.items()]
-    yield from facts([pair for pair, name in zip(shown, _SHOWN, strict=True) if files[name] or name.startswith("read")], style)
+    shown = [
+        (text, f"{count_text(files[name], 'file')}, {size_text(sizes[name])}")
+        for name, text in _SHOWN.items()
+    ]
+    yield from facts(
+        [
+            pair
+            for pair, name in zip(shown, _SHOWN, strict=True)
+            if files[name] or name.startswith("read")
+        ],
+        style,
+    )
     if explained["conditions"]:
         yield ""
         yield from text_table(_CONDITIONS, explained["conditions"], style, width)
@@ -79,4 +115,7 @@ def _orders(z_order: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for order in z_order["orders"]:
         held = f"{count_text(order['files'], 'file')}, {size_text(order['bytes'])} in {count_text(order['runs'], 'run')}"
         yield "Z-order", f"{plain_text(order['columns'])}: {held}"
-    yield "in no Z-order", f"{count_text(z_order['files_without'], 'file')}, {size_text(z_order['bytes_without'])}"
+    yield (
+        "in no Z-order",
+        f"{count_text(z_order['files_without'], 'file')}, {size_text(z_order['bytes_without'])}",
+    )

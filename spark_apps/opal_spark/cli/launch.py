@@ -64,7 +64,9 @@ def _log_file(verbose: bool) -> Iterator[Path | None]:
 def _submit_arguments(conf: Mapping[str, str]) -> Iterator[None]:
     """The one way to say what a JVM must know when it starts, as its memory. A user's own PYSPARK_SUBMIT_ARGS come later and win."""
     before = os.environ.get("PYSPARK_SUBMIT_ARGS")
-    ours = shlex.join([word for name, value in conf.items() for word in ("--conf", f"{name}={value}")])
+    ours = shlex.join(
+        [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+    )
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"{ours} {before or 'pyspark-shell'}"
     try:
         yield

@@ -17,7 +17,11 @@ RunOne = Callable[[argparse.Namespace, Mutate], None]
 _FORMS = ("format", "increment_format", "output_format", "delimiter", "schema")
 _SMALL_BYTES = 64 << 20
 _BRIEF_JVM = "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1"  # to compile code better takes longer than it saves by then
-_OPTIONS = {"options": "--csv-option", "increment_options": "--increment-option", "output_options": "--output-option"}
+_OPTIONS = {
+    "options": "--csv-option",
+    "increment_options": "--increment-option",
+    "output_options": "--output-option",
+}
 
 
 class _Unsaid(str):
@@ -30,34 +34,80 @@ def add_mutate(verbs: Verbs, run_one: RunOne) -> argparse.ArgumentParser:
     """Register the verb; `run_one` runs an operation and shows its result."""
     summary = "merge files of inserts, updates and deletes into a folder of files, without a table"
     example = "opal mutate product/master product/incr --id product_id --order updated_at --order-type timestamp"
-    verb = Verb(name="mutate", group=WORK, summary=summary, example=example, run=lambda args: _run(args, run_one), operands="INCREMENT... ")
+    verb = Verb(
+        name="mutate",
+        group=WORK,
+        summary=summary,
+        example=example,
+        run=lambda args: _run(args, run_one),
+        operands="INCREMENT... ",
+    )
     parser = add_command(verbs, verb)
     parser.usage = str(parser.usage).replace("TABLE", "MASTER")
     master = next(action for action in parser._actions if action.dest == "table")  # noqa: SLF001  # of argparse's own list
-    master.metavar, master.help = "MASTER", "the folder of files: a local path, file:///path or s3://bucket/path"
-    parser.add_argument(
-        "paths", nargs="+", metavar="INCREMENT", help="files, folders or patterns; done files are moved to MASTER.mutate/done"
+    master.metavar, master.help = (
+        "MASTER",
+        "the folder of files: a local path, file:///path or s3://bucket/path",
     )
-    parser.add_argument("--properties", metavar="FILE", help="parameters of chombo's RecordSetBulkMutator; flags count more")
     parser.add_argument(
-        "--id", action="append", dest="ids", metavar="FIELD", help="a field of the record's id, by name or ordinal; repeat for more"
+        "paths",
+        nargs="+",
+        metavar="INCREMENT",
+        help="files, folders or patterns; done files are moved to MASTER.mutate/done",
+    )
+    parser.add_argument(
+        "--properties",
+        metavar="FILE",
+        help="parameters of chombo's RecordSetBulkMutator; flags count more",
+    )
+    parser.add_argument(
+        "--id",
+        action="append",
+        dest="ids",
+        metavar="FIELD",
+        help="a field of the record's id, by name or ordinal; repeat for more",
     )
     add_flags(parser, Mutate, but=(*_FORMS, "fixed_partitions", "backups", "dry_run"))
     quarantine = "merge good rows and put bad ones aside (default: fail on a bad row)"
-    parser.add_argument("--quarantine", dest="on_bad_rows", action="store_const", const="quarantine", help=quarantine)
+    parser.add_argument(
+        "--quarantine",
+        dest="on_bad_rows",
+        action="store_const",
+        const="quarantine",
+        help=quarantine,
+    )
     empty = "accept empty files (default: an error)"
-    parser.add_argument("--accept-empty", dest="on_empty", action="store_const", const="accept", help=empty)
+    parser.add_argument(
+        "--accept-empty", dest="on_empty", action="store_const", const="accept", help=empty
+    )
     add_flags(parser, Mutate, "fixed_partitions", "backups", "dry_run")
     add_token(parser, "merges")
     files = parser.add_argument_group("files")
     add_flags(files, Mutate, *_FORMS)
-    files.add_argument("--no-header", dest="header", action="store_const", const=False, help="CSV without a line of names")
+    files.add_argument(
+        "--no-header",
+        dest="header",
+        action="store_const",
+        const=False,
+        help="CSV without a line of names",
+    )
     for action in parser._actions:  # noqa: SLF001  # of argparse's own list
         if action.dest in Mutate.fields() and isinstance(action.default, str):
             action.default = _Unsaid(action.default)
     for dest, flag in _OPTIONS.items():
-        whose = {"options": "the master's files", "increment_options": "the increments", "output_options": "the new master"}[dest]
-        files.add_argument(flag, dest=dest, action="append", default=[], metavar="NAME=VALUE", help=f"of Spark's CSV for {whose}, as sep=;")
+        whose = {
+            "options": "the master's files",
+            "increment_options": "the increments",
+            "output_options": "the new master",
+        }[dest]
+        files.add_argument(
+            flag,
+            dest=dest,
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help=f"of Spark's CSV for {whose}, as sep=;",
+        )
     return parser
 
 
@@ -69,7 +119,9 @@ def _run(args: argparse.Namespace, run_one: RunOne) -> None:
             given[name] = value
             setattr(args, name, value)
     if not args.ids:
-        raise InvalidInputError("give the fields of a record's id: --id FIELD, or id.field.ordinals in the file of --properties")
+        raise InvalidInputError(
+            "give the fields of a record's id: --id FIELD, or id.field.ordinals in the file of --properties"
+        )
     job = operation_of(args, Mutate, **{"increments": args.paths, **given})
     if _is_small(args, job):
         args.conf = [_BRIEF_JVM, *args.conf]
@@ -100,8 +152,12 @@ def _read(path: str) -> dict[str, Any]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"--properties {path}: the file cannot be read ({error}); correct the path") from error
+        raise InvalidInputError(
+            f"--properties {path}: the file cannot be read ({error}); correct the path"
+        ) from error
     arguments, unknown = arguments_of(parse_properties(text))
     if unknown:
-        print(f"opal: parameters that mean nothing to mutate: {', '.join(unknown)}", file=sys.stderr)
+        print(
+            f"opal: parameters that mean nothing to mutate: {', '.join(unknown)}", file=sys.stderr
+        )
     return arguments

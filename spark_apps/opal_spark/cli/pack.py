@@ -19,11 +19,20 @@ def commands(verbs: Verbs) -> None:
     """Register the verb (an `opal.commands` entry point)."""
     summary = "build the archive of packages that a cluster needs"
     parser: argparse.ArgumentParser = verbs.add_parser(
-        "pack", help=summary, description=f"{summary.capitalize()}.", epilog=f"example:\n  {EXAMPLE}\n\n{exit_code_lines()}"
+        "pack",
+        help=summary,
+        description=f"{summary.capitalize()}.",
+        epilog=f"example:\n  {EXAMPLE}\n\n{exit_code_lines()}",
     )
     parser.usage = f"{parser.prog} [options]"
     parser.set_defaults(run=pack, group=GROUP, example=EXAMPLE)
-    parser.add_argument("-o", "--output", default=f"{FOLDER}.tar.gz", metavar="FILE", help="the archive (default: %(default)s)")
+    parser.add_argument(
+        "-o",
+        "--output",
+        default=f"{FOLDER}.tar.gz",
+        metavar="FILE",
+        help="the archive (default: %(default)s)",
+    )
     parser.add_argument(
         "--with",
         dest="extra",
@@ -32,8 +41,12 @@ def commands(verbs: Verbs) -> None:
         metavar="PACKAGE",
         help="add an installed package with all that it requires, or a folder or module of your own as ./shop; repeat for more",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace the archive if it is there")
-    parser.add_argument("--json", action="store_true", help="for programs: nothing but JSON on standard output")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace the archive if it is there"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="for programs: nothing but JSON on standard output"
+    )
     parser.add_argument("--traceback", action="store_true", help=traceback_help("opal"))
 
 
@@ -47,11 +60,20 @@ def pack(args: argparse.Namespace) -> None:
 
 def settings(packed: Packed) -> dict[str, object]:
     """The arguments to pass to an operator."""
-    return {"archives": f"{packed.path}#{FOLDER}", "conf": {"spark.pyspark.python": f"./{FOLDER}/bin/python"}}
+    return {
+        "archives": f"{packed.path}#{FOLDER}",
+        "conf": {"spark.pyspark.python": f"./{FOLDER}/bin/python"},
+    }
 
 
 def _json(packed: Packed) -> str:
-    description = {"path": str(packed.path), "size": packed.size, "python": PYTHON, "packages": dict(packed.packages), **settings(packed)}
+    description = {
+        "path": str(packed.path),
+        "size": packed.size,
+        "python": PYTHON,
+        "packages": dict(packed.packages),
+        **settings(packed),
+    }
     return json.dumps(description, indent=2) + "\n"
 
 

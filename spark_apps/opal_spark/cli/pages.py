@@ -23,7 +23,9 @@ _DONE = {
 }
 
 
-def result_page(result: JobResult, style: Style, width: int | None, *, last: bool = True, dry_run: bool = False) -> Iterator[str]:
+def result_page(
+    result: JobResult, style: Style, width: int | None, *, last: bool = True, dry_run: bool = False
+) -> Iterator[str]:
     counts = counts_text(result.counts)
     what = _DONE[result.operation] + (f" {counts}," if counts else "")
     if result.repeated:
@@ -37,7 +39,12 @@ def result_page(result: JobResult, style: Style, width: int | None, *, last: boo
     for note in result.notes:
         yield f"{style.warn('note')}  {escaped(note)}"
     if result.examples and result.operation not in ("read", "changes"):
-        yield from text_table([Column(key=name, title=name, shrinks=True) for name in result.examples[0]], result.examples, style, width)
+        yield from text_table(
+            [Column(key=name, title=name, shrinks=True) for name in result.examples[0]],
+            result.examples,
+            style,
+            width,
+        )
     is_inline = "segments" in result.counts
     if last and result.operation == "ingest" and result.counts.get("rows") and not is_inline:
         yield style.faint(f"not visible yet; next: opal metagen {escaped(result.table)}")

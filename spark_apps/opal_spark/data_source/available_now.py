@@ -13,13 +13,19 @@ try:
 except ImportError:
     since_4_2 = None
 
-SupportsTriggerAvailableNow: Any = object if since_4_2 is None else since_4_2.SupportsTriggerAvailableNow
+SupportsTriggerAvailableNow: Any = (
+    object if since_4_2 is None else since_4_2.SupportsTriggerAvailableNow
+)
 
 
 def read_limit(most_versions: int | None) -> Any:
     """For Spark, which has no limit of versions, and gives it back when a micro-batch is to keep to it."""
     assert since_4_2 is not None
-    return since_4_2.ReadAllAvailable() if most_versions is None else since_4_2.ReadMaxFiles(most_versions)
+    return (
+        since_4_2.ReadAllAvailable()
+        if most_versions is None
+        else since_4_2.ReadMaxFiles(most_versions)
+    )
 
 
 def is_unlimited(limit: object) -> bool:

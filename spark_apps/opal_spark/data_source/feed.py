@@ -13,7 +13,13 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.read.change_range import version_range
-from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, FEED_COLUMNS, read_changes
+from opal_lake.read.changed_rows import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    FEED_COLUMNS,
+    read_changes,
+)
 from opal_lake.read.changes import plan_changes
 from opal_lake.read.result_columns import is_named
 from opal_lake.spec.table_spec import TableSpec
@@ -29,23 +35,36 @@ def feed_schema(spec: TableSpec) -> StructType:
     fields = [field.name for field in spec.schema.fields if not is_named(field, FEED_COLUMNS)]
     known = spark_schema(spec, physical=False)
     schema = StructType([known[name] for name in fields])
-    return schema.add(CHANGE_TYPE, StringType()).add(COMMIT_VERSION, LongType()).add(COMMIT_TIMESTAMP, TimestampType())
+    return (
+        schema.add(CHANGE_TYPE, StringType())
+        .add(COMMIT_VERSION, LongType())
+        .add(COMMIT_TIMESTAMP, TimestampType())
+    )
 
 
 class FeedReader(DataSourceReader):
     """One task. Its versions are fixed when the query is planned."""
 
-    def __init__(self, path: str, storage: Mapping[str, str], feed: Feed, schema: StructType) -> None:
+    def __init__(
+        self, path: str, storage: Mapping[str, str], feed: Feed, schema: StructType
+    ) -> None:
         versions = version_range(Table.open(path, storage).log, feed.start, feed.end)
-        self.bounds = None if versions.earlier is None else (versions.earlier.version + 1, versions.last)
+        self.bounds = (
+            None if versions.earlier is None else (versions.earlier.version + 1, versions.last)
+        )
         self.path, self.storage, self.schema = path, storage, schema
         self.names = _names_in(schema, feed_schema(versions.head.spec))
-        self.options = replace(feed.options, columns=[name for name in self.names if name not in FEED_COLUMNS])
+        self.options = replace(
+            feed.options, columns=[name for name in self.names if name not in FEED_COLUMNS]
+        )
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if self.bounds is not None:
             log = Table.open(self.path, self.storage).log
-            rows = read_changes(plan_changes(log, version_range(log, *self.bounds), is_net=self.options.is_net), self.options)
+            rows = read_changes(
+                plan_changes(log, version_range(log, *self.bounds), is_net=self.options.is_net),
+                self.options,
+            )
             rows = rows.select(self.names).rename_columns(self.schema.names)
             refuse_nulls(rows, self.schema)
             yield from rows.to_batches()
@@ -56,7 +75,10 @@ def _names_in(schema: StructType, known: StructType) -> list[str]:
     """The feed's names of the columns that the query gives, in any case."""
     by_name = {field.name.casefold(): field for field in known}
     for field in schema:
-        if field.name.casefold() not in by_name or by_name[field.name.casefold()].dataType != field.dataType:
+        if (
+            field.name.casefold() not in by_name
+            or by_name[field.name.casefold()].dataType != field.dataType
+        ):
             columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in known)
             raise InvalidInputError(
                 f"the schema given to format('opal') does not fit the change feed: {field.name} {field.dataType.simpleString()}. "

@@ -28,7 +28,12 @@ class StreamOffset:
 
     def to_json(self) -> dict[str, Any]:
         begun = {} if self.begun is None else {"begun": self.begun}
-        return {"table": self.table_id, "version": self.version, "fields": dict(self.fields), **begun}
+        return {
+            "table": self.table_id,
+            "version": self.version,
+            "fields": dict(self.fields),
+            **begun,
+        }
 
     def check(self, root: Root, uri: str) -> None:
         """Versions of another table are no continuation of this one's."""

@@ -12,7 +12,12 @@ from opal_lake.spec.schema import Atomic
 
 _TIMESTAMP = Atomic(name="timestamp")
 _ON = "readChangeFeed"
-_START, _START_TIME, _END, _END_TIME = "startingVersion", "startingTimestamp", "endingVersion", "endingTimestamp"
+_START, _START_TIME, _END, _END_TIME = (
+    "startingVersion",
+    "startingTimestamp",
+    "endingVersion",
+    "endingTimestamp",
+)
 _MODE, _UPDATES = "deduplicationMode", "computeUpdates"
 _LIMIT, _IGNORE_DELETES = "maxVersionsPerTrigger", "ignoreDeletes"
 TOKEN = "token"
@@ -51,25 +56,49 @@ def feed_of(options: Options) -> Feed | None:
     """Of a batch read; None where it reads rows, and no changes."""
     _refuse(options, (*_STREAM_OPTIONS, TOKEN), "does not apply to a batch read; leave it out")
     if not reads_changes(options):
-        _refuse(options, _FEED_OPTIONS[1:], f"applies only to a change feed; add .option('{_ON}', 'true')")
+        _refuse(
+            options,
+            _FEED_OPTIONS[1:],
+            f"applies only to a change feed; add .option('{_ON}', 'true')",
+        )
         return None
-    _refuse(options, _ROWS_OPTIONS, "applies only to a read of rows, but readChangeFeed reads changes; leave one out")
+    _refuse(
+        options,
+        _ROWS_OPTIONS,
+        "applies only to a read of rows, but readChangeFeed reads changes; leave one out",
+    )
     start = _bound(options, _START, _START_TIME)
     if start is None:
-        raise InvalidInputError(f"a change feed needs {_START} or {_START_TIME}: .option('{_START}', 8)")
+        raise InvalidInputError(
+            f"a change feed needs {_START} or {_START_TIME}: .option('{_START}', 8)"
+        )
     return Feed(start=start, end=_bound(options, _END, _END_TIME), options=_feed_options(options))
 
 
 def stream_of(options: Options) -> StreamOptions:
     """Of a streaming read."""
-    _refuse(options, (*_ROWS_OPTIONS, TOKEN), f"does not apply to a stream; set its start with {_START} or {_START_TIME}")
-    _refuse(options, (_END, _END_TIME), "applies only to a batch read: a stream has no end; leave it out, and use Trigger.AvailableNow")
+    _refuse(
+        options,
+        (*_ROWS_OPTIONS, TOKEN),
+        f"does not apply to a stream; set its start with {_START} or {_START_TIME}",
+    )
+    _refuse(
+        options,
+        (_END, _END_TIME),
+        "applies only to a batch read: a stream has no end; leave it out, and use Trigger.AvailableNow",
+    )
     changes = _feed_options(options) if reads_changes(options) else None
     if changes is None:
-        _refuse(options, (_MODE, _UPDATES), f"applies only to a change feed; add .option('{_ON}', 'true')")
+        _refuse(
+            options,
+            (_MODE, _UPDATES),
+            f"applies only to a change feed; add .option('{_ON}', 'true')",
+        )
     else:
         _refuse(
-            options, (_IGNORE_DELETES,), f"applies only to a stream of rows, but {_ON} returns deletes as rows of their own; leave one out"
+            options,
+            (_IGNORE_DELETES,),
+            f"applies only to a stream of rows, but {_ON} returns deletes as rows of their own; leave one out",
         )
     if changes is not None and changes.is_net:
         raise InvalidInputError(
@@ -91,7 +120,10 @@ def _refuse(options: Options, names: tuple[str, ...], why: str) -> None:
 def _feed_options(options: Options) -> FeedOptions:
     modes = {mode.casefold(): mode for mode in CHANGE_MODES}
     mode = options.get(_MODE, "none")
-    return FeedOptions(mode=modes.get(mode.casefold(), mode), compute_updates=_truth(options, _UPDATES, default=True))
+    return FeedOptions(
+        mode=modes.get(mode.casefold(), mode),
+        compute_updates=_truth(options, _UPDATES, default=True),
+    )
 
 
 def _truth(options: Options, name: str, *, default: bool) -> bool:
@@ -104,17 +136,27 @@ def _truth(options: Options, name: str, *, default: bool) -> bool:
 def _limit(options: Options) -> int | None:
     text = options.get(_LIMIT)
     if text is not None and not (text.isdecimal() and int(text)):
-        raise InvalidInputError(f"option {_LIMIT}={text!r} is no number of versions; give a whole number from 1 on")
+        raise InvalidInputError(
+            f"option {_LIMIT}={text!r} is no number of versions; give a whole number from 1 on"
+        )
     return None if text is None else int(text)
 
 
 def _bound(options: Options, version: str, timestamp: str) -> object:
     if version in options and timestamp in options:
-        raise InvalidInputError(f"{version} and {timestamp} name the same end of the feed: give one of them")
+        raise InvalidInputError(
+            f"{version} and {timestamp} name the same end of the feed: give one of them"
+        )
     text = options.get(version)
     if text is None:
         moment = options.get(timestamp)
-        return None if moment is None else from_order(encode_order(moment, _TIMESTAMP, name=timestamp), _TIMESTAMP)
+        return (
+            None
+            if moment is None
+            else from_order(encode_order(moment, _TIMESTAMP, name=timestamp), _TIMESTAMP)
+        )
     if not text.isdecimal() and (text != LATEST or version != _START):
-        raise InvalidInputError(f"option {version}={text!r} is no version; give a whole number, as `opal history` lists them")
+        raise InvalidInputError(
+            f"option {version}={text!r} is no version; give a whole number, as `opal history` lists them"
+        )
     return int(text) if text.isdecimal() else text

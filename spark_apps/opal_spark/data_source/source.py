@@ -38,7 +38,9 @@ _NO_ZONE = "none"  # the session's is not known here: times without a zone prune
 def register(spark: SparkSession) -> None:
     """Make `format("opal")` known to a session."""
     use_this_python(spark)
-    if is_connect(spark):  # where the server has decided which Python runs, and fails in words that help nobody
+    if is_connect(
+        spark
+    ):  # where the server has decided which Python runs, and fails in words that help nobody
         with own_python():
             spark.range(1).mapInArrow(_imported, "id long").collect()
     spark.dataSource.register(OpalDataSource)
@@ -74,21 +76,40 @@ class OpalDataSource(DataSource):
                 f"format('opal') needs the table's path: .load(path). If this is a table of CREATE TABLE: {_NO_CATALOG.format(path='...')}"
             )
         known = {name.casefold() for name in OPTIONS}
-        if unknown := sorted(name for name in self.options if name.casefold() not in known and not name.startswith("storage.")):
-            raise InvalidInputError(f"format('opal') has no option {', '.join(unknown)}; known are {', '.join(sorted(OPTIONS))}, storage.*")
-        return path, {name.removeprefix("storage."): value for name, value in self.options.items() if name.startswith("storage.")}
+        if unknown := sorted(
+            name
+            for name in self.options
+            if name.casefold() not in known and not name.startswith("storage.")
+        ):
+            raise InvalidInputError(
+                f"format('opal') has no option {', '.join(unknown)}; known are {', '.join(sorted(OPTIONS))}, storage.*"
+            )
+        return path, {
+            name.removeprefix("storage."): value
+            for name, value in self.options.items()
+            if name.startswith("storage.")
+        }
 
     def _snapshot(self) -> Snapshot:
         path, storage = self._table_path()
         version = self.options.get("version")
         if version is not None and not version.isdecimal():
-            raise InvalidInputError(f"option version={version!r} is no version; give a whole number, as `opal history` lists them")
-        at_version, business_snapshot = None if version is None else int(version), self.options.get("business_snapshot")
-        return Table.open(path, storage).snapshot_at(at_version, self.options.get("timestamp"), business_snapshot)
+            raise InvalidInputError(
+                f"option version={version!r} is no version; give a whole number, as `opal history` lists them"
+            )
+        at_version, business_snapshot = (
+            None if version is None else int(version),
+            self.options.get("business_snapshot"),
+        )
+        return Table.open(path, storage).snapshot_at(
+            at_version, self.options.get("timestamp"), business_snapshot
+        )
 
     def schema(self) -> StructType:
         spec = self._snapshot().spec
-        return feed_schema(spec) if reads_changes(self.options) else spark_schema(spec, physical=False)
+        return (
+            feed_schema(spec) if reads_changes(self.options) else spark_schema(spec, physical=False)
+        )
 
     def reader(self, schema: StructType) -> "OpalReader | FeedReader":
         """`schema` is the table's, or what the query gave: columns by name, any of them."""
@@ -100,7 +121,9 @@ class OpalDataSource(DataSource):
         if where is not None:
             check_columns(where, snapshot.spec)
             predicate = parse_predicate(where, snapshot.spec, session_zone=_NO_ZONE)
-        plan = plan_read(snapshot, event_time_of(snapshot, self.options.get("event_time")), predicate)
+        plan = plan_read(
+            snapshot, event_time_of(snapshot, self.options.get("event_time")), predicate
+        )
         return OpalReader(file_reads(plan), requested_fields(schema, snapshot.spec), schema)
 
     def streamReader(self, schema: StructType) -> OpalStreamReader:  # noqa: N802  # Spark's name

@@ -30,10 +30,19 @@ from opal_lake.spec.schema import Field
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage import open_storage
 from opal_lake.table import table_on
-from opal_spark.data_source.available_now import SupportsTriggerAvailableNow, is_unlimited, read_limit
+from opal_spark.data_source.available_now import (
+    SupportsTriggerAvailableNow,
+    is_unlimited,
+    read_limit,
+)
 from opal_spark.data_source.offset import NOT_BEGUN, SNAPSHOT, StreamOffset, offset_from_json
 from opal_spark.data_source.options import StreamOptions
-from opal_spark.data_source.stream_parts import FilesPartition, VersionsPartition, by_size, of_versions
+from opal_spark.data_source.stream_parts import (
+    FilesPartition,
+    VersionsPartition,
+    by_size,
+    of_versions,
+)
 from opal_spark.engine.tasks import forget_archives
 from opal_spark.read.requested_schema import refuse_nulls, requested_fields
 
@@ -43,7 +52,9 @@ Offset = dict[str, Any]
 class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # a class since 4.2
     """Offsets and partitions in a process of the driver's, `read` in the tasks."""
 
-    def __init__(self, path: str, storage: Mapping[str, str], options: StreamOptions, schema: StructType) -> None:
+    def __init__(
+        self, path: str, storage: Mapping[str, str], options: StreamOptions, schema: StructType
+    ) -> None:
         self.path, self.storage, self.options, self.schema = path, storage, options, schema
         self.last: Offset | None = None
         self.is_asked_first = False
@@ -65,13 +76,17 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
 
     def latestOffset(self, start: Offset | None = None, limit: object = None) -> Offset:  # noqa: N802  # Spark's name
         """At most `maxVersionsPerTrigger` versions further; the same one, if no version since has changed what a read returns."""
-        self.last = last = start or self.last  # Spark 4.2 gives it; after a restart it is all that tells which columns were read
+        self.last = last = (
+            start or self.last
+        )  # Spark 4.2 gives it; after a restart it is all that tells which columns were read
         head = self.target or self.log.head()
         most = None if is_unlimited(limit) else self.options.most_versions
         if last is None:
             self.last, self.is_asked_first = self._perhaps_first(head, most), True
         else:
-            self.last = self._first(head, most) if last == NOT_BEGUN else self._next(last, head, most)
+            self.last = (
+                self._first(head, most) if last == NOT_BEGUN else self._next(last, head, most)
+            )
         return self.last
 
     def getDefaultReadLimit(self) -> object:  # noqa: N802  # Spark's name
@@ -80,7 +95,11 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802  # Spark's name
         """For the progress of the query: how far it could be."""
         head = self.log.head()
-        return None if self.last is None or self.last == NOT_BEGUN else self._offset(head, head.root.viewed).to_json()
+        return (
+            None
+            if self.last is None or self.last == NOT_BEGUN
+            else self._offset(head, head.root.viewed).to_json()
+        )
 
     def _perhaps_first(self, head: Snapshot, most: int | None) -> Offset:
         """A stream that goes on needs its start no more, which may have expired. One that begins asks for its initial offset next."""
@@ -111,7 +130,11 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         return last if end == offset.version else self._offset(head, end).to_json()
 
     def _offset(self, head: Snapshot, version: int, begun: int | str | None = None) -> StreamOffset:
-        known = {} if self.last is None or self.last == NOT_BEGUN else offset_from_json(self.last).fields
+        known = (
+            {}
+            if self.last is None or self.last == NOT_BEGUN
+            else offset_from_json(self.last).fields
+        )
         ids = {field.name: field.id for field in self._fields(head.spec, known)}
         return StreamOffset(table_id=head.root.table_id, version=version, fields=ids, begun=begun)
 
@@ -119,13 +142,29 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         """The table's columns in the query's schema. What has no column of its name any more was renamed if `known` has its id."""
         names = {field.id: field.name for field in spec.schema.fields}
         there = {name.casefold() for name in names.values()}
-        own = [field for field in self.schema if not (self.options.changes and field.name.casefold() in FEED_COLUMNS)]
-        now = [field.name if field.name.casefold() in there else names.get(known.get(field.name, -1), field.name) for field in own]
+        own = [
+            field
+            for field in self.schema
+            if not (self.options.changes and field.name.casefold() in FEED_COLUMNS)
+        ]
+        now = [
+            field.name
+            if field.name.casefold() in there
+            else names.get(known.get(field.name, -1), field.name)
+            for field in own
+        ]
         if not own:
             return ()
-        renamed = StructType([StructField(name, field.dataType, field.nullable) for name, field in zip(now, own, strict=True)])
+        renamed = StructType(
+            [
+                StructField(name, field.dataType, field.nullable)
+                for name, field in zip(now, own, strict=True)
+            ]
+        )
         fields = requested_fields(renamed, spec)
-        return tuple(replace(field, name=given.name) for field, given in zip(fields, own, strict=True))
+        return tuple(
+            replace(field, name=given.name) for field, given in zip(fields, own, strict=True)
+        )
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Of what `end` has and `start` has not. After a restart Spark asks with the last offset as both, which tells where it is."""
@@ -139,11 +178,21 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         if start == end:
             return []
         fields = self._fields(head.spec, offset.fields)
-        begun = before.version if start != NOT_BEGUN else self._begun(head) if offset.begun is None else offset.begun
+        begun = (
+            before.version
+            if start != NOT_BEGUN
+            else self._begun(head)
+            if offset.begun is None
+            else offset.begun
+        )
         if begun == SNAPSHOT:
             return self._snapshot(head, offset.version, fields)
         assert isinstance(begun, int)
-        return [] if begun >= offset.version else self._changed(version_range(self.log, begun + 1, offset.version), fields)
+        return (
+            []
+            if begun >= offset.version
+            else self._changed(version_range(self.log, begun + 1, offset.version), fields)
+        )
 
     def _begun(self, head: Snapshot) -> int | str | None:
         """Of a stream whose start could not be read when its first offset was: Spark has kept that, and asks again with its next run."""
@@ -157,7 +206,9 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
                 "after a restart; run it by opal_spark.run_available(writer), or without maxVersionsPerTrigger"
             )
 
-    def _snapshot(self, head: Snapshot, version: int, fields: tuple[Field, ...]) -> list[InputPartition]:
+    def _snapshot(
+        self, head: Snapshot, version: int, fields: tuple[Field, ...]
+    ) -> list[InputPartition]:
         inserted = (version, CommitTimes(head).of(version)) if self.options.changes else None
         reads = file_reads(plan_read(self.log.at(version, head), None))
         return [FilesPartition(files, fields, inserted) for files in by_size(reads)]
@@ -171,11 +222,16 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             return of_versions(self.log, commits, fields, changes)
         if not self.options.ignore_deletes:
             self._refuse_deletes(self.log.commits_after(versions.earlier.version, versions.last))
-        return [FilesPartition(files, fields) for files in by_size(begun_reads(plan_changes(self.log, versions)))]
+        return [
+            FilesPartition(files, fields)
+            for files in by_size(begun_reads(plan_changes(self.log, versions)))
+        ]
 
     def _refuse_deletes(self, commits: Sequence[Commit]) -> None:
         for commit in commits:
-            deletes = commit.result.get("counts", {}).get("deletes") if commit.actions.processed else 0
+            deletes = (
+                commit.result.get("counts", {}).get("deletes") if commit.actions.processed else 0
+            )
             if deletes or commit.actions.restored:
                 what = f"has deletes ({deletes:,})" if deletes else "restored an older one"
                 raise InvalidInputError(
@@ -188,7 +244,9 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         assert isinstance(partition, FilesPartition | VersionsPartition)
         for rows in partition.tables():
             by_name = {name.casefold(): name for name in rows.column_names}
-            rows = rows.select([by_name[name.casefold()] for name in self.schema.names]).rename_columns(self.schema.names)
+            rows = rows.select(
+                [by_name[name.casefold()] for name in self.schema.names]
+            ).rename_columns(self.schema.names)
             refuse_nulls(rows, self.schema)
             yield from rows.to_batches()
         forget_archives()

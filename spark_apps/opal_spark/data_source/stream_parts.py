@@ -13,7 +13,14 @@ from pyspark.sql.datasource import InputPartition
 from opal_lake.log.commit import Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.read.change_range import version_range
-from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, INSERT, FeedOptions, read_changes
+from opal_lake.read.changed_rows import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    INSERT,
+    FeedOptions,
+    read_changes,
+)
 from opal_lake.read.changes import begun_reads, plan_changes
 from opal_lake.read.read import FileRead, read_fields
 from opal_lake.spec.schema import Field
@@ -53,9 +60,15 @@ class VersionsPartition(InputPartition):
 
 def _with_marks(rows: pa.Table, version: int, time_us: int) -> pa.Table:
     """Every row as an insert."""
-    values = [pa.scalar(INSERT), pa.scalar(version, pa.int64()), pa.scalar(time_us, pa.timestamp("us", "UTC"))]
+    values = [
+        pa.scalar(INSERT),
+        pa.scalar(version, pa.int64()),
+        pa.scalar(time_us, pa.timestamp("us", "UTC")),
+    ]
     names = [*rows.column_names, CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP]
-    return pa.table([*rows.columns, *(pa.repeat(value, rows.num_rows) for value in values)], names=names)
+    return pa.table(
+        [*rows.columns, *(pa.repeat(value, rows.num_rows) for value in values)], names=names
+    )
 
 
 def by_size(reads: Sequence[FileRead]) -> list[tuple[FileRead, ...]]:
@@ -71,7 +84,9 @@ def by_size(reads: Sequence[FileRead]) -> list[tuple[FileRead, ...]]:
     return [tuple(files) for files in bins]
 
 
-def of_versions(log: CommitLog, commits: Sequence[Commit], fields: tuple[Field, ...], feed: FeedOptions) -> list[InputPartition]:
+def of_versions(
+    log: CommitLog, commits: Sequence[Commit], fields: tuple[Field, ...], feed: FeedOptions
+) -> list[InputPartition]:
     """The tasks of a change feed."""
     by_version, parts = {commit.version: commit for commit in commits}, list[InputPartition]()
     for first, last in by_versions(commits):
@@ -86,7 +101,10 @@ def _inserts(log: CommitLog, version: int, fields: tuple[Field, ...]) -> list[Fi
     plan = plan_changes(log, version_range(log, version, version))
     if any(len(span.ended) for span in plan.spans):
         return []
-    return [FilesPartition(files, fields, (version, plan.times_us[version])) for files in by_size(begun_reads(plan))]
+    return [
+        FilesPartition(files, fields, (version, plan.times_us[version]))
+        for files in by_size(begun_reads(plan))
+    ]
 
 
 def by_versions(commits: Sequence[Commit]) -> list[tuple[int, int]]:

@@ -46,7 +46,9 @@ class ClaimedWrite:
 class OpalWriter(DataSourceArrowWriter):
     """It claims its number while Spark plans the query; a number that nobody uses does no harm. None if the token was applied before."""
 
-    def __init__(self, path: str, storage: Mapping[str, str], schema: StructType, token: str | None) -> None:
+    def __init__(
+        self, path: str, storage: Mapping[str, str], schema: StructType, token: str | None
+    ) -> None:
         self.table, self.token = Table.open(path, storage), token
         spec = self.table.snapshot_at().spec
         self.positions, self.deletes = _positions(schema, spec), delete_predicate(spec)
@@ -62,7 +64,13 @@ class OpalWriter(DataSourceArrowWriter):
         attempt, spec = this_attempt(), self.claimed.spec
         batches = (self._fitted(batch, spec) for batch in iterator)
         with attempt.puts(self.table.storage) as storage:
-            task = IngestTask(storage=storage, spec=spec, number=self.claimed.number, task=attempt.part, attempt=attempt.name)
+            task = IngestTask(
+                storage=storage,
+                spec=spec,
+                number=self.claimed.number,
+                task=attempt.part,
+                attempt=attempt.name,
+            )
             output = ingest_rows(batches, task)
         forget_archives()
         return WrittenSegments(output)
@@ -71,9 +79,16 @@ class OpalWriter(DataSourceArrowWriter):
         """The table's columns, and which rows delete their key."""
         expected = arrow_schema(spec.schema)
         given = zip(self.positions, expected, strict=True)
-        columns = [pa.nulls(batch.num_rows, field.type) if at is None else batch.column(at) for at, field in given]
+        columns = [
+            pa.nulls(batch.num_rows, field.type) if at is None else batch.column(at)
+            for at, field in given
+        ]
         rows = pa.RecordBatch.from_arrays(columns, names=expected.names).cast(expected)
-        return rows if self.deletes is None else rows.append_column(DELETED, delete_marks(self.deletes, rows, spec))
+        return (
+            rows
+            if self.deletes is None
+            else rows.append_column(DELETED, delete_marks(self.deletes, rows, spec))
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """In a process of the driver's, once all tasks are done."""
@@ -85,11 +100,17 @@ class OpalWriter(DataSourceArrowWriter):
             started_us=self.claimed.started_us,
             token=self.token,
         )
-        commit_inline(self.table, run, [message.output for message in messages if isinstance(message, WrittenSegments)])
+        commit_inline(
+            self.table,
+            run,
+            [message.output for message in messages if isinstance(message, WrittenSegments)],
+        )
 
 
 def _claimed(run: IngestRun) -> ClaimedWrite:
-    return ClaimedWrite(number=run.number, version=run.base.version, started_us=run.started_us, spec=run.base.spec)
+    return ClaimedWrite(
+        number=run.number, version=run.base.version, started_us=run.started_us, spec=run.base.spec
+    )
 
 
 def _positions(schema: StructType, spec: TableSpec) -> list[int | None]:

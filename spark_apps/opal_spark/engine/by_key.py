@@ -48,22 +48,34 @@ def source_by_key(rows: DataFrame, spec: TableSpec, slots: int) -> DataFrame:
     types = [field.type for field in spec.keys if isinstance(field.type, Atomic)]
     # rows without a key are refused by the task that gets them
     hashed = f"coalesce({key_hash_sql(keys, types, 'parquet')}, unhex(repeat('0', 32))) AS {HASH}"
-    return plainly_named(rows).selectExpr("*", hashed).repartitionById(slots, hash_slot(HASH, slots))
+    return (
+        plainly_named(rows).selectExpr("*", hashed).repartitionById(slots, hash_slot(HASH, slots))
+    )
 
 
-def stored_by_key(spark: SparkSession, base: Snapshot, files: Sequence[DataFile], slots: int, only: Collection[int] | None) -> DataFrame:
+def stored_by_key(
+    spark: SparkSession,
+    base: Snapshot,
+    files: Sequence[DataFile],
+    slots: int,
+    only: Collection[int] | None,
+) -> DataFrame:
     """The columns that the rule needs, with the hash instead of the key; only of the chosen slots, if some are chosen."""
     rows = _hashed_rows(spark, base, files)
     if only is None or len(only) == slots:
         return rows.repartitionById(slots, hash_slot(HASH, slots))
     chosen = spark.createDataFrame(pa.table({_CHOSEN: pa.array(sorted(only), pa.int32())}))
-    placed = rows.withColumn(_SLOT, hash_slot(HASH, slots)).join(F.broadcast(chosen), F.col(_SLOT) == F.col(_CHOSEN), "left_semi")
+    placed = rows.withColumn(_SLOT, hash_slot(HASH, slots)).join(
+        F.broadcast(chosen), F.col(_SLOT) == F.col(_CHOSEN), "left_semi"
+    )
     return placed.repartitionById(slots, F.col(_SLOT)).drop(_SLOT)
 
 
 def _hashed_rows(spark: SparkSession, base: Snapshot, files: Sequence[DataFile]) -> DataFrame:
     spec = base.spec
-    rows = scan_files(spark, base.storage, files, spark_schema(spec, physical=True), spec.file_format)
+    rows = scan_files(
+        spark, base.storage, files, spark_schema(spec, physical=True), spec.file_format
+    )
     keys = [field.physical for field in spec.keys]
     types = [field.type for field in spec.keys if isinstance(field.type, Atomic)]
     ordering = {field.physical for field in (spec.delta, *spec.tie_break)}
@@ -71,9 +83,20 @@ def _hashed_rows(spark: SparkSession, base: Snapshot, files: Sequence[DataFile])
     return rows.select(key_hash(keys, types, spec.file_format).alias(HASH), *columns)
 
 
-def on_entries(batches: Batches, attempt: Attempt, *, task: EntryTask[T], spec: TableSpec, chosen: frozenset[int] | None) -> list[T]:
+def on_entries(
+    batches: Batches,
+    attempt: Attempt,
+    *,
+    task: EntryTask[T],
+    spec: TableSpec,
+    chosen: frozenset[int] | None,
+) -> list[T]:
     """A task over stored rows. It returns nothing for a slot that was not chosen: its partition is empty."""
-    return [task(entries_of_batches(batches, spec), attempt)] if chosen is None or attempt.part in chosen else []
+    return (
+        [task(entries_of_batches(batches, spec), attempt)]
+        if chosen is None or attempt.part in chosen
+        else []
+    )
 
 
 def entries_of_batches(batches: Batches, spec: TableSpec) -> Entries:

@@ -11,7 +11,18 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Array, Atomic, DataType, Field, Map, Struct, decimal_parts
+from opal_lake.spec.schema import (
+    DELETED,
+    OFFSET,
+    SEGMENT,
+    Array,
+    Atomic,
+    DataType,
+    Field,
+    Map,
+    Struct,
+    decimal_parts,
+)
 from opal_lake.spec.table_spec import TableSpec
 
 _SPARK_OF: dict[str, T.DataType] = {
@@ -28,7 +39,11 @@ _SPARK_OF: dict[str, T.DataType] = {
     "timestamp": T.TimestampType(),
     "timestamp_ntz": T.TimestampNTZType(),
 }
-_ORC_STORAGE: dict[str, T.DataType] = {"timestamp": T.LongType(), "timestamp_ntz": T.LongType(), "date": T.IntegerType()}
+_ORC_STORAGE: dict[str, T.DataType] = {
+    "timestamp": T.LongType(),
+    "timestamp_ntz": T.LongType(),
+    "date": T.IntegerType(),
+}
 _FLOATS = ("float", "double")
 _ARROW_OF: dict[type[T.DataType], pa.DataType] = {
     T.BooleanType: pa.bool_(),
@@ -72,7 +87,13 @@ def spark_schema(spec: TableSpec, physical: bool) -> T.StructType:
 
 def _struct_type(fields: Sequence[Field], *, physical: bool, orc: bool) -> T.StructType:
     return T.StructType(
-        [T.StructField(field.physical if physical else field.name, _spark_type(field.type, physical=physical, orc=orc)) for field in fields]
+        [
+            T.StructField(
+                field.physical if physical else field.name,
+                _spark_type(field.type, physical=physical, orc=orc),
+            )
+            for field in fields
+        ]
     )
 
 
@@ -80,18 +101,29 @@ def _spark_type(kind: DataType, *, physical: bool, orc: bool) -> T.DataType:
     match kind:
         case Atomic(name=name):
             parts = decimal_parts(name)
-            return T.DecimalType(*parts) if parts else _ORC_STORAGE[name] if orc and name in _ORC_STORAGE else _SPARK_OF[name]
+            return (
+                T.DecimalType(*parts)
+                if parts
+                else _ORC_STORAGE[name]
+                if orc and name in _ORC_STORAGE
+                else _SPARK_OF[name]
+            )
         case Struct(fields=fields):
             return _struct_type(fields, physical=physical, orc=orc)
         case Array(element=element):
             return T.ArrayType(_spark_type(element.type, physical=physical, orc=orc))
         case Map(key=key, value=value):
-            return T.MapType(_spark_type(key.type, physical=physical, orc=orc), _spark_type(value.type, physical=physical, orc=orc))
+            return T.MapType(
+                _spark_type(key.type, physical=physical, orc=orc),
+                _spark_type(value.type, physical=physical, orc=orc),
+            )
 
 
 def arrow_of_spark(schema: T.StructType) -> pa.Schema:
     """A DataFrame's schema in Arrow, for a table's specification."""
-    return pa.schema([_arrow_field(field.name, field.name, field.dataType) for field in schema.fields])
+    return pa.schema(
+        [_arrow_field(field.name, field.name, field.dataType) for field in schema.fields]
+    )
 
 
 def _arrow_field(name: str, path: str, kind: T.DataType) -> pa.Field:
@@ -101,11 +133,19 @@ def _arrow_field(name: str, path: str, kind: T.DataType) -> pa.Field:
 def _arrow_type(path: str, kind: T.DataType) -> pa.DataType:
     match kind:
         case T.StructType():
-            return pa.struct([_arrow_field(member.name, f"{path}.{member.name}", member.dataType) for member in kind.fields])
+            return pa.struct(
+                [
+                    _arrow_field(member.name, f"{path}.{member.name}", member.dataType)
+                    for member in kind.fields
+                ]
+            )
         case T.ArrayType():
             return pa.list_(_arrow_field("element", f"{path}.element", kind.elementType))
         case T.MapType():
-            return pa.map_(_arrow_type(f"{path}.key", kind.keyType), _arrow_type(f"{path}.value", kind.valueType))
+            return pa.map_(
+                _arrow_type(f"{path}.key", kind.keyType),
+                _arrow_type(f"{path}.value", kind.valueType),
+            )
         case T.DecimalType():
             return pa.decimal128(kind.precision, kind.scale)
         case T.StringType() if kind.isUTF8BinaryCollation():
@@ -117,13 +157,20 @@ def _arrow_type(path: str, kind: T.DataType) -> pa.DataType:
             )
     if type(kind) in _ARROW_OF:
         return _ARROW_OF[type(kind)]
-    advice = next((text for refused, text in _ADVICE.items() if isinstance(kind, refused)), "cast it to STRING or BINARY")
-    raise InvalidInputError(f"column {path!r}: type {kind.simpleString()} is not supported in a table; {advice}")
+    advice = next(
+        (text for refused, text in _ADVICE.items() if isinstance(kind, refused)),
+        "cast it to STRING or BINARY",
+    )
+    raise InvalidInputError(
+        f"column {path!r}: type {kind.simpleString()} is not supported in a table; {advice}"
+    )
 
 
 def read_columns(spec: TableSpec, columns: Sequence[str] | None = None) -> list[Column | str]:
     """For each named column (default: all) the expression over a data file's columns that gives the table's, names and types."""
-    fields = spec.schema.fields if columns is None else [spec.schema.field(name) for name in columns]
+    fields = (
+        spec.schema.fields if columns is None else [spec.schema.field(name) for name in columns]
+    )
     return read_fields(fields, spec)
 
 
@@ -133,7 +180,10 @@ def read_fields(fields: Sequence[Field], spec: TableSpec) -> list[Column | str]:
 
 
 def _read_column(field: Field, *, orc: bool) -> Column | str:
-    stored_otherwise, renamed_within = _loads_otherwise(field.type, orc=orc), _has_renamed(field.type)
+    stored_otherwise, renamed_within = (
+        _loads_otherwise(field.type, orc=orc),
+        _has_renamed(field.type),
+    )
     if not stored_otherwise and not renamed_within and field.name == field.physical:
         return quoted(field.name)  # a name costs a third of the calls that an expression costs
     column = F.col(field.physical)
@@ -157,7 +207,9 @@ def _parts(kind: DataType) -> Sequence[Field]:
 
 
 def _has_orc_storage(kind: DataType) -> bool:
-    return any(_has_orc_storage(part.type) for part in _parts(kind)) or (isinstance(kind, Atomic) and kind.name in _ORC_STORAGE)
+    return any(_has_orc_storage(part.type) for part in _parts(kind)) or (
+        isinstance(kind, Atomic) and kind.name in _ORC_STORAGE
+    )
 
 
 def _loads_otherwise(kind: DataType, *, orc: bool) -> bool:
@@ -176,19 +228,34 @@ def _load(column: Column, kind: DataType, *, orc: bool) -> Column:
         return column
     match kind:
         case Struct(fields=fields):
-            members = [_load(column.getField(field.physical), field.type, orc=orc).alias(field.physical) for field in fields]
+            members = [
+                _load(column.getField(field.physical), field.type, orc=orc).alias(field.physical)
+                for field in fields
+            ]
             return F.when(column.isNotNull(), F.struct(*members))
         case Array(element=element):
             return F.transform(column, lambda item: _load(item, element.type, orc=orc))
         case Map(key=key, value=value):
-            column = F.transform_keys(column, lambda item, _: _load(item, key.type, orc=orc)) if _has_orc_storage(key.type) else column
-            return F.transform_values(column, lambda _, item: _load(item, value.type, orc=orc)) if _has_orc_storage(value.type) else column
+            column = (
+                F.transform_keys(column, lambda item, _: _load(item, key.type, orc=orc))
+                if _has_orc_storage(key.type)
+                else column
+            )
+            return (
+                F.transform_values(column, lambda _, item: _load(item, value.type, orc=orc))
+                if _has_orc_storage(value.type)
+                else column
+            )
         case Atomic(name="float" | "double"):
-            return F.nanvl(column, column)  # the same value, by an expression that goes into no file's filter
+            return F.nanvl(
+                column, column
+            )  # the same value, by an expression that goes into no file's filter
         case Atomic(name="timestamp"):
             return F.timestamp_micros(column)
         case Atomic(name="timestamp_ntz"):
             # A cast from TIMESTAMP goes by the session's zone; adding to a wall-clock time is plain arithmetic.
-            return F.expr("TIMESTAMP_NTZ'1970-01-01 00:00:00'") + column * F.expr("INTERVAL '0.000001' SECOND")
+            return F.expr("TIMESTAMP_NTZ'1970-01-01 00:00:00'") + column * F.expr(
+                "INTERVAL '0.000001' SECOND"
+            )
         case Atomic():
             return F.date_from_unix_date(column)

@@ -11,9 +11,21 @@ from opal_lake.data.segment import DataFile
 from opal_lake.engine.executor import HASH, EntryTask, Ordering, Stage, T, Task, W
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.table import Table
-from opal_spark.engine.by_key import guess_slots, on_entries, plan_slots, source_by_key, stored_by_key
+from opal_spark.engine.by_key import (
+    guess_slots,
+    on_entries,
+    plan_slots,
+    source_by_key,
+    stored_by_key,
+)
 from opal_spark.engine.session import parallelism, rough_rows
-from opal_spark.engine.tasks import FIXED_WIDTH_ROWS, collect_outputs, rows_a_batch, run_stages, run_works
+from opal_spark.engine.tasks import (
+    FIXED_WIDTH_ROWS,
+    collect_outputs,
+    rows_a_batch,
+    run_stages,
+    run_works,
+)
 from opal_spark.engine.verify import verify_files
 from opal_spark.engine.zorder import in_order
 
@@ -29,7 +41,11 @@ class SparkExecutor:
 
     def slots(self, entries: int, rows: DataFrame | None = None) -> int:
         cores = parallelism(self.spark)
-        return plan_slots(entries, cores) if rows is None else guess_slots(rough_rows(rows), entries, cores)
+        return (
+            plan_slots(entries, cores)
+            if rows is None
+            else guess_slots(rough_rows(rows), entries, cores)
+        )
 
     def by_partition(self, rows: DataFrame, base: Snapshot, task: Task[T]) -> list[T]:
         return collect_outputs(rows, task, rows_a_batch(rows.schema, base))
@@ -39,12 +55,20 @@ class SparkExecutor:
         return collect_outputs(placed, task, rows_a_batch(rows.schema, base), [*rows.columns, HASH])
 
     def stored_by_key_hash(
-        self, base: Snapshot, files: Sequence[DataFile], slots: int, task: EntryTask[T], *, only: Collection[int] | None = None
+        self,
+        base: Snapshot,
+        files: Sequence[DataFile],
+        slots: int,
+        task: EntryTask[T],
+        *,
+        only: Collection[int] | None = None,
     ) -> list[T]:
         verify_files(self.spark, base, files)
         rows = stored_by_key(self.spark, base, files, slots, only)
         chosen = None if only is None else frozenset(only)
-        collected = collect_outputs(rows, partial(on_entries, task=task, spec=base.spec, chosen=chosen), FIXED_WIDTH_ROWS)
+        collected = collect_outputs(
+            rows, partial(on_entries, task=task, spec=base.spec, chosen=chosen), FIXED_WIDTH_ROWS
+        )
         return [result for results in collected for result in results]
 
     def in_order(self, ordering: Ordering, task: Task[T]) -> list[list[T]]:

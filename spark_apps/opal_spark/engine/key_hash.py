@@ -19,7 +19,9 @@ COMPARED_SLOTS = 64
 def key_hash(columns: Sequence[str], types: Sequence[Atomic], file_format: str) -> Column:
     """BINARY of 16 bytes, as `hashes_from_bytes` reads it; null if a key column is null."""
     if not columns or len(columns) != len(types):
-        raise InvalidInputError(f"a key of {len(types)} types got {len(columns)} columns; give one column a type, and at least one")
+        raise InvalidInputError(
+            f"a key of {len(types)} types got {len(columns)} columns; give one column a type, and at least one"
+        )
     return F.expr(key_hash_sql(columns, types, file_format))
 
 
@@ -31,10 +33,14 @@ def key_hash_sql(columns: Sequence[str], types: Sequence[Atomic], file_format: s
 def hash_slot(column: str, slot_count: int) -> Column:
     """INT in [0, slot_count): the top bits of a column of hashes, so that a slot is a contiguous range of them. For `repartitionById`."""
     if not 1 <= slot_count <= MAX_SLOTS or slot_count & (slot_count - 1):
-        raise InvalidInputError(f"slot count {slot_count} is no power of two up to {MAX_SLOTS}; choose 1, 2, 4, ...")
+        raise InvalidInputError(
+            f"slot count {slot_count} is no power of two up to {MAX_SLOTS}; choose 1, 2, 4, ..."
+        )
     if slot_count <= COMPARED_SLOTS:
         return F.expr(_nearest_sql(column, 0, slot_count, MAX_SLOTS // slot_count))
-    return F.expr(f"shiftright(cast(conv(hex(substring(`{column}`, 1, 2)), 16, 10) as int), {17 - slot_count.bit_length()})")
+    return F.expr(
+        f"shiftright(cast(conv(hex(substring(`{column}`, 1, 2)), 16, 10) as int), {17 - slot_count.bit_length()})"
+    )
 
 
 def _nearest_sql(column: str, first: int, count: int, width: int) -> str:

@@ -35,4 +35,7 @@ class SparkSteps:
 
     def _tell(self, stages: Iterable[Any] | None, done: bool, **_: Any) -> None:
         running = [] if done else [stage for stage in stages or () if not stage.done]
-        self._told = sum(stage.num_completed_tasks for stage in running), sum(stage.num_tasks for stage in running)
+        self._told = (
+            sum(stage.num_completed_tasks for stage in running),
+            sum(stage.num_tasks for stage in running),
+        )

@@ -19,14 +19,29 @@ from opal_spark.engine.session import STRICT, few_listing_tasks
 # A path is a file, whatever its name looks like; old dates do not shift.
 _ALL_FILES = {**STRICT, "pathGlobFilter": "*", "recursiveFileLookup": "true"}
 _BY_FORMAT = {
-    "parquet": {"datetimeRebaseMode": "CORRECTED", "parquet.page.verify-checksum.enabled": "true", "mergeSchema": "false"},
+    "parquet": {
+        "datetimeRebaseMode": "CORRECTED",
+        "parquet.page.verify-checksum.enabled": "true",
+        "mergeSchema": "false",
+    },
     "orc": {"mergeSchema": "false"},
 }
 
 
-def scan_files(spark: SparkSession, storage: Storage, files: Sequence[DataFile], schema: StructType, file_format: str) -> DataFrame:
+def scan_files(
+    spark: SparkSession,
+    storage: Storage,
+    files: Sequence[DataFile],
+    schema: StructType,
+    file_format: str,
+) -> DataFrame:
     """A scan of at least one file. Every read of a table uses it."""
-    reader = spark.read.schema(schema).options(**_ALL_FILES).options(**_BY_FORMAT[file_format]).format(file_format)
+    reader = (
+        spark.read.schema(schema)
+        .options(**_ALL_FILES)
+        .options(**_BY_FORMAT[file_format])
+        .format(file_format)
+    )
     with few_listing_tasks(spark):
         try:
             return reader.load(spark_paths(storage, [file.path for file in files]))
@@ -48,5 +63,9 @@ def not_after(spec: TableSpec, as_of: int, column: str | None = None) -> str:
     elif delta.type.name == "timestamp_ntz":
         literal = f"timestamp_ntz'{from_order(as_of, delta.type)}'"
     else:
-        literal = f"timestamp_micros({as_of}L)" if delta.type.name == "timestamp" else f"date_from_unix_date({as_of})"
+        literal = (
+            f"timestamp_micros({as_of}L)"
+            if delta.type.name == "timestamp"
+            else f"date_from_unix_date({as_of})"
+        )
     return f"{quoted(column or delta.physical)} <= {literal}"

@@ -31,7 +31,17 @@ _SPARKS_BATCH_BYTES, _UNLIMITED = 64 << 20, 2**31 - 1
 _UNKNOWN_CORES = 8
 _WHOLE_41 = "4.1.1"  # the only Spark of 4.1 of which Maven has all parts
 _LONG_DIGITS = 18
-_WEIGHTS = {"boolean": 1, "byte": 1, "short": 2, "integer": 4, "float": 4, "date": 4, "string": 20, "binary": 100, "void": 1}
+_WEIGHTS = {
+    "boolean": 1,
+    "byte": 1,
+    "short": 2,
+    "integer": 4,
+    "float": 4,
+    "date": 4,
+    "string": 20,
+    "binary": 100,
+    "void": 1,
+}
 _lock = Lock()
 _held: dict[tuple[object, str], tuple[str | None, list[Any]]] = {}
 
@@ -53,9 +63,15 @@ def use_this_python(spark: "SparkSession") -> None:
     import os
     import sys
 
-    if is_connect(spark) or "PYSPARK_PYTHON" in os.environ or not str(spark.sparkContext.master).startswith("local"):
+    if (
+        is_connect(spark)
+        or "PYSPARK_PYTHON" in os.environ
+        or not str(spark.sparkContext.master).startswith("local")
+    ):
         return
-    spark.sparkContext.pythonExec = _conf(spark, "spark.pyspark.python") or sys.executable  # only spark-submit heeds that setting itself
+    spark.sparkContext.pythonExec = (
+        _conf(spark, "spark.pyspark.python") or sys.executable
+    )  # only spark-submit heeds that setting itself
 
 
 def spark_package(name: str) -> str:
@@ -89,7 +105,9 @@ def _knows_avro(spark: "SparkSession") -> bool:
     try:
         _ = spark.read.format("avro").schema("x INT").load("file:///opal-no-such-file.avro").schema
     except AnalysisException as error:
-        return not any(text in str(error) for text in ("Failed to find data source", "DATA_SOURCE_NOT_FOUND"))
+        return not any(
+            text in str(error) for text in ("Failed to find data source", "DATA_SOURCE_NOT_FOUND")
+        )
     return True
 
 
@@ -102,7 +120,9 @@ def parallelism(spark: "SparkSession") -> int:
     """How many tasks run at once, roughly."""
     if not is_connect(spark):
         return int(spark.sparkContext.defaultParallelism)
-    splits = re.search(r"splits=(\d+)", _plan_text(spark.range(2), "simple"))  # a Connect server cuts a range for its cores
+    splits = re.search(
+        r"splits=(\d+)", _plan_text(spark.range(2), "simple")
+    )  # a Connect server cuts a range for its cores
     return int(splits[1]) if splits else _UNKNOWN_CORES
 
 
@@ -136,7 +156,9 @@ def row_bytes(kind: "DataType") -> int:
         case "array":
             return row_bytes(cast("ArrayType", kind).elementType)
         case "map":
-            return row_bytes(cast("MapType", kind).keyType) + row_bytes(cast("MapType", kind).valueType)
+            return row_bytes(cast("MapType", kind).keyType) + row_bytes(
+                cast("MapType", kind).valueType
+            )
         case "decimal":
             return 8 if cast("DecimalType", kind).precision <= _LONG_DIGITS else 16
     return _WEIGHTS.get(kind.typeName(), 8)
@@ -144,10 +166,14 @@ def row_bytes(kind: "DataType") -> int:
 
 def cache_settings(spark: "SparkSession") -> CacheSettings:
     """The workers' cache of key-store runs."""
-    given = {name: _conf(spark, f"spark.opal.cache.{name}") for name in ("backend", "folder", "bytes")}
+    given = {
+        name: _conf(spark, f"spark.opal.cache.{name}") for name in ("backend", "folder", "bytes")
+    }
     most = given["bytes"]
     if most is not None and not most.isdecimal():
-        raise InvalidInputError(f"spark.opal.cache.bytes={most!r} is no number of bytes; write it in digits")
+        raise InvalidInputError(
+            f"spark.opal.cache.bytes={most!r} is no number of bytes; write it in digits"
+        )
     limits = {} if most is None else {"max_bytes": int(most)}
     return CacheSettings(backend=given["backend"] or "mapped", folder=given["folder"], **limits)
 
@@ -171,7 +197,9 @@ def shuffles_of(spark: "SparkSession", size: int) -> Iterator[None]:
     """No more partitions of a shuffle than `size` bytes of files are worth. Spark joins small ones, but not those of rows that it keeps:
     200 of them took 2 to 5 s in each of seven stages, for three rows.
     """
-    with _setting(spark, _SHUFFLE, max(parallelism(spark), -(-size // _SHUFFLED_BYTES)), lowers=True):
+    with _setting(
+        spark, _SHUFFLE, max(parallelism(spark), -(-size // _SHUFFLED_BYTES)), lowers=True
+    ):
         yield
 
 
@@ -223,7 +251,9 @@ def rows_from_arrow(spark: "SparkSession", rows: "pa.Table", schema: "StructType
 
 
 @contextmanager
-def _setting(spark: "SparkSession", name: str, value: int | str, *, lowers: bool = False) -> Iterator[None]:
+def _setting(
+    spark: "SparkSession", name: str, value: int | str, *, lowers: bool = False
+) -> Iterator[None]:
     """Of threads that want different values the least counts; the session's own comes back when the last of them is done.
 
     `lowers`: where the session's own is less, that one stays.
@@ -267,5 +297,9 @@ def is_connect(spark: "SparkSession") -> bool:
 def task_counts(spark: "SparkSession") -> tuple[int, int]:
     """Of the stages that run now: how many tasks are done, and how many there are. Classic Spark only; Connect reports by itself."""
     tracker = spark.sparkContext.statusTracker()
-    stages = [stage for stage in map(tracker.getStageInfo, tracker.getActiveStageIds()) if stage is not None]
+    stages = [
+        stage
+        for stage in map(tracker.getStageInfo, tracker.getActiveStageIds())
+        if stage is not None
+    ]
     return sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)

@@ -29,7 +29,10 @@ from opal_spark.engine.session import arrow_batches, parallelism
 
 OUTPUT = "output binary"
 FIXED_WIDTH_ROWS = 10_000
-_FEW_ROWS, _MANY_ROWS = 1024, 4096  # with texts; of 1024 rows, texts of 50 KB still make batches that any executor can hold
+_FEW_ROWS, _MANY_ROWS = (
+    1024,
+    4096,
+)  # with texts; of 1024 rows, texts of 50 KB still make batches that any executor can hold
 _SMALL_ROW = 128  # bytes on disk: so do 4096 rows that compress a hundredfold
 _PAGES = 8 << 10  # bytes that a file of few rows has anyway
 _SPARKS_ARCHIVES = ("pyspark.zip", "py4j-", "spark-core_")
@@ -38,7 +41,9 @@ _SQL = {pa.bool_(): "boolean", pa.int32(): "int", pa.int64(): "bigint", pa.binar
 _WORKS = pa.schema([pa.field("place", pa.int32(), False), pa.field("work", pa.binary(), False)])
 
 
-def collect_outputs(rows: DataFrame, task: Task[Result], rows_a_batch: int | None, names: Sequence[str] = ()) -> list[Result]:
+def collect_outputs(
+    rows: DataFrame, task: Task[Result], rows_a_batch: int | None, names: Sequence[str] = ()
+) -> list[Result]:
     """Run a task over each partition and bring back what it returns. Without `rows_a_batch` Spark cuts batches by rows and by bytes.
 
     `names` are what the task calls the columns, where `rows` has plain names for them already.
@@ -52,26 +57,40 @@ def collect_outputs(rows: DataFrame, task: Task[Result], rows_a_batch: int | Non
 
     plain = rows if names else plainly_named(rows)
     with own_python(), arrow_batches(rows.sparkSession, rows_a_batch):
-        return [pickle.loads(row.output) for row in plain.mapInArrow(with_same_version(run), OUTPUT).collect()]  # from our own tasks
+        return [
+            pickle.loads(row.output)
+            for row in plain.mapInArrow(with_same_version(run), OUTPUT).collect()
+        ]  # from our own tasks
 
 
-def run_works(spark: SparkSession, task: Callable[[Work, str], Result], works: Sequence[Work]) -> list[Result]:
+def run_works(
+    spark: SparkSession, task: Callable[[Work, str], Result], works: Sequence[Work]
+) -> list[Result]:
     """A task for each piece of work; results in the order of the works, whatever order they are done in."""
     if not works:
         return []
     rows = work_rows(spark, [*enumerate(works)], len(works))
-    results = dict(pair for pairs in collect_outputs(rows, partial(_do_works, task=task), None) for pair in pairs)
+    results = dict(
+        pair
+        for pairs in collect_outputs(rows, partial(_do_works, task=task), None)
+        for pair in pairs
+    )
     return [results[index] for index in range(len(works))]
 
 
 def work_rows(spark: SparkSession, works: Sequence[Any], tasks: int) -> DataFrame:
     """Works as rows, dealt out to so many tasks."""
     partitions = [index % tasks for index in range(len(works))]
-    table = pa.table([pa.array(partitions, pa.int32()), pa.array(map(pickle.dumps, works), pa.binary())], schema=_WORKS)
+    table = pa.table(
+        [pa.array(partitions, pa.int32()), pa.array(map(pickle.dumps, works), pa.binary())],
+        schema=_WORKS,
+    )
     return spark.createDataFrame(table).repartitionById(tasks, F.col("place"))
 
 
-def with_same_version(task: Callable[[Batches], Iterator[pa.RecordBatch]]) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+def with_same_version(
+    task: Callable[[Batches], Iterator[pa.RecordBatch]],
+) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """The task, for `mapInArrow`."""
     packed, expected = cloudpickle.dumps(task), opal_lake.__version__  # type: ignore[no-untyped-call]  # PySpark's copy has no types
 
@@ -93,10 +112,14 @@ def with_same_version(task: Callable[[Batches], Iterator[pa.RecordBatch]]) -> Ca
 
 def works_of(batches: Batches) -> Iterator[Any]:
     """The works of a task."""
-    return (pickle.loads(row) for batch in batches for row in batch.column(1).to_pylist())  # the driver's own
+    return (
+        pickle.loads(row) for batch in batches for row in batch.column(1).to_pylist()
+    )  # the driver's own
 
 
-def _do_works(batches: Batches, attempt: Attempt, *, task: Callable[[Any, str], Result]) -> list[tuple[int, Result]]:
+def _do_works(
+    batches: Batches, attempt: Attempt, *, task: Callable[[Any, str], Result]
+) -> list[tuple[int, Result]]:
     return [(index, task(work, attempt.name)) for index, work in works_of(batches)]
 
 
@@ -104,18 +127,26 @@ def run_stages(spark: SparkSession, stages: Sequence[Stage], slots: int) -> list
     """Works to rows, rows to their slots, a task for each slot: several times over, in one action."""
     parts: DataFrame | None = None
     for index, stage in enumerate(stages):
-        rows = _work_rows(spark, stage).mapInArrow(with_same_version(partial(_read, read=stage.read)), _ddl(stage.schema))
+        rows = _work_rows(spark, stage).mapInArrow(
+            with_same_version(partial(_read, read=stage.read)), _ddl(stage.schema)
+        )
         if parts is not None:
             before = stages[index - 1]
-            rows = parts.mapInArrow(with_same_version(partial(_made, task=before.task)), _ddl(stage.schema)).union(rows)
+            rows = parts.mapInArrow(
+                with_same_version(partial(_made, task=before.task)), _ddl(stage.schema)
+            ).union(rows)
         parts = rows.repartitionById(slots, F.col("slot"))
     assert parts is not None
-    return collect_outputs(parts, partial(_returned, task=stages[-1].task), FIXED_WIDTH_ROWS, parts.columns)
+    return collect_outputs(
+        parts, partial(_returned, task=stages[-1].task), FIXED_WIDTH_ROWS, parts.columns
+    )
 
 
 def _work_rows(spark: SparkSession, stage: Stage) -> DataFrame:
     """Each work is one of a task's, and of large ones there are few to a task."""
-    tasks = max(1, min(len(stage.works), max(4 * parallelism(spark), -(-stage.size // _TASK_BYTES))))
+    tasks = max(
+        1, min(len(stage.works), max(4 * parallelism(spark), -(-stage.size // _TASK_BYTES)))
+    )
     return work_rows(spark, stage.works, tasks)
 
 
@@ -123,12 +154,16 @@ def _ddl(schema: pa.Schema) -> str:
     return ", ".join(f"{member.name} {_SQL[member.type]}" for member in schema)
 
 
-def _read(batches: Batches, *, read: Callable[[Iterator[Any]], Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+def _read(
+    batches: Batches, *, read: Callable[[Iterator[Any]], Iterator[pa.RecordBatch]]
+) -> Iterator[pa.RecordBatch]:
     yield from read(works_of(batches))
     forget_archives()
 
 
-def _made(batches: Batches, *, task: Callable[[Batches], Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+def _made(
+    batches: Batches, *, task: Callable[[Batches], Iterator[pa.RecordBatch]]
+) -> Iterator[pa.RecordBatch]:
     yield from task(batches)
     forget_archives()
 
@@ -141,7 +176,9 @@ def this_attempt() -> Attempt:
     """The attempt of the current Spark task."""
     context = TaskContext.get()
     assert context is not None
-    return Attempt(part=context.partitionId(), name=str(context.taskAttemptId()), in_background=True)
+    return Attempt(
+        part=context.partitionId(), name=str(context.taskAttemptId()), in_background=True
+    )
 
 
 def plainly_named(rows: DataFrame) -> DataFrame:
@@ -155,7 +192,10 @@ def rows_a_batch(schema: T.StructType, base: Snapshot | None = None) -> int | No
     Each batch costs something on either side: of texts, many go at a time where the newest ingests brought small rows.
     """
     kinds = [field.dataType for field in schema.fields]
-    if any(isinstance(kind, T.BinaryType | T.ArrayType | T.MapType | T.StructType | T.VariantType) for kind in kinds):
+    if any(
+        isinstance(kind, T.BinaryType | T.ArrayType | T.MapType | T.StructType | T.VariantType)
+        for kind in kinds
+    ):
         return None
     if not any(isinstance(kind, T.StringType) for kind in kinds):
         return FIXED_WIDTH_ROWS
@@ -166,7 +206,9 @@ def _has_small_rows(base: Snapshot) -> bool:
     """An estimate that reads nothing more: from the commits since the checkpoint."""
     files = [file for commit in base.commits for file in commit.actions.ingested]
     is_known = bool(files) and all(commit.actions.ingested_side is None for commit in base.commits)
-    return is_known and all(file.size - file.footer_bytes <= _SMALL_ROW * file.rows + _PAGES for file in files)
+    return is_known and all(
+        file.size - file.footer_bytes <= _SMALL_ROW * file.rows + _PAGES for file in files
+    )
 
 
 def forget_archives() -> None:
@@ -177,5 +219,7 @@ def forget_archives() -> None:
     large, and the same for as long as a worker lives: others may have been replaced.
     """
     for path, importer in list(sys.path_importer_cache.items()):
-        if isinstance(importer, zipimporter) and os.path.basename(importer.archive).startswith(_SPARKS_ARCHIVES):
+        if isinstance(importer, zipimporter) and os.path.basename(importer.archive).startswith(
+            _SPARKS_ARCHIVES
+        ):
             sys.path_importer_cache.pop(path, None)

@@ -53,7 +53,11 @@ def _verify_whole(spark: SparkSession, storage: Storage, files: Sequence[DataFil
     # Without their bounds, which are most of what there is of a file
     named = [NamedFile(path=file.path, size=file.size, crc32=file.crc32) for file in files]
     shares = [named[first::tasks] for first in range(tasks)]
-    for problem in (problem for problems in run_works(spark, partial(_problems, storage), shares) for problem in problems):
+    for problem in (
+        problem
+        for problems in run_works(spark, partial(_problems, storage), shares)
+        for problem in problems
+    ):
         raise FormatError(problem)
 
 

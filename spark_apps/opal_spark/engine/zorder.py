@@ -34,33 +34,49 @@ def in_order(spark: SparkSession, ordering: Ordering, task: Task[Result]) -> lis
     placed = placed_rows(spark, rows, ordering)
     curves = plan_curves(placed, ordering)
     bins = [index for index, curve in enumerate(curves) for _ in range(curve.parts)]
-    along = part_rows(spark, placed, ordering, curves).repartitionById(len(bins), F.col(_PART)).sortWithinPartitions(_Z)
+    along = (
+        part_rows(spark, placed, ordering, curves)
+        .repartitionById(len(bins), F.col(_PART))
+        .sortWithinPartitions(_Z)
+    )
     own = along.select(*[quoted(name) for name in rows.columns])
-    collected = collect_outputs(own, partial(_in_bin, task=task, bins=bins), rows_a_batch(rows.schema), rows.columns)
+    collected = collect_outputs(
+        own, partial(_in_bin, task=task, bins=bins), rows_a_batch(rows.schema), rows.columns
+    )
     results: list[list[Result]] = [[] for _ in ordering.bins]
     for part, result in collected:
         results[bins[part]].append(result)
     return results
 
 
-def _in_bin(batches: Batches, attempt: Attempt, *, task: Task[Result], bins: Sequence[int]) -> tuple[int, Result]:
+def _in_bin(
+    batches: Batches, attempt: Attempt, *, task: Task[Result], bins: Sequence[int]
+) -> tuple[int, Result]:
     return attempt.part, task(batches, replace(attempt, bin=bins[attempt.part]))
 
 
 def bin_rows(spark: SparkSession, ordering: Ordering) -> DataFrame:
     """All columns of all bins."""
     spec, files = ordering.base.spec, [file for files in ordering.bins for file in files]
-    return scan_files(spark, ordering.base.storage, files, spark_schema(spec, physical=True), spec.file_format)
+    return scan_files(
+        spark, ordering.base.storage, files, spark_schema(spec, physical=True), spec.file_format
+    )
 
 
 def placed_rows(spark: SparkSession, rows: DataFrame, ordering: Ordering) -> DataFrame:
     """The rows with the number of their bin."""
-    segments = [sorted({segment for file in files for segment in file.segments}) for files in ordering.bins]
+    segments = [
+        sorted({segment for file in files for segment in file.segments}) for files in ordering.bins
+    ]
     pairs = [(segment, index) for index, members in enumerate(segments) for segment in members]
     numbers, places = zip(*pairs, strict=True)
     local = pa.table({_KEY: pa.array(numbers, pa.int64()), _PLACE: pa.array(places, pa.int32())})
     marker = {DELETED: F.coalesce(F.col(DELETED), F.lit(False))} if DELETED in rows.columns else {}
-    return rows.withColumns(marker).join(_broadcast(spark, local), F.expr(f"{SEGMENT} = {_KEY}")).drop(_KEY)
+    return (
+        rows.withColumns(marker)
+        .join(_broadcast(spark, local), F.expr(f"{SEGMENT} = {_KEY}"))
+        .drop(_KEY)
+    )
 
 
 def _broadcast(spark: SparkSession, local: pa.Table) -> DataFrame:
@@ -75,14 +91,24 @@ def plan_curves(placed: DataFrame, ordering: Ordering) -> list[Curve]:
     tie = f"shiftright(cast({OFFSET} AS BIGINT), {ordering.tie_shift}) AS {_TIE}"
     seen = placed if total <= most else placed.sample(most / total, _SEED)
     orc = ordering.base.spec.file_format == "orc"
-    sample = seen.selectExpr(_PLACE, tie, *[f"{sampled(field)} AS _{n}" for n, field in enumerate(ordering.columns)])
-    values = sample.selectExpr(_PLACE, _TIE, *[f"{measured(f'_{n}', field, orc=orc)} AS _{n}" for n, field in enumerate(ordering.columns)])
+    sample = seen.selectExpr(
+        _PLACE, tie, *[f"{sampled(field)} AS _{n}" for n, field in enumerate(ordering.columns)]
+    )
+    values = sample.selectExpr(
+        _PLACE,
+        _TIE,
+        *[
+            f"{measured(f'_{n}', field, orc=orc)} AS _{n}"
+            for n, field in enumerate(ordering.columns)
+        ],
+    )
     rows = values.toArrow()
     places = rows[_PLACE].to_numpy()
     order = np.argsort(places, kind="stable")
     ends = np.searchsorted(places[order], np.arange(len(ordering.bins) + 1))
     return [
-        _curve(rows.take(pa.array(order[start:end])), files) for files, start, end in zip(ordering.files, ends[:-1], ends[1:], strict=True)
+        _curve(rows.take(pa.array(order[start:end])), files)
+        for files, start, end in zip(ordering.files, ends[:-1], ends[1:], strict=True)
     ]
 
 
@@ -94,7 +120,11 @@ def _curve(rows: pa.Table, files: float) -> Curve:
 def sampled(field: Field) -> str:
     """The part of a value that a sample needs."""
     texts = isinstance(field.type, Atomic) and field.type.name in ("string", "binary")
-    return f"substring({quoted(field.physical)}, 1, {_SAMPLE_TEXT})" if texts else quoted(field.physical)
+    return (
+        f"substring({quoted(field.physical)}, 1, {_SAMPLE_TEXT})"
+        if texts
+        else quoted(field.physical)
+    )
 
 
 def measured(column: str, field: Field, *, orc: bool) -> str:
@@ -107,20 +137,29 @@ def measured(column: str, field: Field, *, orc: bool) -> str:
             return f"unix_micros({column})"
         case "timestamp_ntz" if not orc:  # nothing that goes by the session's zone, which has gaps
             seconds = f"unix_date(cast({column} AS DATE)) * 86400L + hour({column}) * 3600L + minute({column}) * 60L"
-            return f"({seconds}) * 1000000L + cast(extract(SECOND FROM {column}) * 1000000 AS BIGINT)"
+            return (
+                f"({seconds}) * 1000000L + cast(extract(SECOND FROM {column}) * 1000000 AS BIGINT)"
+            )
         case "date" if not orc:
             return f"unix_date({column})"
     return column
 
 
-def part_rows(spark: SparkSession, placed: DataFrame, ordering: Ordering, curves: Sequence[Curve]) -> DataFrame:
+def part_rows(
+    spark: SparkSession, placed: DataFrame, ordering: Ordering, curves: Sequence[Curve]
+) -> DataFrame:
     """The rows with their z, and the number of the part that they belong to."""
     count, orc = len(ordering.columns), ordering.base.spec.file_format == "orc"
     rows = placed.join(_broadcast(spark, _arrays(curves, count)), F.expr(f"{_PLACE} = {_KEY}"))
     rows = rows.withColumns(
-        {f"_opal_v{n}": F.expr(measured(quoted(field.physical), field, orc=orc)) for n, field in enumerate(ordering.columns)}
+        {
+            f"_opal_v{n}": F.expr(measured(quoted(field.physical), field, orc=orc))
+            for n, field in enumerate(ordering.columns)
+        }
     )
-    rows = _searched(rows, {n: (f"_opal_v{n}", f"_opal_k{n}") for n in range(count)}, bits_of(count))
+    rows = _searched(
+        rows, {n: (f"_opal_v{n}", f"_opal_k{n}") for n in range(count)}, bits_of(count)
+    )
     ranks = [f"get(_opal_s{n}, _opal_i{n})" for n in range(count)]
     z = " | ".join([*ranks, f"shiftright(cast({OFFSET} AS BIGINT), {ordering.tie_shift})"])
     most_cuts = max(len(curve.cuts) for curve in curves)
@@ -132,7 +171,12 @@ def _searched(rows: DataFrame, searches: dict[int, tuple[str, str]], bits: int) 
     """For each value and ascending array, in `_opal_i<n>`, how many elements the value is not less than; 0 for null."""
     rows = rows.withColumns({f"_opal_i{n}": F.lit(0) for n in searches})
     for bit in reversed(range(bits)):
-        rows = rows.withColumns({f"_opal_i{n}": _step(f"_opal_i{n}", value, array, 1 << bit) for n, (value, array) in searches.items()})
+        rows = rows.withColumns(
+            {
+                f"_opal_i{n}": _step(f"_opal_i{n}", value, array, 1 << bit)
+                for n, (value, array) in searches.items()
+            }
+        )
     return rows
 
 
@@ -151,7 +195,9 @@ def _arrays(curves: Sequence[Curve], columns: int) -> pa.Table:
     }
     for n in range(columns):
         arrays[f"_opal_k{n}"] = _lists([curve.knots[n] for curve in curves])
-        arrays[f"_opal_s{n}"] = _lists([pa.array(spread_ranks(len(curve.knots[n]), n, columns)) for curve in curves])
+        arrays[f"_opal_s{n}"] = _lists(
+            [pa.array(spread_ranks(len(curve.knots[n]), n, columns)) for curve in curves]
+        )
     return pa.table(arrays)
 
 

@@ -26,7 +26,9 @@ def schema_text(storage: Storage, path: str, name: str | None = None) -> str:
 
 
 def _no_avro(name: str, why: str) -> InvalidInputError:
-    return InvalidInputError(f"{name} is no Avro file, or damaged: {why}. Correct the format, or deliver the file again")
+    return InvalidInputError(
+        f"{name} is no Avro file, or damaged: {why}. Correct the format, or deliver the file again"
+    )
 
 
 def _metadata(stream: io.BytesIO) -> dict[str, bytes]:

@@ -16,8 +16,17 @@ from opal_spark.sources.text.csv_quotes import NO_CHARACTER
 
 CORRUPT = "_opal_corrupt"
 # A null value that no cell has: by default Spark takes a quoted empty cell for null, too
-_READ = {"escape": '"', "nullvalue": NO_CHARACTER, "mode": "PERMISSIVE", "columnnameofcorruptrecord": CORRUPT, "enforceschema": "false"}
-_TIMES = {"timestampformat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]XXXXX", "timestampntzformat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]"}
+_READ = {
+    "escape": '"',
+    "nullvalue": NO_CHARACTER,
+    "mode": "PERMISSIVE",
+    "columnnameofcorruptrecord": CORRUPT,
+    "enforceschema": "false",
+}
+_TIMES = {
+    "timestampformat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]XXXXX",
+    "timestampntzformat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]",
+}
 _WRITE = {
     "escape": '"',
     "nullvalue": "",
@@ -32,7 +41,10 @@ _CELL = {"sep": "\u0001", "escape": '"', "nullvalue": "", "emptyvalue": '""'}
 _FORMATS = {*_TIMES, "dateformat", "locale", "nanvalue", "positiveinf", "negativeinf"}
 # Encodings that Spark reads whatever is set, by their names of Python's
 _SPARKS = {"utf-8": "UTF-8", "iso8859-1": "ISO-8859-1", "ascii": "US-ASCII"}
-_SPARKS |= {name: name.upper().replace("-BE", "BE").replace("-LE", "LE") for name in ("utf-16", "utf-16-be", "utf-16-le", "utf-32")}
+_SPARKS |= {
+    name: name.upper().replace("-BE", "BE").replace("-LE", "LE")
+    for name in ("utf-16", "utf-16-be", "utf-16-le", "utf-32")
+}
 _FORCED = {
     "mode": "say on_bad_rows='fail' or 'quarantine' instead",
     "columnnameofcorruptrecord": "bad rows are shown, or kept in the folder rejected/",
@@ -43,7 +55,9 @@ _FORCED = {
 
 def own_options(job: Mutate) -> dict[str, str]:
     """Of the master."""
-    return _read_checked({"sep": job.delimiter, "header": str(job.header).lower(), **plain_names(job.options)})
+    return _read_checked(
+        {"sep": job.delimiter, "header": str(job.header).lower(), **plain_names(job.options)}
+    )
 
 
 def increment_options(job: Mutate) -> dict[str, str]:
@@ -53,7 +67,9 @@ def increment_options(job: Mutate) -> dict[str, str]:
 def header_cells(line: str, options: Mapping[str, str]) -> list[str]:
     """The names in a header."""
     cells = cells_of(line, options)
-    return [cell.strip() for cell in cells] if is_true(options, "ignoreleadingwhitespace") else cells
+    return (
+        [cell.strip() for cell in cells] if is_true(options, "ignoreleadingwhitespace") else cells
+    )
 
 
 def read_options(given: Mapping[str, str]) -> dict[str, str]:
@@ -77,7 +93,9 @@ def cell_text(field: StructField, options: Mapping[str, str]) -> Column:
     value = F.col(quoted(field.name))
     if isinstance(field.dataType, StringType):
         return value
-    return F.when(value.isNotNull(), F.to_csv(F.struct(value.alias("value")), {**_CELL, **_formats(options)})).alias(field.name)
+    return F.when(
+        value.isNotNull(), F.to_csv(F.struct(value.alias("value")), {**_CELL, **_formats(options)})
+    ).alias(field.name)
 
 
 def _formats(options: Mapping[str, str]) -> dict[str, str]:
@@ -102,21 +120,29 @@ def lacking(name: str, encoding: str) -> Column | None:
 def _letters(encoding: str) -> str | None:
     """All that an encoding has; None if these are all that there are."""
     every = "".join(map(chr, (*range(0xD800), *range(0xE000, 0x110000))))
-    found = every if _codec(encoding).startswith("utf") else every.encode(encoding, "ignore").decode(encoding, "ignore")
+    found = (
+        every
+        if _codec(encoding).startswith("utf")
+        else every.encode(encoding, "ignore").decode(encoding, "ignore")
+    )
     return None if len(found) >= len(every) else found
 
 
 def needs_java_charsets(job: Mutate) -> bool:
     """Whether Spark, left to itself, refuses an encoding."""
     given = [own_options(job), increment_options(job), plain_names(job.output_options)]
-    return any(_codec(options["encoding"]) not in _SPARKS for options in given if "encoding" in options)
+    return any(
+        _codec(options["encoding"]) not in _SPARKS for options in given if "encoding" in options
+    )
 
 
 def _codec(encoding: str) -> str:
     try:
         return codecs.lookup(encoding).name
     except LookupError as error:
-        raise InvalidInputError(f"encoding {encoding!r} is unknown; write it as UTF-8, ISO-8859-1 or windows-1252") from error
+        raise InvalidInputError(
+            f"encoding {encoding!r} is unknown; write it as UTF-8, ISO-8859-1 or windows-1252"
+        ) from error
 
 
 def _read_checked(options: dict[str, str]) -> dict[str, str]:
@@ -126,7 +152,9 @@ def _read_checked(options: dict[str, str]) -> dict[str, str]:
     encoding = options["encoding"]
     name = _codec(encoding)
     if "\n".encode(encoding) != b"\n" and not is_true(options, "multiline"):
-        raise InvalidInputError(f"files in {encoding} cannot be cut into lines by their bytes: add the option multiLine=true")
+        raise InvalidInputError(
+            f"files in {encoding} cannot be cut into lines by their bytes: add the option multiLine=true"
+        )
     return _checked({**options, "encoding": _SPARKS.get(name, encoding)})
 
 

@@ -15,8 +15,20 @@ from opal_spark.mutate.record import Record, comparable
 from opal_spark.mutate.rows import BLOCK, DELETED, FILE, ORDER, RANK, ROW, UNTIMED, key, keys
 
 ACTION, OLD, WINNER, CONFLICTS, MUTATIONS = "action", "old", "winner", "conflicts", "mutations"
-OLD_PARTITION, OLD_ORDER, FIRST_ORDER, HAVE_LATE = "old_partition", "old_order", "first_order", "have_late"
-INSERT, UPDATE, DELETE, UNCHANGED, LATE, UNKNOWN = "inserts", "updates", "deletes", "unchanged", "late", "deletes_of_unknown"
+OLD_PARTITION, OLD_ORDER, FIRST_ORDER, HAVE_LATE = (
+    "old_partition",
+    "old_order",
+    "first_order",
+    "have_late",
+)
+INSERT, UPDATE, DELETE, UNCHANGED, LATE, UNKNOWN = (
+    "inserts",
+    "updates",
+    "deletes",
+    "unchanged",
+    "late",
+    "deletes_of_unknown",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +65,12 @@ def winners(mutations: DataFrame, rules: Rules) -> DataFrame:
         F.when(F.lit(ties) & differs, F.lit(1)).otherwise(F.lit(0)).alias(CONFLICTS),
     )
     last = F.max_by(WINNER, F.struct(UNTIMED, ORDER)).alias(WINNER)
-    return by_order.groupBy(*ids).agg(last, F.sum(MUTATIONS).alias(MUTATIONS), F.sum(CONFLICTS).alias(CONFLICTS), first.alias(FIRST_ORDER))
+    return by_order.groupBy(*ids).agg(
+        last,
+        F.sum(MUTATIONS).alias(MUTATIONS),
+        F.sum(CONFLICTS).alias(CONFLICTS),
+        first.alias(FIRST_ORDER),
+    )
 
 
 def _content(mutations: DataFrame) -> Column:
@@ -61,26 +78,46 @@ def _content(mutations: DataFrame) -> Column:
     kind = mutations.schema[ROW].dataType
     assert isinstance(kind, StructType)
     values = [(F.col(ROW).getField(field.name), field.dataType) for field in kind]
-    return F.xxhash64(F.col(DELETED), *(part for value, of in values for part in (value.isNull(), comparable(value, of))))
+    return F.xxhash64(
+        F.col(DELETED),
+        *(part for value, of in values for part in (value.isNull(), comparable(value, of))),
+    )
 
 
 def _equal(row: Column, other: Column, fields: StructType) -> Column:
     """Whether all fields are, nulls too."""
-    pairs = [(comparable(row.getField(one.name), one.dataType), comparable(other.getField(one.name), one.dataType)) for one in fields]
+    pairs = [
+        (
+            comparable(row.getField(one.name), one.dataType),
+            comparable(other.getField(one.name), one.dataType),
+        )
+        for one in fields
+    ]
     return reduce(Column.__and__, (value.eqNullSafe(old) for value, old in pairs))
 
 
 def touched_rows(master: DataFrame, wins: DataFrame, rules: Rules) -> DataFrame:
     """Rows of the master whose records have a mutation, one of each id."""
     record, ids = rules.record, keys(rules.record)
-    order = F.lit(rules.suffix).cast("long") if record.order is None else record.order_of(record.order)
+    order = (
+        F.lit(rules.suffix).cast("long") if record.order is None else record.order_of(record.order)
+    )
     columns = [F.col(quoted(name)).alias(key(number)) for number, name in enumerate(record.ids)]
-    columns += [F.struct(*[F.col(quoted(name)) for name in record.fields.names]).alias(OLD), order.alias(OLD_ORDER)]
+    columns += [
+        F.struct(*[F.col(quoted(name)) for name in record.fields.names]).alias(OLD),
+        order.alias(OLD_ORDER),
+    ]
     found = master.select(*columns).join(wins.select(*ids), ids)
-    partition = F.collect_set(F.struct(*[F.col(OLD).getField(name).cast("string").alias(name) for name in record.partition_by]))
+    partition = F.collect_set(
+        F.struct(
+            *[F.col(OLD).getField(name).cast("string").alias(name) for name in record.partition_by]
+        )
+    )
     parts = [partition.alias(OLD_PARTITION)] if record.partition_by else []
     return found.groupBy(*ids).agg(
-        F.max_by(OLD, OLD_ORDER).alias(OLD) if record.order is not None else F.first(OLD).alias(OLD),
+        F.max_by(OLD, OLD_ORDER).alias(OLD)
+        if record.order is not None
+        else F.first(OLD).alias(OLD),
         F.max(OLD_ORDER).alias(OLD_ORDER),
         F.count(F.lit(1)).alias("copies"),
         *parts,
@@ -96,7 +133,9 @@ def decided(wins: DataFrame, old: DataFrame | None, rules: Rules) -> DataFrame:
         return wins.withColumns({ACTION: action, OLD_ORDER: F.lit(None).cast("string")})
     found = wins.join(old, ids, "left")
     won_by_old = is_late(F.col(WINNER).getField(UNTIMED), F.col(WINNER).getField(ORDER), rules)
-    same = _equal(F.col(WINNER).getField(ROW), F.col(OLD), rules.record.fields) & (F.col("copies") == 1)
+    same = _equal(F.col(WINNER).getField(ROW), F.col(OLD), rules.record.fields) & (
+        F.col("copies") == 1
+    )
     action = (
         F.when(F.col("copies").isNull() & deleted, F.lit(UNKNOWN))
         .when(F.col("copies").isNull(), F.lit(INSERT))
@@ -105,9 +144,15 @@ def decided(wins: DataFrame, old: DataFrame | None, rules: Rules) -> DataFrame:
         .when(same, F.lit(UNCHANGED))
         .otherwise(F.lit(UPDATE))
     )
-    clash = (F.col(WINNER).getField(ORDER) == F.col(OLD_ORDER)) & ~deleted & ~same if rules.record.order is not None else F.lit(False)
+    clash = (
+        (F.col(WINNER).getField(ORDER) == F.col(OLD_ORDER)) & ~deleted & ~same
+        if rules.record.order is not None
+        else F.lit(False)
+    )
     more = F.coalesce(clash, F.lit(False)).cast("int")
-    return found.withColumns({ACTION: action, CONFLICTS: F.col(CONFLICTS) + more}).drop(OLD, "copies")
+    return found.withColumns({ACTION: action, CONFLICTS: F.col(CONFLICTS) + more}).drop(
+        OLD, "copies"
+    )
 
 
 def is_late(untimed: Column, order: Column, rules: Rules) -> Column:
@@ -129,14 +174,20 @@ def actions_by_file(decisions: DataFrame, rules: Rules) -> DataFrame:
     """Counts of what was decided, and of records that have a late mutation."""
     late = is_late(F.lit(False), F.col(FIRST_ORDER), rules)
     return decisions.groupBy(F.col(WINNER).getField(FILE).alias(FILE), ACTION).agg(
-        F.count(F.lit(1)).alias("records"), F.sum(CONFLICTS).alias(CONFLICTS), F.count_if(late).alias(HAVE_LATE)
+        F.count(F.lit(1)).alias("records"),
+        F.sum(CONFLICTS).alias(CONFLICTS),
+        F.count_if(late).alias(HAVE_LATE),
     )
 
 
-def touched_partitions(decisions: DataFrame, record: Record, *, has_master: bool) -> set[tuple[str | None, ...]]:
+def touched_partitions(
+    decisions: DataFrame, record: Record, *, has_master: bool
+) -> set[tuple[str | None, ...]]:
     """Values of the folders whose records change: where they go, and where they were."""
     names = record.partition_by
-    new = F.struct(*[F.col(WINNER).getField(ROW).getField(name).cast("string").alias(name) for name in names])
+    new = F.struct(
+        *[F.col(WINNER).getField(ROW).getField(name).cast("string").alias(name) for name in names]
+    )
     rows = decisions.where(F.col(ACTION).isin(INSERT, UPDATE)).select(new.alias("folder"))
     if has_master:
         changed = decisions.where(F.col(ACTION).isin(UPDATE, DELETE))

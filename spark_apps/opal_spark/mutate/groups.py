@@ -63,7 +63,9 @@ def increment_format(job: Mutate, work: Work) -> str:
     return formats.pop()
 
 
-def forms_of(files: Sequence[Readable], job: Mutate, record: Record, kind: str, options: Mapping[str, str]) -> dict[Form, list[Readable]]:
+def forms_of(
+    files: Sequence[Readable], job: Mutate, record: Record, kind: str, options: Mapping[str, str]
+) -> dict[Form, list[Readable]]:
     """Which files are read together. An empty file fails, unless it is accepted: an upload may have been cut off."""
     for file in files:
         if file.increment.size == 0 and job.on_empty == "fail":
@@ -75,7 +77,11 @@ def forms_of(files: Sequence[Readable], job: Mutate, record: Record, kind: str, 
     def head(file: Readable) -> str | None:
         if kind == "avro":
             return schema_text(file.storage, file.path, file.increment.source)
-        return first_line(file.storage, file.path, options, file.increment.source) if kind == "csv" else None
+        return (
+            first_line(file.storage, file.path, options, file.increment.source)
+            if kind == "csv"
+            else None
+        )
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         heads = list(pool.map(head, full))
@@ -84,13 +90,17 @@ def forms_of(files: Sequence[Readable], job: Mutate, record: Record, kind: str, 
         if kind != "csv":
             folders = tuple(name for name in file.increment.folders if name in record.partition_by)
             is_deletes = file.increment.is_deletes(job.delete_prefix)
-            forms.setdefault(Form(format=kind, names=(), header=line, folders=folders, is_deletes=is_deletes), []).append(file)
+            forms.setdefault(
+                Form(format=kind, names=(), header=line, folders=folders, is_deletes=is_deletes), []
+            ).append(file)
         elif line is not None:
             forms.setdefault(_csv_form(file, line, job, record, options), []).append(file)
     return forms
 
 
-def _csv_form(file: Readable, line: str, job: Mutate, record: Record, options: Mapping[str, str]) -> Form:
+def _csv_form(
+    file: Readable, line: str, job: Mutate, record: Record, options: Mapping[str, str]
+) -> Form:
     is_deletes = file.increment.is_deletes(job.delete_prefix)
     folders = tuple(name for name in file.increment.folders if name in record.partition_by)
     if line.count("\x00") * _FEW > len(line):
@@ -102,23 +112,37 @@ def _csv_form(file: Readable, line: str, job: Mutate, record: Record, options: M
     given = [name for name in record.given.names if name not in folders]
     if is_true(options, "header"):
         _check_header(file, cells, given, record, is_deletes=is_deletes)
-        return Form(format="csv", names=tuple(cells), header=line, folders=folders, is_deletes=is_deletes)
-    if [cell.strip().casefold() for cell in cells] in ([name.casefold() for name in names] for names in (given, record.ids)):
+        return Form(
+            format="csv", names=tuple(cells), header=line, folders=folders, is_deletes=is_deletes
+        )
+    if [cell.strip().casefold() for cell in cells] in (
+        [name.casefold() for name in names] for names in (given, record.ids)
+    ):
         raise InvalidInputError(
             f"{file.increment.source}, line 1: {line!r} is a header, and these files have none: take it out, or give header=True"
         )
     if is_deletes and len(cells) == len(record.ids):
         return Form(format="csv", names=record.ids, header=None, folders=folders, is_deletes=True)
-    return Form(format="csv", names=tuple(given), header=None, folders=folders, is_deletes=is_deletes)
+    return Form(
+        format="csv", names=tuple(given), header=None, folders=folders, is_deletes=is_deletes
+    )
 
 
-def _check_header(file: Readable, cells: Sequence[str], given: Sequence[str], record: Record, *, is_deletes: bool) -> None:
+def _check_header(
+    file: Readable, cells: Sequence[str], given: Sequence[str], record: Record, *, is_deletes: bool
+) -> None:
     twice = sorted({name for name in cells if cells.count(name) > 1})
     problems = [f"field {name!r} is there twice" for name in twice] + unknown_names(cells, given)
     needed = record.ids if is_deletes else [name for name in given if name in record.fields.names]
-    problems += [f"field {name!r} is missing" for name in needed if name not in cells and name in given]
+    problems += [
+        f"field {name!r} is missing" for name in needed if name not in cells and name in given
+    ]
     if problems:
         raise InvalidInputError(
             f"{file.increment.source}, line 1: {'; '.join(problems)}. The header is {','.join(cells)}; records have {','.join(given)}"
-            + ("" if set(cells) & set(given) else ". If the files have no header, give header=False (--no-header)")
+            + (
+                ""
+                if set(cells) & set(given)
+                else ". If the files have no header, give header=False (--no-header)"
+            )
         )

@@ -36,7 +36,9 @@ class MasterFiles:
     format: str
     options: Mapping[str, str]  # of the store
     csv: Mapping[str, str]
-    heads: dict[tuple[str, str], str | None] = field(default_factory=dict)  # of files that were looked into, by root and path
+    heads: dict[tuple[str, str], str | None] = field(
+        default_factory=dict
+    )  # of files that were looked into, by root and path
 
     @property
     def partition_by(self) -> list[str]:
@@ -56,7 +58,9 @@ def format_named(names: Sequence[str], given: str | None, what: str) -> str:
         return given
     formats = {format_of(name) or "csv" for name in names}
     if len(formats) > 1:
-        raise InvalidInputError(f"the {what} are files of the formats {', '.join(sorted(formats))}; give one format at a time")
+        raise InvalidInputError(
+            f"the {what} are files of the formats {', '.join(sorted(formats))}; give one format at a time"
+        )
     return formats.pop()
 
 
@@ -67,7 +71,12 @@ def found_schema(spark: SparkSession, master: MasterFiles) -> StructType:
         names = _csv_names(master)
         return StructType([*(StructField(name, StringType()) for name in names), *folders])
     rows = _load(spark, master, None)
-    return StructType([*(field for field in rows.schema if field.name not in (*master.partition_by, CORRUPT)), *folders])
+    return StructType(
+        [
+            *(field for field in rows.schema if field.name not in (*master.partition_by, CORRUPT)),
+            *folders,
+        ]
+    )
 
 
 def naming_file(master: MasterFiles) -> tuple[str, str] | None:
@@ -82,7 +91,9 @@ def naming_file(master: MasterFiles) -> tuple[str, str] | None:
 def _csv_names(master: MasterFiles) -> list[str]:
     found = naming_file(master)
     cells = [] if found is None else header_cells(found[1], master.csv)
-    return cells if is_true(master.csv, "header") else [f"_c{number}" for number in range(len(cells))]
+    return (
+        cells if is_true(master.csv, "header") else [f"_c{number}" for number in range(len(cells))]
+    )
 
 
 def read_files(spark: SparkSession, master: MasterFiles, schema: StructType) -> DataFrame:
@@ -104,22 +115,39 @@ def _load(spark: SparkSession, master: MasterFiles, schema: StructType | None) -
     parts = []
     for storage, paths in by_root(master):
         if master.format == "avro":
-            parts += [_load_avro(spark, master, storage, group, schema) for group in _by_head(master, storage, paths).values()]
+            parts += [
+                _load_avro(spark, master, storage, group, schema)
+                for group in _by_head(master, storage, paths).values()
+            ]
         elif master.format == "csv" and is_true(master.csv, "header") and schema is not None:
             for line, group in _by_head(master, storage, paths).items():
-                parts.append(_load_root(spark, master, storage, group, _in_order(master, storage, group[0], line, schema)))
+                parts.append(
+                    _load_root(
+                        spark,
+                        master,
+                        storage,
+                        group,
+                        _in_order(master, storage, group[0], line, schema),
+                    )
+                )
         else:
             parts.append(_load_root(spark, master, storage, paths, schema))
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
 
 
-def _by_head(master: MasterFiles, storage: Storage, paths: Sequence[str]) -> dict[str | None, list[str]]:
+def _by_head(
+    master: MasterFiles, storage: Storage, paths: Sequence[str]
+) -> dict[str | None, list[str]]:
     """The files of each header, or of Avro of each schema: Spark takes the first file's for all that it reads together."""
 
     def head(path: str) -> str | None:
         key = (storage.uri, path)
         if key not in master.heads:
-            master.heads[key] = schema_text(storage, path) if master.format == "avro" else first_line(storage, path, master.csv)
+            master.heads[key] = (
+                schema_text(storage, path)
+                if master.format == "avro"
+                else first_line(storage, path, master.csv)
+            )
         return master.heads[key]
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -130,7 +158,9 @@ def _by_head(master: MasterFiles, storage: Storage, paths: Sequence[str]) -> dic
     return found
 
 
-def _in_order(master: MasterFiles, storage: Storage, path: str, line: str | None, schema: StructType) -> StructType:
+def _in_order(
+    master: MasterFiles, storage: Storage, path: str, line: str | None, schema: StructType
+) -> StructType:
     """The fields as the header of a file of CSV has them."""
     if line is None:
         return schema
@@ -138,9 +168,16 @@ def _in_order(master: MasterFiles, storage: Storage, path: str, line: str | None
     rest = [field for field in schema if field.name in (*master.partition_by, CORRUPT)]
     known = {field.name.casefold(): field for field in schema if field not in rest}
     given = [name.casefold() for name in names]
-    problems = [f"field {name!r} is there twice" for name in names if given.count(name.casefold()) > 1]
-    problems += unknown_names([name for name in names if name.casefold() not in known], [field.name for field in known.values()])
-    problems += [f"field {field.name!r} is missing" for name, field in known.items() if name not in given]
+    problems = [
+        f"field {name!r} is there twice" for name in names if given.count(name.casefold()) > 1
+    ]
+    problems += unknown_names(
+        [name for name in names if name.casefold() not in known],
+        [field.name for field in known.values()],
+    )
+    problems += [
+        f"field {field.name!r} is missing" for name, field in known.items() if name not in given
+    ]
     if problems:
         raise InvalidInputError(
             f"{storage.uri}/{path}, line 1: {'; '.join(problems)}. The header is {line}; the master's records have "
@@ -149,7 +186,13 @@ def _in_order(master: MasterFiles, storage: Storage, path: str, line: str | None
     return StructType([*(known[name] for name in given), *rest])
 
 
-def _load_avro(spark: SparkSession, master: MasterFiles, storage: Storage, paths: Sequence[str], schema: StructType | None) -> DataFrame:
+def _load_avro(
+    spark: SparkSession,
+    master: MasterFiles,
+    storage: Storage,
+    paths: Sequence[str],
+    schema: StructType | None,
+) -> DataFrame:
     """Of one schema. Avro has fewer types than Spark, whose reader does not bridge that."""
     found = _load_root(spark, master, storage, paths[:1], None)
     own = [field for field in found.schema if field.name not in master.partition_by]
@@ -157,13 +200,28 @@ def _load_avro(spark: SparkSession, master: MasterFiles, storage: Storage, paths
         return found.select(*[F.col(quoted(field.name)) for field in own])
     folders = [field for field in schema if field.name in master.partition_by]
     rows = _load_root(spark, master, storage, paths, StructType([*own, *folders]))
-    present = [F.col(quoted(field.name)).cast(field.dataType).alias(field.name) for field in schema if field.name in rows.columns]
+    present = [
+        F.col(quoted(field.name)).cast(field.dataType).alias(field.name)
+        for field in schema
+        if field.name in rows.columns
+    ]
     return rows.select(
-        *present, *[F.lit(None).cast(field.dataType).alias(field.name) for field in schema if field.name not in rows.columns]
+        *present,
+        *[
+            F.lit(None).cast(field.dataType).alias(field.name)
+            for field in schema
+            if field.name not in rows.columns
+        ],
     )
 
 
-def _load_root(spark: SparkSession, master: MasterFiles, storage: Storage, paths: Sequence[str], schema: StructType | None) -> DataFrame:
+def _load_root(
+    spark: SparkSession,
+    master: MasterFiles,
+    storage: Storage,
+    paths: Sequence[str],
+    schema: StructType | None,
+) -> DataFrame:
     options = {**STRICT, "basePath": hadoop_uri(storage)}
     if master.format == "csv":
         options |= read_options(master.csv)
@@ -174,23 +232,41 @@ def _load_root(spark: SparkSession, master: MasterFiles, storage: Storage, paths
     reader = spark.read.format(master.format).options(**options)
     try:
         with few_listing_tasks(spark), names_told_apart(f"the files in {storage.uri}"):
-            rows = (reader if schema is None else reader.schema(schema)).load(spark_paths(storage, paths))
+            rows = (reader if schema is None else reader.schema(schema)).load(
+                spark_paths(storage, paths)
+            )
     except AnalysisException as error:
         if error.getCondition() in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
-            raise NoRowsError(f"there is no master to read in {storage.uri}: correct the path") from error
+            raise NoRowsError(
+                f"there is no master to read in {storage.uri}: correct the path"
+            ) from error
         raise
     if schema is None or CORRUPT not in schema.names:
         return rows
-    return rows.select(*[F.col(quoted(name)) for name in rows.columns], rows.metadataColumn("_metadata").getField("file_path").alias(PLACE))
+    return rows.select(
+        *[F.col(quoted(name)) for name in rows.columns],
+        rows.metadataColumn("_metadata").getField("file_path").alias(PLACE),
+    )
 
 
-def read_master(spark: SparkSession, uri: str, format: str | None = None, options: Mapping[str, str] | None = None) -> DataFrame:
+def read_master(
+    spark: SparkSession,
+    uri: str,
+    format: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
     """The master at a URI as it is now, on S3 by the newest list. `options` are those of Spark's CSV reader, by default with a header."""
     stored = storage_options(spark, uri)
     files = open_place(uri, stored).master_files()
     if not files:
-        raise NoRowsError(f"there is no master in {uri}: correct the path, or run opal mutate first")
-    csv = {"sep": ",", "header": "true", **{name.lower(): value for name, value in (options or {}).items()}}
+        raise NoRowsError(
+            f"there is no master in {uri}: correct the path, or run opal mutate first"
+        )
+    csv = {
+        "sep": ",",
+        "header": "true",
+        **{name.lower(): value for name, value in (options or {}).items()},
+    }
     kind = format_named([file.path for file in files], format, "files of the master")
     master = MasterFiles(files=files, format=kind, options=stored, csv=csv)
     if kind == "avro":

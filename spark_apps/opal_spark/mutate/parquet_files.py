@@ -43,4 +43,8 @@ def unsigned_columns(storage: Storage, path: str, size: int) -> list[str]:
     except (pa.ArrowException, OSError):
         return []
     columns = [schema.column(number) for number in range(len(schema))]
-    return [f"{column.path} {column.converted_type}" for column in columns if column.converted_type.startswith("UINT_")]
+    return [
+        f"{column.path} {column.converted_type}"
+        for column in columns
+        if column.converted_type.startswith("UINT_")
+    ]

@@ -30,13 +30,25 @@ from opal_spark.engine.columns import arrow_of_spark, quoted
 from opal_spark.mutate.csv_text import JSON_WRITE, lacking
 from opal_spark.sources.cells import parse_text, wrong_type
 
-_DIGITS: dict[DataType, int] = {DoubleType(): 17, FloatType(): 9}  # that such a number may be written with; an integer has to be it exactly
-_ROUNDED = (DecimalType, DoubleType, FloatType, DateType)  # Spark's reader of JSON fits values into these
+_DIGITS: dict[DataType, int] = {
+    DoubleType(): 17,
+    FloatType(): 9,
+}  # that such a number may be written with; an integer has to be it exactly
+_ROUNDED = (
+    DecimalType,
+    DoubleType,
+    FloatType,
+    DateType,
+)  # Spark's reader of JSON fits values into these
 _NUMBERS, _NUMBER = (DecimalType, DoubleType, FloatType), r"^\s*[+-]?\.?\d[\d.]*([eE][+-]?\d+)?\s*$"
 _BITS: dict[DataType, int] = {LongType(): 63, IntegerType(): 31}
 _ORDER_KINDS = {"numeric": "decimal(38,10)", "text": "string", "timestamp": "timestamp"}
-_CAPITALS = " (it does not tell capital letters from small ones): rename one of them. Nothing was changed"
-TIME_FORMS = "as 2024-01-31 or 2024-01-31T10:00:00, which may have up to 6 digits of a second and an offset"
+_CAPITALS = (
+    " (it does not tell capital letters from small ones): rename one of them. Nothing was changed"
+)
+TIME_FORMS = (
+    "as 2024-01-31 or 2024-01-31T10:00:00, which may have up to 6 digits of a second and an offset"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +70,23 @@ class Record:
     @property
     def given(self) -> StructType:
         """What a row of an increment has."""
-        extra = [StructField(self.op, StringType())] if self.op is not None and self.op not in self.fields.names else []
+        extra = (
+            [StructField(self.op, StringType())]
+            if self.op is not None and self.op not in self.fields.names
+            else []
+        )
         return StructType([*self.fields.fields, *extra])
 
     def unwritable(self) -> list[Column]:
         """The reasons for texts that the encoding cannot hold."""
-        texts = [field.name for field in self.fields if isinstance(field.dataType, StringType) and field.name not in self.partition_by]
-        return [fault for fault in (lacking(name, self.encoding) for name in texts) if fault is not None]
+        texts = [
+            field.name
+            for field in self.fields
+            if isinstance(field.dataType, StringType) and field.name not in self.partition_by
+        ]
+        return [
+            fault for fault in (lacking(name, self.encoding) for name in texts) if fault is not None
+        ]
 
     def order_of(self, name: str) -> Column:
         """The order as something that can be compared; null if a text is not one."""
@@ -78,18 +100,26 @@ def record_of(job: Mutate, fields: StructType, partition_by: Sequence[str]) -> R
     """Names and ordinals of a job against the fields that there are."""
     names = fields.names
     refuse_twins(names)
-    if job.partition_by and partition_by and [_field(name, names, "partition_by") for name in job.partition_by] != list(partition_by):
+    if (
+        job.partition_by
+        and partition_by
+        and [_field(name, names, "partition_by") for name in job.partition_by] != list(partition_by)
+    ):
         raise InvalidInputError(
             f"the master's folders are of {list(partition_by)}, and partition_by={list(job.partition_by)}; leave it out"
         )
     by_file = job.order in (BY_SUFFIX, BY_POSITION) and job.order not in names
     ids = tuple(_field(name, names, "ids") for name in job.ids)
-    parts = tuple(partition_by) or tuple(_field(name, names, "partition_by") for name in job.partition_by)
+    parts = tuple(partition_by) or tuple(
+        _field(name, names, "partition_by") for name in job.partition_by
+    )
     if len(parts) >= len(names):
         raise InvalidInputError("partition_by names all fields; a file needs one at least")
     op = None if job.op_field is None else _op_field(job.op_field, names)
     order = None if by_file else _field(job.order, names, "order")
-    return Record(fields=fields, ids=ids, order=order, order_type=job.order_type, op=op, partition_by=parts)
+    return Record(
+        fields=fields, ids=ids, order=order, order_type=job.order_type, op=op, partition_by=parts
+    )
 
 
 def schema_given(spark: SparkSession, text: str | None) -> StructType | None:
@@ -109,20 +139,35 @@ def fitted(column: Column, given: DataType, field: StructField) -> tuple[Column,
         text, value = column, column.try_cast(field.dataType)
         is_exact = F.lit(True)
         if not isinstance(field.dataType, StringType):  # a text says all
-            is_exact = comparable(value.try_cast(given), given).eqNullSafe(comparable(column, given))
-        if {given, field.dataType} & _DIGITS.keys():  # Spark makes the greatest integer of a number just beyond it
+            is_exact = comparable(value.try_cast(given), given).eqNullSafe(
+                comparable(column, given)
+            )
+        if {
+            given,
+            field.dataType,
+        } & _DIGITS.keys():  # Spark makes the greatest integer of a number just beyond it
             number = column if given in _DIGITS else value
             bits = _BITS.get(given, _BITS.get(field.dataType))
             is_exact &= F.lit(True) if bits is None else number < F.lit(2.0**bits)
-    forms = f", {TIME_FORMS}" if isinstance(given, StringType) and kind == Atomic(name="timestamp") else ""
-    reason = f"{wrong_type(field.name, kind)}{forms}" if isinstance(kind, Atomic) else f"column {field.name!r} is of another type"
+    forms = (
+        f", {TIME_FORMS}"
+        if isinstance(given, StringType) and kind == Atomic(name="timestamp")
+        else ""
+    )
+    reason = (
+        f"{wrong_type(field.name, kind)}{forms}"
+        if isinstance(kind, Atomic)
+        else f"column {field.name!r} is of another type"
+    )
     return value, F.when(text.isNotNull() & (value.isNull() | ~is_exact), F.lit(reason))
 
 
 def rounded(line: Column, fields: Sequence[StructField]) -> list[Column]:
     """Of JSON: the reason for each value whose text says more than its field's type can hold."""
     found = [field for field in fields if isinstance(field.dataType, _ROUNDED)]
-    texts = F.from_json(line, StructType([StructField(field.name, StringType()) for field in found]))
+    texts = F.from_json(
+        line, StructType([StructField(field.name, StringType()) for field in found])
+    )
     faults = [fitted(texts.getField(field.name), StringType(), field)[1] for field in found]
     return [fault for fault in faults if fault is not None]
 
@@ -132,7 +177,9 @@ def rounded_texts(fields: Sequence[StructField]) -> list[Column]:
     faults = []
     for field in fields:
         text = F.col(quoted(field.name))
-        fault = fitted(text, StringType(), field)[1] if isinstance(field.dataType, _NUMBERS) else None
+        fault = (
+            fitted(text, StringType(), field)[1] if isinstance(field.dataType, _NUMBERS) else None
+        )
         if fault is not None:
             faults.append(F.when(text.rlike(_NUMBER), F.concat(fault, F.lit(": "), text)))
     return faults
@@ -146,7 +193,11 @@ def key_twice(line: Column) -> Column:
 
 def comparable(value: Column, kind: DataType) -> Column:
     """Spark neither compares nor hashes maps, wherever they are in a value."""
-    return value if isinstance(kind, AtomicType) else F.when(value.isNotNull(), F.to_json(F.struct(value.alias("value")), JSON_WRITE))
+    return (
+        value
+        if isinstance(kind, AtomicType)
+        else F.when(value.isNotNull(), F.to_json(F.struct(value.alias("value")), JSON_WRITE))
+    )
 
 
 def _is_rounded(text: Column, value: Column, kind: DataType) -> Column:
@@ -155,7 +206,9 @@ def _is_rounded(text: Column, value: Column, kind: DataType) -> Column:
         return F.lit(False)
     digits = F.regexp_replace(text, r"[eE].*|\D", "")
     is_integer = text.rlike(r"^\s*[+-]?\d+\s*$")
-    is_same = F.coalesce(value.try_cast("decimal(38,0)") == text.try_cast("decimal(38,0)"), F.lit(False))
+    is_same = F.coalesce(
+        value.try_cast("decimal(38,0)") == text.try_cast("decimal(38,0)"), F.lit(False)
+    )
     has_many = F.length(F.trim(digits, F.lit("0"))) > _DIGITS[kind]
     return F.when(is_integer, ~is_same).otherwise(has_many)
 
@@ -166,7 +219,9 @@ def unknown_names(names: Sequence[str], known: Sequence[str]) -> list[str]:
     for name in names:
         if name not in known:
             close = get_close_matches(name, known, n=1)
-            found.append(f"unknown field {name!r}" + (f" (did you mean {close[0]!r}?)" if close else ""))
+            found.append(
+                f"unknown field {name!r}" + (f" (did you mean {close[0]!r}?)" if close else "")
+            )
     return found
 
 
@@ -179,7 +234,9 @@ def names_told_apart(files: str) -> Iterator[None]:
         if error.getCondition() != "COLUMN_ALREADY_EXISTS":
             raise
         name = (error.getMessageParameters() or {}).get("columnName", "")
-        raise InvalidInputError(f"{files} have the field {name.strip('`')!r} twice{_CAPITALS}") from error
+        raise InvalidInputError(
+            f"{files} have the field {name.strip('`')!r} twice{_CAPITALS}"
+        ) from error
 
 
 def refuse_twins(names: Sequence[str]) -> None:
@@ -187,7 +244,9 @@ def refuse_twins(names: Sequence[str]) -> None:
     plain = [name.casefold() for name in names]
     twins = [name for name in names if plain.count(name.casefold()) > 1]
     if twins:
-        raise InvalidInputError(f"the fields {' and '.join(map(repr, twins))} are one to Spark{_CAPITALS}")
+        raise InvalidInputError(
+            f"the fields {' and '.join(map(repr, twins))} are one to Spark{_CAPITALS}"
+        )
 
 
 def values_text(values: Mapping[str, object]) -> str:
@@ -206,5 +265,11 @@ def _field(name: str, names: Sequence[str], argument: str) -> str:
         return name
     if name.isdecimal() and int(name) < len(names):
         return names[int(name)]
-    known = f"there are {len(names)} fields, from 0" if name.isdecimal() else f"known are {', '.join(names)}"
-    raise InvalidInputError(f"{argument} names the field {name!r}, which records do not have; {known}")
+    known = (
+        f"there are {len(names)} fields, from 0"
+        if name.isdecimal()
+        else f"known are {', '.join(names)}"
+    )
+    raise InvalidInputError(
+        f"{argument} names the field {name!r}, which records do not have; {known}"
+    )

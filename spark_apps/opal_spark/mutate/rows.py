@@ -16,7 +16,15 @@ from opal_spark.engine.columns import quoted
 from opal_spark.engine.session import STRICT, few_listing_tasks
 from opal_spark.mutate.csv_text import CORRUPT, increment_options, is_utf8, read_options
 from opal_spark.mutate.groups import Form, Readable
-from opal_spark.mutate.record import TIME_FORMS, Record, fitted, key_twice, names_told_apart, rounded, unknown_names
+from opal_spark.mutate.record import (
+    TIME_FORMS,
+    Record,
+    fitted,
+    key_twice,
+    names_told_apart,
+    rounded,
+    unknown_names,
+)
 from opal_spark.sources.marks import plain_uri, plain_uris
 from opal_spark.sources.text.csv_lines import is_true, separator
 from opal_spark.sources.text.csv_quotes import UNCLOSED, open_quote
@@ -25,7 +33,9 @@ from opal_spark.sources.text.csv_quotes import UNCLOSED, open_quote
 ROW, DELETED, ORDER, UNTIMED, FILE, BLOCK, RANK = (
     f"_opal_{name}" for name in ("row", "deleted", "ordered", "untimed", "file", "block", "rank")
 )
-BAD, RAW, HEADER, LINE, COPY = (f"_opal_{name}" for name in ("bad", "raw", "header", "line", "copy"))
+BAD, RAW, HEADER, LINE, COPY = (
+    f"_opal_{name}" for name in ("bad", "raw", "header", "line", "copy")
+)
 _URI, _TEXT, _PARSED, _END = "_opal_uri", "_opal_text", "_opal_parsed", "_opal_end"
 _FAULT, _SUFFIX, _FOLDERS = "_opal_fault", "_opal_suffix", "_opal_folders"
 _VALUE = "value"  # of Spark's source of text
@@ -44,19 +54,29 @@ def keys(record: Record) -> list[str]:
 
 
 def read_increments(
-    spark: SparkSession, forms: Mapping[Form, Sequence[Readable]], job: Mutate, record: Record, options: Mapping[str, str]
+    spark: SparkSession,
+    forms: Mapping[Form, Sequence[Readable]],
+    job: Mutate,
+    record: Record,
+    options: Mapping[str, str],
 ) -> DataFrame:
     """All of them. Rows that are bad have a reason, and their text if the format has one."""
     parts = []
     for form, files in forms.items():
         read = {"csv": _csv, "json": _json}.get(form.format, _columnar)
-        parts.append(_rows(_placed(spark, read(spark, form, files, record, options), files), form, job, record))
+        parts.append(
+            _rows(
+                _placed(spark, read(spark, form, files, record, options), files), form, job, record
+            )
+        )
     return reduce(DataFrame.unionByName, parts)
 
 
 def _placed(spark: SparkSession, rows: DataFrame, files: Sequence[Readable]) -> DataFrame:
     """With the number of each row's file, and what its name and its folders say."""
-    folders = pa.array([list(file.increment.folders.items()) for file in files], pa.map_(pa.string(), pa.string()))
+    folders = pa.array(
+        [list(file.increment.folders.items()) for file in files], pa.map_(pa.string(), pa.string())
+    )
     table = pa.table(
         {
             _URI: [plain_uri(hadoop_uri(file.storage, file.path)) for file in files],
@@ -66,11 +86,19 @@ def _placed(spark: SparkSession, rows: DataFrame, files: Sequence[Readable]) -> 
         }
     )
     found = rows.join(F.broadcast(spark.createDataFrame(table)), _URI, "left")
-    number = F.coalesce(FILE, F.raise_error(F.concat(F.lit("no increment is called "), F.col(_URI))).cast("int"))
+    number = F.coalesce(
+        FILE, F.raise_error(F.concat(F.lit("no increment is called "), F.col(_URI))).cast("int")
+    )
     return found.withColumn(FILE, number)
 
 
-def _load(spark: SparkSession, kind: str, files: Sequence[Readable], schema: StructType | None, options: Mapping[str, str]) -> DataFrame:
+def _load(
+    spark: SparkSession,
+    kind: str,
+    files: Sequence[Readable],
+    schema: StructType | None,
+    options: Mapping[str, str],
+) -> DataFrame:
     """With the file of each row and its place there: blocks of a file follow each other, and so do ranks within a block."""
     paths = [path for file in files for path in spark_paths(file.storage, [file.path])]
     reader = spark.read.format(kind).options(**{**options, **STRICT, "recursiveFileLookup": "true"})
@@ -85,10 +113,16 @@ def _load(spark: SparkSession, kind: str, files: Sequence[Readable], schema: Str
     return rows.select(*[F.col(quoted(name)) for name in rows.columns], *places)
 
 
-def numbered_lines(spark: SparkSession, files: Sequence[Readable], options: Mapping[str, str]) -> DataFrame:
+def numbered_lines(
+    spark: SparkSession, files: Sequence[Readable], options: Mapping[str, str]
+) -> DataFrame:
     """Each line of text files with its number from 1, and which of equal lines of its file it is."""
     numbers = F.create_map(
-        *[part for file in files for part in (F.lit(plain_uri(hadoop_uri(file.storage, file.path))), F.lit(file.number))]
+        *[
+            part
+            for file in files
+            for part in (F.lit(plain_uri(hadoop_uri(file.storage, file.path))), F.lit(file.number))
+        ]
     )
     in_file = Window.partitionBy(_URI).orderBy(BLOCK, RANK)
     lines = _load(spark, "text", files, None, {}).withColumn(LINE, F.row_number().over(in_file))
@@ -97,17 +131,34 @@ def numbered_lines(spark: SparkSession, files: Sequence[Readable], options: Mapp
 
 
 def _text(options: Mapping[str, str]) -> Column:
-    return F.col(_VALUE) if is_utf8(options) else F.decode(F.col(_VALUE).cast("binary"), options["encoding"])
+    return (
+        F.col(_VALUE)
+        if is_utf8(options)
+        else F.decode(F.col(_VALUE).cast("binary"), options["encoding"])
+    )
 
 
-def _csv(spark: SparkSession, form: Form, files: Sequence[Readable], record: Record, options: Mapping[str, str]) -> DataFrame:
+def _csv(
+    spark: SparkSession,
+    form: Form,
+    files: Sequence[Readable],
+    record: Record,
+    options: Mapping[str, str],
+) -> DataFrame:
     """Line by line, so that a bad row is known by its line; by Spark's reader of whole files where cells hold line breaks."""
     reading = read_options(options)
     if is_true(options, "multiline"):
         schema = StructType([StructField(name, StringType()) for name in (*form.names, CORRUPT)])
         parsed = F.struct(*[F.col(quoted(name)) for name in schema.names])
         rows = _load(spark, "csv", files, schema, reading)
-        return rows.select(parsed.alias(_PARSED), F.coalesce(CORRUPT, F.to_json(parsed)).alias(_TEXT), _false(HEADER), _URI, BLOCK, RANK)
+        return rows.select(
+            parsed.alias(_PARSED),
+            F.coalesce(CORRUPT, F.to_json(parsed)).alias(_TEXT),
+            _false(HEADER),
+            _URI,
+            BLOCK,
+            RANK,
+        )
     lines = _load(spark, "text", files, None, {})
     text = _text(options)
     # One more field is put behind the line: a quote that is not closed swallows it, and then there is one too few
@@ -115,39 +166,77 @@ def _csv(spark: SparkSession, form: Form, files: Sequence[Readable], record: Rec
     cells = F.from_csv(F.concat(text, F.lit(f"{separator(options)}1")), _ddl(schema), reading)
     header = _false(HEADER) if form.header is None else (text == F.lit(form.header)).alias(HEADER)
     encoded = F.is_valid_utf8(_VALUE) if is_utf8(options) else F.lit(True)
-    rows = lines.where(F.trim(text) != "").select(cells.alias(_PARSED), text.alias(_TEXT), header, _URI, BLOCK, RANK, encoded.alias("utf8"))
+    rows = lines.where(F.trim(text) != "").select(
+        cells.alias(_PARSED), text.alias(_TEXT), header, _URI, BLOCK, RANK, encoded.alias("utf8")
+    )
     unclosed = open_quote(options)
     is_unclosed = F.lit(False) if unclosed is None else F.col(_TEXT).rlike(unclosed)
     ragged = F.when(is_unclosed, F.lit(UNCLOSED)).otherwise(F.lit(_RAGGED))
-    broken = F.when(~F.col("utf8"), F.lit(_ENCODED)).when(F.col(_PARSED).getField(CORRUPT).isNotNull(), ragged)
+    broken = F.when(~F.col("utf8"), F.lit(_ENCODED)).when(
+        F.col(_PARSED).getField(CORRUPT).isNotNull(), ragged
+    )
     return rows.withColumn(BAD, broken).drop("utf8")
 
 
-def _json(spark: SparkSession, form: Form, files: Sequence[Readable], record: Record, options: Mapping[str, str]) -> DataFrame:
+def _json(
+    spark: SparkSession,
+    form: Form,
+    files: Sequence[Readable],
+    record: Record,
+    options: Mapping[str, str],
+) -> DataFrame:
     fields = [field for field in record.given if field.name not in form.folders]
     schema = StructType([*fields, StructField(CORRUPT, StringType())])
-    parsed = F.from_json(_VALUE, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT})
-    unknown = F.array_except(F.json_object_keys(_TEXT), F.array(*[F.lit(field.name) for field in fields]))
+    parsed = F.from_json(
+        _VALUE, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+    )
+    unknown = F.array_except(
+        F.json_object_keys(_TEXT), F.array(*[F.lit(field.name) for field in fields])
+    )
     lines = _load(spark, "text", files, None, {}).where(F.trim(_VALUE) != "")
-    rows = lines.select(parsed.alias(_PARSED), F.col(_VALUE).alias(_TEXT), _false(HEADER), _URI, BLOCK, RANK)
-    is_broken = F.col(_PARSED).isNull() | F.col(_PARSED).getField(CORRUPT).isNotNull() | F.json_object_keys(_TEXT).isNull()
+    rows = lines.select(
+        parsed.alias(_PARSED), F.col(_VALUE).alias(_TEXT), _false(HEADER), _URI, BLOCK, RANK
+    )
+    is_broken = (
+        F.col(_PARSED).isNull()
+        | F.col(_PARSED).getField(CORRUPT).isNotNull()
+        | F.json_object_keys(_TEXT).isNull()
+    )
     broken = F.when(~F.is_valid_utf8(_TEXT), F.lit("the line is not UTF-8, which JSON has to be"))
     broken = broken.when(is_broken, F.lit("the line is no JSON object with the fields' types"))
     broken = broken.when(key_twice(F.col(_TEXT)), F.lit("a key is there twice"))
-    broken = broken.when(F.size(unknown) > 0, F.concat(F.lit("unknown field "), F.array_join(unknown, ", ")))
+    broken = broken.when(
+        F.size(unknown) > 0, F.concat(F.lit("unknown field "), F.array_join(unknown, ", "))
+    )
     return rows.withColumn(BAD, F.coalesce(broken, *rounded(F.col(_TEXT), fields)))
 
 
-def _columnar(spark: SparkSession, form: Form, files: Sequence[Readable], record: Record, options: Mapping[str, str]) -> DataFrame:
-    rows = _load(spark, form.format, files, None, {} if form.format == "avro" else {"mergeSchema": "true"})
+def _columnar(
+    spark: SparkSession,
+    form: Form,
+    files: Sequence[Readable],
+    record: Record,
+    options: Mapping[str, str],
+) -> DataFrame:
+    rows = _load(
+        spark, form.format, files, None, {} if form.format == "avro" else {"mergeSchema": "true"}
+    )
     names = [name for name in rows.columns if name not in (_URI, BLOCK, RANK)]
     given = [name for name in record.given.names if name not in form.folders]
-    needed = record.ids if form.is_deletes else [name for name in given if name in record.fields.names]
-    problems = unknown_names(names, given) + [f"field {name!r} is missing" for name in needed if name in given and name not in names]
+    needed = (
+        record.ids if form.is_deletes else [name for name in given if name in record.fields.names]
+    )
+    problems = unknown_names(names, given) + [
+        f"field {name!r} is missing" for name in needed if name in given and name not in names
+    ]
     if problems:
-        raise InvalidInputError(f"{files[0].increment.source} and its like: {'; '.join(problems)}; records have {', '.join(given)}")
+        raise InvalidInputError(
+            f"{files[0].increment.source} and its like: {'; '.join(problems)}; records have {', '.join(given)}"
+        )
     parsed = F.struct(*[F.col(quoted(name)) for name in names])
-    return rows.select(parsed.alias(_PARSED), F.to_json(parsed).alias(_TEXT), _false(HEADER), _URI, BLOCK, RANK)
+    return rows.select(
+        parsed.alias(_PARSED), F.to_json(parsed).alias(_TEXT), _false(HEADER), _URI, BLOCK, RANK
+    )
 
 
 def _rows(rows: DataFrame, form: Form, job: Mutate, record: Record) -> DataFrame:
@@ -172,23 +261,44 @@ def _rows(rows: DataFrame, form: Form, job: Mutate, record: Record) -> DataFrame
     return _marked(fields, form, job, record, has_order=has_order)
 
 
-def _marked(fields: DataFrame, form: Form, job: Mutate, record: Record, *, has_order: bool) -> DataFrame:
+def _marked(
+    fields: DataFrame, form: Form, job: Mutate, record: Record, *, has_order: bool
+) -> DataFrame:
     deleted = F.lit(form.is_deletes)
     if record.op is not None and not form.is_deletes:
-        deleted = F.coalesce(F.col(quoted(record.op)).cast("string") == F.lit(job.deleted_op), F.lit(False))
+        deleted = F.coalesce(
+            F.col(quoted(record.op)).cast("string") == F.lit(job.deleted_op), F.lit(False)
+        )
     faults = [F.col(BAD), F.col(_FAULT), *(_missing(name) for name in record.ids)]
-    columns = [F.struct(*[F.col(quoted(name)) for name in record.fields.names]).alias(ROW), deleted.alias(DELETED)]
+    columns = [
+        F.struct(*[F.col(quoted(name)) for name in record.fields.names]).alias(ROW),
+        deleted.alias(DELETED),
+    ]
     columns += [F.col(quoted(name)).alias(key(number)) for number, name in enumerate(record.ids)]
     untimed = F.lit(not has_order and record.order is not None)
     if record.order is not None:
-        order = record.order_of(record.order) if has_order else F.lit(None).cast(_order_type(fields, record))
+        order = (
+            record.order_of(record.order)
+            if has_order
+            else F.lit(None).cast(_order_type(fields, record))
+        )
         columns.append(order.alias(ORDER))
         if has_order:
-            if form.is_deletes and form.format == "json":  # each line says itself which fields it has
-                untimed = ~F.coalesce(F.array_contains(F.json_object_keys(_TEXT), record.order), F.lit(True))
+            if (
+                form.is_deletes and form.format == "json"
+            ):  # each line says itself which fields it has
+                untimed = ~F.coalesce(
+                    F.array_contains(F.json_object_keys(_TEXT), record.order), F.lit(True)
+                )
             what = f"field {record.order!r}, the order, is"
-            reason = F.when(_is_blank(record.order), f"{what} missing").otherwise(f"{what} no {_kind_text(record)}")
-            is_nan = F.isnan(order) if isinstance(record.given[record.order].dataType, DoubleType | FloatType) else F.lit(False)
+            reason = F.when(_is_blank(record.order), f"{what} missing").otherwise(
+                f"{what} no {_kind_text(record)}"
+            )
+            is_nan = (
+                F.isnan(order)
+                if isinstance(record.given[record.order].dataType, DoubleType | FloatType)
+                else F.lit(False)
+            )
             faults.append(F.when((order.isNull() | is_nan) & ~untimed, reason))
     if record.order is None:
         by_suffix = job.order == BY_SUFFIX
@@ -204,7 +314,10 @@ def _marked(fields: DataFrame, form: Form, job: Mutate, record: Record, *, has_o
 def _line_breaks(record: Record) -> list[Column]:
     """Which a CSV file that is read line by line cannot hold."""
     texts = [field.name for field in record.fields if isinstance(field.dataType, StringType)]
-    return [F.when(F.col(quoted(name)).rlike("[\r\n]"), F.lit(f"field {name!r} holds {_BREAK}")) for name in texts]
+    return [
+        F.when(F.col(quoted(name)).rlike("[\r\n]"), F.lit(f"field {name!r} holds {_BREAK}"))
+        for name in texts
+    ]
 
 
 def _missing(name: str) -> Column:

@@ -29,7 +29,9 @@ _LOST = "the master has a row whose letters would be lost"
 _TWICE = "a key is there twice"
 _ROUNDED = "the master has a number that would be rounded"
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_UNREADABLE = re.compile(r"\[FAILED_READ_FILE\.\w+\] Encountered error while reading file (\S+?)\.? ")
+_UNREADABLE = re.compile(
+    r"\[FAILED_READ_FILE\.\w+\] Encountered error while reading file (\S+?)\.? "
+)
 _DAMAGED = re.compile(
     r"\w*(?:EOFException|ZipException|DataFormatException|AvroRuntimeException)\b[^\n]*|not in gzip format|is not a Parquet file[^\n]*"
     r"|Could not read footer|Malformed ORC file|Not an Avro data file|Invalid sync",
@@ -47,7 +49,9 @@ def check_text(spark: SparkSession, master: MasterFiles, fields: StructType) -> 
     options = master.csv if master.format == "csv" else {}
     faults = _faults(options, by_line=master.format == "csv" and not is_true(options, "multiline"))
     if master.format == "json":
-        faults["types"] = _other_values([field for field in fields if field.name not in master.partition_by])
+        faults["types"] = _other_values(
+            [field for field in fields if field.name not in master.partition_by]
+        )
     if not faults:
         return
     _refuse_first(spark, master, F.coalesce(*faults.values()), options)
@@ -56,15 +60,29 @@ def check_text(spark: SparkSession, master: MasterFiles, fields: StructType) -> 
 def refuse_repeated_keys(spark: SparkSession, master: MasterFiles) -> None:
     """The first line of JSON with one: Spark, which finds no schema then, does not say where."""
     if master.format == "json":
-        _refuse_first(spark, master, F.when(key_twice(F.col("value")), F.lit(f"{_TWICE}; correct the line")), {})
+        _refuse_first(
+            spark,
+            master,
+            F.when(key_twice(F.col("value")), F.lit(f"{_TWICE}; correct the line")),
+            {},
+        )
 
 
-def _refuse_first(spark: SparkSession, master: MasterFiles, reason: Column, options: Mapping[str, str]) -> None:
+def _refuse_first(
+    spark: SparkSession, master: MasterFiles, reason: Column, options: Mapping[str, str]
+) -> None:
     for storage, paths in by_root(master):
         with few_listing_tasks(spark):
-            texts = spark.read.options(**STRICT, recursiveFileLookup="true").text(spark_paths(storage, paths))
+            texts = spark.read.options(**STRICT, recursiveFileLookup="true").text(
+                spark_paths(storage, paths)
+            )
         place = texts.metadataColumn("_metadata").getField("file_path")
-        for row in texts.where(reason.isNotNull()).select("value", reason.alias("reason"), place.alias("place")).limit(1).collect():
+        for row in (
+            texts.where(reason.isNotNull())
+            .select("value", reason.alias("reason"), place.alias("place"))
+            .limit(1)
+            .collect()
+        ):
             where = _place(row.place, row.value, [storage], options)
             raise InvalidInputError(f"{where}: {row.reason}: {row.value:.200}. Nothing was changed")
 
@@ -73,7 +91,9 @@ def _faults(options: Mapping[str, str], *, by_line: bool) -> dict[str, Column]:
     faults = {}
     if is_utf8(options):
         said = "the line is not UTF-8; correct it, or of CSV give the encoding (--csv-option encoding=ISO-8859-1)"
-        faults["utf8"] = F.when(~F.is_valid_utf8("value"), F.lit(f"the master has text in another encoding: {said}"))
+        faults["utf8"] = F.when(
+            ~F.is_valid_utf8("value"), F.lit(f"the master has text in another encoding: {said}")
+        )
     unclosed = open_quote(options) if by_line else None
     if unclosed is not None:
         said = "the master has a line whose quote is not closed; where fields hold line breaks, set multiLine=true among the options of CSV"
@@ -87,9 +107,16 @@ def _other_values(fields: Sequence[StructField]) -> Column:
     given = F.try_parse_json("value")
     own = schema_of_arrow(arrow_of_spark(StructType(list(fields)))).fields
     typed = F.try_variant_get(given, F.lit("$"), fields_type(own))
-    faults = [decode(typed.getField(field.name), Target(kind=field.type, path=field.name, patterns={})).getField("fault") for field in own]
+    faults = [
+        decode(
+            typed.getField(field.name), Target(kind=field.type, path=field.name, patterns={})
+        ).getField("fault")
+        for field in own
+    ]
     twice = F.when(key_twice(F.col("value")), F.lit(_TWICE))
-    fault = F.coalesce(twice, *rounded(F.col("value"), fields), *faults, unknown_key(keys_of(given), typed, own))
+    fault = F.coalesce(
+        twice, *rounded(F.col("value"), fields), *faults, unknown_key(keys_of(given), typed, own)
+    )
     advice = "; correct the line, or give the types (--schema 'id BIGINT, name STRING, ...')"
     return F.concat(F.lit("the master would not come out as it went in: "), fault, F.lit(advice))
 
@@ -112,8 +139,12 @@ def checked_rows(rows: DataFrame) -> DataFrame:
     """Of the master; one that does not fit its fields fails what reads it."""
     if CORRUPT not in rows.columns:
         return rows
-    broken = F.raise_error(F.concat(F.lit(f"{_BROKEN}: "), F.col(PLACE), F.lit(" "), F.col(CORRUPT)))
-    return rows.where(F.when(F.col(CORRUPT).isNotNull(), broken.cast("boolean")).otherwise(F.lit(True))).drop(CORRUPT, PLACE)
+    broken = F.raise_error(
+        F.concat(F.lit(f"{_BROKEN}: "), F.col(PLACE), F.lit(" "), F.col(CORRUPT))
+    )
+    return rows.where(
+        F.when(F.col(CORRUPT).isNotNull(), broken.cast("boolean")).otherwise(F.lit(True))
+    ).drop(CORRUPT, PLACE)
 
 
 def writable_rows(rows: DataFrame, record: Record) -> DataFrame:
@@ -144,12 +175,20 @@ def files_named(work: Work, master: MasterFiles, options: Mapping[str, str]) -> 
         if (row := re.search(rf"{_BROKEN}: (\S+) (.*?) SQLSTATE", text, re.DOTALL)) is not None:
             stores = [storage for storage, _ in by_root(master)]
             where = _place(row[1], row[2], stores, master.csv)
-            raise InvalidInputError(f"{where}: {_BROKEN}: {row[2]:.200}; correct it, nothing was changed") from error
-        if (lost := re.search(rf"(?:{_LOST}|{_ROUNDED}): .*?(?= SQLSTATE)", text, re.DOTALL)) is not None:
+            raise InvalidInputError(
+                f"{where}: {_BROKEN}: {row[2]:.200}; correct it, nothing was changed"
+            ) from error
+        if (
+            lost := re.search(rf"(?:{_LOST}|{_ROUNDED}): .*?(?= SQLSTATE)", text, re.DOTALL)
+        ) is not None:
             raise InvalidInputError(f"{lost[0]}. Nothing was changed") from error
         if _WRONG_LETTERS in text and (line := _wrong_line(work, options)) is not None:
-            raise InvalidInputError(f"{line}. Nothing was changed: correct the file or the encoding") from error
-        if (file := _UNREADABLE.search(text)) is not None and (why := _DAMAGED.search(text)) is not None:
+            raise InvalidInputError(
+                f"{line}. Nothing was changed: correct the file or the encoding"
+            ) from error
+        if (file := _UNREADABLE.search(text)) is not None and (
+            why := _DAMAGED.search(text)
+        ) is not None:
             name = _increments(work).get(plain_uri(unquote(file[1])), unquote(file[1]))
             raise InvalidInputError(
                 f"{name} is damaged, or cut off ({why[0].strip():.200}). Nothing was changed: deliver it again"
@@ -160,7 +199,10 @@ def files_named(work: Work, master: MasterFiles, options: Mapping[str, str]) -> 
 def _increments(work: Work) -> dict[str, str]:
     """What they were called, by where they are read."""
     pairs = zip(work.increments, work.readable, strict=True)
-    return {plain_uri(hadoop_uri(storage, path)): increment.source for increment, (storage, path) in pairs}
+    return {
+        plain_uri(hadoop_uri(storage, path)): increment.source
+        for increment, (storage, path) in pairs
+    }
 
 
 def _wrong_line(work: Work, options: Mapping[str, str]) -> str | None:

@@ -52,7 +52,13 @@ _MOST_TIMES = 256  # as literals: Spark's parser reads them one by one
 _MOST_RANGES = 32  # Spark's optimizer goes into every OR
 
 
-def changes(spark: SparkSession, table: Table, versions: VersionRange, feed: FeedOptions, where: str | None = None) -> DataFrame:
+def changes(
+    spark: SparkSession,
+    table: Table,
+    versions: VersionRange,
+    feed: FeedOptions,
+    where: str | None = None,
+) -> DataFrame:
     """The changes as a DataFrame. Which rows they are is fixed now. Few rows are read now, more when the DataFrame is used."""
     spec = versions.head.spec
     if feed.is_of_history:
@@ -66,24 +72,36 @@ def changes(spark: SparkSession, table: Table, versions: VersionRange, feed: Fee
     else:
         for span in plan.spans:
             verify_files(spark, span.snapshot, span.files)
-        plan = replace(plan, has_pairs=plan.has_pairs and not plan.may_lack)  # a task does not know which rows are in no file
+        plan = replace(
+            plan, has_pairs=plan.has_pairs and not plan.may_lack
+        )  # a task does not know which rows are in no file
         rows = _changed_rows(spark, plan)
         rows = _labelled(rows if plan.has_pairs else _matched_by_key(rows, spec, feed), feed)
     rows = filtered_by(rows, where, spec.file_format) if where else rows
-    return rows.select(*(quoted(field.name) for field in fields), CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
+    return rows.select(
+        *(quoted(field.name) for field in fields), CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP
+    )
 
 
-def _local_rows(spark: SparkSession, plan: ChangePlan, feed: FeedOptions, fields: Sequence[Field] | None) -> DataFrame:
+def _local_rows(
+    spark: SparkSession, plan: ChangePlan, feed: FeedOptions, fields: Sequence[Field] | None
+) -> DataFrame:
     """The same, read in this process; of all columns that a feed can have, unless some are chosen."""
     if fields is None:
         fields = [field for field in plan.spec.schema.fields if not is_named(field, FEED_COLUMNS)]
     known = spark_schema(plan.spec, physical=False)
     schema = StructType([known[field.name] for field in fields])
-    schema = schema.add(CHANGE_TYPE, "string").add(COMMIT_VERSION, "long").add(COMMIT_TIMESTAMP, "timestamp")
+    schema = (
+        schema.add(CHANGE_TYPE, "string")
+        .add(COMMIT_VERSION, "long")
+        .add(COMMIT_TIMESTAMP, "timestamp")
+    )
     return rows_from_arrow(spark, read_changes(plan, feed, fields), schema)
 
 
-def _history_rows(table: Table, versions: VersionRange, feed: FeedOptions, names: Sequence[str]) -> pa.Table:
+def _history_rows(
+    table: Table, versions: VersionRange, feed: FeedOptions, names: Sequence[str]
+) -> pa.Table:
     return read_history_changes(table.log, table.cache, versions, replace(feed, columns=names))
 
 
@@ -94,7 +112,12 @@ def _changed_rows(spark: SparkSession, plan: ChangePlan) -> DataFrame:
     groups = [(span, group) for span in plan.spans for group in {file.group for file in span.files}]
     parts = [_of_group(spark, plan, span, group).select(*logical) for span, group in groups]
     if not parts:
-        schema = spark_schema(plan.spec, physical=True).add(_VERSION, "long").add(_AFTER, "boolean").add(_UPDATE, "boolean")
+        schema = (
+            spark_schema(plan.spec, physical=True)
+            .add(_VERSION, "long")
+            .add(_AFTER, "boolean")
+            .add(_UPDATE, "boolean")
+        )
         schema = schema.add(COMMIT_TIMESTAMP, "timestamp")
         return spark.createDataFrame([], schema).select(*logical, COMMIT_TIMESTAMP)
     return _with_times(spark, reduce(DataFrame.union, parts), plan.times_us)
@@ -104,19 +127,31 @@ def _with_times(spark: SparkSession, rows: DataFrame, times_us: Mapping[int, int
     """When each version was committed: of neighbours as literals, which saves a job."""
     first, count = min(times_us, default=0), max(times_us, default=0) - min(times_us, default=0) + 1
     if count <= _MOST_TIMES:
-        known = (f"{times_us[version]}L" if version in times_us else "NULL" for version in range(first, first + count))
-        return rows.withColumn(COMMIT_TIMESTAMP, F.expr(f"timestamp_micros(get(array({', '.join(known)}), int({_VERSION} - {first}L)))"))
+        known = (
+            f"{times_us[version]}L" if version in times_us else "NULL"
+            for version in range(first, first + count)
+        )
+        return rows.withColumn(
+            COMMIT_TIMESTAMP,
+            F.expr(f"timestamp_micros(get(array({', '.join(known)}), int({_VERSION} - {first}L)))"),
+        )
     moments = pa.array(times_us.values(), pa.timestamp("us", "UTC"))
     times = pa.table({_KEY: pa.array(times_us, pa.int64()), COMMIT_TIMESTAMP: moments})
-    return rows.join(F.broadcast(spark.createDataFrame(times)), F.expr(f"{_VERSION} = {_KEY}")).drop(_KEY)
+    return rows.join(
+        F.broadcast(spark.createDataFrame(times)), F.expr(f"{_VERSION} = {_KEY}")
+    ).drop(_KEY)
 
 
 def _of_group(spark: SparkSession, plan: ChangePlan, span: ChangeSpan, group: int) -> DataFrame:
     """By the specification of the whole feed: files of an earlier version lack what was added since, which is null."""
     spec = plan.spec
     files = [file for file in span.files if file.group == group]
-    rows = scan_files(spark, span.snapshot.storage, files, spark_schema(spec, physical=True), spec.file_format)
-    segments = sorted({segment for file in files for segment in file.segments} & {*span.begun, *span.marks})
+    rows = scan_files(
+        spark, span.snapshot.storage, files, spark_schema(spec, physical=True), spec.file_format
+    )
+    segments = sorted(
+        {segment for file in files for segment in file.segments} & {*span.begun, *span.marks}
+    )
     mine = span.ended.take(np.isin(span.ended.segment, segments))
     local = {
         _KEY: pa.array(segments, pa.int64()),
@@ -126,22 +161,42 @@ def _of_group(spark: SparkSession, plan: ChangePlan, span: ChangeSpan, group: in
     }
     was_deleted, is_update = "false", "false"
     if plan.has_pairs:
-        local[_UPDATED], is_update = word_lists(plan.updated, segments, span.snapshot), is_marked(_UPDATED)
+        local[_UPDATED], is_update = (
+            word_lists(plan.updated, segments, span.snapshot),
+            is_marked(_UPDATED),
+        )
     if plan.has_pairs and span.deleted:
-        local[_GONE], was_deleted = word_lists(span.deleted, segments, span.snapshot), is_marked(_GONE)
+        local[_GONE], was_deleted = (
+            word_lists(span.deleted, segments, span.snapshot),
+            is_marked(_GONE),
+        )
     ended_by = F.lit(int(mine.version[0]) if len(mine) else 0).cast("long")
     if len(np.unique(mine.version)) > 1:
-        local |= {_RANK: rank_lists(span.marks, segments, span.snapshot), _ENDED_BY: _version_lists(mine, segments)}
+        local |= {
+            _RANK: rank_lists(span.marks, segments, span.snapshot),
+            _ENDED_BY: _version_lists(mine, segments),
+        }
         ended_by = F.expr(f"get({_ENDED_BY}, {rank_of(_ENDED, _RANK)})")
     if len(segments) <= _MOST_RANGES:
         rows = rows.where(_near(span, segments))
-    rows = rows.join(F.broadcast(spark.createDataFrame(pa.table(local))), F.expr(f"{SEGMENT} = {_KEY}"))
+    rows = rows.join(
+        F.broadcast(spark.createDataFrame(pa.table(local))), F.expr(f"{SEGMENT} = {_KEY}")
+    )
     begun, ended = f"{_BEGAN} IS NOT NULL AND {is_not_marked(_HIDDEN)}", is_marked(_ENDED)
     rows = rows.where(f"({begun}) OR {ended}")
     if span.begun.keys().isdisjoint(span.marks):
         after, update = F.expr(begun), F.expr(f"if({begun}, {is_update}, NOT {was_deleted})")
-        return rows.withColumns({_VERSION: F.when(after, F.col(_BEGAN)).otherwise(ended_by), _AFTER: after, _UPDATE: update})
-    did = F.array(_change(begun, F.col(_BEGAN), is_update, after=True), _change(ended, ended_by, f"NOT {was_deleted}", after=False))
+        return rows.withColumns(
+            {
+                _VERSION: F.when(after, F.col(_BEGAN)).otherwise(ended_by),
+                _AFTER: after,
+                _UPDATE: update,
+            }
+        )
+    did = F.array(
+        _change(begun, F.col(_BEGAN), is_update, after=True),
+        _change(ended, ended_by, f"NOT {was_deleted}", after=False),
+    )
     rows = rows.withColumn(_CHANGE, F.explode(did))
     return rows.where(f"{_CHANGE} IS NOT NULL").select("*", f"{_CHANGE}.*")
 
@@ -152,19 +207,28 @@ def _near(span: ChangeSpan, segments: Sequence[int]) -> str:
     for segment in segments:
         rows = f"{SEGMENT} = {segment}L"
         if segment not in span.begun:
-            rows += f" AND {OFFSET} BETWEEN {span.marks[segment].min()} AND {span.marks[segment].max()}"
+            rows += (
+                f" AND {OFFSET} BETWEEN {span.marks[segment].min()} AND {span.marks[segment].max()}"
+            )
         ranges.append(f"({rows})")
     return " OR ".join(ranges) or "false"
 
 
 def _change(happened: str, version: Column, is_update: str, *, after: bool) -> Column:
-    return F.when(F.expr(happened), F.struct(version.alias(_VERSION), F.lit(after).alias(_AFTER), F.expr(is_update).alias(_UPDATE)))
+    return F.when(
+        F.expr(happened),
+        F.struct(
+            version.alias(_VERSION), F.lit(after).alias(_AFTER), F.expr(is_update).alias(_UPDATE)
+        ),
+    )
 
 
 def _version_lists(ended: EndedRows, segments: Sequence[int]) -> pa.ListArray:
     """Of each segment the versions that ended its rows, in the order of these."""
     ends = np.searchsorted(ended.segment, segments, side="right").astype(np.int32)
-    return pa.ListArray.from_arrays(np.concatenate([np.zeros(1, np.int32), ends]), pa.array(ended.version))
+    return pa.ListArray.from_arrays(
+        np.concatenate([np.zeros(1, np.int32), ends]), pa.array(ended.version)
+    )
 
 
 def _matched_by_key(rows: DataFrame, spec: TableSpec, feed: FeedOptions) -> DataFrame:
@@ -174,8 +238,13 @@ def _matched_by_key(rows: DataFrame, spec: TableSpec, feed: FeedOptions) -> Data
         by_time = _by_hash(keys).orderBy(_VERSION, _AFTER)
         whole = by_time.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
         existed, exists = ~F.first(_AFTER).over(whole), F.last(_AFTER).over(whole)
-        is_first, is_last = F.lag(_AFTER).over(by_time).isNull(), F.lead(_AFTER).over(by_time).isNull()
-        return rows.withColumns({_UPDATE: existed & exists, _ENDED: is_first & existed | is_last & exists}).where(_ENDED)
+        is_first, is_last = (
+            F.lag(_AFTER).over(by_time).isNull(),
+            F.lead(_AFTER).over(by_time).isNull(),
+        )
+        return rows.withColumns(
+            {_UPDATE: existed & exists, _ENDED: is_first & existed | is_last & exists}
+        ).where(_ENDED)
     if feed.compute_updates:  # of a key, a version ends one row and begins one at most
         return rows.withColumn(_UPDATE, F.count(F.lit(1)).over(_by_hash([*keys, _VERSION])) > 1)
     return rows
@@ -184,7 +253,9 @@ def _matched_by_key(rows: DataFrame, spec: TableSpec, feed: FeedOptions) -> Data
 def _labelled(rows: DataFrame, feed: FeedOptions) -> DataFrame:
     """What happened to each row, as `opal_lake.read.changed_rows` says it."""
     is_update = F.col(_UPDATE) & feed.compute_updates
-    kind = F.when(F.col(_AFTER), F.when(is_update, POSTIMAGE).otherwise(INSERT)).otherwise(F.when(is_update, PREIMAGE).otherwise(DELETE))
+    kind = F.when(F.col(_AFTER), F.when(is_update, POSTIMAGE).otherwise(INSERT)).otherwise(
+        F.when(is_update, PREIMAGE).otherwise(DELETE)
+    )
     return rows.withColumn(CHANGE_TYPE, kind).withColumnRenamed(_VERSION, COMMIT_VERSION)
 
 

@@ -11,7 +11,13 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, FEED_COLUMNS
 from opal_lake.read.history_changes import history_fields
 from opal_lake.read.history_view import DELETED as WAS_DELETED
-from opal_lake.read.history_view import IS_CURRENT, VALID_FROM, VALID_UNTIL, VIEW_COLUMNS, view_fields
+from opal_lake.read.history_view import (
+    IS_CURRENT,
+    VALID_FROM,
+    VALID_UNTIL,
+    VIEW_COLUMNS,
+    view_fields,
+)
 from opal_lake.read.read import files_by_keys
 from opal_lake.read.result_columns import is_named
 from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Field
@@ -26,44 +32,75 @@ from opal_spark.read.reader import filtered_by
 _UNTIL, _DELETED_THEN = "_opal_until", "_opal_deleted_then"
 
 
-def history_view(spark: SparkSession, snapshot: Snapshot, columns: Sequence[str] | None, where: str | None) -> DataFrame:
+def history_view(
+    spark: SparkSession, snapshot: Snapshot, columns: Sequence[str] | None, where: str | None
+) -> DataFrame:
     """Every row that is valid at some readable event time. Conditions on keys skip files."""
     spec, fields = snapshot.spec, view_fields(snapshot, columns)
     predicate = parse_predicate(where, spec, session_zone=session_zone(spark)) if where else None
-    files = files_by_keys([file for file in snapshot.files.values() if snapshot.pending.isdisjoint(file.segments)], predicate, spec)
+    files = files_by_keys(
+        [file for file in snapshot.files.values() if snapshot.pending.isdisjoint(file.segments)],
+        predicate,
+        spec,
+    )
     verify_files(spark, snapshot, files)
     schema = spark_schema(spec, physical=True)
-    rows = scan_files(spark, snapshot.storage, files, schema, spec.file_format) if files else spark.createDataFrame([], schema)
+    rows = (
+        scan_files(spark, snapshot.storage, files, schema, spec.file_format)
+        if files
+        else spark.createDataFrame([], schema)
+    )
     shown = [field for field in spec.schema.fields if not is_named(field, VIEW_COLUMNS)]
-    shown += [Field(id=spec.delta_id, name=VALID_FROM, physical=spec.delta.physical, type=spec.delta.type)]
+    shown += [
+        Field(id=spec.delta_id, name=VALID_FROM, physical=spec.delta.physical, type=spec.delta.type)
+    ]
     shown += [Field(id=spec.delta_id, name=VALID_UNTIL, physical=_UNTIL, type=spec.delta.type)]
     flags = F.col(_UNTIL).isNull().alias(IS_CURRENT), F.col(_DELETED_THEN).alias(WAS_DELETED)
     view = _valid_rows(rows, snapshot).select(*read_fields(shown, spec), *flags)
     view = filtered_by(view, where, spec.file_format) if where else view
-    return view.select(*(quoted(field.name) for field in fields), VALID_FROM, VALID_UNTIL, IS_CURRENT, WAS_DELETED)
+    return view.select(
+        *(quoted(field.name) for field in fields), VALID_FROM, VALID_UNTIL, IS_CURRENT, WAS_DELETED
+    )
 
 
 def history_of_keys(
-    spark: SparkSession, snapshot: Snapshot, rows_of: Callable[[Sequence[str]], pa.Table], columns: Sequence[str] | None, where: str | None
+    spark: SparkSession,
+    snapshot: Snapshot,
+    rows_of: Callable[[Sequence[str]], pa.Table],
+    columns: Sequence[str] | None,
+    where: str | None,
 ) -> DataFrame:
     """Of a few keys: `rows_of` reads these columns of their history in this process."""
     spec, fields = snapshot.spec, view_fields(snapshot, columns)
     names = [field.name for field in spec.schema.fields if not is_named(field, VIEW_COLUMNS)]
     view = rows_from_arrow(spark, rows_of(names), _view_schema(spec, names))
     view = filtered_by(view, where, "") if where else view
-    return view.select(*(quoted(field.name) for field in fields), VALID_FROM, VALID_UNTIL, IS_CURRENT, WAS_DELETED)
+    return view.select(
+        *(quoted(field.name) for field in fields), VALID_FROM, VALID_UNTIL, IS_CURRENT, WAS_DELETED
+    )
 
 
 def history_changes(
-    spark: SparkSession, spec: TableSpec, rows_of: Callable[[Sequence[str]], pa.Table], columns: Sequence[str] | None, where: str | None
+    spark: SparkSession,
+    spec: TableSpec,
+    rows_of: Callable[[Sequence[str]], pa.Table],
+    columns: Sequence[str] | None,
+    where: str | None,
 ) -> DataFrame:
     """The feed of the history, which `rows_of` reads in this process."""
     fields, own = history_fields(spec, columns), FEED_COLUMNS | VIEW_COLUMNS
     names = [field.name for field in spec.schema.fields if not is_named(field, own)]
-    schema = _view_schema(spec, names).add(CHANGE_TYPE, "string").add(COMMIT_VERSION, "long").add(COMMIT_TIMESTAMP, "timestamp")
+    schema = (
+        _view_schema(spec, names)
+        .add(CHANGE_TYPE, "string")
+        .add(COMMIT_VERSION, "long")
+        .add(COMMIT_TIMESTAMP, "timestamp")
+    )
     rows = rows_from_arrow(spark, rows_of(names), schema)
     rows = filtered_by(rows, where, "") if where else rows
-    return rows.select(*(quoted(field.name) for field in fields), *schema.fieldNames()[len(names) :])
+    return rows.select(
+        *(quoted(field.name) for field in fields), *schema.fieldNames()[len(names) :]
+    )
 
 
 def _view_schema(spec: TableSpec, names: Sequence[str]) -> StructType:
@@ -77,12 +114,25 @@ def _view_schema(spec: TableSpec, names: Sequence[str]) -> StructType:
 def _valid_rows(rows: DataFrame, snapshot: Snapshot) -> DataFrame:
     """With the delta of the next row of the key, and whether that is a delete."""
     spec, floor = snapshot.spec, snapshot.root.floor
-    delta, ties = quoted(spec.delta.physical), (F.col(quoted(field.physical)).asc_nulls_first() for field in spec.tie_break)
-    in_order = Window.partitionBy(*(quoted(field.physical) for field in spec.keys)).orderBy(delta, *ties, SEGMENT, OFFSET)
-    rows = rows.withColumn(_UNTIL, F.lead(delta).over(in_order)).where(f"{_UNTIL} IS NULL OR {_UNTIL} <> {delta}")
+    delta, ties = (
+        quoted(spec.delta.physical),
+        (F.col(quoted(field.physical)).asc_nulls_first() for field in spec.tie_break),
+    )
+    in_order = Window.partitionBy(*(quoted(field.physical) for field in spec.keys)).orderBy(
+        delta, *ties, SEGMENT, OFFSET
+    )
+    rows = rows.withColumn(_UNTIL, F.lead(delta).over(in_order)).where(
+        f"{_UNTIL} IS NULL OR {_UNTIL} <> {delta}"
+    )
     if spec.deletes is None:
         rows = rows.withColumn(_DELETED_THEN, F.lit(False))
     else:
         is_deleted = F.coalesce(F.col(DELETED), F.lit(False))
-        rows = rows.withColumn(_DELETED_THEN, F.lead(is_deleted, 1, False).over(in_order)).where(~is_deleted)
-    return rows if floor is None else rows.where(f"{_UNTIL} IS NULL OR NOT {not_after(spec, floor, _UNTIL)}")
+        rows = rows.withColumn(_DELETED_THEN, F.lead(is_deleted, 1, False).over(in_order)).where(
+            ~is_deleted
+        )
+    return (
+        rows
+        if floor is None
+        else rows.where(f"{_UNTIL} IS NULL OR NOT {not_after(spec, floor, _UNTIL)}")
+    )

@@ -21,7 +21,9 @@ _INSTANT_CASTS = (_TYPE.TIMESTAMPTZ, _TYPE.TIMESTAMPLTZ)
 _NUMBER = re.compile(r"(?=\.?\d)\d*(\.\d*)?\Z")
 _DOUBLE = re.compile(r"(?=\.?\d)\d*(\.\d*)?[eE][+-]?\d+\Z")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}\Z")
-_TIME = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[ T](\d{2}:\d{2}:\d{2})(?:\.(\d{1,6}))?(Z|[+-]\d{2}:\d{2})?)?\Z")
+_TIME = re.compile(
+    r"(\d{4}-\d{2}-\d{2})(?:[ T](\d{2}:\d{2}:\d{2})(?:\.(\d{1,6}))?(Z|[+-]\d{2}:\d{2})?)?\Z"
+)
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{2}):(\d{2})\Z")
 _LONG_DIGITS, _DECIMAL_DIGITS = 20, 38
 _ZONES_AGREE_FROM = 1970
@@ -52,14 +54,21 @@ class LiteralReader:
                 return _bytes(str(node.this))
             case exp.Literal(is_string=True):
                 return self._text_value(kind, node, in_list=in_list)
-            case exp.Cast(this=exp.Literal(is_string=True)) if _is_plain_cast(node):  # DATE'...' as well as CAST('...' AS DATE)
+            case exp.Cast(this=exp.Literal(is_string=True)) if _is_plain_cast(
+                node
+            ):  # DATE'...' as well as CAST('...' AS DATE)
                 return self._time_value(kind, node)
         number = _number(node)
         return number if number is not None and _is_compared_exactly(kind, number) else None
 
     def read_text(self, node: exp.Expr) -> str | None:
         """A string, unless Spark might read its escapes or quotes differently."""
-        plain = isinstance(node, exp.Literal) and node.is_string and "\\" not in self.sql and '"' not in self.sql
+        plain = (
+            isinstance(node, exp.Literal)
+            and node.is_string
+            and "\\" not in self.sql
+            and '"' not in self.sql
+        )
         return str(node.this) if plain else None
 
     def _text_value(self, kind: str, node: exp.Literal, *, in_list: bool) -> Given | None:
@@ -73,18 +82,28 @@ class LiteralReader:
         if kind == "timestamp":
             return self._instant(text, unambiguous=True)
         # Spark compares wall-clock times with texts as instants of the session's zone: in a gap, 02:30 equals 03:30
-        return _wall_clock(text) if kind == "timestamp_ntz" and self.session_zone in _WITHOUT_GAPS else None
+        return (
+            _wall_clock(text)
+            if kind == "timestamp_ntz" and self.session_zone in _WITHOUT_GAPS
+            else None
+        )
 
     def _time_value(self, kind: str, node: exp.Cast) -> Given | None:
         text, target = str(node.this.this), node.to.this
         if target == _TYPE.DATE:
             day = _date(text)
-            if kind == "timestamp":  # a day begins after a gap at midnight, however far the gap reaches into it
+            if (
+                kind == "timestamp"
+            ):  # a day begins after a gap at midnight, however far the gap reaches into it
                 return self._instant(text, unambiguous=True) if day else None
             return day if kind == "date" or day is None else self._time_of(kind, text)
         if kind == "timestamp" and target in _INSTANT_CASTS:
             return self._instant(text)
-        return self._time_of(kind, text) if target == _TYPE.TIMESTAMPNTZ and _wall_clock(text) else None
+        return (
+            self._time_of(kind, text)
+            if target == _TYPE.TIMESTAMPNTZ and _wall_clock(text)
+            else None
+        )
 
     def _time_of(self, kind: str, text: str) -> datetime | None:
         """A wall-clock time as the column's type; a wall-clock column never becomes an instant, because that does not keep the order."""
@@ -123,7 +142,9 @@ def _number(node: exp.Expr) -> int | float | Decimal | None:
             return None if number is None else -number
         case exp.Literal(is_string=False):
             return _plain_number(str(node.this))
-        case exp.Cast(this=exp.Literal(is_string=False)) if _is_plain_cast(node):  # 5L and 5D as well as CAST(5 AS BIGINT)
+        case exp.Cast(this=exp.Literal(is_string=False)) if _is_plain_cast(
+            node
+        ):  # 5L and 5D as well as CAST(5 AS BIGINT)
             return _cast_number(_plain_number(str(node.this.this)), node.to.this)
     return None
 
@@ -138,7 +159,11 @@ def _cast_number(number: Given | None, target: object) -> int | float | None:
     if target == _TYPE.DOUBLE and isinstance(number, int | float | Decimal):
         return float(number)
     bits = _INTEGER_CASTS.get(target) if isinstance(target, _TYPE) else None
-    return number if bits is not None and isinstance(number, int) and number < 1 << (bits - 1) else None
+    return (
+        number
+        if bits is not None and isinstance(number, int) and number < 1 << (bits - 1)
+        else None
+    )
 
 
 def _is_compared_exactly(kind: str, number: float | Decimal) -> bool:
@@ -164,7 +189,9 @@ def _time(text: str) -> datetime | None:
         return None
     day, clock, fraction, offset = match.groups()
     try:
-        return datetime.fromisoformat(f"{day}T{clock or '00:00:00'}.{(fraction or '').ljust(6, '0')}{offset or ''}")
+        return datetime.fromisoformat(
+            f"{day}T{clock or '00:00:00'}.{(fraction or '').ljust(6, '0')}{offset or ''}"
+        )
     except ValueError:
         return None
 
@@ -179,7 +206,11 @@ def _zone(name: str) -> tzinfo | None:
         return UTC
     if match := _OFFSET.match(name):
         offset = timedelta(hours=int(match[2]), minutes=int(match[3]))
-        return timezone(-offset if match[1] == "-" else offset) if offset < timedelta(hours=18) else None
+        return (
+            timezone(-offset if match[1] == "-" else offset)
+            if offset < timedelta(hours=18)
+            else None
+        )
     if "/" not in name:  # three letters mean one thing to Java and another to the time-zone data
         return None
     try:

@@ -19,7 +19,13 @@ def net_rows(spark: SparkSession, plan: NetPlan, invalid: Bitmaps) -> DataFrame:
     spec = plan.snapshot.spec
     if not plan.files:
         return spark.createDataFrame([], spark_schema(spec, physical=False))
-    rows = scan_files(spark, plan.snapshot.storage, plan.files, spark_schema(spec, physical=True), spec.file_format)
+    rows = scan_files(
+        spark,
+        plan.snapshot.storage,
+        plan.files,
+        spark_schema(spec, physical=True),
+        spec.file_format,
+    )
     if any(not plan.segments.issuperset(file.segments) for file in plan.files):
         rows = rows.where(_of_segments(plan))
     if plan.as_of is not None:
@@ -34,13 +40,20 @@ def _of_segments(plan: NetPlan) -> Column:
     numbers = sorted({segment_part(segment) for segment in plan.segments})
     if len(numbers) > _MOST_RANGES:  # Spark's parser and its optimizer go into every OR
         return F.expr(f"shiftright({SEGMENT}, {SEQUENCE_BITS}) IN ({', '.join(map(str, numbers))})")
-    ranges = (f"{SEGMENT} BETWEEN {number << SEQUENCE_BITS}L AND {((number + 1) << SEQUENCE_BITS) - 1}L" for number in numbers)
+    ranges = (
+        f"{SEGMENT} BETWEEN {number << SEQUENCE_BITS}L AND {((number + 1) << SEQUENCE_BITS) - 1}L"
+        for number in numbers
+    )
     return F.expr(" OR ".join(ranges))
 
 
 def _last_of_keys(rows: DataFrame, plan: NetPlan) -> DataFrame:
     spec = plan.snapshot.spec
-    order = [F.col(quoted(field.physical)).desc_nulls_last() for field in (spec.delta, *spec.tie_break)]
-    window = Window.partitionBy(*(quoted(field.physical) for field in spec.keys)).orderBy(*order, F.desc(SEGMENT), F.desc(OFFSET))
+    order = [
+        F.col(quoted(field.physical)).desc_nulls_last() for field in (spec.delta, *spec.tie_break)
+    ]
+    window = Window.partitionBy(*(quoted(field.physical) for field in spec.keys)).orderBy(
+        *order, F.desc(SEGMENT), F.desc(OFFSET)
+    )
     last = rows.withColumn(_PLACE, F.row_number().over(window)).where(f"{_PLACE} = 1")
     return last if spec.deletes is None else last.where(f"NOT coalesce({DELETED}, false)")

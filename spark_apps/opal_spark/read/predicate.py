@@ -13,18 +13,51 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from opal_lake.data.prune import And, IsNull, Operator, Or, Predicate, Unknown, among, begins_with, compare
+from opal_lake.data.prune import (
+    And,
+    IsNull,
+    Operator,
+    Or,
+    Predicate,
+    Unknown,
+    among,
+    begins_with,
+    compare,
+)
 from opal_lake.errors import InvalidInputError
 from opal_lake.spec.schema import Field
 from opal_lake.spec.table_spec import TableSpec
 from opal_spark.read.literal import LiteralReader
 
-_COMPARISONS: dict[type[exp.Expr], Operator] = {exp.EQ: "=", exp.NEQ: "!=", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
-_NEGATED: dict[Operator, Operator] = {"=": "!=", "!=": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
-_MIRRORED: dict[Operator, Operator] = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_COMPARISONS: dict[type[exp.Expr], Operator] = {
+    exp.EQ: "=",
+    exp.NEQ: "!=",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+}
+_NEGATED: dict[Operator, Operator] = {
+    "=": "!=",
+    "!=": "=",
+    "<": ">=",
+    "<=": ">",
+    ">": "<=",
+    ">=": "<",
+}
+_MIRRORED: dict[Operator, Operator] = {
+    "=": "=",
+    "!=": "!=",
+    "<": ">",
+    "<=": ">=",
+    ">": "<",
+    ">=": "<=",
+}
 _IN = re.compile(r"\bIN\b", re.IGNORECASE)
 _WILDCARDS = frozenset("%_")
-_NO_COLUMNS = frozenset({"current_time", "localtimestamp", "user", "current_user", "session_user"})  # functions that need no parentheses
+_NO_COLUMNS = frozenset(
+    {"current_time", "localtimestamp", "user", "current_user", "session_user"}
+)  # functions that need no parentheses
 
 
 def parse_predicate(sql: str, spec: TableSpec, *, session_zone: str) -> Predicate:
@@ -32,7 +65,9 @@ def parse_predicate(sql: str, spec: TableSpec, *, session_zone: str) -> Predicat
     node = _parse(sql)
     try:
         if node is not None:
-            return _Builder(spec=spec, literals=LiteralReader(sql=sql, session_zone=session_zone)).build(node, negated=False)
+            return _Builder(
+                spec=spec, literals=LiteralReader(sql=sql, session_zone=session_zone)
+            ).build(node, negated=False)
     except RecursionError:  # as in _parse
         pass
     return Unknown()
@@ -45,7 +80,9 @@ def check_columns(sql: str, spec: TableSpec) -> None:
     except RecursionError:  # as in _parse
         return
     except SqlglotError as error:
-        raise InvalidInputError(f"the filter {sql!r} is no condition in SQL{_where(error)}; write one as amount > 5") from error
+        raise InvalidInputError(
+            f"the filter {sql!r} is no condition in SQL{_where(error)}; write one as amount > 5"
+        ) from error
     known = {name.casefold() for name in spec.schema.names} | _NO_COLUMNS
     for column in node.find_all(exp.Column) if node else ():
         name = column.parts[0].name
@@ -56,7 +93,11 @@ def check_columns(sql: str, spec: TableSpec) -> None:
 def _where(error: SqlglotError) -> str:
     """The place that the parser names, without its own names for what it misses."""
     found: Mapping[str, Any] = next(iter(getattr(error, "errors", ())), {})
-    return f": line {found['line']}, column {found['col']}" if found.get("line") and found.get("col") else ""
+    return (
+        f": line {found['line']}, column {found['col']}"
+        if found.get("line") and found.get("col")
+        else ""
+    )
 
 
 def may_list_null(sql: str) -> bool:
@@ -64,7 +105,11 @@ def may_list_null(sql: str) -> bool:
     if _IN.search(sql) is None:
         return False
     node = _parse(sql)
-    return node is None or any(not _is_literal(member) for membership in node.find_all(exp.In) for member in membership.expressions)
+    return node is None or any(
+        not _is_literal(member)
+        for membership in node.find_all(exp.In)
+        for member in membership.expressions
+    )
 
 
 def _is_literal(node: exp.Expr) -> bool:
@@ -129,7 +174,11 @@ class _Builder:
             case exp.StartsWith():
                 return self._begins_with(node.this, node.expression, negated=negated)
         op = _COMPARISONS.get(type(node))
-        return Unknown() if op is None else self._compare(node.this, _NEGATED[op] if negated else op, node.args["expression"])
+        return (
+            Unknown()
+            if op is None
+            else self._compare(node.this, _NEGATED[op] if negated else op, node.args["expression"])
+        )
 
     def _compare(self, left: exp.Expr, op: Operator, right: exp.Expr) -> Predicate:
         if not isinstance(left, exp.Column):
@@ -148,11 +197,21 @@ class _Builder:
         if field is None:
             return Unknown()
         # A null in the list makes no row match: with IN it adds nothing, with NOT IN it leaves nothing, for which Unknown is wide enough.
-        given = [member for member in node.expressions if negated or not isinstance(member, exp.Null)]
-        values = [value for member in given if (value := self.literals.read(member, field, in_list=True)) is not None]
+        given = [
+            member for member in node.expressions if negated or not isinstance(member, exp.Null)
+        ]
+        values = [
+            value
+            for member in given
+            if (value := self.literals.read(member, field, in_list=True)) is not None
+        ]
         if len(values) < len(given):
             return Unknown()
-        return And(parts=tuple(compare(field, "!=", value) for value in values)) if negated else among(field, values)
+        return (
+            And(parts=tuple(compare(field, "!=", value) for value in values))
+            if negated
+            else among(field, values)
+        )
 
     def _is_null(self, node: exp.Expr, *, negated: bool) -> Predicate:
         field = self._column(node)
@@ -173,14 +232,24 @@ class _Builder:
         if not _WILDCARDS & set(pattern):
             return self._compare(node.this, "!=" if negated else "=", node.expression)
         prefix = pattern.removesuffix("%")
-        return Unknown() if _WILDCARDS & set(prefix) else begins_with(field, prefix, negated=negated)
+        return (
+            Unknown() if _WILDCARDS & set(prefix) else begins_with(field, prefix, negated=negated)
+        )
 
     def _begins_with(self, column: exp.Expr, text: exp.Expr, *, negated: bool) -> Predicate:
         field, prefix = self._column(column), self.literals.read_text(text)
-        return Unknown() if field is None or prefix is None else begins_with(field, prefix, negated=negated)
+        return (
+            Unknown()
+            if field is None or prefix is None
+            else begins_with(field, prefix, negated=negated)
+        )
 
     def _column(self, node: exp.Expr) -> Field | None:
-        if not (isinstance(node, exp.Column) and isinstance(node.this, exp.Identifier) and _has_only(node, "this")):
+        if not (
+            isinstance(node, exp.Column)
+            and isinstance(node.this, exp.Identifier)
+            and _has_only(node, "this")
+        ):
             return None
         try:
             return self.spec.schema.field(node.name)

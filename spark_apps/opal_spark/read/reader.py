@@ -64,19 +64,31 @@ def read(spark: SparkSession, table: Table, view: View) -> DataFrame:
     refuse_text("columns", view.columns)
     snapshot = table.snapshot_at(view.version, view.timestamp, view.business_snapshot)
     spec = snapshot.spec
-    predicate = parse_predicate(view.where, spec, session_zone=session_zone(spark)) if view.where else None
+    predicate = (
+        parse_predicate(view.where, spec, session_zone=session_zone(spark)) if view.where else None
+    )
     as_of = event_time_of(snapshot, view.event_time)
     plan: ReadPlan | NetPlan
     if view.net:  # a filter may not come before it is known which row of a key counts
         plan = plan_net(snapshot, key_of_net(view.partition_key, view.after), as_of)
     else:
-        invalid = table.narrow(snapshot, _cached_invalid(snapshot, as_of), view.partition_key, view.after)
+        invalid = table.narrow(
+            snapshot, _cached_invalid(snapshot, as_of), view.partition_key, view.after
+        )
         plan = plan_read(snapshot, as_of, predicate, invalid)
     verify_files(spark, snapshot, plan.files)
-    rows = visible_rows(spark, plan) if isinstance(plan, ReadPlan) else net_rows(spark, plan, _cached_invalid(snapshot, None))
+    rows = (
+        visible_rows(spark, plan)
+        if isinstance(plan, ReadPlan)
+        else net_rows(spark, plan, _cached_invalid(snapshot, None))
+    )
     if view.where:
         rows = filtered_by(rows, view.where, spec.file_format)
-    return rows if view.columns is None else rows.select(*[quoted(spec.schema.field(name).name) for name in view.columns])
+    return (
+        rows
+        if view.columns is None
+        else rows.select(*[quoted(spec.schema.field(name).name) for name in view.columns])
+    )
 
 
 def explain_read(spark: SparkSession, table: Table, view: View) -> dict[str, Any]:
@@ -111,14 +123,23 @@ def visible_rows(spark: SparkSession, plan: ReadPlan) -> DataFrame:
     return reduce(DataFrame.union, [rows.select(*logical) for rows in parts])
 
 
-def _filtered(spark: SparkSession, rows: DataFrame, plan: ReadPlan, files: Sequence[DataFile]) -> DataFrame:
+def _filtered(
+    spark: SparkSession, rows: DataFrame, plan: ReadPlan, files: Sequence[DataFile]
+) -> DataFrame:
     if plan.as_of is not None:
         rows = rows.where(not_after(plan.snapshot.spec, plan.as_of))
     segments = sorted({segment for file in files for segment in file.segments})
     if plan.invalid.keys().isdisjoint(segments):
         return rows
-    local = pa.table({_KEY: pa.array(segments, pa.int64()), _WORDS: word_lists(plan.invalid, segments, plan.snapshot)})
-    return rows.join(F.broadcast(spark.createDataFrame(local)), F.expr(f"{SEGMENT} = {_KEY}")).where(is_not_marked(_WORDS))
+    local = pa.table(
+        {
+            _KEY: pa.array(segments, pa.int64()),
+            _WORDS: word_lists(plan.invalid, segments, plan.snapshot),
+        }
+    )
+    return rows.join(
+        F.broadcast(spark.createDataFrame(local)), F.expr(f"{SEGMENT} = {_KEY}")
+    ).where(is_not_marked(_WORDS))
 
 
 def filtered_by(rows: DataFrame, where: str, file_format: str) -> DataFrame:
@@ -126,8 +147,14 @@ def filtered_by(rows: DataFrame, where: str, file_format: str) -> DataFrame:
     try:
         filtered = rows.where(where)
     except AnalysisException as error:
-        raise InvalidInputError(f"where={where!r} does not fit the columns {rows.columns}: {first_words(error)}") from error
-    return rows.where(F.expr(where).eqNullSafe(True)) if file_format == "orc" and may_list_null(where) else filtered
+        raise InvalidInputError(
+            f"where={where!r} does not fit the columns {rows.columns}: {first_words(error)}"
+        ) from error
+    return (
+        rows.where(F.expr(where).eqNullSafe(True))
+        if file_format == "orc" and may_list_null(where)
+        else filtered
+    )
 
 
 _cached: OrderedDict[tuple[str, str, int | None], Bitmaps] = OrderedDict()

@@ -18,7 +18,10 @@ _NO_WORDS = np.zeros(0, np.int64)
 
 def word_lists(bitmaps: Bitmaps, segments: Sequence[int], snapshot: Snapshot) -> pa.ListArray:
     """The words of each segment, none where no row is marked."""
-    words = [words_of(bitmaps[s], snapshot.segments[s].rows) if s in bitmaps else _NO_WORDS for s in segments]
+    words = [
+        words_of(bitmaps[s], snapshot.segments[s].rows) if s in bitmaps else _NO_WORDS
+        for s in segments
+    ]
     ends = np.cumsum([0, *map(len, words)]).astype(np.int32)
     return pa.ListArray.from_arrays(ends, np.concatenate(words) if words else _NO_WORDS)
 
@@ -26,9 +29,15 @@ def word_lists(bitmaps: Bitmaps, segments: Sequence[int], snapshot: Snapshot) ->
 def rank_lists(bitmaps: Bitmaps, segments: Sequence[int], snapshot: Snapshot) -> pa.ListArray:
     """Of each word of `word_lists`, how many rows of the segment are marked in the words before it."""
     words = word_lists(bitmaps, segments, snapshot)
-    bits, ends = np.bitwise_count(words.values.to_numpy().view(np.uint64)).astype(np.int32), words.offsets.to_numpy()
+    bits, ends = (
+        np.bitwise_count(words.values.to_numpy().view(np.uint64)).astype(np.int32),
+        words.offsets.to_numpy(),
+    )
     before = np.cumsum(np.concatenate([np.zeros(1, np.int32), bits]), dtype=np.int64)[:-1]
-    first = np.repeat(before[np.minimum(ends[:-1], max(len(before) - 1, 0))] if len(before) else ends[:-1], np.diff(ends))
+    first = np.repeat(
+        before[np.minimum(ends[:-1], max(len(before) - 1, 0))] if len(before) else ends[:-1],
+        np.diff(ends),
+    )
     return pa.ListArray.from_arrays(words.offsets, pa.array((before - first).astype(np.int32)))
 
 

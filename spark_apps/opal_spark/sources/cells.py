@@ -10,9 +10,15 @@ from pyspark.sql import functions as F
 
 from opal_lake.spec.schema import Atomic, decimal_parts
 
-Patterns = Mapping[str, str]  # type name -> the datetime pattern that a source's options give for it
+Patterns = Mapping[
+    str, str
+]  # type name -> the datetime pattern that a source's options give for it
 
-_OPTIONS = {"date": "dateFormat", "timestamp": "timestampFormat", "timestamp_ntz": "timestampNTZFormat"}
+_OPTIONS = {
+    "date": "dateFormat",
+    "timestamp": "timestampFormat",
+    "timestamp_ntz": "timestampNTZFormat",
+}
 _INTEGERS = ("byte", "short", "integer", "long")
 _NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
 _NOT_FINITE = r"^\s*(?i:nan|[+-]?inf(inity)?)\s*$"
@@ -26,7 +32,11 @@ _ZONED = _DAY + rf"{_TIME}\s*[A-Za-z+-]\S*\s*$"
 def patterns_of(options: Mapping[str, str]) -> Patterns:
     """The datetime patterns among a reader's options."""
     given = {name.casefold(): value for name, value in options.items()}
-    return {kind: given[option.casefold()] for kind, option in _OPTIONS.items() if option.casefold() in given}
+    return {
+        kind: given[option.casefold()]
+        for kind, option in _OPTIONS.items()
+        if option.casefold() in given
+    }
 
 
 def parse_text(text: Column, kind: Atomic, patterns: Patterns) -> Column:

@@ -16,9 +16,13 @@ from opal_spark.sources.paths import open_files
 _ROW = "_opal_row_index"
 
 
-def read_columnar(spark: SparkSession, source: Files, spec: TableSpec, *, ignore: bool = False) -> DataFrame:
+def read_columnar(
+    spark: SparkSession, source: Files, spec: TableSpec, *, ignore: bool = False
+) -> DataFrame:
     """Rows of the table's columns. All files' columns count; one that only some files have is null in the others."""
-    rows = open_files(spark, source, source.file_format, {"mergeSchema": "true"} | dict(source.options))
+    rows = open_files(
+        spark, source, source.file_format, {"mergeSchema": "true"} | dict(source.options)
+    )
     refuse_reserved(rows.columns)
     places = [file_column(rows)]
     where = file_name()

@@ -25,7 +25,8 @@ _NO_DRIVER = re.compile(r"ClassNotFoundException: [\w.$]+|No suitable driver|JDB
 _SAID = re.compile(r"\b((?:\w+\.)*\w*(?:PSQL|SQL\w*)Exception): ([^\n]*)")
 _REFUSED = re.compile(r"requirement failed: ([^\n]*)|(User-defined partition column [^\n]*)")
 _PASSING = re.compile(
-    r"connect|timed? ?out|timeout|I/O error|terminat|starting up|shutting down|too many clients|serializ|deadlock", re.IGNORECASE
+    r"connect|timed? ?out|timeout|I/O error|terminat|starting up|shutting down|too many clients|serializ|deadlock",
+    re.IGNORECASE,
 )
 
 
@@ -63,7 +64,9 @@ def relation(source: Jdbc) -> str:
 
 def partition_column(source: Jdbc) -> str | None:
     """The column by which the read is split into tasks."""
-    given = {name.casefold(): value for name, value in source.options.items()}.get("partitioncolumn")
+    given = {name.casefold(): value for name, value in source.options.items()}.get(
+        "partitioncolumn"
+    )
     return given.strip('"`') if given else None
 
 
@@ -77,7 +80,9 @@ def as_jdbc_error(source: Jdbc, text: str) -> OpalError | None:
             "or spark.jars.packages before the session starts"
         )
     if refused := _REFUSED.search(text):
-        return InvalidInputError(f"{where}: {(refused[1] or refused[2]).strip()}; correct the options")
+        return InvalidInputError(
+            f"{where}: {(refused[1] or refused[2]).strip()}; correct the options"
+        )
     if not (messages := _SAID.findall(text)):
         return None
     message = messages[-1][1].strip()

@@ -18,28 +18,39 @@ from opal_spark.sources.text.csv_header import check_headers
 
 _FILE = re.compile(r"reading file (\S[^\n]*?)\.\s+(?:Could not|SQLSTATE)")
 _CAUSE = re.compile(r"Caused by: ([\w.$]+(?:Exception|Error)): ([^\n]*)")
-_NO_FILE_SYSTEM = re.compile(r"No FileSystem for scheme \"?(\w+)|Class (\S*S3AFileSystem) not found")
+_NO_FILE_SYSTEM = re.compile(
+    r"No FileSystem for scheme \"?(\w+)|Class (\S*S3AFileSystem) not found"
+)
 _OTHER_TYPES = re.compile(r"CANNOT_MERGE_SCHEMAS|FAILED_MERGE|CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE")
 _UNKNOWN_TYPE = re.compile(r"PARSE_SYNTAX_ERROR.*?== SQL ==\n([^\n]*)", re.DOTALL)
 # The store's fault, not the file's: by the kind of the cause, or by S3's own word in its message
-_PASSING = re.compile(r"(?:Timeout|Connect|UnknownHost|SdkClient|Interrupted\w*|Socket|NoRouteToHost)Exception$")
+_PASSING = re.compile(
+    r"(?:Timeout|Connect|UnknownHost|SdkClient|Interrupted\w*|Socket|NoRouteToHost)Exception$"
+)
 _BUSY = re.compile(r"SlowDown|ServiceUnavailable|InternalError|RequestTimeout|Throttling")
 
 
 @contextmanager
-def source_errors(spark: SparkSession, rows: DataFrame | Source, spec: Callable[[], TableSpec]) -> Iterator[None]:
+def source_errors(
+    spark: SparkSession, rows: DataFrame | Source, spec: Callable[[], TableSpec]
+) -> Iterator[None]:
     """Around everything that reads a source, from its definition to the end of the action. `spec` is asked for if CSV files failed."""
     try:
         yield
     except (OpalError, PythonException):  # a task's own error is not the source's
         raise
     except Exception as error:
-        if isinstance(rows, Files | Jdbc) and (known := as_source_error(spark, rows, spec, error)) is not None:
+        if (
+            isinstance(rows, Files | Jdbc)
+            and (known := as_source_error(spark, rows, spec, error)) is not None
+        ):
             raise known from error
         raise
 
 
-def as_source_error(spark: SparkSession, source: Source, spec: Callable[[], TableSpec], error: Exception) -> OpalError | None:
+def as_source_error(
+    spark: SparkSession, source: Source, spec: Callable[[], TableSpec], error: Exception
+) -> OpalError | None:
     """None if the source is not the cause of the failure."""
     text = str(error)
     if isinstance(source, Jdbc):
@@ -53,25 +64,42 @@ def as_source_error(spark: SparkSession, source: Source, spec: Callable[[], Tabl
             f"the files of {list(source.paths)} have different types for one column; ingest them separately: {_reason(text)}"
         )
     if kind := _UNKNOWN_TYPE.search(text):
-        return InvalidInputError(f"{list(source.paths)} have a column of type {kind[1]!r}, which Spark does not read; deliver Parquet")
+        return InvalidInputError(
+            f"{list(source.paths)} have a column of type {kind[1]!r}, which Spark does not read; deliver Parquet"
+        )
     return _unreadable(spark, source, spec, text)
 
 
-def _unreadable(spark: SparkSession, source: Files, spec: Callable[[], TableSpec], text: str) -> OpalError | None:
+def _unreadable(
+    spark: SparkSession, source: Files, spec: Callable[[], TableSpec], text: str
+) -> OpalError | None:
     named = _FILE.search(text)
-    if any(_PASSING.search(kind) or _BUSY.search(message) for kind, message in _CAUSE.findall(text)):
+    if any(
+        _PASSING.search(kind) or _BUSY.search(message) for kind, message in _CAUSE.findall(text)
+    ):
         name = unquote(named[1]) if named else f"one of {list(source.paths)}"
         return StorageError(f"{name} could not be read ({_reason(text)}); try again")
-    damaged = [f"{unquote(named[1])} cannot be read as {source.file_format} ({_reason(text)})"] if named else []
+    damaged = (
+        [f"{unquote(named[1])} cannot be read as {source.file_format} ({_reason(text)})"]
+        if named
+        else []
+    )
     damaged = damaged or _damaged_files(spark, source)
-    if source.file_format == "csv" and (problem := _header_problem(spark, source, spec())) is not None:
+    if (
+        source.file_format == "csv"
+        and (problem := _header_problem(spark, source, spec())) is not None
+    ):
         return problem
     if not damaged:
         return None
-    return InvalidInputError(f"{'; '.join(damaged)}: truncated or damaged; deliver it again, or leave it out of the source")
+    return InvalidInputError(
+        f"{'; '.join(damaged)}: truncated or damaged; deliver it again, or leave it out of the source"
+    )
 
 
-def _header_problem(spark: SparkSession, source: Files, spec: TableSpec) -> InvalidInputError | None:
+def _header_problem(
+    spark: SparkSession, source: Files, spec: TableSpec
+) -> InvalidInputError | None:
     """Spark reports another header as a file that it cannot read."""
     try:
         for part in parts_of(spark, source, spec) if source.is_by_name else []:
@@ -100,4 +128,8 @@ def _damaged_files(spark: SparkSession, source: Files) -> list[str]:
 def _reason(text: str) -> str:
     """The innermost cause, in one line."""
     causes = _CAUSE.findall(text)
-    return f"{causes[-1][0].rpartition('.')[2]}: {causes[-1][1].strip()}" if causes else " ".join(text.split())[:300]
+    return (
+        f"{causes[-1][0].rpartition('.')[2]}: {causes[-1][1].strip()}"
+        if causes
+        else " ".join(text.split())[:300]
+    )

@@ -14,10 +14,14 @@ from opal_spark.engine.failures import first_words
 from opal_spark.sources.assign import assigned_columns
 
 
-def fitting(rows: DataFrame, spec: TableSpec, *, together: bool = True, ignore: bool = False) -> DataFrame:
+def fitting(
+    rows: DataFrame, spec: TableSpec, *, together: bool = True, ignore: bool = False
+) -> DataFrame:
     """The table's columns in order, with the delete marker and what a source reader noted; partition values brought together or not."""
     noted = [F.col(name) for name in NOTES if name in rows.columns]
-    assigned = assigned_columns(rows, spec, ignore=ignore)  # says what is missing before the delete condition trips over it
+    assigned = assigned_columns(
+        rows, spec, ignore=ignore
+    )  # says what is missing before the delete condition trips over it
     marker = [_deletes(rows, spec, spec.deletes).alias(DELETED)] if spec.deletes is not None else []
     fit = rows.select(*assigned, *marker, *noted)
     if spec.partition_by and together:

@@ -42,11 +42,15 @@ class Cell:
         return self.value if self.in_database else self.value.cast("string")
 
 
-def read_jdbc(spark: SparkSession, source: Jdbc, spec: TableSpec, *, ignore: bool = False) -> DataFrame:
+def read_jdbc(
+    spark: SparkSession, source: Jdbc, spec: TableSpec, *, ignore: bool = False
+) -> DataFrame:
     """Rows of the table's columns, with what is wrong with them."""
     schema = _load(spark, source, relation(source)).schema
     left_out = unknown_fields(schema, spec).names if ignore else []
-    given = schema_of_arrow(arrow_of_spark(StructType([field for field in schema if field.name not in left_out]))).fields
+    given = schema_of_arrow(
+        arrow_of_spark(StructType([field for field in schema if field.name not in left_out]))
+    ).fields
     cells = [_plan_cell(column, spec, source) for column in given]
     partition = partition_column(source)
     rows = _load(spark, source, _with_texts(relation(source), cells, partition))
@@ -54,22 +58,44 @@ def read_jdbc(spark: SparkSession, source: Jdbc, spec: TableSpec, *, ignore: boo
     valued = rows.select("*", *[_value(cell).alias(cell.given.name) for cell in cells])
     fitted = valued.select(_CELLS, *assigned_columns(valued, spec))
     faults = [_fault(cell, cell.target) for cell in cells if cell.target is not None]
-    return mark(fitted, spec, faults, F.lit(f"jdbc:{source.table or 'query'}"), F.to_json(_CELLS, {"ignoreNullFields": "false"}))
+    return mark(
+        fitted,
+        spec,
+        faults,
+        F.lit(f"jdbc:{source.table or 'query'}"),
+        F.to_json(_CELLS, {"ignoreNullFields": "false"}),
+    )
 
 
 def _load(spark: SparkSession, source: Jdbc, table: str) -> DataFrame:
-    return spark.read.format("jdbc").options(**connection_options(source)).option("dbtable", table).load()
+    return (
+        spark.read.format("jdbc")
+        .options(**connection_options(source))
+        .option("dbtable", table)
+        .load()
+    )
 
 
 def _plan_cell(given: Field, spec: TableSpec, source: Jdbc) -> Cell:
-    target = next((column for column in spec.schema.fields if column.name.casefold() == given.name.casefold()), None)
+    target = next(
+        (
+            column
+            for column in spec.schema.fields
+            if column.name.casefold() == given.name.casefold()
+        ),
+        None,
+    )
     inner = _atomic_types(given.type, target.type) if target is not None else None
     if inner is None or not _is_reachable(*inner):
         return Cell(given=given)
     source_type, other = inner
     if database(source) == "postgresql" and source_type not in _WHOLE:
         return Cell(given=given, target=target, in_database=True)
-    return Cell(given=given) if fits(source_type, other) or isinstance(given.type, Array) else Cell(given=given, target=target)
+    return (
+        Cell(given=given)
+        if fits(source_type, other) or isinstance(given.type, Array)
+        else Cell(given=given, target=target)
+    )
 
 
 def _atomic_types(given: DataType, target: DataType) -> tuple[str, str] | None:
@@ -77,7 +103,9 @@ def _atomic_types(given: DataType, target: DataType) -> tuple[str, str] | None:
     match given, target:
         case Atomic(name=source_type), Atomic(name=other):
             return source_type, other
-        case Array(element=Field(type=Atomic(name=source_type))), Array(element=Field(type=Atomic(name=other))):
+        case Array(element=Field(type=Atomic(name=source_type))), Array(
+            element=Field(type=Atomic(name=other))
+        ):
             return source_type, other
     return None
 
@@ -106,12 +134,18 @@ def _postgres_item(cell: Cell, partition: str | None) -> str:
     if not cell.in_database:
         return name
     text = f"{name}::text[]" if isinstance(cell.given.type, Array) else f"{name}::text"
-    return f'{name}, {text} AS "{_AS_TEXT}"' if cell.given.name == partition else f"{text} AS {name}"
+    return (
+        f'{name}, {text} AS "{_AS_TEXT}"' if cell.given.name == partition else f"{text} AS {name}"
+    )
 
 
 def _loaded(cell: Cell, partition: str | None) -> Column:
     name = cell.given.name
-    return F.col(_AS_TEXT).alias(name) if cell.in_database and name == partition else F.col(quoted(name))
+    return (
+        F.col(_AS_TEXT).alias(name)
+        if cell.in_database and name == partition
+        else F.col(quoted(name))
+    )
 
 
 def _value(cell: Cell) -> Column:
@@ -130,5 +164,10 @@ def _fault(cell: Cell, target: Field) -> Column:
         return fault_of(cell.text, target.name, target.type)
     assert isinstance(target.type, Array)
     assert isinstance(target.type.element.type, Atomic)
-    nulls = [F.size(F.filter(values, lambda element: element.isNull())) for values in (cell.value, F.col(quoted(target.name)))]
-    return F.when(nulls[0] != nulls[1], F.lit(wrong_type(f"{target.name}.element", target.type.element.type)))
+    nulls = [
+        F.size(F.filter(values, lambda element: element.isNull()))
+        for values in (cell.value, F.col(quoted(target.name)))
+    ]
+    return F.when(
+        nulls[0] != nulls[1], F.lit(wrong_type(f"{target.name}.element", target.type.element.type))
+    )

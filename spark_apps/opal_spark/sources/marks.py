@@ -22,7 +22,9 @@ _LOCAL = "^file:/+"  # Spark writes one slash or three
 def file_column(rows: DataFrame) -> Column:
     """The file of each row, as Spark writes it: a URI with percent signs; and where the block begins that a task reads of it."""
     about = rows.metadataColumn("_metadata")
-    return F.struct(about.getField("file_path").alias(PATH), about.getField("file_block_start").alias(BLOCK)).alias(FILE)
+    return F.struct(
+        about.getField("file_path").alias(PATH), about.getField("file_block_start").alias(BLOCK)
+    ).alias(FILE)
 
 
 def file_name() -> Column:
@@ -45,13 +47,23 @@ def _unquoted(paths: Column) -> Column:
     return F.try_url_decode(F.replace(paths, F.lit("+"), F.lit("%2B")))
 
 
-def mark(rows: DataFrame, spec: TableSpec, faults: Sequence[Column], source: Column, row: Column | None = None) -> DataFrame:
+def mark(
+    rows: DataFrame,
+    spec: TableSpec,
+    faults: Sequence[Column],
+    source: Column,
+    row: Column | None = None,
+) -> DataFrame:
     """The table's columns, with the first fault of each row, and its file. Only rows that may be rejected carry their source and text."""
     marked = rows.withColumn(BAD, F.coalesce(*faults, F.lit(None).cast("string")))
     suspect = _suspect(spec)
     notes = [F.col(BAD), F.when(suspect, source).alias(SOURCE)]
     notes += [F.when(suspect, row).alias(ROW)] if row is not None else []
-    return marked.select(*[F.col(quoted(name)) for name in spec.schema.names], *notes, *[name for name in (FILE,) if name in rows.columns])
+    return marked.select(
+        *[F.col(quoted(name)) for name in spec.schema.names],
+        *notes,
+        *[name for name in (FILE,) if name in rows.columns],
+    )
 
 
 def _suspect(spec: TableSpec) -> Column:

@@ -18,13 +18,19 @@ _PATTERN_CHARACTER = re.compile(r"[\\*?\[\]{}]")
 
 
 def open_files(
-    spark: SparkSession, source: Files, file_format: str, options: Mapping[str, str], schema: StructType | None = None
+    spark: SparkSession,
+    source: Files,
+    file_format: str,
+    options: Mapping[str, str],
+    schema: StructType | None = None,
 ) -> DataFrame:
     """The files of a source as one DataFrame. Columns that folders name (`day=2026-11-01`) follow, as texts where a schema is given."""
     rows = _load(spark, source, file_format, options, schema)
     if not rows.inputFiles():
         raise NoRowsError(nothing_there(source))
-    if schema is None or not (folders := [name for name in rows.columns if name not in schema.names]):
+    if schema is None or not (
+        folders := [name for name in rows.columns if name not in schema.names]
+    ):
         return rows
     texts = StructType(list(schema.fields))
     for name in folders:
@@ -32,7 +38,13 @@ def open_files(
     return _load(spark, source, file_format, options, texts)
 
 
-def _load(spark: SparkSession, source: Files, file_format: str, options: Mapping[str, str], schema: StructType | None) -> DataFrame:
+def _load(
+    spark: SparkSession,
+    source: Files,
+    file_format: str,
+    options: Mapping[str, str],
+    schema: StructType | None,
+) -> DataFrame:
     reader = spark.read.format(file_format).options(**options).options(**STRICT)
     reader = reader if schema is None else reader.schema(schema)
     try:
@@ -56,7 +68,11 @@ def file_paths(rows: DataFrame) -> list[str]:
 
 def one_file(source: Files, path: str) -> Files:
     """A source of this file alone, whatever characters are in its name."""
-    return Files(paths=(_PATTERN_CHARACTER.sub(r"\\\g<0>", path),), format=source.file_format, options=source.options)
+    return Files(
+        paths=(_PATTERN_CHARACTER.sub(r"\\\g<0>", path),),
+        format=source.file_format,
+        options=source.options,
+    )
 
 
 def refuse_options(source: Files, refused: Mapping[str, str]) -> None:
@@ -68,4 +84,6 @@ def refuse_options(source: Files, refused: Mapping[str, str]) -> None:
 
 def is_set(source: Files, option: str) -> bool:
     """Whether an option is given as true; Spark does not look at the case of names."""
-    return {name.casefold(): value.lower() for name, value in source.options.items()}.get(option.casefold()) == "true"
+    return {name.casefold(): value.lower() for name, value in source.options.items()}.get(
+        option.casefold()
+    ) == "true"

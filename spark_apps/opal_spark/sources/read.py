@@ -15,7 +15,9 @@ from opal_spark.sources.text.json_files import read_json
 _READERS = {"csv": read_csv, "json": read_json, "parquet": read_columnar, "orc": read_columnar}
 
 
-def read_source(spark: SparkSession, source: Source, spec: TableSpec, number: int, *, ignore: bool = False) -> DataFrame:
+def read_source(
+    spark: SparkSession, source: Source, spec: TableSpec, number: int, *, ignore: bool = False
+) -> DataFrame:
     """The table's columns, and beside them `_opal_bad`, `_opal_source` and `_opal_row` as `opal_lake.data.rejects` takes them.
 
     `number` is the ingest's; `ignore` leaves out what the table has no column for.
@@ -46,11 +48,20 @@ def _read_files(spark: SparkSession, source: Files, spec: TableSpec, *, ignore: 
     return _READERS[source.file_format](spark, source, spec, ignore=ignore)
 
 
-def source_rows(spark: SparkSession, rows: DataFrame | Source, spec: TableSpec, number: int, *, ignore: bool = False) -> DataFrame:
+def source_rows(
+    spark: SparkSession,
+    rows: DataFrame | Source,
+    spec: TableSpec,
+    number: int,
+    *,
+    ignore: bool = False,
+) -> DataFrame:
     """The source that `OpalTable.ingest` was given, as a DataFrame."""
     if isinstance(rows, Files | Jdbc):
         return read_source(spark, rows, spec, number, ignore=ignore)
     if not hasattr(rows, "sparkSession"):  # a DataFrame of classic Spark, or of Connect
-        raise InvalidInputError(f"rows are a DataFrame, Files(...) or Jdbc(...), and not {rows!r:.200}; for files write Files('/in/*.csv')")
+        raise InvalidInputError(
+            f"rows are a DataFrame, Files(...) or Jdbc(...), and not {rows!r:.200}; for files write Files('/in/*.csv')"
+        )
     refuse_reserved(rows.columns)
     return rows

@@ -42,11 +42,18 @@ class Met:
 
 def decoded_rows(messages: DataFrame, decoder: Decoder) -> DataFrame:
     """The rows of a micro-batch, bad ones among them, as an ingest takes them."""
-    marks = [StructField(name, BooleanType() if kind == pa.bool_() else StringType()) for name, kind in _marks(decoder)]
+    marks = [
+        StructField(name, BooleanType() if kind == pa.bool_() else StringType())
+        for name, kind in _marks(decoder)
+    ]
     schema = StructType([*spark_schema(decoder.spec, physical=False).fields, *marks])
-    plain = StructType([StructField(f"_{index}", column.dataType) for index, column in enumerate(schema.fields)])
+    plain = StructType(
+        [StructField(f"_{index}", column.dataType) for index, column in enumerate(schema.fields)]
+    )
     chosen = messages.selectExpr(*_COLUMNS, *(["headers"] if decoder.needs_headers else []))
-    return chosen.mapInArrow(with_same_version(partial(_decode, decoder=decoder)), plain).toDF(*schema.names)
+    return chosen.mapInArrow(with_same_version(partial(_decode, decoder=decoder)), plain).toDF(
+        *schema.names
+    )
 
 
 def met_in(text: str) -> Met | None:
@@ -56,21 +63,34 @@ def met_in(text: str) -> Met | None:
     found = json.loads(match[1])
     head, columns = (found[name] and base64.b64decode(found[name]) for name in ("head", "columns"))
     schema = pa.ipc.read_schema(pa.py_buffer(columns)) if columns else None
-    return Met(source=found["source"], head=head, columns=schema, names=tuple(found["names"]), paths=tuple(found["paths"]))
+    return Met(
+        source=found["source"],
+        head=head,
+        columns=schema,
+        names=tuple(found["names"]),
+        paths=tuple(found["paths"]),
+    )
 
 
 def _marks(decoder: Decoder) -> list[tuple[str, pa.DataType]]:
     """The columns that a row has beside those of the table."""
-    return [(column.name, column.type) for column in list(decoder.row_schema)[len(decoder.spec.schema.fields) :]]
+    return [
+        (column.name, column.type)
+        for column in list(decoder.row_schema)[len(decoder.spec.schema.fields) :]
+    ]
 
 
 def _decode(batches: Batches, *, decoder: Decoder) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         messages = message_batch(batch)
         if (unseen := decoder.unseen(messages)) is not None:
-            raise _asking(messages.source(unseen), head=(messages.values[unseen] or b"")[:HEAD_BYTES])
+            raise _asking(
+                messages.source(unseen), head=(messages.values[unseen] or b"")[:HEAD_BYTES]
+            )
         rows = _settled(decoder.decode(messages), messages).combine_chunks()
-        yield from rows.rename_columns([f"_{index}" for index in range(rows.num_columns)]).to_batches()
+        yield from rows.rename_columns(
+            [f"_{index}" for index in range(rows.num_columns)]
+        ).to_batches()
     forget_archives()
 
 
@@ -78,14 +98,25 @@ def _settled(decoded: Decoded, messages: MessageBatch) -> pa.Table:
     if decoded.new is None:
         return decoded.rows
     new, first = decoded.new, decoded.new.first
-    raise _asking(messages.source(first), new=new, names=new.found.get(first, ()), paths=new.paths(first))
+    raise _asking(
+        messages.source(first), new=new, names=new.found.get(first, ()), paths=new.paths(first)
+    )
 
 
 def _asking(
-    source: str, *, head: bytes = b"", new: NewColumns | None = None, names: tuple[str, ...] = (), paths: tuple[str, ...] = ()
+    source: str,
+    *,
+    head: bytes = b"",
+    new: NewColumns | None = None,
+    names: tuple[str, ...] = (),
+    paths: tuple[str, ...] = (),
 ) -> InvalidInputError:
     packed = b"" if new is None else new.columns.serialize().to_pybytes()
-    found: dict[str, Any] = {"source": source, "head": base64.b64encode(head).decode(), "columns": base64.b64encode(packed).decode()}
+    found: dict[str, Any] = {
+        "source": source,
+        "head": base64.b64encode(head).decode(),
+        "columns": base64.b64encode(packed).decode(),
+    }
     found |= {"names": names, "paths": paths}
     return InvalidInputError(f"a message has what the driver is to decide: {json.dumps(found)}")
 
@@ -94,9 +125,17 @@ def message_batch(batch: pa.RecordBatch) -> MessageBatch:
     """As the decoder takes messages."""
     columns = [column.to_pylist() for column in batch.columns]
     topics, partitions, offsets, moments, keys, values = columns[: len(_COLUMNS)]
-    headers: list[Headers] = [_headers(one) for one in columns[-1]] if len(columns) > len(_COLUMNS) else []
+    headers: list[Headers] = (
+        [_headers(one) for one in columns[-1]] if len(columns) > len(_COLUMNS) else []
+    )
     return MessageBatch(
-        topics=topics, partitions=partitions, offsets=offsets, timestamps_ms=moments, keys=keys, values=values, headers=headers
+        topics=topics,
+        partitions=partitions,
+        offsets=offsets,
+        timestamps_ms=moments,
+        keys=keys,
+        values=values,
+        headers=headers,
     )
 
 

@@ -28,4 +28,6 @@ class MicroBatchExecutor(SparkExecutor):
 
     def by_key_hash(self, rows: DataFrame, base: Snapshot, slots: int, task: Task[T]) -> list[T]:
         with spark_errors():
-            return collect_outputs(source_by_key(rows, base.spec, slots), task, None, [*rows.columns, HASH])
+            return collect_outputs(
+                source_by_key(rows, base.spec, slots), task, None, [*rows.columns, HASH]
+            )

@@ -44,7 +44,9 @@ EXCLUDES = ",".join(
 )
 
 
-def source_options(connection: Connection, begins: Mapping[Partition, int], *, every: bool, most: int) -> dict[str, str]:
+def source_options(
+    connection: Connection, begins: Mapping[Partition, int], *, every: bool, most: int
+) -> dict[str, str]:
     """From these offsets on. `every`: of the topics all partitions, those added later included; `most` messages at once."""
     starts: dict[str, dict[str, int]] = {}
     for partition, offset in sorted(begins.items()):
@@ -71,11 +73,18 @@ def client_settings(connection: Connection) -> dict[str, str]:
             f"There are {', '.join((*sorted(_SETTINGS), *_LOGIN))}"
         )
     settings = {_SETTINGS[name]: value for name, value in given.items()}
-    settings |= {"ssl.truststore.type": "PEM"} if {"ssl.ca.location", "ssl.ca.pem"} & given.keys() else {}
+    settings |= (
+        {"ssl.truststore.type": "PEM"} if {"ssl.ca.location", "ssl.ca.pem"} & given.keys() else {}
+    )
     settings |= {"ssl.keystore.type": "PEM"} if "ssl.key.pem" in given else {}
     if all(value is not None for value in login):
-        settings["sasl.jaas.config"] = _jaas(settings.get("sasl.mechanism", "PLAIN"), *map(str, login))
-    return {f"kafka.{name}": value for name, value in {**settings, "bootstrap.servers": connection.bootstrap_servers}.items()}
+        settings["sasl.jaas.config"] = _jaas(
+            settings.get("sasl.mechanism", "PLAIN"), *map(str, login)
+        )
+    return {
+        f"kafka.{name}": value
+        for name, value in {**settings, "bootstrap.servers": connection.bootstrap_servers}.items()
+    }
 
 
 def _jaas(mechanism: str, user: str, password: str) -> str:
@@ -89,7 +98,13 @@ def read_ends(checkpoint: Path, number: int, topics: Collection[str]) -> dict[Pa
     path = checkpoint / "offsets" / str(number)
     try:
         found = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
-        ends = {Partition(topic=topic, number=int(part)): int(end) for topic in topics for part, end in found.get(topic, {}).items()}
+        ends = {
+            Partition(topic=topic, number=int(part)): int(end)
+            for topic in topics
+            for part, end in found.get(topic, {}).items()
+        }
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise FormatError(f"{path}: Spark's record of a micro-batch cannot be read ({error}); use Spark 4.1 or 4.2") from error
+        raise FormatError(
+            f"{path}: Spark's record of a micro-batch cannot be read ({error}); use Spark 4.1 or 4.2"
+        ) from error
     return ends

@@ -120,13 +120,22 @@ class SparkStream:
             shutil.rmtree(self._checkpoint, ignore_errors=True)
 
     def _start(self) -> StreamingQuery:
-        options = source_options(self._connection, self._next, every=not self.options.partitions, most=self.options.limits.rows)
+        options = source_options(
+            self._connection,
+            self._next,
+            every=not self.options.partitions,
+            most=self.options.limits.rows,
+        )
         options |= {"includeHeaders": "true"} if self._intake.decoder.needs_headers else {}
         messages = self._spark.readStream.format("kafka").options(**options).load()
-        writer = messages.writeStream.foreachBatch(self._apply).option("checkpointLocation", self._checkpoint.as_uri())
+        writer = messages.writeStream.foreachBatch(self._apply).option(
+            "checkpointLocation", self._checkpoint.as_uri()
+        )
         if self.options.until_empty:
             return writer.trigger(availableNow=True).start()
-        return writer.trigger(processingTime=f"{round(self.options.limits.interval_s * 1000)} milliseconds").start()
+        return writer.trigger(
+            processingTime=f"{round(self.options.limits.interval_s * 1000)} milliseconds"
+        ).start()
 
     def _watch(self, query: StreamingQuery) -> None:
         while not self._stopping and not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]  # it takes parts of a second
@@ -146,8 +155,14 @@ class SparkStream:
 
     def _commit(self, messages: DataFrame, number: int) -> None:
         ends, began_s = read_ends(self._checkpoint, number, self.options.topics), time.monotonic()
-        taken = {part: Taken(low=low, high=end, records=end - low) for part, end in ends.items() if end > (low := self._low(part))}
-        executor = MicroBatchExecutor(spark=messages.sparkSession, messages=sum(one.records for one in taken.values()))
+        taken = {
+            part: Taken(low=low, high=end, records=end - low)
+            for part, end in ends.items()
+            if end > (low := self._low(part))
+        }
+        executor = MicroBatchExecutor(
+            spark=messages.sparkSession, messages=sum(one.records for one in taken.values())
+        )
         self._writer.table = replace(self.table, executor=executor)
         result = self._write(MicroBatch(messages=messages, taken=taken, intake=self._intake))
         if result is None:
@@ -202,7 +217,9 @@ class SparkStream:
         except StorageError as error:
             logger.warning("%s", error)
             return
-        self._tracker.seen({partition: (offset, reach[partition].high) for partition, offset in self._next.items()})
+        self._tracker.seen(
+            {partition: (offset, reach[partition].high) for partition, offset in self._next.items()}
+        )
 
 
 def _understood(error: PySparkException) -> Exception:

@@ -32,7 +32,10 @@ def run_app(operation: str, handler: Handler, argv: Sequence[str] | None = None)
     steps = SparkSteps()
     try:
         spec = read_spec(operation, argv)
-        with ProgressLine(operation, steps.where), session(f"opal {operation} {spec.table}") as spark:
+        with (
+            ProgressLine(operation, steps.where),
+            session(f"opal {operation} {spec.table}") as spark,
+        ):
             steps.watch(spark)
             _tell_ui(spark)
             result = perform(spark, spec, handler)
@@ -56,7 +59,9 @@ def session(name: str) -> Iterator[SparkSession]:
     if standing is not None:
         yield standing
         return
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # prints errors, with their plans, that we report ourselves
+    logging.getLogger("SQLQueryContextLogger").setLevel(
+        logging.CRITICAL
+    )  # prints errors, with their plans, that we report ourselves
     with spark_errors():
         spark = open_session(name)
     try:
@@ -68,17 +73,28 @@ def session(name: str) -> Iterator[SparkSession]:
 
 def read_spec(operation: str, argv: Sequence[str] | None) -> JobSpec[Any]:
     """The JobSpec of `--spec`, given as JSON or as @file."""
-    parser = argparse.ArgumentParser(prog=operation, description=f"Run `{operation}` on an Opal table under spark-submit.")
-    parser.add_argument("--spec", required=True, metavar="JSON|@FILE", help="a JobSpec: operation, table, arguments, token")
+    parser = argparse.ArgumentParser(
+        prog=operation, description=f"Run `{operation}` on an Opal table under spark-submit."
+    )
+    parser.add_argument(
+        "--spec",
+        required=True,
+        metavar="JSON|@FILE",
+        help="a JobSpec: operation, table, arguments, token",
+    )
     text: str = parser.parse_args(argv).spec
     if text.startswith("@"):
         try:
             text = Path(text[1:]).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise InvalidInputError(f"--spec {text}: the file cannot be read ({error}); correct the path") from error
+            raise InvalidInputError(
+                f"--spec {text}: the file cannot be read ({error}); correct the path"
+            ) from error
     spec: JobSpec[Any] = JobSpec.from_json(text)
     if (named := spec.operation.name) != operation:
-        raise InvalidInputError(f"this app runs {operation!r}, the spec says {named!r}; submit {named}.py")
+        raise InvalidInputError(
+            f"this app runs {operation!r}, the spec says {named!r}; submit {named}.py"
+        )
     return spec
 
 

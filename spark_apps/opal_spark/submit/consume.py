@@ -14,7 +14,13 @@ from opal_lake.engine.results import keep_result, read_result
 from opal_lake.errors import FunctionError, InvalidInputError, NotFoundError, OpalError
 from opal_lake.job.job import JobResult
 from opal_lake.log.commit_times import CommitTimes
-from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, INSERT, FeedOptions
+from opal_lake.read.changed_rows import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    INSERT,
+    FeedOptions,
+)
 from opal_spark.table import OpalTable
 
 
@@ -50,7 +56,9 @@ class Change:
     @property
     def valid_rows(self) -> DataFrame:
         """The new rows that are valid in the table as of `version`: what a copy of the table takes up."""
-        return self.table.read(version=self.version, partition_key=self.partition_key, after=self.after)
+        return self.table.read(
+            version=self.version, partition_key=self.partition_key, after=self.after
+        )
 
     @property
     def changes(self) -> DataFrame:
@@ -73,7 +81,11 @@ class Change:
         log = self.table.table.log
         FeedOptions().fields(log.head().spec)
         moment = F.timestamp_micros(F.lit(CommitTimes(log.head()).of(self.version)))
-        columns = {CHANGE_TYPE: F.lit(INSERT), COMMIT_VERSION: F.lit(self.version).cast("long"), COMMIT_TIMESTAMP: moment}
+        columns = {
+            CHANGE_TYPE: F.lit(INSERT),
+            COMMIT_VERSION: F.lit(self.version).cast("long"),
+            COMMIT_TIMESTAMP: moment,
+        }
         return self.valid_rows.withColumns(columns)
 
 
@@ -92,7 +104,13 @@ def consume(change: Change, function: str, token: str | None) -> JobResult:
         raise  # it says itself whether trying again can help
     except Exception as error:
         raise FunctionError(f"{function} failed: {type(error).__name__}: {error}") from error
-    result = JobResult(operation="consume", table=table.uri, version=change.version, token=token, counts=_checked(counts, function))
+    result = JobResult(
+        operation="consume",
+        table=table.uri,
+        version=change.version,
+        token=token,
+        counts=_checked(counts, function),
+    )
     return keep_result(table.storage, result)
 
 
@@ -100,7 +118,9 @@ def load_function(name: str) -> Consumer:
     """The function that `package.module:function` names."""
     module, _, attribute = name.partition(":")
     if not module or not attribute:
-        raise InvalidInputError(f"function={name!r} is no function; write it as 'package.module:function'")
+        raise InvalidInputError(
+            f"function={name!r} is no function; write it as 'package.module:function'"
+        )
     try:
         function = getattr(importlib.import_module(module), attribute, None)
     except ImportError as error:
@@ -109,13 +129,19 @@ def load_function(name: str) -> Consumer:
             f"function {name!r}: {error}. Python looks in {places}, ...; put the module beside the DAG file, or give it with py_files="
         ) from error
     if not callable(function):
-        raise InvalidInputError(f"function {name!r}: the module {module} has no function {attribute!r}")
+        raise InvalidInputError(
+            f"function {name!r}: the module {module} has no function {attribute!r}"
+        )
     return function  # type: ignore[no-any-return]  # what it takes shows when it is called
 
 
 def _checked(counts: object, function: str) -> dict[str, int]:
     if counts is None:
         return {}
-    if isinstance(counts, Mapping) and all(isinstance(name, str) and isinstance(value, int) for name, value in counts.items()):
+    if isinstance(counts, Mapping) and all(
+        isinstance(name, str) and isinstance(value, int) for name, value in counts.items()
+    ):
         return dict(counts)
-    raise InvalidInputError(f"{function} returned {type(counts).__name__}; let it return nothing, or counts by name, as {{'orders': 12}}")
+    raise InvalidInputError(
+        f"{function} returned {type(counts).__name__}; let it return nothing, or counts by name, as {{'orders': 12}}"
+    )

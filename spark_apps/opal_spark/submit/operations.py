@@ -17,8 +17,23 @@ from opal_lake.inspect.check import CheckOptions
 from opal_lake.job.job import JobResult, JobSpec
 from opal_lake.job.operations.declared import given_fields
 from opal_lake.job.operations.folder import Mutate
-from opal_lake.job.operations.rows import Changes, Check, Consume, MetaGen, Read, RebuildKeyStore, Shown
-from opal_lake.job.operations.table import AddColumns, Bootstrap, Create, Ingest, Restore, SetProperties
+from opal_lake.job.operations.rows import (
+    Changes,
+    Check,
+    Consume,
+    MetaGen,
+    Read,
+    RebuildKeyStore,
+    Shown,
+)
+from opal_lake.job.operations.table import (
+    AddColumns,
+    Bootstrap,
+    Create,
+    Ingest,
+    Restore,
+    SetProperties,
+)
 from opal_lake.job.operations.upkeep import Compact, Maintain, Retain, UpkeepPolicy, ZOrder
 from opal_lake.job.source import Files, source_from_json
 from opal_lake.read.change_range import version_range
@@ -41,29 +56,48 @@ NO_ROW = "false"  # the delete condition of tables whose deletes come in files o
 def create(spark: SparkSession, spec: JobSpec[Create]) -> JobResult:
     """With the columns of an SQL schema, or with those of a file."""
     job, layout = spec.operation, given_fields(TableLayout, vars(spec.operation))
-    if job.if_absent and (standing := _standing(spark, spec.table, job.schema, TableLayout(**layout))) is not None:
+    if (
+        job.if_absent
+        and (standing := _standing(spark, spec.table, job.schema, TableLayout(**layout)))
+        is not None
+    ):
         return standing
     columns = _schema(spark, job.schema, job.like, job.delta)
     try:
         table = OpalTable.create(spark, spec.table, columns, **layout)
     except TableExistsError:
-        if job.if_absent and (standing := _standing(spark, spec.table, job.schema, TableLayout(**layout))) is not None:
+        if (
+            job.if_absent
+            and (standing := _standing(spark, spec.table, job.schema, TableLayout(**layout)))
+            is not None
+        ):
             return standing  # another job made it meanwhile
         raise
     return JobResult(operation="create", table=table.table.uri, version=0, token=spec.token)
 
 
-def _schema(spark: SparkSession, schema: str | None, like: Mapping[str, Any] | None, delta: str | None = None) -> StructType:
+def _schema(
+    spark: SparkSession,
+    schema: str | None,
+    like: Mapping[str, Any] | None,
+    delta: str | None = None,
+) -> StructType:
     if schema is None and like is None:
-        raise InvalidInputError("create is given no columns; give schema='id BIGINT, at TIMESTAMP', or like={'files': ...}")
+        raise InvalidInputError(
+            "create is given no columns; give schema='id BIGINT, at TIMESTAMP', or like={'files': ...}"
+        )
     if schema is not None and like is not None:
-        raise InvalidInputError("create is given its columns twice, as schema= and as like=; leave out one of them")
+        raise InvalidInputError(
+            "create is given its columns twice, as schema= and as like=; leave out one of them"
+        )
     if like is not None:
         return source_schema(spark, source_from_json(like), delta)
     return spark.createDataFrame([], schema).schema
 
 
-def _standing(spark: SparkSession, uri: str, schema: str | None, layout: TableLayout) -> JobResult | None:
+def _standing(
+    spark: SparkSession, uri: str, schema: str | None, layout: TableLayout
+) -> JobResult | None:
     """The result for a table that is there already, None when there is none. Without a schema its own columns are as good as any."""
     try:
         table = OpalTable.for_path(spark, uri).table
@@ -97,11 +131,18 @@ def ingest(spark: SparkSession, spec: JobSpec[Ingest]) -> JobResult:
     )
     refuse_empty = job.on_empty == "fail"
     try:
-        return ingest_rows(source, on_bad_rows=job.on_bad_rows, reject_threshold=job.reject_threshold, refuse_empty=refuse_empty)
+        return ingest_rows(
+            source,
+            on_bad_rows=job.on_bad_rows,
+            reject_threshold=job.reject_threshold,
+            refuse_empty=refuse_empty,
+        )
     except NoRowsError:
         if refuse_empty:
             raise
-        return ingest_rows(spark.createDataFrame([], spark_schema(table.table.snapshot_at().spec, physical=False)))
+        return ingest_rows(
+            spark.createDataFrame([], spark_schema(table.table.snapshot_at().spec, physical=False))
+        )
 
 
 def metagen(spark: SparkSession, spec: JobSpec[MetaGen]) -> JobResult:
@@ -117,14 +158,19 @@ def rebuild_key_store(spark: SparkSession, spec: JobSpec[RebuildKeyStore]) -> Jo
 def check(spark: SparkSession, spec: JobSpec[Check]) -> JobResult:
     """With findings the app's exit code is theirs."""
     table = OpalTable.for_path(spark, spec.table).table
-    checked = check_table(spark, table, CheckOptions(sample=spec.operation.sample, deep=not spec.operation.quick))
+    checked = check_table(
+        spark, table, CheckOptions(sample=spec.operation.sample, deep=not spec.operation.quick)
+    )
     return JobResult(
         operation="check",
         table=table.uri,
         token=spec.token,
         counts={"findings": len(checked.findings)},
         notes=tuple(f"not looked at: {line}" for line in checked.left_out),
-        examples=tuple({"invariant": finding.invariant, "path": finding.path, "message": finding.message} for finding in checked.findings),
+        examples=tuple(
+            {"invariant": finding.invariant, "path": finding.path, "message": finding.message}
+            for finding in checked.findings
+        ),
     )
 
 
@@ -135,12 +181,16 @@ def compact(spark: SparkSession, spec: JobSpec[Compact]) -> JobResult:
 
 def set_properties(spark: SparkSession, spec: JobSpec[SetProperties]) -> JobResult:
     """Change properties of the table."""
-    return OpalTable.for_path(spark, spec.table).set_properties(spec.operation.properties, token=spec.token)
+    return OpalTable.for_path(spark, spec.table).set_properties(
+        spec.operation.properties, token=spec.token
+    )
 
 
 def add_columns(spark: SparkSession, spec: JobSpec[AddColumns]) -> JobResult:
     """Give the table more columns."""
-    return OpalTable.for_path(spark, spec.table).add_columns(spec.operation.columns, token=spec.token)
+    return OpalTable.for_path(spark, spec.table).add_columns(
+        spec.operation.columns, token=spec.token
+    )
 
 
 def restore(spark: SparkSession, spec: JobSpec[Restore]) -> JobResult:
@@ -161,12 +211,17 @@ def retain(spark: SparkSession, spec: JobSpec[Retain]) -> JobResult:
 def maintain(spark: SparkSession, spec: JobSpec[Maintain]) -> JobResult:
     """What is due, by what is given and the table's properties."""
     job, policy = spec.operation, UpkeepPolicy.among(vars(spec.operation))
-    return OpalTable.for_path(spark, spec.table).maintain(policy=policy, dry_run=job.dry_run, delete=job.delete, token=spec.token)
+    return OpalTable.for_path(spark, spec.table).maintain(
+        policy=policy, dry_run=job.dry_run, delete=job.delete, token=spec.token
+    )
 
 
 def bootstrap(spark: SparkSession, spec: JobSpec[Bootstrap]) -> JobResult:
     """Take a table of another kind over. Its own record, and no token, is what makes a repeat harmless."""
-    given = {**vars(spec.operation), "schema": spec.operation.schema and _schema(spark, spec.operation.schema, None)}
+    given = {
+        **vars(spec.operation),
+        "schema": spec.operation.schema and _schema(spark, spec.operation.schema, None),
+    }
     return replace(OpalTable.bootstrap(spark, spec.table, **given), token=spec.token)
 
 
@@ -194,21 +249,45 @@ def consume(spark: SparkSession, spec: JobSpec[Consume]) -> JobResult:
 def read(spark: SparkSession, spec: JobSpec[Read]) -> JobResult:
     """Rows as they are, or were: shown in the result's examples, or exported."""
     job, table = spec.operation, OpalTable.for_path(spark, spec.table)
-    snapshot = table.table.snapshot_at(job.version, job.timestamp, job.business_snapshot)  # so that the result can say which version it was
-    rows = table.read(snapshot.version, None, job.event_time, job.columns, job.where, partition_key=job.partition_key, net=job.net)
-    return _shown_or_exported(rows, job, JobResult(operation="read", table=table.table.uri, version=snapshot.version, token=spec.token))
+    snapshot = table.table.snapshot_at(
+        job.version, job.timestamp, job.business_snapshot
+    )  # so that the result can say which version it was
+    rows = table.read(
+        snapshot.version,
+        None,
+        job.event_time,
+        job.columns,
+        job.where,
+        partition_key=job.partition_key,
+        net=job.net,
+    )
+    return _shown_or_exported(
+        rows,
+        job,
+        JobResult(
+            operation="read", table=table.table.uri, version=snapshot.version, token=spec.token
+        ),
+    )
 
 
 def changes(spark: SparkSession, spec: JobSpec[Changes]) -> JobResult:
     """What versions changed: shown in the result's examples, or exported."""
     job, table = spec.operation, OpalTable.for_path(spark, spec.table).table
     versions = version_range(table.log, job.start, job.end)
-    feed = FeedOptions(mode=job.mode, compute_updates=job.compute_updates, columns=job.columns, axis=job.axis)
-    result = JobResult(operation="changes", table=table.uri, version=versions.last, token=spec.token)
+    feed = FeedOptions(
+        mode=job.mode, compute_updates=job.compute_updates, columns=job.columns, axis=job.axis
+    )
+    result = JobResult(
+        operation="changes", table=table.uri, version=versions.last, token=spec.token
+    )
     rows = changed_rows(spark, table, versions, feed, job.where)
     if job.to is None:
-        keys = [quoted(field.name) for field in versions.head.spec.keys if field.name in rows.columns]
-        rows = rows.orderBy(COMMIT_VERSION, *keys, F.col(CHANGE_TYPE).isin(INSERT, POSTIMAGE))  # what was there before what is
+        keys = [
+            quoted(field.name) for field in versions.head.spec.keys if field.name in rows.columns
+        ]
+        rows = rows.orderBy(
+            COMMIT_VERSION, *keys, F.col(CHANGE_TYPE).isin(INSERT, POSTIMAGE)
+        )  # what was there before what is
     return _shown_or_exported(rows, job, result)
 
 
@@ -218,7 +297,11 @@ def _shown_or_exported(rows: DataFrame, job: Shown, result: JobResult) -> JobRes
     _check_target(job.to, result.table)
     rows = rows if job.limit is None else rows.limit(job.limit)
     observed = Observation("export")
-    writer = rows.observe(observed, _count()).write.mode("overwrite" if job.overwrite else "error").format(job.format)
+    writer = (
+        rows.observe(observed, _count())
+        .write.mode("overwrite" if job.overwrite else "error")
+        .format(job.format)
+    )
     writer.options(**{**_WRITER_OPTIONS.get(job.format, {}), **(job.writer_options or {})})
     try:
         writer.save(job.to)
@@ -226,22 +309,37 @@ def _shown_or_exported(rows: DataFrame, job: Shown, result: JobResult) -> JobRes
         if (problem := unwritable(error, job.to)) is not None:
             raise problem from error
         raise
-    return replace(result, counts={"rows": observed_count(observed, "rows")}, notes=(f"exported to {job.to} as {job.format}",))
+    return replace(
+        result,
+        counts={"rows": observed_count(observed, "rows")},
+        notes=(f"exported to {job.to} as {job.format}",),
+    )
 
 
 def _check_target(to: str, uri: str) -> None:
     """An export replaces a folder: never one that holds this table, or another, or a part of one."""
     target, own = _plain(to), _plain(uri)
     if (target + "/").startswith(own + "/") or (own + "/").startswith(target + "/"):
-        raise InvalidInputError(f"{to} would overwrite the table {uri} or a part of it; export to a folder of its own")
-    if not to.startswith("s3") and any(os.path.isdir(os.path.join(_plain(to), *part)) for part in ((paths.META,), ("..", paths.META))):
-        raise InvalidInputError(f"{to} belongs to an Opal table, which an export would damage; export to a folder of its own")
+        raise InvalidInputError(
+            f"{to} would overwrite the table {uri} or a part of it; export to a folder of its own"
+        )
+    if not to.startswith("s3") and any(
+        os.path.isdir(os.path.join(_plain(to), *part))
+        for part in ((paths.META,), ("..", paths.META))
+    ):
+        raise InvalidInputError(
+            f"{to} belongs to an Opal table, which an export would damage; export to a folder of its own"
+        )
 
 
 def _plain(uri: str) -> str:
     """For comparing places."""
     scheme, _, rest = uri.rpartition("://")
-    return f"s3://{rest.rstrip('/')}" if scheme.startswith("s3") else os.path.realpath(rest if scheme == "file" else uri)
+    return (
+        f"s3://{rest.rstrip('/')}"
+        if scheme.startswith("s3")
+        else os.path.realpath(rest if scheme == "file" else uri)
+    )
 
 
 _WRITER_OPTIONS = {"csv": {"header": "true", "escape": '"'}, "json": {"ignoreNullFields": "false"}}
@@ -254,4 +352,6 @@ def _count() -> Column:
 def _shown(rows: DataFrame, limit: int, result: JobResult) -> JobResult:
     shown = json_rows(rows.limit(limit + 1).toArrow())
     notes = ("there are more rows; a higher limit shows them",) if len(shown) > limit else ()
-    return replace(result, counts={"rows": min(len(shown), limit)}, notes=notes, examples=tuple(shown[:limit]))
+    return replace(
+        result, counts={"rows": min(len(shown), limit)}, notes=notes, examples=tuple(shown[:limit])
+    )

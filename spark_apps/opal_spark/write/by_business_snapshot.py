@@ -24,7 +24,11 @@ class SparkSplit:
         return F.col(quoted(self.column)).cast("string")
 
     def values(self, most: int) -> Mapping[str | None, int]:
-        counted = self.rows.groupBy(self._text.alias("text")).agg(F.count(F.lit(1)).alias("rows")).limit(most + 1)
+        counted = (
+            self.rows.groupBy(self._text.alias("text"))
+            .agg(F.count(F.lit(1)).alias("rows"))
+            .limit(most + 1)
+        )
         return {row["text"]: row["rows"] for row in counted.collect()}
 
     def part(self, chosen: Collection[str | None], bad: Mapping[str | None, str]) -> DataFrame:
@@ -32,8 +36,12 @@ class SparkSplit:
         kept = self.rows.where(self._text.isin(texts) | F.lit(None in chosen) & self._text.isNull())
         if not bad:
             return kept
-        reasons = F.create_map(*[F.lit(part) for pair in bad.items() for part in pair if pair[0] is not None])
-        reason = F.when(self._text.isNull(), F.lit(bad.get(None))).otherwise(F.try_element_at(reasons, self._text))
+        reasons = F.create_map(
+            *[F.lit(part) for pair in bad.items() for part in pair if pair[0] is not None]
+        )
+        reason = F.when(self._text.isNull(), F.lit(bad.get(None))).otherwise(
+            F.try_element_at(reasons, self._text)
+        )
         noted = F.coalesce(F.col(BAD), reason) if BAD in kept.columns else reason
         return kept.withColumn(BAD, noted.cast("string"))
 
@@ -52,6 +60,11 @@ class SparkSplits:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         for rows in self.kept:
             rows.unpersist()

@@ -31,14 +31,21 @@ class SourceOf:
     rows: DataFrame | Files | Jdbc
 
 
-def ingest_source(table: OpenTable, source: SourceOf, options: IngestOptions, column: str | None) -> JobResult:
+def ingest_source(
+    table: OpenTable, source: SourceOf, options: IngestOptions, column: str | None
+) -> JobResult:
     """With a column that tells the business snapshot, a commit for each."""
     together = options.metadata == "batch"  # inline the shuffle by key hash parts them again
 
     ignore = options.on_new_columns == "ignore"
 
     def fit(spec: TableSpec, number: int) -> DataFrame:
-        return fitting(source_rows(source.spark, source.rows, spec, number, ignore=ignore), spec, together=together, ignore=ignore)
+        return fitting(
+            source_rows(source.spark, source.rows, spec, number, ignore=ignore),
+            spec,
+            together=together,
+            ignore=ignore,
+        )
 
     def new_columns(spec: TableSpec) -> pa.Schema:
         rows = source.rows
@@ -51,7 +58,13 @@ def ingest_source(table: OpenTable, source: SourceOf, options: IngestOptions, co
         if column is None:
             return ingest(table, fit, options, new_columns)
         with SparkSplits(column=column) as splits:
-            return ingest_by_column(table, lambda spec, number: splits.of(fit(spec, number)), options, column, new_columns)
+            return ingest_by_column(
+                table,
+                lambda spec, number: splits.of(fit(spec, number)),
+                options,
+                column,
+                new_columns,
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +77,14 @@ class Sink:
 
     def __post_init__(self) -> None:
         if not self.application:
-            raise InvalidInputError("application is empty; name each streaming query differently, as sink(application='orders-to-daily')")
+            raise InvalidInputError(
+                "application is empty; name each streaming query differently, as sink(application='orders-to-daily')"
+            )
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """The session is the query's own: over Connect this runs on the server."""
-        spark, options = rows.sparkSession, replace(self.options, application=(self.application, batch))
+        spark, options = (
+            rows.sparkSession,
+            replace(self.options, application=(self.application, batch)),
+        )
         ingest_source(on_spark(spark, self.table), SourceOf(spark=spark, rows=rows), options, None)

@@ -40,8 +40,13 @@ _MIB = 1 << 20
 def commands(verbs: Verbs) -> None:
     """Register the verb (an `opal.commands` entry point)."""
     summary = "read topics of Kafka into a table, or say where it stands: opal stream status TABLE"
-    parser = add_command(verbs, Verb(name="stream", group=GROUP, summary=summary, example=EXAMPLE, run=stream, operands=""))
-    parser.add_argument("paths", nargs="*", metavar="TABLE", help="after `status`, `commit` or `plan`: which table")
+    parser = add_command(
+        verbs,
+        Verb(name="stream", group=GROUP, summary=summary, example=EXAMPLE, run=stream, operands=""),
+    )
+    parser.add_argument(
+        "paths", nargs="*", metavar="TABLE", help="after `status`, `commit` or `plan`: which table"
+    )
     add_alarms(parser)
     add_supervised(parser)
     add_plan(parser)
@@ -56,53 +61,124 @@ def commands(verbs: Verbs) -> None:
 def _add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bootstrap-servers", metavar="HOST:PORT,...", help="where Kafka is")
     parser.add_argument(
-        "--topic", action="append", default=[], metavar="NAME", help="what to read, or after `status` to ask for; repeat for more"
+        "--topic",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="what to read, or after `status` to ask for; repeat for more",
     )
     parser.add_argument(
-        "--partitions", metavar="0,1", help="only these numbers, or orders/0,users/1 of several topics (default: all, also new)"
+        "--partitions",
+        metavar="0,1",
+        help="only these numbers, or orders/0,users/1 of several topics (default: all, also new)",
     )
-    parser.add_argument("--name", default="main", help="of the stream: another name reads the topic again (default: %(default)s)")
+    parser.add_argument(
+        "--name",
+        default="main",
+        help="of the stream: another name reads the topic again (default: %(default)s)",
+    )
     parser.add_argument(
         "--start",
         choices=("earliest", "latest"),
         default="earliest",
         help="where the stream begins in a topic that it has never read (default: %(default)s)",
     )
-    parser.add_argument("--start-timestamp", metavar="TIME", help="read an interval of time instead: from its first message on")
-    parser.add_argument("--end-timestamp", metavar="TIME", help="up to and without the first message of this time; it must be past")
-    parser.add_argument("--partition-key", metavar="KEY", help="of the rows of an interval, for consumers by partition")
-    parser.add_argument("--kafka", action="append", default=[], metavar="NAME=VALUE", help="a setting of librdkafka; repeat for more")
     parser.add_argument(
-        "--kafka-settings", metavar="FILE", help=f"settings of librdkafka, also secrets: lines of name=value; or in {SETTINGS}"
+        "--start-timestamp",
+        metavar="TIME",
+        help="read an interval of time instead: from its first message on",
+    )
+    parser.add_argument(
+        "--end-timestamp",
+        metavar="TIME",
+        help="up to and without the first message of this time; it must be past",
+    )
+    parser.add_argument(
+        "--partition-key",
+        metavar="KEY",
+        help="of the rows of an interval, for consumers by partition",
+    )
+    parser.add_argument(
+        "--kafka",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of librdkafka; repeat for more",
+    )
+    parser.add_argument(
+        "--kafka-settings",
+        metavar="FILE",
+        help=f"settings of librdkafka, also secrets: lines of name=value; or in {SETTINGS}",
     )
 
 
 def _add_formats(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--format", choices=tuple(FORMATS), default="json", help="of the messages (default: %(default)s)")
-    parser.add_argument("--registry", metavar="URL", help="the schema registry; SCHEMA_REGISTRY_LOGIN=user:password in the environment")
     parser.add_argument(
-        "--column", action="append", default=[], metavar="NAME=@WHAT", help="a column from the message: @key, @timestamp, @header.NAME, ..."
+        "--format",
+        choices=tuple(FORMATS),
+        default="json",
+        help="of the messages (default: %(default)s)",
     )
     parser.add_argument(
-        "--time-unit", choices=("s", "ms", "us", "ns"), default="ms", help="of times that are numbers (default: %(default)s)"
+        "--registry",
+        metavar="URL",
+        help="the schema registry; SCHEMA_REGISTRY_LOGIN=user:password in the environment",
+    )
+    parser.add_argument(
+        "--column",
+        action="append",
+        default=[],
+        metavar="NAME=@WHAT",
+        help="a column from the message: @key, @timestamp, @header.NAME, ...",
+    )
+    parser.add_argument(
+        "--time-unit",
+        choices=("s", "ms", "us", "ns"),
+        default="ms",
+        help="of times that are numbers (default: %(default)s)",
     )
 
 
 def _add_flush(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--flush-interval", default="1s", metavar="SPAN", help="commit so long after a first message (default: %(default)s)"
+        "--flush-interval",
+        default="1s",
+        metavar="SPAN",
+        help="commit so long after a first message (default: %(default)s)",
     )
-    parser.add_argument("--flush-rows", type=whole_number, default=1_000_000, metavar="N", help="or after so many (default: %(default)s)")
-    parser.add_argument("--flush-mb", type=whole_number, default=64, metavar="N", help="or so many MiB of messages (default: %(default)s)")
-    parser.add_argument("--until-empty", action="store_true", help="end when everything is read that was there at the start")
     parser.add_argument(
-        "--give-up-after", default=f"{GIVE_UP_S:g}s", metavar="SPAN", help="how long to wait for a store that fails (default: %(default)s)"
+        "--flush-rows",
+        type=whole_number,
+        default=1_000_000,
+        metavar="N",
+        help="or after so many (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--flush-mb",
+        type=whole_number,
+        default=64,
+        metavar="N",
+        help="or so many MiB of messages (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--until-empty",
+        action="store_true",
+        help="end when everything is read that was there at the start",
+    )
+    parser.add_argument(
+        "--give-up-after",
+        default=f"{GIVE_UP_S:g}s",
+        metavar="SPAN",
+        help="how long to wait for a store that fails (default: %(default)s)",
     )
 
 
 def _add_policies(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--on-bad-message", choices=("fail", "quarantine"), default="fail", help="what no row can be made of (default: %(default)s)"
+        "--on-bad-message",
+        choices=("fail", "quarantine"),
+        default="fail",
+        help="what no row can be made of (default: %(default)s)",
     )
     parser.add_argument(
         "--on-new-columns",
@@ -111,19 +187,35 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
         help="columns of messages that the table lacks; quarantine puts the messages aside (default: %(default)s)",
     )
     parser.add_argument(
-        "--on-gap", choices=("fail", "continue"), default="fail", help="when Kafka has deleted what was not read (default: %(default)s)"
+        "--on-gap",
+        choices=("fail", "continue"),
+        default="fail",
+        help="when Kafka has deleted what was not read (default: %(default)s)",
     )
     parser.add_argument(
-        "--on-new-topic", choices=("fail", "continue"), default="fail", help="when the topic was made anew (default: %(default)s)"
+        "--on-new-topic",
+        choices=("fail", "continue"),
+        default="fail",
+        help="when the topic was made anew (default: %(default)s)",
     )
 
 
 def _add_tracking(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--watched", metavar="SPAN", help="flush and end when the standard input is silent for so long, or closed")
-    parser.add_argument("--tracking", metavar="FOLDER", help="a line of JSON for each partition of each commit")
+    parser.add_argument(
+        "--watched",
+        metavar="SPAN",
+        help="flush and end when the standard input is silent for so long, or closed",
+    )
+    parser.add_argument(
+        "--tracking", metavar="FOLDER", help="a line of JSON for each partition of each commit"
+    )
     parser.add_argument("--tracking-topic", metavar="NAME", help="the same as messages")
-    parser.add_argument("--metrics-file", metavar="FILE", help="Prometheus metrics, written after each commit")
-    parser.add_argument("--metrics-port", type=whole_number, metavar="PORT", help="Prometheus metrics, served")
+    parser.add_argument(
+        "--metrics-file", metavar="FILE", help="Prometheus metrics, written after each commit"
+    )
+    parser.add_argument(
+        "--metrics-port", type=whole_number, metavar="PORT", help="Prometheus metrics, served"
+    )
 
 
 class Running(Protocol):
@@ -148,7 +240,10 @@ def stream(args: argparse.Namespace) -> int | None:
     if interval is None:
         finish(args, Stream(*whole, given.tracker))
     else:
-        finish(args, IntervalRun(*whole, interval, partition_key=args.partition_key, tracker=given.tracker))
+        finish(
+            args,
+            IntervalRun(*whole, interval, partition_key=args.partition_key, tracker=given.tracker),
+        )
     return None
 
 
@@ -160,7 +255,9 @@ def reads(args: argparse.Namespace) -> bool:
     try:
         import confluent_kafka  # noqa: F401  # said before anything else is done
     except ImportError as error:
-        raise InvalidInputError("opal stream needs the extra kafka: pip install 'airflow-provider-opal[kafka]'") from error
+        raise InvalidInputError(
+            "opal stream needs the extra kafka: pip install 'airflow-provider-opal[kafka]'"
+        ) from error
     return use_of(args) == READ
 
 
@@ -184,7 +281,12 @@ def setup_of(args: argparse.Namespace) -> "Setup":
     from opal_stream.flush.options import Setup
 
     table, connection, options = opened(args)
-    return Setup(table=table, connection=connection, options=options, tracker=_tracker(args, connection, table))
+    return Setup(
+        table=table,
+        connection=connection,
+        options=options,
+        tracker=_tracker(args, connection, table),
+    )
 
 
 def opened(args: argparse.Namespace) -> "tuple[Table, Connection, StreamOptions]":
@@ -209,7 +311,11 @@ def finish(args: argparse.Namespace, running: Running) -> None:
         stop_when_left_alone(running.stop, parse_duration(args.watched, name="--watched") / 1e6)
     totals = running.run()
     is_left = args.commit == "gathered" and not has_committer(args)
-    print(json.dumps({"table": args.table, **asdict(totals)}) if args.json else _page(totals, args, is_left_to_another=is_left))
+    print(
+        json.dumps({"table": args.table, **asdict(totals)})
+        if args.json
+        else _page(totals, args, is_left_to_another=is_left)
+    )
 
 
 def _page(totals: "Totals", args: argparse.Namespace, *, is_left_to_another: bool) -> str:
@@ -225,7 +331,9 @@ def _page(totals: "Totals", args: argparse.Namespace, *, is_left_to_another: boo
         return f"{style.good('gathered ' + count_text(totals.records, 'message'))}{bad}{lost}; {command} commits them"
     at = "" if totals.version is None else f", version {totals.version:,} of {table}"
     if open_ := getattr(totals, "open", []):
-        lost += f"; no message after the interval yet in {', '.join(open_)}: late ones need another run"
+        lost += (
+            f"; no message after the interval yet in {', '.join(open_)}: late ones need another run"
+        )
     return f"{style.good('read ' + count_text(totals.records, 'message'))} in {count_text(totals.flushes, 'commit')}{bad}{lost}{at}"
 
 
@@ -268,11 +376,15 @@ def _interval(args: argparse.Namespace) -> "Interval | None":
     given = {"--start-timestamp": args.start_timestamp, "--end-timestamp": args.end_timestamp}
     if not any(given.values()):
         if args.partition_key is not None:
-            raise InvalidInputError("--partition-key is for the rows of an interval: give --start-timestamp and --end-timestamp, too")
+            raise InvalidInputError(
+                "--partition-key is for the rows of an interval: give --start-timestamp and --end-timestamp, too"
+            )
         return None
     if missing := [name for name, value in given.items() if not value]:
         raise InvalidInputError(f"an interval has two ends: {missing[0]} is missing")
-    return Interval(start_ms=_moment_ms(args.start_timestamp), end_ms=_moment_ms(args.end_timestamp))
+    return Interval(
+        start_ms=_moment_ms(args.start_timestamp), end_ms=_moment_ms(args.end_timestamp)
+    )
 
 
 def _moment_ms(text: str) -> int:
@@ -282,7 +394,9 @@ def _moment_ms(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise InvalidInputError(f"{text!r} is no time; write 2026-11-24T00:00:00Z, or milliseconds since 1970") from error
+        raise InvalidInputError(
+            f"{text!r} is no time; write 2026-11-24T00:00:00Z, or milliseconds since 1970"
+        ) from error
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
@@ -293,10 +407,23 @@ def _partitions(text: str | None) -> "tuple[int | Partition, ...]":
         return ()
     parts = [part.strip().rpartition("/") for part in text.split(",") if part.strip()]
     if not parts:
-        raise InvalidInputError("--partitions names none; write numbers, as 0,1,2, or leave it out to read all")
-    if wrong := [topic + slash + number for topic, slash, number in parts if not number.isdecimal() or bool(topic) != bool(slash)]:
-        raise InvalidInputError(f"--partitions {text!r}: {wrong[0]!r} is no partition; write numbers, as 0,1,2, or orders/0,users/1")
-    return tuple(dict.fromkeys(Partition(topic=topic, number=int(number)) if topic else int(number) for topic, _, number in parts))
+        raise InvalidInputError(
+            "--partitions names none; write numbers, as 0,1,2, or leave it out to read all"
+        )
+    if wrong := [
+        topic + slash + number
+        for topic, slash, number in parts
+        if not number.isdecimal() or bool(topic) != bool(slash)
+    ]:
+        raise InvalidInputError(
+            f"--partitions {text!r}: {wrong[0]!r} is no partition; write numbers, as 0,1,2, or orders/0,users/1"
+        )
+    return tuple(
+        dict.fromkeys(
+            Partition(topic=topic, number=int(number)) if topic else int(number)
+            for topic, _, number in parts
+        )
+    )
 
 
 def _connection(args: argparse.Namespace) -> "Connection | None":
@@ -306,10 +433,14 @@ def _connection(args: argparse.Namespace) -> "Connection | None":
         return None
     settings = parse_settings(os.environ.get(SETTINGS, ""), SETTINGS)
     settings |= read_settings(args.kafka_settings) if args.kafka_settings else {}
-    return Connection(bootstrap_servers=args.bootstrap_servers, settings=settings | pairs(args.kafka, "--kafka"))
+    return Connection(
+        bootstrap_servers=args.bootstrap_servers, settings=settings | pairs(args.kafka, "--kafka")
+    )
 
 
-def _tracker(args: argparse.Namespace, connection: "Connection | None", table: "Table | None" = None) -> "Tracker":
+def _tracker(
+    args: argparse.Namespace, connection: "Connection | None", table: "Table | None" = None
+) -> "Tracker":
     """Whoever reads a table's topics, and no interval of them, counts what comes into the table."""
     from opal_stream.cli.watched import ToldTotals
     from opal_stream.plan.recorder import TrafficRecorder
@@ -322,10 +453,14 @@ def _tracker(args: argparse.Namespace, connection: "Connection | None", table: "
         sinks.append(FolderSink(args.tracking))
     if args.tracking_topic:
         if connection is None:
-            raise InvalidInputError("--tracking-topic is a topic of Kafka: give --bootstrap-servers, too")
+            raise InvalidInputError(
+                "--tracking-topic is a topic of Kafka: give --bootstrap-servers, too"
+            )
         sinks.append(TopicSink(connection, args.tracking_topic))
     has_metrics = args.metrics_file is not None or args.metrics_port is not None
     metrics = Metrics(path=args.metrics_file, port=args.metrics_port) if has_metrics else None
     listeners = [] if table is None or is_of_interval(args) else [TrafficRecorder(table, args.name)]
     tell = ToldTotals() if args.watched and args.json else None
-    return Tracker(sinks, metrics, table=args.table, stream=args.name, listeners=listeners, tell=tell)
+    return Tracker(
+        sinks, metrics, table=args.table, stream=args.name, listeners=listeners, tell=tell
+    )

@@ -30,11 +30,17 @@ def add_commit(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def commit(args: argparse.Namespace, finish: "Callable[[argparse.Namespace, Committer], None]", tracker: "Tracker") -> None:
+def commit(
+    args: argparse.Namespace,
+    finish: "Callable[[argparse.Namespace, Committer], None]",
+    tracker: "Tracker",
+) -> None:
     from opal_lake.table import Table
     from opal_stream.flush.committer import Committer, CommitterOptions
 
-    logging.basicConfig(level=logging.WARNING, format="opal stream commit: %(message)s", stream=sys.stderr)
+    logging.basicConfig(
+        level=logging.WARNING, format="opal stream commit: %(message)s", stream=sys.stderr
+    )
     options = CommitterOptions(
         name=args.name,
         interval_s=parse_duration(args.flush_interval, name="--flush-interval") / 1e6,

@@ -6,4 +6,9 @@ MONITORING = {"dashboard": "grafana_dashboard.json", "alerts": "prometheus_alert
 
 
 def print_monitoring(word: str) -> None:
-    print(files("opal_stream.tracking").joinpath("monitoring", MONITORING[word]).read_text(encoding="utf-8"), end="")
+    print(
+        files("opal_stream.tracking")
+        .joinpath("monitoring", MONITORING[word])
+        .read_text(encoding="utf-8"),
+        end="",
+    )

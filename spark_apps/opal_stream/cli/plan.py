@@ -20,8 +20,18 @@ if TYPE_CHECKING:
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--hours", type=whole_number, default=1, metavar="N", help="after `plan`: for N hours (default: %(default)s)")
-    parser.add_argument("--current", metavar="FILE", help="after `plan`: what --json wrote before; only what makes it even moves")
+    parser.add_argument(
+        "--hours",
+        type=whole_number,
+        default=1,
+        metavar="N",
+        help="after `plan`: for N hours (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--current",
+        metavar="FILE",
+        help="after `plan`: what --json wrote before; only what makes it even moves",
+    )
 
 
 def plan(args: argparse.Namespace, connection: "Connection | None") -> None:
@@ -34,13 +44,19 @@ def plan(args: argparse.Namespace, connection: "Connection | None") -> None:
     from opal_stream.plan.spread import plan_spread, processes_for
 
     if connection is None or not args.topic:
-        raise InvalidInputError("a plan needs Kafka and topics: --bootstrap-servers localhost:9092 --topic orders")
+        raise InvalidInputError(
+            "a plan needs Kafka and topics: --bootstrap-servers localhost:9092 --topic orders"
+        )
     if bool(args.processes) == bool(args.capacity):
         raise InvalidInputError("a plan needs one of --processes N and --capacity N")
     topics = Topics(connection).describe(args.topic).values()
     partitions = chosen_partitions(topics, ())
     now_hour = time.time_ns() // 1_000_000 // HOUR_MS
-    counted = counted_traffic(Table.open(args.paths[0], store_options(args)), args.name, topics) if args.paths else {}
+    counted = (
+        counted_traffic(Table.open(args.paths[0], store_options(args)), args.name, topics)
+        if args.paths
+        else {}
+    )
     traffic = KnownTraffic(connection).complete(counted, partitions, now_hour)
     rates = predict_rates(traffic, partitions, now_hour, args.hours)
     loads = weigh(rates)
@@ -56,12 +72,20 @@ def plan(args: argparse.Namespace, connection: "Connection | None") -> None:
 
 
 def _document(
-    spread: "Spread", loads: "Mapping[Partition, float]", rates: "Mapping[Partition, Volume]", unknown: list[str]
+    spread: "Spread",
+    loads: "Mapping[Partition, float]",
+    rates: "Mapping[Partition, Volume]",
+    unknown: list[str],
 ) -> dict[str, object]:
     def entry(part: "Partition") -> dict[str, object]:
         rate = rates[part]
         sizes = {"messages": round(rate.messages, 3), "bytes": round(rate.bytes)}
-        return {"topic": part.topic, "partition": part.number, "load": round(loads[part], 3), **sizes}
+        return {
+            "topic": part.topic,
+            "partition": part.number,
+            "load": round(loads[part], 3),
+            **sizes,
+        }
 
     processes = [
         {
@@ -72,7 +96,12 @@ def _document(
         for number, (share, load) in enumerate(zip(spread.shares, spread.loads, strict=True))
     ]
     moved = [{"topic": part.topic, "partition": part.number} for part in spread.moved]
-    return {"skew": round(spread.skew, 3), "processes": processes, "moved": moved, "without_history": unknown}
+    return {
+        "skew": round(spread.skew, 3),
+        "processes": processes,
+        "moved": moved,
+        "without_history": unknown,
+    }
 
 
 def _read_current(path: str) -> "list[frozenset[Partition]]":
@@ -81,11 +110,16 @@ def _read_current(path: str) -> "list[frozenset[Partition]]":
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))["processes"]
         return [
-            frozenset(Partition(topic=str(one["topic"]), number=int(one["partition"])) for one in process["partitions"])
+            frozenset(
+                Partition(topic=str(one["topic"]), number=int(one["partition"]))
+                for one in process["partitions"]
+            )
             for process in found
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidInputError(f"--current {path!r} is no plan that opal stream plan --json wrote: {error}") from error
+        raise InvalidInputError(
+            f"--current {path!r} is no plan that opal stream plan --json wrote: {error}"
+        ) from error
 
 
 def _lines(spread: "Spread", unknown: list[str], style: Style) -> Iterator[str]:

@@ -23,8 +23,17 @@ _NOTHING_OF = "stream {1} has committed nothing of {2} to {0}; with --bootstrap-
 
 
 def add_alarms(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--alarm-lag", type=whole_number, metavar="N", help="after `status`: more messages behind are an alarm")
-    parser.add_argument("--alarm-stall", metavar="SPAN", help="after `status`: so is a message that waits so long where nothing moves")
+    parser.add_argument(
+        "--alarm-lag",
+        type=whole_number,
+        metavar="N",
+        help="after `status`: more messages behind are an alarm",
+    )
+    parser.add_argument(
+        "--alarm-stall",
+        metavar="SPAN",
+        help="after `status`: so is a message that waits so long where nothing moves",
+    )
 
 
 def status(args: argparse.Namespace, connection: "Connection | None") -> int:
@@ -34,10 +43,16 @@ def status(args: argparse.Namespace, connection: "Connection | None") -> int:
     from opal_stream.tracking.event_files import EventReader
     from opal_stream.tracking.status import read_status
 
-    stall_s = None if args.alarm_stall is None else parse_duration(args.alarm_stall, name="--alarm-stall") / 1e6
+    stall_s = (
+        None
+        if args.alarm_stall is None
+        else parse_duration(args.alarm_stall, name="--alarm-stall") / 1e6
+    )
     limits = AlarmLimits(lag=args.alarm_lag, stall_s=stall_s)
     if connection is None and limits.are_given:
-        raise InvalidInputError("whether a stream lags or stalls, Kafka knows: --bootstrap-servers localhost:9092")
+        raise InvalidInputError(
+            "whether a stream lags or stalls, Kafka knows: --bootstrap-servers localhost:9092"
+        )
     statuses = read_status(
         Table.open(args.table, store_options(args)),
         connection,
@@ -50,28 +65,45 @@ def status(args: argparse.Namespace, connection: "Connection | None") -> int:
     alarms = find_alarms(statuses, limits, events.read() if events else ())
     if events and events.broken:
         broken = count_text(events.broken, "broken line")
-        print(f"opal stream status: {broken} of tracking events in {args.tracking} left out", file=sys.stderr)
+        print(
+            f"opal stream status: {broken} of tracking events in {args.tracking} left out",
+            file=sys.stderr,
+        )
     _print(args, [asdict(entry) for entry in statuses], alarms)
     is_unknown = limits.are_given and not statuses
     if not statuses:
-        text = (_NOTHING_OF if args.topic else _NOTHING).format(args.table, args.name, ", ".join(args.topic))
-        print(f"{'start: ' if is_unknown else ''}{text}", file=sys.stderr if args.json else sys.stdout)
+        text = (_NOTHING_OF if args.topic else _NOTHING).format(
+            args.table, args.name, ", ".join(args.topic)
+        )
+        print(
+            f"{'start: ' if is_unknown else ''}{text}", file=sys.stderr if args.json else sys.stdout
+        )
     return FINDINGS if alarms or is_unknown else OK
 
 
-def _print(args: argparse.Namespace, entries: list[dict[str, Any]], alarms: "Sequence[Alarm]") -> None:
+def _print(
+    args: argparse.Namespace, entries: list[dict[str, Any]], alarms: "Sequence[Alarm]"
+) -> None:
     if args.json:
-        print(json.dumps([entry | {"alarms": _alarms_of(entry, alarms)} for entry in entries], indent=2))
+        print(
+            json.dumps(
+                [entry | {"alarms": _alarms_of(entry, alarms)} for entry in entries], indent=2
+            )
+        )
         return
     style = Style.of(sys.stdout)
-    told = dict.fromkeys(f"{style.bad(alarm.kind)}: {alarm.message}" for alarm in alarms)  # partitions may have one in common
+    told = dict.fromkeys(
+        f"{style.bad(alarm.kind)}: {alarm.message}" for alarm in alarms
+    )  # partitions may have one in common
     for line in (*(_lines(entries, style) if entries else ()), *told):
         print(line)
 
 
 def _alarms_of(entry: dict[str, Any], alarms: "Sequence[Alarm]") -> list[dict[str, str]]:
     place = entry["stream"], entry["topic"], entry["partition"]
-    return [{"kind": alarm.kind, "message": alarm.message} for alarm in alarms if alarm.place == place]
+    return [
+        {"kind": alarm.kind, "message": alarm.message} for alarm in alarms if alarm.place == place
+    ]
 
 
 def _lines(entries: list[dict[str, Any]], style: Style) -> Iterator[str]:
@@ -87,7 +119,10 @@ def _lines(entries: list[dict[str, Any]], style: Style) -> Iterator[str]:
         Column(key="last", title="last commit", optional=True),
         Column(key="note", title="note", shrinks=True),
     ]
-    rows = [entry | {"last": entry["committed"] or _before(entry["committed_before"])} for entry in entries]
+    rows = [
+        entry | {"last": entry["committed"] or _before(entry["committed_before"])}
+        for entry in entries
+    ]
     yield from text_table(columns, rows, style, output_width(sys.stdout))
 
 

@@ -19,18 +19,38 @@ if TYPE_CHECKING:
     from opal_stream.supervise.supervisor import Supervisor
 
 # What is its own, and what each process gets in another way
-_OF_SUPERVISOR = ("processes", "capacity", "replan_interval", "stall_after", "no_committer", "json", "watched", "partitions")
+_OF_SUPERVISOR = (
+    "processes",
+    "capacity",
+    "replan_interval",
+    "stall_after",
+    "no_committer",
+    "json",
+    "watched",
+    "partitions",
+)
 _OF_METRICS = ("metrics_file", "metrics_port")
 _OF_READERS = ("until_empty",)  # which the committer outlives
 
 
 def add_supervised(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--processes", type=whole_number, metavar="N", help="read by so many processes, or after `plan`: spread over so many"
+        "--processes",
+        type=whole_number,
+        metavar="N",
+        help="read by so many processes, or after `plan`: spread over so many",
     )
-    parser.add_argument("--capacity", type=whole_number, metavar="N", help="or by so many that each has N messages/s at most")
     parser.add_argument(
-        "--replan-interval", default="10m", metavar="SPAN", help="of several processes: look so often who reads what (default: %(default)s)"
+        "--capacity",
+        type=whole_number,
+        metavar="N",
+        help="or by so many that each has N messages/s at most",
+    )
+    parser.add_argument(
+        "--replan-interval",
+        default="10m",
+        metavar="SPAN",
+        help="of several processes: look so often who reads what (default: %(default)s)",
     )
     parser.add_argument(
         "--stall-after",
@@ -39,7 +59,9 @@ def add_supervised(parser: argparse.ArgumentParser) -> None:
         help="of several processes: restart one of which a partition does not move for so long (default: %(default)s)",
     )
     parser.add_argument(
-        "--no-committer", action="store_true", help="of several processes with --commit gathered: `opal stream commit` runs elsewhere"
+        "--no-committer",
+        action="store_true",
+        help="of several processes with --commit gathered: `opal stream commit` runs elsewhere",
     )
     parser.set_defaults(parser=parser)
 
@@ -51,11 +73,15 @@ def is_supervised(args: argparse.Namespace) -> bool:
 def has_committer(args: argparse.Namespace) -> bool:
     """Whether the supervisor is to run the committer, too."""
     if args.no_committer and not (is_supervised(args) and args.commit == "gathered"):
-        raise InvalidInputError("--no-committer is for several processes whose commits are gathered; leave it out")
+        raise InvalidInputError(
+            "--no-committer is for several processes whose commits are gathered; leave it out"
+        )
     return is_supervised(args) and args.commit == "gathered" and not args.no_committer
 
 
-def supervisor_of(args: argparse.Namespace, table: "Table", connection: "Connection", options: "StreamOptions") -> "Supervisor":
+def supervisor_of(
+    args: argparse.Namespace, table: "Table", connection: "Connection", options: "StreamOptions"
+) -> "Supervisor":
     from opal_stream.supervise.metrics import FleetMetrics
     from opal_stream.supervise.supervisor import FleetOptions, Supervisor
 
@@ -73,21 +99,38 @@ def supervisor_of(args: argparse.Namespace, table: "Table", connection: "Connect
 
     metrics = FleetMetrics(path=args.metrics_file, port=args.metrics_port)
     committer = (lambda: committer_words(args)) if has_committer(args) else None
-    return Supervisor(table, connection, options, fleet, words, metrics=metrics, committer=committer)
+    return Supervisor(
+        table, connection, options, fleet, words, metrics=metrics, committer=committer
+    )
 
 
 def child_words(args: argparse.Namespace) -> list[str]:
     """What was given to the whole is given to each, whatever options there are."""
-    return [*_watched_words(args.table), *args.parser.given_words(args, without=(*_OF_SUPERVISOR, *_OF_METRICS))]
+    return [
+        *_watched_words(args.table),
+        *args.parser.given_words(args, without=(*_OF_SUPERVISOR, *_OF_METRICS)),
+    ]
 
 
 def committer_words(args: argparse.Namespace) -> list[str]:
     """Also to the committer, as far as it has a use for it."""
     without = (*_OF_SUPERVISOR, *_OF_METRICS, *_OF_READERS)
-    return [*_watched_words(COMMIT, args.table), *args.parser.given_words(args, without=without, only=TAKES[COMMIT] | SHARED)]
+    return [
+        *_watched_words(COMMIT, args.table),
+        *args.parser.given_words(args, without=without, only=TAKES[COMMIT] | SHARED),
+    ]
 
 
 def _watched_words(*operands: str) -> list[str]:
     from opal_stream.supervise.process import WATCHED_S
 
-    return [sys.executable, "-m", "opal_lake.cli", "stream", *operands, "--json", "--watched", f"{WATCHED_S}s"]
+    return [
+        sys.executable,
+        "-m",
+        "opal_lake.cli",
+        "stream",
+        *operands,
+        "--json",
+        "--watched",
+        f"{WATCHED_S}s",
+    ]

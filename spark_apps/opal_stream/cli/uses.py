@@ -28,7 +28,11 @@ def use_of(args: argparse.Namespace) -> str:
     word, tables = args.table, len(args.paths)
     if word in MONITORING and not tables and not args.topic:
         return str(word)
-    return str(word) if (word in (STATUS, COMMIT) and tables == 1) or (word == PLAN and tables <= 1) else READ
+    return (
+        str(word)
+        if (word in (STATUS, COMMIT) and tables == 1) or (word == PLAN and tables <= 1)
+        else READ
+    )
 
 
 def check_use(args: argparse.Namespace) -> None:
@@ -44,10 +48,16 @@ def check_use(args: argparse.Namespace) -> None:
         raise InvalidInputError(f"{who} has no use for {flag_of(useless[0])}; leave it out{where}")
     for name, needed in _unmet(args, use):
         if name in given:
-            raise InvalidInputError(f"{flag_of(name)} does nothing without {needed}; add it, or leave {flag_of(name)} out")
-    for name, partner, why in clashes(given, has_interval=bool(args.start_timestamp or args.end_timestamp)):
+            raise InvalidInputError(
+                f"{flag_of(name)} does nothing without {needed}; add it, or leave {flag_of(name)} out"
+            )
+    for name, partner, why in clashes(
+        given, has_interval=bool(args.start_timestamp or args.end_timestamp)
+    ):
         other = f"{INTERVAL} of time" if partner == INTERVAL else flag_of(partner)
-        raise InvalidInputError(f"{flag_of(name)} does not go with {other}: {why}; leave out one of both")
+        raise InvalidInputError(
+            f"{flag_of(name)} does not go with {other}: {why}; leave out one of both"
+        )
     check_options({name: getattr(args, name) for name in given}, flag_of)
 
 
@@ -57,11 +67,15 @@ def _check_words(args: argparse.Namespace) -> None:
     if not tables and args.topic:
         return
     if word == "gather" and tables:
-        raise InvalidInputError(f"opal stream gather is called opal stream commit: opal stream commit {tables[0]}")
+        raise InvalidInputError(
+            f"opal stream gather is called opal stream commit: opal stream commit {tables[0]}"
+        )
     if word in MONITORING and tables:
         raise InvalidInputError(f"opal stream {word} takes no table; leave out {tables[0]!r}")
     if word in WORDS:
-        raise InvalidInputError(f"opal stream {word} takes one table: opal stream {word} lake/orders")
+        raise InvalidInputError(
+            f"opal stream {word} takes one table: opal stream {word} lake/orders"
+        )
     if "/" not in word and (near := meant(word, WORDS)):
         raise InvalidInputError(f"there is no opal stream {word!r}{near}")
     if tables:
@@ -77,7 +91,9 @@ def _unmet(args: argparse.Namespace, use: str) -> Iterator[tuple[str, str]]:
     if use != READ:
         return
     if args.processes is None and args.capacity is None:
-        yield from ((name, "--processes or --capacity") for name in ("replan_interval", "stall_after"))
+        yield from (
+            (name, "--processes or --capacity") for name in ("replan_interval", "stall_after")
+        )
     if args.commit != "gathered":
         yield "gathered_mb", "--commit gathered"
     if not getattr(args, "spark", False):

@@ -25,14 +25,21 @@ logger = logging.getLogger(__name__)
 
 def stop_when_left_alone(stop: Callable[[], None], longest_s: float) -> None:
     """Calls `stop` once, from a thread of its own."""
-    threading.Thread(target=_listen, args=(stop, sys.stdin.fileno(), longest_s), name="opal-stream-watched", daemon=True).start()
+    threading.Thread(
+        target=_listen,
+        args=(stop, sys.stdin.fileno(), longest_s),
+        name="opal-stream-watched",
+        daemon=True,
+    ).start()
 
 
 def _listen(stop: Callable[[], None], descriptor: int, longest_s: float) -> None:
     while True:
         ready, _, _ = select.select([descriptor], [], [], longest_s)
         if not ready:
-            logger.warning("nothing was heard from the watcher for %g s: flushing, and ending", longest_s)
+            logger.warning(
+                "nothing was heard from the watcher for %g s: flushing, and ending", longest_s
+            )
             break
         if not os.read(descriptor, _CHUNK):
             logger.warning("the watcher is gone: flushing, and ending")
@@ -55,6 +62,11 @@ class ToldTotals:
 
     def flushed(self, flush: "FlushEvents") -> None:
         missing = sum(self._gaps.pop(partition, 0) for partition in flush.taken)
-        self._counts.update(records=sum(taken.records for taken in flush.taken.values()), bad=flush.bad, flushes=1, missing=missing)
+        self._counts.update(
+            records=sum(taken.records for taken in flush.taken.values()),
+            bad=flush.bad,
+            flushes=1,
+            missing=missing,
+        )
         with suppress(OSError):  # the watcher is gone
             print(json.dumps({**self._counts, "version": flush.version}), flush=True)

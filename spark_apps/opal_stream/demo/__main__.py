@@ -53,7 +53,9 @@ class Shop:
             if self._over.is_set():
                 break
             change = {**order, "updated_at": datetime.now(UTC).isoformat(timespec="microseconds")}
-            producer.produce(TOPIC, json.dumps(change).encode(), key=str(order["order_id"]).encode())
+            producer.produce(
+                TOPIC, json.dumps(change).encode(), key=str(order["order_id"]).encode()
+            )
             producer.poll(0)
             self.sent += 1
             time.sleep(1 / A_SECOND)
@@ -79,7 +81,11 @@ class Watcher:
         self.version = head.version
         rows = self.table.read(columns=["country", "status", "total", "updated_at"]).to_pylist()
         now, newest = datetime.now(UTC), max((row["updated_at"] for row in self.rows), default=None)
-        self.ages_s += [(now - row["updated_at"]).total_seconds() for row in rows if newest is None or row["updated_at"] > newest]
+        self.ages_s += [
+            (now - row["updated_at"]).total_seconds()
+            for row in rows
+            if newest is None or row["updated_at"] > newest
+        ]
         self.rows = rows
 
     def by_country(self) -> list[dict[str, Any]]:
@@ -89,7 +95,11 @@ class Watcher:
             revenue[row["country"]] += row["total"] if row["status"] in ("paid", "shipped") else 0
         countries = sorted({country for country, _ in counts})
         return [
-            {"country": country, **{status: counts[country, status] for status in STATUSES}, "revenue": f"{revenue[country]:,.2f}"}
+            {
+                "country": country,
+                **{status: counts[country, status] for status in STATUSES},
+                "revenue": f"{revenue[country]:,.2f}",
+            }
             for country in countries
         ]
 
@@ -113,7 +123,11 @@ def page(watcher: Watcher, shop: Shop, style: Style) -> list[str]:
     columns = [Column(key="country", title="country")]
     columns += [Column(key=name, title=name, right=True) for name in (*STATUSES, "revenue")]
     ages = sorted(watcher.ages_s[-_AGES:])
-    fresh = f"p50 {ages[len(ages) // 2]:.2f} s, p95 {ages[int(len(ages) * 0.95)]:.2f} s" if ages else "nothing yet"
+    fresh = (
+        f"p50 {ages[len(ages) // 2]:.2f} s, p95 {ages[int(len(ages) * 0.95)]:.2f} s"
+        if ages
+        else "nothing yet"
+    )
     head = f"version {watcher.version}: {len(watcher.rows):,} orders visible, {shop.sent:,} changes sent"
     return [
         style.strong(head),
@@ -133,11 +147,30 @@ def running(folder: Path) -> Iterator[tuple[Broker, Table]]:
         broker.format()
         broker.start()
         admin = broker.admin  # its answers end with it
-        admin.create_topics([NewTopic(TOPIC, num_partitions=2, replication_factor=1)])[TOPIC].result(30)
-        table = Table.create(str(folder / "orders"), arrow_of_sql(SCHEMA), TableLayout(keys=["order_id"], delta="updated_at"))
-        words = ["stream", table.uri, "--bootstrap-servers", broker.servers, "--topic", TOPIC, "--flush-interval", "1s"]
+        admin.create_topics([NewTopic(TOPIC, num_partitions=2, replication_factor=1)])[
+            TOPIC
+        ].result(30)
+        table = Table.create(
+            str(folder / "orders"),
+            arrow_of_sql(SCHEMA),
+            TableLayout(keys=["order_id"], delta="updated_at"),
+        )
+        words = [
+            "stream",
+            table.uri,
+            "--bootstrap-servers",
+            broker.servers,
+            "--topic",
+            TOPIC,
+            "--flush-interval",
+            "1s",
+        ]
         print(f"    opal {' '.join(words)}\n", flush=True)
-        stream = subprocess.Popen([sys.executable, "-m", "opal_lake.cli", *words], stdout=subprocess.DEVNULL, start_new_session=True)
+        stream = subprocess.Popen(
+            [sys.executable, "-m", "opal_lake.cli", *words],
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         yield broker, table
         if stream.poll() is not None:
             raise OpalError(f"opal stream has ended with {stream.returncode}")
@@ -153,7 +186,9 @@ def running(folder: Path) -> Iterator[tuple[Broker, Table]]:
 def run(folder: Path, *, stays: bool) -> None:
     screen = Screen()
     print(
-        screen.style.strong("> Starting Kafka, and a stream from its topic orders into a table. No Spark, no server"),
+        screen.style.strong(
+            "> Starting Kafka, and a stream from its topic orders into a table. No Spark, no server"
+        ),
         flush=True,
     )
     with running(folder) as (broker, table):
@@ -175,8 +210,15 @@ def run(folder: Path, *, stays: bool) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 when all was shown; Ctrl-C is the usual end."""
-    parser = argparse.ArgumentParser(prog="python -m opal_stream.demo", description="A shop's orders through Kafka into a table, live.")
-    parser.add_argument("--exit", action="store_true", help=f"end after {EXIT_S:.0f} s, instead of going on until Ctrl-C")
+    parser = argparse.ArgumentParser(
+        prog="python -m opal_stream.demo",
+        description="A shop's orders through Kafka into a table, live.",
+    )
+    parser.add_argument(
+        "--exit",
+        action="store_true",
+        help=f"end after {EXIT_S:.0f} s, instead of going on until Ctrl-C",
+    )
     args = parser.parse_args(argv)
     for number in ENDS:  # SIGINT too: a shell may have started us with it ignored
         signal.signal(number, _interrupted)

@@ -38,13 +38,21 @@ def fetch_jars(name: str, *artifacts: tuple[str, str, str]) -> Path:
     JARS.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=".part-", dir=JARS))
     wanted = part / "ivy.xml"
-    needs = "".join(f'<dependency org="{org}" name="{module}" rev="{version}" conf="default"/>' for org, module, version in artifacts)
+    needs = "".join(
+        f'<dependency org="{org}" name="{module}" rev="{version}" conf="default"/>'
+        for org, module, version in artifacts
+    )
     own = '<info organisation="opal" module="jars"/>'
-    wanted.write_text(f'<ivy-module version="2.0">{own}<dependencies>{needs}</dependencies></ivy-module>')
+    wanted.write_text(
+        f'<ivy-module version="2.0">{own}<dependencies>{needs}</dependencies></ivy-module>'
+    )
     command = [java(), "-jar", str(ivy), "-warn", "-ivy", str(wanted), "-confs", "default"]
     _check(
         subprocess.run(
-            [*command, "-retrieve", f"{part}/[artifact]-[revision](-[classifier]).[ext]"], capture_output=True, text=True, check=False
+            [*command, "-retrieve", f"{part}/[artifact]-[revision](-[classifier]).[ext]"],
+            capture_output=True,
+            text=True,
+            check=False,
         )
     )
     wanted.unlink()
@@ -59,8 +67,14 @@ def spark_jars(*names: str) -> list[Path]:
     """These of the jars that Spark brings, without their versions."""
     spark = find_spec("pyspark")
     if spark is None or spark.origin is None:
-        raise StorageError("Spark's Ivy fetches Kafka, and Spark is not installed: pip install 'airflow-provider-opal[spark]'")
-    return [path for name in names for path in (Path(spark.origin).parent / "jars").glob(f"{name}-[0-9]*.jar")]
+        raise StorageError(
+            "Spark's Ivy fetches Kafka, and Spark is not installed: pip install 'airflow-provider-opal[spark]'"
+        )
+    return [
+        path
+        for name in names
+        for path in (Path(spark.origin).parent / "jars").glob(f"{name}-[0-9]*.jar")
+    ]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,7 +97,13 @@ class Broker:
     def start(self) -> None:
         with (self.home / "log").open("ab") as log:
             command = self._java("kafka.Kafka", str(self.home / "server.properties"))
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         until = time.monotonic() + START_S
         while time.monotonic() < until and self.process.poll() is None:
             try:
@@ -125,8 +145,12 @@ class Broker:
         lines["controller.quorum.bootstrap.servers"] = lines["listeners"].rpartition("//")[2]
         path = self.home / "server.properties"
         path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
-        cluster = "opal" + secrets.token_urlsafe(16)[4:]  # 22 letters; one that begins with - would be an option
-        command = self._java("kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(path))
+        cluster = (
+            "opal" + secrets.token_urlsafe(16)[4:]
+        )  # 22 letters; one that begins with - would be an option
+        command = self._java(
+            "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(path)
+        )
         _check(subprocess.run(command, capture_output=True, text=True, check=False))
 
     def _java(self, main: str, *arguments: str) -> list[str]:
@@ -148,5 +172,10 @@ def java() -> str:
     """The one that Spark runs on."""
     home = os.environ.get("JAVA_HOME")
     if not home:
-        home = subprocess.run([sys.executable, "-m", "opal_spark.engine.java"], capture_output=True, text=True, check=True).stdout.strip()
+        home = subprocess.run(
+            [sys.executable, "-m", "opal_spark.engine.java"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
     return str(Path(home) / "bin" / "java")

@@ -17,10 +17,18 @@ def changes(seed: int = 1) -> Iterator[dict[str, Any]]:
     while True:
         if (len(opened) < _OPEN and dice.random() < 0.5) or not opened:
             number += 1
-            order = {"order_id": number, "country": dice.choice(COUNTRIES), "status": "placed", "total": round(5 + dice.random() * 200, 2)}
+            order = {
+                "order_id": number,
+                "country": dice.choice(COUNTRIES),
+                "status": "placed",
+                "total": round(5 + dice.random() * 200, 2),
+            }
         else:
             order = opened[dice.choice([*opened])]
-            order = {**order, "status": "cancelled" if dice.random() < _CANCELLED else NEXT[order["status"]]}
+            order = {
+                **order,
+                "status": "cancelled" if dice.random() < _CANCELLED else NEXT[order["status"]],
+            }
         if order["status"] in NEXT:
             opened[order["order_id"]] = order
         else:

@@ -32,7 +32,9 @@ class Buffer:
     bytes: int = 0
     bad: int = 0
     first_at_s: float | None = None
-    waited_from_s: float | None = None  # when the last flush began, if the first messages came while it ran
+    waited_from_s: float | None = (
+        None  # when the last flush began, if the first messages came while it ran
+    )
 
     def add(self, batch: MessageBatch, decoded: Decoded, now_s: float) -> None:
         """A batch and its rows."""
@@ -57,17 +59,25 @@ class Buffer:
 
     def rows_for(self, spec: TableSpec) -> pa.Table:
         """With the columns that the table has by now: somebody may have added some after the rows were read."""
-        rows = pa.concat_tables(self.parts, promote_options="default") if self.parts else arrow_schema(spec.schema).empty_table()
+        rows = (
+            pa.concat_tables(self.parts, promote_options="default")
+            if self.parts
+            else arrow_schema(spec.schema).empty_table()
+        )
         for column in spec.schema.fields:
             if spec.schema.is_added(column) and column.name not in rows.column_names:
-                rows = rows.append_column(column.name, pa.nulls(rows.num_rows, arrow_type(column.type)))
+                rows = rows.append_column(
+                    column.name, pa.nulls(rows.num_rows, arrow_type(column.type))
+                )
         return rows
 
     def is_due(self, now_s: float, *, has_more: bool = False) -> bool:
         """By time, or because it is full. What came while the last flush ran is taken first, if that takes no longer than the interval."""
         if self.first_at_s is None:
             return False
-        is_late = self.wait_s(now_s) <= 0 and not (has_more and now_s - self.first_at_s < self.limits.interval_s)
+        is_late = self.wait_s(now_s) <= 0 and not (
+            has_more and now_s - self.first_at_s < self.limits.interval_s
+        )
         return self.is_full or is_late
 
     @property
@@ -77,24 +87,35 @@ class Buffer:
     def wait_s(self, now_s: float) -> float:
         """Until a flush is due by time."""
         from_s = self.first_at_s if self.waited_from_s is None else self.waited_from_s
-        return self.limits.interval_s if from_s is None else self.limits.interval_s - (now_s - from_s)
+        return (
+            self.limits.interval_s if from_s is None else self.limits.interval_s - (now_s - from_s)
+        )
 
     def clear(self) -> None:
         self.parts, self.taken = [], {}
         self.rows = self.bytes = self.bad = 0
         self.first_at_s = self.waited_from_s = None
 
-    def _take(self, partition: Partition, batch: MessageBatch, positions: "range | list[int]") -> None:
+    def _take(
+        self, partition: Partition, batch: MessageBatch, positions: "range | list[int]"
+    ) -> None:
         first, last = batch.offsets[positions[0]], batch.offsets[positions[-1]]
         taken = self.taken.setdefault(partition, Taken(low=first, high=first))
-        size = sum(len(batch.values[position] or b"") + len(batch.keys[position] or b"") for position in positions)
-        moments = [moment for position in positions if (moment := batch.timestamps_ms[position]) >= 0]
+        size = sum(
+            len(batch.values[position] or b"") + len(batch.keys[position] or b"")
+            for position in positions
+        )
+        moments = [
+            moment for position in positions if (moment := batch.timestamps_ms[position]) >= 0
+        ]
         taken.high = last + 1
         taken.records += len(positions)
         taken.bytes += size
         self.bytes += size
         if moments:
-            taken.oldest_ms = min(moments) if taken.oldest_ms < 0 else min(taken.oldest_ms, *moments)
+            taken.oldest_ms = (
+                min(moments) if taken.oldest_ms < 0 else min(taken.oldest_ms, *moments)
+            )
             taken.newest_ms = max(taken.newest_ms, *moments)
 
 
@@ -105,4 +126,7 @@ def _by_partition(batch: MessageBatch) -> "dict[Partition, range | list[int]]":
     by_name: dict[tuple[str, int], list[int]] = {}
     for position, key in enumerate(zip(batch.topics, batch.partitions, strict=True)):
         by_name.setdefault(key, []).append(position)
-    return {Partition(topic=topic, number=number): positions for (topic, number), positions in by_name.items()}
+    return {
+        Partition(topic=topic, number=number): positions
+        for (topic, number), positions in by_name.items()
+    }

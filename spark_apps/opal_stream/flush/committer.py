@@ -62,16 +62,23 @@ class Gathered:
         name, partition = str(header.application), header.application.partition
         if name in self.advances:
             return self.advances[name].end == header.low
-        return self.ids.get(partition.topic, header.application.topic_id) == header.application.topic_id
+        return (
+            self.ids.get(partition.topic, header.application.topic_id)
+            == header.application.topic_id
+        )
 
     def add(self, header: Header, rows: pa.Table) -> None:
         name, partition, new = str(header.application), header.application.partition, header.taken
         self.files.append(header)
         self.parts.append(rows)
         self.ids[partition.topic] = header.application.topic_id
-        advance = self.advances.get(name, Advance(start=header.low, end=header.low, first=header.first))
+        advance = self.advances.get(
+            name, Advance(start=header.low, end=header.low, first=header.first)
+        )
         self.advances[name] = replace(advance, end=header.high)
-        self.taken[partition] = self.taken[partition].joined(new) if partition in self.taken else replace(new)
+        self.taken[partition] = (
+            self.taken[partition].joined(new) if partition in self.taken else replace(new)
+        )
 
     def rows_for(self, spec: TableSpec) -> pa.Table:
         return pa.concat_tables([fitted(part, spec) for part in self.parts])
@@ -80,7 +87,9 @@ class Gathered:
 class Committer:
     """One process, one table, one stream. `stop` may be called from a signal handler."""
 
-    def __init__(self, table: Table, options: CommitterOptions, tracker: Tracker | None = None) -> None:
+    def __init__(
+        self, table: Table, options: CommitterOptions, tracker: Tracker | None = None
+    ) -> None:
         self.table = table
         self.options = options
         self.totals = Totals()
@@ -91,7 +100,9 @@ class Committer:
         self._problems: dict[str, str] = {}
         self._unsure: Gathered | None = None
         self._one_by_one = 0
-        self._check_s = 0.0  # when to look whether the table is the same, though nothing is to be done
+        self._check_s = (
+            0.0  # when to look whether the table is the same, though nothing is to be done
+        )
         self._has_more = False
         self._stopping = False
 
@@ -109,7 +120,10 @@ class Committer:
                     files = self._turn()
                     backoff = None
                 except PASSING as error:
-                    backoff = backoff or Backoff(what="a look for gathered files, or their commit,", give_up_s=self.options.give_up_s)
+                    backoff = backoff or Backoff(
+                        what="a look for gathered files, or their commit,",
+                        give_up_s=self.options.give_up_s,
+                    )
                     backoff.wait(error, lambda: None)
                     continue
                 if self._has_more:
@@ -120,11 +134,17 @@ class Committer:
         finally:
             self._tracker.close()
         if self.options.until_empty and self._problems:
-            raise FormatError(f"not all could be committed that was gathered: {'; '.join(self._problems.values())}")
+            raise FormatError(
+                f"not all could be committed that was gathered: {'; '.join(self._problems.values())}"
+            )
         return self.totals
 
     def _pause(self, until_s: float) -> None:
-        while not self._stopping and not self.options.until_empty and (left_s := until_s - time.monotonic()) > 0:
+        while (
+            not self._stopping
+            and not self.options.until_empty
+            and (left_s := until_s - time.monotonic()) > 0
+        ):
             time.sleep(min(left_s, _LONGEST_PAUSE_S))
 
     def _turn(self) -> int:
@@ -134,7 +154,9 @@ class Committer:
         self._head = follow(self.table.log, self._head, is_checked=is_due)
         self._check_s = time.monotonic() + _CHECK_S if is_due else self._check_s
         positions = self._head.positions
-        if self._unsure is not None and all(positions.get(name) == advance.end for name, advance in self._unsure.advances.items()):
+        if self._unsure is not None and all(
+            positions.get(name) == advance.end for name, advance in self._unsure.advances.items()
+        ):
             self._count(self._unsure, JobResult(operation="ingest", table=self.table.uri), 0.0)
         self._unsure = None
         self._folder.delete(listing.passed(positions))
@@ -147,8 +169,15 @@ class Committer:
     def _chains(self, listing: Listing) -> list[Chain]:
         """What can be committed of each partition of this stream."""
         late = listing.overtaken(self._head.positions)
-        own = [application for application in listing.headers if application.stream == self.options.name and application not in late]
-        chains = [listing.chain(application, self._head.positions.get(str(application))) for application in own]
+        own = [
+            application
+            for application in listing.headers
+            if application.stream == self.options.name and application not in late
+        ]
+        chains = [
+            listing.chain(application, self._head.positions.get(str(application)))
+            for application in own
+        ]
         return [chain for chain in chains if chain.files]
 
     def _read(self, listing: Listing) -> Gathered:
@@ -184,7 +213,9 @@ class Committer:
 
     def _commit(self, gathered: Gathered) -> None:
         began_s, files = time.monotonic(), gathered.files
-        options = IngestOptions(positions=gathered.advances, metadata="inline", hurried=True, on_bad_rows="quarantine")
+        options = IngestOptions(
+            positions=gathered.advances, metadata="inline", hurried=True, on_bad_rows="quarantine"
+        )
         self._one_by_one = max(0, self._one_by_one - 1)
         try:
             result = ingest(self.table, lambda spec, _: gathered.rows_for(spec), options)
@@ -208,5 +239,11 @@ class Committer:
         self.totals.records += sum(taken.records for taken in gathered.taken.values())
         self.totals.bad += bad
         self.totals.version = result.version if result.version is not None else self.totals.version
-        events = FlushEvents(taken=gathered.taken, version=result.version, took_s=took_s, bad=bad, topic_ids=gathered.ids)
+        events = FlushEvents(
+            taken=gathered.taken,
+            version=result.version,
+            took_s=took_s,
+            bad=bad,
+            topic_ids=gathered.ids,
+        )
         self._tracker.flushed(events)

@@ -65,7 +65,11 @@ class Intake:
                 decoded = self.decoder.decode(batch)
             except NewColumnsError as error:
                 unfit = error
-        refused = {bad.position: bad.reason for bad in decoded.bad if not bad.has_new_columns and self._on_bad_message == "fail"}
+        refused = {
+            bad.position: bad.reason
+            for bad in decoded.bad
+            if not bad.has_new_columns and self._on_bad_message == "fail"
+        }
         new = decoded.new
         first = min([*refused, *(new.positions if new is not None else ())], default=None)
         if first is None:
@@ -73,7 +77,9 @@ class Intake:
         self._settle_before(batch, first)
         if new is None or first in refused:
             _refuse(batch, first, refused[first])
-        raise unfit or refused_columns(batch.source(first), new.found.get(first, ()), new.paths(first))
+        raise unfit or refused_columns(
+            batch.source(first), new.found.get(first, ()), new.paths(first)
+        )
 
     def learn(self, value: bytes) -> None:
         """Take the schema that a message names, for the table as it is by now."""
@@ -87,7 +93,9 @@ class Intake:
         try:
             if none := [column.name for column in columns if pa.types.is_null(column.type)]:
                 raise InvalidInputError(f"{none[0]!r} is {_NO_COLUMN}")
-            head = with_new_columns(log, log.head(), "add", lambda spec: unknown_columns(spec.schema, columns))
+            head = with_new_columns(
+                log, log.head(), "add", lambda spec: unknown_columns(spec.schema, columns)
+            )
         except InvalidInputError as error:
             unfit = f"{new_columns_text(columns.names)}, and cannot get {'it' if len(columns) == 1 else 'them'}"
             raise NewColumnsError(
@@ -100,12 +108,18 @@ class Intake:
 
 def _refuse(batch: MessageBatch, position: int, reason: str) -> NoReturn:
     what = f"{batch.source(position)}: {reason.rstrip(' .?!')}"
-    raise BadMessageError(f"{what}. Correct the source, or put such messages aside with --on-bad-message quarantine")
+    raise BadMessageError(
+        f"{what}. Correct the source, or put such messages aside with --on-bad-message quarantine"
+    )
 
 
-def refused_columns(source: str, names: Sequence[str], paths: Sequence[str] = ()) -> NewColumnsError:
+def refused_columns(
+    source: str, names: Sequence[str], paths: Sequence[str] = ()
+) -> NewColumnsError:
     """A table that has them by then takes the message; `paths` are of members, which none can get."""
     ways = "add, ignore, or quarantine to put such messages aside; or add them by opal add-columns"
     if paths:
         ways = "ignore leaves the members out, quarantine puts such messages aside, and add takes only columns"
-    return NewColumnsError(f"{source}: {new_columns_text(names, paths)}. Say what becomes of new columns: --on-new-columns {ways}")
+    return NewColumnsError(
+        f"{source}: {new_columns_text(names, paths)}. Say what becomes of new columns: --on-new-columns {ways}"
+    )

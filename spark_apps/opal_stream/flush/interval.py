@@ -50,9 +50,13 @@ class IntervalRun:
         tracker: Tracker | None = None,
     ) -> None:
         if interval.end_ms <= interval.start_ms:
-            raise InvalidInputError("the interval ends before it begins: --end-timestamp is to be later than --start-timestamp")
+            raise InvalidInputError(
+                "the interval ends before it begins: --end-timestamp is to be later than --start-timestamp"
+            )
         if interval.end_ms > time.time() * 1000:
-            raise InvalidInputError("the interval is not over, and a repeat would read more of it: run this after --end-timestamp")
+            raise InvalidInputError(
+                "the interval is not over, and a repeat would read more of it: run this after --end-timestamp"
+            )
         self.table = table
         self.options = options
         self.totals = IntervalTotals()
@@ -61,9 +65,15 @@ class IntervalRun:
         self._tracker = tracker or Tracker()
         self._connection = connection
         self._intake = Intake(table, options.formats, options.on_bad_message, _nothing, _nothing)
-        self._source = Source(connection, buffer_bytes=options.limits.bytes, headers=self._intake.decoder.needs_headers)
+        self._source = Source(
+            connection,
+            buffer_bytes=options.limits.bytes,
+            headers=self._intake.decoder.needs_headers,
+        )
         self._buffer = Buffer(limits=options.limits)
-        self._writer = Writer(table=table, on_bad_message=options.on_bad_message, give_up_s=options.give_up_s)
+        self._writer = Writer(
+            table=table, on_bad_message=options.on_bad_message, give_up_s=options.give_up_s
+        )
         self._ids: dict[str, str] = {}
         self._held = self._held_bytes = 0
         self._stopping = False
@@ -88,9 +98,16 @@ class IntervalRun:
         topics = Topics(self._connection).describe(self.options.topics)
         self._ids = {name: topic.id for name, topic in topics.items()}
         reach = self._source.reach(chosen_partitions(topics.values(), self.options.partitions))
-        ranges = resolve_ranges(self._source.consumer, self._connection, reach, self._interval, self.options.policies)
-        self.totals.ranges = {str(partition): (offsets.low, offsets.high) for partition, offsets in sorted(ranges.items())}
-        self.totals.open = [str(partition) for partition, offsets in sorted(ranges.items()) if offsets.is_open]
+        ranges = resolve_ranges(
+            self._source.consumer, self._connection, reach, self._interval, self.options.policies
+        )
+        self.totals.ranges = {
+            str(partition): (offsets.low, offsets.high)
+            for partition, offsets in sorted(ranges.items())
+        }
+        self.totals.open = [
+            str(partition) for partition, offsets in sorted(ranges.items()) if offsets.is_open
+        ]
         return ranges
 
     def _read(self, partition: Partition, offsets: OffsetRange) -> None:
@@ -108,13 +125,21 @@ class IntervalRun:
         is_over = False
         while not is_over:
             if self._stopping:
-                raise StoppedError(f"{partition}: stopped before the interval was read; run it again, what is committed is not read twice")
+                raise StoppedError(
+                    f"{partition}: stopped before the interval was read; run it again, what is committed is not read twice"
+                )
             fetched = self._source.fetch(_POLL_S)
             if fetched.suspect or time.monotonic() - heard_s > self.options.give_up_s:
-                raise KafkaError(f"{partition}: Kafka does not give what it had at offset {offsets.low}; run this again")
+                raise KafkaError(
+                    f"{partition}: Kafka does not give what it had at offset {offsets.low}; run this again"
+                )
             inside = sum(offset < offsets.high for offset in fetched.batch.offsets)
-            is_over = inside < len(fetched.batch) or fetched.ended.get(partition, -1) >= offsets.high
-            is_over = is_over or (inside > 0 and fetched.batch.offsets[inside - 1] == offsets.high - 1)
+            is_over = (
+                inside < len(fetched.batch) or fetched.ended.get(partition, -1) >= offsets.high
+            )
+            is_over = is_over or (
+                inside > 0 and fetched.batch.offsets[inside - 1] == offsets.high - 1
+            )
             yield fetched.batch.slice(0, inside)
             if len(fetched.batch):
                 heard_s = time.monotonic()  # behind a commit, which may have taken longer
@@ -133,7 +158,10 @@ class IntervalRun:
         for part, decoded in self._intake.take(batch):
             self._buffer.add(part, decoded, time.monotonic())
         self._held += len(batch)
-        self._held_bytes += sum(len(key or b"") + len(value or b"") for key, value in zip(batch.keys, batch.values, strict=True))
+        self._held_bytes += sum(
+            len(key or b"") + len(value or b"")
+            for key, value in zip(batch.keys, batch.values, strict=True)
+        )
         if self._held >= self.options.limits.rows or self._held_bytes >= self.options.limits.bytes:
             self._flush()
 
@@ -151,7 +179,14 @@ class IntervalRun:
             self.totals.records += sum(taken.records for taken in self._buffer.taken.values())
             self.totals.bad += self._buffer.bad
             taken = dict(self._buffer.taken)
-            self._tracker.flushed(FlushEvents(taken=taken, version=result.version, took_s=time.monotonic() - began_s, bad=self._buffer.bad))
+            self._tracker.flushed(
+                FlushEvents(
+                    taken=taken,
+                    version=result.version,
+                    took_s=time.monotonic() - began_s,
+                    bad=self._buffer.bad,
+                )
+            )
         self._buffer.clear()
         self._held = self._held_bytes = 0
         self._intake.follow(self._writer.spec)

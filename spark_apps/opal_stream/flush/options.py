@@ -42,12 +42,18 @@ class StreamOptions:
         check_stream(self.name)
         if not self.topics:
             raise InvalidInputError("a stream reads at least one topic: --topic orders")
-        known = {"on_bad_message": ("fail", "quarantine"), "start": ("earliest", "latest"), "commit": COMMITS}
+        known = {
+            "on_bad_message": ("fail", "quarantine"),
+            "start": ("earliest", "latest"),
+            "commit": COMMITS,
+        }
         values = {"on_bad_message": self.on_bad_message, "start": self.start, "commit": self.commit}
         values |= {"on_gap": self.policies.on_gap, "on_new_topic": self.policies.on_new_topic}
         for option, value in values.items():
             if value not in known.get(option, ("fail", "continue")):
-                raise InvalidInputError(f"{option}={value!r} is unknown; use one of {', '.join(known.get(option, ('fail', 'continue')))}")
+                raise InvalidInputError(
+                    f"{option}={value!r} is unknown; use one of {', '.join(known.get(option, ('fail', 'continue')))}"
+                )
 
 
 @dataclass(slots=True, kw_only=True)

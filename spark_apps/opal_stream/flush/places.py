@@ -25,10 +25,16 @@ logger = logging.getLogger(__name__)
 class Places:
     """Of one stream, whoever reads its messages."""
 
-    def __init__(self, table: Table, connection: Connection, options: StreamOptions, tracker: Tracker) -> None:
+    def __init__(
+        self, table: Table, connection: Connection, options: StreamOptions, tracker: Tracker
+    ) -> None:
         self.totals = Totals()
         self.gate: Gate | None = None
-        policy: dict[str, Any] = {"table": table, "on_bad_message": options.on_bad_message, "give_up_s": options.give_up_s}
+        policy: dict[str, Any] = {
+            "table": table,
+            "on_bad_message": options.on_bad_message,
+            "give_up_s": options.give_up_s,
+        }
         if options.commit == "gathered":
             self.gate = Gate(table.storage, options.name, options.gathered_bytes, table.uri)
             self.writer: Writer = Publisher(gate=self.gate, **policy)
@@ -53,32 +59,59 @@ class Places:
             fix_start(self._table, self._options, [*topics.values()], self.writer.stands, reach_of)
         return partitions
 
-    def begin(self, partitions: Sequence[Partition], reach: Mapping[Partition, Reach]) -> dict[Partition, int]:
+    def begin(
+        self, partitions: Sequence[Partition], reach: Mapping[Partition, Reach]
+    ) -> dict[Partition, int]:
         """Read these, too: each from where the table stands, or will when all is committed that was gathered."""
         positions = self.writer.stands()
         if self.gate is None:
             self._check_before(positions)
         for partition in partitions:
-            application = Application(stream=self._options.name, partition=partition, topic_id=self.ids[partition.topic])
+            application = Application(
+                stream=self._options.name, partition=partition, topic_id=self.ids[partition.topic]
+            )
             position = positions.get(str(application))
             self.writer.applications[partition] = application
             self.writer.positions[partition] = position
-        begins = self.begin_at({partition: self.writer.positions[partition] for partition in partitions}, reach)
-        new = {part: begin for part, begin in begins.items() if begin and self.writer.positions[part] is None and part not in self._late}
-        self._tell_late({part: begin for part, begin in new.items() if begin < reach[part].high or not self._options.until_empty})
+        begins = self.begin_at(
+            {partition: self.writer.positions[partition] for partition in partitions}, reach
+        )
+        new = {
+            part: begin
+            for part, begin in begins.items()
+            if begin and self.writer.positions[part] is None and part not in self._late
+        }
+        self._tell_late(
+            {
+                part: begin
+                for part, begin in new.items()
+                if begin < reach[part].high or not self._options.until_empty
+            }
+        )
         return begins
 
     def _check_before(self, stands: Mapping[str, int]) -> None:
         """Of a topic that was made anew, a direct commit would put its rows before those that were gathered of the one before."""
         known = known_positions(stands, self._options.name)
-        new = {*self.ids} - {one.partition.topic for one in known if self.ids.get(one.partition.topic) == one.topic_id}
+        new = {*self.ids} - {
+            one.partition.topic
+            for one in known
+            if self.ids.get(one.partition.topic) == one.topic_id
+        }
         if not new:
             return
         listing = GatheredFolder(self._table.storage, self._table.log.head().root.table_id).look()
         stands = self._table.log.head().positions  # behind the listing: a committer may be at work
         for application in listing.headers:
-            topic, chain = application.partition.topic, listing.chain(application, stands.get(str(application)))
-            is_before = application.stream == self._options.name and topic in new and application.topic_id != self.ids[topic]
+            topic, chain = (
+                application.partition.topic,
+                listing.chain(application, stands.get(str(application))),
+            )
+            is_before = (
+                application.stream == self._options.name
+                and topic in new
+                and application.topic_id != self.ids[topic]
+            )
             if is_before and chain.files:
                 raise TopicChangedError(
                     f"{topic} was deleted and made anew, and gathered files hold rows of the topic before, which come first: commit them, "
@@ -102,12 +135,21 @@ class Places:
                 places,
             )
 
-    def begin_at(self, positions: Mapping[Partition, int | None], reach: Mapping[Partition, Reach]) -> dict[Partition, int]:
+    def begin_at(
+        self, positions: Mapping[Partition, int | None], reach: Mapping[Partition, Reach]
+    ) -> dict[Partition, int]:
         """The next offsets that Kafka still has; a gap before one is told of, or stops the stream."""
-        deleted = [partition for partition, position in positions.items() if reach[partition].low > (position or 0)]
+        deleted = [
+            partition
+            for partition, position in positions.items()
+            if reach[partition].low > (position or 0)
+        ]
         if deleted:
             self._check_gathered({partition: reach[partition].low for partition in deleted})
-        return {partition: self._begin_at(partition, position, reach[partition]) for partition, position in positions.items()}
+        return {
+            partition: self._begin_at(partition, position, reach[partition])
+            for partition, position in positions.items()
+        }
 
     def _check_gathered(self, oldest: Mapping[Partition, int]) -> None:
         """Of messages that Kafka has deleted, files may hold the only copy: they are not to be passed over."""
@@ -116,7 +158,10 @@ class Places:
         for partition, low in oldest.items():
             application = self.writer.applications[partition]
             name = str(application)
-            chain, first = listing.chain(application, stands.get(name)), listing.first_offset(application)
+            chain, first = (
+                listing.chain(application, stands.get(name)),
+                listing.first_offset(application),
+            )
             where = f"{partition}: Kafka has nothing before {low} any more"
             if self.gate is None and chain.files and chain.files[0].low < low:
                 held = f"{chain.files[0].low} to {chain.bounds[-1]}"
@@ -148,8 +193,14 @@ class Places:
             for name, topic in topics.items():
                 if topic.id != self.ids[name]:
                     partition = next(part for part in known if part.topic == name)
-                    raise changed_topic(partition, self.writer.positions[partition] or 0, self.ids[name], topic.id)
-        return [] if self._options.partitions else sorted(set(chosen_partitions(topics.values(), ())) - set(known))
+                    raise changed_topic(
+                        partition, self.writer.positions[partition] or 0, self.ids[name], topic.id
+                    )
+        return (
+            []
+            if self._options.partitions
+            else sorted(set(chosen_partitions(topics.values(), ())) - set(known))
+        )
 
     @contextmanager
     def _telling(self) -> Iterator[None]:

@@ -37,11 +37,15 @@ class Publisher(Writer):
 
     event: ClassVar[str] = "gathered"
     gate: Gate
-    name: str = field(default_factory=lambda: secrets.token_hex(8))  # of this process: a file of its own is known by it
+    name: str = field(
+        default_factory=lambda: secrets.token_hex(8)
+    )  # of this process: a file of its own is known by it
     _folder: GatheredFolder | None = field(init=False, default=None)
     _head: Snapshot | None = field(init=False, default=None)
     _bounds: dict[Application, set[int]] = field(init=False, default_factory=dict)
-    _topics: Mapping[tuple[str, str], set[str]] = field(init=False, default_factory=dict)  # that anything is known of
+    _topics: Mapping[tuple[str, str], set[str]] = field(
+        init=False, default_factory=dict
+    )  # that anything is known of
 
     def stands(self) -> Mapping[str, int]:
         """The files before the head: one that is committed in between is in the head."""
@@ -57,7 +61,9 @@ class Publisher(Writer):
     def is_held_back(self, now_s: float) -> bool:
         return self.gate.is_shut(now_s)
 
-    def flush(self, batch: Batch, before_commit: Callable[[], None], while_waiting: Callable[[], None]) -> JobResult | None:
+    def flush(
+        self, batch: Batch, before_commit: Callable[[], None], while_waiting: Callable[[], None]
+    ) -> JobResult | None:
         """Publish what a batch holds. Of a flush that fails halfway, what is there stays, and counts."""
         if not batch.taken:
             return None
@@ -70,7 +76,10 @@ class Publisher(Writer):
                 head = self._look()
                 rows = self._checked(batch, head.spec)
                 with ThreadPoolExecutor(READERS) as pool:
-                    published = {part: pool.submit(self._publish, part, taken, rows, head) for part, taken in left.items()}
+                    published = {
+                        part: pool.submit(self._publish, part, taken, rows, head)
+                        for part, taken in left.items()
+                    }
                 for partition, outcome in published.items():
                     outcome.result()
                     self.positions[partition] = left.pop(partition).high
@@ -87,7 +96,9 @@ class Publisher(Writer):
         return self._folder
 
     def _look(self) -> Snapshot:
-        self._head = self.table.log.head() if self._head is None else follow(self.table.log, self._head)
+        self._head = (
+            self.table.log.head() if self._head is None else follow(self.table.log, self._head)
+        )
         self.spec = self._head.spec
         return self._head
 
@@ -107,7 +118,10 @@ class Publisher(Writer):
         application, begin = self.applications[partition], self.positions[partition]
         stands, bounds = head.positions.get(str(application)), self._bounds[application]
         if stands is not None and stands not in bounds:
-            raise taken_over(partition, f"the table stands at offset {stands}, where no file of this process ends")
+            raise taken_over(
+                partition,
+                f"the table stands at offset {stands}, where no file of this process ends",
+            )
         if stands == taken.high:
             return  # a try that was said to have failed
         bounds -= {bound for bound in bounds if stands is not None and bound < stands}
@@ -120,7 +134,11 @@ class Publisher(Writer):
             first=begin is None,
             after=self._before(application),
         )
-        part = rows if len(self.applications) == 1 else rows.filter(from_partition(rows[SOURCE], partition.topic, partition.number))
+        part = (
+            rows
+            if len(self.applications) == 1
+            else rows.filter(from_partition(rows[SOURCE], partition.topic, partition.number))
+        )
         size = self.folder.put(header, part)
         self.gate.wrote(size)
         if not size and self._writer_of(header.path) != self.name:

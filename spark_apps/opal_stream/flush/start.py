@@ -20,7 +20,11 @@ ReachOf = Callable[[list[Partition]], Mapping[Partition, Reach]]
 
 
 def fix_start(
-    table: Table, options: StreamOptions, topics: Sequence[Topic], stands: Callable[[], Mapping[str, int]], reach_of: ReachOf
+    table: Table,
+    options: StreamOptions,
+    topics: Sequence[Topic],
+    stands: Callable[[], Mapping[str, int]],
+    reach_of: ReachOf,
 ) -> None:
     """Commit where the topics end that the stream has never read. If another process was first, its commit counts."""
     backoff = Backoff(what="the commit of where the stream begins", give_up_s=options.give_up_s)
@@ -41,9 +45,18 @@ def never_read(topics: Iterable[Topic], stands: Mapping[str, int], stream: str) 
     return [topic for topic in topics if (stream, topic.name) not in begun]
 
 
-def _ends(topics: Iterable[Topic], stream: str, reach: Mapping[Partition, Reach]) -> dict[str, Advance]:
+def _ends(
+    topics: Iterable[Topic], stream: str, reach: Mapping[Partition, Reach]
+) -> dict[str, Advance]:
     """A table knows no position 0, at which an empty partition begins in any case: that the topic has begun is a position of its own."""
     ids = {topic.name: topic.id for topic in topics}
-    ends = {Application(stream=stream, partition=part, topic_id=ids[part.topic]): offsets.high for part, offsets in reach.items()}
+    ends = {
+        Application(stream=stream, partition=part, topic_id=ids[part.topic]): offsets.high
+        for part, offsets in reach.items()
+    }
     begun = {start_name(stream, name): Advance(start=0, end=1) for name in ids}
-    return begun | {str(application): Advance(start=end, end=end, first=True) for application, end in ends.items() if end}
+    return begun | {
+        str(application): Advance(start=end, end=end, first=True)
+        for application, end in ends.items()
+        if end
+    }

@@ -23,14 +23,26 @@ logger = logging.getLogger(__name__)
 class Stream:
     """One process, one table, some partitions. `stop` may be called from a signal handler."""
 
-    def __init__(self, table: Table, connection: Connection, options: StreamOptions, tracker: Tracker | None = None) -> None:
+    def __init__(
+        self,
+        table: Table,
+        connection: Connection,
+        options: StreamOptions,
+        tracker: Tracker | None = None,
+    ) -> None:
         self.table = table
         self.options = options
         self._tracker = tracker or Tracker()
         self._places = Places(table, connection, options, self._tracker)
         self._writer, self.totals = self._places.writer, self._places.totals
-        self._intake = Intake(table, options.formats, options.on_bad_message, self._flush, self._flush_before)
-        self._source = Source(connection, buffer_bytes=options.limits.bytes, headers=self._intake.decoder.needs_headers)
+        self._intake = Intake(
+            table, options.formats, options.on_bad_message, self._flush, self._flush_before
+        )
+        self._source = Source(
+            connection,
+            buffer_bytes=options.limits.bytes,
+            headers=self._intake.decoder.needs_headers,
+        )
         self._buffer = Buffer(limits=options.limits)
         self._next: dict[Partition, int] = {}
         self._targets: dict[Partition, int] = {}
@@ -68,7 +80,9 @@ class Stream:
     def _turn(self) -> None:
         now_s = time.monotonic()
         is_held_back = self._is_held_back(now_s)
-        fetched = self._fetch(_POLL_S if is_held_back else max(0.0, min(_POLL_S, self._buffer.wait_s(now_s))))
+        fetched = self._fetch(
+            _POLL_S if is_held_back else max(0.0, min(_POLL_S, self._buffer.wait_s(now_s)))
+        )
         self._take(fetched)
         if self._buffer.is_due(time.monotonic(), has_more=fetched.is_full) and not is_held_back:
             self._flush()
@@ -104,7 +118,12 @@ class Stream:
         for partition, offset in fetched.ended.items():
             if partition in self._next:
                 begin = self._writer.positions[partition]
-                self._buffer.reach(partition, offset, self._next[partition] if begin is None else begin, time.monotonic())
+                self._buffer.reach(
+                    partition,
+                    offset,
+                    self._next[partition] if begin is None else begin,
+                    time.monotonic(),
+                )
                 self._next[partition] = max(self._next[partition], offset)
         self._suspects |= fetched.suspect
         if self._suspects:
@@ -147,8 +166,16 @@ class Stream:
         """Lag and stalls, for those who watch, and whether the committer holds this process back."""
         if self._places.gate is not None:
             self._tracker.gathered(self._places.gate.backlog.files, self._places.gate.shut_s())
-        positions = {part: self._next[part] if position is None else position for part, position in self._writer.positions.items()}
-        self._tracker.seen({partition: (positions[partition], end) for partition, end in self._source.ends(positions).items()})
+        positions = {
+            part: self._next[part] if position is None else position
+            for part, position in self._writer.positions.items()
+        }
+        self._tracker.seen(
+            {
+                partition: (positions[partition], end)
+                for partition, end in self._source.ends(positions).items()
+            }
+        )
 
     def _wait(self) -> None:
         """While the store is away: nothing more is fetched, and Kafka is not asked, so that the store gets all the time."""
@@ -182,7 +209,12 @@ class Stream:
         except KafkaError as error:  # a broker restarts: librdkafka goes on by itself, and this is looked into when it can be
             logger.warning("%s", error)
             return
-        positions = {part: self._next[part] if (position := self._writer.positions[part]) is None else position for part in suspect}
+        positions = {
+            part: self._next[part]
+            if (position := self._writer.positions[part]) is None
+            else position
+            for part in suspect
+        }
         begins = self._places.begin_at(positions, reach)
         self._next |= begins
         self._source.seek(begins)

@@ -8,7 +8,14 @@ from typing import ClassVar, Protocol
 
 from opal_lake.engine.executor import Rows
 from opal_lake.engine.open_table import OpenTable
-from opal_lake.errors import ClockError, CommitUnknownError, ConflictError, FencedError, InvalidInputError, StorageError
+from opal_lake.errors import (
+    ClockError,
+    CommitUnknownError,
+    ConflictError,
+    FencedError,
+    InvalidInputError,
+    StorageError,
+)
 from opal_lake.job.job import JobResult
 from opal_lake.log.snapshot import Root
 from opal_lake.spec.positions import Advance
@@ -79,10 +86,13 @@ class Writer:
         """Whether nothing more is to be read for now."""
         return False
 
-    def flush(self, batch: Batch, before_commit: Callable[[], None], while_waiting: Callable[[], None]) -> JobResult | None:
+    def flush(
+        self, batch: Batch, before_commit: Callable[[], None], while_waiting: Callable[[], None]
+    ) -> JobResult | None:
         """Commit what a batch holds. `before_commit` looks whether it may still be committed; failures of the store are waited out."""
         advances = {
-            str(self.applications[partition]): self._advance(partition, taken.low, taken.high) for partition, taken in batch.taken.items()
+            str(self.applications[partition]): self._advance(partition, taken.low, taken.high)
+            for partition, taken in batch.taken.items()
         }
         if not advances:
             return None
@@ -93,7 +103,11 @@ class Writer:
                 before_commit()
                 result = self._ingest(batch, IngestOptions(positions=advances))
             except FencedError as error:
-                result = self._own(error, None if is_first else advances, lambda passing: backoff.wait(passing, while_waiting))
+                result = self._own(
+                    error,
+                    None if is_first else advances,
+                    lambda passing: backoff.wait(passing, while_waiting),
+                )
             except PASSING as error:
                 if self._has_landed(advances):
                     result = _landed(self.table)
@@ -104,14 +118,20 @@ class Writer:
             self.positions[partition] = taken.high
         return result
 
-    def flush_once(self, batch: Batch, token: str, partition_key: str | None, while_waiting: Callable[[], None]) -> JobResult:
+    def flush_once(
+        self, batch: Batch, token: str, partition_key: str | None, while_waiting: Callable[[], None]
+    ) -> JobResult:
         """Commit what a batch holds under a token, or find that it is there. No position is moved."""
         backoff = Backoff(what="a flush", give_up_s=self.give_up_s)
         is_first = True
         while True:
             try:
-                result = self._ingest(batch, IngestOptions(token=token, partition_key=partition_key))
-                return result if is_first else replace(result, repeated=False)  # it may have landed when it was said to have failed
+                result = self._ingest(
+                    batch, IngestOptions(token=token, partition_key=partition_key)
+                )
+                return (
+                    result if is_first else replace(result, repeated=False)
+                )  # it may have landed when it was said to have failed
             except PASSING as error:
                 backoff.wait(error, while_waiting)
                 is_first = False
@@ -119,7 +139,11 @@ class Writer:
     def _advance(self, partition: Partition, low: int, high: int) -> Advance:
         """From where the table stands, which a gap that the caller goes over can be before the first message."""
         position = self.positions[partition]
-        return Advance(start=low, end=high, first=True) if position is None else Advance(start=position, end=high)
+        return (
+            Advance(start=low, end=high, first=True)
+            if position is None
+            else Advance(start=position, end=high)
+        )
 
     def _ingest(self, batch: Batch, options: IngestOptions) -> JobResult:
         everything = self.on_bad_message == "quarantine"
@@ -133,13 +157,20 @@ class Writer:
         try:
             return ingest(self.table, lambda spec, _: self._rows(batch, spec), options)
         except InvalidInputError as error:
-            raise BadMessageError(f"messages cannot go into the table, and nothing of them was committed: {error}") from error
+            raise BadMessageError(
+                f"messages cannot go into the table, and nothing of them was committed: {error}"
+            ) from error
 
     def _rows(self, batch: Batch, spec: TableSpec) -> Rows:
         self.spec = spec
         return batch.rows_for(spec)
 
-    def _own(self, error: FencedError, advances: dict[str, Advance] | None, wait: Callable[[Exception], None]) -> JobResult:
+    def _own(
+        self,
+        error: FencedError,
+        advances: dict[str, Advance] | None,
+        wait: Callable[[Exception], None],
+    ) -> JobResult:
         """The commit before a fence, if a former try made it, of these `advances`. A store that fails is asked again."""
         while True:
             try:
@@ -165,8 +196,17 @@ class Writer:
         return all(positions.get(name) == advance.end for name, advance in advances.items())
 
     def _taken_over(self, error: FencedError) -> TakenOverError:
-        partition = next((part for part, application in self.applications.items() if str(application) == error.application), None)
-        stands = f"the table stands at offset {error.position}, this process left it at {error.expected}"
+        partition = next(
+            (
+                part
+                for part, application in self.applications.items()
+                if str(application) == error.application
+            ),
+            None,
+        )
+        stands = (
+            f"the table stands at offset {error.position}, this process left it at {error.expected}"
+        )
         return taken_over(partition, stands, f" ({error})")
 
 

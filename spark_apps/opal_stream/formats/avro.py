@@ -17,7 +17,13 @@ import fastavro
 import pyarrow as pa
 from fastavro.read import SchemaResolutionError
 
-from opal_stream.formats.debezium_json import ENVELOPE, OPERATIONS, UNAVAILABLE, unavailable_value, unknown_operation
+from opal_stream.formats.debezium_json import (
+    ENVELOPE,
+    OPERATIONS,
+    UNAVAILABLE,
+    unavailable_value,
+    unknown_operation,
+)
 from opal_stream.formats.parsed import Parsed
 from opal_stream.formats.registry import HEAD_BYTES, SchemaRegistry, first_unseen, schema_id
 from opal_stream.formats.schemas.avro_types import avro_columns
@@ -71,18 +77,24 @@ class AvroParser:
                 records.append(self._row(self._record(value)))
                 parsed.kept.append(position)
             except _ERRORS as error:
-                parsed.bad.append((position, (str(error) or type(error).__name__).splitlines()[0][:300]))
+                parsed.bad.append(
+                    (position, (str(error) or type(error).__name__).splitlines()[0][:300])
+                )
         wrong = self._to_columns(records, parsed)
         if wrong:
             parsed.bad += [(parsed.kept[position], reason) for position, reason in wrong]
             gone = {position for position, _ in wrong}
             records = [record for position, record in enumerate(records) if position not in gone]
-            parsed.kept = [number for position, number in enumerate(parsed.kept) if position not in gone]
+            parsed.kept = [
+                number for position, number in enumerate(parsed.kept) if position not in gone
+            ]
             self._to_columns(records, parsed)
         if self._debezium:
             parsed.deleted = pa.array([record["@op"] == "d" for record in records], pa.bool_())
         if self._known is not None:
-            parsed.new = new_of_schemas(self._new_of, {position: values[position][:HEAD_BYTES] for position in parsed.kept})
+            parsed.new = new_of_schemas(
+                self._new_of, {position: values[position][:HEAD_BYTES] for position in parsed.kept}
+            )
         return parsed
 
     def _new_of(self, head: bytes) -> NewOfSchema:
@@ -115,7 +127,9 @@ class AvroParser:
         body = io.BytesIO(value)
         body.seek(HEAD_BYTES)
         try:
-            record = fastavro.schemaless_reader(body, written, None if written is newest else newest)
+            record = fastavro.schemaless_reader(
+                body, written, None if written is newest else newest
+            )
         except SchemaResolutionError:  # a topic may hold records of several kinds
             body.seek(HEAD_BYTES)
             record = fastavro.schemaless_reader(body, written, None)
@@ -131,9 +145,13 @@ class AvroParser:
             raise unknown_operation(operation)
         row = record.get("before" if operation == "d" else "after")
         if row is None:
-            raise ValueError("the change event has no row: a delete needs `before` (REPLICA IDENTITY FULL), everything else `after`")
+            raise ValueError(
+                "the change event has no row: a delete needs `before` (REPLICA IDENTITY FULL), everything else `after`"
+            )
         if UNAVAILABLE in row.values():
-            raise unavailable_value(next(name for name, value in row.items() if value == UNAVAILABLE))
+            raise unavailable_value(
+                next(name for name, value in row.items() if value == UNAVAILABLE)
+            )
         source = record.get("source") or {}
         of_event = {f"@{name}": record.get(name) for name in ENVELOPE}
         return {**row, **of_event, **{f"@source.{name}": source.get(name) for name in self._source}}
@@ -167,7 +185,9 @@ class AvroParser:
         found = list(values)
         first = next((value for value in found if value is not None), None)
         if pa.types.is_timestamp(kind) and isinstance(first, int):
-            return pa.array(found, pa.int64()).cast(pa.timestamp(self._time_unit, kind.tz)).cast(kind)
+            return (
+                pa.array(found, pa.int64()).cast(pa.timestamp(self._time_unit, kind.tz)).cast(kind)
+            )
         if pa.types.is_temporal(kind) and isinstance(first, str):
             return pa.array(found, pa.string()).cast(kind)
         if pa.types.is_timestamp(kind) and kind.tz is None and isinstance(first, datetime):
@@ -176,6 +196,10 @@ class AvroParser:
             return pa.array(found, pa.int32()).cast(kind)
         if isinstance(first, UUID | time_of_day):
             found = [None if value is None else str(value) for value in found]
-        if isinstance(first, dict) and first.keys() == {"scale", "value"} and not pa.types.is_nested(kind):
+        if (
+            isinstance(first, dict)
+            and first.keys() == {"scale", "value"}
+            and not pa.types.is_nested(kind)
+        ):
             return of_variable_scale(found, kind)
         return pa.array(found, kind)

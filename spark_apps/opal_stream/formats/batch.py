@@ -31,7 +31,13 @@ class MessageBatch:
     def take(self, positions: Sequence[int]) -> "MessageBatch":
         """Some of the messages, in this order."""
         columns = {name: getattr(self, name) for name in self.__slots__}
-        return MessageBatch(**{name: [column[position] for position in positions] for name, column in columns.items() if column})
+        return MessageBatch(
+            **{
+                name: [column[position] for position in positions]
+                for name, column in columns.items()
+                if column
+            }
+        )
 
     def sources(self) -> pa.Array:
         """Of each message where it stands, as people are told: `orders/3@1700`."""

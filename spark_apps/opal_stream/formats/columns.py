@@ -14,29 +14,45 @@ OF_EVENTS = ("@op", "@ts_ms")
 KNOWN = f"{', '.join(PLAIN)}, {KEY_MEMBER}MEMBER, {HEADER}NAME, and of Debezium's events {', '.join(OF_EVENTS)}, {SOURCE_MEMBER}MEMBER"
 
 
-def check_columns(columns: Mapping[str, str], schema: pa.Schema, *, debezium: bool) -> dict[str, str]:
+def check_columns(
+    columns: Mapping[str, str], schema: pa.Schema, *, debezium: bool
+) -> dict[str, str]:
     """Columns of the table, and what there is to take."""
     for name, path in columns.items():
         if name not in schema.names:
-            raise InvalidInputError(f"column {name!r} is not in the table, which has {', '.join(map(repr, schema.names))}")
+            raise InvalidInputError(
+                f"column {name!r} is not in the table, which has {', '.join(map(repr, schema.names))}"
+            )
         of_event = path in OF_EVENTS or path.startswith(SOURCE_MEMBER)
         if not (path in PLAIN or path.startswith((KEY_MEMBER, HEADER)) or (of_event and debezium)):
-            raise InvalidInputError(f"column {name}={path}: nothing is called {path!r}; there are {KNOWN}")
+            raise InvalidInputError(
+                f"column {name}={path}: nothing is called {path!r}; there are {KNOWN}"
+            )
     return dict(columns)
 
 
 def message_column(batch: MessageBatch, path: str, kind: pa.DataType) -> pa.Array:
     """What the messages hold at a path, as the column's type; ValueError where one has no such value."""
     if path == "@timestamp":
-        moments = pa.array([None if moment < 0 else moment for moment in batch.timestamps_ms], pa.int64())
-        return moments if pa.types.is_integer(kind) else moments.cast(pa.timestamp("ms", tz=getattr(kind, "tz", None))).cast(kind)
+        moments = pa.array(
+            [None if moment < 0 else moment for moment in batch.timestamps_ms], pa.int64()
+        )
+        return (
+            moments
+            if pa.types.is_integer(kind)
+            else moments.cast(pa.timestamp("ms", tz=getattr(kind, "tz", None))).cast(kind)
+        )
     if path in ("@partition", "@offset"):
-        return pa.array(batch.partitions if path == "@partition" else batch.offsets, pa.int64()).cast(kind)
+        return pa.array(
+            batch.partitions if path == "@partition" else batch.offsets, pa.int64()
+        ).cast(kind)
     if path == "@topic":
         return pa.array(batch.topics, pa.string()).cast(kind)
     if path == KEY:
         return _of_bytes(batch.keys, kind)
-    return _of_bytes([_header(headers, path.removeprefix(HEADER)) for headers in batch.headers], kind)
+    return _of_bytes(
+        [_header(headers, path.removeprefix(HEADER)) for headers in batch.headers], kind
+    )
 
 
 def _header(headers: Headers, name: str) -> bytes | None:

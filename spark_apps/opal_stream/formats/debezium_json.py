@@ -37,9 +37,14 @@ class DebeziumJsonParser:
 
     def parse(self, values: Sequence[bytes]) -> Parsed:
         parsed = halve_until_good(values, self._parse, ERRORS)
-        parsed.bad = [(position, reason + _BASE64 if "not a valid decimal" in reason else reason) for position, reason in parsed.bad]
+        parsed.bad = [
+            (position, reason + _BASE64 if "not a valid decimal" in reason else reason)
+            for position, reason in parsed.bad
+        ]
         if parsed.new is not None:
-            parsed.new = parsed.new.of_types(connect_columns(values[parsed.new.first], self._json.time_unit))
+            parsed.new = parsed.new.of_types(
+                connect_columns(values[parsed.new.first], self._json.time_unit)
+            )
         return parsed
 
     def unseen(self, values: Sequence[bytes | None]) -> int | None:
@@ -56,13 +61,19 @@ class DebeziumJsonParser:
         self._json.holding = self._schemas.holding(values)
         events = self._json.read(values, self._enveloped)
         is_delete = check_operations(_leaf(events, "op"))
-        if not pc.all(pc.if_else(is_delete, _is_there(events, "before"), _is_there(events, "after"))).as_py():
-            raise ValueError("the change event has no row: a delete needs `before` (REPLICA IDENTITY FULL), everything else `after`")
+        if not pc.all(
+            pc.if_else(is_delete, _is_there(events, "before"), _is_there(events, "after"))
+        ).as_py():
+            raise ValueError(
+                "the change event has no row: a delete needs `before` (REPLICA IDENTITY FULL), everything else `after`"
+            )
         columns = {name: self._column(events, name, is_delete) for name in self._json.types}
         for name, column in columns.items():
             if pa.types.is_string(column.type) and pc.any(pc.equal(column, UNAVAILABLE)).as_py():
                 raise unavailable_value(name)
-        table = self._json.convert({name: pa.chunked_array([column]) for name, column in columns.items()})
+        table = self._json.convert(
+            {name: pa.chunked_array([column]) for name, column in columns.items()}
+        )
         for name in ENVELOPE:
             table = table.append_column(f"@{name}", _leaf(events, name))
         for name in self._source:
@@ -88,7 +99,10 @@ class DebeziumJsonParser:
                 if name not in members or members[name].null_count == len(values):
                     members[name] = values
             if self._json.nested:
-                nested = {name: pc.struct_field(one_array(events[path[0]]), [*path[1:], name]) for name in self._json.nested}
+                nested = {
+                    name: pc.struct_field(one_array(events[path[0]]), [*path[1:], name])
+                    for name in self._json.nested
+                }
                 inner |= members_of_values(nested, self._json.nested)
         return with_members(inferred_columns(members) if members else None, inner)
 
@@ -101,11 +115,15 @@ class DebeziumJsonParser:
 
 
 def unknown_operation(name: object) -> ValueError:
-    return ValueError(f"op={name!r} is no change of a row; those are {', '.join(OPERATIONS)}: let the connector leave others out")
+    return ValueError(
+        f"op={name!r} is no change of a row; those are {', '.join(OPERATIONS)}: let the connector leave others out"
+    )
 
 
 def unavailable_value(column: str) -> ValueError:
-    return ValueError(f"the event lacks the value of column {column!r}, which did not change: set REPLICA IDENTITY FULL at its table")
+    return ValueError(
+        f"the event lacks the value of column {column!r}, which did not change: set REPLICA IDENTITY FULL at its table"
+    )
 
 
 def check_operations(operations: pa.Array) -> pa.Array:
@@ -128,4 +146,7 @@ def _leaf(events: pa.Table, *path: str, kind: pa.DataType | None = None) -> pa.A
 
 
 def _is_there(events: pa.Table, row: str) -> pa.Array:
-    return pc.or_(pc.is_valid(one_array(events[row])), pc.is_valid(pc.struct_field(one_array(events["payload"]), row)))
+    return pc.or_(
+        pc.is_valid(one_array(events[row])),
+        pc.is_valid(pc.struct_field(one_array(events["payload"]), row)),
+    )

@@ -11,7 +11,14 @@ from opal_lake.errors import InvalidInputError
 from opal_lake.spec.schema import DELETED, arrow_schema
 from opal_lake.spec.table_spec import TableSpec
 from opal_stream.formats.batch import MessageBatch
-from opal_stream.formats.columns import HEADER, KEY, KEY_MEMBER, SOURCE_MEMBER, check_columns, message_column
+from opal_stream.formats.columns import (
+    HEADER,
+    KEY,
+    KEY_MEMBER,
+    SOURCE_MEMBER,
+    check_columns,
+    message_column,
+)
 from opal_stream.formats.deletes import DeleteCondition
 from opal_stream.formats.parsed import Parser
 from opal_stream.formats.parsers import parser_of
@@ -40,13 +47,21 @@ class FormatOptions:
 
     def chosen(self) -> Format:
         if self.format not in FORMATS:
-            raise InvalidInputError(f"format {self.format!r} is unknown; use one of {', '.join(FORMATS)}")
+            raise InvalidInputError(
+                f"format {self.format!r} is unknown; use one of {', '.join(FORMATS)}"
+            )
         if self.time_unit not in ("s", "ms", "us", "ns"):
-            raise InvalidInputError(f"time_unit {self.time_unit!r} is unknown; use one of s, ms, us, ns")
+            raise InvalidInputError(
+                f"time_unit {self.time_unit!r} is unknown; use one of s, ms, us, ns"
+            )
         if self.on_new_columns not in ON_NEW_COLUMNS:
-            raise InvalidInputError(f"on_new_columns={self.on_new_columns!r} is unknown; use one of {', '.join(ON_NEW_COLUMNS)}")
+            raise InvalidInputError(
+                f"on_new_columns={self.on_new_columns!r} is unknown; use one of {', '.join(ON_NEW_COLUMNS)}"
+            )
         if FORMATS[self.format].is_registered and self.registry is None:
-            raise InvalidInputError(f"format {self.format!r} needs the address of a schema registry: --registry http://host:8081")
+            raise InvalidInputError(
+                f"format {self.format!r} needs the address of a schema registry: --registry http://host:8081"
+            )
         return FORMATS[self.format]
 
 
@@ -78,15 +93,28 @@ class Decoder:
         self._format = options.chosen()
         self.spec = spec
         self._schema = arrow_schema(spec.schema)
-        self._columns = check_columns(options.columns, self._schema, debezium=self._format.is_debezium)
-        own = {column.name: column.type for column in self._schema if column.name not in self._columns}
-        source = {path.removeprefix(SOURCE_MEMBER): self._type(name) for name, path in self._of(SOURCE_MEMBER)}
+        self._columns = check_columns(
+            options.columns, self._schema, debezium=self._format.is_debezium
+        )
+        own = {
+            column.name: column.type for column in self._schema if column.name not in self._columns
+        }
+        source = {
+            path.removeprefix(SOURCE_MEMBER): self._type(name)
+            for name, path in self._of(SOURCE_MEMBER)
+        }
         known = None if options.on_new_columns == "ignore" else frozenset(self._schema.names)
         self.parser = parser_of(options, own, source, known=known)
-        self._keys = {path.removeprefix(KEY_MEMBER): self._type(name) for name, path in self._of(KEY_MEMBER)}
+        self._keys = {
+            path.removeprefix(KEY_MEMBER): self._type(name) for name, path in self._of(KEY_MEMBER)
+        }
         self.key_parser = self._parser_of_keys(self._keys) if self._keys else None
         needs_condition = spec.deletes is not None and not self._format.is_debezium
-        self._condition = DeleteCondition(spec.deletes, self._schema) if needs_condition and spec.deletes is not None else None
+        self._condition = (
+            DeleteCondition(spec.deletes, self._schema)
+            if needs_condition and spec.deletes is not None
+            else None
+        )
 
     @property
     def needs_headers(self) -> bool:
@@ -126,18 +154,29 @@ class Decoder:
         if bad:
             parts.append(self._bad_rows(batch, bad))
         rows = pa.concat_tables(parts) if parts else self.row_schema.empty_table()
-        put_aside = frozenset(new.positions if new is not None and self.options.on_new_columns == "quarantine" else ())
-        messages = [_bad_message(batch, position, reason, has_new=position in put_aside) for position, reason in sorted(bad)]
+        put_aside = frozenset(
+            new.positions if new is not None and self.options.on_new_columns == "quarantine" else ()
+        )
+        messages = [
+            _bad_message(batch, position, reason, has_new=position in put_aside)
+            for position, reason in sorted(bad)
+        ]
         return Decoded(rows=rows, bad=messages, skipped=skipped, new=None if put_aside else new)
 
     def _add(
-        self, parts: list[pa.Table], bad: list[tuple[int, str]], made: tuple[pa.Table, list[tuple[int, str]]], positions: Sequence[int]
+        self,
+        parts: list[pa.Table],
+        bad: list[tuple[int, str]],
+        made: tuple[pa.Table, list[tuple[int, str]]],
+        positions: Sequence[int],
     ) -> None:
         rows, wrong = made
         parts.append(rows)
         bad += [(positions[position], reason) for position, reason in wrong]
 
-    def _rows(self, batch: MessageBatch) -> tuple[pa.Table, list[tuple[int, str]], NewColumns | None]:
+    def _rows(
+        self, batch: MessageBatch
+    ) -> tuple[pa.Table, list[tuple[int, str]], NewColumns | None]:
         """Of messages that have a value."""
         parsed = self.parser.parse([value for value in batch.values if value is not None])
         bad, rows = list(parsed.bad), parsed.rows
@@ -148,8 +187,16 @@ class Decoder:
         kept = parsed.kept
         messages = batch if len(kept) == len(batch) else batch.take(kept)
         columns, wrong = self._of_messages(messages, rows)
-        found = {name: columns.get(name, rows[name] if name in rows.column_names else None) for name in self._schema.names}
-        table = pa.table({name: column if column is not None else pa.nulls(len(kept), self._type(name)) for name, column in found.items()})
+        found = {
+            name: columns.get(name, rows[name] if name in rows.column_names else None)
+            for name in self._schema.names
+        }
+        table = pa.table(
+            {
+                name: column if column is not None else pa.nulls(len(kept), self._type(name))
+                for name, column in found.items()
+            }
+        )
         deleted = parsed.deleted if self._condition is None else self._condition.of(table)
         bad += [(kept[position], reason) for position, reason in wrong.items()]
         return *self._finish(table, deleted, messages, kept, bad), new
@@ -166,7 +213,9 @@ class Decoder:
             wrong |= {position: new.text(position) for position in new.positions}
         return new, list(wrong.items())
 
-    def _of_messages(self, messages: MessageBatch, rows: pa.Table) -> tuple[dict[str, pa.Array], dict[int, str]]:
+    def _of_messages(
+        self, messages: MessageBatch, rows: pa.Table
+    ) -> tuple[dict[str, pa.Array], dict[int, str]]:
         """The columns of the messages themselves, and which have no such value."""
         columns: dict[str, pa.Array] = {}
         wrong: dict[int, str] = {}
@@ -176,14 +225,24 @@ class Decoder:
             wrong |= {position: f"key: {reason}" for position, reason in parsed.bad}
             places = {position: row for row, position in enumerate(parsed.kept)}
             key_rows = (
-                parsed.rows.take(pa.array([places.get(position) for position in range(len(messages))], pa.int64())) if places else None
+                parsed.rows.take(
+                    pa.array(
+                        [places.get(position) for position in range(len(messages))], pa.int64()
+                    )
+                )
+                if places
+                else None
             )
         for name, path in self._columns.items():
             kind = self._type(name)
             if path in rows.column_names:
                 columns[name] = _event_column(rows[path], kind)
             elif path.startswith(KEY_MEMBER):
-                columns[name] = pa.nulls(len(messages), kind) if key_rows is None else key_rows[path.removeprefix(KEY_MEMBER)]
+                columns[name] = (
+                    pa.nulls(len(messages), kind)
+                    if key_rows is None
+                    else key_rows[path.removeprefix(KEY_MEMBER)]
+                )
             else:
                 columns[name], without = _each(messages, path, kind)
                 wrong |= without
@@ -193,13 +252,21 @@ class Decoder:
         """A null value deletes the key that the message has."""
         if self.spec.deletes is None:
             reason = "a tombstone deletes its key, but the table has no delete condition"
-            return self.row_schema.empty_table(), [(position, reason) for position in range(len(batch))]
-        columns: dict[str, pa.Array | pa.ChunkedArray] = {name: pa.nulls(len(batch), self._type(name)) for name in self._schema.names}
+            return self.row_schema.empty_table(), [
+                (position, reason) for position in range(len(batch))
+            ]
+        columns: dict[str, pa.Array | pa.ChunkedArray] = {
+            name: pa.nulls(len(batch), self._type(name)) for name in self._schema.names
+        }
         wrong: dict[int, str] = {}
         of_messages, without = self._of_messages(batch, pa.table({}))
         columns |= of_messages
         wrong |= without
-        missing = {key.name: self._type(key.name) for key in self.spec.keys if key.name not in self._columns}
+        missing = {
+            key.name: self._type(key.name)
+            for key in self.spec.keys
+            if key.name not in self._columns
+        }
         if missing:
             found, without = self._key_columns(batch, missing)
             columns |= found
@@ -209,11 +276,27 @@ class Decoder:
             columns[delta] = message_column(batch, "@timestamp", kind)
         elif delta not in self._columns:
             wrong = dict.fromkeys(range(len(batch)), _without_delta(delta, kind)) | wrong
-        return self._finish(pa.table(columns), pa.array([True] * len(batch)), batch, list(range(len(batch))), list(wrong.items()))
+        return self._finish(
+            pa.table(columns),
+            pa.array([True] * len(batch)),
+            batch,
+            list(range(len(batch))),
+            list(wrong.items()),
+        )
 
-    def _key_columns(self, batch: MessageBatch, missing: Mapping[str, pa.DataType]) -> tuple[dict[str, pa.Array], dict[int, str]]:
+    def _key_columns(
+        self, batch: MessageBatch, missing: Mapping[str, pa.DataType]
+    ) -> tuple[dict[str, pa.Array], dict[int, str]]:
         """Of each message the key alone, or the members of an object; whatever the keys beside it are."""
-        plain = [position for position, key in enumerate(batch.keys) if (key or b"")[:1] not in _OBJECTS] if len(missing) == 1 else []
+        plain = (
+            [
+                position
+                for position, key in enumerate(batch.keys)
+                if (key or b"")[:1] not in _OBJECTS
+            ]
+            if len(missing) == 1
+            else []
+        )
         objects = sorted({*range(len(batch))}.difference(plain))
         columns: dict[str, list[pa.Array]] = {name: [] for name in missing}
         wrong: dict[int, str] = {}
@@ -225,7 +308,9 @@ class Decoder:
         if objects:
             rows, without = _key_rows(self._parser_of_keys(missing), batch.take(objects))
             for name, kind in missing.items():
-                columns[name].append(pa.nulls(len(objects), kind) if rows is None else rows[name].combine_chunks())
+                columns[name].append(
+                    pa.nulls(len(objects), kind) if rows is None else rows[name].combine_chunks()
+                )
             wrong |= {objects[position]: reason for position, reason in without.items()}
         order = pc.sort_indices(pa.array([*plain, *objects]))
         return {name: pa.concat_arrays(parts).take(order) for name, parts in columns.items()}, wrong
@@ -235,7 +320,12 @@ class Decoder:
         return parser_of(self.options, types, {}, is_key=True)
 
     def _finish(
-        self, table: pa.Table, deleted: pa.Array | None, messages: MessageBatch, kept: Sequence[int], bad: list[tuple[int, str]]
+        self,
+        table: pa.Table,
+        deleted: pa.Array | None,
+        messages: MessageBatch,
+        kept: Sequence[int],
+        bad: list[tuple[int, str]],
     ) -> tuple[pa.Table, list[tuple[int, str]]]:
         """With the marks that an ingest reads, and without the rows that cannot go in."""
         reasons = dict(bad)
@@ -243,9 +333,15 @@ class Decoder:
             role = "delta" if column.id == self.spec.delta_id else "key"
             if table[column.name].null_count:
                 nulls = pc.indices_nonzero(pc.is_null(table[column.name])).to_pylist()
-                reasons |= {kept[row]: f"{role} column {column.name!r} is null" for row in nulls if kept[row] not in reasons}
+                reasons |= {
+                    kept[row]: f"{role} column {column.name!r} is null"
+                    for row in nulls
+                    if kept[row] not in reasons
+                }
         if self.spec.deletes is not None:
-            table = table.append_column(DELETED, deleted if deleted is not None else pa.array([False] * table.num_rows))
+            table = table.append_column(
+                DELETED, deleted if deleted is not None else pa.array([False] * table.num_rows)
+            )
         elif deleted is not None and deleted.true_count:
             none = "the event deletes a row, but the table has no delete condition"
             reasons |= {kept[row]: none for row in pc.indices_nonzero(deleted).to_pylist()}
@@ -253,7 +349,9 @@ class Decoder:
         for name in (BAD, ROW):
             table = table.append_column(name, pa.nulls(table.num_rows, pa.string()))
         if reasons:
-            table = table.filter(pa.array([position not in reasons for position in kept], pa.bool_()))
+            table = table.filter(
+                pa.array([position not in reasons for position in kept], pa.bool_())
+            )
         return table.cast(self.row_schema), sorted(reasons.items())
 
     def _bad_rows(self, batch: MessageBatch, bad: Sequence[tuple[int, str]]) -> pa.Table:
@@ -265,7 +363,13 @@ class Decoder:
             ROW: pa.array([batch.shown(position) for position in positions], pa.string()),
         }
         schema = self.row_schema
-        return pa.table({column.name: notes.get(column.name, pa.nulls(len(bad), column.type)) for column in schema}, schema=schema)
+        return pa.table(
+            {
+                column.name: notes.get(column.name, pa.nulls(len(bad), column.type))
+                for column in schema
+            },
+            schema=schema,
+        )
 
     @property
     def row_schema(self) -> pa.Schema:
@@ -287,7 +391,9 @@ def _key_rows(parser: Parser, messages: MessageBatch) -> tuple[pa.Table | None, 
     rows = {present[position]: row for row, position in enumerate(parsed.kept)}
     if not rows:
         return None, wrong
-    return parsed.rows.take(pa.array([rows.get(position) for position in range(len(messages))], pa.int64())), wrong
+    return parsed.rows.take(
+        pa.array([rows.get(position) for position in range(len(messages))], pa.int64())
+    ), wrong
 
 
 def _without_delta(name: str, kind: pa.DataType) -> str:
@@ -296,12 +402,16 @@ def _without_delta(name: str, kind: pa.DataType) -> str:
 
 
 def _bad_message(batch: MessageBatch, position: int, reason: str, *, has_new: bool) -> BadMessage:
-    return BadMessage(position=position, source=batch.source(position), reason=reason, has_new_columns=has_new)
+    return BadMessage(
+        position=position, source=batch.source(position), reason=reason, has_new_columns=has_new
+    )
 
 
 def _event_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     if pa.types.is_timestamp(kind) and pa.types.is_integer(column.type):
-        return column.cast(pa.timestamp("ms", tz=kind.tz)).cast(kind)  # Debezium's own times are milliseconds
+        return column.cast(pa.timestamp("ms", tz=kind.tz)).cast(
+            kind
+        )  # Debezium's own times are milliseconds
     return column.cast(kind)
 
 

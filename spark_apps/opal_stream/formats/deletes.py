@@ -11,7 +11,10 @@ from opal_lake.errors import InvalidInputError
 _COLUMN = r"\s*(?P<column>`[^`]+`|[A-Za-z_]\w*)\s*"
 _LITERAL = r"'(?:[^'\\]|'')*'|-?\d+|true|false"
 _EQUAL = re.compile(rf"{_COLUMN}={{1,2}}\s*(?P<value>{_LITERAL})\s*", re.IGNORECASE)
-_IN = re.compile(rf"{_COLUMN}in\s*\((?P<values>\s*(?:{_LITERAL})\s*(?:,\s*(?:{_LITERAL})\s*)*)\)\s*", re.IGNORECASE)
+_IN = re.compile(
+    rf"{_COLUMN}in\s*\((?P<values>\s*(?:{_LITERAL})\s*(?:,\s*(?:{_LITERAL})\s*)*)\)\s*",
+    re.IGNORECASE,
+)
 _NULL = re.compile(rf"{_COLUMN}is\s+null\s*", re.IGNORECASE)
 _PLAIN = re.compile(_COLUMN)
 
@@ -20,7 +23,12 @@ class DeleteCondition:
     """`op = 'D'`, `op IN ('D', 'X')`, `op IS NULL` or a boolean column."""
 
     def __init__(self, condition: str, columns: pa.Schema) -> None:
-        match = next(filter(None, (pattern.fullmatch(condition) for pattern in (_EQUAL, _IN, _NULL, _PLAIN))), None)
+        match = next(
+            filter(
+                None, (pattern.fullmatch(condition) for pattern in (_EQUAL, _IN, _NULL, _PLAIN))
+            ),
+            None,
+        )
         names = {name.casefold(): name for name in columns.names}
         column = names.get(match["column"].strip("`").casefold()) if match else None
         if match is None or column is None:
@@ -31,7 +39,11 @@ class DeleteCondition:
         self.column = column
         self.is_null = match.re is _NULL
         given = match.groupdict()
-        texts = [given["value"]] if given.get("value") else re.findall(_LITERAL, given.get("values") or "true", re.IGNORECASE)
+        texts = (
+            [given["value"]]
+            if given.get("value")
+            else re.findall(_LITERAL, given.get("values") or "true", re.IGNORECASE)
+        )
         kind = pa.bool_() if self.is_null else columns.field(column).type
         try:
             self.values = pa.array([_value(text) for text in texts], kind)

@@ -18,7 +18,14 @@ from opal_stream.formats.schemas.inferred import inferred_columns
 from opal_stream.formats.schemas.members import members_of_values, nested_types
 from opal_stream.formats.schemas.new_columns import Known, is_new, with_members
 
-ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, UnicodeDecodeError, ValueError, OverflowError)
+ERRORS = (
+    pa.ArrowInvalid,
+    pa.ArrowNotImplementedError,
+    pa.ArrowTypeError,
+    UnicodeDecodeError,
+    ValueError,
+    OverflowError,
+)
 _CHANGED = re.compile(r"Column\(/(?P<path>.+)\) changed from (string to number|number to string)")
 SchemaOf = Callable[[pa.Schema], pa.Schema]
 
@@ -26,13 +33,19 @@ SchemaOf = Callable[[pa.Schema], pa.Schema]
 class TypedJson:
     """Parses into columns of these types, and into such as are not `known`."""
 
-    def __init__(self, types: Mapping[str, pa.DataType], time_unit: str = "ms", known: Known = None) -> None:
+    def __init__(
+        self, types: Mapping[str, pa.DataType], time_unit: str = "ms", known: Known = None
+    ) -> None:
         if maps := [name for name, kind in types.items() if _has_map(kind)]:
-            raise InvalidInputError(f"column {maps[0]!r} is a map, or has one in it, which a stream fills from Avro alone")
+            raise InvalidInputError(
+                f"column {maps[0]!r} is a map, or has one in it, which a stream fills from Avro alone"
+            )
         self.types = dict(types)
         self.time_unit = time_unit
         self.known = known
-        self.nested = {} if known is None else nested_types(types)  # columns whose members somebody asks for
+        self.nested = (
+            {} if known is None else nested_types(types)
+        )  # columns whose members somebody asks for
         self.holding: Holding = {}  # what is known of how the next values hold columns
         self._other: set[str] = set()  # columns whose values come in the other of the two forms
 
@@ -40,12 +53,16 @@ class TypedJson:
         """As the values hold the columns."""
         return pa.schema([(name, self.raw_type(name)) for name in self.types])
 
-    def read(self, values: Sequence[bytes], schema_of: SchemaOf = lambda columns: columns) -> pa.Table:
+    def read(
+        self, values: Sequence[bytes], schema_of: SchemaOf = lambda columns: columns
+    ) -> pa.Table:
         """A row for each value, or an error; the columns are not converted yet. `schema_of` says what is around them."""
         turned: set[str] = set()
         while True:
             try:
-                return _read_lines(values, schema_of(self.schema()), "ignore" if self.known is None else "infer")
+                return _read_lines(
+                    values, schema_of(self.schema()), "ignore" if self.known is None else "infer"
+                )
             except pa.ArrowInvalid as error:
                 changed = _CHANGED.search(str(error))
                 column = changed["path"].rpartition("/")[2] if changed else ""
@@ -95,7 +112,9 @@ def _has_two_forms(kind: pa.DataType | None) -> bool:
 def _read_lines(values: Sequence[bytes], schema: pa.Schema, others: str) -> pa.Table:
     """Each value begins an object and Arrow counts as many rows as values: then each row is that of its value."""
     lines = b"\n".join(values)
-    if lines.count(b"\n") != len(values) - 1:  # in JSON a line break can only be space between tokens
+    if (
+        lines.count(b"\n") != len(values) - 1
+    ):  # in JSON a line break can only be space between tokens
         lines = b"\n".join(value.replace(b"\n", b" ") for value in values)
     if not all(value.startswith(b"{") for value in values):
         lines = b"\n".join(_object(value) for value in values)
@@ -103,7 +122,9 @@ def _read_lines(values: Sequence[bytes], schema: pa.Schema, others: str) -> pa.T
     table = pj.read_json(
         pa.py_buffer(lines),
         read_options=pj.ReadOptions(use_threads=False, block_size=len(lines) + 1),
-        parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others, newlines_in_values=False),
+        parse_options=pj.ParseOptions(
+            explicit_schema=schema, unexpected_field_behavior=others, newlines_in_values=False
+        ),
     )
     if table.num_rows != len(values):
         raise ValueError("the message holds more than one JSON object")
@@ -118,14 +139,20 @@ def _object(value: bytes) -> bytes:
 
 
 def _has_map(kind: pa.DataType) -> bool:
-    inner = [kind.field(number).type for number in range(kind.num_fields)] if pa.types.is_nested(kind) else []
+    inner = (
+        [kind.field(number).type for number in range(kind.num_fields)]
+        if pa.types.is_nested(kind)
+        else []
+    )
     return pa.types.is_map(kind) or any(map(_has_map, inner))
 
 
 class JsonParser:
     """Plain JSON objects."""
 
-    def __init__(self, types: Mapping[str, pa.DataType], time_unit: str = "ms", known: Known = None) -> None:
+    def __init__(
+        self, types: Mapping[str, pa.DataType], time_unit: str = "ms", known: Known = None
+    ) -> None:
         self._json = TypedJson(types, time_unit, known)
 
     def parse(self, values: Sequence[bytes]) -> Parsed:
@@ -133,12 +160,20 @@ class JsonParser:
 
     def _parse(self, values: Sequence[bytes]) -> Parsed:
         rows = self._json.read(values)
-        others = {name: one_array(rows[name]) for name in rows.column_names if is_new(name, self._json.known)}
+        others = {
+            name: one_array(rows[name])
+            for name in rows.column_names
+            if is_new(name, self._json.known)
+        }
         new = inferred_columns(others) if others else None
         if self._json.nested:
             nested = {name: one_array(rows[name]) for name in self._json.nested}
             new = with_members(new, members_of_values(nested, self._json.nested))
-        return Parsed(rows=self._json.convert({name: rows[name] for name in self._json.types}), kept=[], new=new)
+        return Parsed(
+            rows=self._json.convert({name: rows[name] for name in self._json.types}),
+            kept=[],
+            new=new,
+        )
 
     def unseen(self, values: Sequence[bytes | None]) -> int | None:
         """Nothing says what a value's schema is."""

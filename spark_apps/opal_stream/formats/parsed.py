@@ -43,7 +43,11 @@ class Parser(Protocol):
         ...
 
 
-def halve_until_good(values: Sequence[bytes], parse: Callable[[Sequence[bytes]], Parsed], errors: tuple[type[Exception], ...]) -> Parsed:
+def halve_until_good(
+    values: Sequence[bytes],
+    parse: Callable[[Sequence[bytes]], Parsed],
+    errors: tuple[type[Exception], ...],
+) -> Parsed:
     """All at once; where that fails by halves, so that a few bad values cost a few steps and the good ones are parsed as ever."""
     parts: list[Parsed] = []
     bad: BadValues = []

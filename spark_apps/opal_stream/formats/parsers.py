@@ -28,7 +28,9 @@ class Chosen(Protocol):
     def time_unit(self) -> str: ...
 
 
-def parser_of(chosen: Chosen, types: Types, source: Types, *, is_key: bool = False, known: Known = None) -> Parser:
+def parser_of(
+    chosen: Chosen, types: Types, source: Types, *, is_key: bool = False, known: Known = None
+) -> Parser:
     """For values, or for keys, which are no change events. `known` are all columns of the table, if others are to be told of."""
     form = FORMATS[chosen.format]
     registry = SchemaRegistry(chosen.registry or "") if form.is_registered else None
@@ -36,8 +38,19 @@ def parser_of(chosen: Chosen, types: Types, source: Types, *, is_key: bool = Fal
     if form.is_avro and registry is not None:
         from opal_stream.formats.avro import AvroParser  # fastavro is needed here only
 
-        return AvroParser(registry, types, time_unit=chosen.time_unit, debezium=is_event, source=source, known=known)
+        return AvroParser(
+            registry,
+            types,
+            time_unit=chosen.time_unit,
+            debezium=is_event,
+            source=source,
+            known=known,
+        )
     of_values = None if form.is_registered else known  # else the schemas say it
     make = partial(DebeziumJsonParser, source=source) if is_event else JsonParser
     inner: Parser = make(types, chosen.time_unit, known=of_values)
-    return RegistryJsonParser(registry, inner, types, known=known, debezium=is_event) if registry is not None else inner
+    return (
+        RegistryJsonParser(registry, inner, types, known=known, debezium=is_event)
+        if registry is not None
+        else inner
+    )

@@ -27,7 +27,9 @@ class SchemaRegistry:
 
     def __init__(self, url: str) -> None:
         if urlsplit(url).scheme not in ("http", "https"):
-            raise InvalidInputError(f"the schema registry {url!r} is no address; write http://host:port")
+            raise InvalidInputError(
+                f"the schema registry {url!r} is no address; write http://host:port"
+            )
         self.url = url.rstrip("/")
         self._schemas: dict[int, str] = {}
         self._unknown: dict[int, float] = {}
@@ -46,31 +48,45 @@ class SchemaRegistry:
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process, whose clock is another: there, what was unknown may be asked for at once."""
-        return {"url": self.url, "_schemas": dict(self._schemas), "_unknown": dict.fromkeys(self._unknown, float("-inf"))}
+        return {
+            "url": self.url,
+            "_schemas": dict(self._schemas),
+            "_unknown": dict.fromkeys(self._unknown, float("-inf")),
+        }
 
     def _fetch(self, number: int) -> Any:
         pause_s = _FIRST_PAUSE_S
         failure: Exception | None = None
         for attempt in range(_TRIES):
             try:
-                with urllib.request.urlopen(self._request(f"/schemas/ids/{number}"), timeout=_TIMEOUT_S) as answer:
+                with urllib.request.urlopen(
+                    self._request(f"/schemas/ids/{number}"), timeout=_TIMEOUT_S
+                ) as answer:
                     return json.load(answer)
             except urllib.error.HTTPError as error:
                 if error.code == 404:
                     self._unknown[number] = time.monotonic()
-                    raise UnknownSchemaError(f"the schema registry has no schema {number}") from error
+                    raise UnknownSchemaError(
+                        f"the schema registry has no schema {number}"
+                    ) from error
                 failure = error
             except (OSError, ValueError) as error:
                 failure = error
             if attempt < _TRIES - 1:
                 time.sleep(pause_s)
                 pause_s *= 2
-        raise RegistryError(f"{self.url} did not give schema {number}: {failure}; nothing of these messages was committed, try again")
+        raise RegistryError(
+            f"{self.url} did not give schema {number}: {failure}; nothing of these messages was committed, try again"
+        )
 
     def _request(self, path: str) -> urllib.request.Request:
-        request = urllib.request.Request(self.url + path, headers={"Accept": "application/vnd.schemaregistry.v1+json"})
+        request = urllib.request.Request(
+            self.url + path, headers={"Accept": "application/vnd.schemaregistry.v1+json"}
+        )
         if login := os.environ.get(LOGIN):
-            request.add_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
+            request.add_header(
+                "Authorization", "Basic " + base64.b64encode(login.encode()).decode()
+            )
         return request
 
 

@@ -5,7 +5,13 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from opal_stream.formats.parsed import Parsed, Parser
-from opal_stream.formats.registry import HEAD_BYTES, SchemaRegistry, UnknownSchemaError, first_unseen, schema_id
+from opal_stream.formats.registry import (
+    HEAD_BYTES,
+    SchemaRegistry,
+    UnknownSchemaError,
+    first_unseen,
+    schema_id,
+)
 from opal_stream.formats.schemas.json_types import json_schema_columns
 from opal_stream.formats.schemas.new_columns import Known
 from opal_stream.formats.schemas.of_schemas import NewOfSchema, new_of_schema, new_of_schemas
@@ -31,19 +37,33 @@ class RegistryJsonParser:
         self._new: dict[bytes, NewOfSchema] = {}
 
     def parse(self, values: Sequence[bytes]) -> Parsed:
-        wrong = {head: reason for head in {value[:HEAD_BYTES] for value in values} if (reason := self._why_wrong(head)) is not None}
-        good = [position for position, value in enumerate(values) if value[:HEAD_BYTES] not in wrong]
+        wrong = {
+            head: reason
+            for head in {value[:HEAD_BYTES] for value in values}
+            if (reason := self._why_wrong(head)) is not None
+        }
+        good = [
+            position for position, value in enumerate(values) if value[:HEAD_BYTES] not in wrong
+        ]
         parsed = self._inner.parse([values[position][HEAD_BYTES:] for position in good])
         parsed.kept = [good[position] for position in parsed.kept]
         parsed.bad = [(good[position], reason) for position, reason in parsed.bad]
-        parsed.bad += [(position, wrong[value[:HEAD_BYTES]]) for position, value in enumerate(values) if value[:HEAD_BYTES] in wrong]
+        parsed.bad += [
+            (position, wrong[value[:HEAD_BYTES]])
+            for position, value in enumerate(values)
+            if value[:HEAD_BYTES] in wrong
+        ]
         if self._known is not None:
-            parsed.new = new_of_schemas(self._new_of, {position: values[position][:HEAD_BYTES] for position in parsed.kept})
+            parsed.new = new_of_schemas(
+                self._new_of, {position: values[position][:HEAD_BYTES] for position in parsed.kept}
+            )
         return parsed
 
     def _new_of(self, head: bytes) -> NewOfSchema:
         if head not in self._new:
-            types = json_schema_columns(self.registry.schema(schema_id(head)), debezium=self._debezium)
+            types = json_schema_columns(
+                self.registry.schema(schema_id(head)), debezium=self._debezium
+            )
             self._new[head] = new_of_schema(types, self._types, self._known)
         return self._new[head]
 

@@ -9,7 +9,13 @@ from opal_lake.spec.table_spec import TableSpec
 
 def row_schema(spec: TableSpec) -> pa.Schema:
     deleted = [pa.field(DELETED, pa.bool_())] if spec.deletes is not None else []
-    return pa.schema([*arrow_schema(spec.schema), *deleted, *((name, pa.string()) for name in (SOURCE, BAD, ROW))])
+    return pa.schema(
+        [
+            *arrow_schema(spec.schema),
+            *deleted,
+            *((name, pa.string()) for name in (SOURCE, BAD, ROW)),
+        ]
+    )
 
 
 def fitted(rows: pa.Table, spec: TableSpec) -> pa.Table:
@@ -19,13 +25,18 @@ def fitted(rows: pa.Table, spec: TableSpec) -> pa.Table:
         raise ValueError(f"the table has no column {strangers[0]!r}")
     if len(set(rows.column_names)) < rows.num_columns:
         raise ValueError("two of its columns have one name")
-    may_lack = {*NOTES, *(field.name for field in spec.schema.fields if spec.schema.is_added(field))}
+    may_lack = {
+        *NOTES,
+        *(field.name for field in spec.schema.fields if spec.schema.is_added(field)),
+    }
     columns = []
     for field in schema:
         if field.name in rows.column_names:
             column = rows[field.name]
             if column.type != field.type:
-                raise ValueError(f"its column {field.name!r} is a {column.type}, that of the table a {field.type}")
+                raise ValueError(
+                    f"its column {field.name!r} is a {column.type}, that of the table a {field.type}"
+                )
         elif field.name in may_lack or not rows.num_rows:
             column = pa.nulls(rows.num_rows, field.type)
         else:

@@ -8,7 +8,9 @@ from opal_lake import layout
 from opal_lake.errors import StorageError
 from opal_lake.storage.protocol import Storage
 
-LEAST_BYTES = 64 << 10  # a file counts as at least so many: many small ones take the committer as long
+LEAST_BYTES = (
+    64 << 10
+)  # a file counts as at least so many: many small ones take the committer as long
 MIB = 1 << 20
 _LOOK_S, _SAY_S = 2.0, 60.0
 logger = logging.getLogger(__name__)
@@ -23,7 +25,10 @@ class Backlog:
 
     @classmethod
     def read(cls, storage: Storage, stream: str) -> "Backlog":
-        sizes = [max(LEAST_BYTES, entry.size) for entry in storage.list(layout.gathered_prefix(f"kafka:{stream}/"))]
+        sizes = [
+            max(LEAST_BYTES, entry.size)
+            for entry in storage.list(layout.gathered_prefix(f"kafka:{stream}/"))
+        ]
         return cls(files=len(sizes), weight=sum(sizes))
 
     def __str__(self) -> str:
@@ -54,7 +59,10 @@ class Gate:
 
     def is_shut(self, now_s: float) -> bool:
         """Looks every two seconds, and when this process may have written too much since."""
-        is_near = self.shut_since_s is None and 0 < self._most_bytes <= self.backlog.weight + self._written
+        is_near = (
+            self.shut_since_s is None
+            and 0 < self._most_bytes <= self.backlog.weight + self._written
+        )
         if self._most_bytes and (is_near or now_s - self._looked_s >= _LOOK_S):
             self._look(now_s)
         return self.shut_since_s is not None
@@ -70,7 +78,10 @@ class Gate:
             self.shut_since_s = now_s if self.shut_since_s is None else self.shut_since_s
             if self._said_s is None or now_s - self._said_s >= _SAY_S:
                 self._said_s = now_s
-                logger.warning("nothing more is read: %s", held_back_text(self.backlog, self._most_bytes, self._table, self._stream))
+                logger.warning(
+                    "nothing more is read: %s",
+                    held_back_text(self.backlog, self._most_bytes, self._table, self._stream),
+                )
         elif self.shut_since_s is not None:
             logger.warning("reading goes on after %.0f s", now_s - self.shut_since_s)
             self.shut_since_s = None

@@ -63,7 +63,13 @@ def encode_gathered(header: Header, rows: pa.Table) -> bytes:
         stream.write_table(rows.combine_chunks())
     plain = sink.getvalue()
     body = pa.Codec("lz4").compress(plain, asbytes=True)
-    header = replace(header, size=len(body), plain_size=plain.size, crc32=zlib.crc32(body), bad=len(rows) - rows[BAD].null_count)
+    header = replace(
+        header,
+        size=len(body),
+        plain_size=plain.size,
+        crc32=zlib.crc32(body),
+        bad=len(rows) - rows[BAD].null_count,
+    )
     return b"".join((seal(canonical_json(_to_json(header))), body))
 
 
@@ -86,7 +92,9 @@ def decode_rows(data: bytes, path: str, header: Header, spec: TableSpec) -> pa.T
     """The rows of a whole file, with the columns that the table has by now."""
     body = memoryview(data)[data.index(b"\n") + 1 :]
     if len(body) != header.size or zlib.crc32(body) != header.crc32:
-        raise FormatError(f"{path} is damaged: its rows are {len(body)} bytes, written were {header.size} with another checksum; {MEND}")
+        raise FormatError(
+            f"{path} is damaged: its rows are {len(body)} bytes, written were {header.size} with another checksum; {MEND}"
+        )
     with decoding(path, _WHAT, MEND):
         plain = pa.Codec("lz4").decompress(body, header.plain_size)
         with pa.ipc.open_stream(plain) as stream:
@@ -118,9 +126,13 @@ def _to_json(header: Header) -> dict[str, Any]:
 
 def _from_json(body: Mapping[str, Any]) -> Header:
     if body["format"] != _FORMAT:
-        raise ValueError(f"format {body['format']!r}; this version reads {_FORMAT}: upgrade airflow-provider-opal")
+        raise ValueError(
+            f"format {body['format']!r}; this version reads {_FORMAT}: upgrade airflow-provider-opal"
+        )
     application = parse_application(checked.text(body["application"]))
-    low, high, size, plain_size = (checked.count(body[name]) for name in ("low", "high", "size", "plain_size"))
+    low, high, size, plain_size = (
+        checked.count(body[name]) for name in ("low", "high", "size", "plain_size")
+    )
     if application is None:
         raise ValueError(f"{body['application']!r} is no partition of a stream")
     if high <= low:
@@ -133,9 +145,18 @@ def _from_json(body: Mapping[str, Any]) -> Header:
         table_id=checked.plain_id(body["table_id"]),
         application=application,
         writer=checked.plain_id(body["writer"]),
-        taken=Taken(low=low, high=high, records=records, bytes=size_of_messages, oldest_ms=oldest_ms, newest_ms=newest_ms),
+        taken=Taken(
+            low=low,
+            high=high,
+            records=records,
+            bytes=size_of_messages,
+            oldest_ms=oldest_ms,
+            newest_ms=newest_ms,
+        ),
         first=checked.flag(body["first"]),
-        after=None if (after := body.get("after")) is None else tuple(map(checked.text, checked.listed(after))),
+        after=None
+        if (after := body.get("after")) is None
+        else tuple(map(checked.text, checked.listed(after))),
         bad=checked.count(body["bad"]),
         size=size,
         plain_size=plain_size,

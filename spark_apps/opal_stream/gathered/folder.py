@@ -13,7 +13,14 @@ from opal_lake import layout
 from opal_lake.errors import FormatError, NotFoundError, count_text
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS, Storage, StoredObject
-from opal_stream.gathered.file import HEADER_BYTES, MEND, Header, decode_header, decode_rows, encode_gathered
+from opal_stream.gathered.file import (
+    HEADER_BYTES,
+    MEND,
+    Header,
+    decode_header,
+    decode_rows,
+    encode_gathered,
+)
 from opal_stream.kafka.applications import Application, ids_by_name, known_positions
 
 _LATE = (
@@ -33,7 +40,10 @@ class Chain:
     @property
     def bounds(self) -> list[int]:
         """Where the table stands before, between and after the files."""
-        return [*([] if self.position is None else [self.position]), *(header.high for header in self.files)]
+        return [
+            *([] if self.position is None else [self.position]),
+            *(header.high for header in self.files),
+        ]
 
     @property
     def gap(self) -> str:
@@ -71,8 +81,14 @@ def in_turn(chains: Sequence[Chain]) -> list[Chain]:
         bool(ids[one.named].intersection(chain.files[0].after or ()) - {one.topic_id})
         for one, chain in zip(applications, chains, strict=True)
     ]
-    going = {one.named for one, is_waiting in zip(applications, waits, strict=True) if not is_waiting}
-    return [chain for one, chain, is_waiting in zip(applications, chains, waits, strict=True) if not (is_waiting and one.named in going)]
+    going = {
+        one.named for one, is_waiting in zip(applications, waits, strict=True) if not is_waiting
+    }
+    return [
+        chain
+        for one, chain, is_waiting in zip(applications, chains, waits, strict=True)
+        if not (is_waiting and one.named in going)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +119,11 @@ class Listing:
     def first_offset(self, application: Application) -> int | None:
         """Where its first file begins, whatever is wrong with that."""
         folder = layout.gathered_folder(str(application))
-        places = [place[1] for path in self.paths if (place := layout.gathered_place(path)) is not None and place[0] == folder]
+        places = [
+            place[1]
+            for path in self.paths
+            if (place := layout.gathered_place(path)) is not None and place[0] == folder
+        ]
         return min(places, default=None)
 
     def ends(self, positions: Mapping[str, int]) -> dict[str, int]:
@@ -117,8 +137,14 @@ class Listing:
 
     def begins(self, positions: Mapping[str, int]) -> dict[Application, int]:
         """Of partitions of which nothing is committed yet: where their first file begins; 0 if that is missing."""
-        new = {application: headers[0] for application, headers in self.headers.items() if str(application) not in positions}
-        return {application: header.low if header.first else 0 for application, header in new.items()}
+        new = {
+            application: headers[0]
+            for application, headers in self.headers.items()
+            if str(application) not in positions
+        }
+        return {
+            application: header.low if header.first else 0 for application, header in new.items()
+        }
 
     def stuck(self, positions: Mapping[str, int], stream: str | None = None) -> dict[str, str]:
         """What cannot be committed, of all streams or of one, and why: damaged files, and of each partition the first loose or late one.
@@ -128,8 +154,14 @@ class Listing:
         own = [application for application in self.headers if stream in (None, application.stream)]
         chains = [self.chain(application, positions.get(str(application))) for application in own]
         prefix = layout.GATHERED if stream is None else layout.gathered_prefix(f"kafka:{stream}/")
-        damaged = {path: why for path, why in self._damaged(positions).items() if path.startswith(prefix)}
-        late = {header.path: _LATE.format(header) for one, header in self.overtaken(positions).items() if one in own}
+        damaged = {
+            path: why for path, why in self._damaged(positions).items() if path.startswith(prefix)
+        }
+        late = {
+            header.path: _LATE.format(header)
+            for one, header in self.overtaken(positions).items()
+            if one in own
+        }
         return damaged | late | {chain.loose[0].path: chain.gap for chain in chains if chain.loose}
 
     def _damaged(self, positions: Mapping[str, int]) -> dict[str, str]:
@@ -137,12 +169,17 @@ class Listing:
         passed = {*self.passed(positions)} if self.damaged else set()
         return {path: why for path, why in self.damaged.items() if path not in passed}
 
-    def note(self, application: Application, positions: Mapping[str, int], stuck: Mapping[str, str]) -> str:
+    def note(
+        self, application: Application, positions: Mapping[str, int], stuck: Mapping[str, str]
+    ) -> str:
         """What holds a partition back, where files of it are `stuck`."""
         if not self.cause(application, stuck):
             return ""
         folder, name = layout.gathered_folder(str(application)), str(application)
-        chain, damaged = self.chain(application, positions.get(name)), sum(path.startswith(folder) for path in self._damaged(positions))
+        chain, damaged = (
+            self.chain(application, positions.get(name)),
+            sum(path.startswith(folder) for path in self._damaged(positions)),
+        )
         late = len(chain.files) if application in self.overtaken(positions) else 0
         count = len(chain.loose) + late + damaged
         return f"{count_text(count, 'gathered file')} cannot be committed"
@@ -156,7 +193,11 @@ class Listing:
         """Files that begin before the position: their rows are committed, and nothing can lead to them any more."""
         folders = {layout.gathered_folder(name): position for name, position in positions.items()}
         places = {path: layout.gathered_place(path) for path in self.paths}
-        return [path for path, place in places.items() if place is not None and place[1] < folders.get(place[0], 0)]
+        return [
+            path
+            for path, place in places.items()
+            if place is not None and place[1] < folders.get(place[0], 0)
+        ]
 
 
 class GatheredFolder:
@@ -174,22 +215,38 @@ class GatheredFolder:
         Otherwise a file that is committed and deleted in between would be in neither.
         """
         listed = {entry.path: entry for entry in self._storage.list(layout.GATHERED)}
-        self._known = {path: known for path, known in self._known.items() if path in listed and listed[path] == self._listed.get(path)}
+        self._known = {
+            path: known
+            for path, known in self._known.items()
+            if path in listed and listed[path] == self._listed.get(path)
+        }
         self._listed, paths = listed, [*listed]
         with ThreadPoolExecutor(READERS) as pool:
             new = [path for path in paths if path not in self._known]
-            self._known |= {path: found for path, found in zip(new, pool.map(self._read_header, new), strict=True) if found is not None}
+            self._known |= {
+                path: found
+                for path, found in zip(new, pool.map(self._read_header, new), strict=True)
+                if found is not None
+            }
         headers: dict[Application, list[Header]] = {}
         oldest_us: dict[Application, int] = {}
         for path in paths:
             if isinstance(known := self._known.get(path), Header):
                 headers.setdefault(known.application, []).append(known)
-                oldest_us[known.application] = min(listed[path].modified_us, oldest_us.get(known.application, listed[path].modified_us))
+                oldest_us[known.application] = min(
+                    listed[path].modified_us,
+                    oldest_us.get(known.application, listed[path].modified_us),
+                )
         damaged = {path: known for path, known in self._known.items() if isinstance(known, str)}
-        in_order = {application: headers[application] for application in sorted(headers, key=lambda one: (oldest_us[one], one.place))}
+        in_order = {
+            application: headers[application]
+            for application in sorted(headers, key=lambda one: (oldest_us[one], one.place))
+        }
         return Listing(paths=paths, headers=in_order, damaged=damaged)
 
-    def look_for_stuck(self, head: Callable[[], Mapping[str, int]]) -> tuple[Listing, dict[str, str]]:
+    def look_for_stuck(
+        self, head: Callable[[], Mapping[str, int]]
+    ) -> tuple[Listing, dict[str, str]]:
         """Also which files cannot be committed, and why; `head` says where the table stands, after a listing."""
         listing = self.look()
         stuck = listing.stuck(head())
@@ -206,10 +263,18 @@ class GatheredFolder:
     def read_header(self, path: str) -> Header:
         return decode_header(self._storage.get(path, 0, HEADER_BYTES), path, self._table_id)
 
-    def read_rows(self, headers: Sequence[Header], spec: TableSpec) -> list[tuple[Header, pa.Table | None]]:
+    def read_rows(
+        self, headers: Sequence[Header], spec: TableSpec
+    ) -> list[tuple[Header, pa.Table | None]]:
         """Of each file; None for one that is gone, or is damaged, which `look` then says of it."""
         with ThreadPoolExecutor(READERS) as pool:
-            return list(zip(headers, pool.map(lambda header: self._read_rows(header, spec), headers), strict=True))
+            return list(
+                zip(
+                    headers,
+                    pool.map(lambda header: self._read_rows(header, spec), headers),
+                    strict=True,
+                )
+            )
 
     def refuse(self, header: Header, why: str) -> None:
         """From now on `look` says that it is damaged."""

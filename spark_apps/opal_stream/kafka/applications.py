@@ -41,7 +41,9 @@ class Application:
 
 def check_stream(name: str) -> str:
     if not _PLAIN.fullmatch(name):
-        raise InvalidInputError(f"{name!r} is no name of a stream; use up to 200 letters, digits, '.', '_' and '-'")
+        raise InvalidInputError(
+            f"{name!r} is no name of a stream; use up to 200 letters, digits, '.', '_' and '-'"
+        )
     return name
 
 
@@ -55,11 +57,15 @@ def parse_application(name: str) -> Application | None:
     if match is None:
         return None
     return Application(
-        stream=match["stream"], partition=Partition(topic=match["topic"], number=int(match["partition"])), topic_id=match["id"]
+        stream=match["stream"],
+        partition=Partition(topic=match["topic"], number=int(match["partition"])),
+        topic_id=match["id"],
     )
 
 
-def known_positions(positions: Mapping[str, int], stream: str | None = None) -> dict[Application, int]:
+def known_positions(
+    positions: Mapping[str, int], stream: str | None = None
+) -> dict[Application, int]:
     """Those of streams from Kafka, or of one of them."""
     applications = {parse_application(name): position for name, position in positions.items()}
     return {
@@ -80,9 +86,14 @@ def ids_by_name(applications: Iterable[Application]) -> dict[tuple[str, str], se
 def begun_topics(positions: Mapping[str, int], stream: str | None = None) -> set[tuple[str, str]]:
     """Stream and topic of all that was committed, also of topics of which only the start is fixed."""
     matches = [match for match in map(_NAME_OR_START.fullmatch, positions) if match is not None]
-    return {(match["stream"], match["topic"]) for match in matches if stream in (None, match["stream"])}
+    return {
+        (match["stream"], match["topic"]) for match in matches if stream in (None, match["stream"])
+    }
 
 
 def applications_of(stream: str, topic: Topic) -> list[Application]:
     """One for each partition that the topic has now, whether anything of it was committed or not."""
-    return [Application(stream=stream, partition=partition, topic_id=topic.id) for partition in chosen_partitions([topic], ())]
+    return [
+        Application(stream=stream, partition=partition, topic_id=topic.id)
+        for partition in chosen_partitions([topic], ())
+    ]

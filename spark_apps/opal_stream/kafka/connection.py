@@ -13,7 +13,14 @@ from opal_stream.errors import KafkaError
 
 TIMEOUT_S = 30.0
 _GROUP = "group.id"
-OWN_SETTINGS = ("enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset", "enable.partition.eof", _GROUP, "bootstrap.servers")
+OWN_SETTINGS = (
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "auto.offset.reset",
+    "enable.partition.eof",
+    _GROUP,
+    "bootstrap.servers",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +32,15 @@ class Connection:
 
     def __post_init__(self) -> None:
         if own := sorted(set(self.settings) & set(OWN_SETTINGS)):
-            raise InvalidInputError(f"the Kafka setting {own[0]!r} is the stream's own; leave it out")
+            raise InvalidInputError(
+                f"the Kafka setting {own[0]!r} is the stream's own; leave it out"
+            )
         try:
             AdminClient(self.client())
         except KafkaException as error:
-            raise InvalidInputError(f"librdkafka refuses the settings of Kafka: {text_of(error)}") from error
+            raise InvalidInputError(
+                f"librdkafka refuses the settings of Kafka: {text_of(error)}"
+            ) from error
 
     def client(self) -> dict[str, str | int | float | bool]:
         """For an admin client or a producer."""
@@ -37,10 +48,19 @@ class Connection:
 
     def consumer(self, settings: Mapping[str, str | int | float | bool] | None = None) -> Consumer:
         """Whose partitions are assigned by hand. librdkafka wants a group, under which nothing is ever stored."""
-        return Consumer({**self.client(), _GROUP: "opal-stream", "enable.auto.commit": False, **(settings or {})})
+        return Consumer(
+            {
+                **self.client(),
+                _GROUP: "opal-stream",
+                "enable.auto.commit": False,
+                **(settings or {}),
+            }
+        )
 
     def failure(self, error: object) -> KafkaError:
-        return KafkaError(f"Kafka at {self.bootstrap_servers} does not answer: {text_of(error)}; try again when it does")
+        return KafkaError(
+            f"Kafka at {self.bootstrap_servers} does not answer: {text_of(error)}; try again when it does"
+        )
 
 
 def text_of(error: object) -> str:
@@ -54,13 +74,19 @@ def read_settings(path: str) -> dict[str, str]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise InvalidInputError(f"the file of Kafka settings {path!r} cannot be read: {error.strerror}") from error
+        raise InvalidInputError(
+            f"the file of Kafka settings {path!r} cannot be read: {error.strerror}"
+        ) from error
     return parse_settings("\n".join(lines), path)
 
 
 def parse_settings(text: str, path: str) -> dict[str, str]:
     """Of a file, or of an environment variable."""
-    pairs = [line.partition("=") for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
+    pairs = [
+        line.partition("=")
+        for line in map(str.strip, text.splitlines())
+        if line and not line.startswith("#")
+    ]
     if bad := [number for number, (_, equals, _) in enumerate(pairs, start=1) if not equals]:
         raise InvalidInputError(f"{path}: setting {bad[0]} has no value; write name=value")
     return {name.strip(): value.strip() for name, _, value in pairs}

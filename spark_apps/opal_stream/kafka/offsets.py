@@ -29,7 +29,9 @@ class Begin:
         return 0 if self.position is None else self.offset - self.position
 
 
-def plan_begin(application: Application, position: int | None, reach: Reach, policies: Policies) -> Begin:
+def plan_begin(
+    application: Application, position: int | None, reach: Reach, policies: Policies
+) -> Begin:
     """The first offset of a partition."""
     begin = Begin(position=position, offset=next_offset(position, reach))
     if position is None:
@@ -54,16 +56,31 @@ def next_offset(position: int | None, reach: Reach) -> int:
     return reach.low if position is None else max(position, reach.low)
 
 
-def check_topic_ids(known: Mapping[Application, int], ids: Mapping[str, str], policies: Policies) -> None:
+def check_topic_ids(
+    known: Mapping[Application, int], ids: Mapping[str, str], policies: Policies
+) -> None:
     """A topic must be the one of which the table has positions."""
     for application in changed_topics(known, ids) if policies.on_new_topic != "continue" else ():
-        raise changed_topic(application.partition, known[application], application.topic_id, ids[application.partition.topic])
+        raise changed_topic(
+            application.partition,
+            known[application],
+            application.topic_id,
+            ids[application.partition.topic],
+        )
 
 
 def changed_topics(known: Collection[Application], ids: Mapping[str, str]) -> list[Application]:
     """Those whose topic is another one now, of which the same stream has read nothing yet: what came before that is history."""
-    current = {(one.stream, topic) for one in known if ids.get(topic := one.partition.topic) == one.topic_id}
-    return [one for one in known if (topic := one.partition.topic) in ids and (one.stream, topic) not in current]
+    current = {
+        (one.stream, topic)
+        for one in known
+        if ids.get(topic := one.partition.topic) == one.topic_id
+    }
+    return [
+        one
+        for one in known
+        if (topic := one.partition.topic) in ids and (one.stream, topic) not in current
+    ]
 
 
 def changed_topic(partition: Partition, position: int, was: str, now: str) -> TopicChangedError:

@@ -29,7 +29,11 @@ class OffsetRange:
 
 
 def resolve_ranges(
-    consumer: Consumer, connection: Connection, reach: Mapping[Partition, Reach], interval: Interval, policies: Policies
+    consumer: Consumer,
+    connection: Connection,
+    reach: Mapping[Partition, Reach],
+    interval: Interval,
+    policies: Policies,
 ) -> dict[Partition, OffsetRange]:
     """Each begins at the first message of the interval, and ends before the first one after it."""
     topics = Topics(connection)
@@ -39,7 +43,9 @@ def resolve_ranges(
     for partition, known in reach.items():
         start, end = starts[partition], ends[partition]
         low = known.high if start is None else start
-        was_deleted = low == known.low > 0 and not topics.is_within_retention(partition.topic, interval.start_ms)
+        was_deleted = low == known.low > 0 and not topics.is_within_retention(
+            partition.topic, interval.start_ms
+        )
         if was_deleted and policies.on_gap != "continue":
             raise GapError(
                 f"{partition}: Kafka has nothing before offset {low} any more, which may have been of this interval; if it was not, or "
@@ -50,9 +56,13 @@ def resolve_ranges(
     return ranges
 
 
-def first_since(consumer: Consumer, connection: Connection, partitions: Iterable[Partition], moment_ms: int) -> dict[Partition, int | None]:
+def first_since(
+    consumer: Consumer, connection: Connection, partitions: Iterable[Partition], moment_ms: int
+) -> dict[Partition, int | None]:
     """Of each partition the first offset of then or later; None where there is no message of it yet."""
-    asked = [TopicPartition(partition.topic, partition.number, moment_ms) for partition in partitions]
+    asked = [
+        TopicPartition(partition.topic, partition.number, moment_ms) for partition in partitions
+    ]
     try:
         answers = consumer.offsets_for_times(asked, timeout=TIMEOUT_S)
     except KafkaException as error:  # of all of them
@@ -61,4 +71,9 @@ def first_since(consumer: Consumer, connection: Connection, partitions: Iterable
     for answer in answers:  # one that failed has the time as its offset
         if answer.error is not None:
             raise connection.failure(f"{answer.topic}/{answer.partition}: {text_of(answer.error)}")
-    return {Partition(topic=answer.topic, number=answer.partition): answer.offset if answer.offset >= 0 else None for answer in answers}
+    return {
+        Partition(topic=answer.topic, number=answer.partition): answer.offset
+        if answer.offset >= 0
+        else None
+        for answer in answers
+    }

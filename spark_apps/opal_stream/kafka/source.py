@@ -54,7 +54,9 @@ class Source:
                 "auto.offset.reset": "error",
                 "enable.partition.eof": True,
                 "max.poll.interval.ms": _DAY_MS,  # a commit may wait for a store
-                "queued.max.messages.kbytes": connection.settings.get("queued.max.messages.kbytes", kib),
+                "queued.max.messages.kbytes": connection.settings.get(
+                    "queued.max.messages.kbytes", kib
+                ),
                 "fetch.wait.max.ms": connection.settings.get("fetch.wait.max.ms", "50"),
                 "fetch.error.backoff.ms": "100",
                 "reconnect.backoff.max.ms": "2000",
@@ -72,7 +74,9 @@ class Source:
         ends = {partition: self._asked.get(partition, -1) for partition in partitions}
         for partition, asked in ends.items():
             with contextlib.suppress(KafkaException):  # no fetch said anything yet
-                fetched = self.consumer.get_watermark_offsets(TopicPartition(partition.topic, partition.number), cached=True)
+                fetched = self.consumer.get_watermark_offsets(
+                    TopicPartition(partition.topic, partition.number), cached=True
+                )
                 ends[partition] = max(asked, fetched[1])
         return {partition: end for partition, end in ends.items() if end >= 0}
 
@@ -83,7 +87,11 @@ class Source:
             left_s = until_s - time.monotonic()
             try:
                 there = TopicPartition(partition.topic, partition.number)
-                offsets = self.consumer.get_watermark_offsets(there, timeout=left_s) if left_s > 0 else None
+                offsets = (
+                    self.consumer.get_watermark_offsets(there, timeout=left_s)
+                    if left_s > 0
+                    else None
+                )
             except KafkaException:
                 return
             if offsets is None:
@@ -136,7 +144,9 @@ class Source:
     def _measure(self, batch: MessageBatch) -> None:
         """The larger messages are, the fewer are taken at once: of those of 10 MB, 10,000 would not fit into memory."""
         if len(batch):
-            self._message_bytes = max(1, sum(len(value or b"") for value in batch.values) // len(batch))
+            self._message_bytes = max(
+                1, sum(len(value or b"") for value in batch.values) // len(batch)
+            )
 
     def close(self) -> None:
         self.consumer.close()
@@ -164,10 +174,19 @@ class Source:
         elif error.name() in _SUSPECT:
             fetched.suspect.add(partition)
         elif error.name() == "_BAD_MSG":
-            raise BadMessageError(f"{partition}: a message at offset {message.offset()} is damaged in Kafka: {error.str()}")
+            raise BadMessageError(
+                f"{partition}: a message at offset {message.offset()} is damaged in Kafka: {error.str()}"
+            )
 
-    def _each(self, change: Callable[[list[TopicPartition]], None], offsets: Mapping[Partition, int]) -> None:
-        change([TopicPartition(partition.topic, partition.number, offset) for partition, offset in offsets.items()])
+    def _each(
+        self, change: Callable[[list[TopicPartition]], None], offsets: Mapping[Partition, int]
+    ) -> None:
+        change(
+            [
+                TopicPartition(partition.topic, partition.number, offset)
+                for partition, offset in offsets.items()
+            ]
+        )
 
 
 def _headers(message: Message) -> Headers:

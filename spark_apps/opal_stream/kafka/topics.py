@@ -61,14 +61,17 @@ class Topics:
                     topic = self._ask(name)
             if topic is None:
                 raise UnknownTopicError(
-                    f"Kafka has no topic {name!r}: its name is wrong, or it was deleted; check --topic, or create it", name
+                    f"Kafka has no topic {name!r}: its name is wrong, or it was deleted; check --topic, or create it",
+                    name,
                 )
             topics[name] = topic
         return topics
 
     def _ask(self, name: str) -> Topic | None:
         try:
-            described = self._admin.describe_topics(TopicCollection([name]), request_timeout=TIMEOUT_S)[name].result(TIMEOUT_S)
+            described = self._admin.describe_topics(
+                TopicCollection([name]), request_timeout=TIMEOUT_S
+            )[name].result(TIMEOUT_S)
         except KafkaException as error:
             if error.args[0].name() in _UNKNOWN:
                 return None
@@ -82,10 +85,14 @@ class Topics:
         """Whether Kafka cannot have deleted messages of then by itself. Nobody can say so of a topic that is limited in size."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, name)
         try:
-            config = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S)[resource].result(TIMEOUT_S)
+            config = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S)[
+                resource
+            ].result(TIMEOUT_S)
         except (KafkaException, TimeoutError):  # it may not be asked
             return False
-        retention_ms, retention_bytes = (int(config[key].value or -1) for key in ("retention.ms", "retention.bytes"))
+        retention_ms, retention_bytes = (
+            int(config[key].value or -1) for key in ("retention.ms", "retention.bytes")
+        )
         return retention_bytes < 0 <= retention_ms and moment_ms > time.time() * 1000 - retention_ms
 
     def describe_if_there(self, name: str) -> Topic | None:
@@ -100,7 +107,9 @@ def _plain(topic_id: str) -> str:
     return topic_id.replace("+", "-").replace("/", "_")
 
 
-def reach_of(consumer: Consumer, connection: Connection, partitions: Iterable[Partition]) -> dict[Partition, Reach]:
+def reach_of(
+    consumer: Consumer, connection: Connection, partitions: Iterable[Partition]
+) -> dict[Partition, Reach]:
     """Of each partition, from its leader; after a restart of a broker it may take a few tries."""
     return {partition: _reach_of(consumer, connection, partition) for partition in partitions}
 
@@ -109,7 +118,9 @@ def _reach_of(consumer: Consumer, connection: Connection, partition: Partition) 
     failure: KafkaException | None = None
     for _ in range(_TRIES):
         try:
-            offsets = consumer.get_watermark_offsets(TopicPartition(partition.topic, partition.number), timeout=TIMEOUT_S / _TRIES)
+            offsets = consumer.get_watermark_offsets(
+                TopicPartition(partition.topic, partition.number), timeout=TIMEOUT_S / _TRIES
+            )
         except KafkaException as error:
             failure = error
             _refresh(consumer, partition.topic)
@@ -126,12 +137,24 @@ def _refresh(consumer: Consumer, topic: str) -> None:
     time.sleep(_PAUSE_S)
 
 
-def chosen_partitions(topics: Iterable[Topic], only: Collection[int | Partition]) -> list[Partition]:
+def chosen_partitions(
+    topics: Iterable[Topic], only: Collection[int | Partition]
+) -> list[Partition]:
     """All of them, or those of these numbers, which may be of one topic."""
     topics = list(topics)
-    every = [Partition(topic=topic.name, number=number) for topic in topics for number in topic.partitions]
-    chosen = [partition for partition in every if not only or partition in only or partition.number in only]
+    every = [
+        Partition(topic=topic.name, number=number)
+        for topic in topics
+        for number in topic.partitions
+    ]
+    chosen = [
+        partition
+        for partition in every
+        if not only or partition in only or partition.number in only
+    ]
     if missing := sorted(map(str, {*only} - {*every} - {partition.number for partition in every})):
         names = ", ".join(topic.name for topic in topics)
-        raise UnknownTopicError(f"there is no partition {missing[0]} of {names}; correct --partitions")
+        raise UnknownTopicError(
+            f"there is no partition {missing[0]} of {names}; correct --partitions"
+        )
     return chosen

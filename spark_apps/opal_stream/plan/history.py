@@ -19,12 +19,25 @@ def read_traffic(
     """Of the hours before this one. The oldest one of a topic may be deleted in part and does not count; new partitions are left out."""
     consumer = connection.consumer()
     try:
-        ends = {partition: reach.high for partition, reach in reach_of(consumer, connection, partitions).items()}
-        firsts = [first_since(consumer, connection, partitions, hour * HOUR_MS) for hour in range(now_hour - hours, now_hour + 1)]
+        ends = {
+            partition: reach.high
+            for partition, reach in reach_of(consumer, connection, partitions).items()
+        }
+        firsts = [
+            first_since(consumer, connection, partitions, hour * HOUR_MS)
+            for hour in range(now_hour - hours, now_hour + 1)
+        ]
     finally:
         consumer.close()
-    marks = {partition: [end if (offset := first[partition]) is None else offset for first in firsts] for partition, end in ends.items()}
-    return {partition: traffic for partition in partitions if (traffic := _traffic(marks[partition], now_hour - hours))}
+    marks = {
+        partition: [end if (offset := first[partition]) is None else offset for first in firsts]
+        for partition, end in ends.items()
+    }
+    return {
+        partition: traffic
+        for partition in partitions
+        if (traffic := _traffic(marks[partition], now_hour - hours))
+    }
 
 
 def _traffic(marks: Sequence[int], first_hour: int) -> Traffic | None:

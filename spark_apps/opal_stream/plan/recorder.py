@@ -41,7 +41,13 @@ class TrafficRecorder:
         if self._folder is None and (is_due or not self._has_tried):
             self._begin()
         for partition, one in taken.items() if self._folder is not None else ():
-            name = str(Application(stream=self._stream, partition=partition, topic_id=topic_ids.get(partition.topic, "")))
+            name = str(
+                Application(
+                    stream=self._stream,
+                    partition=partition,
+                    topic_id=topic_ids.get(partition.topic, ""),
+                )
+            )
             if name not in self._counted:
                 self._counted[name] = begin_count(self._known.get(name), one, now_hour)
             count_taken(self._counted[name], one, now_hour)
@@ -61,7 +67,9 @@ class TrafficRecorder:
             self._folder, self._root = folder, root
         except (OpalError, OSError) as error:
             self._due_s = time.monotonic() + EVERY_S
-            logger.warning("the traffic so far cannot be read, and is not counted for an hour: %s", error)
+            logger.warning(
+                "the traffic so far cannot be read, and is not counted for an hour: %s", error
+            )
 
     def _write(self) -> None:
         self._due_s = time.monotonic() + EVERY_S
@@ -79,14 +87,22 @@ def begin_count(known: Traffic | None, taken: Taken, now_hour: int) -> Traffic:
     traffic = known or Traffic(hour=first_hour_of(taken, now_hour), position=taken.low)
     missed = max(0, taken.low - traffic.position)
     if missed:
-        spread(traffic, Volume(missed, missed * size_of(traffic)), traffic.hour, max(traffic.hour, now_hour))
+        spread(
+            traffic,
+            Volume(missed, missed * size_of(traffic)),
+            traffic.hour,
+            max(traffic.hour, now_hour),
+        )
     return traffic
 
 
 def count_taken(traffic: Traffic, taken: Taken, now_hour: int) -> None:
     """By the stamps of the messages: a stream that catches up brings many hours at once. Who knows no bytes takes the usual ones."""
     volume = Volume(taken.records, taken.bytes or taken.records * size_of(traffic))
-    newest, first = min(now_hour, taken.newest_ms // HOUR_MS) if taken.newest_ms >= 0 else now_hour, first_hour_of(taken, now_hour)
+    newest, first = (
+        min(now_hour, taken.newest_ms // HOUR_MS) if taken.newest_ms >= 0 else now_hour,
+        first_hour_of(taken, now_hour),
+    )
     if newest >= first:  # else all of it is older than what is kept
         spread(traffic, volume, first, newest)
     traffic.position = max(traffic.position, taken.high)

@@ -53,8 +53,14 @@ def plan_spread(loads: Mapping[Partition, float], processes: int, current: Share
     return Spread(
         shares=tuple(frozenset(share) for share in shares),
         loads=tuple(sum(loads[part] for part in sorted(share)) for share in shares),
-        changed=tuple(number for number, share in enumerate(shares) if number >= len(current) or share != set(current[number])),
-        moved=tuple(sorted(part for part, number in ends.items() if part in homes and homes[part] != number)),
+        changed=tuple(
+            number
+            for number, share in enumerate(shares)
+            if number >= len(current) or share != set(current[number])
+        ),
+        moved=tuple(
+            sorted(part for part, number in ends.items() if part in homes and homes[part] != number)
+        ),
     )
 
 
@@ -62,10 +68,14 @@ def spread_by_count(loads: Mapping[Partition, float], processes: int) -> Spread:
     """In turns, as one who knows no loads does it; to compare."""
     order = sorted(loads)
     shares = tuple(frozenset(order[number::processes]) for number in range(processes))
-    return Spread(shares=shares, loads=tuple(sum(loads[part] for part in sorted(share)) for share in shares))
+    return Spread(
+        shares=shares, loads=tuple(sum(loads[part] for part in sorted(share)) for share in shares)
+    )
 
 
-def _place(loads: Mapping[Partition, float], shares: list[set[Partition]], partitions: Sequence[Partition]) -> None:
+def _place(
+    loads: Mapping[Partition, float], shares: list[set[Partition]], partitions: Sequence[Partition]
+) -> None:
     """Of processes that are equally full, to the one with fewer partitions: without loads this is a spread by count."""
     sums = [sum(loads[part] for part in sorted(share)) for share in shares]
     for partition in partitions:

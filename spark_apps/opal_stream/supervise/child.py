@@ -37,7 +37,11 @@ class Sums:
         if outcome.failure is not None:
             logger.warning("%s", outcome.failure)
         self.counts.update({name: int(outcome.totals.get(name) or 0) for name in COUNTS})
-        versions = [version for version in (self.version, outcome.totals.get("version")) if version is not None]
+        versions = [
+            version
+            for version in (self.version, outcome.totals.get("version"))
+            if version is not None
+        ]
         self.version = max(versions, default=None)
 
     def totals(self) -> Totals:
@@ -50,13 +54,19 @@ def begin(
     """Start it, and watch it. What it says is logged under its name."""
 
     def say(text: str) -> None:
-        logger.info("%s: %s", name, text.removeprefix("opal stream: ").removeprefix("opal stream commit: "))
+        logger.info(
+            "%s: %s", name, text.removeprefix("opal stream: ").removeprefix("opal stream commit: ")
+        )
 
-    process = WatchedProcess(lambda: (words(), dict(os.environ)), say, reads=reads, restarts=restarts, drain_s=drain_s)
+    process = WatchedProcess(
+        lambda: (words(), dict(os.environ)), say, reads=reads, restarts=restarts, drain_s=drain_s
+    )
     return process, asyncio.ensure_future(process.watch())
 
 
-async def end_all(children: Sequence[Child], *, is_hung: bool = False) -> tuple[list[Outcome], bool]:
+async def end_all(
+    children: Sequence[Child], *, is_hung: bool = False
+) -> tuple[list[Outcome], bool]:
     """Ask them to end; those that do not in time are killed. How each ended, and whether one had to be killed."""
     for child in children:
         child.process.stop(_HUNG_DRAIN_S if is_hung else None)
@@ -66,9 +76,15 @@ async def end_all(children: Sequence[Child], *, is_hung: bool = False) -> tuple[
 
 def failure_of(child: Child, outcome: Outcome) -> Exception:
     """What a child said is what the supervisor says: the same exit code, and the message."""
-    said = [line.removeprefix("opal: ") for line in child.process.last_lines if line.startswith("opal: ")]
+    said = [
+        line.removeprefix("opal: ")
+        for line in child.process.last_lines
+        if line.startswith("opal: ")
+    ]
     message = f"{said[-1] if said else outcome.failure} [{child.name}]"
     if not outcome.is_final:
-        return ProcessError(f"{message}: started again {child.process.restarted} times, and it failed each time")
+        return ProcessError(
+            f"{message}: started again {child.process.restarted} times, and it failed each time"
+        )
     kinds: dict[int, type[Exception]] = {DAMAGE: FormatError, BUG: RuntimeError}
     return kinds.get(outcome.code or 0, StreamError)(message)

@@ -22,7 +22,14 @@ logger = logging.getLogger(__name__)
 class WatchedCommitter:
     """`words` say how one is called. One that goes on until it is stopped writes `metrics`; the last one leaves those that are there."""
 
-    def __init__(self, words: Words, metrics: Words = list, *, restarts: int = RESTARTS, drain_s: float | None = None) -> None:
+    def __init__(
+        self,
+        words: Words,
+        metrics: Words = list,
+        *,
+        restarts: int = RESTARTS,
+        drain_s: float | None = None,
+    ) -> None:
         self._words = words
         self._metrics = metrics
         self._most_restarts = restarts
@@ -73,8 +80,12 @@ class WatchedCommitter:
     async def finish(self, stopped: asyncio.Event, *, until_empty: bool) -> None:
         """The same, where what it fails of counts. With `until_empty` nothing may be left, whatever time that takes, unless `stopped`."""
         child, (outcome, is_late) = self._child, await self._end()
-        if until_empty or (outcome.code != OK and not is_late):  # one that was between two starts has committed nothing
-            child = self._start(lambda: [*self._words(), _UNTIL_EMPTY], self._most_restarts if until_empty else 0)
+        if until_empty or (
+            outcome.code != OK and not is_late
+        ):  # one that was between two starts has committed nothing
+            child = self._start(
+                lambda: [*self._words(), _UNTIL_EMPTY], self._most_restarts if until_empty else 0
+            )
             await self._wait(child, stopped, until_empty=until_empty)
             outcome, _ = await self._end()
         if child is not None and outcome.failure is not None:
@@ -90,7 +101,9 @@ class WatchedCommitter:
         stop.cancel()
 
     def _start(self, words: Words, restarts: int) -> Child:
-        process, watching = begin(NAME, words, reads="what is gathered", restarts=restarts, drain_s=self._drain_s)
+        process, watching = begin(
+            NAME, words, reads="what is gathered", restarts=restarts, drain_s=self._drain_s
+        )
         self._child = Child(name=NAME, process=process, watching=watching)
         return self._child
 

@@ -25,7 +25,9 @@ class Reader(Child):
 class Fleet:
     """Processes by number. `words` says how one is called. One without partitions is none: it would read all."""
 
-    def __init__(self, words: Words, *, restarts: int = RESTARTS, drain_s: float | None = None) -> None:
+    def __init__(
+        self, words: Words, *, restarts: int = RESTARTS, drain_s: float | None = None
+    ) -> None:
         self._words = words
         self._restarts = restarts
         self._drain_s = drain_s
@@ -38,15 +40,25 @@ class Fleet:
     def restarts(self) -> dict[int, int]:
         """How often each was started again after a failure."""
         now = {number: child.process.restarted for number, child in self.children.items()}
-        return {number: self._restarted[number] + now.get(number, 0) for number in range(len(self.shares))}
+        return {
+            number: self._restarted[number] + now.get(number, 0)
+            for number in range(len(self.shares))
+        }
 
     async def take(self, shares: Shares) -> None:
         """Only processes whose share changes are touched; others read on meanwhile."""
-        after = [*shares, *(frozenset[Partition]() for _ in range(len(self.children) + len(self.shares)))]
+        after = [
+            *shares,
+            *(frozenset[Partition]() for _ in range(len(self.children) + len(self.shares))),
+        ]
         givers = [child for child in self.children.values() if child.share - after[child.number]]
         await self.end(givers)
         self.shares = list(shares)
-        changed = [number for number, share in enumerate(shares) if number not in self.children or self.children[number].share != share]
+        changed = [
+            number
+            for number, share in enumerate(shares)
+            if number not in self.children or self.children[number].share != share
+        ]
         await self.end([self.children[number] for number in changed if number in self.children])
         for number in changed:
             self.start(number)
@@ -57,8 +69,16 @@ class Fleet:
         if not share:
             return
         name, reads = f"process {number}", names_of(share)
-        process, watching = begin(name, lambda: self._words(number, share), reads=reads, restarts=self._restarts, drain_s=self._drain_s)
-        self.children[number] = Reader(name=f"{name} ({reads})", process=process, watching=watching, number=number, share=share)
+        process, watching = begin(
+            name,
+            lambda: self._words(number, share),
+            reads=reads,
+            restarts=self._restarts,
+            drain_s=self._drain_s,
+        )
+        self.children[number] = Reader(
+            name=f"{name} ({reads})", process=process, watching=watching, number=number, share=share
+        )
 
     async def end(self, children: Iterable[Reader], *, is_hung: bool = False) -> list[Outcome]:
         """They flush; what one that is killed had not flushed is read again."""
@@ -77,7 +97,11 @@ class Fleet:
 
     def collect(self) -> list[tuple[Reader, Outcome]]:
         """Those that have ended by themselves."""
-        ended = [(child, child.watching.result()) for child in self.children.values() if child.watching.done()]
+        ended = [
+            (child, child.watching.result())
+            for child in self.children.values()
+            if child.watching.done()
+        ]
         for child, outcome in ended:
             self._forget(child, outcome)
         return ended

@@ -18,7 +18,11 @@ class FleetMetrics:
 
     def __init__(self, *, path: str | None = None, port: int | None = None) -> None:
         self._page = MetricsFile(path)
-        self._folder = Path(tempfile.mkdtemp(prefix="opal-stream-metrics-")) if path or port is not None else None
+        self._folder = (
+            Path(tempfile.mkdtemp(prefix="opal-stream-metrics-"))
+            if path or port is not None
+            else None
+        )
         self._own: dict[str, dict[str, float]] = {}
         self._there: set[str] = set()
         self._server = serve(self.text, port) if port is not None else None
@@ -36,13 +40,17 @@ class FleetMetrics:
 
     def gather(self, own: Own, there: Collection[int | str]) -> None:
         """What the supervisor itself knows, and whose metrics count: those of processes that are `there`, or are to be started again."""
-        self._own = {name: {str(process): value for process, value in values.items()} for name, values in own.items()}
+        self._own = {
+            name: {str(process): value for process, value in values.items()}
+            for name, values in own.items()
+        }
         self._there = {str(process) for process in there}
         self._page.write(self.text)
 
     def text(self) -> str:
         lines: dict[str, list[str]] = {
-            name: [f'{name}{{process="{n}"}} {v:.15g}' for n, v in own.items()] for name, own in self._own.items()
+            name: [f'{name}{{process="{n}"}} {v:.15g}' for n, v in own.items()]
+            for name, own in self._own.items()
         }
         files = sorted(self._folder.glob("*.prom")) if self._folder is not None else ()
         for file in (file for file in files if file.stem in self._there):

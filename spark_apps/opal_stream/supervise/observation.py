@@ -33,7 +33,9 @@ class Observation:
     @property
     def has_gathered(self) -> bool:
         """Whether files wait for the committer."""
-        return self.committed is not None and any(position > self.committed[part] for part, position in self.positions.items())
+        return self.committed is not None and any(
+            position > self.committed[part] for part, position in self.positions.items()
+        )
 
     def lag(self, partition: Partition) -> int:
         return max(0, self.ends[partition] - self.positions[partition])
@@ -49,21 +51,44 @@ class Observer:
         self._topics = Topics(connection)
         self._consumer = connection.consumer()  # asks for the ends of partitions alone
         self._head = table.log.head()
-        self._folder = GatheredFolder(table.storage, self._head.root.table_id) if options.commit == "gathered" else None
+        self._folder = (
+            GatheredFolder(table.storage, self._head.root.table_id)
+            if options.commit == "gathered"
+            else None
+        )
 
     def look(self) -> Observation:
         topics = self._topics.describe(self._options.topics)
         partitions = chosen_partitions(topics.values(), self._options.partitions)
         reach = reach_of(self._consumer, self._connection, partitions)
-        listing = self._folder.look() if self._folder is not None else None  # before the head, as it says
+        listing = (
+            self._folder.look() if self._folder is not None else None
+        )  # before the head, as it says
         self._head = follow(self._table.log, self._head)
         stands = self._head.positions if listing is None else listing.ends(self._head.positions)
-        new = never_read(topics.values(), stands, self._options.name) if self._options.start == "latest" else []
-        begins = {} if listing is None else {str(application): begin for application, begin in listing.begins(self._head.positions).items()}
+        new = (
+            never_read(topics.values(), stands, self._options.name)
+            if self._options.start == "latest"
+            else []
+        )
+        begins = (
+            {}
+            if listing is None
+            else {
+                str(application): begin
+                for application, begin in listing.begins(self._head.positions).items()
+            }
+        )
 
         def positions(known: Mapping[str, int]) -> dict[Partition, int]:
-            begin = {part: reach[part].high if topics[part.topic] in new else reach[part].low for part in partitions}
-            return {part: known.get(str(self._application(part, topics)), begin[part]) for part in partitions}
+            begin = {
+                part: reach[part].high if topics[part.topic] in new else reach[part].low
+                for part in partitions
+            }
+            return {
+                part: known.get(str(self._application(part, topics)), begin[part])
+                for part in partitions
+            }
 
         return Observation(
             at_s=time.monotonic(),
@@ -75,10 +100,14 @@ class Observer:
         )
 
     def _is_held_back(self) -> bool:
-        return Backlog.read(self._table.storage, self._options.name).is_too_much(self._options.gathered_bytes)
+        return Backlog.read(self._table.storage, self._options.name).is_too_much(
+            self._options.gathered_bytes
+        )
 
     def _application(self, partition: Partition, topics: Mapping[str, Topic]) -> Application:
-        return Application(stream=self._options.name, partition=partition, topic_id=topics[partition.topic].id)
+        return Application(
+            stream=self._options.name, partition=partition, topic_id=topics[partition.topic].id
+        )
 
     def close(self) -> None:
         self._consumer.close()
@@ -96,12 +125,18 @@ class Stalls:
             stood, since_s = before.get(partition, (-1, seen.at_s))
             self._since[partition] = (
                 position,
-                since_s if stood == position and seen.lag(partition) and not seen.is_held_back else seen.at_s,
+                since_s
+                if stood == position and seen.lag(partition) and not seen.is_held_back
+                else seen.at_s,
             )
 
-    def stalled(self, share: Collection[Partition], now_s: float, limit_s: float) -> list[Partition]:
+    def stalled(
+        self, share: Collection[Partition], now_s: float, limit_s: float
+    ) -> list[Partition]:
         """Those of a share for so long."""
-        return sorted(part for part in share if now_s - self._since.get(part, (0, now_s))[1] >= limit_s)
+        return sorted(
+            part for part in share if now_s - self._since.get(part, (0, now_s))[1] >= limit_s
+        )
 
 
 @dataclass(slots=True)
@@ -125,4 +160,8 @@ class CommitStall:
 def arrivals(before: Observation, now: Observation) -> dict[Partition, float]:
     """Messages a second that came between two looks, by partition."""
     span_s = max(1.0, now.at_s - before.at_s)
-    return {part: max(0, end - before.ends[part]) / span_s for part, end in now.ends.items() if part in before.ends}
+    return {
+        part: max(0, end - before.ends[part]) / span_s
+        for part, end in now.ends.items()
+        if part in before.ends
+    }

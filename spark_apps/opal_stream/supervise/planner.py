@@ -23,7 +23,15 @@ logger = logging.getLogger(__name__)
 class Planner:
     """Of one stream; either the number of processes is given, or what each can carry."""
 
-    def __init__(self, table: Table, connection: Connection, options: StreamOptions, *, processes: int = 0, capacity: float = 0) -> None:
+    def __init__(
+        self,
+        table: Table,
+        connection: Connection,
+        options: StreamOptions,
+        *,
+        processes: int = 0,
+        capacity: float = 0,
+    ) -> None:
         self._table = table
         self._connection = connection
         self._options = options
@@ -39,7 +47,12 @@ class Planner:
         traffic = self._known.complete(self._counted(seen), partitions, now_hour)
         came = {} if self._before is None else arrivals(self._before, seen)
         predicted = predict_rates(traffic, partitions, now_hour, 1)
-        loads = weigh({part: self._rate(predicted[part], came.get(part, 0.0), seen.lag(part)) for part in partitions})
+        loads = weigh(
+            {
+                part: self._rate(predicted[part], came.get(part, 0.0), seen.lag(part))
+                for part in partitions
+            }
+        )
         self._before = seen
         return plan_spread(loads, self._count(loads, len(current)), current)
 
@@ -47,7 +60,10 @@ class Planner:
         try:
             return counted_traffic(self._table, self._options.name, seen.topics)
         except (OpalError, OSError) as error:
-            logger.warning("the traffic that was counted cannot be read, and Kafka's history is taken: %s", error)
+            logger.warning(
+                "the traffic that was counted cannot be read, and Kafka's history is taken: %s",
+                error,
+            )
             return {}
 
     def _rate(self, predicted: Volume, came: float, lag: int) -> Volume:

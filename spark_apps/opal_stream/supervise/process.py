@@ -34,7 +34,9 @@ _LAST_LINES, _SHOWN = 5, 200
 COUNTS = ("records", "bad", "flushes", "missing")
 _LONGEST_TOTALS = 1 << 24  # an interval names each partition that it has read
 Say = Callable[[str], None]
-Command = Callable[[], tuple[list[str], Mapping[str, str]]]  # the words, and the environment beside them
+Command = Callable[
+    [], tuple[list[str], Mapping[str, str]]
+]  # the words, and the environment beside them
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,23 +124,33 @@ class WatchedProcess:
         words, environment = await asyncio.to_thread(self._command)
         pipe = asyncio.subprocess.PIPE
         # A session of its own: who ends this process by its group must not take the chance to flush away
-        return await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True)
+        return await asyncio.create_subprocess_exec(
+            *words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
+        )
 
     async def _run_once(self) -> Outcome:
         self.last_lines.clear()
         self.is_killed = False
         try:
             process = self._process = await self._start()
-        except (OSError, RuntimeError) as error:  # no memory, no thread, no descriptor, no such file: later there may be
+        except (
+            OSError,
+            RuntimeError,
+        ) as error:  # no memory, no thread, no descriptor, no such file: later there may be
             return Outcome(failure=f"the stream of {self._reads} could not be started: {error}")
         self._say(f"process {process.pid} reads {self._reads}")
-        beats, reading = asyncio.ensure_future(self._beat(process)), asyncio.ensure_future(self._read(process))
+        beats, reading = (
+            asyncio.ensure_future(self._beat(process)),
+            asyncio.ensure_future(self._read(process)),
+        )
         if self._stopping:  # said while it was being started
             self._signal(signal.SIGTERM)
         try:
             await self._wait(process, reading)
         finally:
-            if not (reading.done() or self.is_killed):  # this watcher is being ended; one that has no time is gone by then: it ends alone
+            if not (
+                reading.done() or self.is_killed
+            ):  # this watcher is being ended; one that has no time is gone by then: it ends alone
                 self._signal(signal.SIGTERM)
                 await self._insist(process, reading)
             beats.cancel()
@@ -148,21 +160,29 @@ class WatchedProcess:
 
     async def _read(self, process: asyncio.subprocess.Process) -> str:
         """All that it writes, until it has ended: one that nobody reads waits for a reader. Returns what it tells in the end."""
-        _, told, _ = await asyncio.gather(self._listen(process), _last_line(process), process.wait())
+        _, told, _ = await asyncio.gather(
+            self._listen(process), _last_line(process), process.wait()
+        )
         return told
 
-    async def _wait(self, process: asyncio.subprocess.Process, reading: "asyncio.Future[Any]") -> None:
+    async def _wait(
+        self, process: asyncio.subprocess.Process, reading: "asyncio.Future[Any]"
+    ) -> None:
         """Until it has ended. Once it is asked to it has its time; so has what it leaves behind, and what holds its pipes."""
         asked: asyncio.Future[Any] = asyncio.ensure_future(self._stop_asked.wait())
         try:
             while not (reading.done() or asked.done() or process.returncode is not None):
-                await asyncio.wait({reading, asked}, timeout=BEAT_S, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(
+                    {reading, asked}, timeout=BEAT_S, return_when=asyncio.FIRST_COMPLETED
+                )
         finally:
             asked.cancel()
         if not reading.done():
             await self._insist(process, reading)
 
-    async def _insist(self, process: asyncio.subprocess.Process, reading: "asyncio.Future[Any]") -> None:
+    async def _insist(
+        self, process: asyncio.subprocess.Process, reading: "asyncio.Future[Any]"
+    ) -> None:
         """Not even a kill ends what waits for a disk that is gone: that is left alone."""
         _, late = await asyncio.wait([reading], timeout=self._drain_s)
         if late:
@@ -195,9 +215,13 @@ class WatchedProcess:
     def _outcome(self, code: int, told: str) -> Outcome:
         if code == OK:
             return Outcome(totals=self._totals(told), code=code)
-        if self._stopping and code == -signal.SIGTERM:  # it was ended before it could listen, and so before it had read anything
+        if (
+            self._stopping and code == -signal.SIGTERM
+        ):  # it was ended before it could listen, and so before it had read anything
             return Outcome(totals=_read(told), code=code)
-        by_signal = f"it was ended by signal {-code}" + (f", {self._drain_s:g} s after it was asked to end" if self.is_killed else "")
+        by_signal = f"it was ended by signal {-code}" + (
+            f", {self._drain_s:g} s after it was asked to end" if self.is_killed else ""
+        )
         what = MEANINGS.get(code, by_signal if code < 0 else f"exit code {code}")
         text = "\n".join([f"the stream of {self._reads} failed: {what}", *self.last_lines])
         return Outcome(totals=_read(told), failure=text, is_final=code in FINAL, code=code)
@@ -220,8 +244,14 @@ def _read(told: str) -> dict[str, Any]:
 
 def _together(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     """Of a process and of its successor."""
-    sums = {name: int(before.get(name) or 0) + int(now.get(name) or 0) for name in COUNTS if name in before or name in now}
-    versions = [version for version in (before.get("version"), now.get("version")) if version is not None]
+    sums = {
+        name: int(before.get(name) or 0) + int(now.get(name) or 0)
+        for name in COUNTS
+        if name in before or name in now
+    }
+    versions = [
+        version for version in (before.get("version"), now.get("version")) if version is not None
+    ]
     return {**before, **now, **sums, **({"version": max(versions)} if versions else {})}
 
 

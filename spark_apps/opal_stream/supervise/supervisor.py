@@ -30,7 +30,9 @@ from opal_stream.supervise.process import AGAIN_S, RESTARTS
 from opal_stream.waits import drain_s
 
 LOOK_S = 5.0
-Words = Callable[[Collection[Partition]], list[str]]  # the command line of a process that reads these
+Words = Callable[
+    [Collection[Partition]], list[str]
+]  # the command line of a process that reads these
 logger = logging.getLogger(__name__)
 
 
@@ -69,11 +71,19 @@ class Supervisor:
         self._fleet_options = fleet
         self._metrics = metrics
         end_s = drain_s(options.give_up_s)
-        self._fleet = Fleet(lambda number, share: [*words(share), *metrics.words(number)], restarts=fleet.restarts, drain_s=end_s)
-        self._planner = Planner(table, connection, options, processes=fleet.processes, capacity=fleet.capacity)
+        self._fleet = Fleet(
+            lambda number, share: [*words(share), *metrics.words(number)],
+            restarts=fleet.restarts,
+            drain_s=end_s,
+        )
+        self._planner = Planner(
+            table, connection, options, processes=fleet.processes, capacity=fleet.capacity
+        )
         self._committer: WatchedCommitter | None = None
         if committer is not None:
-            self._committer = WatchedCommitter(committer, lambda: metrics.words(NAME), restarts=fleet.restarts, drain_s=end_s)
+            self._committer = WatchedCommitter(
+                committer, lambda: metrics.words(NAME), restarts=fleet.restarts, drain_s=end_s
+            )
         self._stalls, self._commit_stall = Stalls(), CommitStall()
         self._spread: Spread | None = None
         self._planned_s = 0.0
@@ -117,7 +127,11 @@ class Supervisor:
     def _totals(self) -> Totals:
         """Of the commits, and of the gaps that those saw who read."""
         read = self._fleet.done.totals()
-        return read if self._committer is None else replace(self._committer.done.totals(), missing=read.missing)
+        return (
+            read
+            if self._committer is None
+            else replace(self._committer.done.totals(), missing=read.missing)
+        )
 
     async def _wait(self) -> None:
         """For the next look, or until somebody ends."""
@@ -143,7 +157,10 @@ class Supervisor:
         try:
             seen = await asyncio.to_thread(observer.look)
             known = set().union(*self._fleet.shares)
-            is_due = time.monotonic() - self._planned_s >= self._fleet_options.replan_s or seen.ends.keys() - known
+            is_due = (
+                time.monotonic() - self._planned_s >= self._fleet_options.replan_s
+                or seen.ends.keys() - known
+            )
             if is_due and not self._options.until_empty:
                 await self._plan(seen)
         except TableReplacedError:
@@ -162,7 +179,9 @@ class Supervisor:
         self._planned_s = time.monotonic()
         for number in spread.changed:
             share = names_of(spread.shares[number]) or "nothing"
-            logger.info("process %d reads %s, about %.1f messages/s", number, share, spread.loads[number])
+            logger.info(
+                "process %d reads %s, about %.1f messages/s", number, share, spread.loads[number]
+            )
         self._spread = spread
         if not self._stopping:
             await self._fleet.take(spread.shares)
@@ -173,10 +192,21 @@ class Supervisor:
         for child in [*self._fleet.children.values()]:
             stalled = self._stalls.stalled(child.share, seen.at_s, limit_s)
             if stalled and child.process.up_s >= limit_s:
-                logger.warning("%s: %s has not moved for %g s though messages wait; started again", child.name, stalled[0], limit_s)
+                logger.warning(
+                    "%s: %s has not moved for %g s though messages wait; started again",
+                    child.name,
+                    stalled[0],
+                    limit_s,
+                )
                 await self._fleet.restart(child)
-        if self._committer is not None and min(self._committer.up_s, self._commit_stall.lasts_s(seen.at_s)) >= limit_s:
-            logger.warning("the committer has committed nothing for %g s though files wait; started again", limit_s)
+        if (
+            self._committer is not None
+            and min(self._committer.up_s, self._commit_stall.lasts_s(seen.at_s)) >= limit_s
+        ):
+            logger.warning(
+                "the committer has committed nothing for %g s though files wait; started again",
+                limit_s,
+            )
             await self._committer.restart()
 
     async def _end(self) -> None:
@@ -186,15 +216,21 @@ class Supervisor:
             if outcome.failure is not None:
                 raise failure_of(child, outcome)
         if self._committer is not None:
-            await self._committer.finish(self._woken, until_empty=self._options.until_empty and not self._stopping)
+            await self._committer.finish(
+                self._woken, until_empty=self._options.until_empty and not self._stopping
+            )
 
     def _tell(self, *, is_over: bool = False) -> None:
         """What is over has neither ups nor downs."""
         if self._spread is None:
             return
         committer, fleet = self._committer, self._fleet
-        restarts: dict[int | str, float] = {number: float(count) for number, count in fleet.restarts.items()}
-        up: dict[int | str, float] = {number: float(child.process.up_s > 0) for number, child in fleet.children.items()}
+        restarts: dict[int | str, float] = {
+            number: float(count) for number, count in fleet.restarts.items()
+        }
+        up: dict[int | str, float] = {
+            number: float(child.process.up_s > 0) for number, child in fleet.children.items()
+        }
         stalled: dict[int | str, float] = {}
         there: set[int | str] = {number for number, share in enumerate(fleet.shares) if share}
         if committer is not None:
@@ -206,7 +242,9 @@ class Supervisor:
             stalled[NAME] = round(self._commit_stall.lasts_s(time.monotonic()), 1)
         own: Own = {
             "opal_stream_process_up": up,
-            "opal_stream_predicted_load": {number: round(load, 3) for number, load in enumerate(self._spread.loads)},
+            "opal_stream_predicted_load": {
+                number: round(load, 3) for number, load in enumerate(self._spread.loads)
+            },
             "opal_stream_restarts_total": restarts,
             "opal_stream_commit_stalled_seconds": stalled,
         }

@@ -8,7 +8,9 @@ from opal_lake.errors import count_text
 from opal_stream.tracking.status import PartitionStatus
 
 Place = tuple[str, str, int]
-Told = tuple[str, int, int, int]  # of an event: its kind, low, high, and how many messages came again; there may be millions
+Told = tuple[
+    str, int, int, int
+]  # of an event: its kind, low, high, and how many messages came again; there may be millions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +40,20 @@ class Alarm:
         return self.stream, self.topic, self.partition
 
 
-def find_alarms(entries: Sequence[PartitionStatus], limits: AlarmLimits, events: Iterable[Mapping[str, Any]] = ()) -> list[Alarm]:
+def find_alarms(
+    entries: Sequence[PartitionStatus],
+    limits: AlarmLimits,
+    events: Iterable[Mapping[str, Any]] = (),
+) -> list[Alarm]:
     """By kind, stream and partition. Of the events, those of other topics, or of topics that were made anew, do not count."""
     known = {(entry.stream, entry.topic_id, entry.topic, entry.partition) for entry in entries}
     by_place: dict[Place, list[Told]] = {}
     for event in events:
         if (event["stream"], event["topic_id"], event["topic"], event["partition"]) in known:
             told = event["event"], event["low"], event["high"], event.get("repeated", 0)
-            by_place.setdefault((event["stream"], event["topic"], event["partition"]), []).append(told)
+            by_place.setdefault((event["stream"], event["topic"], event["partition"]), []).append(
+                told
+            )
     alarms = [alarm for entry in entries for alarm in _of_status(entry, limits)]
     alarms += [alarm for place, told in by_place.items() for alarm in _of_events(place, told)]
     return sorted(alarms, key=lambda alarm: (alarm.kind, alarm.place))
@@ -55,19 +63,45 @@ def _of_status(entry: PartitionStatus, limits: AlarmLimits) -> Iterator[Alarm]:
     where = f"{entry.stream} {entry.topic}/{entry.partition}"
     lag = entry.lag or 0
     if limits.lag is not None and lag > limits.lag:
-        yield _alarm("lag", entry, f"{where} is {count_text(lag, 'message')} behind, more than {limits.lag:,}")
-    if limits.stall_s is not None and lag and entry.waiting_s is not None and entry.waiting_s >= limits.stall_s and not entry.has_moved:
-        stays = "has never been committed: its oldest" if entry.position is None else f"stays at {entry.position:,}, and its next"
-        yield _alarm("stall", entry, f"{where} {stays} message waits since {entry.waiting_s:,.0f} s")
+        yield _alarm(
+            "lag",
+            entry,
+            f"{where} is {count_text(lag, 'message')} behind, more than {limits.lag:,}",
+        )
+    if (
+        limits.stall_s is not None
+        and lag
+        and entry.waiting_s is not None
+        and entry.waiting_s >= limits.stall_s
+        and not entry.has_moved
+    ):
+        stays = (
+            "has never been committed: its oldest"
+            if entry.position is None
+            else f"stays at {entry.position:,}, and its next"
+        )
+        yield _alarm(
+            "stall", entry, f"{where} {stays} message waits since {entry.waiting_s:,.0f} s"
+        )
     for kind, problem in entry.problems.items() if limits.are_given else ():
         yield _alarm(kind, entry, problem)
     if entry.lost:
         first = (entry.position or 0) + entry.gathered
-        yield _alarm("loss", entry, f"{where}: Kafka has deleted {count_text(entry.lost, 'offset')} from {first:,} on unread")
+        yield _alarm(
+            "loss",
+            entry,
+            f"{where}: Kafka has deleted {count_text(entry.lost, 'offset')} from {first:,} on unread",
+        )
 
 
 def _alarm(kind: str, entry: PartitionStatus, message: str) -> Alarm:
-    return Alarm(kind=kind, stream=entry.stream, topic=entry.topic, partition=entry.partition, message=message)
+    return Alarm(
+        kind=kind,
+        stream=entry.stream,
+        topic=entry.topic,
+        partition=entry.partition,
+        message=message,
+    )
 
 
 def _of_events(place: Place, events: Sequence[Told]) -> Iterator[Alarm]:
@@ -86,4 +120,6 @@ def _of_events(place: Place, events: Sequence[Told]) -> Iterator[Alarm]:
         reached = max(reached, high)
     if repeated:
         message = f"{where}: {count_text(repeated, 'message')} came twice in the last day"
-        yield Alarm(kind="duplicates", stream=stream, topic=topic, partition=partition, message=message)
+        yield Alarm(
+            kind="duplicates", stream=stream, topic=topic, partition=partition, message=message
+        )

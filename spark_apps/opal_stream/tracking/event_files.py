@@ -43,7 +43,9 @@ class FolderSink:
         lines = "".join(json.dumps(event) + "\n" for event in events).encode()
         with self._open() as file:
             size = file.seek(0, os.SEEK_END)
-            if size and os.pread(file.fileno(), 1, size - 1) != b"\n":  # a write was cut off, by a full disk or a crash
+            if (
+                size and os.pread(file.fileno(), 1, size - 1) != b"\n"
+            ):  # a write was cut off, by a full disk or a crash
                 lines = b"\n" + lines
             if file.write(lines) < len(lines):
                 raise OSError(errno.ENOSPC, "only a part was written")
@@ -65,7 +67,9 @@ class FolderSink:
 
     @property
     def _path(self) -> Path:
-        return self._folder / f"{socket.gethostname()}-{os.getpid()}-{self._day}-{self._number}.jsonl"
+        return (
+            self._folder / f"{socket.gethostname()}-{os.getpid()}-{self._day}-{self._number}.jsonl"
+        )
 
 
 def delete_old_events(folder: Path, now: datetime) -> None:
@@ -84,7 +88,9 @@ class EventReader:
 
     def __init__(self, folder: str, now: datetime | None = None) -> None:
         if not Path(folder).is_dir():
-            raise InvalidInputError(f"--tracking {folder!r}: there is no such folder; give the one that the stream writes its events into")
+            raise InvalidInputError(
+                f"--tracking {folder!r}: there is no such folder; give the one that the stream writes its events into"
+            )
         self._folder = Path(folder)
         self._since = (now or datetime.now(UTC)) - EVENTS_OF
         self.broken = 0
@@ -116,7 +122,10 @@ def _begin_of(file: BinaryIO, since: str) -> int:
         middle = (low + high) // 2
         file.seek(middle)
         file.readline()
-        event = next((event for line in iter(file.readline, b"") if (event := _event_of(line)) is not None), None)
+        event = next(
+            (event for line in iter(file.readline, b"") if (event := _event_of(line)) is not None),
+            None,
+        )
         if event is not None and event["at"] < since:
             low = middle
         else:

@@ -59,7 +59,11 @@ class TopicSink:
 
     def send(self, events: Sequence[Event]) -> None:
         for event in events:
-            self._producer.produce(self._topic, json.dumps(event).encode(), key=f"{event['topic']}/{event['partition']}".encode())
+            self._producer.produce(
+                self._topic,
+                json.dumps(event).encode(),
+                key=f"{event['topic']}/{event['partition']}".encode(),
+            )
         self._producer.poll(0)
 
     def close(self) -> None:
@@ -91,7 +95,12 @@ class Tracker:
         self._metrics = metrics
         self._tell = tell
         self._reached: dict[Partition, int] = {}
-        self._who = {"table": table, "stream": stream, "host": socket.gethostname(), "process": os.getpid()}
+        self._who = {
+            "table": table,
+            "stream": stream,
+            "host": socket.gethostname(),
+            "process": os.getpid(),
+        }
 
     def flushed(self, flush: FlushEvents) -> None:
         if self._tell is not None:
@@ -99,10 +108,25 @@ class Tracker:
         now_ms = time.time_ns() // 1_000_000
         at = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds")
         events = [
-            {"event": flush.event, "at": at, **self._who, "topic": partition.topic, "partition": partition.number}
+            {
+                "event": flush.event,
+                "at": at,
+                **self._who,
+                "topic": partition.topic,
+                "partition": partition.number,
+            }
             | {"topic_id": flush.topic_ids.get(partition.topic, ""), **self._odd(partition, taken)}
-            | {"low": taken.low, "high": taken.high, "records": taken.records, "bytes": taken.bytes, "version": flush.version}
-            | {"latency_ms": now_ms - taken.oldest_ms if taken.oldest_ms >= 0 else None, "commit_ms": round(flush.took_s * 1000, 1)}
+            | {
+                "low": taken.low,
+                "high": taken.high,
+                "records": taken.records,
+                "bytes": taken.bytes,
+                "version": flush.version,
+            }
+            | {
+                "latency_ms": now_ms - taken.oldest_ms if taken.oldest_ms >= 0 else None,
+                "commit_ms": round(flush.took_s * 1000, 1),
+            }
             for partition, taken in flush.taken.items()
         ]
         self._send(events)
@@ -117,7 +141,10 @@ class Tracker:
         self._reached[partition] = taken.high
         offsets = taken.high - taken.low
         skipped = max(0, taken.low - before) + max(0, offsets - taken.records)
-        return {"skipped": skipped, "repeated": max(0, before - taken.low) + max(0, taken.records - offsets)}
+        return {
+            "skipped": skipped,
+            "repeated": max(0, before - taken.low) + max(0, taken.records - offsets),
+        }
 
     def begin(self, partition: Partition, offset: int, topic_id: str) -> None:
         """A first start, of a partition of which Kafka has deleted what came before the offset. That is no loss."""
@@ -133,7 +160,13 @@ class Tracker:
     def _passed(self, event: str, partition: Partition, low: int, high: int, topic_id: str) -> None:
         """Offsets that are read no more."""
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        where = {"topic": partition.topic, "partition": partition.number, "low": low, "high": high, "topic_id": topic_id}
+        where = {
+            "topic": partition.topic,
+            "partition": partition.number,
+            "low": low,
+            "high": high,
+            "topic_id": topic_id,
+        }
         self._reached[partition] = high
         self._send([{"event": event, "at": at, **self._who, **where}])
 
@@ -155,7 +188,9 @@ class Tracker:
     def seen(self, ends: Mapping[Partition, tuple[int, int]]) -> None:
         """Where the table stands in each partition, and where Kafka ends."""
         if self._metrics is not None:
-            self._metrics.seen({(partition.topic, partition.number): found for partition, found in ends.items()})
+            self._metrics.seen(
+                {(partition.topic, partition.number): found for partition, found in ends.items()}
+            )
 
     def close(self) -> None:
         for listener in self._listeners:

@@ -33,7 +33,9 @@ def read_lag(table: Table, connection: Connection, stream: str, topics: Sequence
     if not names:
         raise UnknownTopicError(f"no stream {stream!r} has written to {table.uri} yet")
     described = Topics(connection).describe(names)
-    applications = {one.partition: one for topic in described.values() for one in applications_of(stream, topic)}
+    applications = {
+        one.partition: one for topic in described.values() for one in applications_of(stream, topic)
+    }
     consumer = connection.consumer({"auto.offset.reset": "earliest"})
     try:
         reach = reach_of(consumer, connection, applications)
@@ -44,7 +46,9 @@ def read_lag(table: Table, connection: Connection, stream: str, topics: Sequence
             messages += max(0, kept.high - begin)
             if begin < kept.high:
                 behind[partition] = begin
-        return Lag(messages=messages, delay_s=_delay_s(consumer, connection, behind), partitions=len(reach))
+        return Lag(
+            messages=messages, delay_s=_delay_s(consumer, connection, behind), partitions=len(reach)
+        )
     finally:
         consumer.close()
 
@@ -53,7 +57,12 @@ def _delay_s(consumer: Consumer, connection: Connection, behind: Mapping[Partiti
     """By the stamps of the messages themselves. Behind may be marks of transactions alone: they have no age."""
     if not behind:
         return 0.0
-    consumer.assign([TopicPartition(partition.topic, partition.number, offset) for partition, offset in behind.items()])
+    consumer.assign(
+        [
+            TopicPartition(partition.topic, partition.number, offset)
+            for partition, offset in behind.items()
+        ]
+    )
     oldest_ms: dict[tuple[str | None, int | None], int] = {}
     until_s = time.monotonic() + TIMEOUT_S / 10
     while len(oldest_ms) < len(behind) and time.monotonic() < until_s:

@@ -17,25 +17,55 @@ HELP = {
     "opal_stream_position": ("gauge", "next offset to read, as committed"),
     "opal_stream_end": ("gauge", "next offset that Kafka gives out, as last seen"),
     "opal_stream_lag": ("gauge", "offsets between the position and the end"),
-    "opal_stream_stalled_seconds": ("gauge", "how long the position has not moved while there is lag"),
-    "opal_stream_latency_seconds": ("gauge", "age of the oldest message of the last flush when it was visible"),
-    "opal_stream_lost_offsets_total": ("counter", "offsets that Kafka deleted before they were read"),
-    "opal_stream_skipped_offsets_total": ("counter", "offsets without a message: marks of transactions, compacted or lost messages"),
+    "opal_stream_stalled_seconds": (
+        "gauge",
+        "how long the position has not moved while there is lag",
+    ),
+    "opal_stream_latency_seconds": (
+        "gauge",
+        "age of the oldest message of the last flush when it was visible",
+    ),
+    "opal_stream_lost_offsets_total": (
+        "counter",
+        "offsets that Kafka deleted before they were read",
+    ),
+    "opal_stream_skipped_offsets_total": (
+        "counter",
+        "offsets without a message: marks of transactions, compacted or lost messages",
+    ),
     "opal_stream_repeated_messages_total": ("counter", "messages that came again"),
     "opal_stream_flushes_total": ("counter", "commits"),
     "opal_stream_bad_messages_total": ("counter", "messages put aside"),
     "opal_stream_commit_seconds": ("gauge", "how long the last commit took"),
     "opal_stream_last_flush_timestamp_seconds": ("gauge", "when the last commit was"),
-    "opal_stream_gathered_files": ("gauge", "files of the stream that no commit holds yet, as last seen"),
-    "opal_stream_held_back_seconds": ("gauge", "for how long nothing has been read because too many files wait for the committer"),
-    "opal_stream_stuck_files": ("gauge", "gathered files that cannot be committed: damaged ones, and the first behind each missing one"),
+    "opal_stream_gathered_files": (
+        "gauge",
+        "files of the stream that no commit holds yet, as last seen",
+    ),
+    "opal_stream_held_back_seconds": (
+        "gauge",
+        "for how long nothing has been read because too many files wait for the committer",
+    ),
+    "opal_stream_stuck_files": (
+        "gauge",
+        "gathered files that cannot be committed: damaged ones, and the first behind each missing one",
+    ),
     "opal_stream_topic_changed": (
         "gauge",
         "1 when the stream stopped because the topic is gone, is another one, or has lost what was read",
     ),
-    "opal_stream_commit_stalled_seconds": ("gauge", "for how long files have waited since the committer made its last commit"),
-    "opal_stream_process_up": ("gauge", "1 while a process of several, or their committer, runs, and 0 while it is awaited"),
-    "opal_stream_predicted_load": ("gauge", "messages a second that a process of several is planned for"),
+    "opal_stream_commit_stalled_seconds": (
+        "gauge",
+        "for how long files have waited since the committer made its last commit",
+    ),
+    "opal_stream_process_up": (
+        "gauge",
+        "1 while a process of several, or their committer, runs, and 0 while it is awaited",
+    ),
+    "opal_stream_predicted_load": (
+        "gauge",
+        "messages a second that a process of several is planned for",
+    ),
     "opal_stream_restarts_total": ("counter", "how often a process of several was started again"),
 }
 Labels = tuple[tuple[str, str], ...]
@@ -46,7 +76,9 @@ class Metrics:
 
     def __init__(self, *, path: str | None = None, port: int | None = None) -> None:
         self._values: dict[tuple[str, Labels], float] = {}
-        self._stuck_s: dict[Labels, tuple[float, float]] = {}  # position, and since when there is lag that it has not moved for
+        self._stuck_s: dict[
+            Labels, tuple[float, float]
+        ] = {}  # position, and since when there is lag that it has not moved for
         self._lock = threading.Lock()
         self._file = MetricsFile(path)
         self._server = serve(self.text, port) if port is not None else None
@@ -117,7 +149,9 @@ class Metrics:
             values = dict(self._values)
             for labels, (_, since_s) in self._stuck_s.items():
                 has_lag = values["opal_stream_lag", labels] > 0
-                values["opal_stream_stalled_seconds", labels] = round(now_s - since_s, 1) if has_lag else 0
+                values["opal_stream_stalled_seconds", labels] = (
+                    round(now_s - since_s, 1) if has_lag else 0
+                )
         lines: dict[str, list[str]] = {}
         for (name, labels), value in sorted(values.items()):
             lines.setdefault(name, []).append(f"{name}{_shown(labels)} {value:.15g}")
@@ -137,7 +171,12 @@ class Metrics:
 
 def described(lines: Mapping[str, Sequence[str]]) -> str:
     """Those of a name together, in the order of the page."""
-    found = [line for name, about in HELP.items() if name in lines for line in (_about(name, *about), *lines[name])]
+    found = [
+        line
+        for name, about in HELP.items()
+        if name in lines
+        for line in (_about(name, *about), *lines[name])
+    ]
     return "\n".join([*found, ""])
 
 

@@ -23,7 +23,9 @@ class Outage:
         except (OSError, BufferError, ValueError) as error:
             self.failed += 1
             if self.failed == 1:
-                logger.warning("%s cannot be written, and the stream goes on without: %s", self.what, error)
+                logger.warning(
+                    "%s cannot be written, and the stream goes on without: %s", self.what, error
+                )
             return
         if self.failed:
             logger.warning("%s are written again, after %d failed writes", self.what, self.failed)

@@ -13,9 +13,20 @@ from opal_lake.table import Table
 from opal_stream.errors import TopicChangedError
 from opal_stream.gathered.backlog import Backlog, held_back_text
 from opal_stream.gathered.folder import GatheredFolder, Listing
-from opal_stream.kafka.applications import Application, applications_of, begun_topics, known_positions
+from opal_stream.kafka.applications import (
+    Application,
+    applications_of,
+    begun_topics,
+    known_positions,
+)
 from opal_stream.kafka.connection import Connection
-from opal_stream.kafka.offsets import Policies, changed_topic, changed_topics, next_offset, plan_begin
+from opal_stream.kafka.offsets import (
+    Policies,
+    changed_topic,
+    changed_topics,
+    next_offset,
+    plan_begin,
+)
 from opal_stream.kafka.topics import Partition, Reach, Topic, Topics, chosen_partitions, reach_of
 
 _COMMITS = 1_000  # that are looked at for rates
@@ -65,7 +76,9 @@ class _Kafka:
         return name not in self.topics or (topic is not None and topic.id == application.topic_id)
 
     def changed(self, known: Collection[Application]) -> list[Application]:
-        return changed_topics(known, {name: topic.id for name, topic in self.topics.items() if topic is not None})
+        return changed_topics(
+            known, {name: topic.id for name, topic in self.topics.items() if topic is not None}
+        )
 
     def reach_of(self, application: Application) -> Reach | None:
         return self.reach.get(application.partition) if self.is_current(application) else None
@@ -90,11 +103,17 @@ def read_status(
     listing, stuck = folder.look_for_stuck(lambda: table.log.head().positions)
     head = table.log.head()
     known = known_positions(head.positions) | listing.begins(head.positions)
-    begun = begun_topics(head.positions) | {(application.stream, application.partition.topic) for application in known}
+    begun = begun_topics(head.positions) | {
+        (application.stream, application.partition.topic) for application in known
+    }
     wanted = {(stream, topic) for topic in topics} or begun
     kafka = _Kafka() if connection is None else _ask(connection, wanted & begun, wanted - begun)
     positions = _positions(known, kafka, wanted)
-    waiting = _waiting(connection, positions, kafka) if connection is not None and stall_s is not None else {}
+    waiting = (
+        _waiting(connection, positions, kafka)
+        if connection is not None and stall_s is not None
+        else {}
+    )
     before = _positions_before(table, stall_s) if waiting and stall_s is not None else {}
     look = _Look(
         listing=listing,
@@ -103,13 +122,18 @@ def read_status(
         stands=head.positions,
         ends=listing.ends(head.positions),
         kafka=kafka,
-        held_back=_held_back(table, {application.stream for application in listing.headers}, gathered_bytes),
+        held_back=_held_back(
+            table, {application.stream for application in listing.headers}, gathered_bytes
+        ),
         rates=_read_rates(table, window_s),
         waiting=waiting,
         before=before,
         begun_before=begun_topics(before),
     )
-    return [look.entry(application, position) for application, position in sorted(positions.items(), key=lambda pair: pair[0].place)]
+    return [
+        look.entry(application, position)
+        for application, position in sorted(positions.items(), key=lambda pair: pair[0].place)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,17 +156,25 @@ class _Look:
         name, reach = str(application), self.kafka.reach_of(application)
         reached = self.ends.get(name, position)
         note = _note(reached, reach, is_current=self.kafka.is_current(application))
-        notes = note, self.listing.note(application, self.stands, self.stuck), self.held_back.get(application.stream)
+        notes = (
+            note,
+            self.listing.note(application, self.stands, self.stuck),
+            self.held_back.get(application.stream),
+        )
         return PartitionStatus(
             stream=application.stream,
             topic=application.partition.topic,
             partition=application.partition.number,
             position=position,
             end=reach.high if reach else None,
-            lag=max(0, reach.high - (reach.low if position is None else position)) if reach else None,
+            lag=max(0, reach.high - (reach.low if position is None else position))
+            if reach
+            else None,
             rate=self.rates.rates.get(name, 0.0),
             committed=self.rates.moments.get(name),
-            committed_before=self.rates.since if name in self.stands and name not in self.rates.moments else None,
+            committed_before=self.rates.since
+            if name in self.stands and name not in self.rates.moments
+            else None,
             note="; ".join(filter(None, notes)),
             topic_id=application.topic_id,
             lost=max(0, reach.low - reached) if reach and reached is not None else 0,
@@ -152,7 +184,9 @@ class _Look:
             problems=self._problems(application, reached, reach),
         )
 
-    def _problems(self, application: Application, reached: int | None, reach: Reach | None) -> dict[str, str]:
+    def _problems(
+        self, application: Application, reached: int | None, reach: Reach | None
+    ) -> dict[str, str]:
         """As the stream itself would say them."""
         found, stream = {}, application.stream
         if reached is not None and (changed := self._topic_problem(application, reached, reach)):
@@ -160,13 +194,17 @@ class _Look:
         if held_back := self.held_back.get(stream):
             found["gathered"] = f"{stream} is {held_back}"
         if note := self.listing.note(application, self.stands, self.stuck):
-            found["gathered"] = f"{stream} {application.partition}: {note}: {self.listing.cause(application, self.stuck)}"
+            found["gathered"] = (
+                f"{stream} {application.partition}: {note}: {self.listing.cause(application, self.stuck)}"
+            )
         return found
 
     def _topic_problem(self, application: Application, reached: int, reach: Reach | None) -> str:
         partition, topic = application.partition, self.kafka.topics.get(application.partition.topic)
         if application in self.changed:
-            return str(changed_topic(partition, reached, application.topic_id, topic.id if topic else ""))
+            return str(
+                changed_topic(partition, reached, application.topic_id, topic.id if topic else "")
+            )
         if topic is None and partition.topic in self.kafka.topics:
             return (
                 f"{partition}: Kafka has no topic {partition.topic!r} any more, and the table stands at offset {reached} of it; create it "
@@ -182,13 +220,19 @@ class _Look:
     def _has_moved(self, application: Application) -> bool:
         """Where the stream had not begun yet, nothing can have stood still."""
         had_begun = (application.stream, application.partition.topic) in self.begun_before
-        return not had_begun or self.before.get(str(application)) != self.stands.get(str(application))
+        return not had_begun or self.before.get(str(application)) != self.stands.get(
+            str(application)
+        )
 
 
-def _ask(connection: Connection, begun: Iterable[tuple[str, str]], new: Iterable[tuple[str, str]]) -> _Kafka:
+def _ask(
+    connection: Connection, begun: Iterable[tuple[str, str]], new: Iterable[tuple[str, str]]
+) -> _Kafka:
     """By streams and topics. A topic that was begun may be gone, a new one has to be there."""
     asked = Topics(connection)
-    found: dict[str, Topic | None] = {name: asked.describe_if_there(name) for name in sorted({topic for _, topic in begun})}
+    found: dict[str, Topic | None] = {
+        name: asked.describe_if_there(name) for name in sorted({topic for _, topic in begun})
+    }
     found |= asked.describe(sorted({topic for _, topic in new}))
     consumer = connection.consumer()
     try:
@@ -198,11 +242,24 @@ def _ask(connection: Connection, begun: Iterable[tuple[str, str]], new: Iterable
         consumer.close()
 
 
-def _positions(known: Mapping[Application, int], kafka: _Kafka, wanted: Collection[tuple[str, str]]) -> dict[Application, int | None]:
+def _positions(
+    known: Mapping[Application, int], kafka: _Kafka, wanted: Collection[tuple[str, str]]
+) -> dict[Application, int | None]:
     """Of these streams and topics; None where nothing was committed."""
-    topics = [(stream, topic) for stream, name in wanted if (topic := kafka.topics.get(name)) is not None]
-    there = [application for stream, topic in topics for application in applications_of(stream, topic)]
-    return {**dict.fromkeys(there), **{one: position for one, position in known.items() if (one.stream, one.partition.topic) in wanted}}
+    topics = [
+        (stream, topic) for stream, name in wanted if (topic := kafka.topics.get(name)) is not None
+    ]
+    there = [
+        application for stream, topic in topics for application in applications_of(stream, topic)
+    ]
+    return {
+        **dict.fromkeys(there),
+        **{
+            one: position
+            for one, position in known.items()
+            if (one.stream, one.partition.topic) in wanted
+        },
+    }
 
 
 def _held_back(table: Table, streams: Iterable[str], most_bytes: int) -> dict[str, str]:
@@ -250,21 +307,41 @@ def _read_rates(table: Table, window_s: float) -> _Rates:
             moments.setdefault(name, _moment_text(commit.timestamp_us))
     span_s = max(1.0, ((newest_us or 0) - (oldest_us or 0)) / 1e6)
     since = None if oldest_us is None else _moment_text(oldest_us)
-    return _Rates(rates={name: round(count / span_s, 1) for name, count in records.items()}, moments=moments, since=since)
+    return _Rates(
+        rates={name: round(count / span_s, 1) for name, count in records.items()},
+        moments=moments,
+        since=since,
+    )
 
 
 def _moment_text(moment_us: int) -> str:
     return datetime.fromtimestamp(moment_us / 1e6, UTC).isoformat(timespec="milliseconds")
 
 
-def _waiting(connection: Connection, positions: Mapping[Application, int | None], kafka: _Kafka) -> dict[Application, float]:
+def _waiting(
+    connection: Connection, positions: Mapping[Application, int | None], kafka: _Kafka
+) -> dict[Application, float]:
     """How long the next message of each partition that has one waits."""
-    reach = {application: reach for application in positions if (reach := kafka.reach_of(application)) is not None}
-    begins = {application: next_offset(positions[application], reach[application]) for application in reach}
+    reach = {
+        application: reach
+        for application in positions
+        if (reach := kafka.reach_of(application)) is not None
+    }
+    begins = {
+        application: next_offset(positions[application], reach[application])
+        for application in reach
+    }
     consumer = connection.consumer()
     try:
-        behind = {application: begin for application, begin in begins.items() if begin < reach[application].high}
-        return {application: _age_s(consumer, application.partition, begin) for application, begin in behind.items()}
+        behind = {
+            application: begin
+            for application, begin in begins.items()
+            if begin < reach[application].high
+        }
+        return {
+            application: _age_s(consumer, application.partition, begin)
+            for application, begin in behind.items()
+        }
     finally:
         consumer.close()
 

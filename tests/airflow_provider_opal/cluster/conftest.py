@@ -28,7 +28,12 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, lake: Lake) -> Iterator[Lo
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
     }
     with local_airflow(tmp_path_factory.mktemp("airflow"), lake.dags, settings) as airflow:
-        airflow.wait_until(lambda: {*HEADS, *EXAMPLES} <= {dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100")["dags"]})
+        airflow.wait_until(
+            lambda: (
+                {*HEADS, *EXAMPLES}
+                <= {dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100")["dags"]}
+            )
+        )
         assert airflow.api("GET", "/importErrors")["import_errors"] == []
         for dag_id in HEADS:
             pause(airflow, dag_id, paused=False)

@@ -16,7 +16,15 @@ from tests.airflow_provider_opal.guide import write_examples
 ROOT = Path(__file__).parents[3]
 FOLDERS = (Path(__file__).parent / "lake_dags", ROOT / "dags")
 HEADS = ("orders", "orders.copy", "orders.follow", "tell_again", "ticks", "ticks.follow", "burst")
-EXAMPLES = ("shop_users", "shop_report", "shop_upkeep", "guide_python", "guide_python.revenue", "guide_yaml", "guide_yaml.revenue")
+EXAMPLES = (
+    "shop_users",
+    "shop_report",
+    "shop_upkeep",
+    "guide_python",
+    "guide_python.revenue",
+    "guide_yaml",
+    "guide_yaml.revenue",
+)
 DONE = ("success", "failed")
 
 
@@ -24,20 +32,32 @@ class Lake:
     """The folders that all tests share, and what is in them."""
 
     def __init__(self, folder: Path) -> None:
-        self.source, self.root, self.out, self.dags = folder / "source", folder / "lake", folder / "out", folder / "dags"
+        self.source, self.root, self.out, self.dags = (
+            folder / "source",
+            folder / "lake",
+            folder / "out",
+            folder / "dags",
+        )
         for made in (self.source, self.root, self.out, self.dags):
             made.mkdir()
         for path in (path for folder in FOLDERS for path in folder.iterdir() if path.is_file()):
             shutil.copy(path, self.dags)
         write_examples(
-            self.dags, {"s3a://in/orders": str(self.source / "guide"), "shop_jobs:": "guide_jobs:", "/reports/": f"{self.out}/reports/"}
+            self.dags,
+            {
+                "s3a://in/orders": str(self.source / "guide"),
+                "shop_jobs:": "guide_jobs:",
+                "/reports/": f"{self.out}/reports/",
+            },
         )
 
     def put(self, key: str, *rows: tuple[int, int, str, str]) -> None:
         """The source of a partition key: rows of (id, at, name, op)."""
         folder = self.source / key
         folder.mkdir(exist_ok=True)
-        lines = [json.dumps(dict(zip(("id", "at", "name", "op"), row, strict=True))) for row in rows]
+        lines = [
+            json.dumps(dict(zip(("id", "at", "name", "op"), row, strict=True))) for row in rows
+        ]
         (folder / "rows.json").write_text("\n".join(lines) + "\n")
 
     def table(self, name: str = "orders", folder: str = "lake") -> Table:
@@ -48,14 +68,24 @@ class Lake:
 
     def notes(self, consumer: str) -> list[dict[str, Any]]:
         """What a consumer's calls wrote down, oldest first."""
-        rejected = sorted(self.out.glob(f"{consumer}-*.json"), key=lambda path: path.stat().st_mtime_ns)
+        rejected = sorted(
+            self.out.glob(f"{consumer}-*.json"), key=lambda path: path.stat().st_mtime_ns
+        )
         return [json.loads(path.read_text()) for path in rejected]
 
     def report(self, key: str) -> dict[str, int]:
         """The guide's revenue of a day by country; empty while it is not written."""
         folder = self.out / "reports" / key
-        rows = [json.loads(line) for path in folder.glob("*.json") for line in path.read_text().splitlines()]
-        return {row["country"]: row["sum(total)"] for row in rows} if (folder / "_SUCCESS").exists() else {}
+        rows = [
+            json.loads(line)
+            for path in folder.glob("*.json")
+            for line in path.read_text().splitlines()
+        ]
+        return (
+            {row["country"]: row["sum(total)"] for row in rows}
+            if (folder / "_SUCCESS").exists()
+            else {}
+        )
 
     def expect_no_gap(self, consumer: str, name: str, *, up_to: int | None = None) -> None:
         """The ranges of a consumer by version follow on from each other, and reach the newest version that changed anything."""
@@ -70,12 +100,24 @@ def pause(airflow: LocalAirflow, dag_id: str, *, paused: bool) -> None:
     airflow.api("PATCH", f"/dags/{dag_id}", {"is_paused": paused})
 
 
-def backfill(airflow: LocalAirflow, first: str, last: str, dag_id: str = "orders", *more: str) -> None:
+def backfill(
+    airflow: LocalAirflow, first: str, last: str, dag_id: str = "orders", *more: str
+) -> None:
     """As the Airflow guide says it, once the scheduler has seen the end of the one before."""
 
     def is_created() -> bool:
         try:
-            airflow.cli("backfill", "create", "--dag-id", dag_id, "--from-date", first, "--to-date", last, *more)
+            airflow.cli(
+                "backfill",
+                "create",
+                "--dag-id",
+                dag_id,
+                "--from-date",
+                first,
+                "--to-date",
+                last,
+                *more,
+            )
         except RuntimeError as error:
             if "Another backfill is running" in str(error):
                 return False
@@ -86,12 +128,16 @@ def backfill(airflow: LocalAirflow, first: str, last: str, dag_id: str = "orders
 
 
 def trigger(airflow: LocalAirflow, dag_id: str, **body: Any) -> str:
-    return str(airflow.api("POST", f"/dags/{dag_id}/dagRuns", {"logical_date": None, **body})["dag_run_id"])
+    return str(
+        airflow.api("POST", f"/dags/{dag_id}/dagRuns", {"logical_date": None, **body})["dag_run_id"]
+    )
 
 
 def keyed(airflow: LocalAirflow, dag_id: str) -> list[tuple[str, str]]:
     """Key and state of a DAG's runs, oldest first."""
-    return [(run["partition_key"], run["state"]) for run in airflow.runs(dag_id) if run["partition_key"]]
+    return [
+        (run["partition_key"], run["state"]) for run in airflow.runs(dag_id) if run["partition_key"]
+    ]
 
 
 def ended(airflow: LocalAirflow, dag_id: str, run_id: str) -> str:
@@ -123,7 +169,9 @@ def settle(airflow: LocalAirflow, *dag_ids: str) -> None:
 
 
 def log_of(airflow: LocalAirflow, dag_id: str, task_id: str, run_id: str = "*") -> str:
-    files = (airflow.home / "logs" / f"dag_id={dag_id}").glob(f"run_id={run_id}/task_id={task_id}/**/*.log")
+    files = (airflow.home / "logs" / f"dag_id={dag_id}").glob(
+        f"run_id={run_id}/task_id={task_id}/**/*.log"
+    )
     return "\n".join(path.read_text(errors="replace") for path in files)
 
 
@@ -131,8 +179,13 @@ def drivers_of(operation: str, root: Path) -> list[psutil.Process]:
     """The spark-submits of an operation that run now for this lake; other tests may have their own."""
     found = []
     for process in psutil.process_iter(["cmdline", "environ"]):
-        words, connection = process.info["cmdline"] or [], (process.info["environ"] or {}).get("AIRFLOW_CONN_OPAL_DEFAULT", "")
-        is_driver = any(word.endswith(f"apps/{operation}.py") for word in words) and any("SparkSubmit" in word for word in words)
+        words, connection = (
+            process.info["cmdline"] or [],
+            (process.info["environ"] or {}).get("AIRFLOW_CONN_OPAL_DEFAULT", ""),
+        )
+        is_driver = any(word.endswith(f"apps/{operation}.py") for word in words) and any(
+            "SparkSubmit" in word for word in words
+        )
         if is_driver and str(root) in connection:
             found.append(process)
     return found

@@ -34,12 +34,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def airflow(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[LocalAirflow]:
     settings = {
-        "AIRFLOW_CONN_OPAL_DEFAULT": json.dumps({"conn_type": "opal", "host": str(folder / "lake")}),
+        "AIRFLOW_CONN_OPAL_DEFAULT": json.dumps(
+            {"conn_type": "opal", "host": str(folder / "lake")}
+        ),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
         "AIRFLOW_VAR_LAKE_SOURCE": str(folder / "source"),
     }
     with local_airflow(tmp_path_factory.mktemp("airflow"), folder / "dags", settings) as airflow:
-        airflow.wait_until(lambda: {*DAGS} <= {dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100")["dags"]})
+        airflow.wait_until(
+            lambda: (
+                {*DAGS} <= {dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100")["dags"]}
+            )
+        )
         for dag_id in DAGS:
             pause(airflow, dag_id, paused=False)
         yield airflow
@@ -57,7 +63,10 @@ def table(folder: Path) -> Table:
 
 
 def cities(folder: Path, business_snapshot: str | None = None) -> dict[str, str]:
-    return {row["user"]: row["city"] for row in table(folder).read(business_snapshot=business_snapshot).to_pylist()}
+    return {
+        row["user"]: row["city"]
+        for row in table(folder).read(business_snapshot=business_snapshot).to_pylist()
+    }
 
 
 def of_days(folder: Path) -> dict[str, object]:
@@ -76,7 +85,9 @@ def run_again(airflow: LocalAirflow, day: str) -> str:
     return dict(keyed(airflow, "homes"))[day]
 
 
-def test_the_next_day_is_held_back_and_the_open_one_takes_late_rows(airflow: LocalAirflow, folder: Path) -> None:
+def test_the_next_day_is_held_back_and_the_open_one_takes_late_rows(
+    airflow: LocalAirflow, folder: Path
+) -> None:
     put(folder, FRIDAY, ("A", 1, "Beijing"), ("B", 1, "Xian"))
     put(folder, SATURDAY, ("A", 20, "Wuhan"))
     assert run(airflow, FRIDAY) == "success"
@@ -89,14 +100,18 @@ def test_the_next_day_is_held_back_and_the_open_one_takes_late_rows(airflow: Loc
     assert of_days(folder) == {"finished": [], "open": FRIDAY, "held": [SATURDAY]}
 
 
-def test_once_the_drift_time_is_over_the_next_metagen_finishes_the_day(airflow: LocalAirflow, folder: Path) -> None:
+def test_once_the_drift_time_is_over_the_next_metagen_finishes_the_day(
+    airflow: LocalAirflow, folder: Path
+) -> None:
     table(folder).set_properties({"drift": "1s"})
     assert ended(airflow, "take_up", trigger(airflow, "take_up")) == "success"
     assert of_days(folder) == {"finished": [FRIDAY], "open": SATURDAY, "held": []}
     assert cities(folder, FRIDAY) == {"A": "Hangzhou", "B": "Xian"}
     assert cities(folder) == {"A": "Wuhan", "B": "Xian"}
     assert run_again(airflow, FRIDAY) == "failed"
-    assert f"{FRIDAY} is not after {FRIDAY}, which is finished" in log_of(airflow, "homes", "ingest")
+    assert f"{FRIDAY} is not after {FRIDAY}, which is finished" in log_of(
+        airflow, "homes", "ingest"
+    )
     assert of_days(folder) == {"finished": [FRIDAY], "open": SATURDAY, "held": []}
 
 

@@ -24,7 +24,10 @@ from tests.airflow_provider_opal.cluster.lake import ROOT, drivers_of, ended, pa
 pytestmark = [pytest.mark.slow, pytest.mark.chained]
 
 SEED = int(os.environ.get("OPAL_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
-POPULATION, DAGS = "user_city.population", ("user_city", "user_city.population", "company_city", "company_city.companies", "moves")
+POPULATION, DAGS = (
+    "user_city.population",
+    ("user_city", "user_city.population", "company_city", "company_city.companies", "moves"),
+)
 FAILS_AFTER_ITS_COMMIT = """
 
 counts = count_by_city
@@ -56,13 +59,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def airflow(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[LocalAirflow]:
     print(f"OPAL_SEED={SEED}")
     settings = {
-        "AIRFLOW_CONN_OPAL_DEFAULT": json.dumps({"conn_type": "opal", "host": str(folder / "lake")}),
+        "AIRFLOW_CONN_OPAL_DEFAULT": json.dumps(
+            {"conn_type": "opal", "host": str(folder / "lake")}
+        ),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
         "AIRFLOW_VAR_CITY_SOURCE": str(folder),
         "AIRFLOW_VAR_LAKE_SEED": str(SEED),
     }
     with local_airflow(tmp_path_factory.mktemp("airflow"), folder / "dags", settings) as airflow:
-        airflow.wait_until(lambda: {*DAGS} <= {dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100")["dags"]})
+        airflow.wait_until(
+            lambda: (
+                {*DAGS} <= {dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100")["dags"]}
+            )
+        )
         for dag_id in DAGS:
             pause(airflow, dag_id, paused=False)
         yield airflow
@@ -96,20 +105,31 @@ def kill_driver_when_something_is_new_in(airflow: LocalAirflow, folder: Path, pl
 def test_both_pipelines_count_what_they_ingest(airflow: LocalAirflow, folder: Path) -> None:
     runs = {name: trigger(airflow, name) for name in ("user_city", "company_city")}
     assert {ended(airflow, name, run) for name, run in runs.items()} == {"success"}
-    for name, totals, consumer in (("user_city", "city_population", "population"), ("company_city", "city_companies", "companies")):
+    for name, totals, consumer in (
+        ("user_city", "city_population", "population"),
+        ("company_city", "city_companies", "companies"),
+    ):
         dag_id = f"{name}.{consumer}"
-        airflow.wait_until(lambda dag_id=dag_id: [run["state"] for run in airflow.runs(dag_id)] == ["success"])
+        airflow.wait_until(
+            lambda dag_id=dag_id: [run["state"] for run in airflow.runs(dag_id)] == ["success"]
+        )
         assert kept(table(folder, totals)) == counted(table(folder, name)) != {}
 
 
-def test_after_200_batches_and_two_kills_the_totals_of_every_run_are_those_of_all_rows(airflow: LocalAirflow, folder: Path) -> None:
+def test_after_200_batches_and_two_kills_the_totals_of_every_run_are_those_of_all_rows(
+    airflow: LocalAirflow, folder: Path
+) -> None:
     run_id = trigger(airflow, "moves")
     for log_folder in ("claims", "log"):  # in the middle of the ingest, and after its commit
         kill_driver_when_something_is_new_in(airflow, folder, log_folder)
     compact(table(folder, "user_city"), CompactOptions())
     assert ended(airflow, "moves", run_id) == "success"
     settle(airflow, POPULATION)
-    users, cities, versions = table(folder, "user_city"), table(folder, "city_population"), consumed(airflow)
+    users, cities, versions = (
+        table(folder, "user_city"),
+        table(folder, "city_population"),
+        consumed(airflow),
+    )
     assert sum(commit.operation == "metagen" for commit in users.history()) == 201
     assert len({*versions.values()}) > 2
     assert len(versions) == len(airflow.runs(POPULATION)), "a run has failed"
@@ -119,7 +139,9 @@ def test_after_200_batches_and_two_kills_the_totals_of_every_run_are_those_of_al
     assert kept(cities) == counted(users)
 
 
-def test_a_run_that_fails_after_its_commit_is_not_counted_twice_by_the_next_one(airflow: LocalAirflow, folder: Path) -> None:
+def test_a_run_that_fails_after_its_commit_is_not_counted_twice_by_the_next_one(
+    airflow: LocalAirflow, folder: Path
+) -> None:
     users, jobs, before = (
         table(folder, "user_city"),
         folder / "dags" / "city_jobs.py",
@@ -149,7 +171,9 @@ def test_runs_that_are_cleared_change_nothing(airflow: LocalAirflow, folder: Pat
     for run in (runs[0]["dag_run_id"], failed):
         before = of_run(airflow, run)["try_number"]
         airflow.api("POST", f"/dags/{POPULATION}/dagRuns/{run}/clear", {"dry_run": False})
-        airflow.wait_until(lambda run=run, before=before: of_run(airflow, run)["try_number"] > before)
+        airflow.wait_until(
+            lambda run=run, before=before: of_run(airflow, run)["try_number"] > before
+        )
         assert ended(airflow, POPULATION, run) == "success"
     assert (kept(cities), cities.snapshot_at().version) == (totals, version)
     assert totals == counted(table(folder, "user_city"))

@@ -13,12 +13,25 @@ import pytest
 from airflow_provider_opal.demo.local_airflow import LocalAirflow
 from opal_lake.inspect.check import check_table
 from opal_lake.table import Table
-from tests.airflow_provider_opal.cluster.lake import Lake, backfill, days, ended, keyed, log_of, pause, settle, succeeded, trigger
+from tests.airflow_provider_opal.cluster.lake import (
+    Lake,
+    backfill,
+    days,
+    ended,
+    keyed,
+    log_of,
+    pause,
+    settle,
+    succeeded,
+    trigger,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.chained]
 
 
-def test_a_burst_of_commits_reaches_a_consumer_that_runs_one_at_a_time_without_a_gap(airflow: LocalAirflow, lake: Lake) -> None:
+def test_a_burst_of_commits_reaches_a_consumer_that_runs_one_at_a_time_without_a_gap(
+    airflow: LocalAirflow, lake: Lake
+) -> None:
     (lake.source / "ticks").mkdir()
     (lake.source / "ticks" / "first.json").write_text('{"id": 1, "at": 1}\n')
     assert ended(airflow, "ticks", trigger(airflow, "ticks")) == "success"
@@ -29,21 +42,32 @@ def test_a_burst_of_commits_reaches_a_consumer_that_runs_one_at_a_time_without_a
     assert sorted(ids) == [1, *range(100, 120)]
 
 
-def test_a_broken_yaml_file_is_an_import_error_of_its_own_until_it_is_corrected(airflow: LocalAirflow, lake: Lake) -> None:
+def test_a_broken_yaml_file_is_an_import_error_of_its_own_until_it_is_corrected(
+    airflow: LocalAirflow, lake: Lake
+) -> None:
     good = (lake.dags / "guide.opal.yaml").read_text()
     broken = lake.dags / "broken.opal.yaml"
     broken.write_text(good.replace("guide_yaml", "broken_one").replace("keys:", "key:"))
 
     def errors() -> list[tuple[str, str]]:
-        return [(error["filename"], error["stack_trace"]) for error in airflow.api("GET", "/importErrors")["import_errors"]]
+        return [
+            (error["filename"], error["stack_trace"])
+            for error in airflow.api("GET", "/importErrors")["import_errors"]
+        ]
 
     airflow.wait_until(lambda: [name for name, _ in errors()] == ["broken.opal.yaml"])
     [(_, said)] = errors()
     assert "broken.opal.yaml:7:" in said
     assert "did you mean 'keys'?" in said
-    assert not [dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100&exclude_stale=false")["dags"] if dag["is_stale"]]
+    assert not [
+        dag["dag_id"]
+        for dag in airflow.api("GET", "/dags?limit=100&exclude_stale=false")["dags"]
+        if dag["is_stale"]
+    ]
     broken.write_text(good.replace("guide_yaml", "broken_one").replace("guide.yaml", "guide.other"))
-    airflow.wait_until(lambda: errors() == [] and airflow.api("GET", "/dags/broken_one")["is_paused"])
+    airflow.wait_until(
+        lambda: errors() == [] and airflow.api("GET", "/dags/broken_one")["is_paused"]
+    )
 
 
 def test_the_examples_run(airflow: LocalAirflow, lake: Lake) -> None:
@@ -52,7 +76,9 @@ def test_the_examples_run(airflow: LocalAirflow, lake: Lake) -> None:
     users.mkdir()
     orders.mkdir(parents=True)
     (users / "a.json").write_text('{"id": 1, "at": 1, "name": "Ann", "op": "I"}\n')
-    (orders / "a.json").write_text('{"order_id": 1, "updated_at": 1, "country": "NL", "total": 5, "op": "I"}\n')
+    (orders / "a.json").write_text(
+        '{"order_id": 1, "updated_at": 1, "country": "NL", "total": 5, "op": "I"}\n'
+    )
     for dag_id in ("shop_users", "shop_report", "guide_python.revenue", "guide_yaml.revenue"):
         pause(airflow, dag_id, paused=False)
     assert ended(airflow, "shop_users", trigger(airflow, "shop_users")) == "success"
@@ -62,15 +88,27 @@ def test_the_examples_run(airflow: LocalAirflow, lake: Lake) -> None:
     airflow.wait_until(lambda: [run["state"] for run in airflow.runs("shop_report")] == ["success"])
     for dag_id in ("shop_upkeep", "guide_python.maintenance"):
         pause(airflow, dag_id, paused=False)
-        airflow.wait_until(lambda dag_id=dag_id: [run["state"] for run in airflow.runs(dag_id)] == ["success"])
+        airflow.wait_until(
+            lambda dag_id=dag_id: [run["state"] for run in airflow.runs(dag_id)] == ["success"]
+        )
     for name in ("guide_python", "guide_yaml"):
-        airflow.wait_until(lambda name=name: keyed(airflow, f"{name}.revenue") == [("2026-11-02", "success")])
-        assert [row["country"] for row in lake.table(name.removeprefix("guide_"), "guide").read().to_pylist()] == ["NL"]
-    reports = [json.loads(path.read_text()) for path in (lake.out / "reports" / "2026-11-02").glob("*.json")]
+        airflow.wait_until(
+            lambda name=name: keyed(airflow, f"{name}.revenue") == [("2026-11-02", "success")]
+        )
+        assert [
+            row["country"]
+            for row in lake.table(name.removeprefix("guide_"), "guide").read().to_pylist()
+        ] == ["NL"]
+    reports = [
+        json.loads(path.read_text())
+        for path in (lake.out / "reports" / "2026-11-02").glob("*.json")
+    ]
     assert {"country": "NL", "sum(total)": 5} in reports
 
 
-def test_a_folder_is_mutated_and_a_clear_after_a_correction_merges_what_was_refused(airflow: LocalAirflow, lake: Lake) -> None:
+def test_a_folder_is_mutated_and_a_clear_after_a_correction_merges_what_was_refused(
+    airflow: LocalAirflow, lake: Lake
+) -> None:
     """dags/products.py, whose first file is bad, and dags/stock.opal.yaml."""
     folder = lake.source / "product"
     files = {
@@ -87,8 +125,15 @@ def test_a_folder_is_mutated_and_a_clear_after_a_correction_merges_what_was_refu
     for dag_id in ("products", "stock"):
         pause(airflow, dag_id, paused=False)
     run, other = trigger(airflow, "products"), trigger(airflow, "stock")
-    airflow.wait_until(lambda: "failed" in {one["state"] for one in airflow.runs("products") if one["dag_run_id"] == run})
-    assert "products, line 1: field '_c5', the order, is no number" in log_of(airflow, "products", "count", run)
+    airflow.wait_until(
+        lambda: (
+            "failed"
+            in {one["state"] for one in airflow.runs("products") if one["dag_run_id"] == run}
+        )
+    )
+    assert "products, line 1: field '_c5', the order, is no number" in log_of(
+        airflow, "products", "count", run
+    )
     assert (folder / "incr" / "products").exists()
     (folder / "incr" / "products").write_text("VR8NCNE7DV,wearables,fitbit,112,82,1428415316\n")
     airflow.cli("tasks", "clear", "products", "--yes")
@@ -103,7 +148,9 @@ def written(master: Path) -> list[str]:
     return sorted({line for path in master.glob("*.csv") for line in path.read_text().splitlines()})
 
 
-def test_a_day_s_report_is_the_same_many_at_once_backwards_and_after_a_clear(airflow: LocalAirflow, lake: Lake) -> None:
+def test_a_day_s_report_is_the_same_many_at_once_backwards_and_after_a_clear(
+    airflow: LocalAirflow, lake: Lake
+) -> None:
     """The guide's `revenue`: ten days at once, whose rows the first MetaGen takes all; and one by one, the last first: all come late."""
     files = {key: revenue_files(number) for number, key in enumerate(days(3, 8))}
     for key, rows in files.items():
@@ -113,12 +160,24 @@ def test_a_day_s_report_is_the_same_many_at_once_backwards_and_after_a_clear(air
     for name in ("guide_python", "guide_yaml"):
         pause(airflow, f"{name}.revenue", paused=False)
     backfill(airflow, "2026-11-03", "2026-11-05", "guide_python")
-    backfill(airflow, "2026-11-06", "2026-11-08", "guide_yaml", "--run-backwards", "--max-active-runs", "1")
+    backfill(
+        airflow,
+        "2026-11-06",
+        "2026-11-08",
+        "guide_yaml",
+        "--run-backwards",
+        "--max-active-runs",
+        "1",
+    )
     for name in ("guide_python", "guide_yaml"):
         pause(airflow, name, paused=False)
     for name, keys in (("guide_python", days(3, 5)), ("guide_yaml", days(6, 8))):
-        airflow.wait_until(lambda name=name, keys=keys: {*keys} <= succeeded(airflow, f"{name}.revenue"))
-    assert {key: lake.report(key) for key in files} == {key: revenue_of(rows) for key, rows in files.items()}
+        airflow.wait_until(
+            lambda name=name, keys=keys: {*keys} <= succeeded(airflow, f"{name}.revenue")
+        )
+    assert {key: lake.report(key) for key in files} == {
+        key: revenue_of(rows) for key, rows in files.items()
+    }
     shutil.rmtree(lake.out / "reports" / "2026-11-03")
     airflow.cli("dags", "clear", "guide_python", "--partition-key", "2026-11-03", "--yes")
     airflow.wait_until(lambda: lake.report("2026-11-03") != {})
@@ -145,7 +204,10 @@ def revenue_of(rows: list[dict[str, Any]]) -> dict[str, int]:
     """What the report of such a file has to say."""
     last = {row["order_id"]: row for row in sorted(rows, key=lambda row: row["updated_at"])}
     kept = [row for row in last.values() if row["op"] != "D"]
-    return {country: sum(row["total"] for row in kept if row["country"] == country) for country in {row["country"] for row in kept}}
+    return {
+        country: sum(row["total"] for row in kept if row["country"] == country)
+        for country in {row["country"] for row in kept}
+    }
 
 
 def test_what_all_this_left_is_sound(lake: Lake) -> None:

@@ -24,9 +24,22 @@ READS = [
     ("GET", "/v1/check"),
     ("POST", "/v1/events/query"),
 ]
-WRITES = [("POST", "/v1/events"), ("PUT", "/v1/watermark"), ("DELETE", "/v1/watermark?consumer=c&expected=1")]
-ADMIN = [("GET", "/v1/tokens"), ("POST", "/v1/tokens"), ("DELETE", "/v1/tokens/nobody"), ("POST", "/v1/expire")]
-BODIES = {"/v1/events": {"events": []}, "/v1/watermark": {"consumer": "c", "value": 1}, "/v1/expire": {"older_than_ms": 0}}
+WRITES = [
+    ("POST", "/v1/events"),
+    ("PUT", "/v1/watermark"),
+    ("DELETE", "/v1/watermark?consumer=c&expected=1"),
+]
+ADMIN = [
+    ("GET", "/v1/tokens"),
+    ("POST", "/v1/tokens"),
+    ("DELETE", "/v1/tokens/nobody"),
+    ("POST", "/v1/expire"),
+]
+BODIES = {
+    "/v1/events": {"events": []},
+    "/v1/watermark": {"consumer": "c", "value": 1},
+    "/v1/expire": {"older_than_ms": 0},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,42 +57,69 @@ def behind(request: pytest.FixtureRequest) -> Behind:
         return Behind(url=None, settings={})
     server: Postgres = request.getfixturevalue("postgres")
     url = server.new_database()
-    where = {"conn_type": "lakechime", "host": "127.0.0.1", "port": server.port, "schema": url.rpartition("/")[2]}
+    where = {
+        "conn_type": "lakechime",
+        "host": "127.0.0.1",
+        "port": server.port,
+        "schema": url.rpartition("/")[2],
+    }
     connection = json.dumps({**where, "login": USER, "password": server.password})
     return Behind(url=url, settings={"AIRFLOW_CONN_LAKECHIME_DEFAULT": connection})
 
 
 @pytest.fixture(scope="module")
 def airflow(behind: Behind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAirflow]:
-    settings = {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{name}" for name in USERS), **behind.settings}
+    settings = {
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{name}" for name in USERS),
+        **behind.settings,
+    }
     home = tmp_path_factory.mktemp("airflow")
-    with local_airflow(home, tmp_path_factory.mktemp("dags"), settings, components=["api-server"]) as running:
+    with local_airflow(
+        home, tmp_path_factory.mktemp("dags"), settings, components=["api-server"]
+    ) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def tokens(airflow: LocalAirflow) -> dict[str, str]:
-    passwords = json.loads((airflow.home / "simple_auth_manager_passwords.json.generated").read_text())
-    logins = {name: httpx.post(f"{airflow.url}/auth/token", json={"username": name, "password": passwords[name]}) for name in USERS}
+    passwords = json.loads(
+        (airflow.home / "simple_auth_manager_passwords.json.generated").read_text()
+    )
+    logins = {
+        name: httpx.post(
+            f"{airflow.url}/auth/token", json={"username": name, "password": passwords[name]}
+        )
+        for name in USERS
+    }
     return {name: login.json()["access_token"] for name, login in logins.items()}
 
 
 def ask(airflow: LocalAirflow, method: str, path: str, token: str | None) -> httpx.Response:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     body = BODIES.get(path, {}) if method in ("POST", "PUT") else None
-    return httpx.request(method, f"{airflow.url}/lakechime{path}", headers=headers, json=body, timeout=60)
+    return httpx.request(
+        method, f"{airflow.url}/lakechime{path}", headers=headers, json=body, timeout=60
+    )
 
 
 def test_anonymous_is_refused_everywhere(airflow: LocalAirflow, tokens: dict[str, str]) -> None:
     for method, path in [*READS, *WRITES, *ADMIN]:
         answer = ask(airflow, method, path, None)
-        assert (answer.status_code, answer.json()["error"]) == (401, "unauthenticated"), (method, path)
-        assert ask(airflow, method, path, tokens["admin"][:-4] + "AAAA").status_code in (401, 403), (method, path)
+        assert (answer.status_code, answer.json()["error"]) == (401, "unauthenticated"), (
+            method,
+            path,
+        )
+        assert ask(airflow, method, path, tokens["admin"][:-4] + "AAAA").status_code in (
+            401,
+            403,
+        ), (method, path)
     for path in ("/docs", "/redoc"):
         assert ask(airflow, "GET", path, tokens["admin"]).status_code == 404
 
 
-def test_roles_of_airflow_open_what_they_allow(airflow: LocalAirflow, tokens: dict[str, str]) -> None:
+def test_roles_of_airflow_open_what_they_allow(
+    airflow: LocalAirflow, tokens: dict[str, str]
+) -> None:
     for name in USERS:
         for method, path in READS:
             assert ask(airflow, method, path, tokens[name]).status_code == 200, (name, method, path)
@@ -88,7 +128,9 @@ def test_roles_of_airflow_open_what_they_allow(airflow: LocalAirflow, tokens: di
             assert refused is (name in ("user", "viewer")), (name, method, path)
 
 
-def test_the_client_speaks_to_it_as_to_any_service(behind: Behind, airflow: LocalAirflow, tokens: dict[str, str]) -> None:
+def test_the_client_speaks_to_it_as_to_any_service(
+    behind: Behind, airflow: LocalAirflow, tokens: dict[str, str]
+) -> None:
     with LakeChime.open(f"{airflow.url}/lakechime", token=tokens["op"]) as client:
         [registered] = client.register([EVENT])
         assert client.events(["shop.orders"]).events == (registered,)
@@ -98,11 +140,16 @@ def test_the_client_speaks_to_it_as_to_any_service(behind: Behind, airflow: Loca
         assert viewer.head() == registered.event.seq
         with pytest.raises(AccessError, match="Forbidden"):
             viewer.register([EVENT])
-    with LakeChime.open(f"{airflow.url}/lakechime") as nobody, pytest.raises(AccessError, match="LAKECHIME_TOKEN"):
+    with (
+        LakeChime.open(f"{airflow.url}/lakechime") as nobody,
+        pytest.raises(AccessError, match="LAKECHIME_TOKEN"),
+    ):
         nobody.head()
 
 
-def test_whatever_is_sent_the_answer_fits_the_document(airflow: LocalAirflow, tokens: dict[str, str]) -> None:
+def test_whatever_is_sent_the_answer_fits_the_document(
+    airflow: LocalAirflow, tokens: dict[str, str]
+) -> None:
     asked = fuzz(f"{airflow.url}/lakechime", tokens["admin"], 10)
     assert len(asked) > 15
     assert airflow.api("GET", "/monitor/health")["metadatabase"]["status"] == "healthy"

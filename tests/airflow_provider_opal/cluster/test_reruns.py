@@ -111,7 +111,9 @@ class Place:
     """The folders of the lake, and what a test does in them."""
 
     def __init__(self, folder: Path) -> None:
-        self.root, self.control, self.dags, self.source = (folder / name for name in ("lake", "control", "dags", "in"))
+        self.root, self.control, self.dags, self.source = (
+            folder / name for name in ("lake", "control", "dags", "in")
+        )
         for made in (self.root, self.control, self.dags, self.source):
             made.mkdir()
         for number, name in enumerate("ab"):
@@ -124,12 +126,17 @@ class Place:
         self.edit(retries=2)
 
     def edit(self, retries: int) -> None:
-        (self.dags / "reruns.py").write_text(DAGS.replace("RETRIES", str(retries)).replace("IN/", f"{self.source}/"))
+        (self.dags / "reruns.py").write_text(
+            DAGS.replace("RETRIES", str(retries)).replace("IN/", f"{self.source}/")
+        )
 
     def commits(self, name: str) -> int:
         """How many ingests of a table there are."""
         try:
-            return sum(commit.operation == "ingest" for commit in Table.open(str(self.root / "shop" / name)).history())
+            return sum(
+                commit.operation == "ingest"
+                for commit in Table.open(str(self.root / "shop" / name)).history()
+            )
         except NotFoundError:
             return 0
 
@@ -151,7 +158,11 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, place: Place) -> Iterator[
     }
     with local_airflow(tmp_path_factory.mktemp("airflow"), place.dags, settings) as airflow:
         names = {"reruns", "mapped", "keyed", "late", *(f"hears_{name}" for name in "abcde")}
-        airflow.wait_until(lambda: names <= {dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100")["dags"]})
+        airflow.wait_until(
+            lambda: (
+                names <= {dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100")["dags"]}
+            )
+        )
         assert airflow.api("GET", "/importErrors")["import_errors"] == []
         for name in names:
             airflow.api("PATCH", f"/dags/{name}", {"is_paused": False})
@@ -164,26 +175,46 @@ def edited(airflow: LocalAirflow, place: Place, retries: int) -> None:
     airflow.wait_until(lambda: airflow.api("GET", "/dags/reruns/tasks/own")["retries"] == retries)
 
 
-def states(airflow: LocalAirflow, dag_id: str, run_id: str) -> dict[tuple[str, int], tuple[str, int]]:
-    return {(task["task_id"], task["map_index"]): (task["state"], task["try_number"]) for task in airflow.tasks(dag_id, run_id)}
+def states(
+    airflow: LocalAirflow, dag_id: str, run_id: str
+) -> dict[tuple[str, int], tuple[str, int]]:
+    return {
+        (task["task_id"], task["map_index"]): (task["state"], task["try_number"])
+        for task in airflow.tasks(dag_id, run_id)
+    }
 
 
-def ended(airflow: LocalAirflow, dag_id: str, run_id: str, tries: int = 1, expected: str = "success") -> None:
+def ended(
+    airflow: LocalAirflow, dag_id: str, run_id: str, tries: int = 1, expected: str = "success"
+) -> None:
     """Every task of the run at this try or a later one."""
 
     def is_over() -> bool:
         found = states(airflow, dag_id, run_id)
-        return bool(found) and all(state in (*DONE, "upstream_failed", "skipped") and number >= tries for state, number in found.values())
+        return bool(found) and all(
+            state in (*DONE, "upstream_failed", "skipped") and number >= tries
+            for state, number in found.values()
+        )
 
     airflow.wait_until(is_over, 300)
     found = states(airflow, dag_id, run_id)
     logs = (airflow.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}").glob("**/*.log")
-    text = "\n".join(path.read_text(errors="replace")[-3000:] for path in logs) if any(s[0] != expected for s in found.values()) else ""
+    text = (
+        "\n".join(path.read_text(errors="replace")[-3000:] for path in logs)
+        if any(s[0] != expected for s in found.values())
+        else ""
+    )
     assert {state for state, _ in found.values()} == {expected}, f"{found}\n{text}"
 
 
 def clear(airflow: LocalAirflow, run_id: str, **body: Any) -> None:
-    more = {"dry_run": False, "dag_run_id": run_id, "only_failed": False, "reset_dag_runs": True, **body}
+    more = {
+        "dry_run": False,
+        "dag_run_id": run_id,
+        "only_failed": False,
+        "reset_dag_runs": True,
+        **body,
+    }
     airflow.api("POST", "/dags/reruns/clearTaskInstances", more)
 
 
@@ -191,14 +222,22 @@ def commits(place: Place) -> tuple[int, int]:
     return place.commits("own"), place.commits("mapped")
 
 
-def test_retries_apply_once_whatever_becomes_of_their_number(airflow: LocalAirflow, place: Place) -> None:
+def test_retries_apply_once_whatever_becomes_of_their_number(
+    airflow: LocalAirflow, place: Place
+) -> None:
     for before, after in ((2, 1), (1, 3)):
         edited(airflow, place, before)
         own, mapped = commits(place)
         (place.control / "own.kill").touch()
         (place.control / "mapped.kill").touch()
         run_id = trigger(airflow, "reruns")
-        airflow.wait_until(lambda run_id=run_id: states(airflow, "reruns", run_id).get(("own", -1)) == ("up_for_retry", 1), 120, 0.3)
+        airflow.wait_until(
+            lambda run_id=run_id: (
+                states(airflow, "reruns", run_id).get(("own", -1)) == ("up_for_retry", 1)
+            ),
+            120,
+            0.3,
+        )
         place.edit(after)
         ended(airflow, "reruns", run_id)
         assert states(airflow, "reruns", run_id)["own", -1] == ("success", 2)
@@ -212,7 +251,9 @@ def test_a_clear_runs_again_whatever_became_of_retries(airflow: LocalAirflow, pl
     ended(airflow, "reruns", run_id)
     assert not airflow.result("reruns", run_id, "own")["repeated"]
     # 1 -> 0: the sum of a clear is what it was before; 0 -> 2 and more: what a worker reads is not what the run was made with
-    for tries, (retries, body) in enumerate([(0, {}), (0, {"reset_dag_runs": False}), (2, {}), (5, {"run_on_latest_version": True})], 2):
+    for tries, (retries, body) in enumerate(
+        [(0, {}), (0, {"reset_dag_runs": False}), (2, {}), (5, {"run_on_latest_version": True})], 2
+    ):
         edited(airflow, place, retries)
         own, mapped = commits(place)
         clear(airflow, run_id, **body)
@@ -225,7 +266,9 @@ def test_a_clear_runs_again_whatever_became_of_retries(airflow: LocalAirflow, pl
     airflow.wait_until(lambda: place.commits("own") > own)
 
 
-def test_a_clear_of_what_runs_waits_or_has_failed_runs_again(airflow: LocalAirflow, place: Place) -> None:
+def test_a_clear_of_what_runs_waits_or_has_failed_runs_again(
+    airflow: LocalAirflow, place: Place
+) -> None:
     edited(airflow, place, 2)
     run_id = trigger(airflow, "reruns")
     ended(airflow, "reruns", run_id)
@@ -258,7 +301,9 @@ def test_a_clear_of_what_runs_waits_or_has_failed_runs_again(airflow: LocalAirfl
     airflow.wait_until(lambda: states(airflow, "reruns", run_id)["own", -1][0] == "failed", 120)
     assert place.commits("own") == own + 4
     # A clear while the scheduler ends the run would leave the task without a state in a run that is over
-    airflow.wait_until(lambda: airflow.api("GET", f"/dags/reruns/dagRuns/{run_id}")["state"] == "failed", 120)
+    airflow.wait_until(
+        lambda: airflow.api("GET", f"/dags/reruns/dagRuns/{run_id}")["state"] == "failed", 120
+    )
     clear(airflow, run_id, task_ids=["own"])
     airflow.wait_until(lambda: states(airflow, "reruns", run_id)["own", -1][0] == "success", 120)
     assert place.commits("own") == own + 5
@@ -267,10 +312,17 @@ def test_a_clear_of_what_runs_waits_or_has_failed_runs_again(airflow: LocalAirfl
 def ends_heard(airflow: LocalAirflow, run_id: str, dag_id: str = "reruns") -> int:
     """How many ends of tasks of a run the scheduler has heard of."""
     log = (airflow.home / "scheduler.log").read_text(errors="replace")
-    return len(re.findall(rf"TaskInstance Finished: dag_id={dag_id}, task_id=\w+, run_id={re.escape(run_id)},", log))
+    return len(
+        re.findall(
+            rf"TaskInstance Finished: dag_id={dag_id}, task_id=\w+, run_id={re.escape(run_id)},",
+            log,
+        )
+    )
 
 
-def test_a_run_that_was_deleted_and_made_anew_runs_again(airflow: LocalAirflow, place: Place) -> None:
+def test_a_run_that_was_deleted_and_made_anew_runs_again(
+    airflow: LocalAirflow, place: Place
+) -> None:
     own, _ = commits(place)
     for more in (1, 2):
         run_id = trigger(airflow, "reruns", dag_run_id="again")
@@ -278,11 +330,15 @@ def test_a_run_that_was_deleted_and_made_anew_runs_again(airflow: LocalAirflow, 
         assert place.commits("own") == own + more
         tasks = len(states(airflow, "reruns", run_id))
         # Else the scheduler would take the ends of these tasks for those of the next run
-        airflow.wait_until(lambda ends=more * tasks, run_id=run_id: ends_heard(airflow, run_id) >= ends, 120)
+        airflow.wait_until(
+            lambda ends=more * tasks, run_id=run_id: ends_heard(airflow, run_id) >= ends, 120
+        )
         airflow.api("DELETE", f"/dags/reruns/dagRuns/{run_id}")
 
 
-def test_mapped_operators_and_templates_work_and_their_events_are_heard(airflow: LocalAirflow, place: Place) -> None:
+def test_mapped_operators_and_templates_work_and_their_events_are_heard(
+    airflow: LocalAirflow, place: Place
+) -> None:
     run_id = trigger(airflow, "mapped", partition_key="2026-11-01")
     ended(airflow, "mapped", run_id)
     assert [place.commits(name) for name in "abcde"] == [2, 1, 1, 1, 1]
@@ -292,16 +348,43 @@ def test_mapped_operators_and_templates_work_and_their_events_are_heard(airflow:
         assert {run["partition_key"] for run in airflow.runs(f"hears_{name}")} == {"2026-11-01"}
 
 
-def test_the_connection_of_the_guide_can_be_tested_in_the_ui(airflow: LocalAirflow, place: Place) -> None:
+def test_the_connection_of_the_guide_can_be_tested_in_the_ui(
+    airflow: LocalAirflow, place: Place
+) -> None:
     """Which asks with port 0 where none is given."""
-    for name, host, message in (("guide", place.root, "can be listed"), ("nowhere", place.root / "nowhere", "is no folder of")):
-        airflow.cli("connections", "add", name, "--conn-type", "opal", "--conn-host", str(host), "--conn-port", "0")
-        asked = {"connection_id": name, "conn_type": "opal", "host": str(host), "login": "", "password": "", "port": 0, "schema": ""}
-        answer = airflow.api("POST", "/connections/test", {**asked, "description": "", "extra": "{}"})
+    for name, host, message in (
+        ("guide", place.root, "can be listed"),
+        ("nowhere", place.root / "nowhere", "is no folder of"),
+    ):
+        airflow.cli(
+            "connections",
+            "add",
+            name,
+            "--conn-type",
+            "opal",
+            "--conn-host",
+            str(host),
+            "--conn-port",
+            "0",
+        )
+        asked = {
+            "connection_id": name,
+            "conn_type": "opal",
+            "host": str(host),
+            "login": "",
+            "password": "",
+            "port": 0,
+            "schema": "",
+        }
+        answer = airflow.api(
+            "POST", "/connections/test", {**asked, "description": "", "extra": "{}"}
+        )
         assert (answer["status"], message in answer["message"]) == (name == "guide", True), answer
 
 
-def test_a_run_without_a_key_is_refused_where_it_is_seen(airflow: LocalAirflow, place: Place) -> None:
+def test_a_run_without_a_key_is_refused_where_it_is_seen(
+    airflow: LocalAirflow, place: Place
+) -> None:
     run_id = trigger(airflow, "keyed")
     ended(airflow, "keyed", run_id, expected="failed")
     [log] = (airflow.home / "logs" / "dag_id=keyed").glob(f"run_id={run_id}/**/*.log")
@@ -310,14 +393,25 @@ def test_a_run_without_a_key_is_refused_where_it_is_seen(airflow: LocalAirflow, 
     assert "has no partition key" not in before
 
 
-def test_a_sensor_waits_for_a_table_that_is_not_there_yet(airflow: LocalAirflow, place: Place) -> None:
+def test_a_sensor_waits_for_a_table_that_is_not_there_yet(
+    airflow: LocalAirflow, place: Place
+) -> None:
     run_id = trigger(airflow, "late")
     expected = {("deferred", -1): "deferred", ("poking", -1): "up_for_reschedule"}
-    airflow.wait_until(lambda: {name: state for name, (state, _) in states(airflow, "late", run_id).items()} == expected, 120, 0.3)
+    airflow.wait_until(
+        lambda: (
+            {name: state for name, (state, _) in states(airflow, "late", run_id).items()}
+            == expected
+        ),
+        120,
+        0.3,
+    )
     # A deferred task that goes on before the scheduler has seen the end of its first process is taken for one that was killed
     airflow.wait_until(lambda: ends_heard(airflow, run_id, "late") >= len(expected), 120, 0.3)
     made = place.root / "shop" / "d"
     (place.root / "shop" / "late").symlink_to(made, target_is_directory=True)
     ended(airflow, "late", run_id)
     version = Table.open(str(made)).snapshot_at().version
-    assert [airflow.result("late", run_id, name) for name in ("deferred", "poking")] == [{"from": 0, "to": version}] * 2
+    assert [airflow.result("late", run_id, name) for name in ("deferred", "poking")] == [
+        {"from": 0, "to": version}
+    ] * 2

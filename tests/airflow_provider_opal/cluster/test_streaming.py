@@ -50,7 +50,11 @@ class Lake:
     def streams(self, name: str) -> list[psutil.Process]:
         """The processes that read into it now."""
         uri = str(self.root / name.replace(".", "/"))
-        found = [process for process in psutil.process_iter(["cmdline"]) if {"stream", uri} <= {*(process.info["cmdline"] or [])}]
+        found = [
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if {"stream", uri} <= {*(process.info["cmdline"] or [])}
+        ]
         return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
 
 
@@ -60,19 +64,27 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 
 @pytest.fixture(scope="module")
-def airflow(tmp_path_factory: pytest.TempPathFactory, lake: Lake, kafka: Kafka) -> Iterator[LocalAirflow]:
+def airflow(
+    tmp_path_factory: pytest.TempPathFactory, lake: Lake, kafka: Kafka
+) -> Iterator[LocalAirflow]:
     for topic in ("live", "working", "clicks"):
         kafka.create_topic(topic)
     kafka.create_topic("days", retention_ms=str(10**13))
     settings = {
         "AIRFLOW_CONN_OPAL_DEFAULT": json.dumps({"conn_type": "opal", "host": str(lake.root)}),
-        "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps({"conn_type": "kafka", "extra": {"bootstrap.servers": kafka.servers}}),
+        "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(
+            {"conn_type": "kafka", "extra": {"bootstrap.servers": kafka.servers}}
+        ),
         "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
     }
     with local_airflow(tmp_path_factory.mktemp("airflow"), lake.dags, settings) as airflow:
-        airflow.wait_until(lambda: {*DAGS} <= {dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100")["dags"]})
+        airflow.wait_until(
+            lambda: (
+                {*DAGS} <= {dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100")["dags"]}
+            )
+        )
         assert airflow.api("GET", "/importErrors")["import_errors"] == []
         for dag_id in ("live", "working", "lag", "days"):
             pause(airflow, dag_id, paused=False)
@@ -85,7 +97,9 @@ def state_of(airflow: LocalAirflow, dag_id: str, run_id: str) -> Any:
 
 def mark(airflow: LocalAirflow, dag_id: str, run_id: str, task_id: str, state: str) -> None:
     """As the button of the UI."""
-    airflow.api("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}", {"new_state": state})
+    airflow.api(
+        "PATCH", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}", {"new_state": state}
+    )
 
 
 def kill_tree(process: psutil.Process, spared: list[psutil.Process]) -> None:
@@ -109,7 +123,9 @@ def test_a_deferred_stream_is_the_triggerer_s_child_and_messages_are_visible_at_
     assert ended(airflow, "lag", trigger(airflow, "lag")) == "success"
 
 
-def test_a_triggerer_that_is_killed_leaves_no_stream_and_the_next_one_goes_on(airflow: LocalAirflow, lake: Lake, kafka: Kafka) -> None:
+def test_a_triggerer_that_is_killed_leaves_no_stream_and_the_next_one_goes_on(
+    airflow: LocalAirflow, lake: Lake, kafka: Kafka
+) -> None:
     streams, killed = lake.streams("shop.live"), airflow.processes.pop("triggerer")
     kill_tree(psutil.Process(killed.pid), streams)
     killed.wait()
@@ -121,14 +137,22 @@ def test_a_triggerer_that_is_killed_leaves_no_stream_and_the_next_one_goes_on(ai
     assert lake.table("shop.live").snapshot_at().root.rows == 4
 
 
-def test_marked_success_it_drains_and_cleared_it_goes_on_where_it_was(airflow: LocalAirflow, lake: Lake, kafka: Kafka) -> None:
+def test_marked_success_it_drains_and_cleared_it_goes_on_where_it_was(
+    airflow: LocalAirflow, lake: Lake, kafka: Kafka
+) -> None:
     [run] = airflow.runs("live")
     kafka.produce("live", [order(5)])
     airflow.wait_until(lambda: 5 in lake.ids("shop.live"), 60)
     mark(airflow, "live", run["dag_run_id"], "read", "success")
     airflow.wait_until(lambda: not lake.streams("shop.live"), 60)
     kafka.produce("live", [order(6)])
-    body = {"dry_run": False, "dag_run_id": run["dag_run_id"], "task_ids": ["read"], "only_failed": False, "reset_dag_runs": True}
+    body = {
+        "dry_run": False,
+        "dag_run_id": run["dag_run_id"],
+        "task_ids": ["read"],
+        "only_failed": False,
+        "reset_dag_runs": True,
+    }
     airflow.api("POST", "/dags/live/clearTaskInstances", body)
     airflow.wait_until(lambda: lake.ids("shop.live") == [1, 2, 3, 4, 5, 6], 180)
     assert lake.table("shop.live").snapshot_at().root.rows == 6
@@ -136,7 +160,9 @@ def test_marked_success_it_drains_and_cleared_it_goes_on_where_it_was(airflow: L
     airflow.wait_until(lambda: not lake.streams("shop.live"), 60)
 
 
-def test_a_worker_that_is_killed_leaves_no_stream_and_loses_nothing(airflow: LocalAirflow, lake: Lake, kafka: Kafka) -> None:
+def test_a_worker_that_is_killed_leaves_no_stream_and_loses_nothing(
+    airflow: LocalAirflow, lake: Lake, kafka: Kafka
+) -> None:
     kafka.produce("working", [order(1), order(2)])
     run_id = trigger(airflow, "working")
     airflow.wait_until(lambda: bool(lake.streams("shop.working")), 180)
@@ -153,24 +179,50 @@ def test_a_worker_that_is_killed_leaves_no_stream_and_loses_nothing(airflow: Loc
     assert ended(airflow, "working", run_id) == "failed"
 
 
-def test_a_day_is_read_by_its_key_and_a_clear_reads_the_same(airflow: LocalAirflow, lake: Lake, kafka: Kafka) -> None:
-    kafka.produce("days", [order(n) for n in range(4)], moments_ms=[NOVEMBER_MS + day * DAY_MS // 2 for day in range(4)])
+def test_a_day_is_read_by_its_key_and_a_clear_reads_the_same(
+    airflow: LocalAirflow, lake: Lake, kafka: Kafka
+) -> None:
+    kafka.produce(
+        "days",
+        [order(n) for n in range(4)],
+        moments_ms=[NOVEMBER_MS + day * DAY_MS // 2 for day in range(4)],
+    )
     backfill(airflow, "2026-11-01", "2026-11-02", "days")
-    airflow.wait_until(lambda: {("2026-11-01", "success"), ("2026-11-02", "success")} <= {*keyed(airflow, "days")}, 180)
+    airflow.wait_until(
+        lambda: {("2026-11-01", "success"), ("2026-11-02", "success")} <= {*keyed(airflow, "days")},
+        180,
+    )
     table = lake.table("shop.days")
     version = table.snapshot_at().version
-    by_key = {key: sorted(table.read(columns=["id"], partition_key=key)["id"].to_pylist()) for key in ("2026-11-01", "2026-11-02")}
+    by_key = {
+        key: sorted(table.read(columns=["id"], partition_key=key)["id"].to_pylist())
+        for key in ("2026-11-01", "2026-11-02")
+    }
     assert by_key == {"2026-11-01": [0, 1], "2026-11-02": [2, 3]}
-    [run_id] = [run["dag_run_id"] for run in airflow.runs("days") if run["partition_key"] == "2026-11-01"]
+    [run_id] = [
+        run["dag_run_id"] for run in airflow.runs("days") if run["partition_key"] == "2026-11-01"
+    ]
     first = airflow.result("days", run_id, "ingest")
-    body = {"dry_run": False, "dag_run_id": run_id, "task_ids": ["ingest"], "only_failed": False, "reset_dag_runs": True}
+    body = {
+        "dry_run": False,
+        "dag_run_id": run_id,
+        "task_ids": ["ingest"],
+        "only_failed": False,
+        "reset_dag_runs": True,
+    }
     airflow.api("POST", "/dags/days/clearTaskInstances", body)
     airflow.wait_until(lambda: airflow.result("days", run_id, "ingest")["records"] == 0, 180)
     again = airflow.result("days", run_id, "ingest")
-    assert (first["records"], again["ranges"], table.snapshot_at().version) == (2, first["ranges"], version)
+    assert (first["records"], again["ranges"], table.snapshot_at().version) == (
+        2,
+        first["ranges"],
+        version,
+    )
 
 
-def test_the_example_reads_clicks_all_the_time_and_takes_new_columns(airflow: LocalAirflow, lake: Lake, kafka: Kafka) -> None:
+def test_the_example_reads_clicks_all_the_time_and_takes_new_columns(
+    airflow: LocalAirflow, lake: Lake, kafka: Kafka
+) -> None:
     click = {"click_id": 1, "page": "/", "visitor": "a", "at": "2026-11-24T09:00:00Z"}
     kafka.produce("clicks", [click, {**click, "click_id": 2, "country": "DE"}])
     pause(airflow, "clicks", paused=False)

@@ -28,14 +28,21 @@ HERE = Path(__file__).parent
 DAGS = ("orders", "orders.maintenance", "grouped", "grouped.orders.maintenance")
 OVER = ("success", "failed", "upstream_failed", "skipped")
 DAY_US = 86_400_000_000
-COLUMNS = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("name", pa.string()), ("op", pa.string())])
+COLUMNS = pa.schema(
+    [("id", pa.int64()), ("at", pa.int64()), ("name", pa.string()), ("op", pa.string())]
+)
 
 
 class Lake:
     """The folders that all tests share."""
 
     def __init__(self, folder: Path) -> None:
-        self.source, self.root, self.out, self.dags = folder / "source", folder / "lake", folder / "out", folder / "dags"
+        self.source, self.root, self.out, self.dags = (
+            folder / "source",
+            folder / "lake",
+            folder / "out",
+            folder / "dags",
+        )
         for made in (self.source, self.root, self.out):
             made.mkdir()
         shutil.copytree(HERE / "tended_dags", self.dags)
@@ -59,9 +66,16 @@ class Lake:
         """A table that is ten days old, whose small files were merged nine days ago."""
         clock = ManualClock(at_us=time.time_ns() // 1000 - 10 * DAY_US)
         layout = TableLayout(keys=["id"], delta="at", deletes="op = 'D'")
-        table = create_on(past_store(str(self.root / "lake" / "orders"), clock), plan_spec(COLUMNS, layout), clock)
+        table = create_on(
+            past_store(str(self.root / "lake" / "orders"), clock), plan_spec(COLUMNS, layout), clock
+        )
         for number in range(4):
-            rows = {"id": [number, 10], "at": [number, number], "name": [f"old {number}", "often"], "op": ["I", "U"]}
+            rows = {
+                "id": [number, 10],
+                "at": [number, number],
+                "name": [f"old {number}", "often"],
+                "op": ["I", "U"],
+            }
             table.ingest(pa.table(rows, schema=COLUMNS), [False, False])
             table.metagen()
         clock.at_us += DAY_US
@@ -84,7 +98,12 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, lake: Lake) -> Iterator[Lo
         "AIRFLOW_VAR_LAKE_OUT": str(lake.out),
     }
     with local_airflow(tmp_path_factory.mktemp("airflow"), lake.dags, settings) as airflow:
-        airflow.wait_until(lambda: set(DAGS) <= {dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100")["dags"]})
+        airflow.wait_until(
+            lambda: (
+                set(DAGS)
+                <= {dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100")["dags"]}
+            )
+        )
         assert airflow.api("GET", "/importErrors")["import_errors"] == []
         for dag_id in DAGS:
             pause(airflow, dag_id, paused=False)
@@ -106,7 +125,11 @@ def asked(airflow: LocalAirflow) -> str:
     take it for one that was killed; the LocalExecutor knows both by the same key.
     """
     run_id = trigger(airflow, "orders.maintenance")
-    airflow.wait_until(lambda: states(airflow, "orders.maintenance", run_id)["approve"] in ("awaiting_input", *OVER))
+    airflow.wait_until(
+        lambda: (
+            states(airflow, "orders.maintenance", run_id)["approve"] in ("awaiting_input", *OVER)
+        )
+    )
     assert states(airflow, "orders.maintenance", run_id)["approve"] == "awaiting_input"
     seen = re.compile(rf"Received executor event .*task_id='approve', run_id='{re.escape(run_id)}'")
     airflow.wait_until(lambda: bool(seen.search((airflow.home / "scheduler.log").read_text())))
@@ -118,7 +141,9 @@ def answer(airflow: LocalAirflow, run_id: str, option: str) -> str:
     return ended(airflow, "orders.maintenance", run_id)
 
 
-def test_a_question_shows_what_would_go_and_the_pipeline_goes_on_meanwhile(airflow: LocalAirflow, lake: Lake) -> None:
+def test_a_question_shows_what_would_go_and_the_pipeline_goes_on_meanwhile(
+    airflow: LocalAirflow, lake: Lake
+) -> None:
     lake.put("2026-11-01", (1, 101, "Ann", "I"), (20, 101, "Bob", "I"))
     backfill(airflow, "2026-11-01", "2026-11-01")
     airflow.wait_until(lambda: keyed(airflow, "orders") == [("2026-11-01", "success")])
@@ -127,13 +152,18 @@ def test_a_question_shows_what_would_go_and_the_pipeline_goes_on_meanwhile(airfl
     run_id = asked(airflow)
     maintained = airflow.result("orders.maintenance", run_id, "maintain")
     assert maintained["counts"]["due"] == 2, maintained
-    assert [note.partition(" is due")[0] for note in maintained["notes"][:2]] == ["compact", "zorder"]
+    assert [note.partition(" is due")[0] for note in maintained["notes"][:2]] == [
+        "compact",
+        "zorder",
+    ]
     files = lake.data_files()
     would_go = airflow.result("orders.maintenance", run_id, "would_go")
     body = airflow.api("GET", question(run_id))["body"]
     assert f"- versions: {would_go['counts']['versions']}" in body
     assert f"| `{would_go['examples'][0]['path']}` |" in body
-    assert [path for path in files if any(path.endswith(one["path"]) for one in would_go["examples"])]
+    assert [
+        path for path in files if any(path.endswith(one["path"]) for one in would_go["examples"])
+    ]
     lake.put("2026-11-02", (20, 102, "Bobby", "U"))
     backfill(airflow, "2026-11-02", "2026-11-02")
     airflow.wait_until(lambda: dict(keyed(airflow, "orders")).get("2026-11-02") == "success")
@@ -145,13 +175,22 @@ def test_a_question_shows_what_would_go_and_the_pipeline_goes_on_meanwhile(airfl
     assert lake.names() == {**names, 20: "Bobby"}
 
 
-def test_what_was_approved_is_deleted_and_the_table_says_the_same(airflow: LocalAirflow, lake: Lake) -> None:
-    names, oldest, files = lake.names(), lake.table().snapshot_at().root.oldest_version, lake.data_files()
+def test_what_was_approved_is_deleted_and_the_table_says_the_same(
+    airflow: LocalAirflow, lake: Lake
+) -> None:
+    names, oldest, files = (
+        lake.names(),
+        lake.table().snapshot_at().root.oldest_version,
+        lake.data_files(),
+    )
     run_id = asked(airflow)
     assert answer(airflow, run_id, "Approve") == "success"
     assert states(airflow, "orders.maintenance", run_id)["retain"] == "success"
     retained = airflow.result("orders.maintenance", run_id, "retain")
-    assert retained["counts"]["versions"] == airflow.result("orders.maintenance", run_id, "would_go")["counts"]["versions"]
+    assert (
+        retained["counts"]["versions"]
+        == airflow.result("orders.maintenance", run_id, "would_go")["counts"]["versions"]
+    )
     assert lake.table().snapshot_at().root.oldest_version > oldest
     assert files - lake.data_files()
     assert lake.names() == names
@@ -160,7 +199,10 @@ def test_what_was_approved_is_deleted_and_the_table_says_the_same(airflow: Local
 def test_with_nothing_to_delete_nobody_is_asked(airflow: LocalAirflow) -> None:
     run_id = trigger(airflow, "orders.maintenance")
     assert ended(airflow, "orders.maintenance", run_id) == "success"
-    assert states(airflow, "orders.maintenance", run_id) | {"maintain": "success", "would_go": "success"} == {
+    assert states(airflow, "orders.maintenance", run_id) | {
+        "maintain": "success",
+        "would_go": "success",
+    } == {
         "maintain": "success",
         "would_go": "success",
         "approve": "skipped",
@@ -168,7 +210,9 @@ def test_with_nothing_to_delete_nobody_is_asked(airflow: LocalAirflow) -> None:
     }
 
 
-def test_the_table_of_a_task_group_is_maintained_by_a_dag_of_its_own_once_it_exists(airflow: LocalAirflow, lake: Lake) -> None:
+def test_the_table_of_a_task_group_is_maintained_by_a_dag_of_its_own_once_it_exists(
+    airflow: LocalAirflow, lake: Lake
+) -> None:
     dag_id = "grouped.orders.maintenance"
     run_id = trigger(airflow, dag_id)
     assert ended(airflow, dag_id, run_id) == "success"

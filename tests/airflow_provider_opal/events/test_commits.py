@@ -27,31 +27,52 @@ LOG = logging.getLogger("test")
 
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
-    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(tmp_path)}))
-    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": "opal", "host": str(tmp_path)}))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(tmp_path)})
+    )
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_OTHER", json.dumps({"conn_type": "opal", "host": str(tmp_path)})
+    )
     return create(open_storage(str(tmp_path / "shop" / "users")))
 
 
 def registered(client: LakeChime, cluster: str = "default") -> list[tuple[str | None, Any]]:
-    return [(found.event.snapshot_id, found.event.partition) for found in client.events([(cluster, "shop.users")]).events]
+    return [
+        (found.event.snapshot_id, found.event.partition)
+        for found in client.events([(cluster, "shop.users")]).events
+    ]
 
 
-def test_what_one_job_left_out_the_next_one_registers_once_and_in_order(chime: LakeChime, table: Table) -> None:
+def test_what_one_job_left_out_the_next_one_registers_once_and_in_order(
+    chime: LakeChime, table: Table
+) -> None:
     first, second = put(table, "mon", 1), put(table, "tue", 2)
     for _ in range(2):
         register_commits(OpalHook(), "shop.users", "lakechime_default", LOG)
     found = [event for event in registered(chime) if event[1] is not None]
     assert found == [(str(first), ("mon",)), (str(second), ("tue",))]
     register_commits(OpalHook("other"), "shop.users", "lakechime_default", LOG)
-    assert len(registered(chime, "other")) == len(registered(chime)), "another connection is another cluster"
+    assert len(registered(chime, "other")) == len(registered(chime)), (
+        "another connection is another cluster"
+    )
 
 
 def test_a_lakechime_that_is_away_is_a_warning(
     table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    for where in ("postgresql://127.0.0.1:1/chime", "/proc/nowhere/lakechime.db", "mysql://db/x", ""):
+    for where in (
+        "postgresql://127.0.0.1:1/chime",
+        "/proc/nowhere/lakechime.db",
+        "mysql://db/x",
+        "",
+    ):
         caplog.clear()
-        fields = {"conn_type": "lakechime", "host": where, "login": "me", "password": "s3cr3t-s3cr3t"}
+        fields = {
+            "conn_type": "lakechime",
+            "host": where,
+            "login": "me",
+            "password": "s3cr3t-s3cr3t",
+        }
         monkeypatch.setenv("AIRFLOW_CONN_AWAY", json.dumps(fields))
         register_commits(OpalHook(), "shop.users", "away", LOG)
         [warning] = [record.getMessage() for record in caplog.records if record.name == "test"]
@@ -62,7 +83,10 @@ def test_a_lakechime_that_is_away_is_a_warning(
 
 
 def test_a_lakechime_that_never_answers_holds_up_nobody(
-    table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, chime: LakeChime
+    table: Table,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    chime: LakeChime,
 ) -> None:
     monkeypatch.setattr(commits, "PATIENCE_S", 0.2)
     monkeypatch.setattr(LakeChime, "open", lambda *_, **__: time.sleep(5))
@@ -76,12 +100,22 @@ def test_a_lakechime_that_never_answers_holds_up_nobody(
     "operator, registers",
     [
         (lambda **more: MetaGenOperator(task_id="t", table="shop.users", **more), True),
-        (lambda **more: IngestOperator(task_id="t", table="shop.users", source="/in", metadata="inline", **more), True),
-        (lambda **more: IngestOperator(task_id="t", table="shop.users", source="/in", **more), False),
+        (
+            lambda **more: IngestOperator(
+                task_id="t", table="shop.users", source="/in", metadata="inline", **more
+            ),
+            True,
+        ),
+        (
+            lambda **more: IngestOperator(task_id="t", table="shop.users", source="/in", **more),
+            False,
+        ),
         (lambda **more: RestoreOperator(task_id="t", table="shop.users", version=1, **more), True),
     ],
 )
-def test_a_job_that_may_change_what_is_read_registers(operator: Any, registers: bool, chime: LakeChime, table: Table) -> None:
+def test_a_job_that_may_change_what_is_read_registers(
+    operator: Any, registers: bool, chime: LakeChime, table: Table
+) -> None:
     version = put(table, "mon", 1)
     counts = {"rows": 1, "segments": 1}
     for lakechime_conn_id, expected in ((None, False), ("lakechime_default", registers)):

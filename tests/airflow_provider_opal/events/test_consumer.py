@@ -16,7 +16,9 @@ from tests.airflow_provider_opal.chime import Run, chime, event, put
 __all__ = ["chime"]
 
 STEPS = 9  # one more than a run has that nobody overtakes
-Step = tuple[str, int, str | None]  # a run, the step before which it stops, and the run that then overtakes it; None: it is killed
+Step = tuple[
+    str, int, str | None
+]  # a run, the step before which it stops, and the run that then overtakes it; None: it is killed
 
 
 class Killed(BaseException):
@@ -54,7 +56,13 @@ class World:
         self.done: dict[str, tuple[Any, list[str]]] = {}
 
     def sensor(self) -> SnapshotTriggerSensor:
-        what = {"tables": ["shop.raw"], "consumer": f"c{self.start}", "start": self.start, "max_events": 2, "skip_when_empty": True}
+        what = {
+            "tables": ["shop.raw"],
+            "consumer": f"c{self.start}",
+            "start": self.start,
+            "max_events": 2,
+            "skip_when_empty": True,
+        }
         return SnapshotTriggerSensor(task_id="s", **what)
 
     def register(self, count: int) -> None:
@@ -99,17 +107,25 @@ class World:
         """Once all were tried again, and others took what was left, each event was handed to just one run that succeeded."""
         for name in [name for name in self.runs if name not in self.done]:
             self.run(name)
-        there = [found.event.snapshot_id for found in self.client.events(["shop.raw"], after=self.start).events]
+        there = [
+            found.event.snapshot_id
+            for found in self.client.events(["shop.raw"], after=self.start).events
+        ]
         for number in range(len(there) // 2 + 1):
             self.run(f"rest {number}")
-        assert sorted((snapshot for _, events in self.done.values() for snapshot in events), key=int) == there
+        assert (
+            sorted((snapshot for _, events in self.done.values() for snapshot in events), key=int)
+            == there
+        )
         kept = self.client.watermark(f"c{self.start}", CLAIMS)
         assert kept is None or kept.value["runs"] == {}  # type: ignore[call-overload, index]
 
 
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("overtaken", [False, True], ids=["killed", "overtaken"])
-@pytest.mark.parametrize("later", [["one"], ["two", "one"], ["two", "three", "one"], ["two", "one", "two", "one"]])
+@pytest.mark.parametrize(
+    "later", [["one"], ["two", "one"], ["two", "three", "one"], ["two", "one", "two", "one"]]
+)
 def test_wherever_a_run_stops_each_event_has_one_run_that_succeeds_with_it(
     chime: LakeChime, steps: Steps, later: list[str], overtaken: bool
 ) -> None:
@@ -124,14 +140,22 @@ def test_wherever_a_run_stops_each_event_has_one_run_that_succeeds_with_it(
 
 
 names = st.sampled_from(["one", "two", "three"])
-script = st.lists(st.integers(0, 3) | st.tuples(names, st.integers(-1, STEPS), names | st.none()), max_size=8)
+script = st.lists(
+    st.integers(0, 3) | st.tuples(names, st.integers(-1, STEPS), names | st.none()), max_size=8
+)
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(script=script)
-@example(script=[1, ("one", 2, None), ("two", -1, None), ("one", -1, None)])  # another took the same range
-@example(script=[1, ("one", 4, None), 1, ("two", -1, None), ("one", -1, None)])  # another took what came next
+@example(
+    script=[1, ("one", 2, None), ("two", -1, None), ("one", -1, None)]
+)  # another took the same range
+@example(
+    script=[1, ("one", 4, None), 1, ("two", -1, None), ("one", -1, None)]
+)  # another took what came next
 def test_runs_that_are_killed_overtaken_and_cleared_in_any_order_share_the_events(
     chime: LakeChime, steps: Steps, script: list[int | Step]
 ) -> None:

@@ -49,7 +49,9 @@ def test_a_thousand_that_wait_cost_one_query_a_poll(chime: LakeChime, calls: lis
         polls = poller_of(CONN).polls
         await polled(5)
         assert set(calls) == {"tail"}
-        assert len(calls) - (poller_of(CONN).polls - polls) in (0, 1), "one a poll, and that of a poll that has just begun"
+        assert len(calls) - (poller_of(CONN).polls - polls) in (0, 1), (
+            "one a poll, and that of a poll that has just begun"
+        )
         seqs = [put(chime, event(f"shop.t{number}")) for number in range(0, 1000, 100)]
         await polled(2)
         assert sorted(task.result() for task in waiting if task.done()) == seqs
@@ -73,7 +75,11 @@ def test_whoever_comes_late_or_again_finds_what_came_before(chime: LakeChime) ->
         first = waiter(1)
         await asyncio.sleep(0.3)
         put(chime, event("shop.t2"), event("shop.t3"))
-        return [await asyncio.wait_for(waiter(2), 10), await asyncio.wait_for(waiter(3, after=1), 10), first.cancel()]
+        return [
+            await asyncio.wait_for(waiter(2), 10),
+            await asyncio.wait_for(waiter(3, after=1), 10),
+            first.cancel(),
+        ]
 
     assert asyncio.run(wait()) == [1, 2, True]
 
@@ -85,7 +91,9 @@ def test_nobody_misses_an_event_however_they_come_and_go(chime: LakeChime) -> No
         """As a sensor run after run: each waits from where the last one was."""
         seen: list[int] = []
         while len(seen) < 10:
-            [interest] = interests_of([("default", f"shop.t{number}")], after=seen[-1] if seen else 0)
+            [interest] = interests_of(
+                [("default", f"shop.t{number}")], after=seen[-1] if seen else 0
+            )
             seen.append(await poller_of(CONN).wait(interest, 0.02))
             await asyncio.sleep(drawn.random() * 0.02)
         return seen
@@ -101,14 +109,18 @@ def test_nobody_misses_an_event_however_they_come_and_go(chime: LakeChime) -> No
 
     async def both() -> tuple[list[list[int]], dict[int, list[int]]]:
         writing = asyncio.ensure_future(write())
-        followed = await asyncio.wait_for(asyncio.gather(*(follow(number) for number in range(8))), 120)
+        followed = await asyncio.wait_for(
+            asyncio.gather(*(follow(number) for number in range(8))), 120
+        )
         return followed, await writing
 
     followed, seqs = asyncio.run(both())
     assert followed == list(seqs.values())
 
 
-def test_those_who_gave_up_are_forgotten_and_the_last_one_ends_the_poller(chime: LakeChime, calls: list[str]) -> None:
+def test_those_who_gave_up_are_forgotten_and_the_last_one_ends_the_poller(
+    chime: LakeChime, calls: list[str]
+) -> None:
     async def wait() -> None:
         waiting = [waiter(number, interval_s=0.05) for number in range(3)]
         await asyncio.sleep(0.5)
@@ -122,7 +134,9 @@ def test_those_who_gave_up_are_forgotten_and_the_last_one_ends_the_poller(chime:
     assert calls == []
 
 
-def test_who_comes_while_the_last_one_leaves_is_not_forgotten(chime: LakeChime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_comes_while_the_last_one_leaves_is_not_forgotten(
+    chime: LakeChime, monkeypatch: pytest.MonkeyPatch
+) -> None:
     close = LakeChime.close
     monkeypatch.setattr(LakeChime, "close", lambda self: (sleep(0.5), close(self)))
     put(chime, event("shop.t1"), event("shop.t2"))
@@ -135,7 +149,9 @@ def test_who_comes_while_the_last_one_leaves_is_not_forgotten(chime: LakeChime, 
     assert asyncio.run(wait()) == [1, 2]
 
 
-def test_a_database_that_is_away_is_waited_for_and_one_that_refuses_is_told(chime: LakeChime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_is_away_is_waited_for_and_one_that_refuses_is_told(
+    chime: LakeChime, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failures: list[Exception] = [UnavailableError("the database restarts")] * 2
     find = LakeChime.find
 
@@ -176,12 +192,18 @@ def test_all_of_some_tables_are_waited_for(chime: LakeChime) -> None:
     assert asyncio.run(wait()) == 2
 
 
-def test_one_who_asks_what_cannot_be_asked_is_told_and_the_others_are_answered(chime: LakeChime) -> None:
+def test_one_who_asks_what_cannot_be_asked_is_told_and_the_others_are_answered(
+    chime: LakeChime,
+) -> None:
     async def wait() -> list[Any]:
         waiting = waiter(1, interval_s=0.05)
         await polled(1)
         [wrong] = interests_of([("default", "")])
-        together = [waiter(2, interval_s=0.05), asyncio.ensure_future(poller_of(CONN).wait(wrong, 0.05)), waiter(3, interval_s=0.05)]
+        together = [
+            waiter(2, interval_s=0.05),
+            asyncio.ensure_future(poller_of(CONN).wait(wrong, 0.05)),
+            waiter(3, interval_s=0.05),
+        ]
         with pytest.raises(InvalidEventError, match="table"):
             await asyncio.wait_for(together.pop(1), 10)
         put(chime, event("shop.t1"), event("shop.t3"), event("shop.t2"))
@@ -197,11 +219,17 @@ def tagged(after: int = 0) -> "asyncio.Task[int]":
 
 def lose(client: LakeChime, number: int) -> None:
     """An event that a tagged waiter waits for expires; that of another table that goes too is no loss to it."""
-    put(client, event("shop.t1", snapshot=number, tags={"done": "yes"}), event("shop.t1", snapshot=number + 1))
+    put(
+        client,
+        event("shop.t1", snapshot=number, tags={"done": "yes"}),
+        event("shop.t1", snapshot=number + 1),
+    )
     client.expire(2**50, keep_unseen=False)
 
 
-def test_who_waits_for_events_that_expired_before_anybody_looked_is_told(chime: LakeChime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_for_events_that_expired_before_anybody_looked_is_told(
+    chime: LakeChime, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tail = LakeChime.tail
     losing: list[int] = []
 
@@ -216,7 +244,10 @@ def test_who_waits_for_events_that_expired_before_anybody_looked_is_told(chime: 
         waiting, other = tagged(), waiter(2, interval_s=0.05)
         await polled(1)
         losing.append(1)
-        with pytest.raises(RuntimeError, match=r"events after 0 up to 1 of .*shop.t1.* have expired.*Read the tables whole"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"events after 0 up to 1 of .*shop.t1.* have expired.*Read the tables whole",
+        ):
             await asyncio.wait_for(waiting, 10)
         return other.cancel()
 

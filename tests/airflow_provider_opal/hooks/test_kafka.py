@@ -15,9 +15,20 @@ def connect(monkeypatch: pytest.MonkeyPatch, **given: Any) -> KafkaAccess:
     return kafka_access("kafka_default")
 
 
-def test_settings_are_those_of_airflow_s_own_provider_without_what_is_a_stream_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    extra = {**dict.fromkeys(OWN_SETTINGS, "x"), "bootstrap.servers": "a:1,b:2", "security.protocol": "SASL_SSL", "x": None}
-    extra |= {"schema.registry.url": "http://r:8081", "schema.registry.basic.auth.user.info": "me:secret", "sasl.password": "secret two"}
+def test_settings_are_those_of_airflow_s_own_provider_without_what_is_a_stream_s_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    extra = {
+        **dict.fromkeys(OWN_SETTINGS, "x"),
+        "bootstrap.servers": "a:1,b:2",
+        "security.protocol": "SASL_SSL",
+        "x": None,
+    }
+    extra |= {
+        "schema.registry.url": "http://r:8081",
+        "schema.registry.basic.auth.user.info": "me:secret",
+        "sasl.password": "secret two",
+    }
     access = connect(monkeypatch, extra=extra)
     assert access == KafkaAccess(
         bootstrap_servers="a:1,b:2",
@@ -26,13 +37,18 @@ def test_settings_are_those_of_airflow_s_own_provider_without_what_is_a_stream_s
         registry_login="me:secret",
     )
     environment = access.environment()
-    assert sorted(environment.pop("OPAL_KAFKA_SETTINGS").splitlines()) == ["sasl.password=secret two", "security.protocol=SASL_SSL"]
+    assert sorted(environment.pop("OPAL_KAFKA_SETTINGS").splitlines()) == [
+        "sasl.password=secret two",
+        "security.protocol=SASL_SSL",
+    ]
     assert environment == {"SCHEMA_REGISTRY_LOGIN": "me:secret"}
 
 
 def test_host_and_port_or_arguments_may_name_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     access = connect(monkeypatch, host="kafka", port=9092, login="me", password="secret")
-    assert access == KafkaAccess(bootstrap_servers="kafka:9092", settings={"sasl.username": "me", "sasl.password": "secret"})
+    assert access == KafkaAccess(
+        bootstrap_servers="kafka:9092", settings={"sasl.username": "me", "sasl.password": "secret"}
+    )
     assert kafka_access("kafka_default", "other:1").bootstrap_servers == "other:1"
     assert kafka_access(None, "alone:1") == KafkaAccess(bootstrap_servers="alone:1")
 
@@ -42,5 +58,7 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         connect(monkeypatch, extra={})
     with pytest.raises(ValueError, match="where is Kafka"):
         kafka_access(None)
-    with pytest.raises(AirflowNotFoundException, match="there is no Kafka connection 'other'; add it"):
+    with pytest.raises(
+        AirflowNotFoundException, match="there is no Kafka connection 'other'; add it"
+    ):
         kafka_access("other")

@@ -24,7 +24,14 @@ __all__ = ["chime"]
 
 
 def fetch(**more: Any) -> DataChangeEventOperator:
-    what = {"task_id": "fetched_events", "dataset": "shop.raw", "cluster": "prod", "start_time": 0, "end_time": 1, **more}
+    what = {
+        "task_id": "fetched_events",
+        "dataset": "shop.raw",
+        "cluster": "prod",
+        "start_time": 0,
+        "end_time": 1,
+        **more,
+    }
     return DataChangeEventOperator(**what)
 
 
@@ -39,7 +46,13 @@ def test_each_event_is_in_one_of_the_spans_that_follow_on_each_other(chime: Lake
     times = registered(chime, 20)
     middle, end = times[10], times[-1] + 1
     spans = [(times[0] - 5, middle), (middle, end), (end, end)]
-    found = [[one["snapshot_id"] for one in fetch(start_time=a, end_time=b).execute(Run(fetch()).context)] for a, b in spans]
+    found = [
+        [
+            one["snapshot_id"]
+            for one in fetch(start_time=a, end_time=b).execute(Run(fetch()).context)
+        ]
+        for a, b in spans
+    ]
     assert [int(snapshot) for span in found for snapshot in span] == list(range(1, 21))
     assert found[1][0] == str(times.index(middle) + 1), "an event at a bound is in the later span"
     assert found[2] == []
@@ -53,7 +66,9 @@ def test_times_are_written_in_any_way(chime: LakeChime, kind: str) -> None:
         "milliseconds": lambda moment: moment,
         "text": str,
         "datetime": lambda moment: datetime.fromtimestamp(moment / 1000, UTC),
-        "iso": lambda moment: datetime.fromtimestamp(moment / 1000, UTC).isoformat(timespec="milliseconds"),
+        "iso": lambda moment: datetime.fromtimestamp(moment / 1000, UTC).isoformat(
+            timespec="milliseconds"
+        ),
     }
     found = fetch(start_time=0, end_time=ways[kind](last)).execute(Run(fetch()).context)
     assert len(found) == sum((one.event.event_ts or 0) < last for one in chime.tail(0).events)
@@ -63,14 +78,19 @@ def test_templates_of_the_paper_are_rendered(chime: LakeChime) -> None:
     last = registered(chime, 2)[-1]
     task = fetch(start_time="{{ begin.int_timestamp * 1000 }}", end_time="{{ end }}")
     with DAG("d", schedule=None):
-        task.render_template_fields({"begin": type("At", (), {"int_timestamp": 0}), "end": last + 1})
+        task.render_template_fields(
+            {"begin": type("At", (), {"int_timestamp": 0}), "end": last + 1}
+        )
     assert len(task.execute(Run(task).context)) == 2
 
 
 @pytest.mark.parametrize(
     "more, said",
     [
-        ({"start_time": "yesterday"}, "start_time='yesterday' is no moment; write milliseconds since 1970"),
+        (
+            {"start_time": "yesterday"},
+            "start_time='yesterday' is no moment; write milliseconds since 1970",
+        ),
         ({"end_time": datetime(2026, 11, 1)}, "has no time zone"),
         ({"end_time": True}, "end_time=True is no moment"),
     ],
@@ -94,10 +114,14 @@ def test_a_span_must_have_ended_and_be_the_right_way_round(chime: LakeChime) -> 
         fetch(start_time="{{ x }}").execute(Run(fetch()).context)
 
 
-def test_a_database_whose_clock_is_behind_is_waited_for(chime: LakeChime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_whose_clock_is_behind_is_waited_for(
+    chime: LakeChime, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An event that it registers later would have a time of the span."""
     now_us, behind_us = SystemClock.now_us, [20_000_000]
-    monkeypatch.setattr(SystemClock, "now_us", lambda self: now_us(self) - behind_us[0])  # SQLite's events have their times from it
+    monkeypatch.setattr(
+        SystemClock, "now_us", lambda self: now_us(self) - behind_us[0]
+    )  # SQLite's events have their times from it
     end, late = datetime.now(UTC), []
 
     def register_late(seconds: float) -> None:
@@ -109,16 +133,24 @@ def test_a_database_whose_clock_is_behind_is_waited_for(chime: LakeChime, monkey
     found = fetch(end_time=end).execute(Run(fetch()).context)
     assert len(found) == len(late) == 1
     put(chime, event(snapshot=9, cluster="prod"))
-    after = fetch(start_time=end, end_time=datetime.now(UTC) + timedelta(seconds=3)).execute(Run(fetch()).context)
+    after = fetch(start_time=end, end_time=datetime.now(UTC) + timedelta(seconds=3)).execute(
+        Run(fetch()).context
+    )
     assert "9" in [one["snapshot_id"] for one in after]
     assert not {one["snapshot_id"] for one in after} & {one["snapshot_id"] for one in found}
 
 
 def test_partitions_and_tags_narrow_it_and_no_event_may_skip(chime: LakeChime) -> None:
-    put(chime, event(snapshot=1, cluster="prod", partition=("a",)), event(snapshot=2, cluster="prod", partition=("b",), tags={"t": "1"}))
+    put(
+        chime,
+        event(snapshot=1, cluster="prod", partition=("a",)),
+        event(snapshot=2, cluster="prod", partition=("b",), tags={"t": "1"}),
+    )
     end = datetime.now(UTC)
     for more in ({"partition": ["b"]}, {"tags": {"t": "1"}}):
-        assert [one["snapshot_id"] for one in fetch(end_time=end, **more).execute(Run(fetch()).context)] == ["2"]
+        assert [
+            one["snapshot_id"] for one in fetch(end_time=end, **more).execute(Run(fetch()).context)
+        ] == ["2"]
     with pytest.raises(AirflowSkipException, match=r"nothing happened to shop\.raw"):
         fetch(end_time=end, partition=["c"], skip_when_empty=True).execute(Run(fetch()).context)
 
@@ -132,7 +164,12 @@ def test_events_reach_other_tasks_as_variables(chime: LakeChime) -> None:
 
 
 def test_too_many_for_a_variable_are_named_and_found_again(chime: LakeChime) -> None:
-    chime.register([event(snapshot=number, cluster="prod", tags={"long": "x" * 900}) for number in range(1, 101)])
+    chime.register(
+        [
+            event(snapshot=number, cluster="prod", tags={"long": "x" * 900})
+            for number in range(1, 101)
+        ]
+    )
     put(chime, event(snapshot=1, cluster="prod", table="shop.other"))
     run = Run(fetch())
     plain = fetch(end_time=datetime.now(UTC), tags={"long": "x" * 900}).execute(run.context)
@@ -147,10 +184,20 @@ def test_too_many_for_a_variable_are_named_and_found_again(chime: LakeChime) -> 
 
 
 def test_an_argument_survives_a_shell(chime: LakeChime) -> None:
-    put(chime, event(snapshot=1, cluster="prod", partition=("it's", 7, None), tags={"say": '"quoted" $HOME `id` \\ é'}))
+    put(
+        chime,
+        event(
+            snapshot=1,
+            cluster="prod",
+            partition=("it's", 7, None),
+            tags={"say": '"quoted" $HOME `id` \\ é'},
+        ),
+    )
     [plain] = fetch(end_time=datetime.now(UTC)).execute(Run(fetch()).context)
     argument = encode_events([plain])
-    said = subprocess.run(["sh", "-c", f"printf %s {argument}"], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        ["sh", "-c", f"printf %s {argument}"], capture_output=True, text=True, check=True
+    ).stdout
     assert said == shlex.quote(said) == argument
     assert [one.to_json() for one in decode_events(said)] == [plain]
     assert decode_events(encode_events(None)) == decode_events(encode_events([])) == ()
@@ -162,5 +209,11 @@ def test_an_argument_survives_a_shell(chime: LakeChime) -> None:
 def test_the_plugin_has_the_macros() -> None:
     integrate_macros_plugins()
     events = [event().to_json()]
-    template = DAG("d", schedule=None).get_template_env().from_string("{{ macros.lakechime.encode_events(events) }}")
-    assert [one.to_json() for one in decode_events(template.render(macros=macros, events=events))] == events
+    template = (
+        DAG("d", schedule=None)
+        .get_template_env()
+        .from_string("{{ macros.lakechime.encode_events(events) }}")
+    )
+    assert [
+        one.to_json() for one in decode_events(template.render(macros=macros, events=events))
+    ] == events

@@ -22,11 +22,18 @@ class Relay:
     """Runs of one relay, one after the other; `states` is what Airflow knows of them."""
 
     def __init__(self, **more: Any) -> None:
-        self.more = {"task_id": "relay", "tables": ["shop.raw", "shop.flat"], "start": "all", **more}
+        self.more = {
+            "task_id": "relay",
+            "tables": ["shop.raw", "shop.flat"],
+            "start": "all",
+            **more,
+        }
         self.states: dict[str, str] = {}
         self.returned: dict[str, dict[str, Any]] = {}
 
-    def run(self, run_id: str, state: str | None = "success") -> tuple[dict[str, Any], dict[str, list[str]]]:
+    def run(
+        self, run_id: str, state: str | None = "success"
+    ) -> tuple[dict[str, Any], dict[str, list[str]]]:
         """What it returns, and the keys that Airflow gets by asset."""
         task = RelayOperator(**self.more)
         run = Run(task, run_id)
@@ -40,7 +47,10 @@ class Relay:
             self.states[run_id] = state
         if state == "success":
             self.returned[run_id] = returned
-        return returned, {outlet.uri.removeprefix("lakechime://"): sorted(events[outlet].keys) for outlet in task.outlets}
+        return returned, {
+            outlet.uri.removeprefix("lakechime://"): sorted(events[outlet].keys)
+            for outlet in task.outlets
+        }
 
 
 class _Events(defaultdict[Any, Any]):
@@ -54,8 +64,16 @@ def _emission() -> Any:
     return made
 
 
-def test_partitions_and_snapshots_become_keys_and_an_asset_without_one_has_no_event(chime: LakeChime) -> None:
-    put(chime, event(snapshot=1, partition=("mon", 7)), event(snapshot=1, partition=("tue", 7)), event("shop.flat", snapshot=1), event("x"))
+def test_partitions_and_snapshots_become_keys_and_an_asset_without_one_has_no_event(
+    chime: LakeChime,
+) -> None:
+    put(
+        chime,
+        event(snapshot=1, partition=("mon", 7)),
+        event(snapshot=1, partition=("tue", 7)),
+        event("shop.flat", snapshot=1),
+        event("x"),
+    )
     returned, emitted = Relay().run("one")
     assert emitted == {
         "default/shop.raw": ["mon/7", "tue/7"],
@@ -65,8 +83,12 @@ def test_partitions_and_snapshots_become_keys_and_an_asset_without_one_has_no_ev
     assert returned == {"from": 0, "to": 4, "emitted": 4}
 
 
-@pytest.mark.parametrize("state, seen", [("success", {"tue"}), ("failed", {"mon", "tue"}), (None, {"mon", "tue"})])
-def test_what_was_not_emitted_for_sure_is_emitted_again(chime: LakeChime, state: str | None, seen: set[str]) -> None:
+@pytest.mark.parametrize(
+    "state, seen", [("success", {"tue"}), ("failed", {"mon", "tue"}), (None, {"mon", "tue"})]
+)
+def test_what_was_not_emitted_for_sure_is_emitted_again(
+    chime: LakeChime, state: str | None, seen: set[str]
+) -> None:
     relay = Relay(tables=["shop.raw"])
     put(chime, event(snapshot=1, partition=("mon",)))
     relay.run("one", state)
@@ -97,7 +119,10 @@ def test_what_expired_before_it_was_emitted_fails_and_says_so(chime: LakeChime) 
     relay.run("one")
     chime.expire(2**50, keep_unseen=False)
     assert Relay(tables=["shop.raw"], consumer="new").run("new")[1]["default/shop.raw"] == ["day 4"]
-    with pytest.raises(AirflowFailException, match="has seen the events up to 1, and later ones, up to 3, have expired unseen"):
+    with pytest.raises(
+        AirflowFailException,
+        match="has seen the events up to 1, and later ones, up to 3, have expired unseen",
+    ):
         relay.run("two")
 
 
@@ -110,10 +135,18 @@ def test_a_relay_of_quiet_tables_does_not_hold_back_retention(chime: LakeChime) 
 
 
 def test_events_without_a_partition_key_are_said(chime: LakeChime) -> None:
-    put(chime, event(snapshot=1, partition=("mon",)), event(snapshot=2), event(snapshot=3, partition=("x" * 251,)))
+    put(
+        chime,
+        event(snapshot=1, partition=("mon",)),
+        event(snapshot=2),
+        event(snapshot=3, partition=("x" * 251,)),
+    )
     with capture_logs() as logs:
         Relay(tables=["shop.raw"]).run("one")
-    assert any("2 events of shop.raw, which have no key that Airflow takes: [2, 3]" in text(log) for log in logs)
+    assert any(
+        "2 events of shop.raw, which have no key that Airflow takes: [2, 3]" in text(log)
+        for log in logs
+    )
 
 
 def text(log: Any) -> str:
@@ -121,11 +154,16 @@ def text(log: Any) -> str:
     return str(log["event"] % tuple(positional)) if positional else str(log["event"])
 
 
-def test_a_retry_emits_what_its_first_try_did_and_nothing_is_left_out_in_between(chime: LakeChime) -> None:
+def test_a_retry_emits_what_its_first_try_did_and_nothing_is_left_out_in_between(
+    chime: LakeChime,
+) -> None:
     relay = Relay(tables=["shop.raw"], max_events=2)
     for number in range(1, 6):
         put(chime, event(snapshot=number, partition=(f"day {number}",)))
-    keys = [relay.run(run_id, state)[1]["default/shop.raw"] for run_id, state in (("one", None), ("one", "success"), ("two", "success"))]
+    keys = [
+        relay.run(run_id, state)[1]["default/shop.raw"]
+        for run_id, state in (("one", None), ("one", "success"), ("two", "success"))
+    ]
     assert keys == [["day 1", "day 2"], ["day 1", "day 2"], ["day 3", "day 4"]]
     assert relay.run("three")[1]["default/shop.raw"] == ["day 5"]
     kept = chime.watermark("relay.d.relay", "events")
@@ -133,12 +171,18 @@ def test_a_retry_emits_what_its_first_try_did_and_nothing_is_left_out_in_between
     assert kept.value == 4, "the last run has not been seen to succeed"
 
 
-def test_without_events_it_waits_and_then_skips_so_that_a_changed_dag_has_its_turn(chime: LakeChime) -> None:
+def test_without_events_it_waits_and_then_skips_so_that_a_changed_dag_has_its_turn(
+    chime: LakeChime,
+) -> None:
     relay = Relay(longest="2h")
     with pytest.raises(TaskDeferred) as deferred:
         relay.run("one")
     arguments = deferred.value.trigger.serialize()[1]
-    assert (arguments["longest_s"], arguments["after"], arguments["poke_interval_s"]) == (7200, 0, 1.0)
+    assert (arguments["longest_s"], arguments["after"], arguments["poke_interval_s"]) == (
+        7200,
+        0,
+        1.0,
+    )
     task = RelayOperator(**relay.more)
     with pytest.raises(AirflowSkipException, match="the next run goes on waiting"):
         task.resume(Run(task).context, {"seq": None})
@@ -151,8 +195,17 @@ def test_a_key_says_the_partition_and_what_airflow_cannot_keep_has_none(chime: L
 
 
 def test_a_relay_s_dag_runs_all_the_time_one_run_after_the_other() -> None:
-    dag = relay_dag("relay", tables=["shop.raw", ("prod", "shop.rates")], start_date=datetime(2026, 11, 1), event_tags={"a": "b"})
-    assert (dag.max_active_runs, dag.catchup, repr(type(dag.timetable).__name__)) == (1, False, "'ContinuousTimetable'")
+    dag = relay_dag(
+        "relay",
+        tables=["shop.raw", ("prod", "shop.rates")],
+        start_date=datetime(2026, 11, 1),
+        event_tags={"a": "b"},
+    )
+    assert (dag.max_active_runs, dag.catchup, repr(type(dag.timetable).__name__)) == (
+        1,
+        False,
+        "'ContinuousTimetable'",
+    )
     [task] = dag.tasks
     assert lakechime_asset("shop.rates", cluster="prod") in task.outlets
     DagSerialization.to_dict(dag)

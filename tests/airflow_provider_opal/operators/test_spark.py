@@ -14,7 +14,12 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_opal import Files, IngestOperator, MetaGenOperator, Table
-from airflow_provider_opal.hooks.submit import OpalSubmitHook, end_left_over, process_identity, properties_file
+from airflow_provider_opal.hooks.submit import (
+    OpalSubmitHook,
+    end_left_over,
+    process_identity,
+    properties_file,
+)
 from airflow_provider_opal.operators.spark import app_path, token_of
 from opal_lake.job.exit_codes import INPUT
 from opal_lake.job.job import JobSpec
@@ -28,13 +33,23 @@ __all__ = ["commands"]
 
 @pytest.fixture(autouse=True)
 def connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(tmp_path)}))
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(tmp_path)})
+    )
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"})
+    )
 
 
 def ingest(**more: Any) -> IngestOperator:
     source = Files(paths=("/in/{{ partition_key }}/*.json",))
-    return IngestOperator(task_id="ingest", table="shop.users", source=source, create=Table(keys=["id"], delta="at"), **more)
+    return IngestOperator(
+        task_id="ingest",
+        table="shop.users",
+        source=source,
+        create=Table(keys=["id"], delta="at"),
+        **more,
+    )
 
 
 def test_retries_share_a_token_and_a_clear_has_another() -> None:
@@ -52,7 +67,9 @@ def test_a_keyed_task_without_a_key_says_how_to_give_one() -> None:
     with pytest.raises(AirflowFailException, match="airflow dags clear DAG_ID --partition-key KEY"):
         task.execute(context(task))
     task = ingest()
-    task.render_template_fields({**context(task, partition_key="2026-11-01"), "dag": SimpleNamespace(dag_id="d")})
+    task.render_template_fields(
+        {**context(task, partition_key="2026-11-01"), "dag": SimpleNamespace(dag_id="d")}
+    )
     assert task.arguments["source"]["files"]["paths"] == ["/in/2026-11-01/*.json"]
 
 
@@ -63,9 +80,14 @@ def test_a_keyed_task_in_a_dag_without_keys_gets_a_hint_about_the_schedule() -> 
 
 @pytest.mark.parametrize(
     "connection, said",
-    [({"conn_type": "opal", "host": "data/lake"}, "neither an absolute path nor a URI"), (None, "there is no Opal connection")],
+    [
+        ({"conn_type": "opal", "host": "data/lake"}, "neither an absolute path nor a URI"),
+        (None, "there is no Opal connection"),
+    ],
 )
-def test_a_lake_that_cannot_be_found_fails_at_once(monkeypatch: pytest.MonkeyPatch, connection: dict[str, str] | None, said: str) -> None:
+def test_a_lake_that_cannot_be_found_fails_at_once(
+    monkeypatch: pytest.MonkeyPatch, connection: dict[str, str] | None, said: str
+) -> None:
     monkeypatch.delenv("AIRFLOW_CONN_OPAL_DEFAULT")
     if connection is not None:
         monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps(connection))
@@ -83,7 +105,9 @@ def test_the_job_is_json_and_says_all() -> None:
     assert Path(app_path("ingest")).name == "ingest.py"
 
 
-def test_what_cannot_succeed_by_trying_again_fails_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_succeed_by_trying_again_fails_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = tmp_path / "spark-submit"
     script.write_text(f"#!/bin/sh\necho noise\necho 'opal: the table is not there'\nexit {INPUT}\n")
     script.chmod(0o755)
@@ -93,7 +117,9 @@ def test_what_cannot_succeed_by_trying_again_fails_at_once(tmp_path: Path, monke
         task.execute(context(task))
 
 
-def test_a_job_without_a_result_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_without_a_result_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = tmp_path / "spark-submit"
     script.write_text("#!/bin/sh\nexit 0\n")
     script.chmod(0o755)
@@ -114,11 +140,20 @@ def test_what_was_done_is_not_submitted_again(tmp_path: Path) -> None:
     assert json.loads(json.dumps(result)) == result
 
 
-def test_a_first_run_is_no_repeat_and_what_a_clear_submits_is_none_either(tmp_path: Path, commands: Commands) -> None:
+def test_a_first_run_is_no_repeat_and_what_a_clear_submits_is_none_either(
+    tmp_path: Path, commands: Commands
+) -> None:
     table, task, store = create(open_storage(str(tmp_path / "shop" / "users"))), ingest(), Store()
     commands.spark_submit(works=True)
-    results = [task.execute(context(task, clears=clears, store=store, partition_key="2026-11-01")) for clears in (0, 0, 1)]
-    assert [(one["version"], one["repeated"]) for one in results] == [(1, False), (1, True), (2, False)]
+    results = [
+        task.execute(context(task, clears=clears, store=store, partition_key="2026-11-01"))
+        for clears in (0, 0, 1)
+    ]
+    assert [(one["version"], one["repeated"]) for one in results] == [
+        (1, False),
+        (1, True),
+        (2, False),
+    ]
     assert table.snapshot_at().version == 2
 
 
@@ -165,9 +200,15 @@ def test_properties_keep_what_the_user_s_file_says(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_the_command_for_a_cluster(connection: dict[str, Any], expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **connection}))
-    task = MetaGenOperator(task_id="m", table="t", archives="env.tar.gz#environment", executor_memory="4g")
+def test_the_command_for_a_cluster(
+    connection: dict[str, Any], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **connection})
+    )
+    task = MetaGenOperator(
+        task_id="m", table="t", archives="env.tar.gz#environment", executor_memory="4g"
+    )
     hook = task._watched_hook(context(task))
     assert isinstance(hook, OpalSubmitHook)
     command = hook._build_spark_submit_command(app_path("metagen"))
@@ -176,16 +217,20 @@ def test_the_command_for_a_cluster(connection: dict[str, Any], expected: list[st
     assert hook.is_client == ("cluster" not in expected)
 
 
-NO_MASTER = (
-    "26/11/23 03:05:52 ERROR StandaloneSchedulerBackend: Application has been killed. Reason: All masters are unresponsive! Giving up."
-)
+NO_MASTER = "26/11/23 03:05:52 ERROR StandaloneSchedulerBackend: Application has been killed. Reason: All masters are unresponsive! Giving up."
 
 
 @pytest.mark.parametrize(
     "script, said",
     [
-        (f"echo '{NO_MASTER}'; echo 'opal: Spark failed: a stopped SparkContext'; exit 3", "no Spark master answers at local[2]"),
-        ("echo 'java.lang.OutOfMemoryError: Java heap space'; exit 3", "Spark ran out of memory: give it more (driver_memory="),
+        (
+            f"echo '{NO_MASTER}'; echo 'opal: Spark failed: a stopped SparkContext'; exit 3",
+            "no Spark master answers at local[2]",
+        ),
+        (
+            "echo 'java.lang.OutOfMemoryError: Java heap space'; exit 3",
+            "Spark ran out of memory: give it more (driver_memory=",
+        ),
         ("kill -9 $$", "was killed by SIGKILL, as the kernel does when memory runs out"),
         ("exit 137", "was killed by SIGKILL, as the kernel does when memory runs out"),
         ("kill -15 $$", "was ended by SIGTERM"),
@@ -204,14 +249,17 @@ def test_the_last_line_of_a_failure_names_its_cause_and_its_mend(
     assert said in str(failed.value).splitlines()[-1]
 
 
-def test_a_worker_without_spark_submit_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_worker_without_spark_submit_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "python").symlink_to(sys.executable)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))  # nothing beside it
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("JAVA_HOME", "/")
     task = MetaGenOperator(task_id="m", table="t")
     with pytest.raises(
-        AirflowFailException, match=r"spark-submit is not on the PATH of the Airflow worker on .*airflow-provider-opal\[spark\]"
+        AirflowFailException,
+        match=r"spark-submit is not on the PATH of the Airflow worker on .*airflow-provider-opal\[spark\]",
     ):
         task.execute(context(task))
 
@@ -228,13 +276,23 @@ def test_an_ingest_into_a_table_that_is_not_there_says_how_to_make_it(commands: 
 @pytest.mark.parametrize(
     "name, connection, said",
     [
-        ("OPAL", {"conn_type": "fs", "host": "/lake"}, "'opal_default' is of type 'fs', and a lake's is of type 'opal'"),
-        ("SPARK", {"conn_type": "http", "host": "h"}, "'spark_default' is of type 'http', and Spark jobs need one of type 'spark'"),
+        (
+            "OPAL",
+            {"conn_type": "fs", "host": "/lake"},
+            "'opal_default' is of type 'fs', and a lake's is of type 'opal'",
+        ),
+        (
+            "SPARK",
+            {"conn_type": "http", "host": "h"},
+            "'spark_default' is of type 'http', and Spark jobs need one of type 'spark'",
+        ),
         ("SPARK", {"conn_type": "spark"}, "'spark_default' has no host; write"),
         ("SPARK", {"conn_type": "spark", "host": "http://h"}, "which Spark does not know"),
     ],
 )
-def test_a_wrong_connection_is_named(monkeypatch: pytest.MonkeyPatch, name: str, connection: dict[str, str], said: str) -> None:
+def test_a_wrong_connection_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, connection: dict[str, str], said: str
+) -> None:
     monkeypatch.setenv(f"AIRFLOW_CONN_{name}_DEFAULT", json.dumps(connection))
     task = MetaGenOperator(task_id="m", table="t")
     with pytest.raises(AirflowFailException, match=said):

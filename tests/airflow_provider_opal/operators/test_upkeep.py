@@ -47,8 +47,13 @@ KINDS = (CompactionOperator, ZOrderOperator, RetentionOperator, MaintenanceOpera
 
 @pytest.fixture(autouse=True)
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(tmp_path / "lake")}))
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_OPAL_DEFAULT",
+        json.dumps({"conn_type": "opal", "host": str(tmp_path / "lake")}),
+    )
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"})
+    )
     create(open_storage(str(tmp_path / "lake" / "t")))
     return tmp_path / "lake"
 
@@ -68,25 +73,71 @@ def made(kind: type[UpkeepOperator], **given: Any) -> Any:
             {"mode": "major", "look_back": "30d", "target_mb": None, "only_if_due": False},
             {"mode": "major", "look_back": "30d", "only_if_due": False},
         ),
-        (CompactionOperator, {"mode": "major", "look_back": 5}, {"mode": "major", "look_back": 5, "only_if_due": True}),
+        (
+            CompactionOperator,
+            {"mode": "major", "look_back": 5},
+            {"mode": "major", "look_back": 5, "only_if_due": True},
+        ),
         (CompactionOperator, {}, {"mode": "minor", "only_if_due": True}),
-        (CompactionOperator, {"mode": "major", "look_back": "2w"}, {"mode": "major", "look_back": "2w", "only_if_due": True}),
+        (
+            CompactionOperator,
+            {"mode": "major", "look_back": "2w"},
+            {"mode": "major", "look_back": "2w", "only_if_due": True},
+        ),
         (
             CompactionOperator,
             {"archive_after": timedelta(weeks=52), "archive_codec": "zstd:22"},
-            {"mode": "minor", "archive_after": "364d", "archive_codec": "zstd:22", "only_if_due": True},
+            {
+                "mode": "minor",
+                "archive_after": "364d",
+                "archive_codec": "zstd:22",
+                "only_if_due": True,
+            },
         ),
-        (CompactionOperator, {"archive_after": 5}, {"mode": "minor", "archive_after": 5, "only_if_due": True}),
+        (
+            CompactionOperator,
+            {"archive_after": 5},
+            {"mode": "minor", "archive_after": 5, "only_if_due": True},
+        ),
         (ZOrderOperator, {"columns": ("a", "b")}, {"columns": ["a", "b"], "only_if_due": True}),
         (RetentionOperator, {}, {"dry_run": False}),
-        (RetentionOperator, {"window": timedelta(days=7), "grace": "1d"}, {"window": "7d", "grace": "1d", "dry_run": False}),
+        (
+            RetentionOperator,
+            {"window": timedelta(days=7), "grace": "1d"},
+            {"window": "7d", "grace": "1d", "dry_run": False},
+        ),
         (MaintenanceOperator, {}, {"delete": True, "dry_run": False}),
         (
             MaintenanceOperator,
-            {"zorder": ["a"], "window": "1h30m", "look_back": "90d", "target_mb": 64, "small_files": 8, "dead_share": 20}
-            | {"unclustered_share": 0.5, "archive_after": "365d", "archive_codec": "zstd:19", "delete": False},
-            {"zorder": ["a"], "window": "1h30m", "look_back": "90d", "target_mb": 64, "small_files": 8, "dead_share": 20}
-            | {"unclustered_share": 50, "archive_after": "365d", "archive_codec": "zstd:19", "delete": False, "dry_run": False},
+            {
+                "zorder": ["a"],
+                "window": "1h30m",
+                "look_back": "90d",
+                "target_mb": 64,
+                "small_files": 8,
+                "dead_share": 20,
+            }
+            | {
+                "unclustered_share": 0.5,
+                "archive_after": "365d",
+                "archive_codec": "zstd:19",
+                "delete": False,
+            },
+            {
+                "zorder": ["a"],
+                "window": "1h30m",
+                "look_back": "90d",
+                "target_mb": 64,
+                "small_files": 8,
+                "dead_share": 20,
+            }
+            | {
+                "unclustered_share": 50,
+                "archive_after": "365d",
+                "archive_codec": "zstd:19",
+                "delete": False,
+                "dry_run": False,
+            },
         ),
     ],
 )
@@ -98,7 +149,10 @@ def test_the_job_that_is_submitted_says_what_was_given_and_no_more(
     result = task.execute(context(task))
     argv = commands.notes()[0]["argv"]
     spec = JobSpec.from_json(argv[argv.index("--spec") + 1])
-    assert (spec.operation, spec.token) == (operation_named(task.operation).of(expected), "d/r/t/-1/0")
+    assert (spec.operation, spec.token) == (
+        operation_named(task.operation).of(expected),
+        "d/r/t/-1/0",
+    )
     assert task.arguments == expected
     assert task.operation == kind.operation
     assert argv[argv.index("--spec") - 1].endswith(f"opal_spark/submit/apps/{task.operation}.py")
@@ -112,7 +166,12 @@ def test_a_result_without_a_commit_is_found_first_and_nothing_is_submitted_again
     commands.spark_submit(works=True)
     assert kind.operation in RESULT_KEPT_APART
     task = made(kind)
-    done = JobResult(operation=task.operation, table=str(lake / "t"), token=token_of(context(task)), notes=("done before",))
+    done = JobResult(
+        operation=task.operation,
+        table=str(lake / "t"),
+        token=token_of(context(task)),
+        notes=("done before",),
+    )
     keep_result(open_storage(str(lake / "t")), done)
     result = task.execute(context(task))
     assert (result["repeated"], result["notes"]) == (True, ["done before"])
@@ -122,7 +181,9 @@ def test_a_result_without_a_commit_is_found_first_and_nothing_is_submitted_again
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_they_wake_nobody_and_run_with_or_without_a_partition_key(kind: type[UpkeepOperator]) -> None:
+def test_they_wake_nobody_and_run_with_or_without_a_partition_key(
+    kind: type[UpkeepOperator],
+) -> None:
     with DAG("keyed", schedule=keyed_schedule("@daily")) as dag:
         task = made(kind)
     assert task.outlets == []
@@ -136,11 +197,23 @@ def test_they_wake_nobody_and_run_with_or_without_a_partition_key(kind: type[Upk
     [
         (CompactionOperator, {"mode": "middle"}, "use one of minor, major"),
         (CompactionOperator, {"look_back": "30d"}, "add mode='major'"),
-        (CompactionOperator, {"mode": "major"}, "needs look_back, which says how much to keep; add look_back='90d'"),
-        (CompactionOperator, {"mode": "major", "look_back": "30 days"}, "look_back='30 days' is no duration; write it as '12h', '30d'"),
+        (
+            CompactionOperator,
+            {"mode": "major"},
+            "needs look_back, which says how much to keep; add look_back='90d'",
+        ),
+        (
+            CompactionOperator,
+            {"mode": "major", "look_back": "30 days"},
+            "look_back='30 days' is no duration; write it as '12h', '30d'",
+        ),
         (CompactionOperator, {"mode": "major", "look_back": -1}, "is negative"),
         (CompactionOperator, {"target_mb": 0}, "target_mb=0; write a whole number of at least 1"),
-        (ZOrderOperator, {"columns": "customer_id"}, r"columns='customer_id' is no list of columns; write columns=\['customer_id'"),
+        (
+            ZOrderOperator,
+            {"columns": "customer_id"},
+            r"columns='customer_id' is no list of columns; write columns=\['customer_id'",
+        ),
         (ZOrderOperator, {"columns": 5}, "columns=5 is no list of columns"),
         (ZOrderOperator, {"columns": []}, "columns has 0 columns; give 1 to 8"),
         (ZOrderOperator, {"columns": list("abcdefghi")}, "columns has 9 columns; give 1 to 8"),
@@ -148,36 +221,89 @@ def test_they_wake_nobody_and_run_with_or_without_a_partition_key(kind: type[Upk
         (RetentionOperator, {"window": "30"}, "window='30' is no duration"),
         (RetentionOperator, {"window": 30}, "window=30 is no duration"),
         (RetentionOperator, {"grace": timedelta(days=-1)}, "is no duration"),
-        (MaintenanceOperator, {"dead_share": 1.5}, "dead_share=1.5 is no percentage; write a whole number from 1 to 100"),
+        (
+            MaintenanceOperator,
+            {"dead_share": 1.5},
+            "dead_share=1.5 is no percentage; write a whole number from 1 to 100",
+        ),
         (MaintenanceOperator, {"zorder": "a"}, r"write zorder=\['customer_id'"),
         (MaintenanceOperator, {"archive_after": "1y"}, "archive_after='1y' is no duration"),
-        (CompactionOperator, {"archive_codec": "zstd:19"}, "has no effect without archive_after; add archive_after='365d'"),
-        (CompactionOperator, {"archive_after": "1d", "archive_codec": "gzip"}, "archive_codec='gzip' is no codec"),
-        (ReconcileOperator, {"consumer": "c", "look_back": "a week"}, "look_back='a week' is no duration"),
-        (RetentionApproval, {"listed_by": "x", "answer_within": "20"}, "answer_within='20' is no duration"),
-        (MaintenanceOperator, {"archive_codec": "gzip"}, "archive_codec='gzip' is no codec; write 'zstd:1' to 'zstd:22'"),
+        (
+            CompactionOperator,
+            {"archive_codec": "zstd:19"},
+            "has no effect without archive_after; add archive_after='365d'",
+        ),
+        (
+            CompactionOperator,
+            {"archive_after": "1d", "archive_codec": "gzip"},
+            "archive_codec='gzip' is no codec",
+        ),
+        (
+            ReconcileOperator,
+            {"consumer": "c", "look_back": "a week"},
+            "look_back='a week' is no duration",
+        ),
+        (
+            RetentionApproval,
+            {"listed_by": "x", "answer_within": "20"},
+            "answer_within='20' is no duration",
+        ),
+        (
+            MaintenanceOperator,
+            {"archive_codec": "gzip"},
+            "archive_codec='gzip' is no codec; write 'zstd:1' to 'zstd:22'",
+        ),
         (MaintenanceOperator, {"small_files": 2.5}, "small_files=2.5; write a whole number"),
     ],
 )
-def test_what_cannot_be_is_refused_when_the_dag_is_read(kind: type[Any], given: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_is_refused_when_the_dag_is_read(
+    kind: type[Any], given: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ValueError, match=said):
         made(kind, **given)
 
 
 @pytest.mark.parametrize(
     "given, text",
-    [("2w", "2w"), ("1h30m", "1h30m"), (timedelta(hours=36), "36h"), (timedelta(minutes=90), "90m"), (timedelta(0), "0d")],
+    [
+        ("2w", "2w"),
+        ("1h30m", "1h30m"),
+        (timedelta(hours=36), "36h"),
+        (timedelta(minutes=90), "90m"),
+        (timedelta(0), "0d"),
+    ],
 )
-def test_a_duration_is_shown_as_it_was_written_or_in_one_unit(given: str | timedelta, text: str) -> None:
+def test_a_duration_is_shown_as_it_was_written_or_in_one_unit(
+    given: str | timedelta, text: str
+) -> None:
     assert span_text("window", given) == text
 
 
 def test_airflow_s_own_spans_are_written_alike() -> None:
-    operator = ReconcileOperator(task_id="t", table="t", consumer="c", look_back="2w", grace="1h30m", again=timedelta(hours=1))
-    assert (operator.look_back, operator.grace, operator.again) == (timedelta(days=14), timedelta(minutes=90), timedelta(hours=1))
-    assert RetentionApproval(task_id="a", table="t", listed_by="x", answer_within="1h30m").response_timeout == timedelta(minutes=90)
+    operator = ReconcileOperator(
+        task_id="t",
+        table="t",
+        consumer="c",
+        look_back="2w",
+        grace="1h30m",
+        again=timedelta(hours=1),
+    )
+    assert (operator.look_back, operator.grace, operator.again) == (
+        timedelta(days=14),
+        timedelta(minutes=90),
+        timedelta(hours=1),
+    )
+    assert RetentionApproval(
+        task_id="a", table="t", listed_by="x", answer_within="1h30m"
+    ).response_timeout == timedelta(minutes=90)
     dag = opal_dag(
-        "orders", table="t", source=Files("/in"), schedule=None, start_date=datetime(2026, 11, 1), deadline="1h30m", reconcile_grace="2h"
+        "orders",
+        table="t",
+        source=Files("/in"),
+        schedule=None,
+        start_date=datetime(2026, 11, 1),
+        deadline="1h30m",
+        reconcile_grace="2h",
     )
     assert dag.deadline is not None
 
@@ -202,7 +328,9 @@ def old_table(root: Path) -> Table:
     return table
 
 
-def test_a_dry_run_of_retention_needs_no_spark_deletes_nothing_and_lists_what_would_go(commands: Commands, lake: Path) -> None:
+def test_a_dry_run_of_retention_needs_no_spark_deletes_nothing_and_lists_what_would_go(
+    commands: Commands, lake: Path
+) -> None:
     commands.spark_submit()
     table = old_table(lake)
     found = list(table.storage.list(""))
@@ -210,7 +338,9 @@ def test_a_dry_run_of_retention_needs_no_spark_deletes_nothing_and_lists_what_wo
     result = task.execute(context(task))
     assert (result["operation"], result["version"], commands.notes()) == ("retain", None, [])
     assert list(table.storage.list("")) == found
-    assert result["counts"]["versions"] == table.snapshot_at().version, "all but the newest are older than a day"
+    assert result["counts"]["versions"] == table.snapshot_at().version, (
+        "all but the newest are older than a day"
+    )
     assert len([one for one in result["examples"] if one["path"].startswith("data/")]) == 4
     assert f"| `{result['examples'][0]['path']}` |" in "\n".join(listing(result))
 
@@ -218,50 +348,77 @@ def test_a_dry_run_of_retention_needs_no_spark_deletes_nothing_and_lists_what_wo
 def test_a_dry_run_of_maintenance_says_what_is_due_and_why(commands: Commands, lake: Path) -> None:
     commands.spark_submit()
     old_table(lake)
-    task = MaintenanceOperator(task_id="m", table="old", small_files=1, zorder=["price"], window="1d", dry_run=True)
+    task = MaintenanceOperator(
+        task_id="m", table="old", small_files=1, zorder=["price"], window="1d", dry_run=True
+    )
     result = task.execute(context(task))
     assert (result["counts"], commands.notes()) == ({"due": 3}, [])
-    assert [note.partition(":")[0] for note in result["notes"]] == ["compact is due", "zorder is due", "retain is due"]
+    assert [note.partition(":")[0] for note in result["notes"]] == [
+        "compact is due",
+        "zorder is due",
+        "retain is due",
+    ]
     quiet = MaintenanceOperator(task_id="m", table="old", dry_run=True, delete=False)
     assert quiet.execute(context(quiet))["notes"] == ["nothing is due"]
 
 
-def test_a_dry_run_of_a_restore_counts_changes_and_triggers_no_consumer(commands: Commands, lake: Path) -> None:
+def test_a_dry_run_of_a_restore_counts_changes_and_triggers_no_consumer(
+    commands: Commands, lake: Path
+) -> None:
     commands.spark_submit()
     table = create(open_storage(str(lake / "twice")))
     for price in (1, 2):
         table.ingest(*rows([("ax", price, price)]), metadata="inline")
-    task = RestoreOperator(task_id="would_change", table="twice", version="{{ params.version }}", dry_run=True)
+    task = RestoreOperator(
+        task_id="would_change", table="twice", version="{{ params.version }}", dry_run=True
+    )
     task.arguments["version"] = "1"  # as rendered
     result = task.execute(context(task))
-    assert (result["version"], result["counts"], commands.notes()) == (None, {"rows_restored": 1, "rows_removed": 1}, [])
+    assert (result["version"], result["counts"], commands.notes()) == (
+        None,
+        {"rows_restored": 1, "rows_removed": 1},
+        [],
+    )
     assert (task.outlets, table.snapshot_at().version) == ([], 2)
 
 
 def test_a_restore_triggers_the_consumers_of_its_table() -> None:
     task = RestoreOperator(task_id="restore", table="shop.users", savepoint="good")
-    assert [asset.uri for asset in task.outlets] == ["opal://opal_default/shop.users", "opal://opal_default/shop.users/versions"]
+    assert [asset.uri for asset in task.outlets] == [
+        "opal://opal_default/shop.users",
+        "opal://opal_default/shop.users/versions",
+    ]
     assert task.arguments == {"savepoint": "good", "business_snapshots": False, "dry_run": False}
 
 
 @pytest.mark.parametrize("version, changes", [(1, True), (2, False)])
-def test_a_restore_emits_events_of_what_it_changed_and_none_where_nothing_had_to(version: int, changes: bool, lake: Path) -> None:
+def test_a_restore_emits_events_of_what_it_changed_and_none_where_nothing_had_to(
+    version: int, changes: bool, lake: Path
+) -> None:
     table = create(open_storage(str(lake / "twice")))
     for price in (1, 2):
         table.ingest(*rows([("ax", price, price)]), metadata="inline")
     task = RestoreOperator(task_id="restore", table="twice", version=version)
     at = {**context(task), "outlet_events": OutletEventAccessors()}
-    table.restore(version=version, token=token_of(at))  # as the application does, whose result the task finds
+    table.restore(
+        version=version, token=token_of(at)
+    )  # as the application does, whose result the task finds
     told = task.execute(at)
     emitted = {asset.uri: at["outlet_events"][asset].extra for asset in task.outlets}
     expected = {"version": 3, "counts": {"rows_restored": 1, "rows_removed": 1}}
     assert told["version"] == (3 if changes else None)
-    assert emitted == (dict.fromkeys(("opal://opal_default/twice", "opal://opal_default/twice/versions"), expected) if changes else {})
+    assert emitted == (
+        dict.fromkeys(("opal://opal_default/twice", "opal://opal_default/twice/versions"), expected)
+        if changes
+        else {}
+    )
 
 
 def test_a_restore_needs_exactly_one_way_to_name_the_version() -> None:
     for given in ({}, {"version": 1, "savepoint": "good"}):
-        with pytest.raises(ValueError, match="restore needs one of version, timestamp and savepoint"):
+        with pytest.raises(
+            ValueError, match="restore needs one of version, timestamp and savepoint"
+        ):
             RestoreOperator(task_id="restore", table="shop.users", **given)  # type: ignore[arg-type]  # wrong on purpose
 
 
@@ -295,7 +452,9 @@ def test_default_args_reach_them_as_any_task() -> None:
     with DAG("own", schedule=None, default_args=given) as dag:
         for kind in KINDS:
             made(kind, task_id=kind.operation)
-    assert {(task.retries, task.spark_conn_id, task.opal_conn_id) for task in dag.tasks} == {(7, "prod", "other")}
+    assert {(task.retries, task.spark_conn_id, task.opal_conn_id) for task in dag.tasks} == {
+        (7, "prod", "other")
+    }
 
 
 def approval(found: JobResult | None) -> Any:
@@ -305,7 +464,13 @@ def approval(found: JobResult | None) -> Any:
     return task, {"ti": SimpleNamespace(xcom_pull=lambda task_ids: results[task_ids])}
 
 
-@pytest.mark.parametrize("found", [None, JobResult(operation="retain", table="/lake/t", notes=("readable are the versions 0 to 3",))])
+@pytest.mark.parametrize(
+    "found",
+    [
+        None,
+        JobResult(operation="retain", table="/lake/t", notes=("readable are the versions 0 to 3",)),
+    ],
+)
 def test_nobody_is_asked_when_nothing_can_be_deleted(found: JobResult | None) -> None:
     task, given = approval(found)
     with pytest.raises(AirflowSkipException, match="nothing to delete"):
@@ -313,9 +478,29 @@ def test_nobody_is_asked_when_nothing_can_be_deleted(found: JobResult | None) ->
 
 
 def test_who_is_asked_sees_how_much_would_go_and_the_first_of_the_files() -> None:
-    examples = [{"path": f"data/{number}.parquet", "size": 2_000 - number, "why": "no version needs it"} for number in range(30)]
+    examples = [
+        {"path": f"data/{number}.parquet", "size": 2_000 - number, "why": "no version needs it"}
+        for number in range(30)
+    ]
     counts = {"versions": 4, "data_files": 30, "bytes": 59_565, "abandoned": 0}
-    body = list(listing(JobResult(operation="retain", table="/lake/t", counts=counts, examples=examples, notes=("a dry run",)).to_dict()))
-    assert body[:6] == ["`/lake/t`", "", "- versions: 4", "- data files: 30", "- bytes: 59,565", "- a dry run"]
+    body = list(
+        listing(
+            JobResult(
+                operation="retain",
+                table="/lake/t",
+                counts=counts,
+                examples=examples,
+                notes=("a dry run",),
+            ).to_dict()
+        )
+    )
+    assert body[:6] == [
+        "`/lake/t`",
+        "",
+        "- versions: 4",
+        "- data files: 30",
+        "- bytes: 59,565",
+        "- a dry run",
+    ]
     assert body[9] == "| `data/0.parquet` | 2,000 | no version needs it |"
     assert len(body) == 9 + 20

@@ -38,7 +38,9 @@ def rights(dependant: Dependant) -> set[str]:
 
 
 def test_airflow_finds_the_plugin_by_its_entry_point_alone() -> None:
-    [found] = [point for point in entry_points(group="airflow.plugins") if point.name == "lakechime"]
+    [found] = [
+        point for point in entry_points(group="airflow.plugins") if point.name == "lakechime"
+    ]
     assert found.load() is LakeChimePlugin
     assert "plugins" not in get_provider_info()
     [app] = LakeChimePlugin().fastapi_apps
@@ -58,7 +60,11 @@ def test_what_writes_asks_for_more_than_what_reads() -> None:
     by_right: dict[object, set[tuple[str, str]]] = {}
     for route in mounted_app().routes:
         assert isinstance(route, APIRoute)
-        [right] = [inner.call for inner in route.dependant.dependencies if "requires_access" in getattr(inner.call, "__qualname__", "")]
+        [right] = [
+            inner.call
+            for inner in route.dependant.dependencies
+            if "requires_access" in getattr(inner.call, "__qualname__", "")
+        ]
         by_right.setdefault(right, set()).update((method, route.path) for method in route.methods)
     assert len(by_right) == 3
     assert WRITES in by_right.values()
@@ -70,7 +76,9 @@ def test_the_api_server_goes_on_where_the_events_are_not_installed() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_database_is_that_of_the_environment_and_never_a_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_database_is_that_of_the_environment_and_never_a_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LAKECHIME_URL", f"sqlite:///{tmp_path}/one.db")
     open_store().close()
     assert (tmp_path / "one.db").is_file()
@@ -78,6 +86,9 @@ def test_the_database_is_that_of_the_environment_and_never_a_service(tmp_path: P
     with pytest.raises(UnavailableError, match="set LAKECHIME_URL to the database"):
         open_store()
     monkeypatch.delenv("LAKECHIME_URL")
-    monkeypatch.setenv("AIRFLOW_CONN_LAKECHIME_DEFAULT", f'{{"conn_type": "lakechime", "host": "{tmp_path}/two.db"}}')
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_LAKECHIME_DEFAULT",
+        f'{{"conn_type": "lakechime", "host": "{tmp_path}/two.db"}}',
+    )
     open_store().close()
     assert (tmp_path / "two.db").is_file()

@@ -7,10 +7,20 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, AirflowSkipException, TaskDeferred
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferred,
+)
 from structlog.testing import capture_logs
 
-from airflow_provider_opal import AcknowledgeOperator, PartitionTriggerSensor, SnapshotTriggerSensor, lakechime_asset
+from airflow_provider_opal import (
+    AcknowledgeOperator,
+    PartitionTriggerSensor,
+    SnapshotTriggerSensor,
+    lakechime_asset,
+)
 from lakechime import LakeChime, Watermark
 from lakechime.triggers.environment import read_variables
 from tests.airflow_provider_opal.chime import Run, chime, event, put
@@ -22,16 +32,27 @@ RAW = ("default", "shop.raw")
 
 
 def sensor(**more: Any) -> SnapshotTriggerSensor:
-    return SnapshotTriggerSensor(**{"task_id": "s", "tables": ["shop.raw"], "start": "all", "deferrable": False, **more})
+    return SnapshotTriggerSensor(
+        **{"task_id": "s", "tables": ["shop.raw"], "start": "all", "deferrable": False, **more}
+    )
 
 
 def partition(**more: Any) -> PartitionTriggerSensor:
     return PartitionTriggerSensor(
-        **{"task_id": "p", "table": "shop.raw", "partition": ["2026-11-01", 7], "deferrable": False, "skip_when_empty": True, **more}
+        **{
+            "task_id": "p",
+            "table": "shop.raw",
+            "partition": ["2026-11-01", 7],
+            "deferrable": False,
+            "skip_when_empty": True,
+            **more,
+        }
     )
 
 
-def test_ranges_of_events_follow_on_from_each_other_and_a_cleared_run_gets_its_own(chime: LakeChime) -> None:
+def test_ranges_of_events_follow_on_from_each_other_and_a_cleared_run_gets_its_own(
+    chime: LakeChime,
+) -> None:
     one, two = Run(sensor(), "one"), Run(sensor(), "two")
     put(chime, event("shop.other"), event(snapshot=1))
     first = sensor().execute(one.context)
@@ -46,7 +67,9 @@ def test_ranges_of_events_follow_on_from_each_other_and_a_cleared_run_gets_its_o
 
 
 @pytest.mark.parametrize("start, seen", [("head", 2), ("all", 0), (1, 1)])
-def test_a_new_consumer_of_events_starts_at_its_start(chime: LakeChime, start: Any, seen: int) -> None:
+def test_a_new_consumer_of_events_starts_at_its_start(
+    chime: LakeChime, start: Any, seen: int
+) -> None:
     put(chime, event(snapshot=1), event(snapshot=2))
     sensor(start=start, max_events=1).poke(Run(sensor()).context)
     kept = chime.watermark("d.s", "events")
@@ -76,13 +99,16 @@ def test_a_cleared_run_whose_events_have_expired_says_so(chime: LakeChime) -> No
     chime.put_watermark("d.s", "events", 3, expected=seen(chime).revision)
     chime.expire(2**50)
     with pytest.raises(
-        AirflowFailException, match=r"was given 2 events after 0 up to 2, and only 0 of them are left.*Read the tables whole"
+        AirflowFailException,
+        match=r"was given 2 events after 0 up to 2, and only 0 of them are left.*Read the tables whole",
     ):
         sensor().execute(run.context)
 
 
 @pytest.mark.parametrize("mode", ["any", "all"])
-def test_a_consumer_of_quiet_tables_does_not_hold_back_retention(chime: LakeChime, mode: str) -> None:
+def test_a_consumer_of_quiet_tables_does_not_hold_back_retention(
+    chime: LakeChime, mode: str
+) -> None:
     what = {"tables": ["shop.raw", "shop.slow"], "mode": mode, "skip_when_empty": True}
     chime.register([event("shop.busy", snapshot=number) for number in range(1, 11)])
     with pytest.raises(AirflowSkipException):
@@ -92,7 +118,9 @@ def test_a_consumer_of_quiet_tables_does_not_hold_back_retention(chime: LakeChim
     assert sensor(**what).execute(Run(sensor(), "two").context) == {"from": 10, "to": last}
 
 
-def test_a_consumer_that_waits_for_all_of_its_tables_keeps_what_the_others_have_told(chime: LakeChime) -> None:
+def test_a_consumer_that_waits_for_all_of_its_tables_keeps_what_the_others_have_told(
+    chime: LakeChime,
+) -> None:
     what = {"tables": ["shop.raw", "shop.slow"], "mode": "all", "skip_when_empty": True}
     put(chime, event("shop.busy"), event(snapshot=1), event("shop.busy", snapshot=2))
     with pytest.raises(AirflowSkipException):
@@ -105,7 +133,12 @@ def test_a_consumer_that_waits_for_all_of_its_tables_keeps_what_the_others_have_
 
 
 def test_what_expired_unseen_is_said_also_where_nothing_new_matches(chime: LakeChime) -> None:
-    put(chime, event(snapshot=1, tags={"done": "yes"}), event(snapshot=2, tags={"done": "yes"}), event(snapshot=3))
+    put(
+        chime,
+        event(snapshot=1, tags={"done": "yes"}),
+        event(snapshot=2, tags={"done": "yes"}),
+        event(snapshot=3),
+    )
     chime.put_watermark("d.s", "events", 1, expected=None)
     chime.expire(2**50, keep_unseen=False)
     with pytest.raises(AirflowFailException, match="later ones, up to 2, have expired unseen"):
@@ -132,7 +165,12 @@ def test_any_of_the_tables_is_enough_or_all_of_them_are_needed(chime: LakeChime)
 
 
 def test_tags_are_asked_for_and_the_watermark_passes_what_does_not_match(chime: LakeChime) -> None:
-    put(chime, event(snapshot=1), event(snapshot=2, tags={"completeness.hourly": "99", "more": "1"}), event(snapshot=3))
+    put(
+        chime,
+        event(snapshot=1),
+        event(snapshot=2, tags={"completeness.hourly": "99", "more": "1"}),
+        event(snapshot=3),
+    )
     run = Run(sensor())
     assert sensor(tags={"completeness.hourly": "99"}).execute(run.context) == {"from": 0, "to": 3}
     assert [found["snapshot_id"] for found in run.pushed["events"]] == ["2"]
@@ -157,7 +195,9 @@ def test_a_flow_that_failed_gets_its_events_again_with_what_is_newer(chime: Lake
         done.execute(end.context)
 
 
-def test_a_cleared_flow_that_was_acknowledged_succeeds_again_and_one_that_was_not_fails(chime: LakeChime) -> None:
+def test_a_cleared_flow_that_was_acknowledged_succeeds_again_and_one_that_was_not_fails(
+    chime: LakeChime,
+) -> None:
     """Of the second one the next run got the events, too."""
     waiting, done = sensor(acknowledge=False), AcknowledgeOperator(task_id="done", sensor="s")
 
@@ -174,19 +214,27 @@ def test_a_cleared_flow_that_was_acknowledged_succeeds_again_and_one_that_was_no
     put(chime, event(snapshot=3))
     _, third_end = flow("three")
     assert (third_end.pulled["s"], done.execute(third_end.context)) == ({"from": 1, "to": 3}, 3)  # type: ignore[arg-type]
-    assert (waiting.execute(first.context), done.execute(first_end.context)) == ({"from": 0, "to": 1}, 1)  # type: ignore[arg-type]
+    assert (waiting.execute(first.context), done.execute(first_end.context)) == (
+        {"from": 0, "to": 1},
+        1,
+    )  # type: ignore[arg-type]
     with pytest.raises(AirflowFailException, match="another flow moved it"):
         done.execute(failed_end.context)  # type: ignore[arg-type]
     assert seen(chime).value == 3
 
 
-def test_what_expired_before_a_consumer_of_what_comes_next_has_seen_anything_is_said(chime: LakeChime) -> None:
+def test_what_expired_before_a_consumer_of_what_comes_next_has_seen_anything_is_said(
+    chime: LakeChime,
+) -> None:
     """It began before there was any event; one that begins with all that is there has missed nothing."""
     with pytest.raises(AirflowSkipException):
         sensor(start="head", skip_when_empty=True).execute(Run(sensor(), "one").context)
     put(chime, event(snapshot=1), event(snapshot=2))
     chime.expire(2**50, keep_unseen=False)
-    with pytest.raises(AirflowFailException, match="has seen the events up to 0, and later ones, up to 1, have expired unseen"):
+    with pytest.raises(
+        AirflowFailException,
+        match="has seen the events up to 0, and later ones, up to 1, have expired unseen",
+    ):
         sensor(start="head").execute(Run(sensor(), "two").context)
     fresh = Run(sensor(), "three")
     assert sensor(consumer="fresh").execute(fresh.context) == {"from": 0, "to": 2}
@@ -198,7 +246,10 @@ def test_what_expired_unseen_fails_and_says_so(chime: LakeChime) -> None:
     chime.put_watermark("d.s", "events", 1, expected=None)
     chime.expire(2**50, keep_unseen=False)
     put(chime, event(snapshot=4))
-    with pytest.raises(AirflowFailException, match="has seen the events up to 1, and later ones, up to 2, have expired unseen"):
+    with pytest.raises(
+        AirflowFailException,
+        match="has seen the events up to 1, and later ones, up to 2, have expired unseen",
+    ):
         sensor().execute(Run(sensor()).context)
 
 
@@ -213,7 +264,11 @@ def test_progress_is_shown_with_the_table_s_asset(chime: LakeChime) -> None:
 def test_a_partition_is_there_whenever_it_came_if_its_tags_match(chime: LakeChime) -> None:
     with pytest.raises(AirflowSkipException, match="is not there yet"):
         partition().execute(Run(partition()).context)
-    put(chime, event(snapshot=1, partition=("2026-11-01", 8)), event(snapshot=2, partition=("2026-11-01", 7)))
+    put(
+        chime,
+        event(snapshot=1, partition=("2026-11-01", 8)),
+        event(snapshot=2, partition=("2026-11-01", 7)),
+    )
     run = Run(partition())
     [found] = partition().execute(run.context)
     assert (found["partition"], found["snapshot_id"]) == (["2026-11-01", 7], "2")
@@ -227,20 +282,32 @@ def test_a_partition_is_there_whenever_it_came_if_its_tags_match(chime: LakeChim
 
 def test_with_a_frequency_a_partition_is_looked_for_once_a_tick(chime: LakeChime) -> None:
     begun = datetime.now(UTC) - timedelta(minutes=90)
-    waiting = partition(start_timestamp=begun, frequency=1, frequency_unit="hours", skip_when_empty=False)
+    waiting = partition(
+        start_timestamp=begun, frequency=1, frequency_unit="hours", skip_when_empty=False
+    )
     run = Run(waiting)
     assert not waiting.poke(run.context).is_done
     put(chime, event(snapshot=1, partition=("2026-11-01", 7)))
     assert not waiting.poke(run.context).is_done, "the tick has been looked at"
-    assert partition(start_timestamp=begun, frequency=1, frequency_unit="hours").execute(Run(waiting, "two").context)
-    ahead = partition(start_timestamp=datetime.now(UTC) + timedelta(hours=1), frequency=1, frequency_unit="DAY")
+    assert partition(start_timestamp=begun, frequency=1, frequency_unit="hours").execute(
+        Run(waiting, "two").context
+    )
+    ahead = partition(
+        start_timestamp=datetime.now(UTC) + timedelta(hours=1), frequency=1, frequency_unit="DAY"
+    )
     assert not ahead.poke(run.context).is_done
 
 
 def test_with_a_frequency_a_rescheduled_sensor_looks_once_a_tick_too(chime: LakeChime) -> None:
     """Each of its looks is in a process of its own. Another try looks at once."""
     begun = datetime.now(UTC) - timedelta(minutes=90)
-    what = {"start_timestamp": begun, "frequency": 1, "frequency_unit": "hour", "skip_when_empty": False, "mode": "reschedule"}
+    what = {
+        "start_timestamp": begun,
+        "frequency": 1,
+        "frequency_unit": "hour",
+        "skip_when_empty": False,
+        "mode": "reschedule",
+    }
     run = Run(partition(**what))
     assert not partition(**what).poke(run.context).is_done
     put(chime, event(snapshot=1, partition=("2026-11-01", 7)))
@@ -249,9 +316,16 @@ def test_with_a_frequency_a_rescheduled_sensor_looks_once_a_tick_too(chime: Lake
     assert partition(**what).poke(run.context).is_done
 
 
-def test_all_events_of_a_partition_are_returned_or_it_is_said_that_some_are_not(chime: LakeChime) -> None:
+def test_all_events_of_a_partition_are_returned_or_it_is_said_that_some_are_not(
+    chime: LakeChime,
+) -> None:
     for first in range(0, 1200, 600):
-        chime.register([event(snapshot=first + number, partition=("2026-11-01", 7)) for number in range(1, 601)])
+        chime.register(
+            [
+                event(snapshot=first + number, partition=("2026-11-01", 7))
+                for number in range(1, 601)
+            ]
+        )
     assert len(partition().execute(Run(partition()).context)) == 1200
     with capture_logs() as logs:
         assert len(partition(max_events=5).execute(Run(partition()).context)) == 5
@@ -259,7 +333,9 @@ def test_all_events_of_a_partition_are_returned_or_it_is_said_that_some_are_not(
 
 
 @pytest.mark.parametrize("of", ["events", "partition"])
-def test_a_sensor_that_is_woken_for_nothing_waits_for_what_is_left_of_its_timeout(chime: LakeChime, of: str) -> None:
+def test_a_sensor_that_is_woken_for_nothing_waits_for_what_is_left_of_its_timeout(
+    chime: LakeChime, of: str
+) -> None:
     def waiting() -> Any:
         what = {"deferrable": True, "skip_when_empty": False, "timeout": 100}
         return sensor(**what) if of == "events" else partition(**what)
@@ -284,12 +360,20 @@ def test_a_sensor_that_is_woken_for_nothing_waits_for_what_is_left_of_its_timeou
         ({"partition": "2026-11-01"}, "is no list of values"),
         ({"partition": []}, "is no list of values"),
         ({"frequency": 1}, "give all three"),
-        ({"start_timestamp": 0, "frequency": 0, "frequency_unit": "hour"}, "no whole number from 1 on"),
-        ({"start_timestamp": 0, "frequency": 1, "frequency_unit": "fortnight"}, "use one of minute, hour, day, week, month"),
+        (
+            {"start_timestamp": 0, "frequency": 0, "frequency_unit": "hour"},
+            "no whole number from 1 on",
+        ),
+        (
+            {"start_timestamp": 0, "frequency": 1, "frequency_unit": "fortnight"},
+            "use one of minute, hour, day, week, month",
+        ),
         ({"tags": {"a": 1}}, "are no texts by names"),
     ],
 )
-def test_what_a_partition_sensor_cannot_be_says_what_to_write(more: dict[str, Any], said: str) -> None:
+def test_what_a_partition_sensor_cannot_be_says_what_to_write(
+    more: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ValueError, match=said):
         partition(**more)
 
@@ -302,10 +386,15 @@ def test_what_a_partition_sensor_cannot_be_says_what_to_write(more: dict[str, An
         ({"tables": [5]}, "5 is no table"),
         ({"table": "shop.raw"}, "give one of the two"),
         ({"mode": "some"}, "use 'any' .* or 'all'"),
-        ({"table": "shop.raw", "tables": None, "acknowledge": False}, "acknowledge=False is for events"),
+        (
+            {"table": "shop.raw", "tables": None, "acknowledge": False},
+            "acknowledge=False is for events",
+        ),
     ],
 )
-def test_what_a_snapshot_sensor_cannot_be_says_what_to_write(more: dict[str, Any], said: str) -> None:
+def test_what_a_snapshot_sensor_cannot_be_says_what_to_write(
+    more: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ValueError, match=said):
         sensor(**more)
 
@@ -318,7 +407,9 @@ def fired(deferred: TaskDeferred) -> Any:
     return asyncio.wait_for(anext(trigger.run()), 20)
 
 
-def test_a_deferred_sensor_wakes_for_its_events_and_takes_what_is_there_then(chime: LakeChime) -> None:
+def test_a_deferred_sensor_wakes_for_its_events_and_takes_what_is_there_then(
+    chime: LakeChime,
+) -> None:
     waiting = sensor(deferrable=True, poke_interval=0.05)
     run = Run(waiting)
     with pytest.raises(TaskDeferred) as deferred:
@@ -356,7 +447,11 @@ def test_a_deferred_partition_sensor_wakes_for_its_partition_alone(chime: LakeCh
     async def wake() -> Any:
         wait = asyncio.ensure_future(fired(deferred.value))
         await asyncio.sleep(0.3)
-        put(chime, event(snapshot=1, partition=("2026-11-01", 8)), event(snapshot=2, partition=("2026-11-01", 7.0)))
+        put(
+            chime,
+            event(snapshot=1, partition=("2026-11-01", 8)),
+            event(snapshot=2, partition=("2026-11-01", 7.0)),
+        )
         await asyncio.sleep(0.3)
         assert not wait.done()
         put(chime, event(snapshot=3, partition=("2026-11-01", 7)))
@@ -366,9 +461,20 @@ def test_a_deferred_partition_sensor_wakes_for_its_partition_alone(chime: LakeCh
     assert len(waiting.resume(Run(waiting).context, {"seq": 3})) == 1
 
 
-def test_a_deferred_partition_sensor_looks_at_its_ticks(chime: LakeChime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakechime.triggers.schedule._FIXED_MS", dict.fromkeys(("MINUTE", "HOUR", "DAY", "WEEK"), 300))
-    waiting = partition(deferrable=True, skip_when_empty=False, start_timestamp=0, frequency=1, frequency_unit="minute")
+def test_a_deferred_partition_sensor_looks_at_its_ticks(
+    chime: LakeChime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "lakechime.triggers.schedule._FIXED_MS",
+        dict.fromkeys(("MINUTE", "HOUR", "DAY", "WEEK"), 300),
+    )
+    waiting = partition(
+        deferrable=True,
+        skip_when_empty=False,
+        start_timestamp=0,
+        frequency=1,
+        frequency_unit="minute",
+    )
     with pytest.raises(TaskDeferred) as deferred:
         waiting.execute(Run(waiting).context)
 
@@ -382,7 +488,9 @@ def test_a_deferred_partition_sensor_looks_at_its_ticks(chime: LakeChime, monkey
     assert asyncio.run(wake()) == {"seq": 1}
 
 
-def test_a_consumer_of_other_tables_or_tags_is_refused_under_the_same_name(chime: LakeChime) -> None:
+def test_a_consumer_of_other_tables_or_tags_is_refused_under_the_same_name(
+    chime: LakeChime,
+) -> None:
     """Its watermark has passed events of tables that it did not ask for."""
     put(chime, event(snapshot=1), event("shop.other"))
     assert sensor(consumer="c").execute(Run(sensor(), "one").context) == {"from": 0, "to": 2}

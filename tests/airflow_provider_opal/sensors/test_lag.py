@@ -35,16 +35,29 @@ def test_messages_and_their_age(kafka: Kafka, table: Table) -> None:
     assert (few.is_done, few.xcom_value["messages"], few.xcom_value["partitions"]) == (False, 3, 2)
     assert 60 <= few.xcom_value["delay_s"] < 90
     assert sensor(max_messages=3).poke({}).is_done
-    assert [sensor(max_delay=span).poke({}).is_done for span in ("30s", timedelta(hours=1))] == [False, True]
+    assert [sensor(max_delay=span).poke({}).is_done for span in ("30s", timedelta(hours=1))] == [
+        False,
+        True,
+    ]
     assert not sensor(max_messages=3, max_delay="30s").poke({}).is_done
     read(table, kafka, topic)
-    assert sensor(max_messages=0, max_delay="0s").execute({}) == {"messages": 0, "delay_s": 0.0, "partitions": 2}
-    assert sensor(max_messages=3, topics=topic, name="other").poke({}).xcom_value["messages"] == 4  # which has read nothing yet
+    assert sensor(max_messages=0, max_delay="0s").execute({}) == {
+        "messages": 0,
+        "delay_s": 0.0,
+        "partitions": 2,
+    }
+    assert (
+        sensor(max_messages=3, topics=topic, name="other").poke({}).xcom_value["messages"] == 4
+    )  # which has read nothing yet
 
 
-def test_it_defers_and_waits_for_a_table_or_a_stream_that_is_not_there(kafka: Kafka, table: Table, caplog: Any) -> None:
+def test_it_defers_and_waits_for_a_table_or_a_stream_that_is_not_there(
+    kafka: Kafka, table: Table, caplog: Any
+) -> None:
     assert not sensor(max_messages=0, table="nothing").poke({}).is_done
-    assert not sensor(max_messages=0).poke({}).is_done  # nothing has been read: of which topics is unknown
+    assert (
+        not sensor(max_messages=0).poke({}).is_done
+    )  # nothing has been read: of which topics is unknown
     with pytest.raises(TaskDeferred) as deferred:
         sensor(max_messages=0, deferrable=True, timeout=60).execute({})
     _, arguments = deferred.value.trigger.serialize()
@@ -53,7 +66,12 @@ def test_it_defers_and_waits_for_a_table_or_a_stream_that_is_not_there(kafka: Ka
 
 
 @pytest.mark.parametrize(
-    "given, message", [({}, "how far may the stream be behind"), ({"max_messages": -1}, "below 0"), ({"max_delay": "soon"}, "no duration")]
+    "given, message",
+    [
+        ({}, "how far may the stream be behind"),
+        ({"max_messages": -1}, "below 0"),
+        ({"max_delay": "soon"}, "no duration"),
+    ],
 )
 def test_a_sensor_has_to_be_told_how_much(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -18,19 +18,27 @@ from tests.opal_lake.shop import create
 
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(tmp_path)}))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(tmp_path)})
+    )
     return tmp_path
 
 
 def sensor(**more: Any) -> SnapshotTriggerSensor:
-    return SnapshotTriggerSensor(**{"task_id": "s", "table": "shop.users", "deferrable": False, **more})
+    return SnapshotTriggerSensor(
+        **{"task_id": "s", "table": "shop.users", "deferrable": False, **more}
+    )
 
 
 @pytest.mark.parametrize("start, after", [("head", 0), ("all", 0), (2, 2)])
-def test_it_waits_says_so_once_and_takes_all_that_the_table_then_has(root: Path, start: Any, after: int) -> None:
+def test_it_waits_says_so_once_and_takes_all_that_the_table_then_has(
+    root: Path, start: Any, after: int
+) -> None:
     lake, waiting = Lake(), sensor(start=start)
     with capture_logs() as logs:
-        assert [waiting.poke(lake.run(waiting, run)).is_done for run in ("one", "one", "two")] == [False] * 3
+        assert [waiting.poke(lake.run(waiting, run)).is_done for run in ("one", "one", "two")] == [
+            False
+        ] * 3
     assert ["is not there yet" in log["event"] for log in logs] == [True]
     table = create(open_storage(str(root / "shop" / "users")))
     put(table, "a", 1)
@@ -61,7 +69,10 @@ def test_it_waits_deferred_too(root: Path) -> None:
 
 
 def test_its_mode_may_be_airflow_s() -> None:
-    modes = {mode: SnapshotTriggerSensor(task_id="t", tables=["a.b", "a.c"], mode=mode) for mode in ("any", "all", "poke", "reschedule")}
+    modes = {
+        mode: SnapshotTriggerSensor(task_id="t", tables=["a.b", "a.c"], mode=mode)
+        for mode in ("any", "all", "poke", "reschedule")
+    }
     assert {mode: (sensor.mode, sensor.tables_mode) for mode, sensor in modes.items()} == {
         "any": ("poke", "any"),
         "all": ("poke", "all"),

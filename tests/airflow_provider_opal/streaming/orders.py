@@ -16,13 +16,22 @@ __all__ = ["connect", "new_job"]
 
 def connect(monkeypatch: pytest.MonkeyPatch, kafka: Kafka, root: Path) -> Table:
     """The table `orders` of the lake."""
-    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(root)}))
-    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": {"bootstrap.servers": kafka.servers}}))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(root)})
+    )
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_KAFKA_DEFAULT",
+        json.dumps({"conn_type": "kafka", "extra": {"bootstrap.servers": kafka.servers}}),
+    )
     return new_table(root)
 
 
 def new_job(topic: str, **options: Any) -> StreamJob:
     usual = {"flush_interval": "1s", "until_empty": True}
     return StreamJob(
-        table="orders", topics=[topic], opal_conn_id="opal_default", kafka_conn_id="kafka_default", options={**usual, **options}
+        table="orders",
+        topics=[topic],
+        opal_conn_id="opal_default",
+        kafka_conn_id="kafka_default",
+        options={**usual, **options},
     )

@@ -13,12 +13,31 @@ from opal_stream.cli.commands import commands
 
 def test_secrets_are_in_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     store = {"endpoint_url": "http://s3:9000", "path_style": True}
-    lake = {"conn_type": "opal", "host": "s3://bucket/lake", "login": "key-id", "password": "key-secret", "extra": store}
-    extra = {"bootstrap.servers": "k:9092", "sasl.password": "kafka-secret", "schema.registry.url": "http://r:8081"}
+    lake = {
+        "conn_type": "opal",
+        "host": "s3://bucket/lake",
+        "login": "key-id",
+        "password": "key-secret",
+        "extra": store,
+    }
+    extra = {
+        "bootstrap.servers": "k:9092",
+        "sasl.password": "kafka-secret",
+        "schema.registry.url": "http://r:8081",
+    }
     extra["schema.registry.basic.auth.user.info"] = "me:registry-secret"
     monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps(lake))
-    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra}))
-    options = {"format": "avro", "until_empty": True, "partitions": [0, 2], "flush_rows": None, "registry": None, "on_new_columns": "add"}
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra})
+    )
+    options = {
+        "format": "avro",
+        "until_empty": True,
+        "partitions": [0, 2],
+        "flush_rows": None,
+        "registry": None,
+        "on_new_columns": "add",
+    }
     job = StreamJob(
         table="shop.orders",
         topics=["a", "b"],
@@ -30,26 +49,38 @@ def test_secrets_are_in_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -
     words, environment = job.command()
     assert "secret" not in " ".join([*words, json.dumps(job.to_json())])
     text = " ".join(words[3:])
-    assert text.startswith("stream s3://bucket/lake/shop/orders --json --watched 60s --bootstrap-servers k:9092 --topic a --topic b ")
+    assert text.startswith(
+        "stream s3://bucket/lake/shop/orders --json --watched 60s --bootstrap-servers k:9092 --topic a --topic b "
+    )
     assert text.endswith(
         "--option endpoint_url=http://s3:9000 --option path_style=true --column at=@timestamp --registry http://r:8081 --format avro "
         "--until-empty --partitions 0,2 --on-new-columns add"
     )
-    given = {"AWS_ACCESS_KEY_ID": "key-id", "AWS_SECRET_ACCESS_KEY": "key-secret", "SCHEMA_REGISTRY_LOGIN": "me:registry-secret"}
+    given = {
+        "AWS_ACCESS_KEY_ID": "key-id",
+        "AWS_SECRET_ACCESS_KEY": "key-secret",
+        "SCHEMA_REGISTRY_LOGIN": "me:registry-secret",
+    }
     assert given.items() <= environment.items()
     assert environment["OPAL_KAFKA_SETTINGS"] == "sasl.password=kafka-secret"
     plain = replace(job, options={**options, "format": "debezium-json"})
-    assert "--registry" not in plain.command()[0], "what needs no registry is given none, though the connection names one"
+    assert "--registry" not in plain.command()[0], (
+        "what needs no registry is given none, though the connection names one"
+    )
     assert StreamJob.from_json(json.loads(json.dumps(job.to_json()))) == job
 
 
 def test_a_choice_that_is_none_is_named() -> None:
-    with pytest.raises(InvalidInputError, match="on_gap='maybe' is unknown; use one of fail, continue"):
+    with pytest.raises(
+        InvalidInputError, match="on_gap='maybe' is unknown; use one of fail, continue"
+    ):
         checked("on_gap", "maybe")
 
 
 def test_choices_are_those_of_opal_stream() -> None:
     verbs = OpalParser(prog="opal").add_subparsers(dest="command")
     commands(verbs)
-    flags = {flag.dest: tuple(flag.choices) for flag in verbs.choices["stream"]._actions if flag.choices}  # none tells else
+    flags = {
+        flag.dest: tuple(flag.choices) for flag in verbs.choices["stream"]._actions if flag.choices
+    }  # none tells else
     assert flags == POLICIES

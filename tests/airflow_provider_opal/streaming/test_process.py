@@ -42,7 +42,11 @@ def table(monkeypatch: pytest.MonkeyPatch, kafka: Kafka, tmp_path: Path) -> Tabl
 
 
 def streams_of(topic: str) -> list[psutil.Process]:
-    return [process for process in psutil.process_iter(["cmdline"]) if {"stream", topic} <= {*(process.info["cmdline"] or [])}]
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if {"stream", topic} <= {*(process.info["cmdline"] or [])}
+    ]
 
 
 def wait_until(holds: Callable[[], bool], most_s: float = 60) -> None:
@@ -76,14 +80,20 @@ def test_what_the_same_start_would_end_in_again_is_final(kafka: Kafka, table: Ta
     assert "the message is no JSON object" in str(outcome.failure)
 
 
-def test_one_that_is_killed_is_started_again_and_one_whose_time_is_over_flushes(kafka: Kafka, table: Table, tmp_path: Path) -> None:
+def test_one_that_is_killed_is_started_again_and_one_whose_time_is_over_flushes(
+    kafka: Kafka, table: Table, tmp_path: Path
+) -> None:
     topic, said, metrics = new_topic(kafka), list[str](), tmp_path / "m.prom"
     kafka.produce(topic, [order(1)])
 
     async def scene() -> Outcome:
-        watched = StreamProcess(new_job(topic, until_empty=False, metrics_file=str(metrics)), said.append)
+        watched = StreamProcess(
+            new_job(topic, until_empty=False, metrics_file=str(metrics)), said.append
+        )
         running = asyncio.ensure_future(watched.watch())
-        await until(lambda: metrics.exists() and "opal_stream_flushes_total 1\n" in metrics.read_text())  # behind the line for its watcher
+        await until(
+            lambda: metrics.exists() and "opal_stream_flushes_total 1\n" in metrics.read_text()
+        )  # behind the line for its watcher
         assert ids(table) == [1]
         [process] = streams_of(topic)
         process.kill()
@@ -94,15 +104,23 @@ def test_one_that_is_killed_is_started_again_and_one_whose_time_is_over_flushes(
 
     outcome = asyncio.run(scene())
     assert (outcome.failure, outcome.totals["records"], ends(table)) == (None, 2, [2])
-    assert any("it was ended by signal 9" in line and "started again in 1 s" in line for line in said)
+    assert any(
+        "it was ended by signal 9" in line and "started again in 1 s" in line for line in said
+    )
     kafka.produce(topic, [order(3)])
-    outcome = asyncio.run(StreamProcess(new_job(topic, until_empty=False, flush_interval="1h"), said.append, run_for_s=8).watch())
+    outcome = asyncio.run(
+        StreamProcess(
+            new_job(topic, until_empty=False, flush_interval="1h"), said.append, run_for_s=8
+        ).watch()
+    )
     assert (outcome.failure, outcome.totals["records"], ids(table)) == (None, 1, [1, 2, 3])
     assert not streams_of(topic)
 
 
 @pytest.mark.slow
-def test_it_gives_up_after_failures_in_a_row(kafka: Kafka, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_gives_up_after_failures_in_a_row(
+    kafka: Kafka, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(processes, "_FIRST_PAUSE_S", 0.01)
     topic, said = new_topic(kafka), list[str]()
     kafka.produce(topic, [b"\0\0\0\0\1rest"])
@@ -119,7 +137,11 @@ def test_a_watcher_that_is_cancelled_drains_it(kafka: Kafka, table: Table) -> No
     kafka.produce(topic, [order(1), order(2)])
 
     async def scene() -> None:
-        running = asyncio.ensure_future(StreamProcess(new_job(topic, until_empty=False, flush_interval="1h"), lambda _: None).watch())
+        running = asyncio.ensure_future(
+            StreamProcess(
+                new_job(topic, until_empty=False, flush_interval="1h"), lambda _: None
+            ).watch()
+        )
         await until(lambda: bool(streams_of(topic)))
         await asyncio.sleep(5)
         assert ids(table) == []
@@ -133,25 +155,43 @@ def test_a_watcher_that_is_cancelled_drains_it(kafka: Kafka, table: Table) -> No
 
 def test_one_that_is_stopped_before_it_listens_has_not_failed(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka)
-    outcome = asyncio.run(StreamProcess(new_job(topic, until_empty=False), lambda _: None, run_for_s=0).watch())
+    outcome = asyncio.run(
+        StreamProcess(new_job(topic, until_empty=False), lambda _: None, run_for_s=0).watch()
+    )
     assert (outcome.failure, outcome.totals) == (None, {})
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)]
+)
 def test_a_watcher_that_dies_or_hangs_leaves_nothing_behind(
     how: signal.Signals, kafka: Kafka, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1), order(2)])
-    program = WATCHER if how == signal.SIGKILL else f"import airflow_provider_opal.streaming.job as job\njob.WATCHED_S = 7\n{WATCHER}"
-    watcher = subprocess.Popen([sys.executable, "-c", program, topic], cwd=Path(__file__).parents[3], env=dict(os.environ))
+    program = (
+        WATCHER
+        if how == signal.SIGKILL
+        else f"import airflow_provider_opal.streaming.job as job\njob.WATCHED_S = 7\n{WATCHER}"
+    )
+    watcher = subprocess.Popen(
+        [sys.executable, "-c", program, topic], cwd=Path(__file__).parents[3], env=dict(os.environ)
+    )
     try:
         wait_until(lambda: bool(streams_of(topic)))
         time.sleep(5)
         assert ids(table) == []
         watcher.send_signal(how)
         wait_until(lambda: ids(table) == [1, 2])
-        wait_until(lambda: not [process for process in streams_of(topic) if process.status() != psutil.STATUS_ZOMBIE])
+        wait_until(
+            lambda: (
+                not [
+                    process
+                    for process in streams_of(topic)
+                    if process.status() != psutil.STATUS_ZOMBIE
+                ]
+            )
+        )
     finally:
         watcher.kill()
         watcher.wait()

@@ -28,7 +28,13 @@ dags:
 
 
 def clicks(source: Kafka | None = None, **more: Any) -> DAG:
-    usual = {"table": "web.clicks", "source": source or Kafka(topics="clicks"), "schedule": "@daily", "start_date": START, "create": MADE}
+    usual = {
+        "table": "web.clicks",
+        "source": source or Kafka(topics="clicks"),
+        "schedule": "@daily",
+        "start_date": START,
+        "create": MADE,
+    }
     return opal_dag("clicks", **{**usual, **more})
 
 
@@ -41,33 +47,68 @@ def ingest_of(dag: DAG) -> StreamingIngestOperator:
 def test_by_a_cron_schedule_each_run_reads_its_interval_and_consumers_get_its_key() -> None:
     with registered() as made:
         dag = clicks(
-            consumers=[Consumer(name="count", function="m:f")], on_bad_rows="quarantine", timezone="Europe/Berlin", maintenance=True
+            consumers=[Consumer(name="count", function="m:f")],
+            on_bad_rows="quarantine",
+            timezone="Europe/Berlin",
+            maintenance=True,
         )
     assert {dag.dag_id for dag in made} == {"clicks", "clicks.maintenance"}
     assert isinstance(dag.timetable, CronPartitionTimetable)
-    assert {task.task_id: task.downstream_task_ids for task in dag.tasks} == {"ingest": {"count"}, "count": set()}
+    assert {task.task_id: task.downstream_task_ids for task in dag.tasks} == {
+        "ingest": {"count"},
+        "count": set(),
+    }
     task = ingest_of(dag)
-    assert (task.mode, task.options["on_bad_message"], task.options["on_new_columns"]) == ("interval", "quarantine", "fail")
+    assert (task.mode, task.options["on_bad_message"], task.options["on_new_columns"]) == (
+        "interval",
+        "quarantine",
+        "fail",
+    )
     assert task.interval is not None
     assert task.interval.bounds("2026-11-02")[0] == datetime(2026, 11, 1, 23, tzinfo=UTC)
-    assert {asset.uri for asset in task.outlets} == {"opal://opal_default/web.clicks", "opal://opal_default/web.clicks/versions"}
+    assert {asset.uri for asset in task.outlets} == {
+        "opal://opal_default/web.clicks",
+        "opal://opal_default/web.clicks/versions",
+    }
     DagSerialization.to_dict(dag)
 
 
-def test_a_continuous_stream_runs_all_the_time_and_its_dag_pauses_when_it_fails_again_and_again() -> None:
+def test_a_continuous_stream_runs_all_the_time_and_its_dag_pauses_when_it_fails_again_and_again() -> (
+    None
+):
     dag = clicks(
-        Kafka(topics=["clicks", "views"], mode="continuous"), schedule=None, consumers=[Consumer(name="c", function="m:f", by="version")]
+        Kafka(topics=["clicks", "views"], mode="continuous"),
+        schedule=None,
+        consumers=[Consumer(name="c", function="m:f", by="version")],
     )
-    assert (type(dag.timetable).__name__, dag.max_active_runs, dag.max_consecutive_failed_dag_runs) == ("ContinuousTimetable", 1, 3)
-    assert (ingest_of(dag).mode, ingest_of(dag).run_for_s, ingest_of(dag).topics) == ("continuous", 3600.0, ["clicks", "views"])
-    assert ingest_of(clicks(Kafka(topics="clicks", mode="continuous", run_for="5m"), schedule=None)).run_for_s == 300.0
+    assert (
+        type(dag.timetable).__name__,
+        dag.max_active_runs,
+        dag.max_consecutive_failed_dag_runs,
+    ) == ("ContinuousTimetable", 1, 3)
+    assert (ingest_of(dag).mode, ingest_of(dag).run_for_s, ingest_of(dag).topics) == (
+        "continuous",
+        3600.0,
+        ["clicks", "views"],
+    )
+    assert (
+        ingest_of(
+            clicks(Kafka(topics="clicks", mode="continuous", run_for="5m"), schedule=None)
+        ).run_for_s
+        == 300.0
+    )
     DagSerialization.to_dict(dag)
 
 
 def test_by_hand_it_reads_what_there_is_and_in_a_group_too() -> None:
     assert ingest_of(clicks(schedule=None)).mode == "until_empty"
     with DAG("d", schedule=None, start_date=START):
-        group = OpalTaskGroup("clicks", table="web.clicks", source=Kafka(topics="clicks", on_new_columns="add"), create=MADE)
+        group = OpalTaskGroup(
+            "clicks",
+            table="web.clicks",
+            source=Kafka(topics="clicks", on_new_columns="add"),
+            create=MADE,
+        )
     assert isinstance(group.ingest, StreamingIngestOperator)
     assert (group.metagen, group.visible) == (None, group.ingest)
     assert (group.ingest.mode, group.ingest.options["on_new_columns"]) == ("until_empty", "add")
@@ -77,22 +118,48 @@ def test_by_hand_it_reads_what_there_is_and_in_a_group_too() -> None:
     "source, more, message",
     [
         ({"mode": "continuous"}, {}, "schedule has no meaning for a stream that runs all the time"),
-        ({"mode": "interval"}, {"schedule": None}, "source.kafka.mode is interval, which the schedule has to name"),
-        ({}, {"schedule": None, "consumers": [Consumer(name="c", function="m:f")]}, "consumers.c.by is partition"),
+        (
+            {"mode": "interval"},
+            {"schedule": None},
+            "source.kafka.mode is interval, which the schedule has to name",
+        ),
+        (
+            {},
+            {"schedule": None, "consumers": [Consumer(name="c", function="m:f")]},
+            "consumers.c.by is partition",
+        ),
         ({}, {"create": Table(keys=["id"], delta="at")}, "table.schema is missing"),
         ({}, {"on_empty": "accept"}, "on_empty='accept' has no meaning"),
         ({"mode": "x"}, {}, "use one of continuous, until_empty, interval"),
         ({"run_for": "1h"}, {}, "run_for ends a continuous stream"),
         ({"format": "xml"}, {}, "format='xml' is unknown"),
-        ({"spark": True}, {}, "source.kafka.spark is true, which does not go with an interval: Spark reads none"),
-        ({"processes": 2}, {}, "source.kafka.processes is 2, which does not go with an interval: one process"),
-        ({"start": "latest"}, {}, "source.kafka.start is latest, which does not go with an interval"),
-        ({"commit": "gathered"}, {}, "source.kafka.commit is gathered, which does not go with an interval"),
+        (
+            {"spark": True},
+            {},
+            "source.kafka.spark is true, which does not go with an interval: Spark reads none",
+        ),
+        (
+            {"processes": 2},
+            {},
+            "source.kafka.processes is 2, which does not go with an interval: one process",
+        ),
+        (
+            {"start": "latest"},
+            {},
+            "source.kafka.start is latest, which does not go with an interval",
+        ),
+        (
+            {"commit": "gathered"},
+            {},
+            "source.kafka.commit is gathered, which does not go with an interval",
+        ),
         ({"topics": ""}, {}, "at least one topic"),
         ({"flush_interval": "soon"}, {}, "no duration"),
     ],
 )
-def test_what_does_not_go_together_says_what_to_write(source: dict[str, Any], more: dict[str, Any], message: str) -> None:
+def test_what_does_not_go_together_says_what_to_write(
+    source: dict[str, Any], more: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         clicks(Kafka(**{"topics": "clicks", **source}), **more)
 
@@ -112,7 +179,14 @@ def test_yaml_says_all_of_it(tmp_path: Path) -> None:
         "second",
         {"at": "@timestamp"},
     )
-    said = {"format": "avro", "on_new_columns": "add", "flush_interval": "2s", "start": "latest", "commit": "gathered", "processes": 1}
+    said = {
+        "format": "avro",
+        "on_new_columns": "add",
+        "flush_interval": "2s",
+        "start": "latest",
+        "commit": "gathered",
+        "processes": 1,
+    }
     assert said.items() <= task.options.items()
     assert task.run_for_s == timedelta(minutes=10).total_seconds()
     assert task.create is not None
@@ -122,9 +196,27 @@ def test_yaml_says_all_of_it(tmp_path: Path) -> None:
     "schedule, kafka, more, at, message",
     [
         ("'@daily'", "{topic: a, mode: continuous}", "", ("schedule",), "write null"),
-        ("null", "{topic: a, mode: interval}", "", ("source", "kafka", "mode"), "the schedule has to name"),
-        ("null", "{topic: a}", "    consumers: {c: {function: 'm:f'}}", ("consumers", "c", "by"), "write version"),
-        ("'@daily'", "{topic: a, commit: gathered}", "", ("source", "kafka", "commit"), "leave it out"),
+        (
+            "null",
+            "{topic: a, mode: interval}",
+            "",
+            ("source", "kafka", "mode"),
+            "the schedule has to name",
+        ),
+        (
+            "null",
+            "{topic: a}",
+            "    consumers: {c: {function: 'm:f'}}",
+            ("consumers", "c", "by"),
+            "write version",
+        ),
+        (
+            "'@daily'",
+            "{topic: a, commit: gathered}",
+            "",
+            ("source", "kafka", "commit"),
+            "leave it out",
+        ),
         ("null", "{topic: a}", "    on_empty: accept", ("on_empty",), "take it out"),
         ("'@daily'", "{topic: a, start: latest}", "", ("source", "kafka", "start"), "leave it out"),
         (
@@ -134,12 +226,24 @@ def test_yaml_says_all_of_it(tmp_path: Path) -> None:
             ("source", "kafka"),
             "registry: messages of format=json need no schema registry",
         ),
-        ("null", "{topic: a, mode: continuous, run_for: 0s}", "", ("source", "kafka"), "run_for is no time at all"),
+        (
+            "null",
+            "{topic: a, mode: continuous, run_for: 0s}",
+            "",
+            ("source", "kafka"),
+            "run_for is no time at all",
+        ),
         ("null", "{topic: a, formt: json}", "", ("source", "kafka", "formt"), "format"),
         ("null", "{topics: a}", "", ("source", "kafka"), "topic"),
     ],
 )
-def test_mistakes_in_yaml_have_their_place(schedule: str, kafka: str, more: str, at: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    (tmp_path / "clicks.opal.yaml").write_text(TEXT.format(schedule=schedule, kafka=kafka, more=more))
+def test_mistakes_in_yaml_have_their_place(
+    schedule: str, kafka: str, more: str, at: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "clicks.opal.yaml").write_text(
+        TEXT.format(schedule=schedule, kafka=kafka, more=more)
+    )
     problems = read_yaml(tmp_path / "clicks.opal.yaml", tmp_path).problems
-    assert any(message in problem.what and problem.at[2 : 2 + len(at)] == at for problem in problems), problems
+    assert any(
+        message in problem.what and problem.at[2 : 2 + len(at)] == at for problem in problems
+    ), problems

@@ -5,7 +5,13 @@ from typing import Any
 
 import pendulum
 import pytest
-from airflow.sdk import DAG, Asset, CronPartitionTimetable, PartitionedAssetTimetable, PartitionedAtRuntime
+from airflow.sdk import (
+    DAG,
+    Asset,
+    CronPartitionTimetable,
+    PartitionedAssetTimetable,
+    PartitionedAtRuntime,
+)
 from airflow.sdk.definitions.timetables.simple import NullTimetable
 from airflow.serialization.serialized_objects import DagSerialization
 
@@ -35,7 +41,15 @@ FILES = Files(paths=("/in/{{ partition_key }}/*.json",))
 def orders(**more: Any) -> DAG:
     made = Table(keys=["id"], delta="at")
     return opal_dag(
-        "orders", **{"table": "shop.orders", "source": FILES, "schedule": "@daily", "start_date": START, "create": made, **more}
+        "orders",
+        **{
+            "table": "shop.orders",
+            "source": FILES,
+            "schedule": "@daily",
+            "start_date": START,
+            "create": made,
+            **more,
+        },
     )
 
 
@@ -44,7 +58,12 @@ def wires(dag: DAG) -> dict[str, set[str]]:
 
 
 def test_a_pipeline_is_ingest_then_metagen_then_consumers() -> None:
-    dag = orders(consumers=[Consumer(name="a", function="m:f"), Consumer(name="b", function="m:f", by="version")])
+    dag = orders(
+        consumers=[
+            Consumer(name="a", function="m:f"),
+            Consumer(name="b", function="m:f", by="version"),
+        ]
+    )
     assert wires(dag) == {"ingest": {"metagen"}, "metagen": {"a", "b"}, "a": set(), "b": set()}
     assert dag.task_dict["b"].max_active_tis_per_dag == 1
     assert dag.task_dict["a"].consumer == "orders.a"
@@ -57,23 +76,35 @@ def test_a_pipeline_is_ingest_then_metagen_then_consumers() -> None:
 
 
 def test_a_scheduled_run_works_on_the_interval_that_just_ended() -> None:
-    assert orders().timetable == CronPartitionTimetable("0 0 * * *", timezone="UTC", run_offset=-1, key_format="%Y-%m-%d")
+    assert orders().timetable == CronPartitionTimetable(
+        "0 0 * * *", timezone="UTC", run_offset=-1, key_format="%Y-%m-%d"
+    )
     assert orders(timezone="Europe/Berlin", key_format="%d").timetable == CronPartitionTimetable(
         "0 0 * * *", timezone="Europe/Berlin", run_offset=-1, key_format="%d"
     )
     assert isinstance(keyed_schedule(None, "UTC", None), PartitionedAtRuntime)
-    assert isinstance(keyed_schedule(opal_asset("a") & opal_asset("b"), "UTC", None), PartitionedAssetTimetable)
+    assert isinstance(
+        keyed_schedule(opal_asset("a") & opal_asset("b"), "UTC", None), PartitionedAssetTimetable
+    )
     own = PartitionedAtRuntime()
     assert keyed_schedule(own, "UTC", None) is own
 
 
 @pytest.mark.parametrize(
-    "cron, key", [("0 0 * * *", "%Y-%m-%d"), ("30 6 1 * *", "%Y-%m-%d"), ("5 * * * *", "%Y-%m-%dT%H"), ("*/5 * * * *", "%Y-%m-%dT%H-%M")]
+    "cron, key",
+    [
+        ("0 0 * * *", "%Y-%m-%d"),
+        ("30 6 1 * *", "%Y-%m-%d"),
+        ("5 * * * *", "%Y-%m-%dT%H"),
+        ("*/5 * * * *", "%Y-%m-%dT%H-%M"),
+    ],
 )
 def test_a_key_says_as_much_as_tells_the_runs_apart(cron: str, key: str) -> None:
     assert format_of(cron) == key
     assert ":" not in key
-    assert format_of(cron, "Europe/Berlin") == (key if "T" not in key else f"{key}%z"), "an hour comes twice when summer time ends"
+    assert format_of(cron, "Europe/Berlin") == (key if "T" not in key else f"{key}%z"), (
+        "an hour comes twice when summer time ends"
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,17 +114,29 @@ def test_a_key_says_as_much_as_tells_the_runs_apart(cron: str, key: str) -> None
         ({"schedule": "@once"}, "makes no partitions"),
         ({"schedule": 5}, "is no schedule"),
         ({"maintenance": {"zorder": "a"}}, r"zorder='a' is no list of columns"),
-        ({"maintenance": {"zorders": ["a"]}}, "maintenance has no 'zorders'; known are schedule, zorder"),
+        (
+            {"maintenance": {"zorders": ["a"]}},
+            "maintenance has no 'zorders'; known are schedule, zorder",
+        ),
         ({"maintenance": {"window": "a month"}}, "window='a month' is no duration"),
         ({"maintenance": "daily"}, r"write True, or Maintenance\("),
-        ({"consumers": [Consumer(name="a", function="m:f")] * 2}, "the name a is given to more than one consumer"),
+        (
+            {"consumers": [Consumer(name="a", function="m:f")] * 2},
+            "the name a is given to more than one consumer",
+        ),
         ({"schedule": opal_asset("a"), "key_format": "%Y"}, "needs a cron schedule"),
         ({"key_format": "%Y-%m"}, "one key, '2026-01'; include more of the time, as '%Y-%m-%d'"),
-        ({"consumers": [Consumer(name="a", function="f")]}, "write it as 'package.module:function'"),
+        (
+            {"consumers": [Consumer(name="a", function="f")]},
+            "write it as 'package.module:function'",
+        ),
         ({"metadata": "later"}, "metadata='later' is unknown"),
         ({"on_bad_rows": "skip"}, "on_bad_rows='skip' is unknown; use one of fail, quarantine"),
         ({"on_empty": "skip"}, "on_empty='skip' is unknown; use one of fail, accept"),
-        ({"reject_threshold": "many", "on_bad_rows": "quarantine"}, "reject_threshold='many' is no threshold"),
+        (
+            {"reject_threshold": "many", "on_bad_rows": "quarantine"},
+            "reject_threshold='many' is no threshold",
+        ),
         ({"reject_threshold": "5%"}, "add on_bad_rows='quarantine'"),
         ({"maintenance": {"grace": "a while"}}, "grace='a while' is no duration"),
         ({"source": 7}, "write Files"),
@@ -119,16 +162,32 @@ def test_a_consumer_goes_by_what_there_is_and_takes_no_name_of_the_pipeline() ->
 
 def test_the_first_and_the_last_partition_are_those_of_start_and_end() -> None:
     """Airflow's bounds are those of the runs, which come a day later."""
-    dag = orders(start_date=datetime(2026, 11, 1), end_date=datetime(2026, 11, 3), timezone="Europe/Berlin")
+    dag = orders(
+        start_date=datetime(2026, 11, 1), end_date=datetime(2026, 11, 3), timezone="Europe/Berlin"
+    )
     zone = pendulum.timezone("Europe/Berlin")
-    assert (dag.start_date, dag.end_date) == (datetime(2026, 11, 2, tzinfo=zone), datetime(2026, 11, 4, tzinfo=zone))
-    assert orders(start_date=datetime(2026, 11, 1, 5, tzinfo=UTC)).start_date == datetime(2026, 11, 3, tzinfo=UTC)
+    assert (dag.start_date, dag.end_date) == (
+        datetime(2026, 11, 2, tzinfo=zone),
+        datetime(2026, 11, 4, tzinfo=zone),
+    )
+    assert orders(start_date=datetime(2026, 11, 1, 5, tzinfo=UTC)).start_date == datetime(
+        2026, 11, 3, tzinfo=UTC
+    )
     assert orders(schedule=None).start_date == START
 
 
 def test_inline_metadata_need_no_metagen_and_tell_by_the_ingest() -> None:
-    dag = orders(metadata="inline", consumers=[Consumer(name="a", function="m:f"), Consumer(name="b", function="m:f", own_dag=True)])
-    assert {task.task_id: sorted(task.upstream_task_ids) for task in dag.tasks} == {"ingest": [], "a": ["ingest"]}
+    dag = orders(
+        metadata="inline",
+        consumers=[
+            Consumer(name="a", function="m:f"),
+            Consumer(name="b", function="m:f", own_dag=True),
+        ],
+    )
+    assert {task.task_id: sorted(task.upstream_task_ids) for task in dag.tasks} == {
+        "ingest": [],
+        "a": ["ingest"],
+    }
     assets = [opal_asset("shop.orders"), opal_asset("shop.orders", versions=True)]
     ingest = dag.get_task("ingest")
     assert isinstance(ingest, IngestOperator)
@@ -136,7 +195,11 @@ def test_inline_metadata_need_no_metagen_and_tell_by_the_ingest() -> None:
     assert ingest.arguments["metadata"] == "inline"
     with DAG("own", schedule=None, start_date=START):
         group = OpalTaskGroup("users", table="shop.users", source=FILES, metadata="inline")
-    assert (group.metagen, group.visible, group.asset) == (None, group.ingest, opal_asset("shop.users"))
+    assert (group.metagen, group.visible, group.asset) == (
+        None,
+        group.ingest,
+        opal_asset("shop.users"),
+    )
     assert IngestOperator(task_id="batch", table="shop.users", source=FILES).outlets == []
 
 
@@ -153,7 +216,11 @@ def test_what_is_not_given_is_left_to_default_args() -> None:
 
 
 def test_a_pipeline_whose_rows_would_reach_nobody_without_a_key_asks_for_one() -> None:
-    by_hand = orders(schedule=None, source=Files("/in/*.json"), consumers=[Consumer(name="a", function="m:f", own_dag=True)])
+    by_hand = orders(
+        schedule=None,
+        source=Files("/in/*.json"),
+        consumers=[Consumer(name="a", function="m:f", own_dag=True)],
+    )
     assert all(task.keyed for task in by_hand.tasks)
     assert not any(task.keyed for task in orders(schedule=None, source=Files("/in/*.json")).tasks)
 
@@ -166,7 +233,9 @@ def test_a_pipeline_whose_rows_would_reach_nobody_without_a_key_asks_for_one() -
         ({"keys": ["id"], "delta": "at", "file_format": "csv"}, "use one of parquet, orc"),
     ],
 )
-def test_a_table_that_cannot_be_is_refused_when_the_dag_is_read(wrong: dict[str, Any], said: str) -> None:
+def test_a_table_that_cannot_be_is_refused_when_the_dag_is_read(
+    wrong: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ValueError, match=said):
         Table(**wrong)
 
@@ -177,27 +246,67 @@ def test_an_argument_that_nothing_takes_is_an_error() -> None:
 
 
 def test_retries_pool_deadline_and_spark_settings_reach_every_task() -> None:
-    dag = orders(retries=5, retry_delay=timedelta(seconds=7), pool="spark", spark={"executor_memory": "2g"}, deadline=timedelta(hours=1))
+    dag = orders(
+        retries=5,
+        retry_delay=timedelta(seconds=7),
+        pool="spark",
+        spark={"executor_memory": "2g"},
+        deadline=timedelta(hours=1),
+    )
     for task in dag.tasks:
-        assert (task.retries, task.retry_delay, task.pool, task._executor_memory) == (5, timedelta(seconds=7), "spark", "2g")
+        assert (task.retries, task.retry_delay, task.pool, task._executor_memory) == (
+            5,
+            timedelta(seconds=7),
+            "spark",
+            "2g",
+        )
     assert dag.deadline is not None
     DagSerialization.to_dict(dag)
 
 
 def test_a_group_has_the_pipeline_s_tasks_and_its_asset() -> None:
     with DAG("own", schedule=None, start_date=START) as dag:
-        group = OpalTaskGroup("users", table="shop.users", source=FILES, consumers=[Consumer(name="mail", function="m:f")], tooltip="users")
-    assert wires(dag) == {"users.ingest": {"users.metagen"}, "users.metagen": {"users.mail"}, "users.mail": set()}
+        group = OpalTaskGroup(
+            "users",
+            table="shop.users",
+            source=FILES,
+            consumers=[Consumer(name="mail", function="m:f")],
+            tooltip="users",
+        )
+    assert wires(dag) == {
+        "users.ingest": {"users.metagen"},
+        "users.metagen": {"users.mail"},
+        "users.mail": set(),
+    }
     assert group.asset == opal_asset("shop.users")
     assert group.consumers["mail"].consumer == "own.users.mail"
-    with pytest.raises(ValueError, match="own_dag=True, which only opal_dag supports"), DAG("own", schedule=None, start_date=START):
-        OpalTaskGroup("users", table="shop.users", source=FILES, consumers=[Consumer(name="mail", function="m:f", own_dag=True)])
+    with (
+        pytest.raises(ValueError, match="own_dag=True, which only opal_dag supports"),
+        DAG("own", schedule=None, start_date=START),
+    ):
+        OpalTaskGroup(
+            "users",
+            table="shop.users",
+            source=FILES,
+            consumers=[Consumer(name="mail", function="m:f", own_dag=True)],
+        )
 
 
 def test_consumers_of_their_own_come_with_a_dag_that_tells_them_again() -> None:
-    dag = reconcile_dag("again", table="shop.orders", consumers={"a": "partition", "b": "version", "c": "version"}, start_date=START)
-    assert {task.task_id: task.by for task in dag.tasks} == {"a": "partition", "b": "version", "c": "version"}
-    assert [asset.uri for asset in dag.task_dict["b"].outlets] == ["opal://opal_default/shop.orders/told/b"]
+    dag = reconcile_dag(
+        "again",
+        table="shop.orders",
+        consumers={"a": "partition", "b": "version", "c": "version"},
+        start_date=START,
+    )
+    assert {task.task_id: task.by for task in dag.tasks} == {
+        "a": "partition",
+        "b": "version",
+        "c": "version",
+    }
+    assert [asset.uri for asset in dag.task_dict["b"].outlets] == [
+        "opal://opal_default/shop.orders/told/b"
+    ]
     heard = repr(consumer_schedule("shop.orders", consumer="b", by="version").asset_condition)
     assert "opal://opal_default/shop.orders/told/b" in heard
     with pytest.raises(ValueError, match="use one of partition, version"):
@@ -213,15 +322,28 @@ def made(**more: Any) -> dict[str, DAG]:
 
 @pytest.mark.parametrize("schedule", ["@daily", None, opal_asset("shop.raw")])
 @pytest.mark.parametrize("given", [True, {}, Maintenance()])
-def test_maintenance_is_a_dag_beside_the_pipeline_with_a_schedule_and_no_keys_of_its_own(schedule: Any, given: Any) -> None:
-    dags = made(schedule=schedule, maintenance=given, consumers=[Consumer(name="a", function="m:f")])
+def test_maintenance_is_a_dag_beside_the_pipeline_with_a_schedule_and_no_keys_of_its_own(
+    schedule: Any, given: Any
+) -> None:
+    dags = made(
+        schedule=schedule, maintenance=given, consumers=[Consumer(name="a", function="m:f")]
+    )
     assert set(dags) == {"orders", "orders.maintenance"}
     assert wires(dags["orders"]) == {"ingest": {"metagen"}, "metagen": {"a"}, "a": set()}
     dag = dags["orders.maintenance"]
     assert wires(dag) == {"maintain": set()}
     maintain: Any = dag.get_task("maintain")
-    assert (maintain.table, maintain.arguments, maintain.outlets) == ("shop.orders", {"delete": True, "dry_run": False}, [])
-    assert (dag.catchup, dag.max_active_runs, dag.start_date, dag.tags) == (False, 1, START, {"opal"})
+    assert (maintain.table, maintain.arguments, maintain.outlets) == (
+        "shop.orders",
+        {"delete": True, "dry_run": False},
+        [],
+    )
+    assert (dag.catchup, dag.max_active_runs, dag.start_date, dag.tags) == (
+        False,
+        1,
+        START,
+        {"opal"},
+    )
     assert getattr(dag.timetable, "expression", None) == "0 0 * * *"
     assert not isinstance(dag.timetable, CronPartitionTimetable)
     DagSerialization.to_dict(dag)
@@ -238,19 +360,45 @@ def test_without_maintenance_there_is_no_such_dag(given: Any) -> None:
 
 
 def test_maintenance_takes_what_all_tasks_of_the_pipeline_take() -> None:
-    more = {"retries": 5, "pool": "spark", "spark": {"executor_memory": "2g"}, "opal_conn_id": "other", "tags": ["shop"]}
+    more = {
+        "retries": 5,
+        "pool": "spark",
+        "spark": {"executor_memory": "2g"},
+        "opal_conn_id": "other",
+        "tags": ["shop"],
+    }
     more |= {"is_paused_upon_creation": False, "catchup": True, "max_active_runs": 4}
     dag = made(maintenance={"schedule": "@weekly", "approve": True}, **more)["orders.maintenance"]
     for name in ("maintain", "would_go", "retain"):
         task: Any = dag.get_task(name)
-        assert (task.retries, task.pool, task._executor_memory, task.opal_conn_id) == (5, "spark", "2g", "other")
-    assert (dag.tags, dag.is_paused_upon_creation, dag.catchup, dag.max_active_runs) == ({"shop"}, False, False, 1)
+        assert (task.retries, task.pool, task._executor_memory, task.opal_conn_id) == (
+            5,
+            "spark",
+            "2g",
+            "other",
+        )
+    assert (dag.tags, dag.is_paused_upon_creation, dag.catchup, dag.max_active_runs) == (
+        {"shop"},
+        False,
+        False,
+        1,
+    )
     assert dag.get_task("approve").pool == "default_pool"
 
 
 def test_with_approve_nothing_is_deleted_before_somebody_has_seen_the_list() -> None:
-    dag = maintenance_dag("tend", table="shop.orders", start_date=START, maintenance=Maintenance(window="3d", approve=True))
-    assert wires(dag) == {"maintain": {"would_go"}, "would_go": {"approve"}, "approve": {"retain"}, "retain": set()}
+    dag = maintenance_dag(
+        "tend",
+        table="shop.orders",
+        start_date=START,
+        maintenance=Maintenance(window="3d", approve=True),
+    )
+    assert wires(dag) == {
+        "maintain": {"would_go"},
+        "would_go": {"approve"},
+        "approve": {"retain"},
+        "retain": set(),
+    }
     tasks: dict[str, Any] = dag.task_dict
     assert tasks["maintain"].arguments == {"window": "3d", "delete": False, "dry_run": False}
     assert (tasks["would_go"].arguments, tasks["retain"].arguments) == (
@@ -259,32 +407,59 @@ def test_with_approve_nothing_is_deleted_before_somebody_has_seen_the_list() -> 
     )
     approve = tasks["approve"]
     assert isinstance(approve, RetentionApproval)
-    assert (approve.listed_by, approve.response_timeout, approve.defaults) == ("would_go", timedelta(hours=20), ["Reject"])
+    assert (approve.listed_by, approve.response_timeout, approve.defaults) == (
+        "would_go",
+        timedelta(hours=20),
+        ["Reject"],
+    )
     DagSerialization.to_dict(dag)
 
 
 def test_a_group_s_maintenance_is_a_dag_beside_that_of_the_group() -> None:
-    with registered() as found, DAG("own", schedule=keyed_schedule("@daily"), start_date=START, default_args={"retries": 4}, tags=["t"]):
+    with (
+        registered() as found,
+        DAG(
+            "own",
+            schedule=keyed_schedule("@daily"),
+            start_date=START,
+            default_args={"retries": 4},
+            tags=["t"],
+        ),
+    ):
         OpalTaskGroup("users", table="shop.users", source=FILES, maintenance={"zorder": ["id"]})
     dags = {dag.dag_id: dag for dag in found}
     assert set(dags) == {"own", "own.users.maintenance"}
     assert wires(dags["own"]) == {"users.ingest": {"users.metagen"}, "users.metagen": set()}
     dag = dags["own.users.maintenance"]
     maintain: Any = dag.get_task("maintain")
-    assert (maintain.arguments["zorder"], maintain.retries, dag.start_date, dag.tags) == (["id"], 4, START, {"t"})
+    assert (maintain.arguments["zorder"], maintain.retries, dag.start_date, dag.tags) == (
+        ["id"],
+        4,
+        START,
+        {"t"},
+    )
 
 
-def test_maintenance_that_takes_away_what_consumers_may_have_missed_is_warned_of(recwarn: pytest.WarningsRecorder) -> None:
+def test_maintenance_that_takes_away_what_consumers_may_have_missed_is_warned_of(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
     follow = Consumer(name="follow", function="m:f", by="version", own_dag=True)
     orders(consumers=[follow], maintenance={"window": timedelta(days=2), "look_back": "12h"})
     messages = [str(found.message) for found in recwarn if found.category is ShortSpanWarning]
-    assert [text.partition(" is shorter than the look-back of a reconcile, 7d")[0] for text in messages] == [
+    assert [
+        text.partition(" is shorter than the look-back of a reconcile, 7d")[0] for text in messages
+    ] == [
         "orders: maintenance: window: 2d",
         "orders: maintenance: look_back: 12h",
     ]
     assert {found.filename for found in recwarn if found.category is ShortSpanWarning} == {__file__}
     recwarn.clear()
-    for maintenance in (True, {"window": "1w"}, {"window": "7d", "look_back": 1000}, {"window": "{{ var.value.window }}"}):
+    for maintenance in (
+        True,
+        {"window": "1w"},
+        {"window": "7d", "look_back": 1000},
+        {"window": "{{ var.value.window }}"},
+    ):
         orders(consumers=[follow], maintenance=maintenance)
     orders(consumers=[follow], maintenance={"window": "2d"}, reconcile=None)
     orders(maintenance={"window": "2d"})

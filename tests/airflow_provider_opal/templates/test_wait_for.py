@@ -12,7 +12,15 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_provider_opal import Consumer, OpalTaskGroup, PartitionTriggerSensor, SnapshotTriggerSensor, WaitFor, keyed_schedule, opal_dag
+from airflow_provider_opal import (
+    Consumer,
+    OpalTaskGroup,
+    PartitionTriggerSensor,
+    SnapshotTriggerSensor,
+    WaitFor,
+    keyed_schedule,
+    opal_dag,
+)
 from airflow_provider_opal.templates.yaml.files import read_yaml
 from airflow_provider_opal.templates.yaml.schema import PUBLISHED
 
@@ -30,7 +38,12 @@ WHOLE = {
 
 def pipeline(**more: Any) -> DAG:
     return opal_dag(
-        "orders", table="shop.orders", source="/in/*.json", schedule="@daily", start_date=datetime(2026, 11, 1, tzinfo=UTC), **more
+        "orders",
+        table="shop.orders",
+        source="/in/*.json",
+        schedule="@daily",
+        start_date=datetime(2026, 11, 1, tzinfo=UTC),
+        **more,
     )
 
 
@@ -40,50 +53,92 @@ def wires(dag: DAG) -> dict[str, set[str]]:
 
 def facts(dag: DAG, task_id: str) -> dict[str, Any]:
     sensor = dag.task_dict[task_id]
-    names = ("table", "tables", "partition", "tags", "cluster", "timeout", "skip_when_empty", "lakechime_conn_id", "deferrable", "consumer")
+    names = (
+        "table",
+        "tables",
+        "partition",
+        "tags",
+        "cluster",
+        "timeout",
+        "skip_when_empty",
+        "lakechime_conn_id",
+        "deferrable",
+        "consumer",
+    )
     return {"type": type(sensor), **{name: getattr(sensor, name, None) for name in names}}
 
 
 def test_a_pipeline_and_a_consumer_wait_before_they_begin() -> None:
-    consumers = [Consumer(name="a", function="m:f", wait_for={"table": "shop.rates"}), Consumer(name="b", function="m:f")]
+    consumers = [
+        Consumer(name="a", function="m:f", wait_for={"table": "shop.rates"}),
+        Consumer(name="b", function="m:f"),
+    ]
     dag = pipeline(wait_for=WaitFor(**WHOLE), consumers=consumers)
     assert wires(dag) == {
         "wait_for": {"ingest"}, "ingest": {"metagen"}, "metagen": {"a", "b"}, "a.wait_for": {"a"}, "a": set(), "b": set(),
     }  # fmt: skip
     first = facts(dag, "wait_for")
     assert first["type"] is PartitionTriggerSensor
-    assert (first["partition"], first["cluster"], first["timeout"]) == (WHOLE["partition"], "prod", 12 * 3600)
+    assert (first["partition"], first["cluster"], first["timeout"]) == (
+        WHOLE["partition"],
+        "prod",
+        12 * 3600,
+    )
     second = facts(dag, "a.wait_for")
-    assert (second["type"], second["tables"], second["consumer"]) == (SnapshotTriggerSensor, ["shop.rates"], "orders.a.wait_for")
+    assert (second["type"], second["tables"], second["consumer"]) == (
+        SnapshotTriggerSensor,
+        ["shop.rates"],
+        "orders.a.wait_for",
+    )
     assert (second["timeout"], second["deferrable"]) == (7 * 86_400, True)
     DagSerialization.to_dict(dag)
 
 
 def test_a_group_waits_within_its_dag() -> None:
-    with DAG("d", schedule=keyed_schedule("@daily"), start_date=datetime(2026, 11, 1, tzinfo=UTC)) as dag:
-        OpalTaskGroup("orders", table="shop.orders", source="/in/*.json", wait_for={"table": "shop.raw", "skip": True})
+    with DAG(
+        "d", schedule=keyed_schedule("@daily"), start_date=datetime(2026, 11, 1, tzinfo=UTC)
+    ) as dag:
+        OpalTaskGroup(
+            "orders",
+            table="shop.orders",
+            source="/in/*.json",
+            wait_for={"table": "shop.raw", "skip": True},
+        )
     assert wires(dag)["orders.wait_for"] == {"orders.ingest"}
     assert facts(dag, "orders.wait_for")["consumer"] == "d.orders.wait_for"
 
 
 def test_in_yaml_it_is_the_same(tmp_path: Path) -> None:
-    text = GOOD.replace("    source:", f"    wait_for: {json.dumps(WHOLE)}\n    lakechime_conn_id: null\n    source:").replace(
-        '"shop.jobs:revenue"}', '"shop.jobs:revenue", lakechime_conn_id: chime, wait_for: {table: shop.rates, skip: true}}'
+    text = GOOD.replace(
+        "    source:",
+        f"    wait_for: {json.dumps(WHOLE)}\n    lakechime_conn_id: null\n    source:",
+    ).replace(
+        '"shop.jobs:revenue"}',
+        '"shop.jobs:revenue", lakechime_conn_id: chime, wait_for: {table: shop.rates, skip: true}}',
     )
-    jsonschema.validate(yaml.load(text.replace("2026-11-01", '"2026-11-01"'), yaml.SafeLoader), json.loads(PUBLISHED.read_text()))
+    jsonschema.validate(
+        yaml.load(text.replace("2026-11-01", '"2026-11-01"'), yaml.SafeLoader),
+        json.loads(PUBLISHED.read_text()),
+    )
     (tmp_path / "load.py").write_text(LOADER)
     (tmp_path / "shop.opal.yaml").write_text(text)
     bag = DagBag(str(tmp_path))
     assert bag.import_errors == {}
     made = bag.dags["orders"]
     consumer = Consumer(
-        name="revenue", function="shop.jobs:revenue", lakechime_conn_id="chime", wait_for=WaitFor(table="shop.rates", skip=True)
+        name="revenue",
+        function="shop.jobs:revenue",
+        lakechime_conn_id="chime",
+        wait_for=WaitFor(table="shop.rates", skip=True),
     )
     same = pipeline(wait_for=WHOLE, consumers=[consumer], lakechime_conn_id=None)
     assert wires(made) == wires(same)
     for task_id in ("wait_for", "revenue.wait_for"):
         assert facts(made, task_id) == facts(same, task_id)
-    ids = {task_id: made.task_dict[task_id].lakechime_conn_id for task_id in ("ingest", "metagen", "revenue")}
+    ids = {
+        task_id: made.task_dict[task_id].lakechime_conn_id
+        for task_id in ("ingest", "metagen", "revenue")
+    }
     assert ids == {"ingest": None, "metagen": None, "revenue": "chime"}
 
 
@@ -102,7 +157,9 @@ def test_in_yaml_it_is_the_same(tmp_path: Path) -> None:
         ("shop.raw", "wait_for", "a mapping is needed"),
     ],
 )  # fmt: skip
-def test_each_mistake_in_yaml_is_reported_once_with_its_mend(tmp_path: Path, said: str, at: str, what: str) -> None:
+def test_each_mistake_in_yaml_is_reported_once_with_its_mend(
+    tmp_path: Path, said: str, at: str, what: str
+) -> None:
     path = tmp_path / "shop.opal.yaml"
     path.write_text(GOOD.replace("    source:", f"    wait_for: {said}\n    source:"))
     [problem] = read_yaml(path, tmp_path).problems
@@ -130,7 +187,16 @@ def test_what_cannot_be_waited_for_says_what_to_write(given: Any, said: str) -> 
         Consumer(name="a", function="m:f", wait_for=given)
 
 
-@pytest.mark.parametrize("more, conn_ids", [({}, "lakechime_default"), ({"default_args": {"lakechime_conn_id": None}}, None)])
-def test_commits_are_registered_unless_the_dag_s_default_args_say_otherwise(more: dict[str, Any], conn_ids: str | None) -> None:
+@pytest.mark.parametrize(
+    "more, conn_ids",
+    [({}, "lakechime_default"), ({"default_args": {"lakechime_conn_id": None}}, None)],
+)
+def test_commits_are_registered_unless_the_dag_s_default_args_say_otherwise(
+    more: dict[str, Any], conn_ids: str | None
+) -> None:
     dag = pipeline(consumers=[Consumer(name="a", function="m:f")], **more)
-    assert [dag.task_dict[name].lakechime_conn_id for name in ("ingest", "metagen", "a")] == [conn_ids, conn_ids, None]
+    assert [dag.task_dict[name].lakechime_conn_id for name in ("ingest", "metagen", "a")] == [
+        conn_ids,
+        conn_ids,
+        None,
+    ]

@@ -43,10 +43,17 @@ def test_a_stream_runs_as_a_trigger_s_child(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1), order(2)])
     event = fired(StreamTrigger(job=new_job(topic).to_json()))
-    assert (event["failure"], event["is_final"], event["totals"]["records"], ids(table)) == (None, False, 2, [1, 2])
+    assert (event["failure"], event["is_final"], event["totals"]["records"], ids(table)) == (
+        None,
+        False,
+        2,
+        [1, 2],
+    )
 
 
-def test_its_time_goes_on_in_another_triggerer(kafka: Kafka, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_time_goes_on_in_another_triggerer(
+    kafka: Kafka, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic, ends_at_s, passed_on = new_topic(kafka), time.time() + 3600, list[float]()
 
     class Noted(StreamProcess):
@@ -72,8 +79,12 @@ def test_its_time_goes_on_in_another_triggerer(kafka: Kafka, table: Table, monke
     assert passed_on == pytest.approx([ends_at_s] * 2, abs=2)
 
 
-def test_one_whose_time_was_over_while_no_triggerer_ran_ends_at_once(kafka: Kafka, table: Table) -> None:
-    trigger = StreamTrigger(job=new_job(new_topic(kafka), until_empty=False).to_json(), ends_at_s=time.time() - 5)
+def test_one_whose_time_was_over_while_no_triggerer_ran_ends_at_once(
+    kafka: Kafka, table: Table
+) -> None:
+    trigger = StreamTrigger(
+        job=new_job(new_topic(kafka), until_empty=False).to_json(), ends_at_s=time.time() - 5
+    )
     event = fired(trigger)
     assert (event["failure"], event["totals"]) == (None, {})
 
@@ -81,7 +92,13 @@ def test_one_whose_time_was_over_while_no_triggerer_ran_ends_at_once(kafka: Kafk
 def test_it_waits_until_the_lag_is_small_enough(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1), order(2)])
-    question = {"table": "orders", "opal_conn_id": "opal_default", "kafka_conn_id": "kafka_default", "topics": [topic], "max_messages": 0}
+    question = {
+        "table": "orders",
+        "opal_conn_id": "opal_default",
+        "kafka_conn_id": "kafka_default",
+        "topics": [topic],
+        "max_messages": 0,
+    }
     trigger = LagTrigger(question=question, poke_interval_s=0.1)
 
     async def scene() -> Any:

@@ -19,7 +19,9 @@ __all__ = ["chime"]
 
 
 def trigger(**more: Any) -> LakeChimeTrigger:
-    made = LakeChimeTrigger(**{"tables": ["shop.raw"], "consumer": "c", "poke_interval_s": 0.05, **more})
+    made = LakeChimeTrigger(
+        **{"tables": ["shop.raw"], "consumer": "c", "poke_interval_s": 0.05, **more}
+    )
     return LakeChimeTrigger(**json.loads(json.dumps(made.serialize()[1])))
 
 
@@ -29,7 +31,9 @@ def seen(client: LakeChime) -> Any:
 
 
 def item(seq: int, **outcome: int) -> AdvanceItem:
-    return AdvanceItem(broker_payload=seq, outcome=AdvanceOutcome(**{"acked": 1, "failed": 0, **outcome}))
+    return AdvanceItem(
+        broker_payload=seq, outcome=AdvanceOutcome(**{"acked": 1, "failed": 0, **outcome})
+    )
 
 
 def test_airflow_takes_it_for_a_watcher_and_knows_it_again() -> None:
@@ -41,7 +45,9 @@ def test_airflow_takes_it_for_a_watcher_and_knows_it_again() -> None:
     assert BaseEventTrigger.hash(path, arguments) == BaseEventTrigger.hash(*trigger().serialize())
 
 
-def test_the_watermark_moves_when_the_event_is_stored_and_what_was_not_comes_again(chime: LakeChime) -> None:
+def test_the_watermark_moves_when_the_event_is_stored_and_what_was_not_comes_again(
+    chime: LakeChime,
+) -> None:
     put(chime, event(snapshot=1))
 
     async def first() -> tuple[Any, int]:
@@ -56,7 +62,11 @@ def test_the_watermark_moves_when_the_event_is_stored_and_what_was_not_comes_aga
         return payload, seq
 
     payload, seq = asyncio.run(first())
-    assert ([one["snapshot_id"] for one in payload["events"]], payload["from"], seen(chime)) == (["2", "3"], 1, 1)
+    assert ([one["snapshot_id"] for one in payload["events"]], payload["from"], seen(chime)) == (
+        ["2", "3"],
+        1,
+        1,
+    )
 
     async def again() -> Any:
         stream = LakeChimeTrigger.create_shared_stream_producer(trigger().serialize()[1])
@@ -68,7 +78,9 @@ def test_the_watermark_moves_when_the_event_is_stored_and_what_was_not_comes_aga
     assert seen(chime) == seq == 4
 
 
-def test_alone_it_counts_an_event_as_stored_when_the_next_one_is_asked_for(chime: LakeChime) -> None:
+def test_alone_it_counts_an_event_as_stored_when_the_next_one_is_asked_for(
+    chime: LakeChime,
+) -> None:
     chime.put_watermark("c", "events", 0, expected=None)
     put(chime, event(snapshot=1))
 
@@ -78,7 +90,11 @@ def test_alone_it_counts_an_event_as_stored_when_the_next_one_is_asked_for(chime
         before = seen(chime)
         put(chime, event(snapshot=2))
         two = await asyncio.wait_for(anext(events), 10)
-        return [before, seen(chime), *(found.payload["events"][0]["snapshot_id"] for found in (one, two))]
+        return [
+            before,
+            seen(chime),
+            *(found.payload["events"][0]["snapshot_id"] for found in (one, two)),
+        ]
 
     assert asyncio.run(run()) == [0, 1, "1", "2"]
 
@@ -91,12 +107,17 @@ def test_what_expired_before_it_was_stored_ends_the_stream_and_says_so(chime: La
     async def run() -> None:
         await asyncio.wait_for(anext(trigger().run()), 10)
 
-    with pytest.raises(AirflowFailException, match="has seen the events up to 1, and later ones, up to 3, have expired unseen"):
+    with pytest.raises(
+        AirflowFailException,
+        match="has seen the events up to 1, and later ones, up to 3, have expired unseen",
+    ):
         asyncio.run(run())
     assert seen(chime) == 1
 
 
-def test_a_watcher_of_quiet_tables_does_not_hold_back_retention(chime: LakeChime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watcher_of_quiet_tables_does_not_hold_back_retention(
+    chime: LakeChime, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(watcher, "LONGEST_QUIET_S", 0.2)
     chime.put_watermark("c", "events", 0, expected=None)
 
@@ -114,7 +135,9 @@ def test_a_watcher_of_quiet_tables_does_not_hold_back_retention(chime: LakeChime
 
 
 @pytest.mark.parametrize("start, first", [("all", 1), (2, 3), ("head", 4)])
-def test_a_new_watcher_begins_at_its_start_and_an_old_one_where_it_was(chime: LakeChime, start: Any, first: int) -> None:
+def test_a_new_watcher_begins_at_its_start_and_an_old_one_where_it_was(
+    chime: LakeChime, start: Any, first: int
+) -> None:
     put(chime, *(event(snapshot=number) for number in range(1, 4)))
 
     async def run(**more: Any) -> Any:
@@ -126,6 +149,8 @@ def test_a_new_watcher_begins_at_its_start_and_an_old_one_where_it_was(chime: La
         return (await asyncio.wait_for(got, 10)).payload["events"][0]["snapshot_id"]
 
     assert asyncio.run(run(start=start)) == str(first)
-    assert asyncio.run(run(start="all" if start == "head" else "head")) == str(first), "nothing was stored yet"
+    assert asyncio.run(run(start="all" if start == "head" else "head")) == str(first), (
+        "nothing was stored yet"
+    )
     with pytest.raises(ValueError, match="use 'head', 'all' or the number"):
         trigger(start="tail")

@@ -32,7 +32,9 @@ def main() -> int:
     if options.folder is not None:
         options.folder.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="opal-bench-peers-", dir=options.folder)).resolve()
-    fleet = Fleet(folder=folder, memory=options.memory, cores=options.cores, timeout_s=options.timeout_s)
+    fleet = Fleet(
+        folder=folder, memory=options.memory, cores=options.cores, timeout_s=options.timeout_s
+    )
     results = Results(path=options.out / f"{options.name}.json", about=_about(options))
     try:
         _measure(Run(options=options, fleet=fleet, results=results))
@@ -56,7 +58,11 @@ def _measure(run: Run) -> None:
     about = run.results.about
     began = time.monotonic()
     run.fleet.start(list(run.options.systems))
-    about["spark"], about["unavailable"], about["failed"] = run.fleet.spark, run.fleet.unavailable, run.fleet.failed
+    about["spark"], about["unavailable"], about["failed"] = (
+        run.fleet.spark,
+        run.fleet.unavailable,
+        run.fleet.failed,
+    )
     warm_up(run)
     for measure in run.options.only:
         print(f"\n{measure}, {time.monotonic() - began:.0f} s since the start", flush=True)
@@ -85,12 +91,18 @@ def _report(options: Options, results: Results) -> int:
     for name in failed:
         print(f"{name} failed on the way")
     if differ:
-        print(f"systems differ in {len(differ)} of {len(results.checks)} checks: their figures mean nothing")
+        print(
+            f"systems differ in {len(differ)} of {len(results.checks)} checks: their figures mean nothing"
+        )
     return int(bool(differ or failed or any(verdict.failed for verdict in verdicts)))
 
 
 def _about(options: Options) -> dict[str, Any]:
-    settings = {name: getattr(options, name) for name in Options.__slots__ if name not in ("out", "folder", "keep", "redraw")}
+    settings = {
+        name: getattr(options, name)
+        for name in Options.__slots__
+        if name not in ("out", "folder", "keep", "redraw")
+    }
     machine = {
         "system": f"{platform.system()} {platform.machine()}",
         "cores": psutil.cpu_count(),
@@ -99,7 +111,15 @@ def _about(options: Options) -> dict[str, Any]:
     }
     peers = {"delta": DELTA, "iceberg": ICEBERG, "hudi": f"{HUDI} with PySpark {HUDI_PYSPARK}"}
     kinds = {name: spec.kind for name, spec in SYSTEMS.items()}
-    return {"machine": machine, "settings": settings, "peers": peers, "kinds": kinds, "seconds": {}, "left_out": [], "failed": {}}
+    return {
+        "machine": machine,
+        "settings": settings,
+        "peers": peers,
+        "kinds": kinds,
+        "seconds": {},
+        "left_out": [],
+        "failed": {},
+    }
 
 
 def _as_interrupt(_number: int, _frame: FrameType | None) -> None:

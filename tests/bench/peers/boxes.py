@@ -18,17 +18,28 @@ def boxes(columns: Sequence[str], rows: int) -> list[Box]:
     for number in range(COUNT):
         selected = columns if number % 2 == 0 else [columns[number // 2 % len(columns)]]
         share = _SIDE if number % 2 == 0 else _SLICE
-        boxes_made.append({column: _range(column, rows, share, chance.random()) for column in selected})
+        boxes_made.append(
+            {column: _range(column, rows, share, chance.random()) for column in selected}
+        )
     return boxes_made
 
 
 def _range(column: str, rows: int, share: float, start: float) -> tuple[float, float]:
-    low, width, kind = {"v1": (0.0, 1.0, float), "v2": (0, 1000, int), "mod_time": (BEGAN_MS, rows, int)}[column]
-    return kind(low + width * start * (1 - share)), kind(low + width * (start * (1 - share) + share))
+    low, width, kind = {
+        "v1": (0.0, 1.0, float),
+        "v2": (0, 1000, int),
+        "mod_time": (BEGAN_MS, rows, int),
+    }[column]
+    return kind(low + width * start * (1 - share)), kind(
+        low + width * (start * (1 - share) + share)
+    )
 
 
 def box_sql(box: Box) -> str:
-    return " AND ".join(f"{column} >= {_literal(low)} AND {column} < {_literal(high)}" for column, (low, high) in box.items())
+    return " AND ".join(
+        f"{column} >= {_literal(low)} AND {column} < {_literal(high)}"
+        for column, (low, high) in box.items()
+    )
 
 
 def _literal(value: float) -> str:
@@ -42,7 +53,10 @@ def meets(path: Path, box: Box) -> bool:
     footer = pq.read_metadata(path)
     for column, (low, high) in box.items():
         position = footer.schema.to_arrow_schema().names.index(column)
-        parts = [footer.row_group(group).column(position).statistics for group in range(footer.num_row_groups)]
+        parts = [
+            footer.row_group(group).column(position).statistics
+            for group in range(footer.num_row_groups)
+        ]
         if max(part.max for part in parts) < low or min(part.min for part in parts) >= high:
             return False
     return True

@@ -45,18 +45,25 @@ _ICEBERG_CONF = {
 _SPECS = (
     SystemSpec(name="opal-batch", kind="opal"),
     SystemSpec(name="opal-inline", kind="opal"),
-    SystemSpec(name="opal-inline-rocksdb", kind="opal", conf={"spark.opal.cache.backend": "rocksdb"}),
+    SystemSpec(
+        name="opal-inline-rocksdb", kind="opal", conf={"spark.opal.cache.backend": "rocksdb"}
+    ),
     SystemSpec(name="opal-inline-orc", kind="opal"),
     SystemSpec(name="delta", kind="peer", packages=DELTA, conf=_DELTA_CONF),
     SystemSpec(
         name="delta-cdf",
         kind="peer",
         packages=DELTA,
-        conf={**_DELTA_CONF, "spark.databricks.delta.properties.defaults.enableChangeDataFeed": "true"},
+        conf={
+            **_DELTA_CONF,
+            "spark.databricks.delta.properties.defaults.enableChangeDataFeed": "true",
+        },
         for_feeds=True,
     ),
     SystemSpec(name="iceberg", kind="peer", packages=ICEBERG, conf=_ICEBERG_CONF),
-    SystemSpec(name="iceberg-cow", kind="peer", packages=ICEBERG, conf=_ICEBERG_CONF, for_feeds=True),
+    SystemSpec(
+        name="iceberg-cow", kind="peer", packages=ICEBERG, conf=_ICEBERG_CONF, for_feeds=True
+    ),
     SystemSpec(
         name="hudi",
         kind="peer",

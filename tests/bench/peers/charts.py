@@ -27,7 +27,15 @@ TITLES = {
 }
 OURS, OURS_LIGHT, PEER, LIMIT, INK = "#0b7a75", "#7fbdb9", "#8a8f98", "#d3d6db", "#2b2f36"
 COLOURS = {"opal": OURS, "peer": PEER, "reference": LIMIT}
-MARKERS = {"delta": "s", "delta-cdf": "s", "iceberg": "^", "iceberg-cow": "^", "hudi": "D", "lumos": "v", "plain": ""}
+MARKERS = {
+    "delta": "s",
+    "delta-cdf": "s",
+    "iceberg": "^",
+    "iceberg-cow": "^",
+    "hudi": "D",
+    "lumos": "v",
+    "plain": "",
+}
 STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 10,
@@ -71,18 +79,25 @@ def upserts(results: Results) -> Sheet | None:
     batches = sorted({figure.case.batch for figure in figures})
     if not figures:
         return None
-    sheet, grid = _grid(len(keys), len(batches), f"Time of an upsert into {figures[0].case.rows:,} rows")
+    sheet, grid = _grid(
+        len(keys), len(batches), f"Time of an upsert into {figures[0].case.rows:,} rows"
+    )
     most, least = max(figure.value for figure in figures), min(figure.value for figure in figures)
     for row, kind in enumerate(keys):
         for column, batch in enumerate(batches):
             axes = grid[row][column]
-            values = {f.system: f.value for f in figures if (f.case.keys, f.case.batch) == (kind, batch)}
+            values = {
+                f.system: f.value for f in figures if (f.case.keys, f.case.batch) == (kind, batch)
+            }
             _bars(axes, values, "{:.2g} s", names=column == 0)
             axes.set_xscale("log")
             axes.tick_params(which="both", bottom=False)
             axes.set_xlim(least / 3, most * 4)
             axes.set_title(f"{batch:,} rows ({share(batch, figures[0].case.rows)}), {kind} keys")
-    _caption(sheet, "Seconds, log scale, medians; half of each batch updates, half inserts. Same machine, data and settings, in turns.")
+    _caption(
+        sheet,
+        "Seconds, log scale, medians; half of each batch updates, half inserts. Same machine, data and settings, in turns.",
+    )
     return sheet
 
 
@@ -91,16 +106,25 @@ def growth(results: Results) -> Sheet | None:
     figures = list(results.select(measure="growth"))
     if not figures:
         return None
-    sheet, grid = _grid(1, 1, f"Time of an upsert of {max(f.case.batch for f in figures):,} rows, by the size of the table", height=4.6)
+    sheet, grid = _grid(
+        1,
+        1,
+        f"Time of an upsert of {max(f.case.batch for f in figures):,} rows, by the size of the table",
+        height=4.6,
+    )
     axes = grid[0][0]
     ends = []
     for system in _present({figure.system for figure in figures}):
-        points = sorted((figure.case.rows, figure.value) for figure in figures if figure.system == system)
+        points = sorted(
+            (figure.case.rows, figure.value) for figure in figures if figure.system == system
+        )
         kind = SYSTEMS[system].kind
         width, marker = (2.6, "o") if kind == "opal" else (1.6, MARKERS[system])
         rows, seconds = zip(*points, strict=True)
         dashes = "--" if kind == "reference" else "-"
-        axes.plot(rows, seconds, color=COLOURS[kind], linewidth=width, marker=marker, linestyle=dashes)
+        axes.plot(
+            rows, seconds, color=COLOURS[kind], linewidth=width, marker=marker, linestyle=dashes
+        )
         ends.append((points[-1], system))
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -117,16 +141,26 @@ def growth(results: Results) -> Sheet | None:
 
 def scans(results: Results) -> Sheet | None:
     """Reads against the plain scan of all rows ever written, which replaces nothing."""
-    figures = [figure for figure in results.select(measure="scan") if figure.case.view != UNFILTERED]
+    figures = [
+        figure for figure in results.select(measure="scan") if figure.case.view != UNFILTERED
+    ]
     steps = sorted({figure.case.upserts for figure in figures})
     columns = list(dict.fromkeys(figure.case.columns for figure in figures))
     if not any(figure.system == "plain" for figure in figures):
         return None
-    sheet, grid = _grid(len(columns), len(steps), f"Scan of a table of {figures[0].case.rows:,} rows / plain Parquet scan")
+    sheet, grid = _grid(
+        len(columns),
+        len(steps),
+        f"Scan of a table of {figures[0].case.rows:,} rows / plain Parquet scan",
+    )
     for row, shown in enumerate(columns):
         most = 0.0
         for column, upserted in enumerate(steps):
-            values = {f.system: f.value for f in figures if (f.case.columns, f.case.upserts) == (shown, upserted)}
+            values = {
+                f.system: f.value
+                for f in figures
+                if (f.case.columns, f.case.upserts) == (shown, upserted)
+            }
             limit = values.pop("plain", 0.0)
             ratios = {system: value / limit for system, value in values.items() if limit}
             most = max([most, *ratios.values()])
@@ -136,7 +170,10 @@ def scans(results: Results) -> Sheet | None:
         for axes in grid[row]:
             axes.set_xlim(0, most * 1.25)
     batch = max(figure.case.batch for figure in figures)
-    _caption(sheet, f"Medians; 1 is the plain scan of everything that was appended. Upserts of {batch:,} rows, nothing compacted anywhere.")
+    _caption(
+        sheet,
+        f"Medians; 1 is the plain scan of everything that was appended. Upserts of {batch:,} rows, nothing compacted anywhere.",
+    )
     return sheet
 
 
@@ -158,10 +195,19 @@ def written(results: Results) -> Sheet | None:
     for figure in figures:
         key_store = figure.parts.get("_opal/key_store", 0.0)
         if key_store:
-            axes.barh(systems.index(figure.system), key_store, left=figure.value - key_store, height=0.66, color=OURS_LIGHT)
+            axes.barh(
+                systems.index(figure.system),
+                key_store,
+                left=figure.value - key_store,
+                height=0.66,
+                color=OURS_LIGHT,
+            )
     axes.set_xlim(0, max(values.values()) * 1.15)
     axes.set_title(f"{case.upserts} upserts of {case.batch:,} rows into {case.rows:,}")
-    _caption(sheet, "New bytes in the table's folder / bytes of the batches as plain Parquet. Light: the key store, with its merges.")
+    _caption(
+        sheet,
+        "New bytes in the table's folder / bytes of the batches as plain Parquet. Light: the key store, with its merges.",
+    )
     return sheet
 
 
@@ -173,12 +219,21 @@ def upkeep(results: Results) -> Sheet | None:
         if case.measure == "compaction":
             panels.setdefault(f"compaction of {case.columns}, s", {})[figure.system] = figure.value
         if case.measure == "clustering" and case.view == "bytes opened":
-            panels.setdefault(f"range queries, {case.columns}: bytes opened", {})[figure.system] = figure.value
+            panels.setdefault(f"range queries, {case.columns}: bytes opened", {})[figure.system] = (
+                figure.value
+            )
     if not panels:
         return None
-    sheet, grid = _grid(1, len(panels), f"Upkeep of a table of {results.figures[-1].case.rows:,} rows", height=3.2)
+    sheet, grid = _grid(
+        1, len(panels), f"Upkeep of a table of {results.figures[-1].case.rows:,} rows", height=3.2
+    )
     for number, (title, values) in enumerate(panels.items()):
-        _bars(grid[0][number], values, "{:.2g} s" if title.endswith(", s") else "{:.0f}%", names=number == 0)
+        _bars(
+            grid[0][number],
+            values,
+            "{:.2g} s" if title.endswith(", s") else "{:.0f}%",
+            names=number == 0,
+        )
         grid[0][number].set_xlim(0, max(values.values()) * 1.2)
         grid[0][number].set_title(title)
     _caption(
@@ -192,8 +247,12 @@ def _present(systems: Container[str]) -> list[str]:
     return [system for system in TITLES if system in systems]
 
 
-def _grid(rows: int, columns: int, title: str, height: float | None = None) -> tuple[Sheet, list[list[Axes]]]:
-    room = ConstrainedLayoutEngine(rect=(0.01, 0.05, 0.98, 0.94), h_pad=0.12)  # below it the caption
+def _grid(
+    rows: int, columns: int, title: str, height: float | None = None
+) -> tuple[Sheet, list[list[Axes]]]:
+    room = ConstrainedLayoutEngine(
+        rect=(0.01, 0.05, 0.98, 0.94), h_pad=0.12
+    )  # below it the caption
     sheet = Sheet(figsize=(max(8.0, 3.6 * columns), height or 1.1 + 2.7 * rows), layout=room)
     sheet.suptitle(title, x=0.015, ha="left", fontsize=14, fontweight="bold")
     return sheet, sheet.subplots(rows, columns, squeeze=False).tolist()
@@ -202,9 +261,16 @@ def _grid(rows: int, columns: int, title: str, height: float | None = None) -> t
 def _bars(axes: Axes, values: dict[str, float], label: str, *, names: bool) -> None:
     systems = _present(values)
     colours = [COLOURS[SYSTEMS[system].kind] for system in systems]
-    bars = axes.barh(range(len(systems)), [values[system] for system in systems], height=0.66, color=colours)
-    axes.bar_label(bars, labels=[label.format(values[system]) for system in systems], padding=4, fontsize=9)
-    axes.set_yticks(range(len(systems)), [TITLES[system] for system in systems] if names else [""] * len(systems))
+    bars = axes.barh(
+        range(len(systems)), [values[system] for system in systems], height=0.66, color=colours
+    )
+    axes.bar_label(
+        bars, labels=[label.format(values[system]) for system in systems], padding=4, fontsize=9
+    )
+    axes.set_yticks(
+        range(len(systems)),
+        [TITLES[system] for system in systems] if names else [""] * len(systems),
+    )
     axes.invert_yaxis()
     axes.tick_params(left=False, bottom=False, labelbottom=False)
     axes.spines["bottom"].set_visible(False)
@@ -219,7 +285,14 @@ def _end_labels(axes: Axes, ends: Sequence[tuple[tuple[int, float], str]]) -> No
         at = max(seconds, at * step)
         bold = "bold" if SYSTEMS[system].kind == "opal" else "normal"
         colour = OURS if SYSTEMS[system].kind == "opal" else INK
-        axes.annotate(f"{TITLES[system]}  {seconds:.2g} s", (rows * 1.12, at), va="center", color=colour, fontweight=bold, fontsize=9)
+        axes.annotate(
+            f"{TITLES[system]}  {seconds:.2g} s",
+            (rows * 1.12, at),
+            va="center",
+            color=colour,
+            fontweight=bold,
+            fontsize=9,
+        )
 
 
 def _caption(sheet: Sheet, text: str) -> None:

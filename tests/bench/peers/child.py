@@ -105,12 +105,16 @@ class Child:
         try:
             line = self._answers.get(timeout=timeout_s)
         except queue.Empty:
-            raise ChildError(f"{self.name} did not answer within {timeout_s:g} s; its last words:\n{self.tail()}") from None
+            raise ChildError(
+                f"{self.name} did not answer within {timeout_s:g} s; its last words:\n{self.tail()}"
+            ) from None
         if line is None:
             raise ChildError(self._obituary())
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            raise ChildError(f"{self.name} failed: {answer['error']}\nits last words:\n{self.tail()}")
+            raise ChildError(
+                f"{self.name} failed: {answer['error']}\nits last words:\n{self.tail()}"
+            )
         return answer
 
     def _obituary(self) -> str:
@@ -119,12 +123,20 @@ class Child:
         return f"{self.name} ended with exit status {self._process.returncode}; its last words:\n{self.tail()}"
 
     def tail(self) -> str:
-        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines() if self._log.exists() else []
+        lines = (
+            self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+            if self._log.exists()
+            else []
+        )
         return "\n".join(f"    {line[:300]}" for line in lines[-_TAIL_LINES:])
 
     def reason(self) -> str:
         """Why it could not start, in one line: the line about a jar that was not found, or else the last line with an error."""
-        lines = [line.strip() for line in self._log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        lines = [
+            line.strip()
+            for line in self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+            if line.strip()
+        ]
         for sign in ("unresolved dependency", "Error", "Exception", ""):
             matching = [line for line in lines if sign in line]
             if matching:

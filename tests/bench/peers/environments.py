@@ -42,7 +42,12 @@ def environment_for(python: Path, folder: Path) -> dict[str, str]:
     temporary.mkdir(parents=True, exist_ok=True)
     inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
     path = os.pathsep.join(filter(None, (str(ROOT), inherited.get("PYTHONPATH"))))
-    ours = {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python), "TMPDIR": str(temporary), "PYTHONPATH": path}
+    ours = {
+        "PYSPARK_PYTHON": str(python),
+        "PYSPARK_DRIVER_PYTHON": str(python),
+        "TMPDIR": str(temporary),
+        "PYTHONPATH": path,
+    }
     return inherited | ours
 
 
@@ -50,4 +55,6 @@ def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         output = (done.stderr or done.stdout).strip().splitlines()
-        raise OSError(f"{' '.join(command[:4])} ... failed: {output[-1] if output else 'without a word'}")
+        raise OSError(
+            f"{' '.join(command[:4])} ... failed: {output[-1] if output else 'without a word'}"
+        )

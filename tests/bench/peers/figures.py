@@ -21,12 +21,21 @@ class Case:
     batch: int = 0  # rows of an upsert
     upserts: int = 0  # that the table got before
     columns: str = ""
-    view: str = ""  # `unfiltered`, of which measure a memory is, or what was counted of a clustering
+    view: str = (
+        ""  # `unfiltered`, of which measure a memory is, or what was counted of a clustering
+    )
 
     @property
     def label(self) -> str:
-        parts = [self.measure, share(self.batch, self.rows), self.keys if self.measure == "upsert" or self.keys != "uniform" else ""]
-        parts += [f"of {self.rows:,}" if self.measure == "growth" else "", f"after {self.upserts}" if self.measure == "scan" else ""]
+        parts = [
+            self.measure,
+            share(self.batch, self.rows),
+            self.keys if self.measure == "upsert" or self.keys != "uniform" else "",
+        ]
+        parts += [
+            f"of {self.rows:,}" if self.measure == "growth" else "",
+            f"after {self.upserts}" if self.measure == "scan" else "",
+        ]
         return " ".join(filter(None, (*parts, self.columns, self.view)))
 
 
@@ -62,18 +71,31 @@ class Results:
 
     def add(self, figure: Figure) -> None:
         """A second figure of the same case and system adds its rounds to the first."""
-        for old in [old for old in self.figures if (old.case, old.system) == (figure.case, figure.system)]:
+        for old in [
+            old for old in self.figures if (old.case, old.system) == (figure.case, figure.system)
+        ]:
             self.figures.remove(old)
             figure = replace(figure, values=[*old.values, *figure.values])
         self.figures.append(figure)
-        spread = f"({min(figure.values):.2f} to {max(figure.values):.2f})" if len(figure.values) > 1 else ""
+        spread = (
+            f"({min(figure.values):.2f} to {max(figure.values):.2f})"
+            if len(figure.values) > 1
+            else ""
+        )
         parts = "  ".join(f"{name} {value:.2f}" for name, value in figure.parts.items())
-        print(f"{figure.case.label:<44} {figure.system:<20} {figure.value:10.2f} {figure.unit:<2} {spread}  {parts}".rstrip(), flush=True)
+        print(
+            f"{figure.case.label:<44} {figure.system:<20} {figure.value:10.2f} {figure.unit:<2} {spread}  {parts}".rstrip(),
+            flush=True,
+        )
         self.save()
 
     def select(self, **wanted: Any) -> Iterator[Figure]:
         """Figures whose case has these values."""
-        return (figure for figure in self.figures if all(getattr(figure.case, name) == value for name, value in wanted.items()))
+        return (
+            figure
+            for figure in self.figures
+            if all(getattr(figure.case, name) == value for name, value in wanted.items())
+        )
 
     def save(self) -> None:
         content = {
@@ -90,7 +112,9 @@ class Results:
 
 def load_results(path: Path) -> Results:
     content = json.loads(path.read_text(encoding="utf-8"))
-    results = Results(path=path, about=content["about"], checks=content["checks"], ratios=content["ratios"])
+    results = Results(
+        path=path, about=content["about"], checks=content["checks"], ratios=content["ratios"]
+    )
     for found in content["figures"]:
         found.pop("value")
         results.figures.append(Figure(**found | {"case": Case(**found["case"])}))

@@ -53,10 +53,15 @@ class Fleet:
                 self.children[name] = self._started(name, self.memory)
             except (ChildError, OSError) as error:
                 self.unavailable[name] = str(error).splitlines()[0]
-                print(f"{name}: not available here, the rest runs without it: {self.unavailable[name]}", flush=True)
+                print(
+                    f"{name}: not available here, the rest runs without it: {self.unavailable[name]}",
+                    flush=True,
+                )
 
     def _started(self, name: str, memory: str) -> Child:
-        child = Child(name, python_of(SYSTEMS.get(name)), self.folder / name, (memory, str(self.cores)))
+        child = Child(
+            name, python_of(SYSTEMS.get(name)), self.folder / name, (memory, str(self.cores))
+        )
         try:
             self.spark[name] = child.wait_until_ready()
         except ChildError:
@@ -125,7 +130,15 @@ class Fleet:
     def _make_room(self, name: str) -> None:
         """Before the machine is short of memory or disk, those that wait give back what they hold for nothing, the largest first."""
         child = self.children[name]
-        idle = [(other.resident_bytes(), other) for other in self.children.values() if other is not child] if self._is_short(child) else []
+        idle = (
+            [
+                (other.resident_bytes(), other)
+                for other in self.children.values()
+                if other is not child
+            ]
+            if self._is_short(child)
+            else []
+        )
         for _, other in sorted(idle, key=lambda pair: -pair[0]):
             if not self._is_short(child):
                 return
@@ -134,4 +147,7 @@ class Fleet:
 
     def _is_short(self, child: Child) -> bool:
         missing = max(0, bytes_of(self.memory) - child.resident_bytes()) + _SPARE_BYTES
-        return psutil.virtual_memory().available < missing or shutil.disk_usage(self.folder).free < _LOW_DISK_BYTES
+        return (
+            psutil.virtual_memory().available < missing
+            or shutil.disk_usage(self.folder).free < _LOW_DISK_BYTES
+        )

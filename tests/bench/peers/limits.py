@@ -20,15 +20,35 @@ class Limit:
 
 # Claims are of 10 million rows, that of compaction of 4; a million rows cost the peers less, so that `wide` is far below.
 LIMITS = (
-    Limit(ratio="upsert 1% uniform: fastest peer / opal-inline", claim=14.4, wide=2.5, bound="least"),
-    Limit(ratio="upsert 10% uniform: fastest peer / opal-inline", claim=9.1, wide=1.7, bound="least"),
-    Limit(ratio="upsert 1% uniform: fastest peer / opal-batch", claim=11.7, wide=1.6, bound="least"),
-    Limit(ratio="upsert 10% uniform: fastest peer / opal-batch", claim=7.8, wide=1.2, bound="least"),
+    Limit(
+        ratio="upsert 1% uniform: fastest peer / opal-inline", claim=14.4, wide=2.5, bound="least"
+    ),
+    Limit(
+        ratio="upsert 10% uniform: fastest peer / opal-inline", claim=9.1, wide=1.7, bound="least"
+    ),
+    Limit(
+        ratio="upsert 1% uniform: fastest peer / opal-batch", claim=11.7, wide=1.6, bound="least"
+    ),
+    Limit(
+        ratio="upsert 10% uniform: fastest peer / opal-batch", claim=7.8, wide=1.2, bound="least"
+    ),
     Limit(ratio="upsert 1% uniform: opal-inline / plain", claim=1.7, wide=6.0, bound="most"),
     Limit(ratio="upsert 10% uniform: opal-inline / plain", claim=2.3, wide=6.0, bound="most"),
-    Limit(ratio="scan 10% after 1 5 columns: opal-inline / its unfiltered scan", claim=1.1, wide=2.5, bound="most"),
-    Limit(ratio="scan 10% after 1 2 columns: opal-inline / its unfiltered scan", claim=1.7, wide=4.0, bound="most"),
-    Limit(ratio="compaction 40 files: fastest peer / opal-inline", claim=3.1, wide=1.2, bound="least"),
+    Limit(
+        ratio="scan 10% after 1 5 columns: opal-inline / its unfiltered scan",
+        claim=1.1,
+        wide=2.5,
+        bound="most",
+    ),
+    Limit(
+        ratio="scan 10% after 1 2 columns: opal-inline / its unfiltered scan",
+        claim=1.7,
+        wide=4.0,
+        bound="most",
+    ),
+    Limit(
+        ratio="compaction 40 files: fastest peer / opal-inline", claim=3.1, wide=1.2, bound="least"
+    ),
 )
 
 
@@ -45,7 +65,11 @@ class Verdict:
 
     def __str__(self) -> str:
         limit = self.limit
-        measured = "not measured" if self.value is None else f"{self.value:.2f}x  {'FAILED' if self.failed else 'ok'}"
+        measured = (
+            "not measured"
+            if self.value is None
+            else f"{self.value:.2f}x  {'FAILED' if self.failed else 'ok'}"
+        )
         return f"{limit.ratio:<66} claim {limit.claim:g}x, at {limit.bound} {limit.wide:g}x: {measured}"
 
 

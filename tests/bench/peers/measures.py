@@ -6,7 +6,15 @@ from dataclasses import replace
 
 from tests.bench.peers.figures import UNFILTERED, Case
 from tests.bench.peers.reads import feed_rounds, measure_feed, measure_get
-from tests.bench.peers.tables import WARM_UP_ROWS, BenchTable, Run, Upserted, bench_table, medians, say
+from tests.bench.peers.tables import (
+    WARM_UP_ROWS,
+    BenchTable,
+    Run,
+    Upserted,
+    bench_table,
+    medians,
+    say,
+)
 from tests.bench.peers.upkeep import measure_clustering, measure_compaction
 from tests.bench.peers.worker import SCANS
 
@@ -35,7 +43,9 @@ def measure_bootstrap(run: Run) -> None:
                 parts[name].append(answer["parts"])
     for name in run.fleet.children:
         if seconds[name]:
-            run.add(Case(measure="bootstrap", rows=rows), name, "s", seconds[name], medians(parts[name]))
+            run.add(
+                Case(measure="bootstrap", rows=rows), name, "s", seconds[name], medians(parts[name])
+            )
 
 
 def measure_upsert(run: Run) -> None:
@@ -53,7 +63,9 @@ def measure_growth(run: Run) -> None:
     """The same batch into larger and larger tables, and what the last one changed."""
     for rows in run.options.growth_rows:
         with bench_table(run, "growth", rows) as table:
-            case = Case(measure="growth", rows=rows, batch=min(run.options.growth_batch, rows // 10))
+            case = Case(
+                measure="growth", rows=rows, batch=min(run.options.growth_batch, rows // 10)
+            )
             _note_upserts(run, case, _upsert_rounds(run, table, case.batch))
             feed_rounds(run, replace(case, view="feed"), commits=1)
 
@@ -67,7 +79,9 @@ def measure_scan(run: Run) -> None:
             while table.upserts < upserts:
                 done = table.upsert(batch)
                 say(f"upsert {table.upserts} of {upserts}", done.answers)
-            _scan_rounds(run, Case(measure="scan", rows=rows, batch=batch if upserts else 0, upserts=upserts))
+            _scan_rounds(
+                run, Case(measure="scan", rows=rows, batch=batch if upserts else 0, upserts=upserts)
+            )
 
 
 def measure_bytes(run: Run) -> None:
@@ -100,7 +114,10 @@ def _upsert_rounds(run: Run, table: BenchTable, batch: int) -> list[Upserted]:
     done = []
     for number in range(run.options.rounds + 1):
         done.append(table.upsert(batch))
-        say(f"{batch:,} rows into {table.rows:,}, {table.keys}, {f'round {number}' if number else 'warm-up'}", done[-1].answers)
+        say(
+            f"{batch:,} rows into {table.rows:,}, {table.keys}, {f'round {number}' if number else 'warm-up'}",
+            done[-1].answers,
+        )
     run.fleet.rest()
     return done[1:]
 
@@ -109,7 +126,13 @@ def _note_upserts(run: Run, case: Case, done: list[Upserted]) -> None:
     for name in run.fleet.children:
         answers = [one.answers[name] for one in done if name in one.answers]
         if answers:
-            run.add(case, name, "s", [answer["seconds"] for answer in answers], medians([answer["parts"] for answer in answers]))
+            run.add(
+                case,
+                name,
+                "s",
+                [answer["seconds"] for answer in answers],
+                medians([answer["parts"] for answer in answers]),
+            )
 
 
 def _scan_rounds(run: Run, case: Case) -> None:
@@ -118,12 +141,23 @@ def _scan_rounds(run: Run, case: Case) -> None:
     for number in range(run.options.rounds + 1):
         for name in run.fleet.in_turns():
             for columns, view in ((columns, view) for columns in SCANS for view in views):
-                answer = run.fleet.ask(name, do="scan", columns=columns, unfiltered=bool(view)) if name in run.fleet.children else None
+                answer = (
+                    run.fleet.ask(name, do="scan", columns=columns, unfiltered=bool(view))
+                    if name in run.fleet.children
+                    else None
+                )
                 if answer and number:
                     seconds[name, columns, view].append(answer["seconds"])
     for (name, columns, view), values in sorted(seconds.items()):
         if name in run.fleet.children:
-            of = Case(measure="scan", rows=case.rows, batch=case.batch, upserts=case.upserts, columns=columns, view=view)
+            of = Case(
+                measure="scan",
+                rows=case.rows,
+                batch=case.batch,
+                upserts=case.upserts,
+                columns=columns,
+                view=view,
+            )
             run.add(of, name, "s", values)
 
 
@@ -137,9 +171,17 @@ def _note_bytes(run: Run, case: Case, done: list[Upserted]) -> None:
             for kind, size in kinds.items():
                 parts[kind] += size / plain
         if KEY_STORE in parts:
-            parts["key store merges"] = merged_bytes([kinds.get(KEY_STORE, 0) for kinds in written]) / plain
+            parts["key store merges"] = (
+                merged_bytes([kinds.get(KEY_STORE, 0) for kinds in written]) / plain
+            )
         total = sum(sum(kinds.values()) for kinds in written) / plain
-        run.add(case, name, "x", [total], {kind: round(value, 3) for kind, value in sorted(parts.items())})
+        run.add(
+            case,
+            name,
+            "x",
+            [total],
+            {kind: round(value, 3) for kind, value in sorted(parts.items())},
+        )
 
 
 def merged_bytes(key_store: list[int]) -> int:

@@ -8,7 +8,17 @@ from tests.bench.peers.catalog import SYSTEMS, USUAL
 from tests.bench.peers.fleet import bytes_of
 from tests.bench.peers.rows import KEYS
 
-MEASURES = ("bootstrap", "upsert", "scan", "growth", "bytes", "compaction", "clustering", "feed", "get")
+MEASURES = (
+    "bootstrap",
+    "upsert",
+    "scan",
+    "growth",
+    "bytes",
+    "compaction",
+    "clustering",
+    "feed",
+    "get",
+)
 RESULTS = Path(__file__).parents[1] / "results"
 USUAL_MEASURES = tuple(name for name in MEASURES if name != "feed")
 FEED_SYSTEMS = ("opal-inline", "delta", "delta-cdf", "iceberg-cow", "plain")
@@ -55,7 +65,11 @@ def parse(arguments: list[str] | None = None) -> Options:
     if options.only == ("feed",) and options.systems == USUAL:
         options = replace(options, systems=FEED_SYSTEMS)
     options = _shortened(options) if short else options
-    unknown = [*(set(options.systems) - set(SYSTEMS)), *(set(options.only) - set(MEASURES)), *(set(options.keys) - set(KEYS))]
+    unknown = [
+        *(set(options.systems) - set(SYSTEMS)),
+        *(set(options.only) - set(MEASURES)),
+        *(set(options.keys) - set(KEYS)),
+    ]
     if unknown:
         known = f"systems: {', '.join(SYSTEMS)}; measures: {', '.join(MEASURES)}; keys: {', '.join(KEYS)}"
         parser.error(f"unknown: {', '.join(unknown)}. There are {known}")
@@ -94,29 +108,83 @@ def _parser() -> argparse.ArgumentParser:
     add("--only", type=_names, default=USUAL_MEASURES, help=", ".join(MEASURES))
     add("--rows", type=int, default=10_000_000, help="rows of the table (10000000)")
     add("--rounds", type=int, default=5, help="rounds that count (5); one more is run to warm up")
-    add("--keys", type=_names, default=KEYS, help="uniform, skewed: which keys the measure 'upsert' updates")
-    add("--shares", type=_numbers, default=(0.0001, 0.01, 0.1), help="batches of the measure 'upsert' (0.0001,0.01,0.1)")
-    add("--scan-upserts", type=_counts, default=(1, 10, 50), help="after how many upserts the measure 'scan' reads (1,10,50)")
+    add(
+        "--keys",
+        type=_names,
+        default=KEYS,
+        help="uniform, skewed: which keys the measure 'upsert' updates",
+    )
+    add(
+        "--shares",
+        type=_numbers,
+        default=(0.0001, 0.01, 0.1),
+        help="batches of the measure 'upsert' (0.0001,0.01,0.1)",
+    )
+    add(
+        "--scan-upserts",
+        type=_counts,
+        default=(1, 10, 50),
+        help="after how many upserts the measure 'scan' reads (1,10,50)",
+    )
     add("--scan-share", type=float, default=0.005, help="their batches (0.005)")
-    add("--growth-rows", type=_counts, default=(1_000_000, 10_000_000, 50_000_000), help="tables of the measure 'growth'")
+    add(
+        "--growth-rows",
+        type=_counts,
+        default=(1_000_000, 10_000_000, 50_000_000),
+        help="tables of the measure 'growth'",
+    )
     add("--growth-batch", type=int, default=100_000, help="rows of its batches (100000)")
     add("--bytes-upserts", type=int, default=10, help="upserts of the measure 'bytes' (10)")
     add("--bytes-share", type=float, default=0.1, help="their batches (0.1)")
-    add("--small-files", type=int, default=200, help="files of the table that the measure 'compaction' begins with (200)")
+    add(
+        "--small-files",
+        type=int,
+        default=200,
+        help="files of the table that the measure 'compaction' begins with (200)",
+    )
     add("--compact-mb", type=int, default=32, help="files that it aims at (32)")
     add("--cluster-mb", type=int, default=1, help="files that the measure 'clustering' aims at (1)")
-    add("--feed-upserts", type=int, default=20, help="upserts of 1%% that the measure 'feed' makes, and reads the changes of (20)")
+    add(
+        "--feed-upserts",
+        type=int,
+        default=20,
+        help="upserts of 1%% that the measure 'feed' makes, and reads the changes of (20)",
+    )
     add("--get-keys", type=int, default=1000, help="keys that the measure 'get' looks up (1000)")
     add("--memory", default="3g", help="driver memory of each system (3g)")
     add("--cores", type=int, default=2, help="local[N] of each system (2)")
-    add("--timeout", type=float, default=3600.0, dest="timeout_s", help="seconds that one step of one system may take (3600)")
-    add("--out", type=Path, default=RESULTS, help=f"where JSON and charts go ({RESULTS.relative_to(Path(__file__).parents[3])})")
+    add(
+        "--timeout",
+        type=float,
+        default=3600.0,
+        dest="timeout_s",
+        help="seconds that one step of one system may take (3600)",
+    )
+    add(
+        "--out",
+        type=Path,
+        default=RESULTS,
+        help=f"where JSON and charts go ({RESULTS.relative_to(Path(__file__).parents[3])})",
+    )
     add("--name", default="", help="of the files there (peers-ROWS)")
     add("--folder", type=Path, help="where tables are built (a temporary folder)")
-    add("--redraw", type=Path, metavar="JSON", help="measure nothing: ratios, charts and limits of an earlier run, or of one cut short")
+    add(
+        "--redraw",
+        type=Path,
+        metavar="JSON",
+        help="measure nothing: ratios, charts and limits of an earlier run, or of one cut short",
+    )
     add("--keep", action="store_true", help="leave them there, with the logs of the processes")
-    add("--check", action="store_true", help="exit 1 when a ratio is beyond its limit (see limits.py)")
-    add("--short", action="store_true", help="a few minutes: at most 1 million rows and 3 rounds, fewer systems and cases; checks limits")
+    add(
+        "--check",
+        action="store_true",
+        help="exit 1 when a ratio is beyond its limit (see limits.py)",
+    )
+    add(
+        "--short",
+        action="store_true",
+        help="a few minutes: at most 1 million rows and 3 rounds, fewer systems and cases; checks limits",
+    )
     return parser
 
 

@@ -29,7 +29,9 @@ def all_ratios(figures: Iterable[Figure]) -> list[Ratio]:
     by_case: dict[Case, dict[str, float]] = {}
     for figure in figures:
         by_case.setdefault(figure.case, {})[figure.system] = figure.value
-    return [ratio for case, values in by_case.items() for ratio in _case_ratios(case, values, by_case)]
+    return [
+        ratio for case, values in by_case.items() for ratio in _case_ratios(case, values, by_case)
+    ]
 
 
 def _case_ratios(case: Case, values: Values, by_case: Mapping[Case, Values]) -> Iterator[Ratio]:
@@ -49,10 +51,18 @@ def _peer_ratios(case: Case, values: Values) -> Iterator[Ratio]:
     if not peers:
         return
     best = min(peers, key=lambda name: peers[name])
-    word = {"bytes": "thriftiest", "memory": "leanest"}.get(case.measure, "most selective" if case.view.endswith("opened") else "fastest")
+    word = {"bytes": "thriftiest", "memory": "leanest"}.get(
+        case.measure, "most selective" if case.view.endswith("opened") else "fastest"
+    )
     for name in names_of("opal"):
         if values.get(name):
-            yield Ratio(case=case.label, over=f"{word} peer", under=name, value=peers[best] / values[name], who=best)
+            yield Ratio(
+                case=case.label,
+                over=f"{word} peer",
+                under=name,
+                value=peers[best] / values[name],
+                who=best,
+            )
 
 
 def _plain_ratios(case: Case, values: Values) -> Iterator[Ratio]:
@@ -67,21 +77,38 @@ def _own_scan_ratios(case: Case, values: Values, by_case: Mapping[Case, Values])
     fresh = by_case.get(replace(case, upserts=0, batch=0), {})
     for name, value in values.items():
         if unfiltered.get(name):
-            yield Ratio(case=case.label, over=name, under="its unfiltered scan", value=value / unfiltered[name])
+            yield Ratio(
+                case=case.label,
+                over=name,
+                under="its unfiltered scan",
+                value=value / unfiltered[name],
+            )
         elif name != PLAIN and SYSTEMS[name].kind != "opal" and fresh.get(name):
-            yield Ratio(case=case.label, over=name, under="its fresh table", value=value / fresh[name])
+            yield Ratio(
+                case=case.label, over=name, under="its fresh table", value=value / fresh[name]
+            )
 
 
 def _growth_ratios(case: Case, values: Values, by_case: Mapping[Case, Values]) -> Iterator[Ratio]:
-    smallest = min((other for other in by_case if (other.measure, other.view) == ("growth", case.view)), key=lambda other: other.rows)
+    smallest = min(
+        (other for other in by_case if (other.measure, other.view) == ("growth", case.view)),
+        key=lambda other: other.rows,
+    )
     if smallest != case:
         for name, value in values.items():
             if by_case[smallest].get(name):
-                yield Ratio(case=case.label, over=name, under=f"itself at {smallest.rows:,}", value=value / by_case[smallest][name])
+                yield Ratio(
+                    case=case.label,
+                    over=name,
+                    under=f"itself at {smallest.rows:,}",
+                    value=value / by_case[smallest][name],
+                )
 
 
 def as_rows(ratios: Iterable[Ratio]) -> list[dict[str, object]]:
-    return [asdict(ratio) | {"name": ratio.name, "value": round(ratio.value, 3)} for ratio in ratios]
+    return [
+        asdict(ratio) | {"name": ratio.name, "value": round(ratio.value, 3)} for ratio in ratios
+    ]
 
 
 def ratio_table(ratios: Iterable[Ratio]) -> str:

@@ -29,15 +29,34 @@ def measure_feed(run: Run) -> None:
         for commits in dict.fromkeys((1, upserts)):
             for net in (False, True):
                 view = "net" if net else ""
-                feed_rounds(run, Case(measure="feed", rows=rows, batch=batch, columns=f"of {commits} commits", view=view), commits, net=net)
+                feed_rounds(
+                    run,
+                    Case(
+                        measure="feed",
+                        rows=rows,
+                        batch=batch,
+                        columns=f"of {commits} commits",
+                        view=view,
+                    ),
+                    commits,
+                    net=net,
+                )
 
 
 def feed_rounds(run: Run, case: Case, commits: int, *, net: bool = False) -> None:
     """The changes of the last commits, of the systems that can tell them, which have to agree."""
     seconds: dict[str, list[float]] = defaultdict(list)
     for number in range(run.options.rounds + 1):
-        answers = {name: answer for name, answer in run.fleet.ask_all(do="feed", commits=commits, net=net).items() if answer}
-        measured = {name: (answer["rows"], answer["sum"]) for name, answer in answers.items() if name != "plain"}
+        answers = {
+            name: answer
+            for name, answer in run.fleet.ask_all(do="feed", commits=commits, net=net).items()
+            if answer
+        }
+        measured = {
+            name: (answer["rows"], answer["sum"])
+            for name, answer in answers.items()
+            if name != "plain"
+        }
         if len({*measured.values()}) > 1:
             raise RuntimeError(f"systems tell different changes of {commits} commits: {measured}")
         for name, answer in answers.items() if number else ():
@@ -53,9 +72,16 @@ def measure_get(run: Run) -> None:
         table.upsert(max(2, int(rows * _SHARE)))
         seconds: dict[str, list[float]] = defaultdict(list)
         for number in range(run.options.rounds + 1):
-            keys = [f"user-{2 * ((number * count + position) * _ODD * STRIDE % rows):012d}" for position in range(count)]
+            keys = [
+                f"user-{2 * ((number * count + position) * _ODD * STRIDE % rows):012d}"
+                for position in range(count)
+            ]
             answers = run.fleet.ask_all(do="get", keys=keys)
-            measured = {name: (answer["rows"], answer["sum"]) for name, answer in answers.items() if name != "plain"}
+            measured = {
+                name: (answer["rows"], answer["sum"])
+                for name, answer in answers.items()
+                if name != "plain"
+            }
             if len({*measured.values()}) > 1:
                 raise RuntimeError(f"systems find different rows of the same keys: {measured}")
             for name, answer in answers.items() if number else ():

@@ -48,7 +48,9 @@ def check_batch(batch: Batch) -> None:
             f"batch {batch.seed} would more than double a table of {batch.base:,} rows; take fewer rounds, smaller shares or more rows"
         )
     if batch.seed and batch.count - batch.new_keys > batch.base:
-        raise ValueError(f"a batch of {batch.count:,} rows updates more keys than the {batch.base:,} there are")
+        raise ValueError(
+            f"a batch of {batch.count:,} rows updates more keys than the {batch.base:,} there are"
+        )
 
 
 def batch_rows(spark: SparkSession, batch: Batch) -> DataFrame:
@@ -56,7 +58,10 @@ def batch_rows(spark: SparkSession, batch: Batch) -> DataFrame:
     partitions = 2 if batch.seed else max(2, math.ceil(batch.count / _ROWS_A_FILE))
     ids = spark.range(0, batch.count, 1, partitions)
     number = _key_number(batch).cast("bigint")
-    return ids.select(number.alias("number"), (F.col("id") + (BEGAN_MS + batch.seed * _BATCH_MS)).alias("mod_time")).select(
+    return ids.select(
+        number.alias("number"),
+        (F.col("id") + (BEGAN_MS + batch.seed * _BATCH_MS)).alias("mod_time"),
+    ).select(
         F.format_string("user-%012d", "number").alias("key"),
         "mod_time",
         (F.shiftrightunsigned(_hash(batch, 1), 11) * F.lit(2.0**-53)).alias("v1"),
@@ -88,7 +93,9 @@ def _rank(position: Column, count: int, there: int) -> Column:
     if hot >= count:
         return position
     slope = (count - hot) / math.log(there / hot)
-    return F.when(position < hot, position).otherwise(F.floor(F.lit(float(hot)) * F.exp((position - hot) / F.lit(slope))))
+    return F.when(position < hot, position).otherwise(
+        F.floor(F.lit(float(hot)) * F.exp((position - hot) / F.lit(slope)))
+    )
 
 
 def hot_keys(count: int, there: int) -> int:
@@ -99,5 +106,9 @@ def hot_keys(count: int, there: int) -> int:
     low, high = 0.0, float(count)
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if middle and middle * (1 + math.log(there / middle)) < count else (low, middle)
+        low, high = (
+            (middle, high)
+            if middle and middle * (1 + math.log(there / middle)) < count
+            else (low, middle)
+        )
     return max(1, math.ceil(high * 1.02))

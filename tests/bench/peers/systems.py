@@ -92,7 +92,9 @@ class Plain(System):
     def upsert(self, rows: DataFrame) -> Parts:
         before = {*self.folder.glob("*.parquet")}
         rows.write.mode("append").parquet(str(self.folder))
-        self.appended.append([str(path) for path in self.folder.glob("*.parquet") if path not in before])
+        self.appended.append(
+            [str(path) for path in self.folder.glob("*.parquet") if path not in before]
+        )
         return {}
 
     def current(self) -> DataFrame:
@@ -107,7 +109,11 @@ class Plain(System):
         self._rewrite(ranges.sortWithinPartitions(columns[0]))
 
     def opened(self, box: Box) -> Sizes:
-        return {str(path): path.stat().st_size for path in self.folder.glob("*.parquet") if meets(path, box)}
+        return {
+            str(path): path.stat().st_size
+            for path in self.folder.glob("*.parquet")
+            if meets(path, box)
+        }
 
     def feed(self, commits: int, *, net: bool) -> DataFrame | None:
         """The batches themselves."""
@@ -145,22 +151,32 @@ class Lumos(System):
         if not (self.folder / "deltas").exists():
             return base
         newest_first = Window.partitionBy("key").orderBy(F.col("mod_time").desc())
-        deltas = reader.parquet(str(self.folder / "deltas")).withColumn("nth", F.row_number().over(newest_first))
+        deltas = reader.parquet(str(self.folder / "deltas")).withColumn(
+            "nth", F.row_number().over(newest_first)
+        )
         newest = deltas.where("nth = 1").drop("nth")
-        return base.join(newest.select("key"), "key", "left_anti").select(*NAMES).unionByName(newest)
+        return (
+            base.join(newest.select("key"), "key", "left_anti").select(*NAMES).unionByName(newest)
+        )
 
 
 class Opal(System):
     """An Opal table; `inline` makes rows visible in the ingest itself."""
 
-    def __init__(self, spark: SparkSession, folder: Path, *, inline: bool, file_format: str) -> None:
+    def __init__(
+        self, spark: SparkSession, folder: Path, *, inline: bool, file_format: str
+    ) -> None:
         from opal_spark import OpalTable
 
         super().__init__(spark, folder)
         self.inline = inline
-        self.versions: list[int] = []  # after each upsert: small files may be folded by versions of their own
+        self.versions: list[
+            int
+        ] = []  # after each upsert: small files may be folded by versions of their own
         schema = spark.createDataFrame([], SCHEMA).schema
-        self.table = OpalTable.create(spark, str(folder), schema, keys=["key"], delta="mod_time", file_format=file_format)
+        self.table = OpalTable.create(
+            spark, str(folder), schema, keys=["key"], delta="mod_time", file_format=file_format
+        )
 
     def bootstrap(self, rows: DataFrame) -> Parts:
         return self.upsert(rows)
@@ -187,7 +203,13 @@ class Opal(System):
 
         snapshot = self.table.table.snapshot_at()
         schema = spark_schema(snapshot.spec, physical=True)
-        return scan_files(self.spark, snapshot.storage, list(snapshot.files.values()), schema, snapshot.spec.file_format)
+        return scan_files(
+            self.spark,
+            snapshot.storage,
+            list(snapshot.files.values()),
+            schema,
+            snapshot.spec.file_format,
+        )
 
     def bootstrap_small(self, rows: DataFrame, files: int) -> Parts:
         """In batch mode, whose files are the tasks of the source."""
@@ -202,10 +224,14 @@ class Opal(System):
         self.table.zorder(columns, target_mb=target_mb, whole=True)
 
     def feed(self, commits: int, *, net: bool) -> DataFrame | None:
-        return self.table.changes(self.versions[-commits - 1] + 1, mode="netChanges" if net else "none")
+        return self.table.changes(
+            self.versions[-commits - 1] + 1, mode="netChanges" if net else "none"
+        )
 
     def get(self, keys: Sequence[str]) -> list[int]:
-        return [int(value) for value in self.table.get([{"key": key} for key in keys])["v2"].to_pylist()]
+        return [
+            int(value) for value in self.table.get([{"key": key} for key in keys])["v2"].to_pylist()
+        ]
 
     def in_box(self, box: Box) -> DataFrame:
         return self.table.read(where=box_sql(box) if box else None)
@@ -244,8 +270,14 @@ class DeltaFeed(Delta):
     def feed(self, commits: int, *, net: bool) -> DataFrame | None:
         if net:
             return None
-        newest = self.spark.sql(f"DESCRIBE HISTORY delta.`{self.folder}` LIMIT 1").collect()[0]["version"]
-        reader = self.spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", newest - commits + 1)
+        newest = self.spark.sql(f"DESCRIBE HISTORY delta.`{self.folder}` LIMIT 1").collect()[0][
+            "version"
+        ]
+        reader = (
+            self.spark.read.format("delta")
+            .option("readChangeFeed", "true")
+            .option("startingVersion", newest - commits + 1)
+        )
         return reader.load(str(self.folder))
 
 
@@ -259,7 +291,9 @@ class Iceberg(System):
         self.name = f"lake.bench.`{folder.name}`"
 
     def bootstrap(self, rows: DataFrame) -> Parts:
-        writer = rows.writeTo(self.name).using("iceberg").tableProperty("format-version", self.VERSION)
+        writer = (
+            rows.writeTo(self.name).using("iceberg").tableProperty("format-version", self.VERSION)
+        )
         for operation in ("merge", "update", "delete"):
             writer = writer.tableProperty(f"write.{operation}.mode", self.MODE)
         writer.create()
@@ -277,17 +311,28 @@ class Iceberg(System):
         self._rewrite(target_mb)
 
     def cluster(self, columns: Sequence[str], target_mb: int) -> None:
-        self._rewrite(target_mb, f"strategy => 'sort', sort_order => 'zorder({', '.join(columns)})',", "'rewrite-all', 'true'")
+        self._rewrite(
+            target_mb,
+            f"strategy => 'sort', sort_order => 'zorder({', '.join(columns)})',",
+            "'rewrite-all', 'true'",
+        )
 
     def opened(self, box: Box) -> Sizes:
         """By the table's own planning of a scan."""
         scan = self._iceberg.newScan()
         expressions = self._java.org.apache.iceberg.expressions.Expressions
         for column, (low, high) in box.items():
-            scan = scan.filter(expressions.greaterThanOrEqual(column, low)).filter(expressions.lessThan(column, high))
+            scan = scan.filter(expressions.greaterThanOrEqual(column, low)).filter(
+                expressions.lessThan(column, high)
+            )
         tasks = scan.planFiles()
         try:
-            files = [task.file() for task in self._java.org.apache.iceberg.relocated.com.google.common.collect.Lists.newArrayList(tasks)]
+            files = [
+                task.file()
+                for task in self._java.org.apache.iceberg.relocated.com.google.common.collect.Lists.newArrayList(
+                    tasks
+                )
+            ]
         finally:
             tasks.close()
         return {file.location(): file.fileSizeInBytes() for file in files}
@@ -304,7 +349,9 @@ class Iceberg(System):
 
     @property
     def _iceberg(self) -> Any:
-        return self._java.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(self.spark._jsparkSession, self.name)
+        return self._java.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
+            self.spark._jsparkSession, self.name
+        )
 
     def drop(self) -> None:
         self.spark.sql(f"DROP TABLE IF EXISTS {self.name} PURGE")
@@ -321,7 +368,11 @@ class IcebergCopyOnWrite(Iceberg):
         snapshots = self.spark.sql(
             f"SELECT snapshot_id FROM {self.name}.snapshots ORDER BY committed_at DESC LIMIT {commits + 1}"
         ).collect()
-        how = "net_changes => true" if net else "compute_updates => true, identifier_columns => array('key')"
+        how = (
+            "net_changes => true"
+            if net
+            else "compute_updates => true, identifier_columns => array('key')"
+        )
         table = self.name.removeprefix("lake.").replace("`", "")
         start = snapshots[-1]["snapshot_id"]
         self.spark.sql(
@@ -357,7 +408,11 @@ class Hudi(System):
         return self._write(rows, "upsert", "append")
 
     def _write(self, rows: DataFrame, operation: str, mode: str) -> Parts:
-        writer = rows.write.format("hudi").options(**self.OPTIONS).option("hoodie.datasource.write.operation", operation)
+        writer = (
+            rows.write.format("hudi")
+            .options(**self.OPTIONS)
+            .option("hoodie.datasource.write.operation", operation)
+        )
         writer.mode(mode).save(str(self.folder))
         return {}
 
@@ -367,7 +422,12 @@ class Hudi(System):
 
 def open_system(name: str, spark: SparkSession, folder: Path) -> System:
     if name.startswith("opal-"):
-        return Opal(spark, folder, inline=name != "opal-batch", file_format="orc" if name.endswith("-orc") else "parquet")
+        return Opal(
+            spark,
+            folder,
+            inline=name != "opal-batch",
+            file_format="orc" if name.endswith("-orc") else "parquet",
+        )
     by_name: dict[str, type[System]] = {
         "delta": Delta,
         "delta-cdf": DeltaFeed,

@@ -30,8 +30,23 @@ class Run:
     results: Results
     tables: int = 0
 
-    def add(self, case: Case, system: str, unit: str, values: list[float], parts: dict[str, float] | None = None) -> None:
-        self.results.add(Figure(case=case, system=system, unit=unit, values=[round(value, 4) for value in values], parts=parts or {}))
+    def add(
+        self,
+        case: Case,
+        system: str,
+        unit: str,
+        values: list[float],
+        parts: dict[str, float] | None = None,
+    ) -> None:
+        self.results.add(
+            Figure(
+                case=case,
+                system=system,
+                unit=unit,
+                values=[round(value, 4) for value in values],
+                parts=parts or {},
+            )
+        )
 
 
 @dataclass(kw_only=True)
@@ -59,15 +74,21 @@ class BenchTable:
     appended: int = 0
 
     def bootstrap(self) -> None:
-        with self._staged(Batch(base=self.rows, count=self.rows, seed=0, keys=self.keys, inserted=0)) as (path, _):
-            self.bootstrapped = self.run.fleet.ask_all(do="bootstrap", table=self.name, path=str(path), files=self.files)
+        with self._staged(
+            Batch(base=self.rows, count=self.rows, seed=0, keys=self.keys, inserted=0)
+        ) as (path, _):
+            self.bootstrapped = self.run.fleet.ask_all(
+                do="bootstrap", table=self.name, path=str(path), files=self.files
+            )
         say(f"bootstrap of {self.rows:,} rows", self.bootstrapped)
         self.folders = {name: Path(answer["folder"]) for name, answer in self.bootstrapped.items()}
         self.run.fleet.rest()
 
     def upsert(self, count: int) -> Upserted:
         self.upserts += 1
-        batch = Batch(base=self.rows, count=count, seed=self.upserts, keys=self.keys, inserted=self.inserted)
+        batch = Batch(
+            base=self.rows, count=count, seed=self.upserts, keys=self.keys, inserted=self.inserted
+        )
         answers, written = {}, {}
         fleet = self.run.fleet
         with self._staged(batch) as (path, plain_bytes):
@@ -82,17 +103,37 @@ class BenchTable:
 
     def check(self, measure: str) -> None:
         """All systems hold the same rows; `plain` holds every row that it ever got."""
-        fingerprints = {name: answer["fingerprint"] for name, answer in self.run.fleet.ask_all(do="fingerprint").items()}
+        fingerprints = {
+            name: answer["fingerprint"]
+            for name, answer in self.run.fleet.ask_all(do="fingerprint").items()
+        }
         plain = fingerprints.pop("plain", None)
-        counts = all(fingerprint[0] == self.rows + self.inserted for fingerprint in fingerprints.values())
+        counts = all(
+            fingerprint[0] == self.rows + self.inserted for fingerprint in fingerprints.values()
+        )
         agree = counts and len({tuple(fingerprint) for fingerprint in fingerprints.values()}) <= 1
         agree = agree and (plain is None or plain[0] == self.rows + self.appended)
-        verdict = "all agree" if agree else f"THEY DIFFER, expected {self.rows + self.inserted:,} rows"
-        print(f"check of {measure} after {self.upserts} upserts of {self.rows:,} rows, {self.keys}: {verdict}", flush=True)
+        verdict = (
+            "all agree" if agree else f"THEY DIFFER, expected {self.rows + self.inserted:,} rows"
+        )
+        print(
+            f"check of {measure} after {self.upserts} upserts of {self.rows:,} rows, {self.keys}: {verdict}",
+            flush=True,
+        )
         for name, fingerprint in fingerprints.items() if not agree else ():
-            print(f"    {name:<20} rows {fingerprint[0]:,}, sum(v2) {fingerprint[1]:,}, checksum {fingerprint[2]:,}", flush=True)
-        about: dict[str, Any] = {"measure": measure, "rows": self.rows, "keys": self.keys, "upserts": self.upserts}
-        self.run.results.checks.append(about | {"agree": agree, "fingerprints": fingerprints, "plain": plain})
+            print(
+                f"    {name:<20} rows {fingerprint[0]:,}, sum(v2) {fingerprint[1]:,}, checksum {fingerprint[2]:,}",
+                flush=True,
+            )
+        about: dict[str, Any] = {
+            "measure": measure,
+            "rows": self.rows,
+            "keys": self.keys,
+            "upserts": self.upserts,
+        }
+        self.run.results.checks.append(
+            about | {"agree": agree, "fingerprints": fingerprints, "plain": plain}
+        )
         self.run.results.save()
 
     def drop(self) -> None:
@@ -114,12 +155,16 @@ class LeftOutError(Exception):
 
 
 @contextlib.contextmanager
-def bench_table(run: Run, measure: str, rows: int, keys: str = "uniform", *, files: int = 0) -> Iterator[BenchTable]:
+def bench_table(
+    run: Run, measure: str, rows: int, keys: str = "uniform", *, files: int = 0
+) -> Iterator[BenchTable]:
     """A table that is checked and dropped at the end of the block; of so many files where `files` says so."""
     needed_bytes = rows * (len(run.fleet.children) * _DISK_BYTES_A_ROW + _SPILL_BYTES_A_ROW)
     free = shutil.disk_usage(run.fleet.folder).free
     if free < needed_bytes:
-        raise LeftOutError(f"{measure} of {rows:,} rows may take {needed_bytes >> 30} GiB of disk, {free >> 30} GiB are free")
+        raise LeftOutError(
+            f"{measure} of {rows:,} rows may take {needed_bytes >> 30} GiB of disk, {free >> 30} GiB are free"
+        )
     run.tables += 1
     table = BenchTable(run=run, name=f"t{run.tables}", rows=rows, keys=keys, files=files)
     run.fleet.forget_memory()
@@ -138,11 +183,15 @@ def bench_table(run: Run, measure: str, rows: int, keys: str = "uniform", *, fil
 def note_memory(run: Run, case: Case) -> None:
     """The greatest memory of each system's processes since the table was created."""
     for name, child in run.fleet.children.items():
-        run.add(case, name, "MB", [child.memory.resident / 1e6], {"private": child.memory.private / 1e6})
+        run.add(
+            case, name, "MB", [child.memory.resident / 1e6], {"private": child.memory.private / 1e6}
+        )
 
 
 def say(what: str, answers: Answers) -> None:
-    seconds = "  ".join(f"{name} {answer['seconds']:.2f}" for name, answer in sorted(answers.items()))
+    seconds = "  ".join(
+        f"{name} {answer['seconds']:.2f}" for name, answer in sorted(answers.items())
+    )
     print(f"  {what}: {seconds}", flush=True)
 
 

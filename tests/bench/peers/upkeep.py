@@ -29,7 +29,13 @@ def measure_compaction(run: Run) -> None:
                 figures[name].append(answer)
     case = Case(measure="compaction", rows=rows, columns=f"{files} files")
     for name, answers_of in figures.items():
-        run.add(case, name, "s", [answer["seconds"] for answer in answers_of], _rewritten(answers_of[-1]))
+        run.add(
+            case,
+            name,
+            "s",
+            [answer["seconds"] for answer in answers_of],
+            _rewritten(answers_of[-1]),
+        )
 
 
 def measure_clustering(run: Run) -> None:
@@ -37,10 +43,18 @@ def measure_clustering(run: Run) -> None:
     rows = run.options.rows
     for label, columns in CLUSTERED.items():
         with bench_table(run, "clustering", rows) as table:
-            answers = run.fleet.ask_rewriters(do="cluster", columns=columns, target_mb=run.options.cluster_mb)
+            answers = run.fleet.ask_rewriters(
+                do="cluster", columns=columns, target_mb=run.options.cluster_mb
+            )
             say(f"Z-order by {', '.join(columns)}", answers)
             for name, answer in answers.items():
-                run.add(Case(measure="clustering", rows=rows, columns=label), name, "s", [answer["seconds"]], _rewritten(answer))
+                run.add(
+                    Case(measure="clustering", rows=rows, columns=label),
+                    name,
+                    "s",
+                    [answer["seconds"]],
+                    _rewritten(answer),
+                )
             _note_opened(run, table, label)
             _note_queries(run, table, label)
 
@@ -61,15 +75,28 @@ def _note_queries(run: Run, table: BenchTable, label: str) -> None:
     for number in range(run.options.rounds + 1):
         answers = run.fleet.ask_rewriters(do="query", boxes=asked)
         if len({tuple(answer["rows"]) for answer in answers.values()}) > 1:
-            raise RuntimeError(f"systems find different rows in the same boxes: { {n: a['rows'] for n, a in answers.items()} }")
+            raise RuntimeError(
+                f"systems find different rows in the same boxes: { {n: a['rows'] for n, a in answers.items()} }"
+            )
         for name, answer in answers.items() if number else ():
             seconds[name].append(answer["seconds"])
     for name, values in seconds.items():
-        run.add(Case(measure="clustering", rows=table.rows, columns=label, view="queries"), name, "s", values)
+        run.add(
+            Case(measure="clustering", rows=table.rows, columns=label, view="queries"),
+            name,
+            "s",
+            values,
+        )
 
 
 def _rewritten(answer: dict[str, Any]) -> dict[str, float]:
     before, after = answer["files"]
     bytes_before, bytes_after = answer["bytes"]
     speed = bytes_before / _MB / answer["seconds"]
-    return {"files before": before, "files": after, "MB before": bytes_before / _MB, "MB": bytes_after / _MB, "MB/s": speed}
+    return {
+        "files before": before,
+        "files": after,
+        "MB before": bytes_before / _MB,
+        "MB": bytes_after / _MB,
+        "MB/s": speed,
+    }

@@ -62,7 +62,11 @@ class Worker:
         self.system = open_system(self.name, self.spark, self.folder / command["table"])
         files = command["files"]
         parts = self.system.bootstrap_small(rows, files) if files else self.system.bootstrap(rows)
-        return {"seconds": time.perf_counter() - began, "parts": dict(parts), "folder": str(self.system.folder)}
+        return {
+            "seconds": time.perf_counter() - began,
+            "parts": dict(parts),
+            "folder": str(self.system.folder),
+        }
 
     def upsert(self, command: Mapping[str, Any]) -> Answer:
         rows, system = self._staged(command["path"]), self._open
@@ -91,16 +95,26 @@ class Worker:
         rewrite()
         seconds = time.perf_counter() - began
         after = self._open.opened({})
-        return {"seconds": seconds, "files": [len(before), len(after)], "bytes": [sum(before.values()), sum(after.values())]}
+        return {
+            "seconds": seconds,
+            "files": [len(before), len(after)],
+            "bytes": [sum(before.values()), sum(after.values())],
+        }
 
     def opened(self, command: Mapping[str, Any]) -> Answer:
         """Of each box the files that a read opens and their bytes; the whole table is the empty one."""
         found = [self._open.opened(box) for box in command["boxes"]]
-        return {"files": [len(files) for files in found], "bytes": [sum(files.values()) for files in found]}
+        return {
+            "files": [len(files) for files in found],
+            "bytes": [sum(files.values()) for files in found],
+        }
 
     def query(self, command: Mapping[str, Any]) -> Answer:
         began = time.perf_counter()
-        rows = [self._open.in_box(box).selectExpr(*SCANS["5 columns"]).collect()[0][0] for box in command["boxes"]]
+        rows = [
+            self._open.in_box(box).selectExpr(*SCANS["5 columns"]).collect()[0][0]
+            for box in command["boxes"]
+        ]
         return {"seconds": time.perf_counter() - began, "rows": rows}
 
     def feed(self, command: Mapping[str, Any]) -> Answer:
@@ -109,8 +123,12 @@ class Worker:
         feed = self._open.feed(command["commits"], net=command["net"])
         if feed is None:
             return {}
-        kinds = ["max(_change_type)"] if "_change_type" in feed.columns else []  # else a plan could leave out which rows are updates
-        rows = feed.selectExpr("count(*)", "sum(v2)", "sum(v1)", "max(c)", "max(key)", "max(mod_time)", *kinds).collect()[0]
+        kinds = (
+            ["max(_change_type)"] if "_change_type" in feed.columns else []
+        )  # else a plan could leave out which rows are updates
+        rows = feed.selectExpr(
+            "count(*)", "sum(v2)", "sum(v1)", "max(c)", "max(key)", "max(mod_time)", *kinds
+        ).collect()[0]
         return {"seconds": time.perf_counter() - began, "rows": rows[0], "sum": rows[1]}
 
     def get(self, command: Mapping[str, Any]) -> Answer:
@@ -121,7 +139,14 @@ class Worker:
     def fingerprint(self, _: Mapping[str, Any]) -> Answer:
         """Rows, sum of v2, and a checksum over whole rows in no order."""
         checksum = f"sum(pmod(xxhash64({', '.join(NAMES)}), 1000000007L))"
-        return {"fingerprint": [int(value) for value in self._open.current().selectExpr("count(*)", "sum(v2)", checksum).collect()[0]]}
+        return {
+            "fingerprint": [
+                int(value)
+                for value in self._open.current()
+                .selectExpr("count(*)", "sum(v2)", checksum)
+                .collect()[0]
+            ]
+        }
 
     def drop(self, _: Mapping[str, Any]) -> Answer:
         self._open.drop()

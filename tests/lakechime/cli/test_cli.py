@@ -44,22 +44,64 @@ def feed(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
 
 
 def line(number: int, **more: Any) -> str:
-    return json.dumps({"table": "shop.orders", "table_format": "DELTA", "snapshot_id": str(number), **more})
+    return json.dumps(
+        {"table": "shop.orders", "table_format": "DELTA", "snapshot_id": str(number), **more}
+    )
 
 
-def test_without_a_command_it_shows_all_of_them_with_examples_that_parse(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_command_it_shows_all_of_them_with_examples_that_parse(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     page = run(capsys)
-    for name in ("register", "events", "serve", "token", "consumers", "forget", "expire", "migrate", "check"):
+    for name in (
+        "register",
+        "events",
+        "serve",
+        "token",
+        "consumers",
+        "forget",
+        "expire",
+        "migrate",
+        "check",
+    ):
         assert re.search(rf"^  {name} ", page, re.MULTILINE)
     assert all(meaning in page for meaning in MEANINGS.values())
     assert max(map(len, page.splitlines())) <= 140
 
 
-def test_one_event_by_options_then_as_a_list(capsys: pytest.CaptureFixture[str], database: str) -> None:
-    more = ("--format", "ICEBERG", "--partition", "2026-11-24", "--tag", "completeness.daily=99", "--operation", "APPEND")
-    assert run(capsys, "register", "shop.orders", "--snapshot", "1", *more) == "registered: shop.orders as seq 1\n"
-    assert run(capsys, "register", "shop.orders", "--snapshot", "1", *more) == "was there already: shop.orders as seq 1\n"
-    gap = run(capsys, "register", "shop.orders", "--snapshot", "3", "--previous", "2", "--snapshot-ts", "2026-11-24T09:00:00", *more)
+def test_one_event_by_options_then_as_a_list(
+    capsys: pytest.CaptureFixture[str], database: str
+) -> None:
+    more = (
+        "--format",
+        "ICEBERG",
+        "--partition",
+        "2026-11-24",
+        "--tag",
+        "completeness.daily=99",
+        "--operation",
+        "APPEND",
+    )
+    assert (
+        run(capsys, "register", "shop.orders", "--snapshot", "1", *more)
+        == "registered: shop.orders as seq 1\n"
+    )
+    assert (
+        run(capsys, "register", "shop.orders", "--snapshot", "1", *more)
+        == "was there already: shop.orders as seq 1\n"
+    )
+    gap = run(
+        capsys,
+        "register",
+        "shop.orders",
+        "--snapshot",
+        "3",
+        "--previous",
+        "2",
+        "--snapshot-ts",
+        "2026-11-24T09:00:00",
+        *more,
+    )
     assert gap.startswith("registered: shop.orders as seq ")
     assert "nobody registered its predecessor 2" in gap
     with LakeChime.open(database) as client:
@@ -68,19 +110,43 @@ def test_one_event_by_options_then_as_a_list(capsys: pytest.CaptureFixture[str],
     assert dict(first.event.tags) == {"completeness.daily": "99"}
     assert second.event.snapshot_ts == 1_795_510_800_000
     page = run(capsys, "events", "shop.orders").splitlines()
-    assert re.fullmatch(r"seq +registered \(UTC\) +table +partition +operation +snapshot +previous +format +tags", page[0])
-    assert re.search(r"shop\.orders +2026-11-24 +APPEND +3 +2 \(gap\) +ICEBERG +completeness\.daily=99$", page[2])
+    assert re.fullmatch(
+        r"seq +registered \(UTC\) +table +partition +operation +snapshot +previous +format +tags",
+        page[0],
+    )
+    assert re.search(
+        r"shop\.orders +2026-11-24 +APPEND +3 +2 \(gap\) +ICEBERG +completeness\.daily=99$", page[2]
+    )
 
 
-def test_json_lines_from_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, database: str) -> None:
-    feed(monkeypatch, line(1), "", line(2, prev_snapshot_id="1"), line(1), line(9, prev_snapshot_id="7"))
-    assert run(capsys, "register", "-") == "registered 3 events; 1 were there already; 1 predecessor unknown\n"
+def test_json_lines_from_standard_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, database: str
+) -> None:
+    feed(
+        monkeypatch,
+        line(1),
+        "",
+        line(2, prev_snapshot_id="1"),
+        line(1),
+        line(9, prev_snapshot_id="7"),
+    )
+    assert (
+        run(capsys, "register", "-")
+        == "registered 3 events; 1 were there already; 1 predecessor unknown\n"
+    )
     feed(monkeypatch, line(10))
     [answer] = json.loads(run(capsys, "register", "-", "--json"))
-    assert (answer["event"]["snapshot_id"], answer["duplicate"], answer["gap"]) == ("10", False, False)
+    assert (answer["event"]["snapshot_id"], answer["duplicate"], answer["gap"]) == (
+        "10",
+        False,
+        False,
+    )
     feed(monkeypatch, line(11), '{"table": "t", "tabel_format": "DELTA"}')
     said = run(capsys, "register", "-", code=INPUT)
-    assert re.fullmatch(r"lakechime: line 2 of standard input: an event has no field 'tabel_format'; its fields are .*\n", said)
+    assert re.fullmatch(
+        r"lakechime: line 2 of standard input: an event has no field 'tabel_format'; its fields are .*\n",
+        said,
+    )
     assert json.loads(run(capsys, "events", "--json"))["events"][-1]["event"]["snapshot_id"] == "11"
 
 
@@ -107,7 +173,9 @@ def test_json_lines_from_standard_input(capsys: pytest.CaptureFixture[str], monk
         ("token revoke nobody", "there is no token nobody"),
     ],
 )
-def test_mistakes_are_one_clear_line(capsys: pytest.CaptureFixture[str], words: str, said: str) -> None:
+def test_mistakes_are_one_clear_line(
+    capsys: pytest.CaptureFixture[str], words: str, said: str
+) -> None:
     shown = run(capsys, *words.split(), code=INPUT)
     assert re.fullmatch(rf"lakechime: .*{re.escape(said)}.*\n", shown)
 
@@ -121,7 +189,9 @@ def test_mistakes_are_one_clear_line(capsys: pytest.CaptureFixture[str], words: 
         ("events t --from yesterday", "'yesterday' is no moment"),
     ],
 )
-def test_wrong_usage_is_one_line_too(capsys: pytest.CaptureFixture[str], words: str, said: str) -> None:
+def test_wrong_usage_is_one_line_too(
+    capsys: pytest.CaptureFixture[str], words: str, said: str
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words.split())
     shown = capsys.readouterr().err
@@ -131,13 +201,18 @@ def test_wrong_usage_is_one_line_too(capsys: pytest.CaptureFixture[str], words: 
     assert shown.count("\n") == 1
 
 
-def test_events_begin_where_it_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_begin_where_it_is_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert run(capsys, "events") == "no event\n"
     feed(monkeypatch, *(line(number, tags={"odd": str(number % 2)}) for number in range(1, 41)))
     run(capsys, "register", "-")
 
     def snapshots(*words: str) -> list[str]:
-        return [one["event"]["snapshot_id"] for one in json.loads(run(capsys, "events", "--json", *words))["events"]]
+        return [
+            one["event"]["snapshot_id"]
+            for one in json.loads(run(capsys, "events", "--json", *words))["events"]
+        ]
 
     assert snapshots() == [str(number) for number in range(21, 41)]
     assert snapshots("shop.orders", "--tag", "odd=1", "--limit", "3") == ["35", "37", "39"]
@@ -145,10 +220,15 @@ def test_events_begin_where_it_is_said(capsys: pytest.CaptureFixture[str], monke
     assert snapshots("shop.orders", "--from", "2026-01-01", "--limit", "2") == ["1", "2"]
     assert snapshots("shop.orders", "--to", "2026-01-01") == []
     assert snapshots("other") == []
-    assert run(capsys, "events", "--after", "0", "--limit", "2").splitlines()[-1] == "there is more: --after 2"
+    assert (
+        run(capsys, "events", "--after", "0", "--limit", "2").splitlines()[-1]
+        == "there is more: --after 2"
+    )
 
 
-def test_the_database_is_kept(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, database: str) -> None:
+def test_the_database_is_kept(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, database: str
+) -> None:
     assert run(capsys, "migrate").startswith("done: from no tables to ")
     assert run(capsys, "migrate").startswith("nothing to do: the tables are of revision ")
     feed(monkeypatch, *map(line, range(1, 4)))
@@ -173,7 +253,10 @@ def test_expire_says_whom_it_waits_for_and_who_is_gone_is_forgotten(
     with LakeChime.open(database) as client:
         client.put_watermark("report", "events", 1, expected=None)
         client.put_watermark("quick", "events", 3, expected=None)
-    assert [(row["consumer"], row["seq"], row["behind"]) for row in json.loads(run(capsys, "consumers", "--json"))] == [
+    assert [
+        (row["consumer"], row["seq"], row["behind"])
+        for row in json.loads(run(capsys, "consumers", "--json"))
+    ] == [
         ("report", 1, 2),
         ("quick", 3, 0),
     ]
@@ -184,18 +267,24 @@ def test_expire_says_whom_it_waits_for_and_who_is_gone_is_forgotten(
     assert told[2:] == ["a consumer that is gone for good: lakechime forget CONSUMER --yes"]
     assert "(its watermarks: events); add --yes" in run(capsys, "forget", "report", code=INPUT)
     assert run(capsys, "forget", "report", "--yes") == "deleted 1 watermark of report\n"
-    assert "consumer report has no watermark" in run(capsys, "forget", "report", "--yes", code=INPUT)
+    assert "consumer report has no watermark" in run(
+        capsys, "forget", "report", "--yes", code=INPUT
+    )
     assert run(capsys, "expire", "--older-than", "0s") == "deleted 1 event\n"
 
 
-def test_a_service_is_one_more_database(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_service_is_one_more_database(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with serving(f"sqlite:///{tmp_path}/served.db") as served:
         monkeypatch.setenv("LAKECHIME_URL", served.url)
         assert "no token was sent" in run(capsys, "check", code=INPUT)
         monkeypatch.setenv("LAKECHIME_TOKEN", served.tokens["admin"])
         feed(monkeypatch, *map(line, range(1, 4)))
         assert run(capsys, "register", "-") == "registered 3 events\n"
-        secret = json.loads(run(capsys, "token", "create", "reader", "--role", "read", "--json"))["token"]
+        secret = json.loads(run(capsys, "token", "create", "reader", "--role", "read", "--json"))[
+            "token"
+        ]
         listed = run(capsys, "token", "list")
         assert secret not in listed
         assert re.search(r"^reader +read +\d{4}-", listed, re.MULTILINE)
@@ -216,17 +305,27 @@ def test_a_token_is_printed_once_and_alone(capsys: pytest.CaptureFixture[str]) -
     assert shown.out.strip() not in run(capsys, "token", "list")
 
 
-def test_a_service_that_is_away_can_be_tried_again(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_is_away_can_be_tried_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("lakechime.remote.transport.FIRST_PAUSE_SECONDS", 0)
     assert "does not answer" in run(capsys, "check", "--database", "http://127.0.0.1:9", code=RETRY)
 
 
 def lakechime(*words: str, **more: Any) -> "subprocess.Popen[str]":
     environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
-    return subprocess.Popen([sys.executable, "-m", "lakechime.cli", *words], env=environment, text=True, stderr=subprocess.PIPE, **more)
+    return subprocess.Popen(
+        [sys.executable, "-m", "lakechime.cli", *words],
+        env=environment,
+        text=True,
+        stderr=subprocess.PIPE,
+        **more,
+    )
 
 
-def test_serve_serves_until_it_is_stopped_and_follow_shows_what_comes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_serve_serves_until_it_is_stopped_and_follow_shows_what_comes(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     run(capsys, "check")
     secret = run_token(capsys)
     server = lakechime("serve", "--port", str(free_port()))
@@ -281,7 +380,12 @@ def test_a_port_that_is_taken_is_said(capsys: pytest.CaptureFixture[str]) -> Non
 
 def loaded(code: str, *modules: str) -> Sequence[str]:
     program = f"import sys; {code}; print(*({modules!r} and [name for name in {modules!r} if name in sys.modules]))"
-    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(SOURCES)}, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(SOURCES)},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == OK, done.stderr
     return done.stdout.split()
 

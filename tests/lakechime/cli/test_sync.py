@@ -39,7 +39,9 @@ def opal(tmp_path: Path) -> Table:
     return table
 
 
-def test_tables_by_words(capsys: pytest.CaptureFixture[str], opal: Table, tmp_path: Path, database: str) -> None:
+def test_tables_by_words(
+    capsys: pytest.CaptureFixture[str], opal: Table, tmp_path: Path, database: str
+) -> None:
     write_deltalake(f"{tmp_path}/views", ROWS)
     words = (opal.uri, f"web.views=delta:{tmp_path}/views")
     assert main(["sync", *words]) == OK
@@ -48,16 +50,28 @@ def test_tables_by_words(capsys: pytest.CaptureFixture[str], opal: Table, tmp_pa
         "registered 1 event of 1 snapshot: web.views, up to snapshot 0",
     ]
     assert main(["sync", *words]) == OK
-    assert capsys.readouterr().out.splitlines() == [f"nothing new: {opal.uri}", "nothing new: web.views"]
+    assert capsys.readouterr().out.splitlines() == [
+        f"nothing new: {opal.uri}",
+        "nothing new: web.views",
+    ]
     assert main(["sync", "--json", f"again=delta:{tmp_path}/views"]) == OK
     assert json.loads(capsys.readouterr().out) == [
-        {"table": "again", "cluster": "default", "events": 1, "snapshots": 1, "last": "0", "notes": []}
+        {
+            "table": "again",
+            "cluster": "default",
+            "events": 1,
+            "snapshots": 1,
+            "last": "0",
+            "notes": [],
+        }
     ]
     with LakeChime.open(database) as client:
         assert len(events_of(client, "shop.orders")) == 2
 
 
-def test_one_that_fails_does_not_stop_the_others(capsys: pytest.CaptureFixture[str], opal: Table, tmp_path: Path) -> None:
+def test_one_that_fails_does_not_stop_the_others(
+    capsys: pytest.CaptureFixture[str], opal: Table, tmp_path: Path
+) -> None:
     assert main(["sync", f"none=delta:{tmp_path}/none", f"shop.orders=opal:{opal.uri}"]) == FINDINGS
     shown = capsys.readouterr()
     assert "none: there is no Delta table" in shown.err
@@ -67,7 +81,9 @@ def test_one_that_fails_does_not_stop_the_others(capsys: pytest.CaptureFixture[s
     assert "needs tables" in capsys.readouterr().err
 
 
-def test_a_file_is_watched_until_the_end_is_asked_for(opal: Table, tmp_path: Path, database: str) -> None:
+def test_a_file_is_watched_until_the_end_is_asked_for(
+    opal: Table, tmp_path: Path, database: str
+) -> None:
     file = tmp_path / "tables.yaml"
     file.write_text(
         "interval: 1s\ntables:\n"
@@ -76,10 +92,21 @@ def test_a_file_is_watched_until_the_end_is_asked_for(opal: Table, tmp_path: Pat
         encoding="utf-8",
     )
     environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
-    command = [sys.executable, "-m", "lakechime.cli", "watch", "--file", str(file), "--database", database]
+    command = [
+        sys.executable,
+        "-m",
+        "lakechime.cli",
+        "watch",
+        "--file",
+        str(file),
+        "--database",
+        database,
+    ]
     with (
         LakeChime.open(database) as client,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as watcher,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        ) as watcher,
     ):
         try:
             wait_until(lambda: len(events_of(client, "shop.orders")) == 2)
@@ -95,12 +122,26 @@ def test_a_file_is_watched_until_the_end_is_asked_for(opal: Table, tmp_path: Pat
     assert "next look in 2 s" in said
 
 
-def test_a_partition_is_registered_by_its_path_with_what_is_complete(capsys: pytest.CaptureFixture[str], database: str) -> None:
-    words = ["register", "web.logs", "--format", "HIVE", "--path", "dt=2026-11-01/hour=03", "--complete", "hourly=99.0"]
+def test_a_partition_is_registered_by_its_path_with_what_is_complete(
+    capsys: pytest.CaptureFixture[str], database: str
+) -> None:
+    words = [
+        "register",
+        "web.logs",
+        "--format",
+        "HIVE",
+        "--path",
+        "dt=2026-11-01/hour=03",
+        "--complete",
+        "hourly=99.0",
+    ]
     assert main(words) == OK
     with LakeChime.open(database) as client:
         [event] = events_of(client, "web.logs")
-    assert (event.partition, dict(event.tags)) == (("2026-11-01", "03"), {"completeness.hourly": "99"})
+    assert (event.partition, dict(event.tags)) == (
+        ("2026-11-01", "03"),
+        {"completeness.hourly": "99"},
+    )
     assert main([*words, "--partition", "x"]) == INPUT
     assert main([*words, "--complete", "daily=much"]) == INPUT
     assert "no percentage" in capsys.readouterr().err

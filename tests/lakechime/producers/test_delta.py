@@ -29,7 +29,12 @@ def look(client: LakeChime, path: str) -> Synced:
     return sync(client, DeltaSource(path=path, target=Target(table=NAME)))
 
 
-def write(path: str, *rows: tuple[int, str | None, int], mode: str = "append", partition_by: list[str] | None = None) -> None:
+def write(
+    path: str,
+    *rows: tuple[int, str | None, int],
+    mode: str = "append",
+    partition_by: list[str] | None = None,
+) -> None:
     columns = {name: [row[place] for row in rows] for place, name in enumerate(SCHEMA.names)}
     write_deltalake(path, pa.table(columns, SCHEMA), mode=mode, partition_by=partition_by)  # type: ignore[call-overload]  # one of its words
 
@@ -45,9 +50,18 @@ def test_versions_that_change_data_are_events(client: LakeChime, path: str) -> N
     DeltaTable(path).update({"id": "id + 10"}, predicate="id = 4")
     DeltaTable(path).alter.set_table_properties({"delta.appendOnly": "false"})
     look(client, path)
-    told = [(event.snapshot_id, event.prev_snapshot_id, event.partition, event.operation_type.value) for event in events_of(client, NAME)]
+    told = [
+        (event.snapshot_id, event.prev_snapshot_id, event.partition, event.operation_type.value)
+        for event in events_of(client, NAME)
+    ]
     compacted = DeltaTable(path).history()[-5]
-    last = str(next(entry["version"] for entry in DeltaTable(path).history() if entry["operation"] == "UPDATE"))
+    last = str(
+        next(
+            entry["version"]
+            for entry in DeltaTable(path).history()
+            if entry["operation"] == "UPDATE"
+        )
+    )
     assert compacted["version"] == 4
     assert told == [
         ("0", None, ("2026-11-01", 3), "APPEND"),
@@ -69,8 +83,14 @@ def test_a_restore_is_named(client: LakeChime, path: str) -> None:
     DeltaTable(path).restore(0)
     look(client, path)
     event = events_of(client, NAME)[-1]
-    assert (event.tags["restored_snapshot_id"], event.operation_type, event.partition) == ("0", OperationType.UPDATE, None)
-    assert [problem.kind for problem in chain(events_of(client, NAME), on_problems="report").problems] == [ProblemKind.RESTORE]
+    assert (event.tags["restored_snapshot_id"], event.operation_type, event.partition) == (
+        "0",
+        OperationType.UPDATE,
+        None,
+    )
+    assert [
+        problem.kind for problem in chain(events_of(client, NAME), on_problems="report").problems
+    ] == [ProblemKind.RESTORE]
 
 
 def cleaned(path: str, *versions: int) -> None:
@@ -87,23 +107,42 @@ def test_versions_that_were_cleaned_away_are_said(client: LakeChime, path: str) 
     cleaned(path, 0, 1, 2, 3)
     write(path, (9, "a", 1))
     synced = look(client, path)
-    told = [(event.snapshot_id, event.prev_snapshot_id, event.tags.get("lost_snapshots")) for event in events_of(client, NAME)]
-    assert told == [("0", None, None), ("3", "2", "1-3"), ("4", "3", None), ("5", "4", None), ("6", "5", None)]
+    told = [
+        (event.snapshot_id, event.prev_snapshot_id, event.tags.get("lost_snapshots"))
+        for event in events_of(client, NAME)
+    ]
+    assert told == [
+        ("0", None, None),
+        ("3", "2", "1-3"),
+        ("4", "3", None),
+        ("5", "4", None),
+        ("6", "5", None),
+    ]
     assert gaps_of(client, NAME) == [False, True, False, False, False]
     assert len(synced.notes) == 1
-    assert [problem.kind for problem in chain(events_of(client, NAME)[1:], on_problems="report").problems] == [ProblemKind.GAP]
+    assert [
+        problem.kind
+        for problem in chain(events_of(client, NAME)[1:], on_problems="report").problems
+    ] == [ProblemKind.GAP]
 
 
-def test_a_log_that_is_all_cleaned_away_is_said_by_its_newest_version(client: LakeChime, path: str) -> None:
+def test_a_log_that_is_all_cleaned_away_is_said_by_its_newest_version(
+    client: LakeChime, path: str
+) -> None:
     write(path, (1, "a", 1), partition_by=["dt"])
     write(path, (2, "a", 1))
     cleaned(path, 0, 1)
     assert look(client, path).events == 1
-    assert (events_of(client, NAME)[0].snapshot_id, events_of(client, NAME)[0].prev_snapshot_id) == ("1", None)
+    assert (
+        events_of(client, NAME)[0].snapshot_id,
+        events_of(client, NAME)[0].prev_snapshot_id,
+    ) == ("1", None)
     assert look(client, path).events == 0
 
 
-def test_a_log_that_was_cleaned_up_to_what_is_registered_is_no_gap(client: LakeChime, path: str) -> None:
+def test_a_log_that_was_cleaned_up_to_what_is_registered_is_no_gap(
+    client: LakeChime, path: str
+) -> None:
     write(path, (1, "a", 1))
     write(path, (2, "a", 1))
     look(client, path)
@@ -114,7 +153,9 @@ def test_a_log_that_was_cleaned_up_to_what_is_registered_is_no_gap(client: LakeC
 
 
 @pytest.mark.parametrize("commits", [1, 3, 5])
-def test_a_table_that_was_made_again_tells_its_versions_again(client: LakeChime, path: str, commits: int) -> None:
+def test_a_table_that_was_made_again_tells_its_versions_again(
+    client: LakeChime, path: str, commits: int
+) -> None:
     """However many versions the new one has when it is looked at."""
     for number in range(3):
         write(path, (number, "a", 1))
@@ -126,23 +167,40 @@ def test_a_table_that_was_made_again_tells_its_versions_again(client: LakeChime,
     look(client, path)
     write(path, (9, "b", 1))
     look(client, path)
-    assert [event.snapshot_id for event in events_of(client, NAME)] == ["0", "1", "2", *map(str, range(commits + 1))]
-    kinds = {problem.kind for problem in chain(events_of(client, NAME), on_problems="report").problems}
+    assert [event.snapshot_id for event in events_of(client, NAME)] == [
+        "0",
+        "1",
+        "2",
+        *map(str, range(commits + 1)),
+    ]
+    kinds = {
+        problem.kind for problem in chain(events_of(client, NAME), on_problems="report").problems
+    }
     assert ProblemKind.RECREATED in kinds
 
 
-def test_partitions_of_other_levels_than_before_are_told_without_stopping(client: LakeChime, path: str) -> None:
+def test_partitions_of_other_levels_than_before_are_told_without_stopping(
+    client: LakeChime, path: str
+) -> None:
     write(path, (1, "a", 1), partition_by=["dt"])
     look(client, path)
     columns = {"id": [2], "dt": ["a"], "hour": [7]}
-    write_deltalake(path, pa.table(columns, SCHEMA), mode="overwrite", schema_mode="overwrite", partition_by=["dt", "hour"])
+    write_deltalake(
+        path,
+        pa.table(columns, SCHEMA),
+        mode="overwrite",
+        schema_mode="overwrite",
+        partition_by=["dt", "hour"],
+    )
     write(path, (3, "a", 7))
     assert look(client, path).events >= 1
     event = events_of(client, NAME)[-1]
     assert (event.partition, json.loads(event.tags["lakechime.partition"])) == (None, ["a", 7])
 
 
-def test_no_table_and_another_table_of_the_name(client: LakeChime, path: str, tmp_path: Path) -> None:
+def test_no_table_and_another_table_of_the_name(
+    client: LakeChime, path: str, tmp_path: Path
+) -> None:
     with pytest.raises(NotFoundError, match="correct the path"):
         look(client, path)
     write(path, (1, "a", 1))
@@ -158,16 +216,22 @@ def test_a_damaged_commit_is_named() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_each_version_once_in_order_whenever_somebody_looks(client: LakeChime, path: str, seed: int) -> None:
+def test_each_version_once_in_order_whenever_somebody_looks(
+    client: LakeChime, path: str, seed: int
+) -> None:
     chance = random.Random(seed)
     for number in range(25):
-        match chance.choice(["append", "append", "delete", "update", "compact", "overwrite", "look"]):
+        match chance.choice(
+            ["append", "append", "delete", "update", "compact", "overwrite", "look"]
+        ):
             case "append" | "overwrite" as mode:
                 write(path, (number, chance.choice("ab"), 1), mode=mode)
             case "delete" if number > 5 and DeltaTable.is_deltatable(path):
                 DeltaTable(path).delete(f"id = {chance.randint(0, number)}")
             case "update" if DeltaTable.is_deltatable(path):
-                DeltaTable(path).update({"hour": "hour + 1"}, predicate=f"id > {chance.randint(0, number)}")
+                DeltaTable(path).update(
+                    {"hour": "hour + 1"}, predicate=f"id > {chance.randint(0, number)}"
+                )
             case "compact" if DeltaTable.is_deltatable(path):
                 DeltaTable(path).optimize.compact()
             case "look" if DeltaTable.is_deltatable(path):
@@ -181,6 +245,11 @@ def changing(path: str) -> list[str]:
     found = []
     for file in sorted(Path(path, "_delta_log").glob("*.json")):
         actions = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-        if any(action[kind]["dataChange"] for action in actions for kind in ("add", "remove") if kind in action):
+        if any(
+            action[kind]["dataChange"]
+            for action in actions
+            for kind in ("add", "remove")
+            if kind in action
+        ):
             found.append(str(int(file.stem)))
     return found

@@ -11,7 +11,12 @@ import pytest
 
 from lakechime import InvalidEventError, LakeChime, NotFoundError, Outbox
 from lakechime.completeness import completeness_tag
-from lakechime.producers.hive import HiveSource, partition_of_path, partition_states, register_partition
+from lakechime.producers.hive import (
+    HiveSource,
+    partition_of_path,
+    partition_states,
+    register_partition,
+)
 from lakechime.producers.outbox import Synced, Target, sync
 from tests.fixtures_s3 import BUCKET
 from tests.lakechime.producers.told import events_of
@@ -43,12 +48,16 @@ def test_paths_of_partitions() -> None:
         partition_of_path("dt=1/minute=3", ("dt", "hour"))
 
 
-def test_a_look_goes_on_from_a_position_that_held_all_partitions(client: LakeChime, tmp_path: Path) -> None:
+def test_a_look_goes_on_from_a_position_that_held_all_partitions(
+    client: LakeChime, tmp_path: Path
+) -> None:
     root = tmp_path / "logs"
     put(root, "dt=1/a.parquet", 10)
     put(root, "dt=2/a.parquet", 20)
     (step,) = HiveSource(path=str(root), target=Target(table=NAME)).steps(None)
-    older = {name: value for name, value in step.position.items() if name not in ("files", "looks")} | {"seen": "eJwDAAAAAAE="}
+    older = {
+        name: value for name, value in step.position.items() if name not in ("files", "looks")
+    } | {"seen": "eJwDAAAAAAE="}
     client.register(step.events, outbox=Outbox(table=NAME, position=older))
     put(root, "dt=3/a.parquet", 30)
     assert look(client, root).events == 1
@@ -67,12 +76,24 @@ def test_new_partitions_and_those_written_again(client: LakeChime, tmp_path: Pat
     put(root, "dt=1/hour=03/b.parquet", 40)
     put(root, "dt=1/hour=01/b.parquet", 50)
     look(client, root)
-    assert told(client) == [(("1", "01"), "APPEND"), (("1", "02"), "APPEND"), (("1", "03"), "APPEND"), (("1", "01"), "UPDATE")]
-    assert [event.snapshot_ts for event in events_of(client, NAME)] == [10_000, 20_000, 40_000, 50_000]
+    assert told(client) == [
+        (("1", "01"), "APPEND"),
+        (("1", "02"), "APPEND"),
+        (("1", "03"), "APPEND"),
+        (("1", "01"), "UPDATE"),
+    ]
+    assert [event.snapshot_ts for event in events_of(client, NAME)] == [
+        10_000,
+        20_000,
+        40_000,
+        50_000,
+    ]
     assert look(client, root).events == 0
 
 
-def test_with_a_marker_a_partition_is_told_when_it_has_it(client: LakeChime, tmp_path: Path) -> None:
+def test_with_a_marker_a_partition_is_told_when_it_has_it(
+    client: LakeChime, tmp_path: Path
+) -> None:
     put(tmp_path / "logs", "dt=1/a.parquet", 10)
     put(tmp_path / "logs", "dt=2/a.parquet", 10)
     put(tmp_path / "logs", "dt=2/_SUCCESS", 11)
@@ -80,7 +101,9 @@ def test_with_a_marker_a_partition_is_told_when_it_has_it(client: LakeChime, tmp
     assert told(client) == [(("2",), "APPEND")]
 
 
-def test_folders_of_other_levels_are_named_and_stop_nobody(client: LakeChime, tmp_path: Path) -> None:
+def test_folders_of_other_levels_are_named_and_stop_nobody(
+    client: LakeChime, tmp_path: Path
+) -> None:
     put(tmp_path / "logs", "dt=1/hour=1/a", 10)
     put(tmp_path / "logs", "dt=1/a", 20)
     put(tmp_path / "logs", "old/a", 20)
@@ -96,10 +119,15 @@ def test_folders_of_other_levels_are_named_and_stop_nobody(client: LakeChime, tm
 
 def test_who_wrote_a_partition_registers_it_with_what_is_complete(client: LakeChime) -> None:
     for _ in range(2):
-        first = register_partition(client, NAME, "dt=1/hour=1", keys=("dt", "hour"), tags=completeness_tag("hourly", 99))
+        first = register_partition(
+            client, NAME, "dt=1/hour=1", keys=("dt", "hour"), tags=completeness_tag("hourly", 99)
+        )
     assert first.duplicate
     register_partition(client, NAME, "dt=1/hour=1", tags=completeness_tag("hourly", 100))
-    assert [dict(event.tags) for event in events_of(client, NAME)] == [{"completeness.hourly": "99"}, {"completeness.hourly": "100"}]
+    assert [dict(event.tags) for event in events_of(client, NAME)] == [
+        {"completeness.hourly": "99"},
+        {"completeness.hourly": "100"},
+    ]
     with pytest.raises(InvalidEventError, match="levels"):
         register_partition(client, NAME, "dt=1")
 
@@ -117,7 +145,12 @@ def test_a_change_within_the_same_second_is_seen(client: LakeChime, tmp_path: Pa
     assert look(client, root).events == 1
     put(root, "dt=1/b", 20)
     assert look(client, root).events == 1
-    assert [kind for partition, kind in told(client) if partition == ("1",)] == ["APPEND", "UPDATE", "UPDATE", "UPDATE"]
+    assert [kind for partition, kind in told(client) if partition == ("1",)] == [
+        "APPEND",
+        "UPDATE",
+        "UPDATE",
+        "UPDATE",
+    ]
     assert look(client, root).events == 0
 
 
@@ -138,7 +171,9 @@ class Moments:
         self.meanwhile()
 
 
-def test_what_was_just_written_is_told_once_it_cannot_change_unseen(client: LakeChime, tmp_path: Path) -> None:
+def test_what_was_just_written_is_told_once_it_cannot_change_unseen(
+    client: LakeChime, tmp_path: Path
+) -> None:
     put(tmp_path / "logs", "dt=1/a", 100)
     moments = Moments(at_s=100.5)
     assert look(client, tmp_path / "logs", clock=moments, sleep=moments.sleep).events == 1
@@ -155,12 +190,16 @@ def test_what_is_being_written_waits_for_the_next_look(client: LakeChime, tmp_pa
     moments.meanwhile = lambda: put(root, "dt=2/b", int(moments.at_s))
     synced = look(client, root, clock=moments, sleep=moments.sleep)
     assert told(client) == [(("1",), "APPEND")]
-    assert synced.notes == ("1 partitions are being written, such as 'dt=2', and wait for the next look",)
+    assert synced.notes == (
+        "1 partitions are being written, such as 'dt=2', and wait for the next look",
+    )
     moments.at_s += 60
     assert look(client, root, clock=moments, sleep=moments.sleep).notes == ()
     assert told(client) == [(("1",), "APPEND"), (("2",), "APPEND")]
     put(root, "dt=3/a", 10_000)
-    assert look(client, root, clock=moments, sleep=moments.sleep).events == 1, "a time far ahead is none to wait for"
+    assert look(client, root, clock=moments, sleep=moments.sleep).events == 1, (
+        "a time far ahead is none to wait for"
+    )
 
 
 def test_each_portion_of_many_partitions_is_kept(client: LakeChime, tmp_path: Path) -> None:
@@ -171,7 +210,9 @@ def test_each_portion_of_many_partitions_is_kept(client: LakeChime, tmp_path: Pa
     source = HiveSource(path=str(root), target=Target(table=NAME))
     assert sync(client, source, stop=lambda: True).events == 500
     assert look(client, root).events == 700
-    assert [event.partition for event in events_of(client, NAME)] == [(f"{number:04}",) for number in range(1_200)]
+    assert [event.partition for event in events_of(client, NAME)] == [
+        (f"{number:04}",) for number in range(1_200)
+    ]
     state = client.table_state(NAME)
     assert state is not None
     assert len(json.dumps(state.position)) < 300

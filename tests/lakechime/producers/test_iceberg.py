@@ -12,7 +12,14 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.transforms import BucketTransform, DayTransform, HourTransform, IdentityTransform, MonthTransform, TruncateTransform
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    TruncateTransform,
+)
 from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, IntegerType, LongType, NestedField, StringType, TimestampType
 
@@ -79,15 +86,27 @@ class Lake:
 
 def clicks(*rows: tuple[int, int]) -> pa.Table:
     """Of ids and days of November."""
-    columns = [pa.array([number for number, _ in rows], pa.int64()), pa.array([date(2026, 11, day) for _, day in rows], pa.date32())]
+    columns = [
+        pa.array([number for number, _ in rows], pa.int64()),
+        pa.array([date(2026, 11, day) for _, day in rows], pa.date32()),
+    ]
     hours = pa.array([number % 24 for number, _ in rows], pa.int32())
-    moments = pa.array([date(2026, 11, day) for _, day in rows], pa.date32()).cast(pa.timestamp("us"))
-    return pa.table([*columns, hours, moments, pa.array(["x"] * len(rows))], names=["id", "day", "hour", "at", "page"])
+    moments = pa.array([date(2026, 11, day) for _, day in rows], pa.date32()).cast(
+        pa.timestamp("us")
+    )
+    return pa.table(
+        [*columns, hours, moments, pa.array(["x"] * len(rows))],
+        names=["id", "day", "hour", "at", "page"],
+    )
 
 
 @pytest.fixture
 def properties(tmp_path: Path) -> dict[str, str]:
-    return {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    return {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": f"file://{tmp_path}/warehouse",
+    }
 
 
 @pytest.fixture
@@ -108,7 +127,10 @@ def test_snapshots_are_events(client: LakeChime, lake: Lake) -> None:
     third = lake.head()
     lake.table.overwrite(clicks((9, 9)), "id = 2")
     lake.look(client)
-    told = [(event.snapshot_id, event.prev_snapshot_id, event.operation_type) for event in events_of(client, NAME)]
+    told = [
+        (event.snapshot_id, event.prev_snapshot_id, event.operation_type)
+        for event in events_of(client, NAME)
+    ]
     assert told[:3] == [
         (first, None, OperationType.APPEND),
         (second, first, OperationType.APPEND),
@@ -116,14 +138,20 @@ def test_snapshots_are_events(client: LakeChime, lake: Lake) -> None:
     ]
     assert told[-1][0] == lake.head()
     events = events_of(client, NAME)
-    assert {(event.table_format, event.partition) for event in events} == {(TableFormat.ICEBERG, None)}
-    times = {str(snapshot.snapshot_id): snapshot.timestamp_ms for snapshot in lake.table.snapshots()}
+    assert {(event.table_format, event.partition) for event in events} == {
+        (TableFormat.ICEBERG, None)
+    }
+    times = {
+        str(snapshot.snapshot_id): snapshot.timestamp_ms for snapshot in lake.table.snapshots()
+    }
     assert all(event.snapshot_ts == times[str(event.snapshot_id)] for event in events)
     assert lake.look(client).events == 0
     check_chain(client, NAME, [str(snapshot.snapshot_id) for snapshot in lake.table.snapshots()])
 
 
-def test_partitions_are_those_of_the_files_that_came_and_went(client: LakeChime, properties: dict[str, str], catalog: Catalog) -> None:
+def test_partitions_are_those_of_the_files_that_came_and_went(
+    client: LakeChime, properties: dict[str, str], catalog: Catalog
+) -> None:
     fields = (
         PartitionField(2, 1000, IdentityTransform(), "day"),
         PartitionField(3, 1001, IdentityTransform(), "hour"),
@@ -139,15 +167,24 @@ def test_partitions_are_those_of_the_files_that_came_and_went(client: LakeChime,
     assert told[2:] == [((None, None), "APPEND"), (("2026-11-01", 1), "DELETE")]
 
 
-def test_partitions_of_other_levels_do_not_stop(client: LakeChime, properties: dict[str, str], catalog: Catalog) -> None:
-    lake = Lake(properties=properties, catalog=catalog, spec=PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "day")))
+def test_partitions_of_other_levels_do_not_stop(
+    client: LakeChime, properties: dict[str, str], catalog: Catalog
+) -> None:
+    lake = Lake(
+        properties=properties,
+        catalog=catalog,
+        spec=PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "day")),
+    )
     lake.append((1, 3))
     lake.look(client)
     with lake.table.update_spec() as update:
         update.add_identity("page")
     lake.append((2, 4))
     lake.look(client)
-    told = [(event.partition, event.tags.get("lakechime.partition")) for event in events_of(client, NAME)]
+    told = [
+        (event.partition, event.tags.get("lakechime.partition"))
+        for event in events_of(client, NAME)
+    ]
     assert told == [(("2026-11-03",), None), (None, '["2026-11-04", "x"]')]
 
 
@@ -181,7 +218,10 @@ def test_a_rollback_is_a_restore_each_time(client: LakeChime, lake: Lake) -> Non
     lake.set_main(first)
     fourth = lake.append((4, 1))
     synced = lake.look(client)
-    told = [(event.snapshot_id, event.prev_snapshot_id, event.tags.get("restored_snapshot_id")) for event in events_of(client, NAME)]
+    told = [
+        (event.snapshot_id, event.prev_snapshot_id, event.tags.get("restored_snapshot_id"))
+        for event in events_of(client, NAME)
+    ]
     assert told == [
         (first, None, None),
         (second, first, None),
@@ -194,7 +234,9 @@ def test_a_rollback_is_a_restore_each_time(client: LakeChime, lake: Lake) -> Non
     assert "back to" in synced.notes[0]
     for begin in range(6):
         window = events_of(client, NAME)[begin:]
-        assert ProblemKind.RESTORE in {problem.kind for problem in chain(window, on_problems="report").problems}
+        assert ProblemKind.RESTORE in {
+            problem.kind for problem in chain(window, on_problems="report").problems
+        }
 
 
 def test_snapshots_that_expired_between_two_looks_are_a_gap(client: LakeChime, lake: Lake) -> None:
@@ -207,7 +249,10 @@ def test_snapshots_that_expired_between_two_looks_are_a_gap(client: LakeChime, l
     assert told == [(first, None), (kept, "expired"), (last, kept)]
     assert gaps_of(client, NAME) == [False, True, False]
     assert first in synced.notes[0]
-    assert [problem.kind for problem in chain(events_of(client, NAME)[1:], on_problems="report").problems] == [ProblemKind.GAP]
+    assert [
+        problem.kind
+        for problem in chain(events_of(client, NAME)[1:], on_problems="report").problems
+    ] == [ProblemKind.GAP]
 
 
 def test_what_expired_after_it_was_registered_is_no_gap(client: LakeChime, lake: Lake) -> None:
@@ -223,7 +268,9 @@ def test_a_first_look_takes_what_is_kept(client: LakeChime, lake: Lake) -> None:
     first, second = lake.append((1, 1)), lake.append((2, 1))
     lake.expire(first)
     lake.look(client)
-    assert [(event.snapshot_id, event.prev_snapshot_id) for event in events_of(client, NAME)] == [(second, "expired")]
+    assert [(event.snapshot_id, event.prev_snapshot_id) for event in events_of(client, NAME)] == [
+        (second, "expired")
+    ]
     assert gaps_of(client, NAME) == [False]
 
 
@@ -255,10 +302,14 @@ def test_a_table_that_was_made_again(client: LakeChime, lake: Lake) -> None:
     lake.look(client)
     event = events_of(client, NAME)[-1]
     assert (event.snapshot_id, event.prev_snapshot_id) == (second, None)
-    assert [problem.kind for problem in chain(events_of(client, NAME), on_problems="report").problems] == [ProblemKind.RECREATED]
+    assert [
+        problem.kind for problem in chain(events_of(client, NAME), on_problems="report").problems
+    ] == [ProblemKind.RECREATED]
 
 
-def test_a_folder_without_a_catalog_is_read_by_its_newest_metadata(client: LakeChime, lake: Lake, tmp_path: Path) -> None:
+def test_a_folder_without_a_catalog_is_read_by_its_newest_metadata(
+    client: LakeChime, lake: Lake, tmp_path: Path
+) -> None:
     folder = Path(lake.table.location().removeprefix("file://"))
     source = IcebergSource(place=IcebergPlace(path=str(folder)), target=Target(table=NAME))
     first = lake.append((1, 1))
@@ -269,13 +320,18 @@ def test_a_folder_without_a_catalog_is_read_by_its_newest_metadata(client: LakeC
     with pytest.raises(NotFoundError, match="correct the path"):
         sync(client, replace(source, place=IcebergPlace(path=f"{tmp_path}/none")))
     with pytest.raises(NotFoundError, match="correct its name"):
-        lake.look(client, place=IcebergPlace(identifier="web.none", catalog="test", properties=lake.properties))
+        lake.look(
+            client,
+            place=IcebergPlace(identifier="web.none", catalog="test", properties=lake.properties),
+        )
     with pytest.raises(InvalidEventError, match="not by both"):
         IcebergPlace(path="a", identifier="b")
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_each_snapshot_once_in_order_whenever_somebody_looks(client: LakeChime, lake: Lake, seed: int) -> None:
+def test_each_snapshot_once_in_order_whenever_somebody_looks(
+    client: LakeChime, lake: Lake, seed: int
+) -> None:
     chance = random.Random(seed)
     for number in range(20):
         match chance.choice(["append", "append", "delete", "look"]):
@@ -299,12 +355,24 @@ def test_each_snapshot_once_in_order_whenever_somebody_looks(client: LakeChime, 
         (3, {3: 2}, Lineage(head=2, registered="1"), Course(ids=(3,), after="1")),
         (3, {3: 2}, Lineage(head=1, registered="1"), Course(ids=(3,), after="2", is_lost=True)),
         (3, {3: None}, Lineage(head=2, sequence=2, registered="2"), Course(ids=(3,), after="2")),
-        (4, {4: None}, Lineage(head=2, sequence=2, registered="2"), Course(ids=(4,), after="expired", is_lost=True)),
-        (4, {1: None, 2: 1, 3: 2, 4: 1}, Lineage(head=3, earlier=(2, 1)), Course(ids=(4,), restored=1)),
+        (
+            4,
+            {4: None},
+            Lineage(head=2, sequence=2, registered="2"),
+            Course(ids=(4,), after="expired", is_lost=True),
+        ),
+        (
+            4,
+            {1: None, 2: 1, 3: 2, 4: 1},
+            Lineage(head=3, earlier=(2, 1)),
+            Course(ids=(4,), restored=1),
+        ),
         (1, {1: None, 2: 1, 3: 2}, Lineage(head=3, earlier=(2, 1)), Course(restored=1)),
         (5, {3: None, 4: None, 5: 4}, Lineage(head=3, sequence=3), Course(ids=(4, 5))),
     ],
 )
-def test_the_way_to_a_head(head: int, parents: dict[int, int | None], lineage: Lineage, course: Course) -> None:
+def test_the_way_to_a_head(
+    head: int, parents: dict[int, int | None], lineage: Lineage, course: Course
+) -> None:
     links = {number: Link(parent=parent, sequence=number) for number, parent in parents.items()}
     assert plan_course(head, links, lineage) == course

@@ -36,8 +36,12 @@ class Consumer:
 
     def new_events(self) -> list[DataChangeEvent]:
         mark = self.client.watermark("count", "events")
-        page = self.client.events([NAME], after=0 if mark is None else int(str(mark.value)), limit=10_000)
-        self.client.put_watermark("count", "events", page.next_after, expected=None if mark is None else mark.revision)
+        page = self.client.events(
+            [NAME], after=0 if mark is None else int(str(mark.value)), limit=10_000
+        )
+        self.client.put_watermark(
+            "count", "events", page.next_after, expected=None if mark is None else mark.revision
+        )
         return [registered.event for registered in page.events]
 
     def range_of(self, events: list[DataChangeEvent]) -> Chain | None:
@@ -65,7 +69,10 @@ def test_on_an_opal_table_by_its_change_feed(client: LakeChime, seed: int) -> No
 def commit_to_opal(chance: random.Random, table: Table, number: int) -> None:
     verb = chance.choice(["inline", "inline", "inline", "batch", "metagen", "compact", "restore"])
     if verb in ("inline", "batch"):
-        values = [(f"{chance.randint(0, 40)}", number, chance.choice([None, 1, 2])) for _ in range(chance.randint(1, 9))]
+        values = [
+            (f"{chance.randint(0, 40)}", number, chance.choice([None, 1, 2]))
+            for _ in range(chance.randint(1, 9))
+        ]
         rows, deleted = shop.rows(values)
         table.ingest(rows, deleted, metadata=verb, partition_key=chance.choice([None, "a", "b"]))
     elif verb == "restore" and chance.random() < 0.3:
@@ -91,13 +98,24 @@ def count_opal(consumer: Consumer, table: Table) -> None:
 
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("seed", range(2))
-def test_on_an_iceberg_table_by_its_range_of_snapshots(client: LakeChime, tmp_path: Path, seed: int) -> None:
+def test_on_an_iceberg_table_by_its_range_of_snapshots(
+    client: LakeChime, tmp_path: Path, seed: int
+) -> None:
     chance, consumer = random.Random(seed), Consumer(client)
-    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": f"file://{tmp_path}/warehouse",
+    }
     catalog = load_catalog("test", **properties)
     catalog.create_namespace("data")
-    table = catalog.create_table(NAME, Schema(NestedField(1, "id", LongType()), NestedField(2, "day", DateType())))
-    source = IcebergSource(place=IcebergPlace(identifier=NAME, catalog="test", properties=properties), target=Target(table=NAME))
+    table = catalog.create_table(
+        NAME, Schema(NestedField(1, "id", LongType()), NestedField(2, "day", DateType()))
+    )
+    source = IcebergSource(
+        place=IcebergPlace(identifier=NAME, catalog="test", properties=properties),
+        target=Target(table=NAME),
+    )
     for commit in range(COMMITS):
         commit_to_iceberg(chance, table)
         if chance.random() < 0.3 or commit == COMMITS - 1:
@@ -127,10 +145,14 @@ def count_iceberg(consumer: Consumer, table: IcebergTable) -> None:
         return
     span = consumer.range_of(events)
     if span is None:
-        consumer.count = table.scan(snapshot_id=int(str(events[-1].snapshot_id))).to_arrow().num_rows
+        consumer.count = (
+            table.scan(snapshot_id=int(str(events[-1].snapshot_id))).to_arrow().num_rows
+        )
     elif all(event.operation_type is OperationType.APPEND for event in events):
         start = None if span.start is None else int(span.start)
-        scan = table.incremental_append_scan(from_snapshot_id_exclusive=start, to_snapshot_id_inclusive=int(span.end))
+        scan = table.incremental_append_scan(
+            from_snapshot_id_exclusive=start, to_snapshot_id_inclusive=int(span.end)
+        )
         consumer.count += scan.to_arrow().num_rows
     else:
         consumer.count += sum(rows_of(table, int(snapshot)) for snapshot in span.snapshots)
@@ -139,9 +161,17 @@ def count_iceberg(consumer: Consumer, table: IcebergTable) -> None:
 def rows_of(table: IcebergTable, number: int) -> int:
     snapshot, total = table.snapshot_by_id(number), 0
     assert snapshot is not None
-    signs = {ManifestEntryStatus.ADDED: 1, ManifestEntryStatus.DELETED: -1, ManifestEntryStatus.EXISTING: 0}
+    signs = {
+        ManifestEntryStatus.ADDED: 1,
+        ManifestEntryStatus.DELETED: -1,
+        ManifestEntryStatus.EXISTING: 0,
+    }
     for manifest in snapshot.manifests(table.io):
         if manifest.added_snapshot_id == number:
             for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
-                total += signs[entry.status] * entry.data_file.record_count if entry.snapshot_id == number else 0
+                total += (
+                    signs[entry.status] * entry.data_file.record_count
+                    if entry.snapshot_id == number
+                    else 0
+                )
     return total

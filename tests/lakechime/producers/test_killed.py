@@ -55,7 +55,11 @@ def test_each_commit_once_whoever_is_killed(address: str, tmp_path: Path) -> Non
         environment = {**os.environ, "PYTHONPATH": str(SOURCES), "LAKECHIME_URL": address}
 
         def start(code: str) -> subprocess.Popen[bytes]:
-            return subprocess.Popen([sys.executable, "-c", code, table.uri, address], env=environment, stderr=subprocess.DEVNULL)
+            return subprocess.Popen(
+                [sys.executable, "-c", code, table.uri, address],
+                env=environment,
+                stderr=subprocess.DEVNULL,
+            )
 
         codes = [WRITER, WRITER, WATCHER]
         running = [start(code) for code in codes]

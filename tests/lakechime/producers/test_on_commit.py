@@ -22,7 +22,9 @@ from tests.lakechime.producers.test_opal import equal_to_log, put
 from tests.lakechime.producers.told import events_of
 from tests.opal_lake import shop
 
-LAYOUT = TableLayout(keys=["sku"], delta="at", deletes="price IS NULL", properties={"event_table": "shop.prices"})
+LAYOUT = TableLayout(
+    keys=["sku"], delta="at", deletes="price IS NULL", properties={"event_table": "shop.prices"}
+)
 
 
 @pytest.fixture(autouse=True)
@@ -79,11 +81,17 @@ def test_a_database_that_is_away_is_a_warning_and_the_next_commit_catches_up(
     on_commit._registrars.clear()  # the pause is over
     put(table, ("a", 3, 1), metadata="inline")
     with LakeChime.open(f"sqlite:///{broken}/lakechime.db") as client:
-        [name] = {event.table for event in client.events(limit=100).events and [one.event for one in client.events(limit=100).events]}
+        [name] = {
+            event.table
+            for event in client.events(limit=100).events
+            and [one.event for one in client.events(limit=100).events]
+        }
         assert [event.snapshot_id for event in events_of(client, name)] == ["0", "1", "2", "3"]
 
 
-def test_a_server_that_does_not_answer_holds_up_a_commit_for_a_bounded_time(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_does_not_answer_holds_up_a_commit_for_a_bounded_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(1)
@@ -98,7 +106,9 @@ def test_a_server_that_does_not_answer_holds_up_a_commit_for_a_bounded_time(capl
     assert "secret" not in caplog.text
 
 
-def test_a_listener_that_fails_does_not_fail_the_commit(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_listener_that_fails_does_not_fail_the_commit(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(log: object, state: object) -> None:
         raise RuntimeError("broken")
 
@@ -108,7 +118,9 @@ def test_a_listener_that_fails_does_not_fail_the_commit(monkeypatch: pytest.Monk
     assert "the commit stands" in caplog.text
 
 
-def test_what_a_killed_process_committed_the_next_one_registers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_killed_process_committed_the_next_one_registers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = Table.create(f"{tmp_path}/t", shop.SCHEMA, LAYOUT)
     put(table, ("a", 1, 1), metadata="inline")  # of a process that died before it registered
     monkeypatch.setenv("LAKECHIME_URL", f"sqlite:///{tmp_path}/lakechime.db")

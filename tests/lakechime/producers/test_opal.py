@@ -12,7 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakechime import InvalidEventError, LakeChime, OperationType, TableFormat, UnavailableError, chain
+from lakechime import (
+    InvalidEventError,
+    LakeChime,
+    OperationType,
+    TableFormat,
+    UnavailableError,
+    chain,
+)
 from lakechime.chains import ProblemKind
 from lakechime.producers.opal import is_empty_ingest, sync_opal
 from opal_lake.clock import ManualClock
@@ -44,7 +51,10 @@ def test_each_version_that_changes_the_view_is_an_event(client: LakeChime) -> No
     table.compact()
     table.savepoint("kept")
     synced = sync_opal(client, table, NAME)
-    told = [(event.snapshot_id, event.prev_snapshot_id, event.partition, event.operation_type.value) for event in events_of(client, NAME)]
+    told = [
+        (event.snapshot_id, event.prev_snapshot_id, event.partition, event.operation_type.value)
+        for event in events_of(client, NAME)
+    ]
     assert told == [
         ("0", None, None, "APPEND"),
         ("1", "0", ("2026-11-01",), "APPEND"),
@@ -54,7 +64,9 @@ def test_each_version_that_changes_the_view_is_an_event(client: LakeChime) -> No
     ]
     assert (synced.events, synced.last) == (5, "5")
     times = {str(commit.version): commit.timestamp_us // 1000 for commit in table.history()}
-    assert all(event.snapshot_ts == times[str(event.snapshot_id)] for event in events_of(client, NAME))
+    assert all(
+        event.snapshot_ts == times[str(event.snapshot_id)] for event in events_of(client, NAME)
+    )
     assert {event.table_format for event in events_of(client, NAME)} == {TableFormat.OPAL}
 
 
@@ -71,7 +83,10 @@ def test_a_partition_without_rows_is_told(client: LakeChime) -> None:
     table = shop.create(MemoryStorage())
     put(table, partition_key="2026-11-02", token="empty")
     sync_opal(client, table, NAME)
-    assert [(event.snapshot_id, event.partition) for event in events_of(client, NAME)] == [("0", None), ("1", ("2026-11-02",))]
+    assert [(event.snapshot_id, event.partition) for event in events_of(client, NAME)] == [
+        ("0", None),
+        ("1", ("2026-11-02",)),
+    ]
 
 
 def test_business_snapshots_and_restores_are_tags(client: LakeChime) -> None:
@@ -82,12 +97,19 @@ def test_business_snapshots_and_restores_are_tags(client: LakeChime) -> None:
     sync_opal(client, table, NAME)
     events = events_of(client, NAME)
     assert events[1].tags["opal.business_snapshot"] == "2026-11-01"
-    assert (events[3].tags["opal.restored_version"], events[3].operation_type) == ("1", OperationType.UPDATE)
-    assert [problem.kind for problem in chain(events, on_problems="report").problems] == [ProblemKind.RESTORE]
+    assert (events[3].tags["opal.restored_version"], events[3].operation_type) == (
+        "1",
+        OperationType.UPDATE,
+    )
+    assert [problem.kind for problem in chain(events, on_problems="report").problems] == [
+        ProblemKind.RESTORE
+    ]
 
 
 def test_the_name_is_a_property_or_the_place(client: LakeChime, tmp_path: Path) -> None:
-    named = Table.create(f"{tmp_path}/a", shop.SCHEMA, replace(LAYOUT, properties={"event_table": "shop.a"}))
+    named = Table.create(
+        f"{tmp_path}/a", shop.SCHEMA, replace(LAYOUT, properties={"event_table": "shop.a"})
+    )
     placed = Table.create(f"{tmp_path}/b", shop.SCHEMA, LAYOUT)
     assert sync_opal(client, named).table == "shop.a"
     assert sync_opal(client, f"file://{placed.uri}").table == f"{tmp_path}/b"
@@ -137,10 +159,17 @@ def test_versions_that_expired_before_they_were_registered_are_said(client: Lake
     put(table, ("a", 9, 10), metadata="inline")
     synced = sync_opal(client, table, NAME)
     page = client.events([NAME]).events
-    assert (page[2].event.snapshot_id, page[2].event.prev_snapshot_id, page[2].gap) == ("6", "5", True)
+    assert (page[2].event.snapshot_id, page[2].event.prev_snapshot_id, page[2].gap) == (
+        "6",
+        "5",
+        True,
+    )
     assert page[2].event.tags["lost_snapshots"] == "2-6"
     assert len(synced.notes) == 1
-    assert ProblemKind.GAP in {problem.kind for problem in chain([one.event for one in page], on_problems="report").problems}
+    assert ProblemKind.GAP in {
+        problem.kind
+        for problem in chain([one.event for one in page], on_problems="report").problems
+    }
     alone = chain([one.event for one in page[2:]], on_problems="report")
     assert [problem.kind for problem in alone.problems] == [ProblemKind.GAP]
     assert sync_opal(client, table, NAME).events == 0
@@ -176,7 +205,9 @@ def versions_in_the_log(storage: Storage) -> list[int]:
     return [int(entry.path[-25:-5]) for entry in storage.list("_opal/log/")]
 
 
-def test_a_table_that_was_made_again_tells_its_versions_again(client: LakeChime, tmp_path: Path) -> None:
+def test_a_table_that_was_made_again_tells_its_versions_again(
+    client: LakeChime, tmp_path: Path
+) -> None:
     for prices in ([1, 2, 3], [4, 5]):
         table = Table.create(f"{tmp_path}/t", shop.SCHEMA, LAYOUT)
         for price in prices:
@@ -186,7 +217,9 @@ def test_a_table_that_was_made_again_tells_its_versions_again(client: LakeChime,
         shutil.rmtree(f"{tmp_path}/t")
     events = events_of(client, NAME)
     assert [event.snapshot_id for event in events] == ["0", "1", "2", "3", "0", "1", "2"]
-    assert ProblemKind.RECREATED in {problem.kind for problem in chain(events, on_problems="report").problems}
+    assert ProblemKind.RECREATED in {
+        problem.kind for problem in chain(events, on_problems="report").problems
+    }
 
 
 def test_a_table_that_went_back_to_a_backup_is_said(client: LakeChime, tmp_path: Path) -> None:
@@ -200,7 +233,15 @@ def test_a_table_that_went_back_to_a_backup_is_said(client: LakeChime, tmp_path:
     for price in (7, 8):
         put(table, ("a", price, price), metadata="inline")
     sync_opal(client, table, NAME)
-    assert [event.snapshot_id for event in events_of(client, NAME)] == ["0", "1", "2", "0", "1", "2", "3"]
+    assert [event.snapshot_id for event in events_of(client, NAME)] == [
+        "0",
+        "1",
+        "2",
+        "0",
+        "1",
+        "2",
+        "3",
+    ]
     assert chain(events_of(client, NAME), on_problems="report").problems
 
 
@@ -210,7 +251,18 @@ def test_two_tables_of_one_name_are_refused(client: LakeChime, tmp_path: Path) -
         sync_opal(client, Table.create(f"{tmp_path}/b", shop.SCHEMA, LAYOUT), NAME)
 
 
-VERBS = ("inline", "batch", "metagen", "compact", "restore", "savepoint", "look", "look", "killed before", "killed after")
+VERBS = (
+    "inline",
+    "batch",
+    "metagen",
+    "compact",
+    "restore",
+    "savepoint",
+    "look",
+    "look",
+    "killed before",
+    "killed after",
+)
 
 
 def test_whoever_looks_when_and_is_killed_where_each_commit_is_told_once(client: LakeChime) -> None:
@@ -220,7 +272,11 @@ def test_whoever_looks_when_and_is_killed_where_each_commit_is_told_once(client:
     killed = LakeChime(counting)
 
     @settings(max_examples=20, suppress_health_check=list(HealthCheck), print_blob=True)
-    @given(st.lists(st.tuples(st.sampled_from(VERBS), st.integers(0, 2), st.integers(0, 30)), max_size=30))
+    @given(
+        st.lists(
+            st.tuples(st.sampled_from(VERBS), st.integers(0, 2), st.integers(0, 30)), max_size=30
+        )
+    )
     def run(steps: list[tuple[str, int, int]]) -> None:
         name, storage = f"t{next(names)}", MemoryStorage()
         writers = [shop.create(storage), shop.reopen(storage, "x"), shop.reopen(storage, "y")]
@@ -255,7 +311,11 @@ def act(table: Table, verb: str, number: int, at: int) -> None:
 
 def equal_to_log(client: LakeChime, table: Table, name: str = NAME) -> None:
     """The events are the commits that changed the view, once, in order, and their chain is the log."""
-    commits = [commit for commit in reversed([*table.history()]) if commit.changes_view or is_empty_ingest(commit)]
+    commits = [
+        commit
+        for commit in reversed([*table.history()])
+        if commit.changes_view or is_empty_ingest(commit)
+    ]
     events = events_of(client, name)
     snapshots = [*dict.fromkeys(event.snapshot_id for event in events)]
     assert snapshots == [str(commit.version) for commit in commits]
@@ -283,7 +343,9 @@ def test_many_at_once_do_no_harm(client: LakeChime) -> None:
         except Exception as error:  # noqa: BLE001  # shown below
             failures.append(error)
 
-    threads = [threading.Thread(target=work, args=(table, number)) for number, table in enumerate(tables)]
+    threads = [
+        threading.Thread(target=work, args=(table, number)) for number, table in enumerate(tables)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -24,12 +24,24 @@ tables:
 
 
 def test_words() -> None:
-    words = ("lake/users", "a=opal:s3://lake/a", "b=iceberg:prod:web.b", "c=iceberg:s3://lake/c", "d=delta:/lake/d", "e=hive:/lake/e")
+    words = (
+        "lake/users",
+        "a=opal:s3://lake/a",
+        "b=iceberg:prod:web.b",
+        "c=iceberg:s3://lake/c",
+        "d=delta:/lake/d",
+        "e=hive:/lake/e",
+    )
     assert tables_of_words(words, "east") == {
         "east/lake/users": OpalPlace(path="lake/users", cluster="east"),
         "east/a": OpalPlace(path="s3://lake/a", name="a", cluster="east"),
-        "east/b": IcebergSource(place=IcebergPlace(catalog="prod", identifier="web.b"), target=Target(table="b", cluster="east")),
-        "east/c": IcebergSource(place=IcebergPlace(path="s3://lake/c"), target=Target(table="c", cluster="east")),
+        "east/b": IcebergSource(
+            place=IcebergPlace(catalog="prod", identifier="web.b"),
+            target=Target(table="b", cluster="east"),
+        ),
+        "east/c": IcebergSource(
+            place=IcebergPlace(path="s3://lake/c"), target=Target(table="c", cluster="east")
+        ),
         "east/d": DeltaSource(path="/lake/d", target=Target(table="d", cluster="east")),
         "east/e": HiveSource(path="/lake/e", target=Target(table="e", cluster="east")),
     }
@@ -46,11 +58,19 @@ def test_a_file(tmp_path: Path) -> None:
     file.write_text(FILE, encoding="utf-8")
     tables = read_tables(str(file))
     assert tables.interval_seconds == 60
-    assert tables.sources["shop.orders"] == OpalPlace(path="s3://lake/orders", name="shop.orders", options={"endpoint_url": "http://s3"})
+    assert tables.sources["shop.orders"] == OpalPlace(
+        path="s3://lake/orders", name="shop.orders", options={"endpoint_url": "http://s3"}
+    )
     assert tables.sources["lake/users"] == OpalPlace(path="lake/users")
-    place = IcebergPlace(identifier="web.clicks", catalog="prod", properties={"uri": "https://catalog"})
-    assert tables.sources["web.clicks"] == IcebergSource(place=place, target=Target(table="web.clicks"), branch="audit")
-    assert tables.sources["east/web.views"] == DeltaSource(path="/lake/views", target=Target(table="web.views", cluster="east"))
+    place = IcebergPlace(
+        identifier="web.clicks", catalog="prod", properties={"uri": "https://catalog"}
+    )
+    assert tables.sources["web.clicks"] == IcebergSource(
+        place=place, target=Target(table="web.clicks"), branch="audit"
+    )
+    assert tables.sources["east/web.views"] == DeltaSource(
+        path="/lake/views", target=Target(table="web.views", cluster="east")
+    )
     assert tables.sources["web.logs"] == HiveSource(
         path="/lake/logs", target=Target(table="web.logs"), keys=("dt", "hour"), marker="_SUCCESS"
     )
@@ -71,7 +91,10 @@ def test_a_file(tmp_path: Path) -> None:
         ("tables: [{table: a, format: delta, path: a, keys: [dt]}]", "keys is unknown"),
         ("tables: [{table: a, format: hive, path: a, keys: dt}]", "write a list"),
         ("tables: [{table: a, format: iceberg}]", "not by both"),
-        ("tables: [{table: a, format: opal, path: a}, {table: a, format: delta, path: b}]", "a is there twice"),
+        (
+            "tables: [{table: a, format: opal, path: a}, {table: a, format: delta, path: b}]",
+            "a is there twice",
+        ),
     ],
 )
 def test_what_is_wrong_in_a_file_is_said(tmp_path: Path, text: str, said: str) -> None:

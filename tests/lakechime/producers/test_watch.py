@@ -36,14 +36,18 @@ class Counter:
             yield Step(position={"next": number + 1}, events=(event,))
 
 
-def run(client: LakeChime, *sources: Counter, until: Callable[[], bool], **options: Any) -> tuple[list[tuple[str, Synced]], list[str]]:
+def run(
+    client: LakeChime, *sources: Counter, until: Callable[[], bool], **options: Any
+) -> tuple[list[tuple[str, Synced]], list[str]]:
     stop, results, failures = threading.Event(), list[tuple[str, Synced]](), list[str]()
     watch = Watch(
         client=options.pop("open_client", lambda: client),
         sources={source.target.table: source for source in sources},
         interval_seconds=0.05,
         at_result=lambda name, synced: results.append((name, synced)),
-        at_failure=lambda name, error, pause: failures.append(f"{name}: {error}, again in {pause:.2f}"),
+        at_failure=lambda name, error, pause: failures.append(
+            f"{name}: {error}, again in {pause:.2f}"
+        ),
         **options,
     )
     thread = threading.Thread(target=watch.run, args=(stop,))
@@ -60,27 +64,39 @@ def run(client: LakeChime, *sources: Counter, until: Callable[[], bool], **optio
 def test_each_table_is_looked_at_again_and_again(tmp_path: Path) -> None:
     client = LakeChime.open(f"sqlite:///{tmp_path}/events.db")
     sources = [Counter(Target(table=name)) for name in ("a", "b")]
-    results, failures = run(client, *sources, until=lambda: all(len(source.looks) > 3 for source in sources))
+    results, failures = run(
+        client, *sources, until=lambda: all(len(source.looks) > 3 for source in sources)
+    )
     assert failures == []
     client = LakeChime.open(f"sqlite:///{tmp_path}/events.db")  # the loop closed its own
     for source in sources:
         told = [event.snapshot_id for event in events_of(client, source.target.table)]
         assert told == [str(number) for number in range(len(source.looks))]
-    assert sum(synced.events for _, synced in results) == sum(len(source.looks) for source in sources)
+    assert sum(synced.events for _, synced in results) == sum(
+        len(source.looks) for source in sources
+    )
 
 
 def test_one_that_fails_is_asked_less_often_and_stops_nobody(tmp_path: Path) -> None:
     client = LakeChime.open(f"sqlite:///{tmp_path}/events.db")
     broken, sound = Counter(Target(table="broken"), failing=10_000), Counter(Target(table="sound"))
-    _, failures = run(client, broken, sound, until=lambda: len(broken.looks) >= 3 and len(sound.looks) >= 4)
-    assert [failure.partition(", ")[2] for failure in failures[:3]] == ["again in 0.10", "again in 0.20", "again in 0.40"]
+    _, failures = run(
+        client, broken, sound, until=lambda: len(broken.looks) >= 3 and len(sound.looks) >= 4
+    )
+    assert [failure.partition(", ")[2] for failure in failures[:3]] == [
+        "again in 0.10",
+        "again in 0.20",
+        "again in 0.40",
+    ]
     assert len(sound.looks) >= 4
 
 
 def test_it_recovers(tmp_path: Path) -> None:
     client = LakeChime.open(f"sqlite:///{tmp_path}/events.db")
     source = Counter(Target(table="a"), failing=2)
-    results, failures = run(client, source, until=lambda: len(source.looks) >= 5, most_pause_seconds=0.05)
+    results, failures = run(
+        client, source, until=lambda: len(source.looks) >= 5, most_pause_seconds=0.05
+    )
     assert len(failures) == 2
     assert [synced.last for _, synced in results[:2]] == ["0", "1"]
 
@@ -95,7 +111,9 @@ def test_a_database_that_is_away_at_the_beginning_is_asked_again(tmp_path: Path)
         return LakeChime.open(f"sqlite:///{tmp_path}/events.db")
 
     source = Counter(Target(table="a"))
-    results, failures = run(None, source, until=lambda: len(source.looks) >= 2, open_client=open_client)  # type: ignore[arg-type]
+    results, failures = run(
+        None, source, until=lambda: len(source.looks) >= 2, open_client=open_client
+    )  # type: ignore[arg-type]
     assert len(failures) == 2
     assert results
 
@@ -104,7 +122,9 @@ def test_a_long_look_ends_where_it_is_told_to(tmp_path: Path) -> None:
     class Long(Counter):
         def steps(self, position: Position | None) -> Iterator[Step]:
             for number in range(2_000):
-                event = DataChangeEvent(table="long", snapshot_id=str(number), table_format=TableFormat.PAIMON)
+                event = DataChangeEvent(
+                    table="long", snapshot_id=str(number), table_format=TableFormat.PAIMON
+                )
                 yield Step(position={"next": number + 1}, events=(event,))
 
     with LakeChime.open(f"sqlite:///{tmp_path}/events.db") as client:

@@ -60,13 +60,17 @@ def proxy() -> Iterator[type[Proxy]]:
     handler: Any = type("OneProxy", (Proxy,), {"script": [], "asked": []})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         handler.url = f"http://127.0.0.1:{server.server_address[1]}"
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        ).start()
         yield handler
         server.shutdown()
 
 
 def client(url: str, pauses: list[float] | None = None) -> LakeChime:
-    return LakeChime(HttpStore(transport=Transport(url=url, sleep=(pauses if pauses is not None else []).append)))
+    return LakeChime(
+        HttpStore(transport=Transport(url=url, sleep=(pauses if pauses is not None else []).append))
+    )
 
 
 EVENT = DataChangeEvent(table="t", table_format=TableFormat.HIVE)
@@ -74,12 +78,26 @@ BUSY = json.dumps({"error": "unavailable", "message": "the database is locked; t
 
 
 @pytest.mark.parametrize("failure", [(502, "<html>bad gateway"), (503, BUSY), (504, ""), (0, "")])
-def test_questions_and_registrations_are_asked_again(proxy: type[Proxy], failure: tuple[int, str]) -> None:
+def test_questions_and_registrations_are_asked_again(
+    proxy: type[Proxy], failure: tuple[int, str]
+) -> None:
     pauses: list[float] = []
     proxy.script = [failure, failure, (200, '{"head": 7}')]
     assert client(proxy.url, pauses).head() == 7
     assert pauses == sorted(pauses) != []
-    proxy.script = [failure, (200, json.dumps({"registered": [{"event": {**EVENT.to_json(), "seq": 1}, "duplicate": True, "gap": False}]}))]
+    proxy.script = [
+        failure,
+        (
+            200,
+            json.dumps(
+                {
+                    "registered": [
+                        {"event": {**EVENT.to_json(), "seq": 1}, "duplicate": True, "gap": False}
+                    ]
+                }
+            ),
+        ),
+    ]
     assert client(proxy.url).register([EVENT])[0].event.seq == 1
 
 
@@ -121,20 +139,30 @@ def test_an_answer_that_was_lost_says_that_it_may_have_been_done(proxy: type[Pro
 
 def test_a_service_that_is_not_there_is_tried_and_said() -> None:
     pauses: list[float] = []
-    with pytest.raises(UnavailableError, match=r"http://127.0.0.1:9 does not answer .*; see that it runs, and try again"):
+    with pytest.raises(
+        UnavailableError,
+        match=r"http://127.0.0.1:9 does not answer .*; see that it runs, and try again",
+    ):
         client("http://127.0.0.1:9", pauses).put_watermark("c", "", 1, expected=None)
     assert len(pauses) == ATTEMPTS - 1  # it was never sent
 
 
-@pytest.mark.parametrize("status, text", [(200, "<html>welcome"), (404, "not here"), (302, ""), (404, '{"detail": "Not Found"}')])
-def test_another_program_at_the_address_is_named(proxy: type[Proxy], status: int, text: str) -> None:
+@pytest.mark.parametrize(
+    "status, text",
+    [(200, "<html>welcome"), (404, "not here"), (302, ""), (404, '{"detail": "Not Found"}')],
+)
+def test_another_program_at_the_address_is_named(
+    proxy: type[Proxy], status: int, text: str
+) -> None:
     proxy.script = [(status, text)]
     with pytest.raises(NotFoundError, match="as no LakeChime service does"):
         client(proxy.url).head()
     assert len(proxy.asked) == 1
 
 
-@pytest.mark.parametrize("url", ["http://", "http://user:secret@host", "http://host?x=1", "http://host#x"])
+@pytest.mark.parametrize(
+    "url", ["http://", "http://user:secret@host", "http://host?x=1", "http://host#x"]
+)
 def test_urls_that_cannot_be_meant_are_refused_and_show_no_password(url: str) -> None:
     with pytest.raises(InvalidEventError) as refused:
         LakeChime.open(url)
@@ -148,7 +176,13 @@ def test_tokens_that_cannot_be_are_refused(token: str) -> None:
 
 
 def test_every_error_comes_back_as_itself() -> None:
-    for error in (InvalidEventError("a"), ConflictError("b"), NotFoundError("c"), UnavailableError("d"), SchemaError("e")):
+    for error in (
+        InvalidEventError("a"),
+        ConflictError("b"),
+        NotFoundError("c"),
+        UnavailableError("d"),
+        SchemaError("e"),
+    ):
         problem = problem_of(error)
         back = error_of(problem.status, problem_json(problem, str(error)))
         assert (type(back), str(back)) == (type(error), str(error))
@@ -170,12 +204,19 @@ def served(tmp_path: Path) -> Iterator[Served]:
 def test_many_and_large_events_go_in_several_requests_and_keep_their_order(served: Served) -> None:
     large = {f"tag-{number}": "x" * 1000 for number in range(16)}
     events = [
-        DataChangeEvent(table=f"t{number % 7}", table_format="OPAL", snapshot_id=str(number), tags=({}, large)[number % 10 == 0])
+        DataChangeEvent(
+            table=f"t{number % 7}",
+            table_format="OPAL",
+            snapshot_id=str(number),
+            tags=({}, large)[number % 10 == 0],
+        )
         for number in range(2 * MAX_BATCH_ENTRIES + 1)
     ]
     with served.open("write") as chime:
         given = chime.register(events, outbox=Outbox(table="t0", position={"version": 7}))
-        assert [registered.event.snapshot_id for registered in given] == [event.snapshot_id for event in events]
+        assert [registered.event.snapshot_id for registered in given] == [
+            event.snapshot_id for event in events
+        ]
         seqs = [registered.event.seq or 0 for registered in given]
         assert seqs == sorted(set(seqs))
         assert len(chime.events_between("t0", 0, 1 << 50).events) == len(events[::7])
@@ -184,14 +225,19 @@ def test_many_and_large_events_go_in_several_requests_and_keep_their_order(serve
         assert state.position == {"version": 7}
         with pytest.raises(ConflictError):
             chime.register(events[:1], outbox=Outbox(table="t0", position={"version": 8}))
-        found = chime.find([Interest(tables=(f"t{number % 8}",)) for number in range(2 * MAX_BATCH_ENTRIES)])
+        found = chime.find(
+            [Interest(tables=(f"t{number % 8}",)) for number in range(2 * MAX_BATCH_ENTRIES)]
+        )
         assert len(found.seqs) == 2 * MAX_BATCH_ENTRIES
         assert found.seqs[:8] == (*seqs[:7], None)
         assert found.head == seqs[-1]
 
 
 def test_without_a_token_the_message_says_how_to_give_one(served: Served) -> None:
-    with LakeChime.open(served.url) as chime, pytest.raises(AccessError, match=r"no token was sent.*LAKECHIME_TOKEN"):
+    with (
+        LakeChime.open(served.url) as chime,
+        pytest.raises(AccessError, match=r"no token was sent.*LAKECHIME_TOKEN"),
+    ):
         chime.head()
     with served.open("read") as chime:
         assert chime.check().startswith(served.url)

@@ -76,7 +76,9 @@ def ask(served: Served, method: str, path: str, token: str | None) -> httpx.Resp
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     body = BODIES.get(path, {}) if method in ("POST", "PUT") else None
     url, params = served.url + path.replace("{name}", "nobody"), PARAMS.get((method, path))
-    return httpx.request(method, url, headers=headers, json=body, params=params, verify=CERTIFICATES)
+    return httpx.request(
+        method, url, headers=headers, json=body, params=params, verify=CERTIFICATES
+    )
 
 
 def test_every_route_asks_for_the_right_that_it_needs() -> None:
@@ -94,16 +96,26 @@ def test_nobody_gets_in_without_a_token_and_nobody_further_than_the_role(served:
             continue
         for wrong in (None, "x", "lakechime_guessed", served.tokens["read"][:-1]):
             answer = ask(served, method, route.path, wrong)
-            assert (answer.status_code, answer.json()["error"]) == (401, "unauthenticated"), (method, route.path)
+            assert (answer.status_code, answer.json()["error"]) == (401, "unauthenticated"), (
+                method,
+                route.path,
+            )
             assert answer.headers["WWW-Authenticate"] == "Bearer"
         wanted = RIGHTS.get((method, route.path), "read")
         for role in ROLES:
             answer = ask(served, method, route.path, served.tokens[role])
-            assert (answer.status_code == 403) is not allows(role, wanted), (method, route.path, role, answer.text)
+            assert (answer.status_code == 403) is not allows(role, wanted), (
+                method,
+                route.path,
+                role,
+                answer.text,
+            )
             assert answer.status_code not in (401, 422, 500), answer.text
 
 
-def test_a_leaked_token_that_is_revoked_opens_nothing_from_the_next_request_on(served: Served) -> None:
+def test_a_leaked_token_that_is_revoked_opens_nothing_from_the_next_request_on(
+    served: Served,
+) -> None:
     keeper = HttpTokens(transport=Transport(url=served.url, token=served.tokens["admin"]))
     leaked = keeper.create("leaked", "write")
     with LakeChime.open(served.url, token=leaked) as thief:
@@ -142,13 +154,17 @@ def test_names_and_roles_of_tokens_are_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
-def test_this_machine_alone_may_be_served_without_tokens_where_that_is_said(tmp_path: Path, host: str) -> None:
+def test_this_machine_alone_may_be_served_without_tokens_where_that_is_said(
+    tmp_path: Path, host: str
+) -> None:
     store = SqlStore.open(f"sqlite:///{tmp_path}/lakechime.db")
     assert is_loopback(host)
     with pytest.raises(InvalidEventError, match=r"there is no token in .*--no-auth"):
         service_app(store, Listener(host=host, port=0), with_tokens=True)
     app = service_app(store, Listener(host=host, port=0), with_tokens=False)
-    assert NO_ACCESS_CONTROL.read in calls(next(route for route in all_routes(app.routes) if route.path == "/v1/head").dependant)
+    assert NO_ACCESS_CONTROL.read in calls(
+        next(route for route in all_routes(app.routes) if route.path == "/v1/head").dependant
+    )
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
@@ -156,7 +172,10 @@ def test_others_are_served_by_token_only(tmp_path: Path, host: str) -> None:
     store = SqlStore.open(f"sqlite:///{tmp_path}/lakechime.db")
     with pytest.raises(InvalidEventError, match="--no-auth would let everybody"):
         service_app(store, Listener(host=host, port=0), with_tokens=False)
-    with pytest.raises(InvalidEventError, match=r"there is no token .*create one first: lakechime token create NAME --role admin$"):
+    with pytest.raises(
+        InvalidEventError,
+        match=r"there is no token .*create one first: lakechime token create NAME --role admin$",
+    ):
         service_app(store, Listener(host=host, port=0), with_tokens=True)
     secret = SqlTokens.of(store).create("a", "read")
     service_app(store, Listener(host=host, port=0), with_tokens=True)

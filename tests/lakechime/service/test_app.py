@@ -25,12 +25,19 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def post(served: Served, path: str, body: Any) -> httpx.Response:
-    return request(served, "POST", path, content=body if isinstance(body, bytes) else json.dumps(body).encode())
+    return request(
+        served, "POST", path, content=body if isinstance(body, bytes) else json.dumps(body).encode()
+    )
 
 
 def request(served: Served, method: str, path: str, **more: Any) -> httpx.Response:
-    headers = {"Authorization": f"Bearer {served.tokens['admin']}", "Content-Type": "application/json"}
-    return httpx.request(method, served.url + path, headers=headers, timeout=60, verify=CERTIFICATES, **more)
+    headers = {
+        "Authorization": f"Bearer {served.tokens['admin']}",
+        "Content-Type": "application/json",
+    }
+    return httpx.request(
+        method, served.url + path, headers=headers, timeout=60, verify=CERTIFICATES, **more
+    )
 
 
 def event(number: int, **more: Any) -> dict[str, Any]:
@@ -45,22 +52,56 @@ def event(number: int, **more: Any) -> dict[str, Any]:
             {"events": [{**event(1), "tabel": "t"}]},
             "events[0]: an event has no field 'tabel'; its fields are table",
         ),
-        ("/v1/events", {"events": [], "outobx": None}, "there is no field 'outobx'; did you mean 'outbox'?"),
+        (
+            "/v1/events",
+            {"events": [], "outobx": None},
+            "there is no field 'outobx'; did you mean 'outbox'?",
+        ),
         ("/v1/events", {"events": [event(1, seq=4)]}, "registering gives them, leave them out"),
-        ("/v1/events", {"events": [event(1, tags={"a": "x" * 1_000_000})]}, "tag 'a' has 1,000,000 characters, and at most 1,024 are kept"),
-        ("/v1/events", {"events": [{"table": "t", "table_format": "ICEBERG"}]}, "has no snapshot_id; only HIVE may leave it out"),
+        (
+            "/v1/events",
+            {"events": [event(1, tags={"a": "x" * 1_000_000})]},
+            "tag 'a' has 1,000,000 characters, and at most 1,024 are kept",
+        ),
+        (
+            "/v1/events",
+            {"events": [{"table": "t", "table_format": "ICEBERG"}]},
+            "has no snapshot_id; only HIVE may leave it out",
+        ),
         ("/v1/events/query", {"tabels": ["t"]}, "did you mean 'tables'?"),
-        ("/v1/events/query", {"tables": ["t"], "limit": 0}, "limit: Input should be greater than or equal to 1"),
-        ("/v1/events/query", {"tables": ["t"], "after": "7"}, "after: Input should be a valid integer"),
+        (
+            "/v1/events/query",
+            {"tables": ["t"], "limit": 0},
+            "limit: Input should be greater than or equal to 1",
+        ),
+        (
+            "/v1/events/query",
+            {"tables": ["t"], "after": "7"},
+            "after: Input should be a valid integer",
+        ),
         ("/v1/events/query", {"start_ts": 5}, "a range of times has both start_ts and end_ts"),
-        ("/v1/events/query", {"partition": "2026-11-24"}, "partition: partition='2026-11-24' is no list"),
-        ("/v1/events/find", {"interests": [{"tables": []}]}, "interests[0].tables: List should have at least 1 item"),
-        ("/v1/triggers/snapshot", {"tables": ["t"], "mode": "some"}, "mode: Input should be 'any' or 'all'"),
+        (
+            "/v1/events/query",
+            {"partition": "2026-11-24"},
+            "partition: partition='2026-11-24' is no list",
+        ),
+        (
+            "/v1/events/find",
+            {"interests": [{"tables": []}]},
+            "interests[0].tables: List should have at least 1 item",
+        ),
+        (
+            "/v1/triggers/snapshot",
+            {"tables": ["t"], "mode": "some"},
+            "mode: Input should be 'any' or 'all'",
+        ),
         ("/v1/events", [], "body: Input should be a valid dictionary"),
         ("/v1/events", b"{", "the body is no JSON"),
     ],
 )
-def test_what_does_not_fit_is_said_in_a_sentence(served: Served, path: str, body: Any, said: str) -> None:
+def test_what_does_not_fit_is_said_in_a_sentence(
+    served: Served, path: str, body: Any, said: str
+) -> None:
     answer = post(served, path, body)
     assert (answer.status_code, answer.json()["error"]) == (422, "invalid")
     assert said in answer.json()["message"]
@@ -70,12 +111,18 @@ def test_what_does_not_fit_is_said_in_a_sentence(served: Served, path: str, body
 
 def test_unknown_parameters_of_a_url_are_refused(served: Served) -> None:
     answer = request(served, "GET", "/v1/events/tail?afetr=7")
-    assert (answer.status_code, answer.json()["message"]) == (422, "query: there is no field 'afetr'; did you mean 'after'?")
+    assert (answer.status_code, answer.json()["message"]) == (
+        422,
+        "query: there is no field 'afetr'; did you mean 'after'?",
+    )
 
 
 def test_a_parameter_of_a_url_is_taken_once(served: Served) -> None:
     answer = request(served, "GET", "/v1/events/tail?after=1&after=0")
-    assert (answer.status_code, answer.json()["message"]) == (422, "query: 'after' is given 2 times; give it once")
+    assert (answer.status_code, answer.json()["message"]) == (
+        422,
+        "query: 'after' is given 2 times; give it once",
+    )
 
 
 def test_paths_and_methods_that_are_not_there_are_said(served: Served) -> None:
@@ -111,33 +158,58 @@ def test_deep_json_is_no_bug(served: Served) -> None:
 
 
 def test_pages_and_times_and_the_tail_name_each_event_once(served: Served) -> None:
-    post(served, "/v1/events", {"events": [event(number, tags={"even": str(number % 2)}) for number in range(1, 26)]})
+    post(
+        served,
+        "/v1/events",
+        {"events": [event(number, tags={"even": str(number % 2)}) for number in range(1, 26)]},
+    )
     found, after, more = [], 0, True
     while more:
-        page = post(served, "/v1/events/query", {"tables": ["shop.orders"], "tags": {"even": "0"}, "after": after, "limit": 5}).json()
+        page = post(
+            served,
+            "/v1/events/query",
+            {"tables": ["shop.orders"], "tags": {"even": "0"}, "after": after, "limit": 5},
+        ).json()
         found += [one["event"]["snapshot_id"] for one in page["events"]]
         after, more = page["next_after"], page["more"]
     assert found == [str(number) for number in range(2, 26, 2)]
     times = {"start_ts": 0, "end_ts": 1 << 50, "limit": 20}
     first = post(served, "/v1/events/query", times).json()
     rest = post(served, "/v1/events/query", {**times, "after": first["next_after"]}).json()
-    assert (len(first["events"]), first["more"], len(rest["events"]), rest["more"]) == (20, True, 5, False)
+    assert (len(first["events"]), first["more"], len(rest["events"]), rest["more"]) == (
+        20,
+        True,
+        5,
+        False,
+    )
     assert post(served, "/v1/events/query", {**times, "end_ts": 1}).json()["events"] == []
     tail = request(served, "GET", "/v1/events/tail?after=0&limit=3").json()
     assert [one["event"]["snapshot_id"] for one in tail["events"]] == ["1", "2", "3"]
 
 
 def test_triggers_are_evaluated_by_the_service(served: Served) -> None:
-    post(served, "/v1/events", {"events": [event(1, partition=["a"], tags={"completeness.daily": "99"})]})
+    post(
+        served,
+        "/v1/events",
+        {"events": [event(1, partition=["a"], tags={"completeness.daily": "99"})]},
+    )
     asked = {"table": "shop.orders", "partition": ["a"]}
     assert len(post(served, "/v1/triggers/partition", asked).json()["events"]) == 1
-    assert post(served, "/v1/triggers/partition", {**asked, "tags": {"x": "1"}}).json() == {"events": []}
-    assert post(served, "/v1/triggers/partition", {**asked, "start_ts": 1 << 47}).json() == {"events": []}
-    fired = post(served, "/v1/triggers/snapshot", {"tables": ["shop.orders", "other"]}).json()["fired"]
+    assert post(served, "/v1/triggers/partition", {**asked, "tags": {"x": "1"}}).json() == {
+        "events": []
+    }
+    assert post(served, "/v1/triggers/partition", {**asked, "start_ts": 1 << 47}).json() == {
+        "events": []
+    }
+    fired = post(served, "/v1/triggers/snapshot", {"tables": ["shop.orders", "other"]}).json()[
+        "fired"
+    ]
     assert ([one["snapshot_id"] for one in fired["events"]], fired["from_seq"]) == (["1"], 0)
     again = {"tables": [{"table": "shop.orders"}], "after_seq": fired["to_seq"]}
     assert post(served, "/v1/triggers/snapshot", again).json() == {"fired": None}
-    assert post(served, "/v1/triggers/snapshot", {"tables": ["shop.orders", "other"], "mode": "all"}).json() == {"fired": None}
+    assert post(
+        served, "/v1/triggers/snapshot", {"tables": ["shop.orders", "other"], "mode": "all"}
+    ).json() == {"fired": None}
 
 
 def test_a_database_that_is_busy_stops_no_other_answer(served: Served, tmp_path: Path) -> None:
@@ -145,7 +217,11 @@ def test_a_database_that_is_busy_stops_no_other_answer(served: Served, tmp_path:
     holder = sqlite3.connect(tmp_path / "lakechime.db", isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     answers: list[int] = []
-    waiting = threading.Thread(target=lambda: answers.append(post(served, "/v1/events", {"events": [event(1)]}).status_code))
+    waiting = threading.Thread(
+        target=lambda: answers.append(
+            post(served, "/v1/events", {"events": [event(1)]}).status_code
+        )
+    )
     waiting.start()
     for _ in range(5):
         assert request(served, "GET", "/health").json() == {"status": "ok"}
@@ -170,7 +246,11 @@ def test_a_database_that_is_away_is_said_and_comes_back(tmp_path: Path) -> None:
 
     with listening(create_app(open_store, NO_ACCESS_CONTROL)) as at:
         answer = httpx.get(f"{at}/v1/head")
-        assert (answer.status_code, answer.json()["error"], answer.headers["Retry-After"]) == (503, "unavailable", "1")
+        assert (answer.status_code, answer.json()["error"], answer.headers["Retry-After"]) == (
+            503,
+            "unavailable",
+            "1",
+        )
         assert httpx.get(f"{at}/ready").status_code == 503
         assert str(folder) not in answer.text, "where the database is, only the log says"
         assert httpx.get(f"{at}/health").status_code == 200
@@ -182,7 +262,9 @@ def test_a_database_that_is_away_is_said_and_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_wrong_database_is_the_service_s_fault(tmp_path: Path) -> None:
-    with listening(create_app(lambda: SqlStore.open("mysql://nowhere/db"), NO_ACCESS_CONTROL)) as at:
+    with listening(
+        create_app(lambda: SqlStore.open("mysql://nowhere/db"), NO_ACCESS_CONTROL)
+    ) as at:
         answer = httpx.get(f"{at}/v1/head")
     assert (answer.status_code, answer.json()["error"]) == (503, "unavailable")
     assert "its database" in answer.json()["message"]
@@ -195,12 +277,21 @@ def test_a_bug_is_an_answer_too(tmp_path: Path) -> None:
     with listening(create_app(open_store, NO_ACCESS_CONTROL)) as at:
         answer = httpx.get(f"{at}/v1/head")
     assert answer.status_code == 500
-    assert answer.json() == {"error": "bug", "message": "a bug in the service (ZeroDivisionError); its log says more"}
+    assert answer.json() == {
+        "error": "bug",
+        "message": "a bug in the service (ZeroDivisionError); its log says more",
+    }
 
 
 def test_the_document_names_every_path_and_every_error(served: Served) -> None:
     document = request(served, "GET", "/openapi.json").json()
-    assert {"/v1/events", "/v1/events/query", "/v1/watermark", "/v1/triggers/snapshot", "/health"} <= {*document["paths"]}
+    assert {
+        "/v1/events",
+        "/v1/events/query",
+        "/v1/watermark",
+        "/v1/triggers/snapshot",
+        "/health",
+    } <= {*document["paths"]}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             if path.startswith("/v1"):
@@ -211,9 +302,14 @@ def test_the_document_names_every_path_and_every_error(served: Served) -> None:
     assert "ValidationError" not in json.dumps(document)
 
 
-def test_a_long_unknown_name_is_cut_before_anything_is_compared_with_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_unknown_name_is_cut_before_anything_is_compared_with_it(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("lakechime.service.models.difflib.get_close_matches", lambda name, *_, **__: asked.append(name) or [])
+    monkeypatch.setattr(
+        "lakechime.service.models.difflib.get_close_matches",
+        lambda name, *_, **__: asked.append(name) or [],
+    )
     answer = post(served, "/v1/events/find", {"interests": [], "x" * 1_000_000: 1})
     assert "there is no field" in answer.json()["message"]
     assert len(answer.text) < 1_000

@@ -8,7 +8,12 @@ import schemathesis
 from tests.fixtures_lakechime import fuzz, is_broken, serving
 
 PARTS = 10
-NEEDED = {"POST /v1/events", "POST /v1/events/query", "PUT /v1/watermark", "DELETE /v1/tokens/{name}"}
+NEEDED = {
+    "POST /v1/events",
+    "POST /v1/events/query",
+    "PUT /v1/watermark",
+    "DELETE /v1/tokens/{name}",
+}
 
 
 def test_answers_fit_the_document(tmp_path: Path) -> None:
@@ -36,7 +41,13 @@ WHOLE = {
         {"consumer": "a", "x": None},
         {"consumer": "a", "key": {}},
     ),
-    "/v1/events/tail": (None, {"limit": "5"}, {"limit": "5.0"}, {"limit": [5]}, {"after": "0", "limit": None}),
+    "/v1/events/tail": (
+        None,
+        {"limit": "5"},
+        {"limit": "5.0"},
+        {"limit": [5]},
+        {"after": "0", "limit": None},
+    ),
 }
 BROKEN = {
     "/v1/watermark": (
@@ -47,7 +58,13 @@ BROKEN = {
         {"consumer": "a\x00"},
         {"consumer": "a", "x": "1"},
     ),
-    "/v1/events/tail": ({"limit": "x"}, {"limit": "5.5"}, {"limit": "0"}, {"limit": ""}, {"after": "-1"}),
+    "/v1/events/tail": (
+        {"limit": "x"},
+        {"limit": "5.5"},
+        {"limit": "0"},
+        {"limit": ""},
+        {"after": "-1"},
+    ),
 }
 
 
@@ -59,4 +76,7 @@ def test_whether_a_case_is_broken_follows_from_what_arrives(tmp_path: Path) -> N
             for path, query in ((path, query) for path, some in queries.items() for query in some):
                 case = document[path]["GET"].Case(query=query)
                 assert is_broken(case) == broken, (path, query)
-                assert case.call(headers=headers).status_code == (422 if broken else 200), (path, query)
+                assert case.call(headers=headers).status_code == (422 if broken else 200), (
+                    path,
+                    query,
+                )

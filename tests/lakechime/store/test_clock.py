@@ -33,7 +33,9 @@ def time_of(chime: LakeChime, number: int) -> int:
     return chime.register([made(number)])[0].event.event_ts or 0
 
 
-def test_times_stand_still_while_the_clock_is_behind(chime: LakeChime, clock: SteppingClock) -> None:
+def test_times_stand_still_while_the_clock_is_behind(
+    chime: LakeChime, clock: SteppingClock
+) -> None:
     start = clock.at_ms
     assert time_of(chime, 1) == start
     clock.at_ms -= 3_600_000
@@ -42,7 +44,9 @@ def test_times_stand_still_while_the_clock_is_behind(chime: LakeChime, clock: St
     assert time_of(chime, 3) == start + 1
 
 
-def test_a_range_that_was_read_gets_no_more_events_when_the_clock_steps_back(chime: LakeChime, clock: SteppingClock) -> None:
+def test_a_range_that_was_read_gets_no_more_events_when_the_clock_steps_back(
+    chime: LakeChime, clock: SteppingClock
+) -> None:
     start = clock.at_ms
     time_of(chime, 1)
     clock.at_ms = start + 10_000
@@ -50,10 +54,15 @@ def test_a_range_that_was_read_gets_no_more_events_when_the_clock_steps_back(chi
     clock.at_ms = start + 2_000
     assert time_of(chime, 2) == start + 5_000
     assert chime.events_between(TABLE, 0, start + 5_000) == before
-    assert [found.event.snapshot_id for found in chime.events_between(TABLE, start + 5_000, start + 20_000).events] == ["2"]
+    assert [
+        found.event.snapshot_id
+        for found in chime.events_between(TABLE, start + 5_000, start + 20_000).events
+    ] == ["2"]
 
 
-def test_a_range_that_reaches_into_the_future_fixes_what_is_past(chime: LakeChime, clock: SteppingClock) -> None:
+def test_a_range_that_reaches_into_the_future_fixes_what_is_past(
+    chime: LakeChime, clock: SteppingClock
+) -> None:
     start = clock.at_ms
     chime.events_between(TABLE, 0, start + 10**9)
     assert time_of(chime, 1) == start

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from lakechime import AccessError, InvalidEventError, LakeChime, LakeChimeError, SchemaError, UnavailableError
+from lakechime import (
+    AccessError,
+    InvalidEventError,
+    LakeChime,
+    LakeChimeError,
+    SchemaError,
+    UnavailableError,
+)
 from lakechime.store import sequencer
 from lakechime.store.database import engine as engine_module
 from lakechime.store.database.engine import open_database
@@ -50,13 +57,20 @@ def test_an_address_may_be_a_path_and_need_not_name_the_driver(file: Path) -> No
     with LakeChime.open(str(file)) as chime:
         assert len(chime.events().events) == 1
     assert (
-        open_database("postgresql://127.0.0.1:1/x").engine.driver == open_database("postgres://127.0.0.1:1/x").engine.driver == "psycopg2"
+        open_database("postgresql://127.0.0.1:1/x").engine.driver
+        == open_database("postgres://127.0.0.1:1/x").engine.driver
+        == "psycopg2"
     )
 
 
-def test_a_file_that_another_writer_holds_is_waited_for_and_then_said(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_another_writer_holds_is_waited_for_and_then_said(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(engine_module, "BUSY_SECONDS", 0.2)
-    with LakeChime.open(f"sqlite:///{file}") as chime, closing(sqlite3.connect(file, isolation_level=None)) as other:
+    with (
+        LakeChime.open(f"sqlite:///{file}") as chime,
+        closing(sqlite3.connect(file, isolation_level=None)) as other,
+    ):
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(UnavailableError, match=r"is locked .*; another process holds it"):
             chime.register([made(2)])
@@ -105,7 +119,9 @@ def _register_in_child(chime: LakeChime) -> None:
 def test_a_forked_process_speaks_on_a_connection_of_its_own(address: str) -> None:
     with LakeChime.open(address) as chime:
         chime.register([made(1)])
-        child = multiprocessing.get_context("fork").Process(target=_register_in_child, args=(chime,))
+        child = multiprocessing.get_context("fork").Process(
+            target=_register_in_child, args=(chime,)
+        )
         child.start()
         child.join()
         assert child.exitcode == 0
@@ -130,7 +146,10 @@ def run(url: str, *statements: str) -> None:
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("code, said", [("53100", "is full .*; free some space"), ("XX001", "is damaged"), ("25006", "is read-only")])
+@pytest.mark.parametrize(
+    "code, said",
+    [("53100", "is full .*; free some space"), ("XX001", "is damaged"), ("25006", "is read-only")],
+)
 def test_what_postgresql_reports_is_said(shop: tuple[LakeChime, str], code: str, said: str) -> None:
     chime, url = shop
     run(url, *(statement.format(code=code) for statement in FAILING))
@@ -145,7 +164,9 @@ def test_a_user_without_rights_is_told(shop: tuple[LakeChime, str]) -> None:
     _, url = shop
     run(url, "DROP ROLE IF EXISTS guest", "CREATE ROLE guest LOGIN PASSWORD 'guest'")
     place = url.split("@")[1]
-    with pytest.raises(AccessError, match=r"is refused .*permission denied.*; give this user the right"):
+    with pytest.raises(
+        AccessError, match=r"is refused .*permission denied.*; give this user the right"
+    ):
         LakeChime.open(f"postgresql+psycopg2://guest:guest@{place}")
     with pytest.raises(AccessError, match="password authentication failed") as refused:
         LakeChime.open(f"postgresql+psycopg2://guest:wrong-word@{place}")
@@ -154,7 +175,9 @@ def test_a_user_without_rights_is_told(shop: tuple[LakeChime, str]) -> None:
 
 
 @pytest.mark.postgres
-def test_who_stands_still_under_the_lock_is_not_waited_for_for_ever(shop: tuple[LakeChime, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_stands_still_under_the_lock_is_not_waited_for_for_ever(
+    shop: tuple[LakeChime, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The event waits in the inbox, and has its place as soon as anybody looks."""
     chime, url = shop
     monkeypatch.setattr(sequencer, "LOCK_SECONDS", 1)
@@ -207,11 +230,15 @@ def _lose_and_find(server: Postgres) -> None:
 
 
 @pytest.mark.postgres
-def test_a_question_that_takes_too_long_is_cut_off(new_postgres: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_that_takes_too_long_is_cut_off(
+    new_postgres: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(engine_module, "STATEMENT_SECONDS", 0.2)
     with LakeChime.open(new_postgres()) as chime:
         store: Any = chime.store
-        with pytest.raises(UnavailableError, match=r"is too slow .*statement timeout.*ask for less at once"):
+        with pytest.raises(
+            UnavailableError, match=r"is too slow .*statement timeout.*ask for less at once"
+        ):
             store.database.read(lambda connection: connection.execute(text("SELECT pg_sleep(5)")))
 
 

@@ -26,7 +26,11 @@ def database(address: str) -> Database:
 
 
 def table_names(database: Database) -> set[str]:
-    return {name for name in database.read(lambda connection: inspect(connection).get_table_names()) if name.startswith("lakechime_")}
+    return {
+        name
+        for name in database.read(lambda connection: inspect(connection).get_table_names())
+        if name.startswith("lakechime_")
+    }
 
 
 def test_the_newest_step_is_the_one_that_this_client_needs() -> None:
@@ -39,7 +43,9 @@ def test_the_steps_lead_to_the_declared_tables(database: Database) -> None:
     ensure_schema(database, migrate=True)
 
     def differences(connection: Connection) -> list[object]:
-        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE, "compare_type": True})
+        context = MigrationContext.configure(
+            connection, opts={"version_table": VERSION_TABLE, "compare_type": True}
+        )
         return list(compare_metadata(context, metadata))
 
     assert database.read(differences) == []
@@ -48,7 +54,10 @@ def test_the_steps_lead_to_the_declared_tables(database: Database) -> None:
 def test_events_outlive_the_way_up_and_down(address: str, database: Database) -> None:
     upgrade(database, KNOWN[0])
     assert "lakechime_tokens" not in table_names(database)
-    with pytest.raises(SchemaError, match=f"revision {KNOWN[0]}, and this client needs {REVISION}; run `lakechime migrate`"):
+    with pytest.raises(
+        SchemaError,
+        match=f"revision {KNOWN[0]}, and this client needs {REVISION}; run `lakechime migrate`",
+    ):
         LakeChime.open(address, migrate=False)
     with LakeChime.open(address, migrate=True) as client:
         assert database.read(read_revision) == REVISION
@@ -61,7 +70,14 @@ def test_events_outlive_the_way_up_and_down(address: str, database: Database) ->
         client.register([made(3)])
     database.write(lambda connection: create_token(connection, "ci", "writer", 1))
     downgrade(database, KNOWN[0])
-    assert len(database.read(lambda connection: connection.execute(text("SELECT 1 FROM lakechime_events")).all())) == 3
+    assert (
+        len(
+            database.read(
+                lambda connection: connection.execute(text("SELECT 1 FROM lakechime_events")).all()
+            )
+        )
+        == 3
+    )
     with LakeChime.open(address, migrate=True) as client:
         assert [found.event.snapshot_id for found in client.events(tags={"x": "1"}).events] == ["1"]
         assert len(client.events().events) == 3
@@ -75,7 +91,11 @@ def test_events_outlive_the_way_up_and_down(address: str, database: Database) ->
 
 def test_an_old_client_says_that_the_tables_are_newer(address: str, database: Database) -> None:
     ensure_schema(database, migrate=True)
-    database.write(lambda connection: connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")))
+    database.write(
+        lambda connection: connection.execute(
+            text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
+        )
+    )
     for migrate in (True, False):
         with pytest.raises(SchemaError, match="revision 9999, which is newer than this client"):
             LakeChime.open(address, migrate=migrate)
@@ -83,7 +103,9 @@ def test_an_old_client_says_that_the_tables_are_newer(address: str, database: Da
         downgrade(database, KNOWN[0])
 
 
-def test_an_empty_database_is_left_alone_where_nothing_may_be_made(address: str, database: Database) -> None:
+def test_an_empty_database_is_left_alone_where_nothing_may_be_made(
+    address: str, database: Database
+) -> None:
     with pytest.raises(SchemaError, match="has no tables of LakeChime; run `lakechime migrate`"):
         LakeChime.open(address, migrate=False)
     assert table_names(database) == set()
@@ -102,13 +124,22 @@ def test_many_who_open_an_empty_database_at_once_make_one(address: str, database
 
 def test_how_far_tables_expired_outlives_the_upgrade(address: str, database: Database) -> None:
     with LakeChime.open(address) as client:
-        client.register([made(number) for number in range(1, 4)] + [made(1, table="other"), made(4), made(2, table="other")])
+        client.register(
+            [made(number) for number in range(1, 4)]
+            + [made(1, table="other"), made(4), made(2, table="other")]
+        )
         client.expire(1 << 60)
-        assert (client.events([TABLE]).expired, client.events(["other"]).expired, client.events().expired) == (3, 4, 4)
+        assert (
+            client.events([TABLE]).expired,
+            client.events(["other"]).expired,
+            client.events().expired,
+        ) == (3, 4, 4)
     downgrade(database, "0002")
     upgrade(database)
     with LakeChime.open(address) as client:
-        assert (client.events([TABLE]).expired, client.events(["other"]).expired) == (4, 4), "at least as far"
+        assert (client.events([TABLE]).expired, client.events(["other"]).expired) == (4, 4), (
+            "at least as far"
+        )
 
 
 def write_something(store: SqlStore, kind: str) -> None:
@@ -123,21 +154,34 @@ def write_something(store: SqlStore, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["events", "position", "watermark", "expiry", "token"])
-def test_a_client_whose_tables_were_upgraded_under_it_writes_nothing(address: str, database: Database, kind: str) -> None:
+def test_a_client_whose_tables_were_upgraded_under_it_writes_nothing(
+    address: str, database: Database, kind: str
+) -> None:
     store = SqlStore.open(address)
     store.register([made(1)], None)
-    database.write(lambda connection: connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")))
-    with pytest.raises(SchemaError, match=r"of revision 9999 by now, .* upgrade airflow-provider-opal here"):
+    database.write(
+        lambda connection: connection.execute(
+            text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
+        )
+    )
+    with pytest.raises(
+        SchemaError, match=r"of revision 9999 by now, .* upgrade airflow-provider-opal here"
+    ):
         write_something(store, kind)
     assert len(store.events(Filter(), after=0, until=None, limit=10).events) == 1, "reading goes on"
     assert store.watermarks("report") == {}
     assert store.table_state("default", TABLE).position is None  # type: ignore[union-attr]  # there is an event
 
 
-def test_older_tables_of_a_file_are_upgraded_and_of_a_server_only_on_purpose(address: str, database: Database) -> None:
+def test_older_tables_of_a_file_are_upgraded_and_of_a_server_only_on_purpose(
+    address: str, database: Database
+) -> None:
     upgrade(database, KNOWN[0])
     if database.dialect == "postgresql":
-        with pytest.raises(SchemaError, match=f"revision {KNOWN[0]}, and this client needs {REVISION}; run `lakechime migrate`"):
+        with pytest.raises(
+            SchemaError,
+            match=f"revision {KNOWN[0]}, and this client needs {REVISION}; run `lakechime migrate`",
+        ):
             LakeChime.open(address)
         assert database.read(read_revision) == KNOWN[0]
         LakeChime.open(address, migrate=True).close()

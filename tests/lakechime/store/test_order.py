@@ -34,7 +34,9 @@ def postgres_chime(new_postgres: Callable[[], str]) -> Iterator[tuple[LakeChime,
 
 
 @pytest.mark.postgres
-def test_an_event_appears_when_its_transaction_commits_and_not_before(postgres_chime: tuple[LakeChime, Engine]) -> None:
+def test_an_event_appears_when_its_transaction_commits_and_not_before(
+    postgres_chime: tuple[LakeChime, Engine],
+) -> None:
     chime, engine = postgres_chime
     with engine.connect() as late, late.begin() as transaction:
         register_in(late, [made(1, table="late")])
@@ -50,7 +52,9 @@ def test_an_event_appears_when_its_transaction_commits_and_not_before(postgres_c
 
 
 @pytest.mark.postgres
-def test_a_transaction_that_is_undone_leaves_nothing(postgres_chime: tuple[LakeChime, Engine]) -> None:
+def test_a_transaction_that_is_undone_leaves_nothing(
+    postgres_chime: tuple[LakeChime, Engine],
+) -> None:
     chime, engine = postgres_chime
     with engine.connect() as connection, connection.begin() as transaction:
         register_in(connection, [made(1)])
@@ -61,10 +65,17 @@ def test_a_transaction_that_is_undone_leaves_nothing(postgres_chime: tuple[LakeC
 
 
 @pytest.mark.postgres
-def test_the_same_event_from_two_transactions_is_one(postgres_chime: tuple[LakeChime, Engine]) -> None:
+def test_the_same_event_from_two_transactions_is_one(
+    postgres_chime: tuple[LakeChime, Engine],
+) -> None:
     """Neither waits for the other."""
     chime, engine = postgres_chime
-    with engine.connect() as first, engine.connect() as second, first.begin() as one, second.begin() as two:
+    with (
+        engine.connect() as first,
+        engine.connect() as second,
+        first.begin() as one,
+        second.begin() as two,
+    ):
         register_in(first, [made(1, tags={"by": "first"})])
         register_in(second, [made(1, tags={"by": "second"})])
         two.commit()
@@ -75,7 +86,9 @@ def test_the_same_event_from_two_transactions_is_one(postgres_chime: tuple[LakeC
 
 
 @pytest.mark.postgres
-def test_what_waits_in_the_inbox_is_compared_with_events_before_they_expire(postgres_chime: tuple[LakeChime, Engine]) -> None:
+def test_what_waits_in_the_inbox_is_compared_with_events_before_they_expire(
+    postgres_chime: tuple[LakeChime, Engine],
+) -> None:
     chime, engine = postgres_chime
     chime.register([made(1), made(2)])
     with engine.begin() as connection:
@@ -85,7 +98,9 @@ def test_what_waits_in_the_inbox_is_compared_with_events_before_they_expire(post
 
 
 @pytest.mark.postgres
-def test_a_partition_of_a_wrong_depth_leaves_the_producers_transaction_whole(postgres_chime: tuple[LakeChime, Engine]) -> None:
+def test_a_partition_of_a_wrong_depth_leaves_the_producers_transaction_whole(
+    postgres_chime: tuple[LakeChime, Engine],
+) -> None:
     chime, engine = postgres_chime
     chime.register([made(1, partition=("a",))])
     with engine.begin() as connection:
@@ -137,7 +152,9 @@ class Story:
             self.open[producer] = self.engine.connect()
             self.pending[producer] = []
         number = self._next()
-        register_in(self.open[producer], [made(int(number), table=self.name, tags={"kind": "held"})])
+        register_in(
+            self.open[producer], [made(int(number), table=self.name, tags={"kind": "held"})]
+        )
         self.pending[producer].append(number)
 
     def commit(self, producer: int) -> None:
@@ -202,7 +219,12 @@ def test_no_watermark_is_ever_overtaken(postgres_chime: tuple[LakeChime, Engine]
         nonlocal told
         told += 1
         head = chime.head()
-        story = Story(chime=chime, engine=engine, name=f"t{told}", watermarks={"all": head, "mine": 0, "found": 0})
+        story = Story(
+            chime=chime,
+            engine=engine,
+            name=f"t{told}",
+            watermarks={"all": head, "mine": 0, "found": 0},
+        )
         try:
             for verb, producer in acts:
                 story.act(verb, producer)
@@ -224,7 +246,9 @@ def wait_for_waiting(engine: Engine, number: int) -> None:
 
 
 @pytest.mark.postgres
-def test_of_two_first_partitions_of_other_levels_one_gets_in(postgres_chime: tuple[LakeChime, Engine]) -> None:
+def test_of_two_first_partitions_of_other_levels_one_gets_in(
+    postgres_chime: tuple[LakeChime, Engine],
+) -> None:
     """Both see a table without partitions, and wait for the lock."""
     chime, engine = postgres_chime
 
@@ -245,10 +269,14 @@ def test_of_two_first_partitions_of_other_levels_one_gets_in(postgres_chime: tup
 
 
 @pytest.mark.postgres
-def test_a_first_partition_of_other_levels_in_a_long_transaction_is_kept_as_a_tag(postgres_chime: tuple[LakeChime, Engine]) -> None:
+def test_a_first_partition_of_other_levels_in_a_long_transaction_is_kept_as_a_tag(
+    postgres_chime: tuple[LakeChime, Engine],
+) -> None:
     chime, engine = postgres_chime
     with engine.connect() as late, late.begin() as transaction:
-        register_in(late, [made(2, partition=("a", 1), tags={"x": "1"}), made(3, partition=("b", 2))])
+        register_in(
+            late, [made(2, partition=("a", 1), tags={"x": "1"}), made(3, partition=("b", 2))]
+        )
         chime.register([made(1, partition=("a",))])
         transaction.commit()
     second = chime.events(tags={"x": "1"}).events[0].event
@@ -258,7 +286,9 @@ def test_a_first_partition_of_other_levels_in_a_long_transaction_is_kept_as_a_ta
 
 
 @pytest.mark.postgres
-def test_a_range_that_is_final_is_read_while_somebody_gives_places(postgres_chime: tuple[LakeChime, Engine]) -> None:
+def test_a_range_that_is_final_is_read_while_somebody_gives_places(
+    postgres_chime: tuple[LakeChime, Engine],
+) -> None:
     chime, engine = postgres_chime
     (given,) = chime.register([made(1)])
     now = given.event.event_ts or 0
@@ -279,5 +309,9 @@ def test_a_range_of_times_is_found_in_an_index(postgres_chime: tuple[LakeChime, 
     chime.register([made(number) for number in range(1, 2_000)])
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("VACUUM ANALYZE lakechime_events"))
-        plan = connection.execute(text(f"EXPLAIN {first_seq_statement(1).compile(engine, compile_kwargs={'literal_binds': True})!s}"))
+        plan = connection.execute(
+            text(
+                f"EXPLAIN {first_seq_statement(1).compile(engine, compile_kwargs={'literal_binds': True})!s}"
+            )
+        )
         assert "Index Only Scan using lakechime_events_by_time" in "\n".join(plan.scalars())

@@ -28,7 +28,10 @@ def store(tmp_path: Path) -> SqlStore:
 
 def test_each_completeness_of_a_snapshot_is_an_event(store: SqlStore) -> None:
     hours = [made(1, tags=completeness_tag("hourly", percent)) for percent in (99, 100)]
-    answers = [store.register([hour], None)[0] for hour in (*hours, hours[0], made(1, tags={**hours[1].tags, "by": "someone"}))]
+    answers = [
+        store.register([hour], None)[0]
+        for hour in (*hours, hours[0], made(1, tags={**hours[1].tags, "by": "someone"}))
+    ]
     assert [answer.duplicate for answer in answers] == [False, False, True, True]
     assert chain(answer.event for answer in answers[:2]).snapshots == ("1",)
 
@@ -37,13 +40,17 @@ def test_what_expired_is_read_after_the_rows(store: SqlStore) -> None:
     store.register([made(1)], None)
     asked: list[str] = []
     with store.database.engine.connect() as connection:
-        listening.listen(connection, "before_cursor_execute", lambda *given: asked.append(str(given[2])))
+        listening.listen(
+            connection, "before_cursor_execute", lambda *given: asked.append(str(given[2]))
+        )
         read_page(connection, store.sequencer, Filter(), (0, None), 10)
     assert "meta" in asked[-1]
 
 
 def test_events_that_expired_before_the_flow_read_them_are_missed(store: SqlStore) -> None:
-    there = [answer.event for answer in store.register([made(number) for number in (1, 2, 3)], None)]
+    there = [
+        answer.event for answer in store.register([made(number) for number in (1, 2, 3)], None)
+    ]
     variables = event_variables(there, limit_bytes=200)
     with LakeChime(store) as client:
         assert len(read_variables(variables, client)) == 3
@@ -55,10 +62,14 @@ def test_events_that_expired_before_the_flow_read_them_are_missed(store: SqlStor
 def test_a_partition_registered_by_a_clock_ahead_fires(store: SqlStore) -> None:
     there = store.register([made(1, partition=("a",))], None)[0].event
     with LakeChime(store) as client:
-        assert PartitionTrigger(table=TABLE, partition=("a",)).evaluate(client, (there.event_ts or 0) - 60_000)
+        assert PartitionTrigger(table=TABLE, partition=("a",)).evaluate(
+            client, (there.event_ts or 0) - 60_000
+        )
 
 
-def test_a_consumer_that_begins_during_retention_keeps_its_events(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_consumer_that_begins_during_retention_keeps_its_events(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.register([made(number) for number in range(1, 6)], None)
     monkeypatch.setattr(retention, "BATCH", 1)
     done: list[str] = []
@@ -70,7 +81,9 @@ def test_a_consumer_that_begins_during_retention_keeps_its_events(store: SqlStor
 
     listening.listen(store.database.engine, "checkin", begin)
     store.expire(1 << 60, keep_unseen=True)
-    assert [found.event.seq for found in store.events(Filter(), after=0, until=None, limit=10).events] == [4, 5]
+    assert [
+        found.event.seq for found in store.events(Filter(), after=0, until=None, limit=10).events
+    ] == [4, 5]
 
 
 class _Levels:
@@ -81,7 +94,9 @@ class _Levels:
     def steps(self, position: Any) -> Any:
         if position is None:
             yield Step(position={"at": 1}, events=(made(1, partition=("a",)),))
-            deep: tuple[DataChangeEvent, ...] = tuple(made(2, partition=("a", hour)) for hour in (1, 2))
+            deep: tuple[DataChangeEvent, ...] = tuple(
+                made(2, partition=("a", hour)) for hour in (1, 2)
+            )
             yield Step(position={"at": 2}, events=deep)
 
 

@@ -14,11 +14,22 @@ def ms(*date: int) -> int:
     return int(datetime(*date, tzinfo=UTC).timestamp() * 1000)  # type: ignore[arg-type,misc]
 
 
-@given(st.integers(0, 4 * 10**12), st.integers(1, 500), st.sampled_from(FrequencyUnit), st.integers(0, 10**12))
-def test_the_newest_tick_is_the_last_one_that_is_not_after_now(start: int, frequency: int, unit: FrequencyUnit, later: int) -> None:
+@given(
+    st.integers(0, 4 * 10**12),
+    st.integers(1, 500),
+    st.sampled_from(FrequencyUnit),
+    st.integers(0, 10**12),
+)
+def test_the_newest_tick_is_the_last_one_that_is_not_after_now(
+    start: int, frequency: int, unit: FrequencyUnit, later: int
+) -> None:
     number = tick_number(start, frequency, unit, start + later)
     assert number is not None
-    assert tick_at(start, frequency, unit, number) <= start + later < tick_at(start, frequency, unit, number + 1)
+    assert (
+        tick_at(start, frequency, unit, number)
+        <= start + later
+        < tick_at(start, frequency, unit, number + 1)
+    )
     assert tick_number(start, frequency, unit, start - 1) is None
     assert tick_at(start, frequency, unit, 0) == start
 
@@ -39,14 +50,22 @@ def test_units() -> None:
 
 def test_ticks_since_the_last_look() -> None:
     start = ms(2026, 11, 1)
-    assert list(ticks(start, 1, "HOUR", ms(2026, 11, 1, 2, 30))) == [start, ms(2026, 11, 1, 1), ms(2026, 11, 1, 2)]
-    assert list(ticks(start, 1, "HOUR", ms(2026, 11, 1, 2, 30), after_ts=ms(2026, 11, 1, 1))) == [ms(2026, 11, 1, 2)]
+    assert list(ticks(start, 1, "HOUR", ms(2026, 11, 1, 2, 30))) == [
+        start,
+        ms(2026, 11, 1, 1),
+        ms(2026, 11, 1, 2),
+    ]
+    assert list(ticks(start, 1, "HOUR", ms(2026, 11, 1, 2, 30), after_ts=ms(2026, 11, 1, 1))) == [
+        ms(2026, 11, 1, 2)
+    ]
     assert list(ticks(start, 1, "HOUR", start - 1)) == []
     assert list(ticks(start, 1, "HOUR", start, after_ts=start)) == []
     assert list(ticks(start, 1, "HOUR", start, after_ts=start - 1)) == [start]
 
 
-@pytest.mark.parametrize("frequency, unit", [(0, "DAY"), (-1, "DAY"), (1.5, "DAY"), (True, "DAY"), (1, "FORTNIGHT")])
+@pytest.mark.parametrize(
+    "frequency, unit", [(0, "DAY"), (-1, "DAY"), (1.5, "DAY"), (True, "DAY"), (1, "FORTNIGHT")]
+)
 def test_what_is_no_frequency_is_refused(frequency: int, unit: str) -> None:
     with pytest.raises(InvalidEventError, match=r"frequency=|unit="):
         tick_at(0, frequency, unit, 1)

@@ -27,24 +27,38 @@ def snapshots(events: tuple[DataChangeEvent, ...]) -> list[str | None]:
 
 
 def test_a_partition_trigger_fires_whenever_its_partition_was_registered(chime: LakeChime) -> None:
-    trigger = PartitionTrigger(table=TABLE, partition=("2026-11-24",), tags={"completeness.daily": "99"})
+    trigger = PartitionTrigger(
+        table=TABLE, partition=("2026-11-24",), tags={"completeness.daily": "99"}
+    )
     assert trigger.evaluate(chime, EVER) == ()
     (first,) = chime.register([made(1, partition=("2026-11-24",))])
     chime.register([made(2, partition=("2026-11-23",), tags={"completeness.daily": "99"})])
     assert trigger.evaluate(chime, EVER) == ()
-    chime.register([made(3, partition=("2026-11-24",), tags={"completeness.daily": "99", "more": "1"})])
+    chime.register(
+        [made(3, partition=("2026-11-24",), tags={"completeness.daily": "99", "more": "1"})]
+    )
     assert snapshots(trigger.evaluate(chime, EVER)) == ["3"]
     assert snapshots(trigger.evaluate(chime, EVER)) == ["3"]
     without_tags = PartitionTrigger(table=TABLE, partition=("2026-11-24",))
     assert snapshots(without_tags.evaluate(chime, EVER)) == ["1", "3"]
-    assert snapshots(without_tags.evaluate(chime, (first.event.event_ts or 0) - 1)) == ["1", "3"]  # whatever the clocks say
+    assert snapshots(without_tags.evaluate(chime, (first.event.event_ts or 0) - 1)) == [
+        "1",
+        "3",
+    ]  # whatever the clocks say
 
 
 def test_a_partition_trigger_waits_for_its_ticks(chime: LakeChime) -> None:
-    trigger = PartitionTrigger(table=TABLE, partition=("a",), start_ts=1_000, frequency=1, unit=FrequencyUnit.MINUTE)
+    trigger = PartitionTrigger(
+        table=TABLE, partition=("a",), start_ts=1_000, frequency=1, unit=FrequencyUnit.MINUTE
+    )
     chime.register([made(1, partition=("a",))])
     assert trigger.evaluate(chime, 999) == ()
-    assert [trigger.is_due(999), trigger.is_due(1_000), trigger.is_due(60_999, 1_000), trigger.is_due(61_000, 1_000)] == [
+    assert [
+        trigger.is_due(999),
+        trigger.is_due(1_000),
+        trigger.is_due(60_999, 1_000),
+        trigger.is_due(61_000, 1_000),
+    ] == [
         False,
         True,
         False,
@@ -60,10 +74,17 @@ def test_a_partition_with_more_than_a_page_of_events_comes_whole(chime: LakeChim
 def test_a_snapshot_trigger_goes_on_after_the_last_success(chime: LakeChime) -> None:
     trigger = SnapshotTrigger(tables=("a", "b"))
     assert trigger.evaluate(chime, 0) is None
-    chime.register([made(1, table="a"), made(1, table="beside"), made(1, table="b"), made(2, table="beside")])
+    chime.register(
+        [made(1, table="a"), made(1, table="beside"), made(1, table="b"), made(2, table="beside")]
+    )
     fired = trigger.evaluate(chime, 0)
     assert fired is not None
-    assert ([event.table for event in fired.events], fired.from_seq, fired.to_seq, fired.expired) == (["a", "b"], 0, 4, False)
+    assert (
+        [event.table for event in fired.events],
+        fired.from_seq,
+        fired.to_seq,
+        fired.expired,
+    ) == (["a", "b"], 0, 4, False)
     assert trigger.evaluate(chime, fired.to_seq) is None
     chime.register([made(2, table="b")])
     again = trigger.evaluate(chime, fired.to_seq)
@@ -115,13 +136,21 @@ def test_tables_of_other_clusters_are_named(chime: LakeChime) -> None:
 
 def test_few_events_are_variables_and_many_are_named_by_a_query(chime: LakeChime) -> None:
     tags = {"x": "ü" * 100}
-    chime.register([made(number, tags=tags if number % 2 else {}, partition=("a",)) for number in range(1, 41)])
+    chime.register(
+        [made(number, tags=tags if number % 2 else {}, partition=("a",)) for number in range(1, 41)]
+    )
     fired = SnapshotTrigger(tables=(TABLE,), tags=tags).evaluate(chime, 0)
     assert fired is not None
     whole = event_variables(fired.events)
-    assert (whole["LAKECHIME_EVENT_COUNT"], whole["LAKECHIME_FIRST_SEQ"], whole["LAKECHIME_LAST_SEQ"]) == ("20", "1", "39")
+    assert (
+        whole["LAKECHIME_EVENT_COUNT"],
+        whole["LAKECHIME_FIRST_SEQ"],
+        whole["LAKECHIME_LAST_SEQ"],
+    ) == ("20", "1", "39")
     assert read_variables(whole) == fired.events
-    named = event_variables(fired.events, query=Query(tags=tags, partition=("a",)), limit_bytes=2_000)
+    named = event_variables(
+        fired.events, query=Query(tags=tags, partition=("a",)), limit_bytes=2_000
+    )
     assert EVENTS not in named
     assert json.loads(named[QUERY])["until"] == 39
     assert read_variables(named, chime) == fired.events

@@ -14,8 +14,24 @@ import pytest
 
 from opal_lake.cli import main
 from opal_lake.cli.progress import ProgressLine, Step, painted
-from opal_lake.cli.render import Column, Style, ago_text, clipped, duration_text, len_shown, size_text, text_table
-from opal_lake.errors import CommitUnknownError, ConflictError, FormatError, InvalidInputError, NotFoundError, StorageError
+from opal_lake.cli.render import (
+    Column,
+    Style,
+    ago_text,
+    clipped,
+    duration_text,
+    len_shown,
+    size_text,
+    text_table,
+)
+from opal_lake.errors import (
+    CommitUnknownError,
+    ConflictError,
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    StorageError,
+)
 from opal_lake.job.exit_codes import BUG, DAMAGE, INPUT, OK, RETRY, exit_code
 from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
@@ -23,7 +39,9 @@ from tests.fixtures_cli import SOURCES, metadata, opal_commands
 
 __all__ = ["metadata", "opal_commands"]
 
-SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC")), ("name", pa.string())])
+SCHEMA = pa.schema(
+    [("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC")), ("name", pa.string())]
+)
 pytestmark = pytest.mark.usefixtures("opal_commands")
 
 
@@ -32,16 +50,32 @@ def uri(tmp_path: Path) -> str:
     """A thousand visible rows and ten pending ones."""
     table = Table.create(str(tmp_path / "users"), SCHEMA, TableLayout(keys=["id"], delta="at"))
     moment = datetime(2026, 1, 1, tzinfo=UTC)
-    table.ingest(pa.table([range(1000), [moment] * 1000, ["a"] * 1000], schema=SCHEMA), token="run-1")
+    table.ingest(
+        pa.table([range(1000), [moment] * 1000, ["a"] * 1000], schema=SCHEMA), token="run-1"
+    )
     table.metagen()
-    table.ingest(pa.table([range(10), [moment + timedelta(days=1)] * 10, ["b"] * 10], schema=SCHEMA))
+    table.ingest(
+        pa.table([range(10), [moment + timedelta(days=1)] * 10, ["b"] * 10], schema=SCHEMA)
+    )
     return table.uri
 
 
-def test_help_shows_each_verb_with_an_example_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_each_verb_with_an_example_and_the_exit_codes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main([]) == OK
     shown = capsys.readouterr().out
-    for verb in ("create", "ingest", "metagen", "read", "describe", "history", "files", "segments", "check"):
+    for verb in (
+        "create",
+        "ingest",
+        "metagen",
+        "read",
+        "describe",
+        "history",
+        "files",
+        "segments",
+        "check",
+    ):
         assert re.search(rf"^  {verb} .*\n +\$ opal {verb} ", shown, re.MULTILINE), verb
     for code in (0, 1, 2, 3, 4, 70):
         assert re.search(rf"^  {code} ", shown, re.MULTILINE)
@@ -51,7 +85,10 @@ def test_help_shows_each_verb_with_an_example_and_the_exit_codes(capsys: pytest.
     assert capsys.readouterr().out == shown
 
 
-@pytest.mark.parametrize("verb", ["create", "ingest", "metagen", "read", "describe", "history", "files", "segments", "check"])
+@pytest.mark.parametrize(
+    "verb",
+    ["create", "ingest", "metagen", "read", "describe", "history", "files", "segments", "check"],
+)
 def test_help_of_a_verb(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main([verb, "--help"])
@@ -78,7 +115,15 @@ def test_describe_for_people(uri: str, capsys: pytest.CaptureFixture[str]) -> No
 def test_history_for_people(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["history", uri, "--limit", "3"]) == OK
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0].split() == ["version", "committed", "(UTC)", "operation", "view", "result", "token"]
+    assert shown[0].split() == [
+        "version",
+        "committed",
+        "(UTC)",
+        "operation",
+        "view",
+        "result",
+        "token",
+    ]
     assert re.search(r"^ +3 .* ingest .* 10 rows, 1 file, ", shown[1])
     assert re.search(r" metagen +changed +1,000 rows, 1 segment$", shown[2])
     assert shown[3].endswith(" run-1")
@@ -88,14 +133,20 @@ def test_history_for_people(uri: str, capsys: pytest.CaptureFixture[str]) -> Non
 def test_files_and_segments_for_people(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["files", uri]) == OK
     shown = capsys.readouterr().out
-    assert re.search(r"^data/\S+\.parquet +1,000 +0 +[\d.]+ KiB +1:0 +2026-01-01 00:00:00Z +2026-01-01 00:00:00Z$", shown, re.MULTILINE)
+    assert re.search(
+        r"^data/\S+\.parquet +1,000 +0 +[\d.]+ KiB +1:0 +2026-01-01 00:00:00Z +2026-01-01 00:00:00Z$",
+        shown,
+        re.MULTILINE,
+    )
     assert "2 files, 1,010 rows" in shown
     assert main(["segments", uri, "--version", "2"]) == OK
     assert "1 segment, 1,000 rows, 0 of them invalid" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("verb", ["describe", "history", "files", "segments", "check"])
-def test_json_is_all_that_a_program_gets(verb: str, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_all_that_a_program_gets(
+    verb: str, uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([verb, uri, "--json"]) == OK
     assert json.loads(capsys.readouterr().out) is not None
 
@@ -123,17 +174,52 @@ def test_a_check_says_what_it_did_not_look_at(uri: str, capsys: pytest.CaptureFi
             ["describe", "{uri}", "--option", "aws_secret_access_key=s3cr3t"],
             r"--option aws_secret_access_key is not known; use endpoint_url",
         ),
-        (["describe", "{uri}", "--option", "endpoint_url"], r"--option 'endpoint_url' has no value"),
+        (
+            ["describe", "{uri}", "--option", "endpoint_url"],
+            r"--option 'endpoint_url' has no value",
+        ),
         (["describe", "ftp://host/x"], r"scheme 'ftp'"),
-        (["check", "{uri}", "--sample", "most"], r"sample='most' is no share; write a percentage, as 1%"),
-        (["check", "{uri}", "--memory", "1"], r"memory='1' is no amount of memory; write a number of gigabytes"),
-        (["create", "{uri}", "--schema", "id INT", "--key", "id", "--delta", "id", "--property", "x"], r"--property 'x' has no value"),
+        (
+            ["check", "{uri}", "--sample", "most"],
+            r"sample='most' is no share; write a percentage, as 1%",
+        ),
+        (
+            ["check", "{uri}", "--memory", "1"],
+            r"memory='1' is no amount of memory; write a number of gigabytes",
+        ),
+        (
+            [
+                "create",
+                "{uri}",
+                "--schema",
+                "id INT",
+                "--key",
+                "id",
+                "--delta",
+                "id",
+                "--property",
+                "x",
+            ],
+            r"--property 'x' has no value",
+        ),
         (["ingest", "{uri}"], r"ingest needs one source: PATH"),
         (["ingest", "{uri}", "a.csv", "--jdbc-url", "jdbc:x"], r"ingest needs one source"),
-        (["ingest", "{uri}", "--jdbc-url", "jdbc:postgresql://u:s3cr3t@h/d", "--jdbc-table", "t"], r"the url holds a password"),
+        (
+            [
+                "ingest",
+                "{uri}",
+                "--jdbc-url",
+                "jdbc:postgresql://u:s3cr3t@h/d",
+                "--jdbc-table",
+                "t",
+            ],
+            r"the url holds a password",
+        ),
     ],
 )
-def test_wrong_input_is_one_clear_line(words: list[str], said: str, uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_input_is_one_clear_line(
+    words: list[str], said: str, uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([word.format(uri=uri, tmp=tmp_path) for word in words]) == INPUT
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -147,11 +233,16 @@ def test_wrong_input_is_one_clear_line(words: list[str], said: str, uri: str, tm
         (["descrbe", "t"], "no command 'descrbe', did you mean 'describe'?"),
         (["xyzzy", "t"], "no command 'xyzzy'; see opal --help"),
         (["describe"], "required: TABLE; see opal describe --help"),
-        (["describe", "t", "--lim", "1"], "'--lim' is not known to opal describe; see opal describe --help"),
+        (
+            ["describe", "t", "--lim", "1"],
+            "'--lim' is not known to opal describe; see opal describe --help",
+        ),
         (["history", "t", "--limit", "-1"], "--limit"),
     ],
 )
-def test_wrong_usage_says_what_would_work(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_says_what_would_work(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(words)
     shown = capsys.readouterr()
@@ -165,7 +256,9 @@ def test_paths_may_come_after_options(capsys: pytest.CaptureFixture[str]) -> Non
     assert "--source-option 'x' has no value" in capsys.readouterr().err
 
 
-def test_a_traceback_is_shown_on_request(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_traceback_is_shown_on_request(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert main(["describe", str(tmp_path), "--traceback"]) == INPUT
     assert "Traceback" in capsys.readouterr().err
     monkeypatch.setenv("OPAL_TRACEBACK", "1")
@@ -203,8 +296,19 @@ def opal(metadata: Path, *words: str, **environment: str) -> subprocess.Complete
     )
 
 
-@pytest.mark.parametrize("words", [["--help"], ["ingest", "--help"], ["describe", "{uri}"], ["history", "{uri}"], ["segments", "{uri}"]])
-def test_looking_at_a_table_loads_no_spark_no_pandas_no_boto3(words: list[str], uri: str, metadata: Path) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["ingest", "--help"],
+        ["describe", "{uri}"],
+        ["history", "{uri}"],
+        ["segments", "{uri}"],
+    ],
+)
+def test_looking_at_a_table_loads_no_spark_no_pandas_no_boto3(
+    words: list[str], uri: str, metadata: Path
+) -> None:
     code = (
         "import sys; from opal_lake.cli import main\n"
         "try: main(sys.argv[1:])\n"
@@ -213,7 +317,13 @@ def test_looking_at_a_table_loads_no_spark_no_pandas_no_boto3(words: list[str], 
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCES), str(metadata)])}
     given = [word.format(uri=uri) for word in words]
-    done = subprocess.run([sys.executable, "-c", code, *given], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *given],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout
     assert done.stderr.strip() == ""
 
@@ -221,30 +331,44 @@ def test_looking_at_a_table_loads_no_spark_no_pandas_no_boto3(words: list[str], 
 def test_help_needs_not_even_arrow(metadata: Path) -> None:
     code = "import sys; from opal_lake.cli import main; main([]); print(*{'pyarrow', 'numpy'} & set(sys.modules), file=sys.stderr)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCES), str(metadata)])}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
     assert done.stderr.strip() == ""
 
 
 def test_a_reader_that_goes_away_is_no_error(uri: str, metadata: Path) -> None:
     path = os.pathsep.join([str(SOURCES), str(metadata)])
     command = f"'{sys.executable}' -m opal_lake.cli segments '{uri}' --json | true; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    done = subprocess.run(
+        ["bash", "-c", command],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_without_spark_the_error_says_what_to_install(uri: str, metadata: Path, tmp_path: Path) -> None:
+def test_without_spark_the_error_says_what_to_install(
+    uri: str, metadata: Path, tmp_path: Path
+) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pyspark'] = None\n")
     path = os.pathsep.join([str(SOURCES), str(metadata), str(tmp_path)])
     done = opal(metadata, "metagen", uri, PYTHONPATH=path)
     assert done.returncode == INPUT
-    assert done.stderr == "opal: opal metagen needs Spark, which is not installed: pip install 'airflow-provider-opal[spark]'\n"
+    assert (
+        done.stderr
+        == "opal: opal metagen needs Spark, which is not installed: pip install 'airflow-provider-opal[spark]'\n"
+    )
 
 
 def test_a_broken_plugin_leaves_the_others_alone(uri: str, tmp_path: Path) -> None:
     info = tmp_path / "other-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[opal.commands]\nbroken = nowhere_at_all:commands\nlake = opal_lake.cli.lake:commands\n")
+    (info / "entry_points.txt").write_text(
+        "[opal.commands]\nbroken = nowhere_at_all:commands\nlake = opal_lake.cli.lake:commands\n"
+    )
     done = opal(tmp_path, "history", uri, "--json")
     assert done.returncode == OK
     assert json.loads(done.stdout)
@@ -268,8 +392,14 @@ def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_table_gives_way_to_a_narrow_terminal() -> None:
-    columns = [Column(key="path", title="file", shrinks=True, tail=True), Column(key="rows", title="rows", right=True)]
-    rows = [{"path": "data/region=north/0000000001-00000000-0.parquet", "rows": 1_234_567}, {"path": "short", "rows": None}]
+    columns = [
+        Column(key="path", title="file", shrinks=True, tail=True),
+        Column(key="rows", title="rows", right=True),
+    ]
+    rows = [
+        {"path": "data/region=north/0000000001-00000000-0.parquet", "rows": 1_234_567},
+        {"path": "short", "rows": None},
+    ]
     lines = list(text_table(columns, rows, width=40))
     assert lines[0] == "file" + " " * 32 + "rows"
     assert lines[2] == "short" + " " * 34 + "-"
@@ -284,13 +414,26 @@ def test_what_would_fool_a_terminal_is_shown_escaped() -> None:
 
 
 def test_wide_characters_keep_columns_aligned() -> None:
-    lines = list(text_table([Column(key="a", title="a"), Column(key="b", title="b")], [{"a": "東京", "b": 1}, {"a": "xy", "b": 2}]))
+    lines = list(
+        text_table(
+            [Column(key="a", title="a"), Column(key="b", title="b")],
+            [{"a": "東京", "b": 1}, {"a": "xy", "b": 2}],
+        )
+    )
     assert [len_shown(line) for line in lines[1:]] == [7, 7]
     assert clipped("東京東京", 5) == "東京…"
 
 
 @pytest.mark.parametrize(
-    "size,shown", [(0, "0 B"), (1023, "1,023 B"), (1024, "1.0 KiB"), (1 << 20, "1.0 MiB"), ((1 << 20) - 1, "1.0 MiB"), (5 << 40, "5.0 TiB")]
+    "size,shown",
+    [
+        (0, "0 B"),
+        (1023, "1,023 B"),
+        (1024, "1.0 KiB"),
+        (1 << 20, "1.0 MiB"),
+        ((1 << 20) - 1, "1.0 MiB"),
+        (5 << 40, "5.0 TiB"),
+    ],
 )
 def test_sizes(size: int, shown: str) -> None:
     assert size_text(size) == shown
@@ -299,7 +442,13 @@ def test_sizes(size: int, shown: str) -> None:
 def test_times() -> None:
     now = datetime(2026, 1, 2, tzinfo=UTC)
     past = [now - timedelta(seconds=seconds) for seconds in (-5, 59, 60, 7200, 86_400 * 3)]
-    assert [ago_text(moment.isoformat(), now) for moment in past] == ["just now", "just now", "1 minute ago", "2 hours ago", "3 days ago"]
+    assert [ago_text(moment.isoformat(), now) for moment in past] == [
+        "just now",
+        "just now",
+        "1 minute ago",
+        "2 hours ago",
+        "3 days ago",
+    ]
     assert [duration_text(seconds) for seconds in (0.4, 67, 3609)] == ["0:00", "1:07", "1:00:09"]
 
 
@@ -329,11 +478,26 @@ def test_the_progress_bar_is_as_long_as_the_part_done(monkeypatch: pytest.Monkey
         == "metagen  " + "█" * 6 + "░" * 18 + "  10 of 40 tasks  0:35"
     )
     monkeypatch.setenv("COLUMNS", "30")
-    assert painted("metagen", Step(name="", done=10, total=40), "0:35", Terminal()) == "metagen  10 of 40 tasks  0:35"
+    assert (
+        painted("metagen", Step(name="", done=10, total=40), "0:35", Terminal())
+        == "metagen  10 of 40 tasks  0:35"
+    )
 
 
 def test_explain_says_what_a_condition_skips(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", uri, "--where", "id < 5 AND name = 'z'", "--event-time", "2026-01-01T12:00:00+00:00"]) == OK
+    assert (
+        main(
+            [
+                "explain",
+                uri,
+                "--where",
+                "id < 5 AND name = 'z'",
+                "--event-time",
+                "2026-01-01T12:00:00+00:00",
+            ]
+        )
+        == OK
+    )
     shown = capsys.readouterr().out
     assert "version 3, 2 files" in shown
     assert re.search(r"skipped by the condition +1 file", shown)

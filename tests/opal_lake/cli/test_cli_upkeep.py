@@ -56,7 +56,9 @@ def test_columns_are_added_by_name_and_type(uri: str, capsys: pytest.CaptureFixt
         assert problem in capsys.readouterr().err
 
 
-def test_a_savepoint_is_set_listed_and_released(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_savepoint_is_set_listed_and_released(
+    uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["savepoint", uri, "first", "--version", "1"]) == OK
     assert main(["retain", uri, "--window", "0s", "--grace", "0s"]) == OK
     assert main(["describe", uri]) == OK
@@ -80,12 +82,16 @@ def test_a_dry_run_lists_what_would_go(uri: str, capsys: pytest.CaptureFixture[s
     assert "older versions" not in capsys.readouterr().out
 
 
-def test_a_clock_is_repaired_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_clock_is_repaired_by_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """On a file system, whose time is this machine's: only a writer that did not ask for it was a year ahead."""
     uri = str(tmp_path / "table")
     table = create(open_storage(uri))
     wrong = SilentStore(inner=table.storage)
-    table_on(wrong, SkewedClock(true=SystemClock(), ahead_us=365 * 86_400_000_000)).set_properties({"window": "8d"})
+    table_on(wrong, SkewedClock(true=SystemClock(), ahead_us=365 * 86_400_000_000)).set_properties(
+        {"window": "8d"}
+    )
     assert main(["check", uri]) == FINDINGS
     assert "opal repair-clock" in capsys.readouterr().out
     assert main(["repair-clock", uri, "--dry-run"]) == OK
@@ -99,7 +105,9 @@ def test_a_clock_is_repaired_by_the_command(tmp_path: Path, capsys: pytest.Captu
     assert main(["check", uri]) == OK
 
 
-def test_a_business_snapshot_is_finished_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_business_snapshot_is_finished_and_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     uri = str(tmp_path / "shop")
     table = create(open_storage(uri))
     table.ingest(*rows([("ax", 1, 10)]), metadata="inline", business_snapshot="2022-07-15")
@@ -108,7 +116,9 @@ def test_a_business_snapshot_is_finished_and_shown(tmp_path: Path, capsys: pytes
     assert main(["describe", uri]) == OK
     assert "2022-07-15 is open; 2022-07-16 held back" in capsys.readouterr().out
     assert main(["finish-snapshot", uri, "2022-07-16"]) == INPUT
-    assert "'2022-07-16' is not the open business snapshot, 2022-07-15 is" in capsys.readouterr().err
+    assert (
+        "'2022-07-16' is not the open business snapshot, 2022-07-15 is" in capsys.readouterr().err
+    )
     assert main(["finish-snapshot", uri, "2022-07-15"]) == OK
     assert "version 3 stays readable as 2022-07-15" in capsys.readouterr().out
     assert main(["finish-snapshot", uri, "2022-07-15"]) == OK
@@ -119,7 +129,9 @@ def test_a_business_snapshot_is_finished_and_shown(tmp_path: Path, capsys: pytes
     assert "finished 2022-07-15; 2022-07-16 is open" in capsys.readouterr().out
 
 
-def test_restore_says_what_would_change_and_does_it(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_restore_says_what_would_change_and_does_it(
+    uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     table = reopen(open_storage(uri))
     assert main(["restore", uri, "--version", "1", "--dry-run"]) == OK
     assert "would change 1 row restored, 1 row removed" in capsys.readouterr().out

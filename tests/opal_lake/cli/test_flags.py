@@ -42,11 +42,17 @@ def test_what_is_given_becomes_the_operation_and_the_rest_has_its_default() -> N
     }  # fmt: skip
 
 
-def test_help_names_values_and_defaults_and_what_has_no_help_is_no_flag(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_values_and_defaults_and_what_has_no_help_is_no_flag(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit):
         parsed("--help")
     shown = " ".join(capsys.readouterr().out.split())
-    for line in ("--wall WALL which one", "--coats N how many, at least 50% of them white (default: 2)", "--brush {wide,thin}"):
+    for line in (
+        "--wall WALL which one",
+        "--coats N how many, at least 50% of them white (default: 2)",
+        "--brush {wide,thin}",
+    ):
         assert line in shown
     assert "--dry-for SPAN between two coats" in shown
     assert "the same token twice paints once" in shown
@@ -54,7 +60,9 @@ def test_help_names_values_and_defaults_and_what_has_no_help_is_no_flag(capsys: 
     assert "colours" not in shown
 
 
-def test_a_required_argument_and_a_choice_are_argparse_s_affair_and_values_the_declaration_s() -> None:
+def test_a_required_argument_and_a_choice_are_argparse_s_affair_and_values_the_declaration_s() -> (
+    None
+):
     with pytest.raises((SystemExit, argparse.ArgumentError)):
         parsed()
     with pytest.raises(argparse.ArgumentError, match="invalid choice"):

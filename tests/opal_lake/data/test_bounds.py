@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opal_lake.data.bounds import Bounds, bounds_from_json, bounds_of, bounds_to_json, next_text, plan_high, plan_low
+from opal_lake.data.bounds import (
+    Bounds,
+    bounds_from_json,
+    bounds_of,
+    bounds_to_json,
+    next_text,
+    plan_high,
+    plan_low,
+)
 from opal_lake.data.columns import to_physical
 from opal_lake.decoding import decoding
 from opal_lake.errors import FormatError
@@ -18,11 +26,21 @@ from tests.opal_lake.shapes import ZONED, every_type, spec_of
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=70)
 
 
-def bounds(values: list[Any], kind: pa.DataType, file_format: str = "parquet") -> tuple[Any, Any, int]:
-    table = pa.table({"k": pa.nulls(len(values), pa.string()), "d": pa.nulls(len(values), pa.int64()), "x": pa.array(values, kind)})
+def bounds(
+    values: list[Any], kind: pa.DataType, file_format: str = "parquet"
+) -> tuple[Any, Any, int]:
+    table = pa.table(
+        {
+            "k": pa.nulls(len(values), pa.string()),
+            "d": pa.nulls(len(values), pa.int64()),
+            "x": pa.array(values, kind),
+        }
+    )
     spec = spec_of(table, file_format)
     found = bounds_of(to_physical(table, spec), spec)[3]
-    assert bounds_from_json(json.loads(json.dumps(bounds_to_json({3: found}), allow_nan=False))) == {3: found}
+    assert bounds_from_json(
+        json.loads(json.dumps(bounds_to_json({3: found}), allow_nan=False))
+    ) == {3: found}
     return found.low, found.high, found.nulls
 
 
@@ -34,15 +52,27 @@ def bounds(values: list[Any], kind: pa.DataType, file_format: str = "parquet") -
         (pa.int8(), [3, -128, None], -128, 3),
         (pa.int64(), [-(1 << 63), (1 << 63) - 1], -(1 << 63), (1 << 63) - 1),
         (pa.float32(), [1.5, -2.5], -2.5, 1.5),
-        (pa.decimal128(38, 10), [Decimal("1E-10"), Decimal(-12345678901234567890)], "-12345678901234567890.0000000000", "0.0000000001"),
+        (
+            pa.decimal128(38, 10),
+            [Decimal("1E-10"), Decimal(-12345678901234567890)],
+            "-12345678901234567890.0000000000",
+            "0.0000000001",
+        ),
         (pa.string(), ["b", "a", "é", "z"], "a", "é"),
         (pa.binary(), [b"\xff", b""], "", "ff"),
         (pa.date32(), [date(1, 1, 1), date(9999, 12, 31)], -719162, 2932896),
-        (ZONED, [datetime(1970, 1, 2, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC)], -62135596800000000, 86_400_000_000),
+        (
+            ZONED,
+            [datetime(1970, 1, 2, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC)],
+            -62135596800000000,
+            86_400_000_000,
+        ),
         (pa.timestamp("us"), [datetime(1969, 12, 31, 23, 59, 59, 999_999)], -1, -1),
     ],
 )
-def test_bounds_are_the_least_and_the_greatest(file_format: str, kind: pa.DataType, values: list[Any], low: Any, high: Any) -> None:
+def test_bounds_are_the_least_and_the_greatest(
+    file_format: str, kind: pa.DataType, values: list[Any], low: Any, high: Any
+) -> None:
     assert bounds(values, kind, file_format) == (low, high, values.count(None))
 
 
@@ -61,7 +91,9 @@ def test_a_column_of_nulls_has_no_bounds() -> None:
         ([-math.inf, 2.0], None, 2.0),
     ],
 )
-def test_nan_and_infinity_are_unknown(values: list[float], low: float | None, high: float | None) -> None:
+def test_nan_and_infinity_are_unknown(
+    values: list[float], low: float | None, high: float | None
+) -> None:
     assert bounds(values, pa.float64())[:2] == (low, high)
 
 
@@ -109,7 +141,11 @@ def test_surrogates_are_no_characters() -> None:
 def test_nested_columns_have_no_bounds() -> None:
     table = every_type()
     spec = spec_of(table, "parquet")
-    atomic = {spec.schema.field(name).id for name in table.column_names if not pa.types.is_nested(table.schema.field(name).type)}
+    atomic = {
+        spec.schema.field(name).id
+        for name in table.column_names
+        if not pa.types.is_nested(table.schema.field(name).type)
+    }
     assert set(bounds_of(to_physical(table, spec), spec)) == atomic
 
 
@@ -119,5 +155,8 @@ def test_json_is_compact_and_checked() -> None:
     for damaged in ({"x": [1, 2, 3]}, {"7": [1, 2]}, {"7": None}):
         with pytest.raises(ValueError, match="field id"):
             bounds_from_json(damaged)
-        with pytest.raises(FormatError, match=r"a/file cannot be decoded.*field id"), decoding("a/file", "a commit"):
+        with (
+            pytest.raises(FormatError, match=r"a/file cannot be decoded.*field id"),
+            decoding("a/file", "a commit"),
+        ):
             bounds_from_json(damaged)

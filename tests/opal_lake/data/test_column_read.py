@@ -35,11 +35,26 @@ def wide_rows() -> pa.Table:
     random = np.random.default_rng(7)
     ids = np.arange(ROWS)
     texts = [random.bytes(30).hex() for _ in ids]
-    return pa.table({"id": ids, "at": ids + 1, "text": texts, "note": pa.array([f"n{one % 9}" for one in range(ROWS)])})
+    return pa.table(
+        {
+            "id": ids,
+            "at": ids + 1,
+            "text": texts,
+            "note": pa.array([f"n{one % 9}" for one in range(ROWS)]),
+        }
+    )
 
 
 def made(storage: Storage, file_format: str) -> Table:
-    layout = TableLayout(keys=["id"], delta="at", tie_break=(), deletes=None, partition_by=(), file_format=file_format, properties={})
+    layout = TableLayout(
+        keys=["id"],
+        delta="at",
+        tie_break=(),
+        deletes=None,
+        partition_by=(),
+        file_format=file_format,
+        properties={},
+    )
     rows = wide_rows()
     table = create_on(storage, plan_spec(rows.schema, layout))
     table.ingest(rows, None)
@@ -71,7 +86,9 @@ def test_only_the_columns_that_are_read_are_fetched(folder: Path) -> None:
     part, some = fetched(folder, columns=COLUMNS)
     assert part < size / 4
     assert some == rows.select(COLUMNS)
-    assert fetched(folder, columns=["note"], event_time=ROWS)[1].num_rows == ROWS, "the delta column is fetched where a moment needs it"
+    assert fetched(folder, columns=["note"], event_time=ROWS)[1].num_rows == ROWS, (
+        "the delta column is fetched where a moment needs it"
+    )
 
 
 @pytest.mark.parametrize("rewritten", [False, True])
@@ -87,7 +104,9 @@ def test_a_look_up_fetches_the_row_groups_of_its_rows(
     size, store = large_file(tmp_path).stat().st_size, CountedStore(open_storage(str(tmp_path)))
     found = table_on(store).get([{"id": key} for key in keys])
     assert found["id"].to_pylist() == keys
-    assert found.sort_by("id") == table.read().filter(pc.is_in(table.read()["id"], pa.array(keys))).sort_by("id")
+    assert found.sort_by("id") == table.read().filter(
+        pc.is_in(table.read()["id"], pa.array(keys))
+    ).sort_by("id")
     assert store.fetched < size * (len({*(key // 5000 for key in keys)}) + 1.5) / 10
 
 
@@ -95,23 +114,37 @@ def test_a_look_up_fetches_the_pages_of_its_rows(folder: Path) -> None:
     """And the footer, which says where they are, only once."""
     size, store = large_file(folder).stat().st_size, CountedStore(open_storage(str(folder)))
     table = table_on(store)
-    assert table.get([{"id": 30_000}])["text"].to_pylist() == wide_rows()["text"].to_pylist()[30_000:30_001]
+    assert (
+        table.get([{"id": 30_000}])["text"].to_pylist()
+        == wide_rows()["text"].to_pylist()[30_000:30_001]
+    )
     first, store.fetched = store.fetched, 0
-    assert table.get([{"id": 31_000}])["note"].to_pylist() == wide_rows()["note"].to_pylist()[31_000:31_001]
+    assert (
+        table.get([{"id": 31_000}])["note"].to_pylist()
+        == wide_rows()["note"].to_pylist()[31_000:31_001]
+    )
     assert store.fetched < first < size / 4
 
 
-def test_the_changes_of_a_version_are_read_from_its_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_changes_of_a_version_are_read_from_its_row_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(data_file, "GROUP_ROWS", 5000)
     table = made(open_storage(str(tmp_path)), "parquet")
-    table.ingest(wide_rows().slice(20_000, 3).set_column(1, "at", pa.array([10**6] * 3)), None, metadata="inline")
+    table.ingest(
+        wide_rows().slice(20_000, 3).set_column(1, "at", pa.array([10**6] * 3)),
+        None,
+        metadata="inline",
+    )
     size, store = large_file(tmp_path).stat().st_size, CountedStore(open_storage(str(tmp_path)))
     changes = table_on(store).changes(table.snapshot_at().version)
     assert changes["id"].to_pylist() == [20_000] * 2 + [20_001] * 2 + [20_002] * 2
     assert store.fetched < size / 5
 
 
-def test_orc_is_read_whole_and_gives_the_same(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_orc_is_read_whole_and_gives_the_same(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     other = tmp_path_factory.mktemp("orc")
     made(open_storage(str(other)), "orc")
     assert fetched(other, columns=COLUMNS)[1] == fetched(folder, columns=COLUMNS)[1]
@@ -136,7 +169,13 @@ def test_a_store_that_fails_is_no_damage(folder: Path) -> None:
     """The error of a read within a file is the store's own."""
     dry = CountedStore(open_storage(str(folder)))
     table_on(dry).read(columns=["id"])
-    reads = [call_number for call_number, call in enumerate(dry.trace, start=1) if call.path.endswith(".parquet")]
+    reads = [
+        call_number
+        for call_number, call in enumerate(dry.trace, start=1)
+        if call.path.endswith(".parquet")
+    ]
     for call_number in reads[:3]:
         with pytest.raises(StorageError):
-            table_on(FailingStore(open_storage(str(folder)), call_number, "failed")).read(columns=["id"])
+            table_on(FailingStore(open_storage(str(folder)), call_number, "failed")).read(
+                columns=["id"]
+            )

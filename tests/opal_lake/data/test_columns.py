@@ -17,7 +17,9 @@ FORMATS = pytest.mark.parametrize("file_format", ["parquet", "orc"])
 
 def one_column(values: Any, kind: pa.DataType) -> pa.Table:
     array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, kind)
-    return pa.table({"k": pa.nulls(len(array), pa.string()), "d": pa.nulls(len(array), pa.int64()), "x": array})
+    return pa.table(
+        {"k": pa.nulls(len(array), pa.string()), "d": pa.nulls(len(array), pa.int64()), "x": array}
+    )
 
 
 def spec_with(kind: pa.DataType, file_format: str = "parquet") -> TableSpec:
@@ -42,7 +44,12 @@ def test_there_and_back_is_the_same(file_format: str, table: pa.Table) -> None:
 def test_every_type_survives_at_every_level(file_format: str) -> None:
     table = every_type()
     spec = spec_of(table, file_format)
-    for part in (table, table.slice(5, 11), table.slice(36), pa.concat_tables([table.slice(30), table.slice(2, 3)])):
+    for part in (
+        table,
+        table.slice(5, 11),
+        table.slice(36),
+        pa.concat_tables([table.slice(30), table.slice(2, 3)]),
+    ):
         assert to_logical(to_physical(part, spec), spec).to_pylist() == part.to_pylist()
 
 
@@ -64,9 +71,22 @@ def test_names_in_files_are_plain_at_every_level() -> None:
 
 def test_delete_mark_is_a_column_only_where_a_condition_says_what_deletes() -> None:
     table = one_column([1], pa.int64())
-    assert physical_schema(spec_of(table, "parquet")).names == ["k", "d", "x", "_opal_segment", "_opal_offset"]
+    assert physical_schema(spec_of(table, "parquet")).names == [
+        "k",
+        "d",
+        "x",
+        "_opal_segment",
+        "_opal_offset",
+    ]
     marked = spec_of(table, "parquet", deletes="x = 1")
-    assert physical_schema(marked).names == ["k", "d", "x", "_opal_segment", "_opal_offset", "_opal_deleted"]
+    assert physical_schema(marked).names == [
+        "k",
+        "d",
+        "x",
+        "_opal_segment",
+        "_opal_offset",
+        "_opal_deleted",
+    ]
     assert physical_schema(marked, with_row_ids=False).names == ["k", "d", "x"]
 
 
@@ -76,7 +96,10 @@ def test_any_unit_and_zone_that_converts_exactly_is_taken(file_format: str, unit
     moment = datetime(2024, 11, 3, 9, 30, tzinfo=UTC)
     table = one_column([moment, None], pa.timestamp(unit, tz="America/Los_Angeles"))
     spec = spec_with(ZONED, file_format)
-    assert to_logical(to_physical(table, spec), spec, ["x"]).to_pylist() == [{"x": moment}, {"x": None}]
+    assert to_logical(to_physical(table, spec), spec, ["x"]).to_pylist() == [
+        {"x": moment},
+        {"x": None},
+    ]
 
 
 def test_times_that_lose_digits_are_refused() -> None:
@@ -84,7 +107,9 @@ def test_times_that_lose_digits_are_refused() -> None:
         to_physical(one_column([1], pa.timestamp("ns", tz="UTC")), spec_with(ZONED))
 
 
-@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string()), pa.null()])
+@pytest.mark.parametrize(
+    "kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string()), pa.null()]
+)
 def test_other_forms_of_text_become_text(kind: pa.DataType) -> None:
     spec = spec_with(pa.list_(pa.string()))
     text = pa.array(["a", None], pa.string()).cast(kind) if kind != pa.null() else pa.nulls(2)
@@ -95,7 +120,15 @@ def test_other_forms_of_text_become_text(kind: pa.DataType) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [pa.int32(), pa.string(), pa.timestamp("us"), pa.list_(pa.int64()), pa.struct([("a", pa.int64())]), pa.time64("us")]
+    "kind",
+    [
+        pa.int32(),
+        pa.string(),
+        pa.timestamp("us"),
+        pa.list_(pa.int64()),
+        pa.struct([("a", pa.int64())]),
+        pa.time64("us"),
+    ],
 )
 def test_another_type_is_refused_by_name(kind: pa.DataType) -> None:
     with pytest.raises(InvalidInputError, match=r"'x'.*cast it"):
@@ -121,8 +154,12 @@ def test_absent_and_doubled_columns_are_refused() -> None:
 @FORMATS
 def test_columns_and_members_younger_than_a_file_are_null(file_format: str) -> None:
     old = one_column([{"a": 1}, None], pa.struct([("a", pa.int64())]))
-    young = pa.table({"k": [""], "d": [0], "x": [{"a": 1, "b": None}], "y": pa.array([None], pa.list_(ZONED))})
-    young = young.set_column(2, "x", pa.array([{"a": 1}], pa.struct([("a", pa.int64()), ("b", ZONED)])))
+    young = pa.table(
+        {"k": [""], "d": [0], "x": [{"a": 1, "b": None}], "y": pa.array([None], pa.list_(ZONED))}
+    )
+    young = young.set_column(
+        2, "x", pa.array([{"a": 1}], pa.struct([("a", pa.int64()), ("b", ZONED)]))
+    )
     stored = to_physical(old, spec_of(old, file_format))
     back = to_logical(stored, spec_of(young, file_format), ["y", "x"])
     assert back.to_pylist() == [{"y": None, "x": {"a": 1, "b": None}}, {"y": None, "x": None}]

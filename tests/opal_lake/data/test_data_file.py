@@ -13,7 +13,14 @@ import pytest
 from hypothesis import given, settings
 
 from opal_lake.data.columns import to_logical, to_physical
-from opal_lake.data.data_file import GROUP_ROWS, EncodedFile, FileEncoder, decode_file, encode_file, verify_footer
+from opal_lake.data.data_file import (
+    GROUP_ROWS,
+    EncodedFile,
+    FileEncoder,
+    decode_file,
+    encode_file,
+    verify_footer,
+)
 from opal_lake.data.encodings import plan_encodings
 from opal_lake.data.spool import room_errors, spool
 from opal_lake.errors import FormatError, InvalidInputError, StorageError
@@ -32,7 +39,15 @@ def plain_rows(rows: int) -> pa.Table:
     numbers = np.random.default_rng(0).integers(0, 1 << 60, rows)
     text = pa.array([f"user-{number:020d}" for number in numbers])
     few = pa.array(numbers % 100).cast(pa.string())
-    return pa.table({"k": text, "d": np.arange(rows) + 1_700_000_000_000, "wide": numbers, "few": few, "real": numbers / 7})
+    return pa.table(
+        {
+            "k": text,
+            "d": np.arange(rows) + 1_700_000_000_000,
+            "wide": numbers,
+            "few": few,
+            "real": numbers / 7,
+        }
+    )
 
 
 @FORMATS
@@ -49,7 +64,12 @@ def test_a_file_gives_back_what_was_put_in(file_format: str, table: pa.Table) ->
 def test_every_type_in_slices_and_chunks(file_format: str) -> None:
     table = every_type()
     spec = spec_of(table, file_format)
-    for part in (table, table.slice(7, 20), pa.concat_tables([table.slice(20), table.slice(4, 9)]), table.slice(36)):
+    for part in (
+        table,
+        table.slice(7, 20),
+        pa.concat_tables([table.slice(20), table.slice(4, 9)]),
+        table.slice(36),
+    ):
         back = decode_file(encoded(part, file_format).data, spec, None, "f")
         assert to_logical(back, spec).to_pylist() == part.to_pylist()
         assert back[SEGMENT].to_pylist() == [7 << 32] * part.num_rows
@@ -65,7 +85,10 @@ def test_the_same_rows_give_the_same_bytes(file_format: str) -> None:
 def test_bytes_on_disk_are_those_in_memory_and_stay_when_the_encoder_goes(file_format: str) -> None:
     table = plain_rows(GROUP_ROWS + 7)
     spec = spec_of(table, file_format)
-    parts = [to_physical(with_row_ids(table), spec).slice(start, 100_000) for start in range(0, table.num_rows, 100_000)]
+    parts = [
+        to_physical(with_row_ids(table), spec).slice(start, 100_000)
+        for start in range(0, table.num_rows, 100_000)
+    ]
 
     def finished(sink: pa.NativeFile) -> EncodedFile:
         encoder = FileEncoder(spec=spec, sink=sink)
@@ -84,7 +107,11 @@ def test_bytes_on_disk_are_those_in_memory_and_stay_when_the_encoder_goes(file_f
 @FORMATS
 @pytest.mark.parametrize("rows", [100, 200_000])  # written by the end, and before
 def test_a_full_disk_is_named(file_format: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Path("/dev/full").open("r+b", buffering=0))  # noqa: SIM115
+    monkeypatch.setattr(
+        tempfile,
+        "TemporaryFile",
+        lambda **_: Path("/dev/full").open("r+b", buffering=0),  # noqa: SIM115
+    )
     table = plain_rows(rows)
     encoder = FileEncoder(spec=spec_of(table, file_format), sink=spool())
 
@@ -97,10 +124,14 @@ def test_a_full_disk_is_named(file_format: str, rows: int, monkeypatch: pytest.M
         write()
 
 
-def test_a_spool_is_on_a_disk_that_spark_gives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_spool_is_on_a_disk_that_spark_gives(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     asked: list[str | None] = []
     real = tempfile.TemporaryFile
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **given: asked.append(given["dir"]) or real(**given))
+    monkeypatch.setattr(
+        tempfile, "TemporaryFile", lambda **given: asked.append(given["dir"]) or real(**given)
+    )
     for disks in (f"{tmp_path},/elsewhere", f"{tmp_path}/gone", ""):
         monkeypatch.setenv("SPARK_LOCAL_DIRS", disks)
         spool()
@@ -110,21 +141,31 @@ def test_a_spool_is_on_a_disk_that_spark_gives(monkeypatch: pytest.MonkeyPatch, 
 @FORMATS
 def test_what_lies_in_a_null_struct_moves_no_later_value(file_format: str) -> None:
     """The member of a null struct need not be null itself."""
-    member = pa.StructArray.from_arrays([pa.array([7, 1], pa.int64())], ["n"], mask=pa.array([True, False]))
+    member = pa.StructArray.from_arrays(
+        [pa.array([7, 1], pa.int64())], ["n"], mask=pa.array([True, False])
+    )
     listed = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), pa.array([5, 6]))
     within = pa.StructArray.from_arrays([listed], ["l"], mask=pa.array([True, False]))
     outer = pa.StructArray.from_arrays([member, within], ["m", "w"])
     each, ends = ["k", "k"], pa.array([0, 1, 2], pa.int32())
-    nested = {"s": outer, "l": pa.ListArray.from_arrays(ends, outer), "m": pa.MapArray.from_arrays(ends, pa.array(each), outer)}
+    nested = {
+        "s": outer,
+        "l": pa.ListArray.from_arrays(ends, outer),
+        "m": pa.MapArray.from_arrays(ends, pa.array(each), outer),
+    }
     table = pa.table({"k": pa.array(each), "d": pa.array([1, 2]), **nested})
-    rows = decode_file(encoded(table, file_format).data, spec_of(table, file_format), table.column_names, "f")
+    rows = decode_file(
+        encoded(table, file_format).data, spec_of(table, file_format), table.column_names, "f"
+    )
     assert rows.to_pylist() == table.to_pylist()
 
 
 @FORMATS
 def test_columns_are_read_by_name_and_unknown_ones_left_out(file_format: str) -> None:
     table = plain_rows(10)
-    rows = decode_file(encoded(table, file_format).data, spec_of(table, file_format), ["few", "younger", "k"], "f")
+    rows = decode_file(
+        encoded(table, file_format).data, spec_of(table, file_format), ["few", "younger", "k"], "f"
+    )
     assert rows.column_names == ["few", "k"]
     assert rows["few"].to_pylist() == table["few"].to_pylist()
 
@@ -137,7 +178,9 @@ def test_the_checksums_are_of_the_file_and_of_its_tail(file_format: str) -> None
     with pytest.raises(FormatError, match=r"the footer of data/f\.x has checksum"):
         verify_footer(bytes(file.footer_bytes), file.footer_bytes, file.footer_crc32, "data/f.x")
     with pytest.raises(FormatError, match=r"the footer of data/f\.x has \d+ bytes"):
-        verify_footer(file.data[-file.footer_bytes + 1 :], file.footer_bytes, file.footer_crc32, "data/f.x")
+        verify_footer(
+            file.data[-file.footer_bytes + 1 :], file.footer_bytes, file.footer_crc32, "data/f.x"
+        )
 
 
 def test_the_parquet_tail_begins_where_the_last_page_ends() -> None:
@@ -220,7 +263,9 @@ def test_what_compression_hardly_makes_smaller_is_not_compressed() -> None:
     stored = {column.path_in_schema for column in columns if column.compression == "UNCOMPRESSED"}
     assert stored == {"double", "number", "few", "point.x", "list.list.element"}
     some = ["double", "few", "city"]
-    assert decode_file(encoded(table, "parquet").data, spec_of(table, "parquet"), some, "f") == table.select(some)
+    assert decode_file(
+        encoded(table, "parquet").data, spec_of(table, "parquet"), some, "f"
+    ) == table.select(some)
     harder = FileEncoder(spec=spec_of(table, "parquet"), level=19)
     harder.add(with_row_ids(table))
     group = pq.read_metadata(pa.BufferReader(harder.finish().data)).row_group(0)
@@ -230,7 +275,10 @@ def test_what_compression_hardly_makes_smaller_is_not_compressed() -> None:
 def test_row_ids_and_rising_times_cost_next_to_nothing() -> None:
     file = encoded(plain_rows(100_000), "parquet")
     group = pq.read_metadata(pa.BufferReader(file.data)).row_group(0)
-    sizes = {group.column(position).path_in_schema: group.column(position).total_compressed_size for position in range(group.num_columns)}
+    sizes = {
+        group.column(position).path_in_schema: group.column(position).total_compressed_size
+        for position in range(group.num_columns)
+    }
     assert max(sizes[SEGMENT], sizes[OFFSET], sizes["d"]) < 3000
 
 
@@ -244,7 +292,9 @@ def test_the_bounds_from_the_footer_are_those_of_the_rows() -> None:
     table = plain_rows(5000)
     by_footer, by_rows = encoded(table, "parquet").bounds, encoded(table, "orc").bounds
     assert by_footer == by_rows
-    assert by_footer[1] == replace(by_footer[1], low=min(table["k"].to_pylist()), high=max(table["k"].to_pylist()), nulls=0)
+    assert by_footer[1] == replace(
+        by_footer[1], low=min(table["k"].to_pylist()), high=max(table["k"].to_pylist()), nulls=0
+    )
 
 
 @FORMATS
@@ -260,6 +310,8 @@ def test_texts_that_are_not_utf8_are_written_with_unknown_bounds(file_format: st
 
 def test_row_groups_say_nothing_of_floats() -> None:
     """A NaN or a -0.0 in a row group makes readers that trust its statistics skip rows that a filter asks for."""
-    table = pa.table({"k": ["a", "b"], "d": [1, 2], "x": [1.0, float("nan")], "s": [{"y": -0.0}, {"y": 1.0}]})
+    table = pa.table(
+        {"k": ["a", "b"], "d": [1, 2], "x": [1.0, float("nan")], "s": [{"y": -0.0}, {"y": 1.0}]}
+    )
     encodings = plan_encodings(table)
     assert encodings.statistics == ("k", "d")

@@ -12,7 +12,20 @@ from hypothesis import strategies as st
 
 from opal_lake.data.bounds import Bounds, bounds_of
 from opal_lake.data.columns import to_physical
-from opal_lake.data.prune import And, Compare, In, IsNull, Or, Predicate, Unknown, among, begins_with, compare, exact_value, may_match
+from opal_lake.data.prune import (
+    And,
+    Compare,
+    In,
+    IsNull,
+    Or,
+    Predicate,
+    Unknown,
+    among,
+    begins_with,
+    compare,
+    exact_value,
+    may_match,
+)
 from opal_lake.spec.schema import Atomic, Field
 from opal_lake.spec.table_spec import TableSpec
 from tests.opal_lake.shapes import ZONED, spec_of
@@ -20,12 +33,19 @@ from tests.opal_lake.shapes import ZONED, spec_of
 SMALL = st.integers(-4, 4)
 TEXTS = st.one_of(
     st.text("ab\U0010ffff", max_size=3),
-    st.builds(lambda start, end: start * 31 + end, st.sampled_from("ab\U0010ffff"), st.text("ab\uffff", max_size=3)),
+    st.builds(
+        lambda start, end: start * 31 + end,
+        st.sampled_from("ab\U0010ffff"),
+        st.text("ab\uffff", max_size=3),
+    ),
 )
 COLUMNS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "k": (pa.string(), TEXTS),
     "d": (pa.int64(), SMALL),
-    "f": (pa.float64(), st.sampled_from([-1.5, -0.0, 0.0, 0.1, 2.0, math.nan, math.inf, -math.inf])),
+    "f": (
+        pa.float64(),
+        st.sampled_from([-1.5, -0.0, 0.0, 0.1, 2.0, math.nan, math.inf, -math.inf]),
+    ),
     "dec": (pa.decimal128(38, 2), SMALL.map(lambda n: Decimal(n) / 4)),
     "bin": (pa.binary(), st.binary(max_size=2) | st.binary(min_size=31, max_size=34)),
     "b": (pa.bool_(), st.booleans()),
@@ -34,7 +54,11 @@ COLUMNS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
 }
 SCHEMA = pa.schema([(name, kind) for name, (kind, _) in COLUMNS.items()])
 SPEC: TableSpec = spec_of(SCHEMA.empty_table(), "parquet")
-ROWS = st.lists(st.fixed_dictionaries({name: st.none() | values for name, (_, values) in COLUMNS.items()}), min_size=1, max_size=3)
+ROWS = st.lists(
+    st.fixed_dictionaries({name: st.none() | values for name, (_, values) in COLUMNS.items()}),
+    min_size=1,
+    max_size=3,
+)
 Test = Callable[[dict[str, Any]], bool]
 
 
@@ -59,11 +83,15 @@ def _compared(name: str, op: Any, value: Any) -> tuple[Predicate, Test]:
 
 def _listed(name: str, values: list[Any]) -> tuple[Predicate, Test]:
     keys = [sort_key(value) for value in values]
-    return among(SPEC.schema.field(name), values), lambda row: row[name] is not None and sort_key(row[name]) in keys
+    return among(
+        SPEC.schema.field(name), values
+    ), lambda row: row[name] is not None and sort_key(row[name]) in keys
 
 
 def _null(name: str, negated: bool) -> tuple[Predicate, Test]:
-    return IsNull(field_id=SPEC.schema.field(name).id, negated=negated), lambda row: (row[name] is not None) == negated
+    return IsNull(
+        field_id=SPEC.schema.field(name).id, negated=negated
+    ), lambda row: (row[name] is not None) == negated
 
 
 def _prefixed(prefix: str, negated: bool) -> tuple[Predicate, Test]:
@@ -73,21 +101,35 @@ def _prefixed(prefix: str, negated: bool) -> tuple[Predicate, Test]:
 
 def _joined(kind: Any, found: list[tuple[Predicate, Test]]) -> tuple[Predicate, Test]:
     every = all if kind is And else any
-    return kind(parts=tuple(made for made, _ in found)), lambda row: every(test(row) for _, test in found)
+    return kind(parts=tuple(made for made, _ in found)), lambda row: every(
+        test(row) for _, test in found
+    )
 
 
 NAMES = st.sampled_from(list(COLUMNS))
 LEAVES = st.one_of(
-    NAMES.flatmap(lambda name: st.builds(_compared, st.just(name), st.sampled_from(list(OPERATORS)), COLUMNS[name][1])),
-    NAMES.flatmap(lambda name: st.builds(_listed, st.just(name), st.lists(COLUMNS[name][1], max_size=3))),
+    NAMES.flatmap(
+        lambda name: st.builds(
+            _compared, st.just(name), st.sampled_from(list(OPERATORS)), COLUMNS[name][1]
+        )
+    ),
+    NAMES.flatmap(
+        lambda name: st.builds(_listed, st.just(name), st.lists(COLUMNS[name][1], max_size=3))
+    ),
     st.builds(_null, NAMES, st.booleans()),
     st.builds(_prefixed, TEXTS, st.booleans()),
 )
-PREDICATES = st.recursive(LEAVES, lambda inner: st.builds(_joined, st.sampled_from([And, Or]), st.lists(inner, max_size=3)), max_leaves=6)
+PREDICATES = st.recursive(
+    LEAVES,
+    lambda inner: st.builds(_joined, st.sampled_from([And, Or]), st.lists(inner, max_size=3)),
+    max_leaves=6,
+)
 
 
 @pytest.mark.slow_but_one
-@pytest.mark.parametrize("file_format,examples", [("parquet", 400), ("parquet", 1500), ("orc", 1500)])
+@pytest.mark.parametrize(
+    "file_format,examples", [("parquet", 400), ("parquet", 1500), ("orc", 1500)]
+)
 def test_no_file_with_a_matching_row_is_dropped(file_format: str, examples: int) -> None:
     """Few examples at first, and many in the slow tests."""
     spec, found = spec_of(SCHEMA.empty_table(), file_format), 0
@@ -103,13 +145,24 @@ def test_no_file_with_a_matching_row_is_dropped(file_format: str, examples: int)
         bounds = bounds_of(to_physical(pa.Table.from_pylist(rows, schema=SCHEMA), spec), spec)
         assert may_match(made, bounds, len(rows))
         assert may_match(made, {}, len(rows))
-        assert may_match(made, {number: Bounds(low=None, high=None, nulls=one.nulls) for number, one in bounds.items()}, len(rows))
+        assert may_match(
+            made,
+            {
+                number: Bounds(low=None, high=None, nulls=one.nulls)
+                for number, one in bounds.items()
+            },
+            len(rows),
+        )
 
     run()
     assert found >= examples / 8
 
 
-KNOWN = {1: Bounds(low=10, high=20, nulls=0), 2: Bounds(low=None, high=None, nulls=5), 3: Bounds(low=7, high=7, nulls=2)}
+KNOWN = {
+    1: Bounds(low=10, high=20, nulls=0),
+    2: Bounds(low=None, high=None, nulls=5),
+    3: Bounds(low=7, high=7, nulls=2),
+}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from opal_lake.data.rejects import MOST_REASONS, OTHER_REASONS, Rejects, fewer_r
 def test_a_reason_of_its_own_for_every_row_does_not_fill_the_commit() -> None:
     rejects = Rejects(keep=False)
     rejects.add(pa.table({"k": [0] * 50}), ["often"] * 50)
-    rejects.add(pa.table({"k": range(1000)}), [f"value {number} is no date" for number in range(1000)])
+    rejects.add(
+        pa.table({"k": range(1000)}), [f"value {number} is no date" for number in range(1000)]
+    )
     assert len(rejects.counts) == MOST_REASONS
     assert rejects.counts["often"] == 50
     assert rejects.counts.total() == 1050

@@ -28,8 +28,18 @@ DATA = DataFile(
     group=0,
     segments=(segment_id(7, 0),),
 )
-LOG = LogFile(path=f"_opal/segment_logs/{STEM}.parquet", size=90, crc32=1, events=2, groups=(0,), least_until=-5, greatest_until=5)
-RUN = RunFile(path=f"_opal/key_store/{STEM}.run", size=90, crc32=1, entries=2, hash_low=0, hash_high=9)
+LOG = LogFile(
+    path=f"_opal/segment_logs/{STEM}.parquet",
+    size=90,
+    crc32=1,
+    events=2,
+    groups=(0,),
+    least_until=-5,
+    greatest_until=5,
+)
+RUN = RunFile(
+    path=f"_opal/key_store/{STEM}.run", size=90, crc32=1, entries=2, hash_low=0, hash_high=9
+)
 
 
 @pytest.mark.parametrize("greatest", [-(1 << 63), 0, (1 << 63) - 1, None])
@@ -88,7 +98,9 @@ def test_an_entry_that_cannot_be_is_refused(entry: Any, change: dict[str, Any], 
         LogFile: (Actions(add_logs=(wrong,)),),
         RunFile: (Actions(add_runs=(wrong,)),),
     }[type(entry)]:
-        with pytest.raises(ReportError, match=rf"a task reported .*{said}.*this commit was not made"):
+        with pytest.raises(
+            ReportError, match=rf"a task reported .*{said}.*this commit was not made"
+        ):
             actions.check_reported(7)
 
 
@@ -98,17 +110,27 @@ def test_a_new_segment_has_the_number_of_its_job_and_is_reported_once() -> None:
     with pytest.raises(ReportError, match="it was reported twice"):
         Actions(ingested=(DATA, DATA)).check_reported(7)
     with pytest.raises(ReportError, match=r"its segment \d+ was reported twice"):
-        Actions(ingested=(DATA, replace(DATA, path=DATA.path.replace(STEM, OTHER)))).check_reported(7)
+        Actions(ingested=(DATA, replace(DATA, path=DATA.path.replace(STEM, OTHER)))).check_reported(
+            7
+        )
     with pytest.raises(ReportError, match="it has 2 segments"):
-        Actions(ingested=(replace(DATA, segments=(*DATA.segments, *DATA.segments)),)).check_reported(7)
+        Actions(
+            ingested=(replace(DATA, segments=(*DATA.segments, *DATA.segments)),)
+        ).check_reported(7)
     assert exit_code(ReportError("x")) == BUG
 
 
 @pytest.mark.parametrize("files", [1, MAX_FILES_IN_COMMIT + 1])
-@pytest.mark.parametrize("change", [{"segments": (segment_id(99, 0),)}, {"path": "data/x.parquet"}, {"rows": -1}])
-def test_an_ingest_with_a_wrong_report_commits_nothing(tmp_path: Path, files: int, change: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "change", [{"segments": (segment_id(99, 0),)}, {"path": "data/x.parquet"}, {"rows": -1}]
+)
+def test_an_ingest_with_a_wrong_report_commits_nothing(
+    tmp_path: Path, files: int, change: dict[str, Any]
+) -> None:
     table = create(open_storage(str(tmp_path / "t")))
-    wrong = replace(table, executor=Misreporting(tasks=files, change=lambda file: replace(file, **change)))
+    wrong = replace(
+        table, executor=Misreporting(tasks=files, change=lambda file: replace(file, **change))
+    )
     with pytest.raises(ReportError, match="a task reported"):
         wrong.ingest(*rows([(f"key {number}", 1, 1) for number in range(files)]))
     assert table.snapshot_at().version == 0

@@ -31,23 +31,44 @@ KINDS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "byte": (pa.int8(), list(range(-128, 128))),
     "long": (pa.int64(), [*INTEGERS, -(2**63), 2**63 - 1]),
     "double": (pa.float64(), [*map(float, INTEGERS), -math.inf, -0.5, 1e300, math.inf, math.nan]),
-    "decimal": (pa.decimal128(38, 2), [Decimal(value).scaleb(-2) for value in [*INTEGERS, 10**37, -(10**37)]]),
-    "string": (pa.string(), [f"{'the same for long ' * 5}{value:05d}" for value in range(500)] + ["", "a", "z", "é", "\U0001f600"]),
+    "decimal": (
+        pa.decimal128(38, 2),
+        [Decimal(value).scaleb(-2) for value in [*INTEGERS, 10**37, -(10**37)]],
+    ),
+    "string": (
+        pa.string(),
+        [f"{'the same for long ' * 5}{value:05d}" for value in range(500)]
+        + ["", "a", "z", "é", "\U0001f600"],
+    ),
     "binary": (pa.binary(), [bytes([value]) * 3 for value in range(256)]),
     "boolean": (pa.bool_(), [False, True]),
     "date": (pa.date32(), [date.fromordinal(700_000 + value) for value in range(500)]),
-    "timestamp": (pa.timestamp("us", tz="UTC"), [datetime(2026, 1, 1, hour, minute) for hour in range(24) for minute in range(60)]),
-    "timestamp_ntz": (pa.timestamp("us"), [datetime(2026, 1, 1, hour, minute) for hour in range(24) for minute in range(60)]),
+    "timestamp": (
+        pa.timestamp("us", tz="UTC"),
+        [datetime(2026, 1, 1, hour, minute) for hour in range(24) for minute in range(60)],
+    ),
+    "timestamp_ntz": (
+        pa.timestamp("us"),
+        [datetime(2026, 1, 1, hour, minute) for hour in range(24) for minute in range(60)],
+    ),
 }
 
 
 def sorted_as_spark(values: list[Any]) -> list[Any]:
-    return sorted(values, key=lambda one: (isinstance(one, float) and math.isnan(one), one.encode() if isinstance(one, str) else one))
+    return sorted(
+        values,
+        key=lambda one: (
+            isinstance(one, float) and math.isnan(one),
+            one.encode() if isinstance(one, str) else one,
+        ),
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bits", [3, 10])
-def test_ranks_of_every_type_rise_with_the_values_and_nulls_come_first(kind: str, bits: int) -> None:
+def test_ranks_of_every_type_rise_with_the_values_and_nulls_come_first(
+    kind: str, bits: int
+) -> None:
     arrow, values = KINDS[kind]
     ordered = pa.array([None, *sorted_as_spark(values)], arrow)
     sample = ordered.take(pa.array(np.random.default_rng(0).permutation(len(ordered))))
@@ -63,7 +84,9 @@ def test_ranks_of_every_type_rise_with_the_values_and_nulls_come_first(kind: str
 def test_heavy_values_take_one_knot_each() -> None:
     sample = pa.array([0] * 9_000 + list(range(1, 1001)))
     knots = plan_knots(sample, 4)
-    assert knots.to_pylist() == [376]  # the last of 16 parts of equal size begins there, the others lie within the zeros
+    assert knots.to_pylist() == [
+        376
+    ]  # the last of 16 parts of equal size begins there, the others lie within the zeros
     assert plan_knots(pa.array([7] * 100), 10).to_pylist() == []
     assert plan_knots(pa.array([7, None]), 10).to_pylist() == [7]
     assert plan_knots(pa.array([], pa.string()), 10).to_pylist() == []
@@ -84,7 +107,9 @@ def test_bits_alternate_and_ranks_fill_from_the_top() -> None:
     few, many = pa.array([0, 1] * 512), pa.array(range(1024))
     z = interleave([many, few], [plan_knots(many, bits), plan_knots(few, bits)])
     halves = z >> (2 * bits - 2 + TIE_BITS)
-    assert np.bincount(halves).tolist() == [256] * 4, "a column of two values counts as much as one of a thousand"
+    assert np.bincount(halves).tolist() == [256] * 4, (
+        "a column of two values counts as much as one of a thousand"
+    )
 
 
 @pytest.mark.parametrize("columns", range(1, 9))
@@ -104,11 +129,18 @@ def test_ties_keep_the_order_of_arrival() -> None:
     assert tie_shift(257) == 1
 
 
-def files_met(files: npt.NDArray[np.int64], columns: Sequence[npt.NDArray[Any]], box: dict[int, tuple[float, float]]) -> int:
+def files_met(
+    files: npt.NDArray[np.int64],
+    columns: Sequence[npt.NDArray[Any]],
+    box: dict[int, tuple[float, float]],
+) -> int:
     """How many files have bounds that meet a box."""
     met = 0
     for number in np.unique(files):
-        met += all(columns[c][files == number].max() >= low and columns[c][files == number].min() <= high for c, (low, high) in box.items())
+        met += all(
+            columns[c][files == number].max() >= low and columns[c][files == number].min() <= high
+            for c, (low, high) in box.items()
+        )
     return met
 
 
@@ -135,7 +167,10 @@ def test_files_of_whole_cells_are_read_less_than_files_of_equal_size(seed: int) 
     z = interleave(columns, curve.knots)
     equal = np.sort(z)[np.arange(1, curve.parts) * len(z) // curve.parts]
     boxes = [{dimension: (low, low + 0.02)} for dimension in (0, 1) for low in dice.random(20)]
-    whole, cut = (sum(files_met(np.searchsorted(cuts, z, side="right"), points, box) for box in boxes) for cuts in (curve.cuts, equal))
+    whole, cut = (
+        sum(files_met(np.searchsorted(cuts, z, side="right"), points, box) for box in boxes)
+        for cuts in (curve.cuts, equal)
+    )
     assert whole < 0.8 * cut, (whole, cut)
 
 
@@ -150,7 +185,9 @@ def test_files_have_about_the_size_that_was_asked_for(files: float) -> None:
 def test_a_hot_value_is_parted_by_its_ties() -> None:
     z = np.full(1000, 5 << TIE_BITS) | np.arange(1000) % (1 << TIE_BITS)
     assert len(plan_cuts(z, 8)) == 7
-    assert plan_cuts(np.full(1000, 5 << TIE_BITS), 8).tolist() == [], "what no bit parts stays together: the writer begins new files"
+    assert plan_cuts(np.full(1000, 5 << TIE_BITS), 8).tolist() == [], (
+        "what no bit parts stays together: the writer begins new files"
+    )
     assert plan_cuts(np.zeros(0, np.int64), 8).tolist() == []
 
 

@@ -17,7 +17,9 @@ __all__ = ["forger"]
 
 @pytest.mark.parametrize("what", ["nothing", *FORGERIES])
 @pytest.mark.parametrize("slots", [1, 3])
-def test_forgeries_are_found_as_the_local_check_finds_them(what: str, slots: int, forger: Forger, request: pytest.FixtureRequest) -> None:
+def test_forgeries_are_found_as_the_local_check_finds_them(
+    what: str, slots: int, forger: Forger, request: pytest.FixtureRequest
+) -> None:
     if what in FORGERIES:
         FORGERIES[what][1](forger)
     storage = open_storage(f"memory://{request.node.name}")
@@ -25,6 +27,8 @@ def test_forgeries_are_found_as_the_local_check_finds_them(what: str, slots: int
         storage.put_if_absent(path, data)
     table = table_on(storage)
     here = check(table, CheckOptions())
-    by_tasks = check(table, CheckOptions(), partial(look_by_tasks, executor=InProcess(), slots=slots))
+    by_tasks = check(
+        table, CheckOptions(), partial(look_by_tasks, executor=InProcess(), slots=slots)
+    )
     assert shown_findings([*by_tasks.findings]) == shown_findings([*here.findings])
     assert bool(here.findings) == (what in FORGERIES)

@@ -22,7 +22,12 @@ from opal_lake.testing.runs import MemoryRuns
 from opal_lake.write import ingest_job
 
 SCHEMA = pa.schema(
-    [("id", pa.string()), ("at", pa.timestamp("us", tz="UTC")), ("price", pa.decimal128(9, 2)), ("tags", pa.list_(pa.string()))]
+    [
+        ("id", pa.string()),
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("price", pa.decimal128(9, 2)),
+        ("tags", pa.list_(pa.string())),
+    ]
 )
 KINDS = {
     "create commit": lambda path: path == layout.commit_path(0),
@@ -53,16 +58,23 @@ def table_with_history(file_format: str) -> Table:
         properties={"segment_rows": 5, "group_rows": 11, "checkpoint_commits": 6},
     )
     create_on(storage, plan_spec(SCHEMA, table_layout), clock, ids)
-    table = Table(log=CommitLog(storage=storage, clock=clock, ids=ids), cache=MemoryRuns(storage=storage))
+    table = Table(
+        log=CommitLog(storage=storage, clock=clock, ids=ids), cache=MemoryRuns(storage=storage)
+    )
     for batch in range(6):
         keys = [f"k{(batch * 3 + position) % 9}" for position in range(7 if batch % 2 else 13)]
         at = [1_000_000 * ((batch * 7 + position * 5) % 11) for position in range(len(keys))]
         rows: dict[str, list[Any]] = {
             "id": keys,
             "at": at,
-            "price": [None if position % 6 == 5 else f"{batch}.{position:02d}" for position in range(len(keys))],
+            "price": [
+                None if position % 6 == 5 else f"{batch}.{position:02d}"
+                for position in range(len(keys))
+            ],
         }
-        table.ingest(arrow_rows(rows), [price is None for price in rows["price"]], token=f"ingest/{batch}")
+        table.ingest(
+            arrow_rows(rows), [price is None for price in rows["price"]], token=f"ingest/{batch}"
+        )
         table.metagen(token=f"metagen/{batch}")
     table.ingest(arrow_rows({"id": ["z"], "at": [7], "price": ["1.00"]}), [False], token="the last")
     return table
@@ -85,7 +97,9 @@ def views(table: Table) -> dict[str, Callable[[], Any]]:
         "version 12": lambda: content(table.read(version=12)),
         "event time 3": lambda: content(table.read(event_time=moment(3))),
         "version 10, event time 6": lambda: content(table.read(version=10, event_time=moment(6))),
-        "repeated token": lambda: table.ingest(arrow_rows({"id": [], "at": [], "price": []}), [], token="ingest/2").counts,
+        "repeated token": lambda: (
+            table.ingest(arrow_rows({"id": [], "at": [], "price": []}), [], token="ingest/2").counts
+        ),
     }
 
 
@@ -100,11 +114,23 @@ def content(rows: pa.Table) -> list[Any]:
 def damaged(data: bytes, every: int = 0) -> dict[str, bytes | None]:
     """Bytes flipped at several places, cuts, and nothing left."""
     size = len(data)
-    positions = range(0, size, every) if every else sorted({1, size // 3, size * 2 // 3, size - 2} & set(range(size)))
+    positions = (
+        range(0, size, every)
+        if every
+        else sorted({1, size // 3, size * 2 // 3, size - 2} & set(range(size)))
+    )
     flips: dict[str, bytes | None] = {
-        f"byte {position} flipped": data[:position] + bytes([data[position] ^ 0x41]) + data[position + 1 :] for position in positions
+        f"byte {position} flipped": data[:position]
+        + bytes([data[position] ^ 0x41])
+        + data[position + 1 :]
+        for position in positions
     }
-    return flips | {"cut in half": data[: size // 2], "longer": data + b"\0", "empty": b"", "deleted": None}
+    return flips | {
+        "cut in half": data[: size // 2],
+        "longer": data + b"\0",
+        "empty": b"",
+        "deleted": None,
+    }
 
 
 def copy_with(table: Table, path: str, data: bytes | None) -> Table:
@@ -114,7 +140,10 @@ def copy_with(table: Table, path: str, data: bytes | None) -> Table:
         content_there = data if stored.path == path else table.storage.get(stored.path)
         if content_there is not None:
             storage.put_if_absent(stored.path, content_there)
-    return Table(log=CommitLog(storage=storage, clock=ManualClock(), ids=CountingIds("copy")), cache=MemoryRuns(storage=storage))
+    return Table(
+        log=CommitLog(storage=storage, clock=ManualClock(), ids=CountingIds("copy")),
+        cache=MemoryRuns(storage=storage),
+    )
 
 
 @pytest.fixture(scope="module", params=["parquet", "orc"])
@@ -127,7 +156,9 @@ def whole(request: pytest.FixtureRequest) -> tuple[Table, dict[str, Any]]:
     return table, {name: view() for name, view in views(copy_with(table, "", None)).items()}
 
 
-def test_whole_table_has_every_kind_of_file_and_no_finding(whole: tuple[Table, dict[str, Any]]) -> None:
+def test_whole_table_has_every_kind_of_file_and_no_finding(
+    whole: tuple[Table, dict[str, Any]],
+) -> None:
     table, answers = whole
     assert check_table(table) == []
     assert check_table(table, deep=False) == []
@@ -150,15 +181,23 @@ class BusyStore(MemoryStorage):
             yield stored
 
 
-def test_commits_that_come_during_a_check_are_no_finding(whole: tuple[Table, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commits_that_come_during_a_check_are_no_finding(
+    whole: tuple[Table, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(memory, "_PAGE", 1)
     table, _ = whole
     store = BusyStore(lambda: None)
     for stored in table.storage.list(""):
         store.put_if_absent(stored.path, table.storage.get(stored.path))
-    busy = Table(log=CommitLog(storage=store, clock=ManualClock(), ids=CountingIds("busy")), cache=MemoryRuns(storage=store))
+    busy = Table(
+        log=CommitLog(storage=store, clock=ManualClock(), ids=CountingIds("busy")),
+        cache=MemoryRuns(storage=store),
+    )
     added = arrow_rows({"id": ["k1", "new"], "at": [5, 6], "price": ["1.00", None]})
-    store.meanwhile = lambda: (busy.ingest(added, [False, True], token=f"token {store._clock.now_us()}"), busy.metagen())
+    store.meanwhile = lambda: (
+        busy.ingest(added, [False, True], token=f"token {store._clock.now_us()}"),
+        busy.metagen(),
+    )
     assert check_table(busy) == []
     assert busy.snapshot_at().version > 20
     store.meanwhile = lambda: None
@@ -166,7 +205,9 @@ def test_commits_that_come_during_a_check_are_no_finding(whole: tuple[Table, dic
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_damaged_file_is_named_and_never_gives_a_wrong_answer(kind: str, whole: tuple[Table, dict[str, Any]]) -> None:
+def test_damaged_file_is_named_and_never_gives_a_wrong_answer(
+    kind: str, whole: tuple[Table, dict[str, Any]]
+) -> None:
     """Every kind of damage once to each kind of file: every second one to the first file, the others to the last.
 
     The slow test does all of them, at more places, to all files.
@@ -181,7 +222,9 @@ def test_damaged_file_is_named_and_never_gives_a_wrong_answer(kind: str, whole: 
 
 
 @pytest.mark.slow
-def test_every_file_is_named_and_never_gives_a_wrong_answer(whole: tuple[Table, dict[str, Any]]) -> None:
+def test_every_file_is_named_and_never_gives_a_wrong_answer(
+    whole: tuple[Table, dict[str, Any]],
+) -> None:
     table, answers = whole
     for kind, fits in KINDS.items():
         for path in [stored.path for stored in table.storage.list("") if fits(stored.path)]:
@@ -189,13 +232,17 @@ def test_every_file_is_named_and_never_gives_a_wrong_answer(whole: tuple[Table, 
                 assert_named_and_never_wrong(table, path, (kind, how, data), answers)
 
 
-def assert_named_and_never_wrong(table: Table, path: str, damage: tuple[str, str, bytes | None], answers: dict[str, Any]) -> None:
+def assert_named_and_never_wrong(
+    table: Table, path: str, damage: tuple[str, str, bytes | None], answers: dict[str, Any]
+) -> None:
     kind, how, data = damage
     where = f"{path}: {how}"
     findings = check_table(copy_with(table, path, data))
     named = {finding.path for finding in findings}
     if how == "deleted" and kind == "last commit":
-        assert named == {layout.result_path("the last")}, where  # a table without its last commit is what it was before it
+        assert named == {layout.result_path("the last")}, (
+            where
+        )  # a table without its last commit is what it was before it
         return
     assert path in named or not is_seen(kind, how), f"{where}: found were {findings}"
     assert_no_wrong_answer(copy_with(table, path, data), answers, path, where)
@@ -213,5 +260,7 @@ def assert_no_wrong_answer(table: Table, answers: dict[str, Any], path: str, whe
             answer = view()
         except (FormatError, NotFoundError) as caught:
             error, answer = str(caught), answers[name]
-        assert error is None or path in error, f"{where}, {name}: the error does not name the file: {error}"
+        assert error is None or path in error, (
+            f"{where}, {name}: the error does not name the file: {error}"
+        )
         assert answer == answers[name], f"{where}, {name}: a wrong answer, and no error"

@@ -75,14 +75,18 @@ def table_with_a_floor() -> MemoryStorage:
     """Of the versions up to 5 only the newest are left; `a` has later ones. The last commit rewrote the runs into one."""
     storage = MemoryStorage()
     table = create(storage)
-    batches: list[list[Row]] = [[(key, at, at) for key in "abcdefgh"] for at in (1, 3, 5)] + [[("a", 9, 9), ("b", 7, None), ("i", 2, 2)]]
+    batches: list[list[Row]] = [[(key, at, at) for key in "abcdefgh"] for at in (1, 3, 5)] + [
+        [("a", 9, 9), ("b", 7, None), ("i", 2, 2)]
+    ]
     for batch in batches:
         table.ingest(*rows(batch), metadata="inline")
     compact(table, CompactOptions(mode="major", floor=5))
     return storage
 
 
-def test_with_a_floor_an_entry_of_another_key_s_row_is_found_wherever_its_slot_is(many_slots: Many) -> None:
+def test_with_a_floor_an_entry_of_another_key_s_row_is_found_wherever_its_slot_is(
+    many_slots: Many,
+) -> None:
     """Up to the floor rows may be gone, so that an entry without a row of its key is no finding by itself."""
     storage = table_with_a_floor()
     forger = Forger({stored.path: storage.get(stored.path) for stored in storage.list("")})
@@ -96,7 +100,9 @@ def test_with_a_floor_an_entry_of_another_key_s_row_is_found_wherever_its_slot_i
 
 
 def test_a_table_with_a_floor_is_sound_by_many_slots(many_slots: Many) -> None:
-    table = Forger({found.path: found_bytes for found, found_bytes in _files(table_with_a_floor())}).table()
+    table = Forger(
+        {found.path: found_bytes for found, found_bytes in _files(table_with_a_floor())}
+    ).table()
     many_slots()
     assert check_table(table) == []
 
@@ -109,7 +115,9 @@ def table_of(keys: int) -> tuple[MemoryStorage, Table]:
     storage = MemoryStorage()
     table = create(storage)
     for turn in (1, 2):
-        table.ingest(*rows([(f"k{key}", turn, key) for key in range(0, keys, turn)]), metadata="inline")
+        table.ingest(
+            *rows([(f"k{key}", turn, key) for key in range(0, keys, turn)]), metadata="inline"
+        )
     return storage, table
 
 
@@ -126,10 +134,20 @@ def test_each_key_is_looked_at_wholly_or_not_at_all_and_later_versions_look_at_o
     storage, _ = table_of(400)
     forger = Forger({stored.path: storage.get(stored.path) for stored in storage.list("")})
     forger.log(2, lambda there: there.take(np.array([0])))
-    whole = {finding.message.split()[0] for finding in check_table(forger.table()) if finding.invariant == "I18"}
+    whole = {
+        finding.message.split()[0]
+        for finding in check_table(forger.table())
+        if finding.invariant == "I18"
+    }
     assert whole == {"199"}
-    found = [finding for finding in check_table(forger.table(), sample="30%") if finding.invariant == "I18"]
-    assert [*check_table(forger.table(), sample="30%")] == [*check_table(forger.table(), sample="30%")]
+    found = [
+        finding
+        for finding in check_table(forger.table(), sample="30%")
+        if finding.invariant == "I18"
+    ]
+    assert [*check_table(forger.table(), sample="30%")] == [
+        *check_table(forger.table(), sample="30%")
+    ]
     assert 30 < int(found[0].message.split()[0]) < 90
     table = forger.table()
     before = plan_sample("30%", table.snapshot_at())
@@ -144,7 +162,9 @@ def test_a_share_of_the_circle_that_passes_its_end_is_looked_at_on_both_sides() 
     inside = keys.slot_of(high, 7) < 7
     spans = [(np.uint64(low), np.uint64(top)) for low, top in keys.spans()]
     assert len(spans) == 2
-    assert np.array_equal(inside, np.any([(high >= low) & (high <= top) for low, top in spans], axis=0))
+    assert np.array_equal(
+        inside, np.any([(high >= low) & (high <= top) for low, top in spans], axis=0)
+    )
     assert np.bincount(keys.slot_of(high[inside], 7), minlength=7).min() > 500
 
 
@@ -169,7 +189,10 @@ def test_a_check_that_is_stopped_leaves_nothing_on_disk(
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("options", [{"memory": "10"}, {"memory": "100m"}, {"sample": "0%"}, {"sample": "101%"}, {"sample": "ten"}])
+@pytest.mark.parametrize(
+    "options",
+    [{"memory": "10"}, {"memory": "100m"}, {"sample": "0%"}, {"sample": "101%"}, {"sample": "ten"}],
+)
 def test_what_is_no_bound_and_no_share_is_refused(options: dict[str, str]) -> None:
     with pytest.raises(InvalidInputError, match=r"memory|sample"):
         CheckOptions(**options)  # type: ignore[arg-type]  # some of them

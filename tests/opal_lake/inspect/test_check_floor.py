@@ -9,7 +9,9 @@ from opal_lake.inspect.check.content.slots import ExpectedEnds
 from opal_lake.inspect.check.content.tally import EARLY, LATE, Tally
 
 ROW = {"segment": np.array([5]), "offset": np.array([0], np.int32)}
-NO_DOUBTS = Doubts(segment=np.array([], np.int64), offset=np.array([], np.int32), run=np.array([], np.int32))
+NO_DOUBTS = Doubts(
+    segment=np.array([], np.int64), offset=np.array([], np.int32), run=np.array([], np.int32)
+)
 
 
 @pytest.mark.parametrize(
@@ -30,5 +32,11 @@ def test_an_event_up_to_the_floor_may_differ_where_the_rule_s_is_there_too(
 ) -> None:
     tally = Tally()
     rows = ExpectedEnds(**ROW, until=np.array([expected]), stays=np.array([False]))
-    check_range(rows, Events(**ROW, until=np.array([actual])), NO_DOUBTS, RangeRules(floor=floor, only_held=True), tally)
+    check_range(
+        rows,
+        Events(**ROW, until=np.array([actual])),
+        NO_DOUBTS,
+        RangeRules(floor=floor, only_held=True),
+        tally,
+    )
     assert {what for what, _ in tally.counts} == ({finding} if finding else set())

@@ -60,21 +60,37 @@ class Forger:
             events = change(decode_events(self.files[log.path], log.path, with_next=True))
             data = self.files[log.path] = encode_events(events)
             least, greatest = int(events.until.min()), int(events.until.max())
-            fields = {"events": len(events), "least_until": least, "greatest_until": greatest} | claims
-            return replace(actions, add_logs=(replace(log, size=len(data), crc32=zlib.crc32(data), **fields),))
+            fields = {
+                "events": len(events),
+                "least_until": least,
+                "greatest_until": greatest,
+            } | claims
+            return replace(
+                actions, add_logs=(replace(log, size=len(data), crc32=zlib.crc32(data), **fields),)
+            )
 
-        return decode_commit(self.files[self.actions(version, rewrite)], "").actions.add_logs[0].path
+        return (
+            decode_commit(self.files[self.actions(version, rewrite)], "").actions.add_logs[0].path
+        )
 
     def run(self, version: int, change: Callable[[Entries], Entries], **claims: Any) -> str:
         def rewrite(actions: Actions) -> Actions:
             run = actions.add_runs[0]
             entries = change(decode_run(self.files[run.path], run.path))
             data = self.files[run.path] = encode_run(entries)
-            ends = {"hash_low": int(entries.high[0]), "hash_high": int(entries.high[-1]), "greatest_delta": int(entries.delta.max())}
+            ends = {
+                "hash_low": int(entries.high[0]),
+                "hash_high": int(entries.high[-1]),
+                "greatest_delta": int(entries.delta.max()),
+            }
             fields = {"entries": len(entries)} | ends | claims
-            return replace(actions, add_runs=(replace(run, size=len(data), crc32=zlib.crc32(data), **fields),))
+            return replace(
+                actions, add_runs=(replace(run, size=len(data), crc32=zlib.crc32(data), **fields),)
+            )
 
-        return decode_commit(self.files[self.actions(version, rewrite)], "").actions.add_runs[0].path
+        return (
+            decode_commit(self.files[self.actions(version, rewrite)], "").actions.add_runs[0].path
+        )
 
     def data(self, version: int, change: Callable[[pa.Table], pa.Table], **claims: Any) -> str:
         spec = decode_commit(self.files[layout.commit_path(0)], "").actions.spec
@@ -82,12 +98,22 @@ class Forger:
 
         def rewrite(actions: Actions) -> Actions:
             file = actions.ingested[0]
-            encoded = encode_file(change(decode_file(self.files[file.path], spec, None, file.path)), spec)
+            encoded = encode_file(
+                change(decode_file(self.files[file.path], spec, None, file.path)), spec
+            )
             data = self.files[file.path] = bytes(encoded.data)
             fields = {"rows": encoded.rows, "bounds": encoded.bounds} | claims
-            return replace(actions, ingested=(replace(file, size=len(data), crc32=zlib.crc32(data), **fields), *actions.ingested[1:]))
+            return replace(
+                actions,
+                ingested=(
+                    replace(file, size=len(data), crc32=zlib.crc32(data), **fields),
+                    *actions.ingested[1:],
+                ),
+            )
 
-        return decode_commit(self.files[self.actions(version, rewrite)], "").actions.ingested[0].path
+        return (
+            decode_commit(self.files[self.actions(version, rewrite)], "").actions.ingested[0].path
+        )
 
     def root(self, change: Callable[[Any, Sections], Any]) -> str:
         path = next(path for path in self.files if layout.checkpoint_version(path) is not None)
@@ -95,12 +121,16 @@ class Forger:
         self.files[path] = encode_root(change(root, sections), sections)
         return path
 
-    def section(self, sections: Sections, name: str, change: Callable[[list[Any]], list[Any]]) -> None:
+    def section(
+        self, sections: Sections, name: str, change: Callable[[list[Any]], list[Any]]
+    ) -> None:
         """Small lists are in the root, each in one part."""
         (part,) = sections[name]
         assert isinstance(part, InlinePart)
         assert isinstance(sections, dict)
-        data = encode_section(change(decode_section(part.data, name, lambda item: item)), lambda item: item)
+        data = encode_section(
+            change(decode_section(part.data, name, lambda item: item)), lambda item: item
+        )
         sections[name] = (replace(part, data=data),)
 
 
@@ -113,7 +143,10 @@ def forger(monkeypatch: pytest.MonkeyPatch) -> Forger:
     monkeypatch.setattr(visibility, "FOLD_AT_LOGS", 1)
     storage = MemoryStorage()
     table = create(storage, checkpoint_commits=4, group_rows=20)
-    for batch in ([("a", 1, 1), ("b", 1, 1), ("a", 2, 2), ("c", 5, 5)], [("b", 2, None), ("a", 2, 3), ("c", 4, 4), ("d", 1, 1)]):
+    for batch in (
+        [("a", 1, 1), ("b", 1, 1), ("a", 2, 2), ("c", 5, 5)],
+        [("b", 2, None), ("a", 2, 3), ("c", 4, 4), ("d", 1, 1)],
+    ):
         table.ingest(*rows(batch), token=f"batch {len(batch)}{batch[0]}")
         table.metagen()
     table.ingest(*rows([("e", 1, 1)]))
@@ -124,9 +157,20 @@ def events(*extra: tuple[int, int, int]) -> Callable[[Events], Events]:
     """The events with more of them, sorted by row."""
 
     def change(there: Events) -> Events:
-        all_rows = sorted({*zip(there.segment.tolist(), there.offset.tolist(), there.until.tolist(), strict=True), *extra})
+        all_rows = sorted(
+            {
+                *zip(
+                    there.segment.tolist(), there.offset.tolist(), there.until.tolist(), strict=True
+                ),
+                *extra,
+            }
+        )
         segment, offset, until = zip(*all_rows, strict=True)
-        return Events(segment=np.array(segment, np.int64), offset=np.array(offset, np.int32), until=np.array(until, np.int64))
+        return Events(
+            segment=np.array(segment, np.int64),
+            offset=np.array(offset, np.int32),
+            until=np.array(until, np.int64),
+        )
 
     return change
 
@@ -137,7 +181,12 @@ def leading_to(segment: int, offset: int) -> Callable[[Events], Events]:
     def change(there: Events) -> Events:
         assert there.next_rows is not None
         count = len(there)
-        return replace(there, next_rows=RowIds(segment=np.full(count, segment), offset=np.full(count, offset, np.int32)))
+        return replace(
+            there,
+            next_rows=RowIds(
+                segment=np.full(count, segment), offset=np.full(count, offset, np.int32)
+            ),
+        )
 
     return change
 
@@ -147,15 +196,23 @@ def test_what_follows_is_a_row_or_none(segment: int, offset: int, forger: Forger
     log = decode_commit(forger.files[layout.commit_path(4)], "").actions.add_logs[0]
     there = decode_events(forger.files[log.path], log.path, with_next=True)
     data = encode_events(leading_to(segment, offset)(there))
-    with pytest.raises(FormatError, match="it has a next row with an offset below 0, or an offset without a row"):
+    with pytest.raises(
+        FormatError, match="it has a next row with an offset below 0, or an offset without a row"
+    ):
         decode_events(data, log.path, with_next=True)
     assert len(decode_events(data, log.path)) == len(there)
 
 
-def column(name: str, values: Callable[[np.ndarray[Any, Any]], Any]) -> Callable[[pa.Table], pa.Table]:
+def column(
+    name: str, values: Callable[[np.ndarray[Any, Any]], Any]
+) -> Callable[[pa.Table], pa.Table]:
     def change(table: pa.Table) -> pa.Table:
         position = table.schema.get_field_index(name)
-        return table.set_column(position, table.schema.field(name), pa.array(values(table[name].to_numpy()), table.schema.field(name).type))
+        return table.set_column(
+            position,
+            table.schema.field(name),
+            pa.array(values(table[name].to_numpy()), table.schema.field(name).type),
+        )
 
     return change
 
@@ -176,7 +233,9 @@ def forged_base(forger: Forger) -> str:
     marked = decode_base(forger.files[path], path)
     marked[min(marked)].add(77)
     data = forger.files[path] = encode_base(marked, {})
-    forged_section("bases", lambda items: [[items[0][0], path, len(data), zlib.crc32(data), *items[0][4:]]])(forger)
+    forged_section(
+        "bases", lambda items: [[items[0][0], path, len(data), zlib.crc32(data), *items[0][4:]]]
+    )(forger)
     return path
 
 
@@ -189,7 +248,9 @@ def forged_result(change: dict[str, Any]) -> Callable[[Forger], str]:
     return forge
 
 
-def older_write(path: str, invariant_of: Callable[[Commit], Commit], version: int) -> Callable[[Forger], str]:
+def older_write(
+    path: str, invariant_of: Callable[[Commit], Commit], version: int
+) -> Callable[[Forger], str]:
     def forge(forger: Forger) -> str:
         forger.commit(version, invariant_of)
         return path
@@ -201,10 +262,19 @@ def at(version: int, **changes: Any) -> Callable[[Forger], str]:
     return lambda forger: forger.commit(version, lambda commit: replace(commit, **changes))
 
 
-def on_log(change: Callable[[Events], Events], place: str | None = None, **claims: Any) -> Callable[[Forger], str]:
+def on_log(
+    change: Callable[[Events], Events], place: str | None = None, **claims: Any
+) -> Callable[[Forger], str]:
     def forge(forger: Forger) -> str:
         path = forger.log(4, change, **claims)
-        return next((found for found in forger.files if place and found.startswith(layout.DATA) and place in found), path)
+        return next(
+            (
+                found
+                for found in forger.files
+                if place and found.startswith(layout.DATA) and place in found
+            ),
+            path,
+        )
 
     return forge
 
@@ -278,12 +348,16 @@ def test_forgery_is_found_by_its_number_and_at_its_file(what: str, forger: Forge
     invariant, forge = FORGERIES[what]
     path = forge(forger)
     findings = check_table(forger.table())
-    assert (invariant, path) in {(finding.invariant, finding.path) for finding in findings}, "\n".join(map(str, findings))
+    assert (invariant, path) in {(finding.invariant, finding.path) for finding in findings}, (
+        "\n".join(map(str, findings))
+    )
 
 
 def test_every_invariant_of_content_has_a_forgery() -> None:
     """I9 and I10 are broken by damage, which tests/opal_lake/inspect/test_check.py does to every file."""
-    assert {invariant for invariant, _ in FORGERIES.values()} == {f"I{number}" for number in range(1, 22)} - {"I9", "I10"}
+    assert {invariant for invariant, _ in FORGERIES.values()} == {
+        f"I{number}" for number in range(1, 22)
+    } - {"I9", "I10"}
 
 
 @pytest.fixture
@@ -295,7 +369,13 @@ def days() -> Forger:
     table.ingest(*rows([("a", 2, 2)]), business_snapshot="2022-07-16")
     table.metagen()
     table.ingest(*rows([("b", 2, 2)]), metadata="inline", business_snapshot="2022-07-16")
-    return Forger({stored.path: storage.get(stored.path) for stored in storage.list("") if not stored.path.startswith(layout.CHECKPOINTS)})
+    return Forger(
+        {
+            stored.path: storage.get(stored.path)
+            for stored in storage.list("")
+            if not stored.path.startswith(layout.CHECKPOINTS)
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -309,9 +389,15 @@ def days() -> Forger:
         (3, lambda commit: replace(commit, actions=Actions()), "rows of ingests .2. visible, which were held back"),
     ],
 )  # fmt: skip
-def test_business_snapshots_that_fall_are_found(days: Forger, version: int, change: Callable[[Commit], Commit], says: str) -> None:
+def test_business_snapshots_that_fall_are_found(
+    days: Forger, version: int, change: Callable[[Commit], Commit], says: str
+) -> None:
     assert check_table(days.table()) == []
     path = days.commit(version, change)
     named = [finding for finding in check_table(days.table()) if finding.invariant == "I27"]
     assert any(re.search(says, finding.message) for finding in named), named
-    assert version == 1 or path in {finding.path for finding in named} or layout.commit_path(version + 1) in {f.path for f in named}
+    assert (
+        version == 1
+        or path in {finding.path for finding in named}
+        or layout.commit_path(version + 1) in {f.path for f in named}
+    )

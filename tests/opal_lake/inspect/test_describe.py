@@ -9,14 +9,23 @@ import pytest
 
 from opal_lake.clock import ManualClock, moment_text
 from opal_lake.errors import NotFoundError
-from opal_lake.inspect.describe import describe, file_rows, history_rows, segment_rows, sql_name, sql_type
+from opal_lake.inspect.describe import (
+    describe,
+    file_rows,
+    history_rows,
+    segment_rows,
+    sql_name,
+    sql_type,
+)
 from opal_lake.spec.schema import schema_of_arrow
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
 from opal_lake.testing.ids import CountingIds
 
-SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC")), ("name", pa.string())])
+SCHEMA = pa.schema(
+    [("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC")), ("name", pa.string())]
+)
 
 
 def rows(ids: range, day: int) -> pa.Table:
@@ -44,7 +53,11 @@ def table() -> Table:
 def test_an_empty_table_counts_nothing() -> None:
     description = describe(new_table())
     assert set(description["counts"].values()) == {0}
-    assert (description["version"], description["oldest_version"], description["floor"]) == (0, 0, None)
+    assert (description["version"], description["oldest_version"], description["floor"]) == (
+        0,
+        0,
+        None,
+    )
 
 
 def test_counts_tell_visible_pending_and_all_rows_apart(table: Table) -> None:
@@ -52,13 +65,23 @@ def test_counts_tell_visible_pending_and_all_rows_apart(table: Table) -> None:
     assert counts["rows_visible"] == table.read().num_rows == 9
     assert counts["rows_pending"] == 5
     assert counts["rows_ingested"] == 19
-    assert (counts["segments"], counts["segments_pending"], counts["files"], counts["groups"]) == (4, 1, 4, 1)
+    assert (counts["segments"], counts["segments_pending"], counts["files"], counts["groups"]) == (
+        4,
+        1,
+        4,
+        1,
+    )
     assert counts["bytes"] == sum(file["bytes"] for file in file_rows(table))
 
 
 def test_the_contract_with_writers_is_described_by_names(table: Table) -> None:
     description = describe(table)
-    assert (description["keys"], description["delta"], description["tie_break"], description["deletes"]) == (["id"], "at", [], "name = ''")
+    assert (
+        description["keys"],
+        description["delta"],
+        description["tie_break"],
+        description["deletes"],
+    ) == (["id"], "at", [], "name = ''")
     assert description["columns"][0] == {"id": 1, "name": "id", "type": "bigint"}
     assert description["properties"] == {"segment_rows": 6}
 
@@ -111,9 +134,16 @@ def test_everything_goes_into_json(table: Table) -> None:
         (pa.timestamp("us"), datetime(2026, 1, 2), "2026-01-02T00:00:00"),
     ],
 )
-def test_every_kind_of_delta_goes_into_json(kind: pa.DataType, delta: object, shown: object) -> None:
+def test_every_kind_of_delta_goes_into_json(
+    kind: pa.DataType, delta: object, shown: object
+) -> None:
     schema = pa.schema([("id", pa.int64()), ("at", kind)])
-    table = create_on(MemoryStorage(), plan_spec(schema, TableLayout(keys=["id"], delta="at")), ManualClock(), CountingIds())
+    table = create_on(
+        MemoryStorage(),
+        plan_spec(schema, TableLayout(keys=["id"], delta="at")),
+        ManualClock(),
+        CountingIds(),
+    )
     table.ingest(pa.table([pa.array([1]), pa.array([delta], kind)], schema=schema))
     assert json.loads(json.dumps(file_rows(table)))[0]["delta_high"] == shown
 
@@ -126,9 +156,18 @@ def test_a_delta_beyond_the_calendar_is_shown_as_its_number() -> None:
 
 
 def test_types_are_written_as_sql_takes_them() -> None:
-    nested = pa.struct([("street no", pa.int16()), ("tags", pa.list_(pa.string())), ("sums", pa.map_(pa.string(), pa.decimal128(10, 2)))])
+    nested = pa.struct(
+        [
+            ("street no", pa.int16()),
+            ("tags", pa.list_(pa.string())),
+            ("sums", pa.map_(pa.string(), pa.decimal128(10, 2))),
+        ]
+    )
     schema = schema_of_arrow(pa.schema([("a", nested)]))
-    assert sql_type(schema.fields[0].type) == "struct<`street no`: smallint, tags: array<string>, sums: map<string, decimal(10,2)>>"
+    assert (
+        sql_type(schema.fields[0].type)
+        == "struct<`street no`: smallint, tags: array<string>, sums: map<string, decimal(10,2)>>"
+    )
     assert sql_name("a`b") == "`a``b`"
 
 

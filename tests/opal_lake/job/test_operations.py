@@ -38,7 +38,12 @@ def test_every_operation_goes_through_json(name: str) -> None:
     spec = JobSpec.of(name, "lake/t", NEEDED.get(name, {}), "t")
     assert spec.operation == operation_named(name)(**NEEDED.get(name, {}))
     assert JobSpec.from_json(spec.to_json()) == spec
-    assert json.loads(spec.to_json()) == {"operation": name, "table": "lake/t", "arguments": NEEDED.get(name, {}), "token": "t"}
+    assert json.loads(spec.to_json()) == {
+        "operation": name,
+        "table": "lake/t",
+        "arguments": NEEDED.get(name, {}),
+        "token": "t",
+    }
 
 
 def test_a_spec_needs_no_more_than_an_operation_and_a_table() -> None:
@@ -51,18 +56,44 @@ def test_a_spec_needs_no_more_than_an_operation_and_a_table() -> None:
 @pytest.mark.parametrize(
     "name, given, held",
     [
-        ("compact", {"mode": "major", "look_back": timedelta(days=30)}, {"mode": "major", "look_back": "30d"}),
-        ("compact", {"mode": "major", "look_back": "400", "target_mb": None}, {"mode": "major", "look_back": "400"}),
+        (
+            "compact",
+            {"mode": "major", "look_back": timedelta(days=30)},
+            {"mode": "major", "look_back": "30d"},
+        ),
+        (
+            "compact",
+            {"mode": "major", "look_back": "400", "target_mb": None},
+            {"mode": "major", "look_back": "400"},
+        ),
         ("compact", {"mode": "minor", "only_if_due": False}, {}),
-        ("maintain", {"zorder": "a, b", "dead_share": 0.3}, {"zorder": ["a", "b"], "dead_share": 30}),
-        ("maintain", {"zorder": "", "look_back": "", "archive_after": 5}, {"zorder": [], "look_back": "", "archive_after": 5}),
-        ("maintain", {"unclustered_share": 1.0, "small_files": 8}, {"unclustered_share": 100, "small_files": 8}),
-        ("create", {"keys": ("id",), "delta": "at", "tie_break": None}, {"keys": ["id"], "delta": "at"}),
+        (
+            "maintain",
+            {"zorder": "a, b", "dead_share": 0.3},
+            {"zorder": ["a", "b"], "dead_share": 30},
+        ),
+        (
+            "maintain",
+            {"zorder": "", "look_back": "", "archive_after": 5},
+            {"zorder": [], "look_back": "", "archive_after": 5},
+        ),
+        (
+            "maintain",
+            {"unclustered_share": 1.0, "small_files": 8},
+            {"unclustered_share": 100, "small_files": 8},
+        ),
+        (
+            "create",
+            {"keys": ("id",), "delta": "at", "tie_break": None},
+            {"keys": ["id"], "delta": "at"},
+        ),
         ("zorder", {"columns": ("a",), "whole": True}, {"columns": ["a"], "whole": True}),
         ("read", {"version": 0, "event_time": 5}, {"version": 0, "event_time": 5}),
     ],
 )
-def test_values_are_held_as_json_has_them_and_defaults_are_left_out(name: str, given: dict[str, Any], held: dict[str, Any]) -> None:
+def test_values_are_held_as_json_has_them_and_defaults_are_left_out(
+    name: str, given: dict[str, Any], held: dict[str, Any]
+) -> None:
     assert JobSpec.of(name, "t", given).operation.to_arguments() == held
 
 
@@ -71,41 +102,125 @@ def test_values_are_held_as_json_has_them_and_defaults_are_left_out(name: str, g
     [
         ("fly", {}, "operation 'fly' is unknown; use one of create, ingest"),
         ("create", {"keys": ["id"]}, "create needs the argument delta; add it$"),
-        ("create", {"keys": "id", "delta": "at"}, r"keys='id' is a text; give a list: keys=\['id'\]"),
-        ("create", {"keys": ["id"], "delta": "at", "file_format": "csv"}, "file_format='csv' is unknown; use one of parquet, orc"),
-        ("ingest", {"source": {}, "create": {"key": ["id"]}}, "create has no argument key; known are keys, delta"),
-        ("ingest", {"source": {}, "metadata": "later"}, "metadata='later' is unknown; use one of batch, inline"),
+        (
+            "create",
+            {"keys": "id", "delta": "at"},
+            r"keys='id' is a text; give a list: keys=\['id'\]",
+        ),
+        (
+            "create",
+            {"keys": ["id"], "delta": "at", "file_format": "csv"},
+            "file_format='csv' is unknown; use one of parquet, orc",
+        ),
+        (
+            "ingest",
+            {"source": {}, "create": {"key": ["id"]}},
+            "create has no argument key; known are keys, delta",
+        ),
+        (
+            "ingest",
+            {"source": {}, "metadata": "later"},
+            "metadata='later' is unknown; use one of batch, inline",
+        ),
         ("ingest", {"source": {}, "reject_threshold": 5}, "add on_bad_rows='quarantine'"),
-        ("ingest", {"source": "in.csv"}, "ingest: argument source must map names to values, and is a text"),
-        ("changes", {"start": -1}, "start=-1; write a version as 8, a commit time as '2026-01-31T12:00:00Z', or a savepoint's name"),
-        ("changes", {"start": 1, "mode": "net"}, "mode='net' is unknown; use one of none, dropCarryovers, netChanges"),
-        ("read", {"version": True}, "read: argument version is true or false; give a whole number, or leave it out"),
+        (
+            "ingest",
+            {"source": "in.csv"},
+            "ingest: argument source must map names to values, and is a text",
+        ),
+        (
+            "changes",
+            {"start": -1},
+            "start=-1; write a version as 8, a commit time as '2026-01-31T12:00:00Z', or a savepoint's name",
+        ),
+        (
+            "changes",
+            {"start": 1, "mode": "net"},
+            "mode='net' is unknown; use one of none, dropCarryovers, netChanges",
+        ),
+        (
+            "read",
+            {"version": True},
+            "read: argument version is true or false; give a whole number, or leave it out",
+        ),
         ("read", {"format": "xml"}, "format='xml' is unknown; use one of parquet, csv, json, orc"),
-        ("consume", {"function": "f", "after": 1}, "function='f' is no function; write it as 'package.module:function'"),
-        ("consume", {"function": "shop:f", "partition_key": "mon", "rows": "changes"}, "rows='changes' needs versions"),
-        ("consume", {"function": "shop:f", "after": 1, "rows": "all"}, "rows='all' is unknown; use one of visible, changes"),
-        ("consume", {"function": "shop:f"}, "consume needs one of: partition_key='2026-11-01', or after=7"),
+        (
+            "consume",
+            {"function": "f", "after": 1},
+            "function='f' is no function; write it as 'package.module:function'",
+        ),
+        (
+            "consume",
+            {"function": "shop:f", "partition_key": "mon", "rows": "changes"},
+            "rows='changes' needs versions",
+        ),
+        (
+            "consume",
+            {"function": "shop:f", "after": 1, "rows": "all"},
+            "rows='all' is unknown; use one of visible, changes",
+        ),
+        (
+            "consume",
+            {"function": "shop:f"},
+            "consume needs one of: partition_key='2026-11-01', or after=7",
+        ),
         ("compact", {"mode": "middle"}, "mode='middle' is unknown; use one of minor, major"),
-        ("compact", {"look_back": "30d"}, "a minor compaction, which keeps all history; add mode='major'"),
-        ("compact", {"mode": "major"}, "needs look_back, which says how much to keep; add look_back='90d'"),
-        ("compact", {"archive_codec": "zstd:19"}, "has no effect without archive_after; add archive_after='365d'"),
+        (
+            "compact",
+            {"look_back": "30d"},
+            "a minor compaction, which keeps all history; add mode='major'",
+        ),
+        (
+            "compact",
+            {"mode": "major"},
+            "needs look_back, which says how much to keep; add look_back='90d'",
+        ),
+        (
+            "compact",
+            {"archive_codec": "zstd:19"},
+            "has no effect without archive_after; add archive_after='365d'",
+        ),
         ("compact", {"mode": "major", "look_back": -1}, "look_back=-1 is negative"),
         ("compact", {"mode": "major", "look_back": ""}, "look_back='' is no duration"),
         ("compact", {"target_mb": 0}, "target_mb=0; write a whole number of at least 1"),
-        ("compact", {"archive_codec": "zstd:23"}, "archive_codec='zstd:23' is no codec; write 'zstd:1' to 'zstd:22'"),
+        (
+            "compact",
+            {"archive_codec": "zstd:23"},
+            "archive_codec='zstd:23' is no codec; write 'zstd:1' to 'zstd:22'",
+        ),
         ("zorder", {"columns": list("abcdefghi")}, "columns has 9 columns; give 1 to 8"),
-        ("zorder", {"columns": "a"}, r"columns='a' is no list of columns; write columns=\['customer_id', 'created_at'\]"),
-        ("retain", {"window": "30 days"}, "window='30 days' is no duration; write it as '12h', '30d', '2w' or '1h30m'"),
+        (
+            "zorder",
+            {"columns": "a"},
+            r"columns='a' is no list of columns; write columns=\['customer_id', 'created_at'\]",
+        ),
+        (
+            "retain",
+            {"window": "30 days"},
+            "window='30 days' is no duration; write it as '12h', '30d', '2w' or '1h30m'",
+        ),
         ("retain", {"window": 30}, "window=30 is no duration"),
-        ("maintain", {"dead_share": 1.5}, "dead_share=1.5 is no percentage; write a whole number from 1 to 100"),
+        (
+            "maintain",
+            {"dead_share": 1.5},
+            "dead_share=1.5 is no percentage; write a whole number from 1 to 100",
+        ),
         ("maintain", {"policy": {}}, "maintain has no argument policy; known are zorder, window"),
         (
             "set_properties",
             {"properties": {"window": 1.5}},
             "set_properties: argument properties must map names to values, each a whole number or a text or",
         ),
-        ("read", {"writer_options": ["x"]}, "argument writer_options must map names to values, each a text, and is a list"),
-        ("read", {"columns": "id"}, "read: argument columns is a text; give a list, each a text, or leave it out"),
+        (
+            "read",
+            {"writer_options": ["x"]},
+            "argument writer_options must map names to values, each a text, and is a list",
+        ),
+        (
+            "read",
+            {"columns": "id"},
+            "read: argument columns is a text; give a list, each a text, or leave it out",
+        ),
         ("metagen", [], "arguments of metagen must map names to values, and are a list"),
     ],
 )
@@ -129,7 +244,9 @@ class Buggy(JobResult):
 def test_a_bug_in_a_check_is_not_taken_for_a_wrong_argument() -> None:
     with pytest.raises(TypeError, match="a bug in a check"):
         Buggy.from_dict({"operation": "metagen", "table": "t"})
-    with pytest.raises(InvalidInputError, match="Buggy needs the field 'operation', 'table'; add it"):
+    with pytest.raises(
+        InvalidInputError, match="Buggy needs the field 'operation', 'table'; add it"
+    ):
         Buggy.from_dict({})
     with pytest.raises(InvalidInputError, match="Buggy has no field colour; known are counts"):
         Buggy.from_dict({"operation": "metagen", "table": "t", "colour": "red"})
@@ -140,12 +257,22 @@ def test_whatever_an_argument_is_the_error_is_ours(name: str) -> None:
     for argument in operation_named(name).fields():
         for value in ODD:
             with suppress(InvalidInputError):
-                JobSpec.from_dict({"operation": name, "table": "t", "arguments": {**NEEDED.get(name, {}), argument: value}})
+                JobSpec.from_dict(
+                    {
+                        "operation": name,
+                        "table": "t",
+                        "arguments": {**NEEDED.get(name, {}), argument: value},
+                    }
+                )
 
 
 def test_a_declaration_is_frozen_and_equal_by_its_values() -> None:
     one = Compact(mode="major", look_back="30d")
-    assert one == Compact(mode="major", look_back=timedelta(days=30)) != Compact(mode="major", look_back="31d")
+    assert (
+        one
+        == Compact(mode="major", look_back=timedelta(days=30))
+        != Compact(mode="major", look_back="31d")
+    )
     assert repr(one) == "Compact(mode='major', look_back='30d')"
     with pytest.raises(FrozenInstanceError):
         one.mode = "minor"  # type: ignore[misc]  # which is what is tested
@@ -172,14 +299,32 @@ def test_what_is_open_is_left_to_its_run() -> None:
     def is_open(value: object) -> bool:
         return isinstance(value, str) and "{{" in value
 
-    given = {"mode": "{{ mode }}", "look_back": "30d", "target_mb": "{{ mb }}", "archive_codec": None}
-    assert Compact.checked(given, is_open) == {"mode": "{{ mode }}", "look_back": "30d", "target_mb": "{{ mb }}"}
-    assert Compact.filled_in({"mode": "major", "look_back": "30", "target_mb": "64"}) == {"mode": "major", "look_back": 30, "target_mb": 64}
-    assert Maintain.filled_in({"dead_share": "0.5", "window": "30"}) == {"dead_share": 0.5, "window": "30"}
+    given = {
+        "mode": "{{ mode }}",
+        "look_back": "30d",
+        "target_mb": "{{ mb }}",
+        "archive_codec": None,
+    }
+    assert Compact.checked(given, is_open) == {
+        "mode": "{{ mode }}",
+        "look_back": "30d",
+        "target_mb": "{{ mb }}",
+    }
+    assert Compact.filled_in({"mode": "major", "look_back": "30", "target_mb": "64"}) == {
+        "mode": "major",
+        "look_back": 30,
+        "target_mb": 64,
+    }
+    assert Maintain.filled_in({"dead_share": "0.5", "window": "30"}) == {
+        "dead_share": 0.5,
+        "window": "30",
+    }
 
 
 def test_the_parameters_of_a_function_become_arguments() -> None:
-    def tend(table: str, columns: list[str], whole: bool = False, target_mb: int | None = None) -> dict[str, Any]:
+    def tend(
+        table: str, columns: list[str], whole: bool = False, target_mb: int | None = None
+    ) -> dict[str, Any]:
         return ZOrder.among(locals())
 
     assert tend("t", ["a"]) == {"columns": ["a"], "whole": False}
@@ -187,7 +332,9 @@ def test_the_parameters_of_a_function_become_arguments() -> None:
 
 def test_an_operation_within_another_is_a_declaration_too() -> None:
     made = Ingest(source={"files": ["in.csv"]}, create=NewTable(keys=["id"], delta="at"))
-    assert made == Ingest.of({"source": {"files": ["in.csv"]}, "create": {"keys": ["id"], "delta": "at"}})
+    assert made == Ingest.of(
+        {"source": {"files": ["in.csv"]}, "create": {"keys": ["id"], "delta": "at"}}
+    )
     assert Create(**vars(made.create), if_absent=True).if_absent
     assert Consume(function="a:b", partition_key="k").arguments == {}
     assert Retain().to_arguments() == {}

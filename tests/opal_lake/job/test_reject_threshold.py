@@ -17,13 +17,19 @@ from tests.opal_lake.shop import SCHEMA, create
 def some_bad(bad: int, rows: int) -> tuple[pa.Table, list[bool]]:
     """Rows without a key are bad; none deletes."""
     keys = [None] * bad + [f"k{number}" for number in range(rows - bad)]
-    return pa.table({"sku": keys, "at": list(range(rows)), "price": [1] * rows}, schema=SCHEMA), [False] * rows
+    return pa.table({"sku": keys, "at": list(range(rows)), "price": [1] * rows}, schema=SCHEMA), [
+        False
+    ] * rows
 
 
 def put_aside(said: str) -> list[dict[str, str]]:
     """Those that a message leads to."""
     [url] = re.findall(r"spark\.read\.parquet\('file://([^']+)'\)", said)
-    return [row for found in Path(url).parent.glob(Path(url).name) for row in pq.read_table(found).to_pylist()]
+    return [
+        row
+        for found in Path(url).parent.glob(Path(url).name)
+        for row in pq.read_table(found).to_pylist()
+    ]
 
 
 @pytest.fixture
@@ -32,23 +38,38 @@ def table(tmp_path: Path) -> Table:
 
 
 @pytest.mark.parametrize("metadata", ["batch", "inline"])
-@pytest.mark.parametrize("threshold, bad", [(3, 3), ("3", 3), ("15%", 3), ("15.5 %", 3), ("0%", 0), (0, 0), ("100%", 20), (None, 20)])
-def test_up_to_the_threshold_rows_are_put_aside(table: Table, threshold: int | str | None, bad: int, metadata: str) -> None:
-    result = table.ingest(*some_bad(bad, 20), on_bad_rows="quarantine", reject_threshold=threshold, metadata=metadata)
+@pytest.mark.parametrize(
+    "threshold, bad",
+    [(3, 3), ("3", 3), ("15%", 3), ("15.5 %", 3), ("0%", 0), (0, 0), ("100%", 20), (None, 20)],
+)
+def test_up_to_the_threshold_rows_are_put_aside(
+    table: Table, threshold: int | str | None, bad: int, metadata: str
+) -> None:
+    result = table.ingest(
+        *some_bad(bad, 20), on_bad_rows="quarantine", reject_threshold=threshold, metadata=metadata
+    )
     assert (result.counts["rejected"], result.counts["rows"]) == (bad, 20 - bad)
 
 
 @pytest.mark.parametrize("metadata", ["batch", "inline"])
-@pytest.mark.parametrize("threshold, most", [(3, 3), ("3", 3), ("15%", 3), ("19.9%", 3), ("0%", 0), (0, 0)])
+@pytest.mark.parametrize(
+    "threshold, most", [(3, 3), ("3", 3), ("15%", 3), ("19.9%", 3), ("0%", 0), (0, 0)]
+)
 def test_above_it_nothing_is_committed_and_the_error_says_how_many_and_which(
     table: Table, threshold: int | str, most: int, metadata: str
 ) -> None:
     before = table.snapshot_at().version
     with pytest.raises(InvalidInputError) as failed:
-        table.ingest(*some_bad(4, 20), on_bad_rows="quarantine", reject_threshold=threshold, metadata=metadata)
+        table.ingest(
+            *some_bad(4, 20),
+            on_bad_rows="quarantine",
+            reject_threshold=threshold,
+            metadata=metadata,
+        )
     message = str(failed.value)
     assert (
-        f"4 of 20 rows (20%) cannot go into the table, and reject_threshold='{threshold}' allows {most}, so nothing was ingested" in message
+        f"4 of 20 rows (20%) cannot go into the table, and reject_threshold='{threshold}' allows {most}, so nothing was ingested"
+        in message
     )
     assert "  4 rows: key column 'sku' is null\nfor example:\n  {'reason'" in message
     assert table.snapshot_at().version == before
@@ -56,8 +77,12 @@ def test_above_it_nothing_is_committed_and_the_error_says_how_many_and_which(
 
 
 @pytest.mark.parametrize("threshold", [True, -1, 1.5, "", "5 rows", "101%", "-1%", "%", "٣", "5%%"])
-def test_what_is_no_threshold_is_refused_before_anything_is_read(table: Table, threshold: int) -> None:
-    with pytest.raises(InvalidInputError, match="write a number of rows, as 100, or a share of them, as '5%'"):
+def test_what_is_no_threshold_is_refused_before_anything_is_read(
+    table: Table, threshold: int
+) -> None:
+    with pytest.raises(
+        InvalidInputError, match="write a number of rows, as 100, or a share of them, as '5%'"
+    ):
         table.ingest(*some_bad(0, 1), on_bad_rows="quarantine", reject_threshold=threshold)
 
 
@@ -69,9 +94,16 @@ def test_a_threshold_without_a_quarantine_is_refused(table: Table) -> None:
 def test_a_share_is_taken_exactly() -> None:
     threshold = parse_threshold("0.1%", "quarantine")
     assert threshold is not None
-    assert (threshold.most(999), threshold.most(1000), threshold.is_exceeded(1, 1000), threshold.is_exceeded(1, 999)) == (0, 1, False, True)
+    assert (
+        threshold.most(999),
+        threshold.most(1000),
+        threshold.is_exceeded(1, 1000),
+        threshold.is_exceeded(1, 999),
+    ) == (0, 1, False, True)
 
 
 def test_the_notes_say_where_the_rows_are_that_were_put_aside(table: Table) -> None:
     result = table.ingest(*some_bad(2, 3), on_bad_rows="quarantine")
-    assert [row["reason"] for row in put_aside(result.notes[-1])] == ["key column 'sku' is null"] * 2
+    assert [row["reason"] for row in put_aside(result.notes[-1])] == [
+        "key column 'sku' is null"
+    ] * 2

@@ -23,21 +23,44 @@ def test_every_option_goes_to_spark_and_back() -> None:
 
 def test_what_is_not_said_is_not_set_and_options_of_other_stores_are_left_out() -> None:
     assert spark_settings({}) == {}
-    assert spark_settings({"hard_links": "false", "path_style": "true"}) == {"spark.hadoop.fs.s3a.path.style.access": "true"}
+    assert spark_settings({"hard_links": "false", "path_style": "true"}) == {
+        "spark.hadoop.fs.s3a.path.style.access": "true"
+    }
     assert store_options({"spark.hadoop.fs.s3a.endpoint": ""}.get) == {}
 
 
 @pytest.mark.parametrize(
-    "given, tls, endpoint", [("s:9000", None, "https://s:9000"), ("s:9000", "false", "http://s:9000"), ("http://s", None, "http://s")]
+    "given, tls, endpoint",
+    [
+        ("s:9000", None, "https://s:9000"),
+        ("s:9000", "false", "http://s:9000"),
+        ("http://s", None, "http://s"),
+    ],
 )
-def test_an_endpoint_without_a_scheme_has_that_of_spark(given: str, tls: str | None, endpoint: str) -> None:
-    settings = {"spark.hadoop.fs.s3a.endpoint": given, "spark.hadoop.fs.s3a.connection.ssl.enabled": tls}
+def test_an_endpoint_without_a_scheme_has_that_of_spark(
+    given: str, tls: str | None, endpoint: str
+) -> None:
+    settings = {
+        "spark.hadoop.fs.s3a.endpoint": given,
+        "spark.hadoop.fs.s3a.connection.ssl.enabled": tls,
+    }
     assert store_options(settings.get) == {"endpoint_url": endpoint}
 
 
 def test_an_endpoint_without_tls_says_so_to_spark() -> None:
-    assert spark_settings({"endpoint_url": "http://s:9000"})["spark.hadoop.fs.s3a.connection.ssl.enabled"] == "false"
+    assert (
+        spark_settings({"endpoint_url": "http://s:9000"})[
+            "spark.hadoop.fs.s3a.connection.ssl.enabled"
+        ]
+        == "false"
+    )
 
 
 def test_both_of_its_schemes_are_s3() -> None:
-    assert [is_s3(uri) for uri in ("s3://b/t", "s3a://b/t", "/lake/t", "file:///t", "s3x://b")] == [True, True, False, False, False]
+    assert [is_s3(uri) for uri in ("s3://b/t", "s3a://b/t", "/lake/t", "file:///t", "s3x://b")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]

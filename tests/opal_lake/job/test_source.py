@@ -16,7 +16,14 @@ URL = "jdbc:postgresql://db:5432/shop"
     [
         Files(paths=("s3a://in/orders/*.json",)),
         Files(paths=("a b.csv", "ü"), format="csv", options={"sep": ";"}),
-        Files("in", format="csv", header=False, columns=["id", "name"], deletes="del*", order="file_suffix"),
+        Files(
+            "in",
+            format="csv",
+            header=False,
+            columns=["id", "name"],
+            deletes="del*",
+            order="file_suffix",
+        ),
         Jdbc(url=URL, table="shop.orders", user_env="PGUSER", password_env="PGPASSWORD"),
         Jdbc(url=URL, query="SELECT 1", options={"partitionColumn": "id"}),
     ],
@@ -26,11 +33,18 @@ def test_a_source_survives_json(source: Source) -> None:
 
 
 def test_paths_alone_are_short_for_files() -> None:
-    assert source_from_json({"files": "in/*.orc"}) == source_from_json({"files": ["in/*.orc"]}) == Files(paths=("in/*.orc",))
+    assert (
+        source_from_json({"files": "in/*.orc"})
+        == source_from_json({"files": ["in/*.orc"]})
+        == Files(paths=("in/*.orc",))
+    )
 
 
 def test_options_may_be_numbers_and_truths() -> None:
-    assert Files(paths=("a.csv",), options={"header": True, "maxColumns": 5}).options == {"header": "true", "maxColumns": "5"}  # type: ignore[dict-item]  # as YAML gives them
+    assert Files(paths=("a.csv",), options={"header": True, "maxColumns": 5}).options == {
+        "header": "true",
+        "maxColumns": "5",
+    }  # type: ignore[dict-item]  # as YAML gives them
 
 
 @pytest.mark.parametrize(
@@ -63,7 +77,10 @@ def test_unclear_endings_need_a_format(paths: tuple[str, ...]) -> None:
         ("a.csv", "give one of them"),
         ({"files": ["a.csv"], "jdbc": {}}, "give one of them"),
         ({"file": ["a.csv"]}, "did you mean 'files'"),
-        ({"files": {"paths": ["a.csv"], "fromat": "csv"}}, "'fromat' is unknown; did you mean 'format'"),
+        (
+            {"files": {"paths": ["a.csv"], "fromat": "csv"}},
+            "'fromat' is unknown; did you mean 'format'",
+        ),
         ({"files": {"paths": ["a.csv"], "format": "parqet"}}, "did you mean 'parquet'"),
         ({"files": {"format": "csv"}}, "paths"),
         ({"files": []}, "paths"),
@@ -72,12 +89,24 @@ def test_unclear_endings_need_a_format(paths: tuple[str, ...]) -> None:
         ({"files": {"paths": "a.csv", "options": {"sep": None}}}, "option 'sep'"),
         ({"files": {"paths": "a.csv", "options": ["sep"]}}, "not list"),
         ({"files": {"paths": "a.csv", "header": "no"}}, "header='no'; write True or False"),
-        ({"files": {"paths": "a.csv", "header": False, "options": {"Header": True}}}, "header=False and the option header='true'"),
+        (
+            {"files": {"paths": "a.csv", "header": False, "options": {"Header": True}}},
+            "header=False and the option header='true'",
+        ),
         ({"files": {"paths": "a.csv", "columns": ["id"]}}, "add header=False"),
-        ({"files": {"paths": "a.csv", "header": False, "columns": "id"}}, "columns='id'; give a list of names"),
-        ({"files": {"paths": "a.csv", "header": False, "columns": ["id", "id"]}}, "columns names 'id' twice"),
+        (
+            {"files": {"paths": "a.csv", "header": False, "columns": "id"}},
+            "columns='id'; give a list of names",
+        ),
+        (
+            {"files": {"paths": "a.csv", "header": False, "columns": ["id", "id"]}},
+            "columns names 'id' twice",
+        ),
         ({"files": {"paths": "a.csv", "deletes": ""}}, "deletes=''; write it as deletes='del\\*'"),
-        ({"files": {"paths": "a.csv", "deletes": "in/del*"}}, "names of files, without their folders"),
+        (
+            {"files": {"paths": "a.csv", "deletes": "in/del*"}},
+            "names of files, without their folders",
+        ),
         ({"files": {"paths": "a.csv", "order": 5}}, "order=5; write it as order='file_suffix'"),
         ({"jdbc": {"url": URL}}, "give one of them"),
         ({"jdbc": {"url": URL, "table": "t", "query": "q"}}, "give one of them"),
@@ -85,7 +114,10 @@ def test_unclear_endings_need_a_format(paths: tuple[str, ...]) -> None:
         ({"jdbc": {"table": "t"}}, "url"),
         ({"jdbc": {"url": 5, "table": "t"}}, "must be text"),
         ({"jdbc": {"url": "postgresql://db/shop", "table": "t"}}, "jdbc:"),
-        ({"jdbc": {"url": URL, "table": "t", "options": {"dbtable": "u"}}}, "'dbtable' is no option"),
+        (
+            {"jdbc": {"url": URL, "table": "t", "options": {"dbtable": "u"}}},
+            "'dbtable' is no option",
+        ),
     ],
 )
 def test_mistakes_are_named_with_the_right_word(data: Any, message: str) -> None:

@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from opal_lake.key_store.entries import Entries, concat_entries, merged_entries, sort_order, sorted_entries
+from opal_lake.key_store.entries import (
+    Entries,
+    concat_entries,
+    merged_entries,
+    sort_order,
+    sorted_entries,
+)
 
 
 def entries_of(dice: np.random.Generator, count: int, words: int, first: int = 0) -> Entries:
@@ -25,7 +31,9 @@ def as_rows(entries: Entries) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("words", [1, 3, 1000])
 @pytest.mark.parametrize("seed", range(20))
-def test_entries_are_ordered_by_all_columns_whatever_order_they_come_in(seed: int, words: int) -> None:
+def test_entries_are_ordered_by_all_columns_whatever_order_they_come_in(
+    seed: int, words: int
+) -> None:
     entries = entries_of(np.random.default_rng(seed), 60, words)
     assert as_rows(entries.take(sort_order(entries))) == sorted(as_rows(entries))
     ordered = sorted_entries(entries)

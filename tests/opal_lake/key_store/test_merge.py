@@ -35,7 +35,9 @@ def job(runs: dict[str, RunFile], number: int, rows: int) -> int:
     for run in merged:
         del runs[run.path]
     for slot in range(slots):
-        runs[f"{number}-{slot}"] = run_of(f"{number}-{slot}", max(1, entries // slots), *hash_range(slot, slots))
+        runs[f"{number}-{slot}"] = run_of(
+            f"{number}-{slot}", max(1, entries // slots), *hash_range(slot, slots)
+        )
     return entries
 
 
@@ -44,7 +46,14 @@ def layers(runs: dict[str, RunFile]) -> float:
 
 
 @pytest.mark.parametrize(
-    "sizes", [(1,), (1000,), (100_000,), pytest.param((10_000_000,), marks=pytest.mark.slow), (1, 1000, 100_000, 3_000_000)]
+    "sizes",
+    [
+        (1,),
+        (1000,),
+        (100_000,),
+        pytest.param((10_000_000,), marks=pytest.mark.slow),
+        (1, 1000, 100_000, 3_000_000),
+    ],
 )
 def test_layers_and_rewrites_grow_with_the_logarithm(sizes: tuple[int, ...]) -> None:
     dice, runs, written, rows = random.Random(1), {"0": run_of("0", 10_000_000)}, 0, 0
@@ -54,17 +63,23 @@ def test_layers_and_rewrites_grow_with_the_logarithm(sizes: tuple[int, ...]) -> 
         written, rows = written + job(runs, number, size), rows + size
         tiers |= {tier_of(run, FAN_IN) for run in runs.values()}
         assert layers(runs) <= FAN_IN * (len(tiers) + 1), number
-    assert written <= rows * (len(tiers) + 2) + 1000 * TIER_FROM / (FAN_IN - 1)  # the lowest tier is merged into itself
+    assert written <= rows * (len(tiers) + 2) + 1000 * TIER_FROM / (
+        FAN_IN - 1
+    )  # the lowest tier is merged into itself
 
 
 def test_a_run_of_few_keys_counts_as_a_layer_like_others() -> None:
     hot = [run_of(str(number), 10_000, 77, 77) for number in range(FAN_IN - 1)]
     assert share_of(hot[0]) == 1.0
     assert plan_merge(hot, FAN_IN) == tuple(hot)
-    assert share_of(run_of("slot", TIER_FROM, 0, int(2 * NARROWEST * GREATEST_WORD))) == pytest.approx(2 * NARROWEST)
+    assert share_of(
+        run_of("slot", TIER_FROM, 0, int(2 * NARROWEST * GREATEST_WORD))
+    ) == pytest.approx(2 * NARROWEST)
 
 
-def test_a_hurried_job_leaves_a_large_merge_to_others_for_a_while_and_then_takes_the_oldest() -> None:
+def test_a_hurried_job_leaves_a_large_merge_to_others_for_a_while_and_then_takes_the_oldest() -> (
+    None
+):
     layers = FAN_IN - 1
     small = [run_of(f"s{number}", 50_000) for number in range(layers)]
     large = [run_of(f"l{number}", HURRIED_ENTRIES // 4) for number in range(PATIENCE * layers)]
@@ -78,7 +93,8 @@ def test_a_hurried_job_leaves_a_large_merge_to_others_for_a_while_and_then_takes
 
 def test_a_merge_is_left_over_once_a_job_has_passed_it_by() -> None:
     small, *large = [
-        run_of(run_path(job_file_name(number, 0, "a")), HURRIED_ENTRIES // 4 if number else 50_000) for number in range(FAN_IN + 1)
+        run_of(run_path(job_file_name(number, 0, "a")), HURRIED_ENTRIES // 4 if number else 50_000)
+        for number in range(FAN_IN + 1)
     ]
     due = large[: FAN_IN - 1]
     for runs in ([], [small] * FAN_IN, due, [small, *due]):
@@ -90,7 +106,14 @@ def test_a_merge_is_left_over_once_a_job_has_passed_it_by() -> None:
 @pytest.mark.parametrize("slots", [1, 32])
 def test_of_the_newest_job_no_run_counts_as_left_over(slots: int) -> None:
     jobs = [
-        [run_of(run_path(job_file_name(number, slot, "a")), HURRIED_ENTRIES // slots, *hash_range(slot, slots)) for slot in range(slots)]
+        [
+            run_of(
+                run_path(job_file_name(number, slot, "a")),
+                HURRIED_ENTRIES // slots,
+                *hash_range(slot, slots),
+            )
+            for slot in range(slots)
+        ]
         for number in range(FAN_IN)
     ]
     runs = [run for job in jobs for run in job]

@@ -12,11 +12,15 @@ from opal_lake.key_store.probe import PIECE, neighbours
 def pool(random: np.random.Generator, words: int) -> npt.NDArray[np.uint64]:
     """First words over all 64 bits, some of them side by side: as a float or with a sign they would be other ones."""
     drawn = random.integers(0, GREATEST_WORD, words, np.uint64)
-    ends = np.array([0, 1, (1 << 63) - 1, 1 << 63, (1 << 63) + 1, GREATEST_WORD - 1, GREATEST_WORD], np.uint64)
+    ends = np.array(
+        [0, 1, (1 << 63) - 1, 1 << 63, (1 << 63) + 1, GREATEST_WORD - 1, GREATEST_WORD], np.uint64
+    )
     return np.concatenate([drawn, drawn[: words // 4] ^ np.uint64(1), ends])
 
 
-def entries(random: np.random.Generator, count: int, words: npt.NDArray[np.uint64], segment: int) -> Entries:
+def entries(
+    random: np.random.Generator, count: int, words: npt.NDArray[np.uint64], segment: int
+) -> Entries:
     """With few `words` most keys have several versions, and several keys share a first word."""
     return Entries(
         high=random.choice(words, count),
@@ -36,15 +40,25 @@ def one_by_one(stored: Entries, new: Entries) -> set[tuple[int, ...]]:
     found = set()
     for row in zip(*(column.tolist() for column in new.order_columns), strict=True):
         same = by_key.get(row[:2], [])
-        found.update([max((one for one in same if one < row), default=row), min((one for one in same if one >= row), default=row)])
+        found.update(
+            [
+                max((one for one in same if one < row), default=row),
+                min((one for one in same if one >= row), default=row),
+            ]
+        )
         found.discard(row)
     return found
 
 
 @pytest.mark.parametrize("order", ["sorted", "as they come"])
 @pytest.mark.parametrize("words", [500, 20_000, 1 << 20])
-@pytest.mark.parametrize("stored_count, new_count", [(30_000, 3 * PIECE), (1_000, 3 * PIECE), (90_000, 3 * PIECE), (30_000, 7)])
-def test_of_many_entries_the_neighbours_are_those_of_each(stored_count: int, new_count: int, words: int, order: str) -> None:
+@pytest.mark.parametrize(
+    "stored_count, new_count",
+    [(30_000, 3 * PIECE), (1_000, 3 * PIECE), (90_000, 3 * PIECE), (30_000, 7)],
+)
+def test_of_many_entries_the_neighbours_are_those_of_each(
+    stored_count: int, new_count: int, words: int, order: str
+) -> None:
     random = np.random.default_rng(stored_count + words)
     drawn = pool(random, words)
     stored = sorted_entries(entries(random, stored_count, drawn, 1))

@@ -15,10 +15,23 @@ from opal_lake.key_store import run as run_module
 from opal_lake.key_store.columns import pack, pack_sorted, unpack, unpack_sorted
 from opal_lake.key_store.entries import Entries, no_entries, sorted_entries
 from opal_lake.key_store.filter import may_hold, plan_filter
-from opal_lake.key_store.run import RunIndex, blocks_to_probe, decode_run, encode_run, open_index, read_blocks, reader_of
+from opal_lake.key_store.run import (
+    RunIndex,
+    blocks_to_probe,
+    decode_run,
+    encode_run,
+    open_index,
+    read_blocks,
+    reader_of,
+)
 
-WORDS = st.one_of(st.sampled_from([0, 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]), st.integers(0, (1 << 64) - 1))
-SIGNED = st.one_of(st.sampled_from([-(1 << 63), -(1 << 63) + 1, -1, 0, 1, (1 << 63) - 1]), st.integers(-(1 << 63), (1 << 63) - 1))
+WORDS = st.one_of(
+    st.sampled_from([0, 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]), st.integers(0, (1 << 64) - 1)
+)
+SIGNED = st.one_of(
+    st.sampled_from([-(1 << 63), -(1 << 63) + 1, -1, 0, 1, (1 << 63) - 1]),
+    st.integers(-(1 << 63), (1 << 63) - 1),
+)
 OFFSETS = st.one_of(st.sampled_from([0, (1 << 31) - 1]), st.integers(0, (1 << 31) - 1))
 
 
@@ -34,7 +47,9 @@ def drawn_entries(draw: st.DrawFn) -> Entries:
 
     def column(values: st.SearchStrategy[int], dtype: type[np.generic]) -> Any:
         same = draw(st.booleans())
-        return np.array([draw(values)] * count if same else [draw(values) for _ in range(count)], dtype)
+        return np.array(
+            [draw(values)] * count if same else [draw(values) for _ in range(count)], dtype
+        )
 
     return sorted_entries(
         Entries(
@@ -53,7 +68,9 @@ def assert_same(found: Entries, wanted: Entries) -> None:
     assert len(found.ties) == len(wanted.ties)
     for part in fields(Entries):
         pairs = (
-            zip(found.ties, wanted.ties, strict=True) if part.name == "ties" else [(getattr(found, part.name), getattr(wanted, part.name))]
+            zip(found.ties, wanted.ties, strict=True)
+            if part.name == "ties"
+            else [(getattr(found, part.name), getattr(wanted, part.name))]
         )
         for one, other in pairs:
             assert one.dtype == other.dtype, part.name
@@ -79,7 +96,11 @@ def random_entries(seed: int, count: int, words: int = 1 << 63) -> Entries:
 @pytest.mark.parametrize("examples", [100, 300])
 def test_what_was_encoded_is_decoded(examples: int) -> None:
     """Fewer examples at first, and all in the slow tests."""
-    drawn = given(entries=drawn_entries(), block=st.sampled_from([1, 2, 7, 64]), filter_from=st.sampled_from([1, 1 << 19]))
+    drawn = given(
+        entries=drawn_entries(),
+        block=st.sampled_from([1, 2, 7, 64]),
+        filter_from=st.sampled_from([1, 1 << 19]),
+    )
     settings(max_examples=examples, deadline=None)(drawn(assert_decoded))()
 
 
@@ -134,11 +155,17 @@ def test_a_run_of_one_segment_takes_some_twenty_bytes_an_entry() -> None:
 def needed(index: RunIndex, entries: Entries, wanted: set[int]) -> set[int]:
     """The blocks that do hold one of these first words."""
     blocks = range(len(index.directory))
-    return {number for number in blocks if wanted & set(entries.high[number * index.block : (number + 1) * index.block].tolist())}
+    return {
+        number
+        for number in blocks
+        if wanted & set(entries.high[number * index.block : (number + 1) * index.block].tolist())
+    }
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_blocks_of_a_word_are_all_that_hold_it_and_at_most_one_more_at_each_end(seed: int, block: int) -> None:
+def test_blocks_of_a_word_are_all_that_hold_it_and_at_most_one_more_at_each_end(
+    seed: int, block: int
+) -> None:
     """Also where fences are equal, before the first, at the last, and between."""
     entries = random_entries(seed, random.Random(seed).randint(1, 60), words=12)
     data = encode_run(entries)
@@ -153,7 +180,11 @@ def test_blocks_of_a_word_are_all_that_hold_it_and_at_most_one_more_at_each_end(
             assert blocks == []
         for high in range(word, 14):
             between = set(index.blocks_between(word, high))
-            assert needed(index, entries, set(range(word, high + 1))) <= between <= set(range(len(index.directory)))
+            assert (
+                needed(index, entries, set(range(word, high + 1)))
+                <= between
+                <= set(range(len(index.directory)))
+            )
     assert index.block == block
 
 
@@ -189,14 +220,18 @@ def test_a_directory_longer_than_the_first_read_is_read_on(monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("block")
-def test_the_filter_spares_blocks_and_never_one_that_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_filter_spares_blocks_and_never_one_that_is_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(run_module, "FILTER_FROM", 1)
     entries = random_entries(3, 2_000)
     data = encode_run(entries)
     reader = reader_of(data)
     index = open_index(reader, "a run")
     there = entries.take(np.arange(0, 2_000, 100))
-    assert set((np.arange(0, 2_000, 100) // index.block).tolist()) <= set(blocks_to_probe(index, reader, there).tolist())
+    assert set((np.arange(0, 2_000, 100) // index.block).tolist()) <= set(
+        blocks_to_probe(index, reader, there).tolist()
+    )
     absent = random_entries(4, 2_000)
     assert len(blocks_to_probe(index, reader, absent)) <= len(index.blocks_of(absent.high))
     assert may_hold(plan_filter(entries.high, entries.low), entries.high, entries.low).all()

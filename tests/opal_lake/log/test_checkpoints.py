@@ -12,7 +12,13 @@ from opal_lake.errors import FormatError
 from opal_lake.ids import segment_id
 from opal_lake.inspect.check import check_table
 from opal_lake.log import sections, visibility
-from opal_lake.log.checkpoint import decode_root, encode_root, read_checkpoint, read_lists, write_checkpoint
+from opal_lake.log.checkpoint import (
+    decode_root,
+    encode_root,
+    read_checkpoint,
+    read_lists,
+    write_checkpoint,
+)
 from opal_lake.log.commit import Actions, Commit, Rewrite
 from opal_lake.log.lists import segment_of_file
 from opal_lake.log.sections import InlinePart, SectionRef
@@ -21,7 +27,9 @@ from opal_lake.storage.memory import MemoryStorage
 from tests.opal_lake.shop import content, create, latest, reopen, rows
 
 
-def commit_after(state: Snapshot, actions: Actions, token: str | None = None, partition_key: str | None = None) -> Commit:
+def commit_after(
+    state: Snapshot, actions: Actions, token: str | None = None, partition_key: str | None = None
+) -> Commit:
     version = state.version + 1
     return Commit(
         version=version,
@@ -46,12 +54,16 @@ def file_of(number: int, attempt: str = "0") -> DataFile:
 
 def log_of(number: int) -> LogFile:
     path = layout.segment_log_path(layout.job_file_name(number, 0, "0"))
-    return LogFile(path=path, size=9, crc32=number, events=1, groups=(0,), least_until=1, greatest_until=1)
+    return LogFile(
+        path=path, size=9, crc32=number, events=1, groups=(0,), least_until=1, greatest_until=1
+    )
 
 
 def upsert(state: Snapshot, token: str | None = None) -> Commit:
     file = file_of(state.version + 1)
-    actions = Actions(ingested=(file,), processed=file.segments, add_logs=(log_of(state.version + 1),))
+    actions = Actions(
+        ingested=(file,), processed=file.segments, add_logs=(log_of(state.version + 1),)
+    )
     return commit_after(state, actions, token, f"day {state.version // 7}")
 
 
@@ -65,7 +77,9 @@ def bytes_below(storage: MemoryStorage, prefix: str) -> int:
 
 
 @pytest.mark.parametrize("upserts", [1_000, pytest.param(4_000, marks=pytest.mark.slow)])
-def test_bytes_and_lines_that_checkpoints_write_a_commit_grow_with_the_logarithm_of_the_segments(upserts: int) -> None:
+def test_bytes_and_lines_that_checkpoints_write_a_commit_grow_with_the_logarithm_of_the_segments(
+    upserts: int,
+) -> None:
     storage = MemoryStorage()
     state = create(storage, token_keep=100).snapshot_at()
     for _ in range(upserts):
@@ -75,14 +89,18 @@ def test_bytes_and_lines_that_checkpoints_write_a_commit_grow_with_the_logarithm
             found = read_checkpoint(storage, state.version)
             assert found is not None
             state = found
-    assert bytes_below(storage, layout.CHECKPOINTS) / upserts < 3_300  # 16 KB of each list in a root, and what doubles
+    assert (
+        bytes_below(storage, layout.CHECKPOINTS) / upserts < 3_300
+    )  # 16 KB of each list in a root, and what doubles
     assert max(len(parts) for parts in state.sections.values()) <= 2 + upserts.bit_length() - 8
     assert len(state.files) == len(state.segments) == upserts
     assert [*state.tokens] == [f"token {version}" for version in range(upserts - 100, upserts)]
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_lists_in_parts_are_what_the_commits_add_up_to(seed: int, every_part_in_a_file: None) -> None:
+def test_lists_in_parts_are_what_the_commits_add_up_to(
+    seed: int, every_part_in_a_file: None
+) -> None:
     chance, storage = random.Random(seed), MemoryStorage()
     table = create(storage, token_keep=5)
     whole = state = table.snapshot_at()
@@ -95,10 +113,16 @@ def test_lists_in_parts_are_what_the_commits_add_up_to(seed: int, every_part_in_
             assert found is not None
             assert read_lists(found) == read_lists(whole) == read_lists(state)
             assert [*found.tokens.items()] == [*whole.tokens.items()]
-            state = found if chance.random() < 0.8 else state  # another writer may have begun with an older one
+            state = (
+                found if chance.random() < 0.8 else state
+            )  # another writer may have begun with an older one
         version = chance.randint(-1, whole.version)
-        assert {log.path for log in state.logs_after(version)} == {log.path for log in whole.logs.values() if log.version > version}
-        assert Snapshot(storage, state.root, state.sections, state.commits).version_of_token("t1") == whole.tokens.get("t1")
+        assert {log.path for log in state.logs_after(version)} == {
+            log.path for log in whole.logs.values() if log.version > version
+        }
+        assert Snapshot(storage, state.root, state.sections, state.commits).version_of_token(
+            "t1"
+        ) == whole.tokens.get("t1")
 
 
 def _any_commit(chance: random.Random, state: Snapshot) -> Commit:
@@ -107,20 +131,34 @@ def _any_commit(chance: random.Random, state: Snapshot) -> Commit:
     kind = chance.random()
     if kind < 0.5 or not state.files:
         file = file_of(number)
-        actions = Actions(ingested=(file,), processed=file.segments if kind < 0.25 else (), add_logs=(log_of(number),))
+        actions = Actions(
+            ingested=(file,),
+            processed=file.segments if kind < 0.25 else (),
+            add_logs=(log_of(number),),
+        )
         return commit_after(state, actions, token, chance.choice([None, "a", "b"]))
     if kind < 0.7:
         return commit_after(state, Actions(processed=tuple(sorted(state.pending))[:3]), token)
     if kind < 0.9:
         gone = [path for path in state.files if chance.random() < 0.5]
         dropped = [file for file in map(state.files.__getitem__, gone) if chance.random() < 0.3]
-        segments = tuple(segment_of_file(file) for file in dropped if file.segments[0] in state.segments)
+        segments = tuple(
+            segment_of_file(file) for file in dropped if file.segments[0] in state.segments
+        )
         merged = file_of(number, "merged")
-        return commit_after(state, Actions(rewrite=Rewrite(add=(merged,), remove=tuple(gone), gone=segments)), token)
-    return commit_after(state, Actions(remove_logs=tuple(path for path in state.logs if chance.random() < 0.5)), token)
+        return commit_after(
+            state, Actions(rewrite=Rewrite(add=(merged,), remove=tuple(gone), gone=segments)), token
+        )
+    return commit_after(
+        state,
+        Actions(remove_logs=tuple(path for path in state.logs if chance.random() < 0.5)),
+        token,
+    )
 
 
-def test_two_writers_with_different_checkpoints_below_write_one_that_both_can_read(every_part_in_a_file: None) -> None:
+def test_two_writers_with_different_checkpoints_below_write_one_that_both_can_read(
+    every_part_in_a_file: None,
+) -> None:
     """The parts of the one cover other versions than those of the other; a file of one never passes for a file of the other."""
     storage = MemoryStorage()
     begin = state = create(storage).snapshot_at()
@@ -132,7 +170,9 @@ def test_two_writers_with_different_checkpoints_below_write_one_that_both_can_re
             write_checkpoint(storage, state, fold=False)
             state = read_checkpoint(storage, version) or begin
     write_checkpoint(storage, stale, fold=False)
-    by_stale = {stored.path: storage.get(stored.path) for stored in storage.list(layout.CHECKPOINTS)}
+    by_stale = {
+        stored.path: storage.get(stored.path) for stored in storage.list(layout.CHECKPOINTS)
+    }
     storage.delete([layout.checkpoint_path(40, "w40")])
     write_checkpoint(storage, state, fold=False)
     by_state = read_checkpoint(storage, 40)
@@ -143,7 +183,9 @@ def test_two_writers_with_different_checkpoints_below_write_one_that_both_can_re
     assert read_lists(Snapshot(storage, found_root, found_sections, ())) == read_lists(stale)
 
 
-def test_a_small_table_is_one_file_a_checkpoint_and_a_root_in_parts_says_so_to_old_readers() -> None:
+def test_a_small_table_is_one_file_a_checkpoint_and_a_root_in_parts_says_so_to_old_readers() -> (
+    None
+):
     storage = MemoryStorage()
     state = create(storage).snapshot_at()
     for _ in range(8):
@@ -160,7 +202,9 @@ def test_a_small_table_is_one_file_a_checkpoint_and_a_root_in_parts_says_so_to_o
 
 def test_a_damaged_part_in_a_root_is_named() -> None:
     state = create(MemoryStorage()).snapshot_at()
-    damaged = Snapshot(state.storage, state.root, {"files": (InlinePart(data=b"no zstd", version=3),)}, ())
+    damaged = Snapshot(
+        state.storage, state.root, {"files": (InlinePart(data=b"no zstd", version=3),)}, ()
+    )
     with pytest.raises(FormatError, match="version 3 cannot be decoded"):
         _ = damaged.files
 
@@ -170,7 +214,9 @@ def keys(count: int) -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("ratio", [0, 0.9])
-def test_bases_in_parts_hide_what_the_logs_hide(ratio: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bases_in_parts_hide_what_the_logs_hide(
+    ratio: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sections, "INLINE_BYTES", 0)
     monkeypatch.setattr(visibility, "MERGE_RATIO", ratio)
     monkeypatch.setattr(visibility, "FOLD_AT_LOGS", 2)
@@ -205,5 +251,9 @@ def test_an_upsert_opens_no_list_that_grows_with_the_segments(every_part_in_a_fi
         table.ingest(*rows(batch), metadata="inline", token=f"batch {batch}")
     store.got.clear()
     table.ingest(*rows([("k1", 99, 99)]), metadata="inline", token="one more")
-    opened = {path.rpartition(layout.SECTIONS)[2].split("-")[2].partition(".")[0] for path in store.got if path.startswith(layout.SECTIONS)}
+    opened = {
+        path.rpartition(layout.SECTIONS)[2].split("-")[2].partition(".")[0]
+        for path in store.got
+        if path.startswith(layout.SECTIONS)
+    }
     assert opened <= {"runs", "tokens"}

@@ -48,10 +48,20 @@ def machine(storage: Storage, true: TrueClock, ahead_us: int = 0, *, asks: bool 
     """One that does not ask for the store's time writes as all did before there was a bound."""
     store = storage if asks else SilentStore(inner=storage)
     clock = SkewedClock(true=true, ahead_us=ahead_us)
-    return Table(log=CommitLog(storage=store, clock=clock, ids=CountingIds(f"w{ahead_us}-{true.at_us}")), cache=MemoryRuns(storage=store))
+    return Table(
+        log=CommitLog(storage=store, clock=clock, ids=CountingIds(f"w{ahead_us}-{true.at_us}")),
+        cache=MemoryRuns(storage=store),
+    )
 
 
-def new_table(storage: Storage, true: TrueClock, ahead_us: int = 0, *, asks: bool = True, **properties: int | str) -> Table:
+def new_table(
+    storage: Storage,
+    true: TrueClock,
+    ahead_us: int = 0,
+    *,
+    asks: bool = True,
+    **properties: int | str,
+) -> Table:
     spec = create(MemoryStorage(), **{"checkpoint_commits": 4, **properties}).snapshot_at().spec
     writer = machine(storage, true, ahead_us, asks=asks)
     create_on(writer.storage, spec, writer.log.clock, CountingIds("made"))
@@ -70,7 +80,9 @@ def times(table: Table) -> list[int]:
     return [commit.timestamp_us for commit in table.history()][::-1]
 
 
-def test_a_writer_that_is_ahead_of_the_store_commits_nothing(storage: MemoryStorage, true: TrueClock) -> None:
+def test_a_writer_that_is_ahead_of_the_store_commits_nothing(
+    storage: MemoryStorage, true: TrueClock
+) -> None:
     table = new_table(storage, true)
     ahead = machine(storage, true, YEAR)
     before = {stored.path for stored in storage.list("")}
@@ -81,17 +93,24 @@ def test_a_writer_that_is_ahead_of_the_store_commits_nothing(storage: MemoryStor
         lambda: create_on(MemoryStorage(clock=true), table.snapshot_at().spec, ahead.log.clock),
     ]
     for job in jobs:
-        with pytest.raises(ClockError, match=r"clock says 2024-11-13T.*the store of memory.* 2023-11-14T.*clock_bound \(10m\)") as told:
+        with pytest.raises(
+            ClockError,
+            match=r"clock says 2024-11-13T.*the store of memory.* 2023-11-14T.*clock_bound \(10m\)",
+        ) as told:
             job()
         assert exit_code(told.value) == RETRY
-    assert {stored.path for stored in storage.list("_opal/log/")} == {path for path in before if path.startswith("_opal/log/")}
+    assert {stored.path for stored in storage.list("_opal/log/")} == {
+        path for path in before if path.startswith("_opal/log/")
+    }
     put(machine(storage, true, 9 * MINUTE), 1)
     table.set_properties({"clock_bound": "1m"})
     with pytest.raises(ClockError, match=r"clock_bound \(1m\)"):
         put(machine(storage, true, 9 * MINUTE), 2)
 
 
-def test_a_clock_that_jumps_while_a_job_runs_commits_nothing(storage: MemoryStorage, true: TrueClock) -> None:
+def test_a_clock_that_jumps_while_a_job_runs_commits_nothing(
+    storage: MemoryStorage, true: TrueClock
+) -> None:
     table = new_table(storage, true)
     run = start_ingest(table, IngestOptions())
     assert isinstance(run, IngestRun)
@@ -102,11 +121,17 @@ def test_a_clock_that_jumps_while_a_job_runs_commits_nothing(storage: MemoryStor
 
 
 def commit(table: Table, run: IngestRun) -> JobResult:
-    task = IngestTask(storage=table.storage, spec=run.base.spec, number=run.number, task=0, attempt="0")
-    return commit_ingest(table.log, run, [ingest_rows(rows([(f"k{run.number}", 1, 1)])[0].to_batches(), task)])
+    task = IngestTask(
+        storage=table.storage, spec=run.base.spec, number=run.number, task=0, attempt="0"
+    )
+    return commit_ingest(
+        table.log, run, [ingest_rows(rows([(f"k{run.number}", 1, 1)])[0].to_batches(), task)]
+    )
 
 
-def test_a_writer_that_is_behind_takes_the_stores_time_and_says_its_own(storage: MemoryStorage, true: TrueClock) -> None:
+def test_a_writer_that_is_behind_takes_the_stores_time_and_says_its_own(
+    storage: MemoryStorage, true: TrueClock
+) -> None:
     table = new_table(storage, true)
     true.pass_us(DAY)
     put(machine(storage, true, -YEAR), 1)
@@ -115,7 +140,9 @@ def test_a_writer_that_is_behind_takes_the_stores_time_and_says_its_own(storage:
     assert abs((last.writer_us or 0) - (true.at_us - YEAR)) < SECOND
     true.pass_us(HOUR)
     put(machine(storage, true, -5 * MINUTE), 2)
-    assert abs(table.log.read_commit(2).timestamp_us - (true.at_us - 5 * MINUTE)) < SECOND, "within the bound its own is finer"
+    assert abs(table.log.read_commit(2).timestamp_us - (true.at_us - 5 * MINUTE)) < SECOND, (
+        "within the bound its own is finer"
+    )
 
 
 def test_where_the_store_tells_no_time_there_is_only_ones_own(true: TrueClock) -> None:
@@ -125,7 +152,9 @@ def test_where_the_store_tells_no_time_there_is_only_ones_own(true: TrueClock) -
     assert table.log.read_commit(1).timestamp_us > true.at_us + YEAR - SECOND
 
 
-def jumped(storage: MemoryStorage, true: TrueClock, ahead_us: int = YEAR) -> tuple[Table, list[int]]:
+def jumped(
+    storage: MemoryStorage, true: TrueClock, ahead_us: int = YEAR
+) -> tuple[Table, list[int]]:
     """Two versions, one by a machine that is ahead and never asks, three more; and when each was really made."""
     table, made = new_table(storage, true), [true.at_us]
     for number, ahead in enumerate([0, 0, ahead_us, 0, 0, 0], 1):
@@ -135,19 +164,28 @@ def jumped(storage: MemoryStorage, true: TrueClock, ahead_us: int = YEAR) -> tup
     return table, made
 
 
-def test_one_commit_of_a_time_to_come_spoils_all_later_times_and_everybody_says_so(storage: MemoryStorage, true: TrueClock) -> None:
+def test_one_commit_of_a_time_to_come_spoils_all_later_times_and_everybody_says_so(
+    storage: MemoryStorage, true: TrueClock
+) -> None:
     table, made = jumped(storage, true)
     assert table.snapshot_at(timestamp=at(made[5])).version == 2, "this is what has to be repaired"
     result = put(table, 7)
-    assert any("version 6 is of 2024-11-14" in note and "repair-clock" in note for note in result.notes)
+    assert any(
+        "version 6 is of 2024-11-14" in note and "repair-clock" in note for note in result.notes
+    )
     assert any("repair-clock" in note for note in table.retain().notes)
     assert any("repair-clock" in note for note in table.retain(dry_run=True).notes)
     (finding,) = check_table(table)
-    assert (finding.invariant, "times of 5 versions from it on are wrong, rows are not" in finding.message) == ("I24", True)
+    assert (
+        finding.invariant,
+        "times of 5 versions from it on are wrong, rows are not" in finding.message,
+    ) == ("I24", True)
 
 
 @pytest.mark.parametrize("repairer_ahead_us", [0, -YEAR, 9 * MINUTE])
-def test_a_repair_is_a_commit_after_which_all_times_are_right(storage: MemoryStorage, true: TrueClock, repairer_ahead_us: int) -> None:
+def test_a_repair_is_a_commit_after_which_all_times_are_right(
+    storage: MemoryStorage, true: TrueClock, repairer_ahead_us: int
+) -> None:
     table, made = jumped(storage, true)
     true.pass_us(HOUR)
     before = [stored.path for stored in storage.list("")]
@@ -160,7 +198,9 @@ def test_a_repair_is_a_commit_after_which_all_times_are_right(storage: MemorySto
     assert result.notes == told.notes[1:]
     assert_right(table, made)
     assert table.repair_clock().version is None
-    assert table.repair_clock().notes == ("no version has a wrong time: there is nothing to repair",)
+    assert table.repair_clock().notes == (
+        "no version has a wrong time: there is nothing to repair",
+    )
     put(table, 8)
     assert abs(table.snapshot_at().root.timestamp_us - true.at_us) < BOUND
     for number in range(9, 14):  # a checkpoint holds it, too
@@ -181,23 +221,33 @@ def assert_right(table: Table, made: list[int], within_us: int = BOUND) -> None:
     found = times(table)
     oldest = table.snapshot_at().root.oldest_version
     for version, moment in enumerate(made[oldest:], oldest):
-        assert abs(found[version - oldest] - moment) <= within_us, (version, moment_text(found[version - oldest]), moment_text(moment))
+        assert abs(found[version - oldest] - moment) <= within_us, (
+            version,
+            moment_text(found[version - oldest]),
+            moment_text(moment),
+        )
     assert found == sorted({*found})
     assert table.snapshot_at(timestamp=at(made[-1] + within_us)).version >= len(made) - 1
     assert check_table(table) == []
 
 
-def test_a_log_of_old_is_repaired_by_the_stores_times(storage: MemoryStorage, true: TrueClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_of_old_is_repaired_by_the_stores_times(
+    storage: MemoryStorage, true: TrueClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its commits say nothing of their writers' clocks."""
     link = CommitLog._link
-    monkeypatch.setattr(CommitLog, "_link", lambda *arguments: replace(link(*arguments), writer_us=None))
+    monkeypatch.setattr(
+        CommitLog, "_link", lambda *arguments: replace(link(*arguments), writer_us=None)
+    )
     table, made = jumped(storage, true)
     monkeypatch.undo()
     table.repair_clock()
     assert_right(table, [*made, true.at_us])
 
 
-def test_a_table_that_was_copied_is_repaired_by_its_writers_clocks(storage: MemoryStorage, true: TrueClock) -> None:
+def test_a_table_that_was_copied_is_repaired_by_its_writers_clocks(
+    storage: MemoryStorage, true: TrueClock
+) -> None:
     """The store had all commits on the day of the copy."""
     _, made = jumped(storage, true)
     true.pass_us(30 * DAY)
@@ -209,7 +259,9 @@ def test_a_table_that_was_copied_is_repaired_by_its_writers_clocks(storage: Memo
     found = times(table)
     for version in (4, 5, 6):
         assert abs(found[version] - made[version]) <= BOUND
-    assert made[2] - SECOND < found[3] <= made[4], "its own clock was a year ahead: after its predecessor is all that is known"
+    assert made[2] - SECOND < found[3] <= made[4], (
+        "its own clock was a year ahead: after its predecessor is all that is known"
+    )
 
 
 def test_a_creator_that_was_ahead_and_two_jumps(storage: MemoryStorage, true: TrueClock) -> None:
@@ -252,7 +304,9 @@ def test_two_repairs_and_an_upsert_at_once(storage: MemoryStorage, true: TrueClo
 
 
 @pytest.mark.parametrize("ahead_us", [40 * DAY, YEAR, HOUR, -YEAR])
-def test_a_cleaners_own_clock_lets_nothing_go(storage: MemoryStorage, true: TrueClock, ahead_us: int) -> None:
+def test_a_cleaners_own_clock_lets_nothing_go(
+    storage: MemoryStorage, true: TrueClock, ahead_us: int
+) -> None:
     table = new_table(storage, true, window="5h")
     for number in range(1, 5):
         true.pass_us(HOUR)
@@ -277,21 +331,31 @@ def test_a_floor_is_not_raised_by_the_clock_of_a_machine() -> None:
     true = TrueClock()
     storage = MemoryStorage(clock=true)
     schema = pa.schema([("id", pa.string()), ("at", pa.timestamp("us", "UTC"))])
-    table = create_on(storage, plan_spec(schema, TableLayout(keys=["id"], delta="at")), SkewedClock(true=true))
+    table = create_on(
+        storage, plan_spec(schema, TableLayout(keys=["id"], delta="at")), SkewedClock(true=true)
+    )
     for day in range(3):
-        table.ingest(pa.table({"id": ["a"], "at": [true.at_us + day]}, schema=schema), metadata="inline")
+        table.ingest(
+            pa.table({"id": ["a"], "at": [true.at_us + day]}, schema=schema), metadata="inline"
+        )
         true.pass_us(DAY)
-    ahead = Table(log=replace(table.log, clock=SkewedClock(true=true, ahead_us=40 * DAY)), cache=table.cache)
+    ahead = Table(
+        log=replace(table.log, clock=SkewedClock(true=true, ahead_us=40 * DAY)), cache=table.cache
+    )
     with pytest.raises(ClockError):
         compact(ahead, CompactOptions(mode="major", look_back="30d"))
     assert table.snapshot_at().root.floor is None
-    behind = Table(log=replace(table.log, clock=SkewedClock(true=true, ahead_us=-YEAR)), cache=table.cache)
+    behind = Table(
+        log=replace(table.log, clock=SkewedClock(true=true, ahead_us=-YEAR)), cache=table.cache
+    )
     compact(behind, CompactOptions(mode="major", look_back="30d"))
     assert abs((table.snapshot_at().root.floor or 0) - (true.at_us - 30 * DAY)) < SECOND
 
 
 @pytest.mark.parametrize("ahead_us", [-YEAR, -2 * HOUR, 0, 2 * HOUR, YEAR])
-def test_a_claim_counts_from_when_the_store_has_it(storage: MemoryStorage, true: TrueClock, ahead_us: int) -> None:
+def test_a_claim_counts_from_when_the_store_has_it(
+    storage: MemoryStorage, true: TrueClock, ahead_us: int
+) -> None:
     """One that says a year ago is not given up at once, and one that says next year not never."""
     table = new_table(storage, true)
     run = start_ingest(machine(storage, true, ahead_us, asks=False), IngestOptions())
@@ -300,7 +364,9 @@ def test_a_claim_counts_from_when_the_store_has_it(storage: MemoryStorage, true:
     table.retain(grace="2h")
     assert table.snapshot_at().root.abandoned == frozenset()
     true.pass_us(2 * HOUR)
-    if ahead_us == 2 * HOUR:  # it has been of a time that is not to come since: then it is kept for longer
+    if (
+        ahead_us == 2 * HOUR
+    ):  # it has been of a time that is not to come since: then it is kept for longer
         true.pass_us(2 * HOUR)
     table.retain(grace="2h")
     assert table.snapshot_at().root.abandoned == {run.number}
@@ -308,7 +374,9 @@ def test_a_claim_counts_from_when_the_store_has_it(storage: MemoryStorage, true:
         commit(table, run)
 
 
-def test_versions_of_writers_that_were_behind_expire_no_sooner(storage: MemoryStorage, true: TrueClock) -> None:
+def test_versions_of_writers_that_were_behind_expire_no_sooner(
+    storage: MemoryStorage, true: TrueClock
+) -> None:
     table = new_table(storage, true, -YEAR, asks=False)
     for number in range(1, 5):
         true.pass_us(HOUR)
@@ -329,7 +397,14 @@ def copy(storage: MemoryStorage, true: TrueClock, file_us: Callable[[int], int])
     return copied
 
 
-@pytest.mark.parametrize("file_us", [lambda _: 315_532_800 * SECOND, lambda us: us - 9 * HOUR, lambda _: 1_700_000_000 * SECOND + 2 * HOUR])
+@pytest.mark.parametrize(
+    "file_us",
+    [
+        lambda _: 315_532_800 * SECOND,
+        lambda us: us - 9 * HOUR,
+        lambda _: 1_700_000_000 * SECOND + 2 * HOUR,
+    ],
+)
 def test_a_copy_with_older_times_of_files_lets_nothing_go_and_is_not_called_wrong(
     storage: MemoryStorage, true: TrueClock, file_us: Callable[[int], int]
 ) -> None:
@@ -344,22 +419,32 @@ def test_a_copy_with_older_times_of_files_lets_nothing_go_and_is_not_called_wron
     table = machine(copied, true)
     true.pass_us(MINUTE)
     recorded = times(table)
-    assert (table.retain(window="6h", grace="1h").version, table.snapshot_at().root.abandoned) == (None, frozenset())
+    assert (table.retain(window="6h", grace="1h").version, table.snapshot_at().root.abandoned) == (
+        None,
+        frozenset(),
+    )
     for _ in range(2):  # untouched, and after a commit there
         assert check_table(table) == []
         repaired = table.repair_clock()
-        assert (repaired.version, "are not changed: no clock is known to have been ahead" in repaired.notes[0]) == (None, True)
+        assert (
+            repaired.version,
+            "are not changed: no clock is known to have been ahead" in repaired.notes[0],
+        ) == (None, True)
         assert times(table)[:6] == recorded
         put(table, 6)
     put(machine(copied, true, YEAR, asks=False), 7)
     true.pass_us(2 * YEAR)
     put(table, 8)
-    assert [finding.invariant for finding in check_table(table)] == ["I24"], "here a clock was ahead"
+    assert [finding.invariant for finding in check_table(table)] == ["I24"], (
+        "here a clock was ahead"
+    )
     assert table.repair_clock().counts == {"versions": 2}
     assert (times(table)[:6], check_table(table)) == (recorded, [])
 
 
-def test_a_jump_stays_wrong_when_its_date_has_passed(storage: MemoryStorage, true: TrueClock) -> None:
+def test_a_jump_stays_wrong_when_its_date_has_passed(
+    storage: MemoryStorage, true: TrueClock
+) -> None:
     table, made = jumped(storage, true)
     true.pass_us(2 * YEAR)
     (finding,) = check_table(table)
@@ -374,7 +459,9 @@ def test_later_versions_distinguish_a_creator_that_was_ahead_from_a_copy(
 ) -> None:
     link = CommitLog._link
     if is_old:  # commits that say nothing of their writers' clocks
-        monkeypatch.setattr(CommitLog, "_link", lambda *arguments: replace(link(*arguments), writer_us=None))
+        monkeypatch.setattr(
+            CommitLog, "_link", lambda *arguments: replace(link(*arguments), writer_us=None)
+        )
     storage = MemoryStorage(clock=true)
     table, made = new_table(storage, true, YEAR, asks=False), [true.at_us]
     for number in (1, 2):
@@ -388,7 +475,9 @@ def test_later_versions_distinguish_a_creator_that_was_ahead_from_a_copy(
     assert_right(table, [*made, true.at_us])
 
 
-def test_a_jump_in_a_copy_with_older_times_is_repaired_by_its_writers_clocks(storage: MemoryStorage, true: TrueClock) -> None:
+def test_a_jump_in_a_copy_with_older_times_is_repaired_by_its_writers_clocks(
+    storage: MemoryStorage, true: TrueClock
+) -> None:
     _, made = jumped(storage, true)
     table = machine(copy(storage, true, lambda _: 315_532_800 * SECOND), true)
     assert table.repair_clock().counts == {"versions": 4}
@@ -398,10 +487,16 @@ def test_a_jump_in_a_copy_with_older_times_is_repaired_by_its_writers_clocks(sto
     assert check_table(table) == []
 
 
-SKEWS = st.sampled_from([0, 0, SECOND, -SECOND, 5 * MINUTE, -5 * MINUTE, HOUR, -HOUR, 40 * DAY, -40 * DAY, YEAR, -YEAR])
+SKEWS = st.sampled_from(
+    [0, 0, SECOND, -SECOND, 5 * MINUTE, -5 * MINUTE, HOUR, -HOUR, 40 * DAY, -40 * DAY, YEAR, -YEAR]
+)
 PASSES = st.sampled_from([0, SECOND, 20 * MINUTE, HOUR, 6 * HOUR, 2 * DAY])
 VERBS = st.sampled_from(["put", "put", "put", "begin", "finish", "retain", "repair"])
-STEPS = st.lists(st.tuples(VERBS, SKEWS, st.sampled_from([True, True, True, False]), PASSES), min_size=4, max_size=14)
+STEPS = st.lists(
+    st.tuples(VERBS, SKEWS, st.sampled_from([True, True, True, False]), PASSES),
+    min_size=4,
+    max_size=14,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -440,12 +535,19 @@ class World:
                 try:
                     commit(actor, run)
                 except (ConflictError, ExpiredError):
-                    assert self.true.at_us - since_us >= 5 * HOUR - 2 * SECOND, "a job within its grace was given up"
+                    assert self.true.at_us - since_us >= 5 * HOUR - 2 * SECOND, (
+                        "a job within its grace was given up"
+                    )
             case "retain":
-                newest_then = sum(moment <= self.true.at_us - 5 * HOUR + 2 * SECOND for moment in self.made) - 1
+                newest_then = (
+                    sum(moment <= self.true.at_us - 5 * HOUR + 2 * SECOND for moment in self.made)
+                    - 1
+                )
                 actor.retain(window="5h", grace="5h")
                 oldest = self.table.snapshot_at().root.oldest_version
-                assert oldest <= max(newest_then, 0), f"version {oldest} is the oldest, {newest_then} was the newest 5 hours ago"
+                assert oldest <= max(newest_then, 0), (
+                    f"version {oldest} is the oldest, {newest_then} was the newest 5 hours ago"
+                )
             case "repair":
                 actor.repair_clock()
 
@@ -470,7 +572,9 @@ def test_whatever_clocks_say_nothing_that_is_protected_goes_and_a_repair_makes_t
     if creator_asks and creator > BOUND - SECOND:
         creator = 0
     table = new_table(storage, true, creator, asks=creator_asks)
-    world = World(storage=storage, true=true, table=table, made=[true.at_us], was_silent=not creator_asks)
+    world = World(
+        storage=storage, true=true, table=table, made=[true.at_us], was_silent=not creator_asks
+    )
     for verb, ahead_us, asks, pass_us in steps:
         true.pass_us(pass_us)
         world.play(verb, ahead_us, asks)
@@ -485,13 +589,27 @@ def assert_times(world: World) -> None:
     table, oldest = world.table, world.table.snapshot_at().root.oldest_version
     found, told_us = times(table), world.true.at_us
     assert found == sorted({*found})
-    for version, (recorded, moment) in enumerate(zip(found, world.made[oldest:], strict=True), oldest):
+    for version, (recorded, moment) in enumerate(
+        zip(found, world.made[oldest:], strict=True), oldest
+    ):
         if abs(recorded - moment) <= BOUND - SECOND:
             told_us = min(told_us, moment)
-        may_be_a_copy = world.was_silent and moment < told_us + 2 * SECOND and recorded <= world.true.at_us + BOUND
-        assert may_be_a_copy or recorded <= moment + BOUND + SECOND, (version, moment_text(recorded), moment_text(moment))
+        may_be_a_copy = (
+            world.was_silent
+            and moment < told_us + 2 * SECOND
+            and recorded <= world.true.at_us + BOUND
+        )
+        assert may_be_a_copy or recorded <= moment + BOUND + SECOND, (
+            version,
+            moment_text(recorded),
+            moment_text(moment),
+        )
         if not world.was_silent:
-            assert recorded >= moment - BOUND - SECOND, (version, moment_text(recorded), moment_text(moment))
+            assert recorded >= moment - BOUND - SECOND, (
+                version,
+                moment_text(recorded),
+                moment_text(moment),
+            )
             if recorded > moment:
                 continue
             try:
@@ -504,10 +622,19 @@ def assert_times(world: World) -> None:
 def test_writers_are_believed_where_the_store_agrees() -> None:
     def one(version: int, said: int, writer: int, latest: int) -> Evidence:
         return Evidence(
-            version=version, recorded_us=said * MINUTE, writer_us=writer * MINUTE, latest_us=latest * MINUTE, now_us=500 * MINUTE
+            version=version,
+            recorded_us=said * MINUTE,
+            writer_us=writer * MINUTE,
+            latest_us=latest * MINUTE,
+            now_us=500 * MINUTE,
         )
 
-    sound, ahead, behind, late = one(0, 100, 100, 101), one(1, 900, 900, 201), one(2, 901, 50, 301), one(3, 902, 400, 401)
+    sound, ahead, behind, late = (
+        one(0, 100, 100, 101),
+        one(1, 900, 900, 201),
+        one(2, 901, 50, 301),
+        one(3, 902, 400, 401),
+    )
     assert correct([sound], BOUND) is None
     found = correct([sound, ahead, behind, late], BOUND)
     assert found is not None

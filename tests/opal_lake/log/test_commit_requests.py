@@ -29,17 +29,23 @@ def asked(options: dict[str, str], hours: Hours, job: Callable[[Table], object])
 
 
 @pytest.mark.s3
-def test_an_upsert_asks_for_ten_things_beside_its_data_and_for_one_listing(s3_options: dict[str, str]) -> None:
+def test_an_upsert_asks_for_ten_things_beside_its_data_and_for_one_listing(
+    s3_options: dict[str, str],
+) -> None:
     hours = Hours("s3://lake/requests/upserts", s3_options, fold_files=0).upsert(18)
     counts = []
     for turn in range(8):
         batch = pa.table([["k0001"], [10**6 + turn], [turn]], schema=SCHEMA)
         table, version = hours.table, hours.table.snapshot_at().version
-        requests = asked(s3_options, hours, lambda table, batch=batch: table.ingest(batch, metadata="inline"))  # type: ignore[misc]
+        requests = asked(
+            s3_options, hours, lambda table, batch=batch: table.ingest(batch, metadata="inline")
+        )  # type: ignore[misc]
         assert table.snapshot_at().version == version + 1
         beside = sum(count for (_, part), count in requests.parts.items() if part not in DATA)
         assert requests.verbs["LIST"] <= 1, requests
-        assert requests.verbs["GET"] <= 7 + 8 * (not (version + 1) % 4), requests  # with a checkpoint: logs since the last bitmap base
+        assert requests.verbs["GET"] <= 7 + 8 * (not (version + 1) % 4), (
+            requests
+        )  # with a checkpoint: logs since the last bitmap base
         counts.append(beside)
     assert sorted(counts)[len(counts) // 2] <= 10, counts
     assert max(counts) <= 14, counts
@@ -47,8 +53,13 @@ def test_an_upsert_asks_for_ten_things_beside_its_data_and_for_one_listing(s3_op
 
 @pytest.mark.slow
 @pytest.mark.s3
-def test_folding_small_files_costs_an_upsert_few_requests_in_the_mean(s3_options: dict[str, str]) -> None:
-    plain, folding = (Hours(f"s3://lake/requests/fold{fan_in}", s3_options, fold_files=fan_in) for fan_in in (0, 16))
+def test_folding_small_files_costs_an_upsert_few_requests_in_the_mean(
+    s3_options: dict[str, str],
+) -> None:
+    plain, folding = (
+        Hours(f"s3://lake/requests/fold{fan_in}", s3_options, fold_files=fan_in)
+        for fan_in in (0, 16)
+    )
     means = []
     for hours in (plain, folding):
         with counted(s3_options, hours.storage.uri) as requests:
@@ -59,7 +70,9 @@ def test_folding_small_files_costs_an_upsert_few_requests_in_the_mean(s3_options
 
 
 @pytest.mark.s3
-def test_a_read_after_22_upserts_asks_for_a_file_a_tier_and_what_came_since_the_last_checkpoint(s3_options: dict[str, str]) -> None:
+def test_a_read_after_22_upserts_asks_for_a_file_a_tier_and_what_came_since_the_last_checkpoint(
+    s3_options: dict[str, str],
+) -> None:
     hours = upserted("s3://lake/requests/read", s3_options, 22)
     requests = asked(s3_options, hours, lambda table: table.read())
     assert requests.total <= 25, requests

@@ -10,7 +10,14 @@ from opal_lake.errors import ConflictError
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on, table_on
 from opal_lake.write.arrow_rows import ArrowRows
-from opal_lake.write.ingest_job import IngestOptions, IngestRun, commit_ingest, start_ingest, write_inline, write_segments
+from opal_lake.write.ingest_job import (
+    IngestOptions,
+    IngestRun,
+    commit_ingest,
+    start_ingest,
+    write_inline,
+    write_segments,
+)
 from tests.opal_lake.shop import content, create, rows
 
 DAY_US = 86_400_000_000
@@ -58,7 +65,9 @@ class Lake:
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("second_inline", [True, False])
 @pytest.mark.parametrize("bases", [(15, 16), (15, 15), (16, 16), (31, 32), (14, 16)])
-def test_of_two_writers_that_slept_neither_vouches_for_the_other(bases: tuple[int, int], second_inline: bool) -> None:
+def test_of_two_writers_that_slept_neither_vouches_for_the_other(
+    bases: tuple[int, int], second_inline: bool
+) -> None:
     lake = Lake()
     jobs = []
     for sku, base, inline in (("A", bases[0], True), ("B", bases[1], second_inline)):
@@ -71,7 +80,9 @@ def test_of_two_writers_that_slept_neither_vouches_for_the_other(bases: tuple[in
         with pytest.raises(ConflictError):
             job()
     head = lake.opened().snapshot_at()
-    assert lake.table.log.refresh(stale).version == head.version, "a process that slept finds the log as it is"
+    assert lake.table.log.refresh(stale).version == head.version, (
+        "a process that slept finds the log as it is"
+    )
     assert not {"A", "B"} & {row[0] for row in content(lake.opened())}
     assert lake.table.ingest(*rows([("C", 9, 9)]), metadata="inline").version == head.version + 1
 

@@ -18,12 +18,18 @@ def test_an_ingest_reads_no_checkpoint_where_it_wrote_the_newest_version() -> No
     for at in range(4):
         store.trace.clear()
         table.ingest(*rows([("a", at, at)]), metadata="inline")
-    assert not [call for call in store.trace if call.verb == "list" or (call.verb == "get" and "checkpoints" in call.path)]
+    assert not [
+        call
+        for call in store.trace
+        if call.verb == "list" or (call.verb == "get" and "checkpoints" in call.path)
+    ]
     assert len([call for call in store.trace if call.verb == "get" and "/log/" in call.path]) <= 4
     assert check_table(table) == []
 
 
-def test_it_finds_what_others_wrote_meanwhile_and_in_a_table_that_was_made_anew_its_own_begin(tmp_path: Path) -> None:
+def test_it_finds_what_others_wrote_meanwhile_and_in_a_table_that_was_made_anew_its_own_begin(
+    tmp_path: Path,
+) -> None:
     storage = open_storage(str(tmp_path / "table"))
     table = create(storage, checkpoint_commits=2)
     table.ingest(*rows([("a", 1, 1)]), metadata="inline")
@@ -50,7 +56,13 @@ def test_one_that_follows_the_log_holds_few_commits_however_long_it_does() -> No
         seen = reader.log.follow(seen)
         assert len(seen.commits) <= 64
     head = reopen(storage).log.head()
-    assert (seen.root, seen.files, seen.runs, seen.logs, seen.segments) == (head.root, head.files, head.runs, head.logs, head.segments)
+    assert (seen.root, seen.files, seen.runs, seen.logs, seen.segments) == (
+        head.root,
+        head.files,
+        head.runs,
+        head.logs,
+        head.segments,
+    )
     table.ingest(*rows([("k0", 900, 900)]), metadata="inline")
     assert reader.log.follow(seen).version == table.snapshot_at().version
 

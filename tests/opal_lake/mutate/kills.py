@@ -20,7 +20,16 @@ from opal_lake.mutate.mutation import open_place, run_mutation
 from opal_lake.storage import open_storage
 from tests.opal_lake.mutate.plain_merge import LINES, NEW, OLD, PlainMerge, content, job, text_of
 
-STEPS = {"os.rename", "os.link", "os.mkdir", "os.rmdir", "os.remove", "shutil.rmtree", "ctypes.dlopen", "http.client.send"}
+STEPS = {
+    "os.rename",
+    "os.link",
+    "os.mkdir",
+    "os.rmdir",
+    "os.remove",
+    "shutil.rmtree",
+    "ctypes.dlopen",
+    "http.client.send",
+}
 _STEPS_OF_A_RUN = 70
 _hook: list[Callable[[str, tuple[Any, ...]], None]] = []
 
@@ -34,7 +43,11 @@ def main() -> None:
     parser.add_argument("--seed", default="1")
     parser.add_argument("--endpoint")
     args = parser.parse_args()
-    keys = {"aws_access_key_id": "test-key", "aws_secret_access_key": "test-secret", "region_name": "us-east-1"}
+    keys = {
+        "aws_access_key_id": "test-key",
+        "aws_secret_access_key": "test-secret",
+        "region_name": "us-east-1",
+    }
     options = {"endpoint_url": args.endpoint, "path_style": "true", **keys} if args.endpoint else {}
     sys.addaudithook(lambda event, arguments: _hook[0](event, arguments) if _hook else None)
     kills = before_each(args.base, args.every, args.first, options)
@@ -54,7 +67,9 @@ def before_each(base: str, every: int, first: int, options: dict[str, str]) -> i
     raise AssertionError("it never ended")
 
 
-def before_random_ones(base: str, number: int, chance: random.Random, options: dict[str, str]) -> int:
+def before_random_ones(
+    base: str, number: int, chance: random.Random, options: dict[str, str]
+) -> int:
     kills = turn = 0
     while kills < number:
         turn += 1
@@ -91,7 +106,12 @@ def _kill_at(step: int, uri: str) -> None:
     left = [step]
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        is_write = event == "open" and isinstance(arguments[1], str) and arguments[1][:1] in "wxa" and uri in str(arguments[0])
+        is_write = (
+            event == "open"
+            and isinstance(arguments[1], str)
+            and arguments[1][:1] in "wxa"
+            and uri in str(arguments[0])
+        )
         if event in STEPS or is_write:
             left[0] -= 1
             if left[0] < 0:
@@ -102,7 +122,9 @@ def _kill_at(step: int, uri: str) -> None:
 
 def _mutate(uri: str, options: dict[str, str]) -> Any:
     paths = [f"{uri}/incr/{name}" for name in LINES]
-    return run_mutation(open_place(f"{uri}/master", options), job(*paths), "token", PlainMerge(options), options)
+    return run_mutation(
+        open_place(f"{uri}/master", options), job(*paths), "token", PlainMerge(options), options
+    )
 
 
 def _check(uri: str, options: dict[str, str], possible: tuple[Mapping[str, str], ...]) -> None:
@@ -112,7 +134,11 @@ def _check(uri: str, options: dict[str, str], possible: tuple[Mapping[str, str],
     result = _mutate(uri, options)
     assert content(place, options) == NEW
     assert result.counts["files"] == 3
-    decided = [run for run in journal.runs(place.side) if (outcome := journal.read_outcome(place.side, run)) and outcome.is_decided]
+    decided = [
+        run
+        for run in journal.runs(place.side)
+        if (outcome := journal.read_outcome(place.side, run)) and outcome.is_decided
+    ]
     assert len(decided) == 1
     assert list(open_storage(f"{uri}/incr", options).list("")) == []
     assert not list(place.side.list("working/"))

@@ -27,7 +27,11 @@ class PlainMerge:
 
     def __call__(self, work: Work) -> Merged:
         self.calls += 1
-        rows = {line.split(",")[0]: line.split(",")[1] for file in work.master for line in self._lines(file.root, file.path)}
+        rows = {
+            line.split(",")[0]: line.split(",")[1]
+            for file in work.master
+            for line in self._lines(file.root, file.path)
+        }
         before = dict(rows)
         for increment, (storage, path) in zip(work.increments, work.readable, strict=True):
             for line in storage.get(path).decode().split():
@@ -38,7 +42,10 @@ class PlainMerge:
                     rows.pop(name, None)
                 else:
                     rows[name] = value
-        counts = {"files": len(work.increments), "changed": len(set(before.items()) ^ set(rows.items()))}
+        counts = {
+            "files": len(work.increments),
+            "changed": len(set(before.items()) ^ set(rows.items())),
+        }
         if work.target is not None:
             text = "".join(f"{name},{value}\n" for name, value in sorted(rows.items()))
             assert work.side.put_if_absent(f"{work.target}/part-0.csv", text.encode())

@@ -29,10 +29,21 @@ class Shop:
     def names(self, folder: str) -> list[str]:
         return [file.path for file in self.source(folder).list("")]
 
-    def run(self, merge: Callable[[Work], Merged] | None = None, token: str | None = None, **more: object) -> JobResult:
+    def run(
+        self,
+        merge: Callable[[Work], Merged] | None = None,
+        token: str | None = None,
+        **more: object,
+    ) -> JobResult:
         given = {"increments": [f"{self.uri}/incr/*.csv"], **more}
         increments = given.pop("increments")
-        return run_mutation(self.place, job(*increments, **given), token, merge or PlainMerge(self.options), self.options)
+        return run_mutation(
+            self.place,
+            job(*increments, **given),
+            token,
+            merge or PlainMerge(self.options),
+            self.options,
+        )
 
     def content(self) -> dict[str, str]:
         return content(self.place, self.options)

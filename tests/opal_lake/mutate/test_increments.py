@@ -51,7 +51,10 @@ def test_a_pattern_may_find_nothing_and_a_path_that_is_not_there_is_a_mistake(in
 @pytest.mark.parametrize("given", ["incr", "incr/*", "incr/d_1.csv"])
 def test_a_link_is_not_passed_over_in_silence(incr: Path, given: str) -> None:
     (incr / "d_1.csv").symlink_to(incr / "b_3.csv")
-    with pytest.raises(InvalidInputError, match=r"d_1\.csv is a symbolic link, which is not followed: give the path behind it"):
+    with pytest.raises(
+        InvalidInputError,
+        match=r"d_1\.csv is a symbolic link, which is not followed: give the path behind it",
+    ):
         listed(incr.parent / given)
     assert names(listed(incr / "[a-c]*.csv")) == ["a_20.csv", "b_3.csv"]
 
@@ -64,10 +67,14 @@ def test_a_folder_may_be_reached_through_a_link_but_not_be_one(incr: Path) -> No
             listed(f"{incr.parent}/{given}")
 
 
-def test_folders_that_a_pattern_cannot_mean_are_not_looked_through(incr: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_that_a_pattern_cannot_mean_are_not_looked_through(
+    incr: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (incr.parent / "other" / "deep").mkdir(parents=True)
     scandir, seen = os.scandir, list[str]()
-    monkeypatch.setattr(os, "scandir", lambda folder: (seen.append(Path(folder).name), scandir(folder))[1])
+    monkeypatch.setattr(
+        os, "scandir", lambda folder: (seen.append(Path(folder).name), scandir(folder))[1]
+    )
     assert names(listed(incr.parent / "inc*")) == ["a_20.csv", "b_3.csv", "c_100.csv.gz"]
     assert "incr" in seen
     assert not {"other", "deep"} & {*seen}
@@ -83,13 +90,23 @@ def test_a_name_with_a_line_break_is_not_passed_over_in_silence(incr: Path) -> N
 
 
 def test_a_path_that_was_merged_before_is_no_mistake(incr: Path) -> None:
-    assert list_increments([str(incr / "z.csv")], {}, lambda path: path == str(incr / "z.csv")) == []
+    assert (
+        list_increments([str(incr / "z.csv")], {}, lambda path: path == str(incr / "z.csv")) == []
+    )
 
 
 @pytest.mark.parametrize("root", ["/data/incr", "file:///data/incr", "s3a://lake/data/incr", "/"])
-def test_names_that_were_merged_are_known_whole_however_they_are_written(tmp_path: Path, root: str) -> None:
+def test_names_that_were_merged_are_known_whole_however_they_are_written(
+    tmp_path: Path, root: str
+) -> None:
     side = open_storage(str(tmp_path))
-    keep_names(side, [Increment(root=root, path=path, size=1, modified_us=0) for path in ("1.csv", "day=1/2.csv")])
+    keep_names(
+        side,
+        [
+            Increment(root=root, path=path, size=1, modified_us=0)
+            for path in ("1.csv", "day=1/2.csv")
+        ],
+    )
     other = {
         "/data/incr": "file:///data/incr",
         "file:///data/incr": "/data/x/../incr/",
@@ -98,7 +115,10 @@ def test_names_that_were_merged_are_known_whole_however_they_are_written(tmp_pat
     }[root]
     for known in (root, other):
         plain = known.removesuffix("/")
-        assert all(was_merged(side, name) for name in (known, f"{plain}/1.csv", f"{plain}/day=1", f"{plain}/day=1/2.csv"))
+        assert all(
+            was_merged(side, name)
+            for name in (known, f"{plain}/1.csv", f"{plain}/day=1", f"{plain}/day=1/2.csv")
+        )
         others = ("2.csv", "day=1/1.csv", "1.cs", "day", "data/incr", "incr/1.csv")
         assert not any(was_merged(side, f"{plain}/{name}") for name in others)
     assert root == "/" or not was_merged(side, root.rpartition("/")[0])
@@ -120,7 +140,14 @@ def test_folders_name_values(incr: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name, suffix", [("a_5", 5), ("a_5.csv.gz", 5), ("part-0_1427764070.csv", 1427764070), ("a5.csv", None), ("a_b.csv", None)]
+    "name, suffix",
+    [
+        ("a_5", 5),
+        ("a_5.csv.gz", 5),
+        ("part-0_1427764070.csv", 1427764070),
+        ("a5.csv", None),
+        ("a_b.csv", None),
+    ],
 )
 def test_a_suffix_is_the_number_after_the_last_underscore(name: str, suffix: int | None) -> None:
     assert Increment(root="/in", path=name, size=1, modified_us=0).suffix == suffix

@@ -35,12 +35,19 @@ def test_the_bytes_of_a_run_are_those_of_master_and_increments(shop: Shop) -> No
 def test_what_a_run_would_refuse_its_size_refuses_before(shop: Shop) -> None:
     """But not what the run would not look at: a known token's increments, and those that a stopped run took."""
     place, asked = shop.place.uri, job(f"{shop.uri}/incr/1.csv")
-    for asked_for, message in ((asked, "there is no increment"), (job(f"{shop.uri}/master"), "lies in the master")):
+    for asked_for, message in (
+        (asked, "there is no increment"),
+        (job(f"{shop.uri}/master"), "lies in the master"),
+    ):
         with pytest.raises(InvalidInputError, match=message):
             bytes_of(place, asked_for, shop.options)
     shop.arrive({"1.csv": "a,9\n"})
     taken = Claim(
-        run=1, token=None, increments=tuple(list_increments(asked.increments, shop.options, lambda _: False)), backups=1, copied=True
+        run=1,
+        token=None,
+        increments=tuple(list_increments(asked.increments, shop.options, lambda _: False)),
+        backups=1,
+        copied=True,
     )
     write_claim(shop.place.side, taken)
     shop.source("incr").delete(["1.csv"])
@@ -62,8 +69,14 @@ def test_increments_are_merged_and_done(shop: Shop) -> None:
     assert shop.content() == NEW
     assert (result.version, result.counts["files"]) == (1, 3)
     assert shop.names("incr") == []
-    assert shop.names("master.mutate/done") == ["00000001/000000-1.csv", "00000001/000001-2.csv", "00000001/000002-del.csv"]
-    report = json.loads(open_storage(f"{shop.uri}/master.mutate", shop.options).get("reports/00000001.json"))
+    assert shop.names("master.mutate/done") == [
+        "00000001/000000-1.csv",
+        "00000001/000001-2.csv",
+        "00000001/000002-del.csv",
+    ]
+    report = json.loads(
+        open_storage(f"{shop.uri}/master.mutate", shop.options).get("reports/00000001.json")
+    )
     assert report["counts"] == result.counts
 
 
@@ -98,7 +111,11 @@ def test_what_fails_gives_its_files_back_and_leaves_the_master(shop: Shop) -> No
         shop.run()
     assert shop.content() == OLD
     assert shop.names("incr") == ["1.csv", "2.csv"]
-    assert not [name for name in shop.names("master.mutate") if not name.startswith("runs/") and name != "lock"]
+    assert not [
+        name
+        for name in shop.names("master.mutate")
+        if not name.startswith("runs/") and name != "lock"
+    ]
     open_storage(f"{shop.uri}/incr", shop.options).delete(["2.csv"])
     shop.put("incr", "2.csv", "b,20\n")
     assert shop.run().version == 2
@@ -131,7 +148,11 @@ def test_old_masters_are_kept_as_told(shop: Shop) -> None:
 
 def test_a_run_that_changes_nothing_or_fails_keeps_all_backups(shop: Shop) -> None:
     def kept() -> list[str]:
-        return [name for name in shop.names("master.mutate") if name.startswith(("backup-", "masters/", "runs/0000000"))]
+        return [
+            name
+            for name in shop.names("master.mutate")
+            if name.startswith(("backup-", "masters/", "runs/0000000"))
+        ]
 
     for number in range(3):
         shop.arrive({f"{number}.csv": f"a,{number + 10}\n"})
@@ -173,7 +194,9 @@ def test_increments_in_the_master_are_refused(shop: Shop) -> None:
         shop.run(increments=[f"{shop.uri}/master"])
 
 
-def test_increments_in_the_master_are_refused_however_their_path_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_increments_in_the_master_are_refused_however_their_path_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shop = Shop(str(tmp_path), {})
     monkeypatch.chdir(tmp_path)
     for increments in ("master/part-0", "./master", f"file://{tmp_path}/master"):
@@ -182,7 +205,10 @@ def test_increments_in_the_master_are_refused_however_their_path_is_written(tmp_
     assert shop.content() == OLD
 
 
-@pytest.mark.parametrize("log", ["_delta_log/0.json", "metadata/v1.metadata.json", ".hoodie/hoodie.properties", "_opal/log/0"])
+@pytest.mark.parametrize(
+    "log",
+    ["_delta_log/0.json", "metadata/v1.metadata.json", ".hoodie/hoodie.properties", "_opal/log/0"],
+)
 def test_a_table_is_no_master(shop: Shop, log: str) -> None:
     shop.put("master", log, "{}")
     shop.arrive({"1.csv": "a,10\n"})
@@ -193,12 +219,17 @@ def test_a_table_is_no_master(shop: Shop, log: str) -> None:
 
 @pytest.mark.parametrize("folder", ["incr", "master"])
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_a_local_file_with_a_colon_is_refused_by_its_name(tmp_path: Path, folder: str, dry_run: bool) -> None:
+def test_a_local_file_with_a_colon_is_refused_by_its_name(
+    tmp_path: Path, folder: str, dry_run: bool
+) -> None:
     shop = Shop(str(tmp_path), {})
     shop.arrive({"1.csv": "a,9\n"})
     shop.put(folder, "a:b.csv", "b,9\n")
     before = shop.names("")
-    with pytest.raises(InvalidInputError, match=rf"/{folder}/a:b\.csv cannot be read, .* has a colon.* rename it to 'a_b\.csv'"):
+    with pytest.raises(
+        InvalidInputError,
+        match=rf"/{folder}/a:b\.csv cannot be read, .* has a colon.* rename it to 'a_b\.csv'",
+    ):
         shop.run(dry_run=dry_run)
     assert [name for name in shop.names("") if not name.endswith("/lock")] == before
 
@@ -240,7 +271,9 @@ def test_an_increment_that_grows_while_it_is_read_is_refused(tmp_path: Path) -> 
             writer.flush()
             return merged
 
-        with pytest.raises(InvalidInputError, match=r"1\.csv was written to while it was read \(5 bytes"):
+        with pytest.raises(
+            InvalidInputError, match=r"1\.csv was written to while it was read \(5 bytes"
+        ):
             shop.run(beside_a_writer)
     assert shop.content() == OLD
     assert (tmp_path / "incr" / "1.csv").read_text() == "a,10\nb,20\n"
@@ -298,7 +331,9 @@ with open_place({shop.uri + "/master"!r}).lock():
     print("locked", flush=True)
     input()
 """
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "locked\n"
         with pytest.raises(ConflictError, match="another run"):
@@ -314,7 +349,11 @@ def test_a_reader_never_finds_a_mixture_or_nothing(tmp_path: Path) -> None:
     def read() -> None:
         while not stop.is_set():
             folder = os.open(master, os.O_RDONLY)  # there is no moment without a master
-            opened = [os.open(name, os.O_RDONLY, dir_fd=folder) for name in os.listdir(folder) if not name.startswith(("_", "."))]
+            opened = [
+                os.open(name, os.O_RDONLY, dir_fd=folder)
+                for name in os.listdir(folder)
+                if not name.startswith(("_", "."))
+            ]
             seen.add("".join(os.pread(file, 1000, 0).decode() for file in opened))
             for file in (folder, *opened):
                 os.close(file)
@@ -327,15 +366,22 @@ def test_a_reader_never_finds_a_mixture_or_nothing(tmp_path: Path) -> None:
     stop.set()
     reader.join()
     known = {"a,1\nb,2\nc,3\n"} | {
-        f"a,{last + 10}\nb,2\nc,3\n" + "".join(f"x{number},0\n" for number in sorted(range(last + 1), key=str)) for last in range(8)
+        f"a,{last + 10}\nb,2\nc,3\n"
+        + "".join(f"x{number},0\n" for number in sorted(range(last + 1), key=str))
+        for last in range(8)
     }
     assert seen <= known
     assert len(seen) > 1
 
 
-def test_what_was_listed_before_a_swap_is_gone_by_path_and_there_for_who_holds_it(tmp_path: Path) -> None:
+def test_what_was_listed_before_a_swap_is_gone_by_path_and_there_for_who_holds_it(
+    tmp_path: Path,
+) -> None:
     shop = Shop(str(tmp_path), {})
-    listed, folder = list((tmp_path / "master").iterdir()), os.open(tmp_path / "master", os.O_RDONLY)
+    listed, folder = (
+        list((tmp_path / "master").iterdir()),
+        os.open(tmp_path / "master", os.O_RDONLY),
+    )
     shop.arrive({"1.csv": "a,10\n"})
     shop.run()
     with pytest.raises(FileNotFoundError):
@@ -346,7 +392,9 @@ def test_what_was_listed_before_a_swap_is_gone_by_path_and_there_for_who_holds_i
 
 
 @pytest.mark.parametrize("broken_after", [0, 1, 2])
-def test_without_a_call_that_exchanges_folders_two_renames_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken_after: int) -> None:
+def test_without_a_call_that_exchanges_folders_two_renames_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken_after: int
+) -> None:
     """And a crash between them is put right by the next run."""
     shop = Shop(str(tmp_path), {})
     shop.arrive({"1.csv": "a,10\n"})
@@ -380,15 +428,22 @@ def test_who_may_read_the_old_master_may_read_the_new_one(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("in_the_way", ["", "working"])
-def test_what_the_file_system_refuses_is_said_and_changes_nothing(tmp_path: Path, in_the_way: str) -> None:
+def test_what_the_file_system_refuses_is_said_and_changes_nothing(
+    tmp_path: Path, in_the_way: str
+) -> None:
     shop = Shop(str(tmp_path), {})
     shop.arrive({"1.csv": "a,10\n"})
     stone = tmp_path / "master.mutate" / in_the_way
     stone.parent.mkdir(exist_ok=True)
     stone.write_text("a file where a folder has to be")
-    with pytest.raises(StorageError, match=r"the file system refused a step .* see to the cause, then run it again"):
+    with pytest.raises(
+        StorageError, match=r"the file system refused a step .* see to the cause, then run it again"
+    ):
         shop.run()
-    assert (shop.names("incr"), (tmp_path / "master" / "part-0").read_bytes()) == (["1.csv"], text_of(OLD))
+    assert (shop.names("incr"), (tmp_path / "master" / "part-0").read_bytes()) == (
+        ["1.csv"],
+        text_of(OLD),
+    )
     stone.unlink()
     shop.run()
     assert shop.content()["a"] == "10"

@@ -24,7 +24,9 @@ def test_every_parameter_is_understood_as_it_is_written() -> None:
 
 
 def test_a_comment_says_nothing_and_ids_may_be_several() -> None:
-    arguments, _ = arguments_of(parse_properties(AS_WRITTEN.replace("ordinals=0", "ordinals = 0, 2")))
+    arguments, _ = arguments_of(
+        parse_properties(AS_WRITTEN.replace("ordinals=0", "ordinals = 0, 2"))
+    )
     assert arguments["ids"] == ["0", "2"]
     assert "op_field" not in arguments
 
@@ -36,13 +38,19 @@ def test_without_an_order_the_files_suffix_is_it() -> None:
 
 def test_an_order_that_is_no_number_is_text() -> None:
     arguments, _ = arguments_of(
-        {"id.field.ordinals": "0", "temporal.ordering.field.ordinal": "5", "temporal.ordering.field.numeric": "false"}
+        {
+            "id.field.ordinals": "0",
+            "temporal.ordering.field.ordinal": "5",
+            "temporal.ordering.field.numeric": "false",
+        }
     )
     assert arguments["order_type"] == "text"
 
 
 def test_delimiters_are_taken() -> None:
-    arguments, _ = arguments_of({"id.field.ordinals": "0", "field.delim.regex": ";", "field.delim.out": "|"})
+    arguments, _ = arguments_of(
+        {"id.field.ordinals": "0", "field.delim.regex": ";", "field.delim.out": "|"}
+    )
     assert (arguments["delimiter"], arguments["output_options"]) == (";", {"sep": "|"})
 
 
@@ -57,7 +65,14 @@ def test_parameters_of_other_jobs_are_named_and_mistakes_refused() -> None:
     [
         ({}, "id.field.ordinals=0"),
         ({"id.field.ordinals": "id"}, "no ordinal"),
-        ({"id.field.ordinals": "0", "temporal.ordering.field.ordinal": "0", "temporal.ordering.field.numeric": "yes"}, "neither"),
+        (
+            {
+                "id.field.ordinals": "0",
+                "temporal.ordering.field.ordinal": "0",
+                "temporal.ordering.field.numeric": "yes",
+            },
+            "neither",
+        ),
     ],
 )
 def test_what_is_missing_or_wrong_is_said(given: dict[str, str], said: str) -> None:

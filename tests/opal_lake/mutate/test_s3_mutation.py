@@ -32,7 +32,9 @@ def all_is_merged_once(shop: Shop) -> None:
     assert shop.content() == NEW
     assert shop.names("incr") == []
     assert shop.names("master.mutate/working") == []
-    assert sorted(name.rpartition("-")[2] for name in shop.names("master.mutate/done")) == sorted(LINES)
+    assert sorted(name.rpartition("-")[2] for name in shop.names("master.mutate/done")) == sorted(
+        LINES
+    )
 
 
 @pytest.mark.parametrize("copies", [1, 2, 3])
@@ -58,7 +60,9 @@ def test_a_run_that_is_given_up_on_while_it_takes_its_increments_loses_none(
 
 
 @pytest.mark.parametrize("copies", [0, 1, 2, 3])
-def test_of_two_runs_at_once_one_merges(shop: Shop, monkeypatch: pytest.MonkeyPatch, copies: int) -> None:
+def test_of_two_runs_at_once_one_merges(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, copies: int
+) -> None:
     copy, made = S3Storage.copy_from, [0]
 
     def beside_another(self: S3Storage, source: S3Storage, source_path: str, path: str) -> None:
@@ -81,7 +85,9 @@ def test_of_two_runs_at_once_one_merges(shop: Shop, monkeypatch: pytest.MonkeyPa
     assert shop.run().version is None
 
 
-def test_a_run_that_listed_what_another_one_merges_does_not_begin(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_listed_what_another_one_merges_does_not_begin(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     listed = list_increments
 
     def beside_another(*arguments: Any) -> Any:
@@ -97,7 +103,9 @@ def test_a_run_that_listed_what_another_one_merges_does_not_begin(shop: Shop, mo
     all_is_merged_once(shop)
 
 
-def test_a_run_whose_number_others_have_used_and_forgotten_does_not_begin(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_number_others_have_used_and_forgotten_does_not_begin(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One of them failed, and the next one deleted its documents."""
     listed = list_increments
 
@@ -132,7 +140,9 @@ def test_what_an_overtaken_run_copied_late_goes_with_the_next_run(shop: Shop) ->
     assert shop.content() == {**NEW, "a": "11"}
 
 
-def test_an_increment_that_is_replaced_while_it_is_taken_is_refused(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_increment_that_is_replaced_while_it_is_taken_is_refused(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     copy = S3Storage.copy_from
 
     def replaced(self: S3Storage, source: S3Storage, source_path: str, path: str) -> None:
@@ -142,7 +152,10 @@ def test_an_increment_that_is_replaced_while_it_is_taken_is_refused(shop: Shop, 
 
     shop.arrive({"1.csv": "a,10\n"})
     monkeypatch.setattr(S3Storage, "copy_from", replaced)
-    with pytest.raises(InvalidInputError, match=r"1\.csv was replaced while it was listed \(5 bytes, then 8 bytes\)"):
+    with pytest.raises(
+        InvalidInputError,
+        match=r"1\.csv was replaced while it was listed \(5 bytes, then 8 bytes\)",
+    ):
         shop.run()
     monkeypatch.undo()
     assert (shop.content(), shop.names("incr")) == (OLD, ["1.csv"])
@@ -153,12 +166,23 @@ def test_an_increment_that_is_replaced_while_it_is_taken_is_refused(shop: Shop, 
 def test_what_a_killed_run_of_an_earlier_version_moved_goes_back(shop: Shop, copied: bool) -> None:
     """Its claim does not say that increments were copied. A copy of what another run may have merged does not go back."""
     shop.arrive(LINES)
-    increments = [found.to_dict() for found in list_increments([f"{shop.uri}/incr"], shop.options, lambda _: False)]
-    claim = {"run": 1, "token": None, "increments": increments, "backups": 3, **({"copied": True} if copied else {})}
+    increments = [
+        found.to_dict()
+        for found in list_increments([f"{shop.uri}/incr"], shop.options, lambda _: False)
+    ]
+    claim = {
+        "run": 1,
+        "token": None,
+        "increments": increments,
+        "backups": 3,
+        **({"copied": True} if copied else {}),
+    }
     shop.put("master.mutate", "runs/00000001/claim.json", json.dumps(claim))
     for number, name in enumerate(sorted(LINES)[:2]):
         shop.put("master.mutate", f"working/00000001/{number:06d}-{name}", LINES[name])
-    shop.source("incr").delete(sorted(LINES)[:1])  # and it was killed before it deleted the second one
+    shop.source("incr").delete(
+        sorted(LINES)[:1]
+    )  # and it was killed before it deleted the second one
     recover(shop.place)
     assert shop.names("master.mutate/working") == []
     assert shop.names("incr") == sorted(LINES)[copied:]
@@ -167,14 +191,22 @@ def test_what_a_killed_run_of_an_earlier_version_moved_goes_back(shop: Shop, cop
         all_is_merged_once(shop)
 
 
-def test_what_a_killed_run_of_an_earlier_version_moved_is_kept_where_another_object_lies(shop: Shop) -> None:
+def test_what_a_killed_run_of_an_earlier_version_moved_is_kept_where_another_object_lies(
+    shop: Shop,
+) -> None:
     shop.arrive({"1.csv": "a,10\n"})
-    increments = [found.to_dict() for found in list_increments([f"{shop.uri}/incr"], shop.options, lambda _: False)]
+    increments = [
+        found.to_dict()
+        for found in list_increments([f"{shop.uri}/incr"], shop.options, lambda _: False)
+    ]
     claim = {"run": 1, "token": None, "increments": increments, "backups": 3}
     shop.put("master.mutate", "runs/00000001/claim.json", json.dumps(claim))
     shop.put("master.mutate", "working/00000001/000000-1.csv", "a,9\n")
     for _ in range(2):
-        with pytest.raises(InvalidInputError, match=r"000000-1\.csv cannot go back to .*1\.csv, where another object lies"):
+        with pytest.raises(
+            InvalidInputError,
+            match=r"000000-1\.csv cannot go back to .*1\.csv, where another object lies",
+        ):
             recover(shop.place)
     shop.source("incr").delete(["1.csv"])
     recover(shop.place)
@@ -204,7 +236,13 @@ def test_of_the_master_s_folder_retention_deletes_only_what_the_first_run_found(
         else:
             shop.run(backups=1)
         shop.put("master", f"mine-{number}.csv", "x,1\n")
-    assert shop.names("master") == ["during.csv", "mine-0.csv", "mine-1.csv", "mine-2.csv", "part-1"]
+    assert shop.names("master") == [
+        "during.csv",
+        "mine-0.csv",
+        "mine-1.csv",
+        "mine-2.csv",
+        "part-1",
+    ]
     assert shop.names("master.mutate/originals") == []
     assert shop.content() == {**OLD, "a": "12", "e": "5"}
 
@@ -224,7 +262,8 @@ def test_files_that_a_newer_master_still_has_are_kept(shop: Shop) -> None:
     def half(work: Work) -> Merged:
         touched = [file for file in work.master if file.path != "part-1"]
         return replace(
-            PlainMerge(shop.options)(replace(work, master=touched)), untouched=[file for file in work.master if file not in touched]
+            PlainMerge(shop.options)(replace(work, master=touched)),
+            untouched=[file for file in work.master if file not in touched],
         )
 
     for number in range(3):
@@ -250,17 +289,25 @@ def test_a_master_may_be_called_by_either_scheme(shop: Shop) -> None:
     def only_new(work: Work) -> Merged:
         return replace(PlainMerge(shop.options)(replace(work, master=[])), untouched=work.master)
 
-    for number, (scheme, merge) in enumerate([("s3", only_a), ("s3a", only_new), ("s3", only_new), ("s3a", only_new)]):
+    for number, (scheme, merge) in enumerate(
+        [("s3", only_a), ("s3a", only_new), ("s3", only_new), ("s3a", only_new)]
+    ):
         shop.arrive({f"{number}.csv": f"a{number},{number}\n"})
         place = open_place(shop.place.uri.replace("s3://", f"{scheme}://"), shop.options)
         run_mutation(place, job(f"{shop.uri}/incr/*.csv", backups=0), None, merge, shop.options)
-        assert shop.content() == {**OLD, "e": "5", **{f"a{before}": str(before) for before in range(number + 1)}}
+        assert shop.content() == {
+            **OLD,
+            "e": "5",
+            **{f"a{before}": str(before) for before in range(number + 1)},
+        }
     assert shop.names("master") == ["part-1"]
     with pytest.raises(InvalidInputError, match="lies in the master"):
         shop.run(increments=[f"{shop.place.uri}/part-1".replace("s3://", "s3a://")])
 
 
-def requests_after(shop: Shop, s3_options: dict[str, str], former: Sequence[int]) -> dict[int, Counter[str]]:
+def requests_after(
+    shop: Shop, s3_options: dict[str, str], former: Sequence[int]
+) -> dict[int, Counter[str]]:
     """Of a run, and of the same command again, which finds nothing, after so many runs."""
     found = {}
     for number in range(max(former) + 1):
@@ -274,17 +321,23 @@ def requests_after(shop: Shop, s3_options: dict[str, str], former: Sequence[int]
     return found
 
 
-def test_a_run_costs_as_much_after_a_few_runs_as_after_more(shop: Shop, s3_options: dict[str, str]) -> None:
+def test_a_run_costs_as_much_after_a_few_runs_as_after_more(
+    shop: Shop, s3_options: dict[str, str]
+) -> None:
     few, many = requests_after(shop, s3_options, [5, 9]).values()
     assert few == many
     assert few.total() == 43 + 8
-    assert {name.partition("/")[0] for name in shop.names("master.mutate/runs")} == {f"{run:08d}" for run in range(7, 11)}
+    assert {name.partition("/")[0] for name in shop.names("master.mutate/runs")} == {
+        f"{run:08d}" for run in range(7, 11)
+    }
     assert shop.run(increments=[f"{shop.uri}/incr/0.csv"]).version is None
     with pytest.raises(InvalidInputError, match="there is no increment"):
         shop.run(increments=[f"{shop.uri}/incr/csv"])
 
 
-def test_a_reader_beside_a_run_that_forgets_those_before_finds_the_newest_master(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_beside_a_run_that_forgets_those_before_finds_the_newest_master(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All runs that it has listed are forgotten before it reads the first of them."""
     get = S3Storage.get
 
@@ -302,7 +355,9 @@ def test_a_reader_beside_a_run_that_forgets_those_before_finds_the_newest_master
 
 
 @pytest.mark.slow
-def test_a_run_costs_as_much_after_100_runs_as_after_10(shop: Shop, s3_options: dict[str, str]) -> None:
+def test_a_run_costs_as_much_after_100_runs_as_after_10(
+    shop: Shop, s3_options: dict[str, str]
+) -> None:
     few, many = requests_after(shop, s3_options, [10, 100]).values()
     assert few == many
 
@@ -318,12 +373,20 @@ def test_a_run_costs_as_much_after_100_runs_as_after_10(shop: Shop, s3_options: 
     ],
 )
 def test_what_lies_between_increments_is_not_listed(
-    shop: Shop, s3_options: dict[str, str], monkeypatch: pytest.MonkeyPatch, names: list[str], gone: list[str], lists: int
+    shop: Shop,
+    s3_options: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    names: list[str],
+    gone: list[str],
+    lists: int,
 ) -> None:
     """With pages of three objects instead of a thousand."""
     monkeypatch.setattr(s3_place, "_PAGE", 3)
     shop.arrive(dict.fromkeys([*(f"m{number}.csv" for number in range(9)), *names], "a,1\n"))
-    increments = [Increment(root=f"{shop.uri}/incr", path=name, size=4, modified_us=0) for name in [*names, *gone]]
+    increments = [
+        Increment(root=f"{shop.uri}/incr", path=name, size=4, modified_us=0)
+        for name in [*names, *gone]
+    ]
     with counted(s3_options) as requests:
         found = list(S3Place.open(shop.place.uri, s3_options)._lying(increments))
     sizes = [(increment.path, there and there[0]) for increment, there in found]
@@ -335,13 +398,18 @@ def test_runs_that_fail_cost_no_more_each_time(shop: Shop, s3_options: dict[str,
     shop.arrive({"1.csv": "bad\n"})
     costs = []
     for _ in range(5):
-        with counted(s3_options) as requests, pytest.raises(InvalidInputError, match="has a bad row"):
+        with (
+            counted(s3_options) as requests,
+            pytest.raises(InvalidInputError, match="has a bad row"),
+        ):
             shop.run()
         costs.append(requests.total)
     assert costs[2] == costs[4]
 
 
-def test_a_run_that_was_given_up_on_and_forgotten_decides_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_was_given_up_on_and_forgotten_decides_nothing(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Others have taken its increments over, and have deleted its documents, right before it decides."""
     remember = S3Place.remember
 

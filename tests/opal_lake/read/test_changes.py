@@ -53,7 +53,9 @@ def test_a_feed_since_a_version_makes_the_later_one_of_it(storage: Storage) -> N
     table = history(storage, 9)
     for earlier in range(9):
         for later in range(earlier + 1, 10):
-            assert applied(table, earlier, later) == latest([batch(hour) for hour in range(1, later + 1)])
+            assert applied(table, earlier, later) == latest(
+                [batch(hour) for hour in range(1, later + 1)]
+            )
 
 
 def test_rows_that_a_major_compaction_dropped_since_are_in_the_feed(storage: Storage) -> None:
@@ -81,9 +83,15 @@ def test_what_has_expired_is_named(storage: Storage) -> None:
     assert oldest == 7
     assert told(table, 8) == known
     for start in (0, 3, 7, "kept"):
-        with pytest.raises(NotFoundError, match=rf"have expired; the oldest readable ones are those of version {oldest + 1}\. The table"):
+        with pytest.raises(
+            NotFoundError,
+            match=rf"have expired; the oldest readable ones are those of version {oldest + 1}\. The table",
+        ):
             table.changes(start)
-    with pytest.raises(NotFoundError, match=f"some of the changes since .* have expired; version {oldest}, the oldest readable one, is of"):
+    with pytest.raises(
+        NotFoundError,
+        match=f"some of the changes since .* have expired; version {oldest}, the oldest readable one, is of",
+    ):
         table.changes(datetime.fromtimestamp(START / 1e6, UTC))
 
 
@@ -132,14 +140,23 @@ def test_equal_rows_put_again_are_updates(storage: Storage) -> None:
     for _ in range(2):
         table.ingest(*rows([("a", 1, 1)]), metadata="inline")
     pair = [(2, "update_preimage", "a", 1), (2, "update_postimage", "a", 1)]
-    assert told(table, 2) == told(table, 2, mode="dropCarryovers") == told(table, 2, mode="netChanges") == pair
+    assert (
+        told(table, 2)
+        == told(table, 2, mode="dropCarryovers")
+        == told(table, 2, mode="netChanges")
+        == pair
+    )
 
 
 def test_times_are_those_of_the_commits(storage: Storage) -> None:
     table = history(storage, 3)
-    times = {row["_commit_version"]: row["_commit_timestamp"] for row in table.changes(1).to_pylist()}
+    times = {
+        row["_commit_version"]: row["_commit_timestamp"] for row in table.changes(1).to_pylist()
+    }
     commits = {commit.version: commit.timestamp_us for commit in table.history()}
-    assert {version: round(time.timestamp() * 1e6) for version, time in times.items()} == {v: commits[v] for v in (1, 2, 3)}
+    assert {version: round(time.timestamp() * 1e6) for version, time in times.items()} == {
+        v: commits[v] for v in (1, 2, 3)
+    }
     assert told(table, times[2], times[2]) == told(table, 2, 2)
     assert told(table, times[2].isoformat(), times[3].isoformat()) == told(table, 2, 3)
 
@@ -148,7 +165,10 @@ def test_a_column_of_the_feed_s_own_name_has_to_be_left_out(storage: Storage) ->
     schema = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("_CHANGE_type", pa.string())])
     table = create_on(storage, plan_spec(schema, TableLayout(keys=["id"], delta="at")))
     table.ingest(pa.table([[1], [1], ["mine"]], schema=schema), metadata="inline")
-    with pytest.raises(InvalidInputError, match="has a column _CHANGE_type, and so has a change feed; leave it out of the columns"):
+    with pytest.raises(
+        InvalidInputError,
+        match="has a column _CHANGE_type, and so has a change feed; leave it out of the columns",
+    ):
         table.changes(0)
     assert table.changes(0, columns=["id"]).column("_change_type").to_pylist() == ["insert"]
 
@@ -170,7 +190,10 @@ def test_a_key_of_the_feed_s_own_name_makes_a_feed_impossible(storage: Storage) 
     schema = pa.schema([("_Commit_Version", pa.int64()), ("at", pa.int64())])
     table = create_on(storage, plan_spec(schema, TableLayout(keys=["_Commit_Version"], delta="at")))
     for read in (lambda: table.changes(0), lambda: table.changes(0, columns=["at"])):
-        with pytest.raises(InvalidInputError, match="the key column _Commit_Version has the name of a column of a change feed"):
+        with pytest.raises(
+            InvalidInputError,
+            match="the key column _Commit_Version has the name of a column of a change feed",
+        ):
             read()
 
 
@@ -180,7 +203,9 @@ def test_a_range_without_a_change_is_empty(storage: Storage) -> None:
     assert table.changes(0, 0).num_rows == 0
 
 
-def test_savepoints_and_times_without_a_commit_in_between_are_an_empty_range(storage: Storage) -> None:
+def test_savepoints_and_times_without_a_commit_in_between_are_an_empty_range(
+    storage: Storage,
+) -> None:
     table = history(storage, 3)
     for name in ("monday", "tuesday"):
         table.savepoint(name, 3)
@@ -190,7 +215,9 @@ def test_savepoints_and_times_without_a_commit_in_between_are_an_empty_range(sto
     for bounds in (("monday", "tuesday"), ("monday", 3), (just_after, later), ("latest", head)):
         assert table.changes(*bounds).num_rows == 0, bounds
     for bounds in (("monday", 2), (4, 3), (just_after, 2), (later, just_after), (later, long_ago)):
-        with pytest.raises(InvalidInputError, match="ends before it begins; give an earlier start, or a later end"):
+        with pytest.raises(
+            InvalidInputError, match="ends before it begins; give an earlier start, or a later end"
+        ):
             table.changes(*bounds)
 
 
@@ -215,16 +242,22 @@ def test_commits_that_are_gone_have_expired(storage: Storage) -> None:
         plan_changes(table.log, versions)
 
 
-def test_an_event_of_a_row_that_was_dropped_with_its_segment_is_no_change(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_of_a_row_that_was_dropped_with_its_segment_is_no_change(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = history(storage, 4)
     before = told(table, 2)
     read = read_events
 
     def with_one_more(store: Storage, log: LogFile, *, with_next: bool) -> Events:
-        gone = Events(segment=np.array([999 << 32]), offset=np.array([0], np.int32), until=np.array([1]))
+        gone = Events(
+            segment=np.array([999 << 32]), offset=np.array([0], np.int32), until=np.array([1])
+        )
         events = read(store, log, with_next=with_next)
         assert events.next_rows is not None
-        return concat_events([events, replace(gone, next_rows=events.next_rows.take(np.array([0])))])
+        return concat_events(
+            [events, replace(gone, next_rows=events.next_rows.take(np.array([0])))]
+        )
 
     monkeypatch.setattr(changes, "read_events", with_one_more)
     assert told(table, 2) == before
@@ -234,7 +267,15 @@ def test_many_rows_of_a_key_in_one_commit_are_one_change(storage: Storage) -> No
     table = create(storage)
     table.ingest(*rows([("a", 1, 10), ("b", 1, 20), ("c", 1, 30)]), metadata="inline")
     many = [("a", at, at) for at in range(2, 70)]
-    gone = [("b", 2, 21), ("b", 3, None), ("c", 2, None), ("c", 3, 33), ("d", 1, None), ("e", 1, 1), ("e", 2, None)]
+    gone = [
+        ("b", 2, 21),
+        ("b", 3, None),
+        ("c", 2, None),
+        ("c", 3, 33),
+        ("d", 1, None),
+        ("e", 1, 1),
+        ("e", 2, None),
+    ]
     back = [("f", 2, None), ("f", 3, 6)]
     table.ingest(*rows([*many, *gone, *back]), metadata="inline")
     plan = plan_changes(table.log, version_range(table.log, 2))
@@ -249,24 +290,40 @@ def test_many_rows_of_a_key_in_one_commit_are_one_change(storage: Storage) -> No
     ]
 
 
-def test_a_net_feed_follows_a_row_through_versions_unless_its_key_was_deleted(storage: Storage) -> None:
+def test_a_net_feed_follows_a_row_through_versions_unless_its_key_was_deleted(
+    storage: Storage,
+) -> None:
     table = create(storage)
     table.ingest(*rows([("a", 1, 1), ("b", 1, 1)]), metadata="inline")
     for at in (2, 3, 4):
         table.ingest(*rows([("a", at, at), ("c", at, at)]), metadata="inline")
     versions = version_range(table.log, 2)
     assert plan_changes(table.log, versions, is_net=True).has_pairs
-    expected = [(2, "update_preimage", "a", 1), (4, "update_postimage", "a", 4), (4, "insert", "c", 4)]
+    expected = [
+        (2, "update_preimage", "a", 1),
+        (4, "update_postimage", "a", 4),
+        (4, "insert", "c", 4),
+    ]
     assert told(table, 2, mode="netChanges") == expected
     table.ingest(*rows([("a", 5, None)]), metadata="inline")
     table.ingest(*rows([("a", 6, 6)]), metadata="inline")
     assert not plan_changes(table.log, version_range(table.log, 2), is_net=True).has_pairs
-    expected = [(4, "insert", "c", 4), (2, "update_preimage", "a", 1), (6, "update_postimage", "a", 6)]
+    expected = [
+        (4, "insert", "c", 4),
+        (2, "update_preimage", "a", 1),
+        (6, "update_postimage", "a", 6),
+    ]
     assert told(table, 2, mode="netChanges") == expected
-    assert told(table, 2, 4, mode="netChanges") == [(2, "update_preimage", "a", 1), (4, "update_postimage", "a", 4), (4, "insert", "c", 4)]
+    assert told(table, 2, 4, mode="netChanges") == [
+        (2, "update_preimage", "a", 1),
+        (4, "update_postimage", "a", 4),
+        (4, "insert", "c", 4),
+    ]
 
 
-def test_a_net_feed_keeps_the_rows_of_an_update_together_whatever_came_between(storage: Storage) -> None:
+def test_a_net_feed_keeps_the_rows_of_an_update_together_whatever_came_between(
+    storage: Storage,
+) -> None:
     table = create(storage)
     table.ingest(*rows([("a", 1, 1), ("b", 1, 1), ("c", 1, 1)]), metadata="inline")
     for put in ([("b", 2, 2)], [("a", 2, 2)], [("c", 2, 2)], [("b", 3, 3)]):
@@ -281,7 +338,9 @@ def test_a_net_feed_keeps_the_rows_of_an_update_together_whatever_came_between(s
     ]
 
 
-def test_a_restore_that_changes_nothing_visible_may_have_a_segment_begin_again(storage: Storage) -> None:
+def test_a_restore_that_changes_nothing_visible_may_have_a_segment_begin_again(
+    storage: Storage,
+) -> None:
     table = create(storage)
     table.ingest(*rows([("a", 5, 50)]), metadata="batch")
     table.ingest(*rows([("a", 1, 10)]), metadata="inline")
@@ -303,7 +362,9 @@ def test_a_restore_that_changes_nothing_visible_may_have_a_segment_begin_again(s
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
-def test_a_feed_may_be_of_columns_that_the_old_rows_lack(file_format: str, storage: Storage) -> None:
+def test_a_feed_may_be_of_columns_that_the_old_rows_lack(
+    file_format: str, storage: Storage
+) -> None:
     table = create(storage, file_format=file_format)
     table.ingest(*rows([("a", 1, 10), ("b", 1, 11)]), metadata="inline")
     table.add_columns({"more": "string"})
@@ -318,12 +379,18 @@ def test_a_feed_may_be_of_columns_that_the_old_rows_lack(file_format: str, stora
         assert table.changes(0, columns=columns).num_rows == 4
 
 
-def test_what_a_job_finds_when_another_was_first_names_the_rows_that_follow_too(storage: Storage) -> None:
+def test_what_a_job_finds_when_another_was_first_names_the_rows_that_follow_too(
+    storage: Storage,
+) -> None:
     table = create(storage)
     table.ingest(*rows([("a", 1, 1), ("b", 1, 1)]), metadata="inline")
     stall = StallingStore(storage, "_opal/log/")
     with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(lambda: reopen(stall, "slow").ingest(*rows([("a", 3, 3), ("b", 2, 2)]), metadata="inline"))
+        slow = pool.submit(
+            lambda: reopen(stall, "slow").ingest(
+                *rows([("a", 3, 3), ("b", 2, 2)]), metadata="inline"
+            )
+        )
         stall.wait_until_stalled()
         table.ingest(*rows([("a", 2, 20), ("b", 3, 30)]), metadata="inline")
         stall.release()
@@ -338,7 +405,10 @@ def test_what_a_job_finds_when_another_was_first_names_the_rows_that_follow_too(
 @pytest.mark.parametrize(
     "ids, says",
     [
-        ([(5 << 32, 0)], "row 0 of segment 4294967296 is followed by a row that did not come with it; run `opal check`"),
+        (
+            [(5 << 32, 0)],
+            "row 0 of segment 4294967296 is followed by a row that did not come with it; run `opal check`",
+        ),
         ([(2 << 32, 1), (2 << 32, 0)], "rows follow each other in a circle"),
         ([(2 << 32, 5)], "rows are in no file that took the place of 1 of those that changed"),
     ],
@@ -354,7 +424,10 @@ def test_next_rows_that_lead_nowhere_are_damage(
     def forged(store: Storage, log: LogFile, *, with_next: bool) -> Events:
         events = read(store, log, with_next=with_next)
         assert events.next_rows is not None
-        segment, offset = (np.array(column) for column in zip(*[*ids, *ids_of(events.next_rows)[len(ids) :]], strict=True))
+        segment, offset = (
+            np.array(column)
+            for column in zip(*[*ids, *ids_of(events.next_rows)[len(ids) :]], strict=True)
+        )
         return replace(events, next_rows=RowIds(segment=segment, offset=offset.astype(np.int32)))
 
     monkeypatch.setattr(changes, "read_events", forged)
@@ -374,7 +447,12 @@ def ids_of(rows: RowIds) -> list[tuple[int, int]]:
 ])  # fmt: skip
 @pytest.mark.parametrize("by_keys", [False, True])
 def test_a_row_that_was_dropped_while_a_job_ended_it_once_more_is_in_no_feed(
-    before: list[Row], between: list[Row], new: list[Row], told_then: list[tuple[str, int]], by_keys: bool, storage: Storage
+    before: list[Row],
+    between: list[Row],
+    new: list[Row],
+    told_then: list[tuple[str, int]],
+    by_keys: bool,
+    storage: Storage,
 ) -> None:
     """The job began when the row was there. Another ended it, and a major compaction dropped it and its event."""
     table = create(storage)
@@ -391,7 +469,9 @@ def test_a_row_that_was_dropped_while_a_job_ended_it_once_more_is_in_no_feed(
     assert table.snapshot_at(version - 1).root.floor == 900
     assert sum(file.rows for file in table.snapshot_at(version - 1).files.values()) < 3
     for mode, is_net in (("none", False), ("netChanges", True)):
-        assert [(kind, price) for _, kind, _, price in told(table, version, version, mode=mode)] == told_then
+        assert [
+            (kind, price) for _, kind, _, price in told(table, version, version, mode=mode)
+        ] == told_then
         plan = plan_changes(table.log, version_range(table.log, version, version), is_net=is_net)
         assert plan.may_lack
         if by_keys:
@@ -408,7 +488,10 @@ def test_a_late_row_changes_the_history_and_not_the_current_view(storage: Storag
     table.ingest(*rows([("ax", 4, None)]), metadata="inline")
     assert table.changes(2).num_rows == 0
     names = ("_commit_version", "_change_type", "price", "valid_from", "valid_until", "deleted")
-    feed = [tuple(row[name] for name in names) for row in table.changes(1, axis="event_time").to_pylist()]
+    feed = [
+        tuple(row[name] for name in names)
+        for row in table.changes(1, axis="event_time").to_pylist()
+    ]
     assert feed == [
         (1, "insert", 50, 5, None, False),
         (2, "insert", 30, 3, 5, False),
@@ -416,8 +499,13 @@ def test_a_late_row_changes_the_history_and_not_the_current_view(storage: Storag
         (3, "update_postimage", 30, 3, 4, True),
     ]
     in_sum = table.changes(1, axis="event_time", mode="netChanges", columns=["price"]).to_pylist()
-    assert [(row["_change_type"], row["price"], row["valid_until"]) for row in in_sum] == [("insert", 50, None), ("insert", 30, 4)]
-    with pytest.raises(InvalidInputError, match="axis='time' is unknown; use one of commit, event_time"):
+    assert [(row["_change_type"], row["price"], row["valid_until"]) for row in in_sum] == [
+        ("insert", 50, None),
+        ("insert", 30, 4),
+    ]
+    with pytest.raises(
+        InvalidInputError, match="axis='time' is unknown; use one of commit, event_time"
+    ):
         table.changes(1, axis="time")
     with pytest.raises(InvalidInputError, match="compute_updates='false'; write True or False"):
         table.changes(1, compute_updates="false")  # type: ignore[arg-type]  # wrong on purpose
@@ -425,16 +513,26 @@ def test_a_late_row_changes_the_history_and_not_the_current_view(storage: Storag
         table.changes(1, columns=[1])  # type: ignore[list-item]  # wrong on purpose
 
 
-def test_a_feed_of_the_history_does_not_read_the_lists_of_the_table_for_each_version(storage: Storage) -> None:
+def test_a_feed_of_the_history_does_not_read_the_lists_of_the_table_for_each_version(
+    storage: Storage,
+) -> None:
     table = history(storage, 30)
     read = FailingStore(storage)
     assert table_on(read, table.log.clock).changes(17, axis="event_time").num_rows > 0
-    of_files = Counter(call.path for call in read.trace if call.path.startswith(layout.SECTIONS) and "-files" in call.path)
+    of_files = Counter(
+        call.path
+        for call in read.trace
+        if call.path.startswith(layout.SECTIONS) and "-files" in call.path
+    )
     assert of_files.total() > 0
-    assert max(of_files.values()) <= 2, "of the state before the feed, and of the first one after it"
+    assert max(of_files.values()) <= 2, (
+        "of the state before the feed, and of the first one after it"
+    )
 
 
-def test_a_feed_is_small_by_its_rows_its_files_and_the_bytes_that_are_read(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_feed_is_small_by_its_rows_its_files_and_the_bytes_that_are_read(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = create(storage)
     table.ingest(*rows([("a", 1, 10), ("b", 1, 20)]), metadata="inline")
     table.ingest(*rows([("a", 5, 11)]), metadata="inline")
@@ -442,10 +540,17 @@ def test_a_feed_is_small_by_its_rows_its_files_and_the_bytes_that_are_read(stora
     (span,) = plan.spans
     assert (span.concerned_rows, len(span.files)) == (2, 2)
     bytes_read = sum(span.bytes_read(file) for file in span.files)
-    assert bytes_read == sum(file.size for file in span.files), "a page cannot be larger than its file"
+    assert bytes_read == sum(file.size for file in span.files), (
+        "a page cannot be larger than its file"
+    )
     whole = sum(file.size for file in span.files if span.is_whole(file))
     assert 0 < whole < bytes_read
-    for limit, value in {"FEW_ROWS": 2, "FEW_FILES": 2, "FEW_BYTES": whole, "FEW_NEAR_BYTES": bytes_read}.items():
+    for limit, value in {
+        "FEW_ROWS": 2,
+        "FEW_FILES": 2,
+        "FEW_BYTES": whole,
+        "FEW_NEAR_BYTES": bytes_read,
+    }.items():
         monkeypatch.setattr(changes, limit, value)
         assert plan.is_small
         with monkeypatch.context() as lower:

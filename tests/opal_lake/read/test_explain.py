@@ -19,7 +19,9 @@ LOW_X = Compare(field_id=X, op="<", value=0.25)
 HIGH_Y = Compare(field_id=Y, op=">=", value=0.75)
 
 
-def found(table: Table, predicate: Predicate | None = None, until: int | None = None) -> dict[str, Any]:
+def found(
+    table: Table, predicate: Predicate | None = None, until: int | None = None
+) -> dict[str, Any]:
     return explain(file_filter(table.snapshot_at(), until, predicate))
 
 
@@ -36,8 +38,12 @@ def table(request: pytest.FixtureRequest) -> Table:
 
 
 @pytest.mark.parametrize("until", [None, 0, 5, 6])
-@pytest.mark.parametrize("predicate", [None, LOW_X, And(parts=(LOW_X, HIGH_Y)), Or(parts=(LOW_X, HIGH_Y)), Unknown()])
-def test_it_counts_what_a_read_does(table: Table, predicate: Predicate | None, until: int | None) -> None:
+@pytest.mark.parametrize(
+    "predicate", [None, LOW_X, And(parts=(LOW_X, HIGH_Y)), Or(parts=(LOW_X, HIGH_Y)), Unknown()]
+)
+def test_it_counts_what_a_read_does(
+    table: Table, predicate: Predicate | None, until: int | None
+) -> None:
     snapshot = table.snapshot_at()
     plan, said = plan_read(snapshot, until, predicate), found(table, predicate, until)
     for part, members in (("read_whole", plan.plain), ("read_filtered", plan.mixed)):
@@ -82,8 +88,16 @@ def test_it_says_how_far_the_table_is_in_order(table: Table) -> None:
 
 
 def test_conditions_read_as_sql() -> None:
-    columns = [("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC")), ("sum", pa.decimal128(10, 2)), ("raw", pa.binary())]
-    spec = plan_spec(pa.schema([*columns, ("name", pa.string()), ("day", pa.date32())]), TableLayout(keys=["id"], delta="at"))
+    columns = [
+        ("id", pa.int64()),
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("sum", pa.decimal128(10, 2)),
+        ("raw", pa.binary()),
+    ]
+    spec = plan_spec(
+        pa.schema([*columns, ("name", pa.string()), ("day", pa.date32())]),
+        TableLayout(keys=["id"], delta="at"),
+    )
     moment = int(datetime(2026, 11, 1, tzinfo=UTC).timestamp()) * 1_000_000
     for predicate, text in (
         (Compare(field_id=2, op=">=", value=moment), "at >= '2026-11-01 00:00:00+00:00'"),
@@ -104,7 +118,9 @@ def test_conditions_read_as_sql() -> None:
 
 
 def test_an_empty_table_has_nothing_to_explain(request: pytest.FixtureRequest) -> None:
-    spec = plan_spec(pa.schema([("id", pa.int64()), ("at", pa.int64())]), TableLayout(keys=["id"], delta="at"))
+    spec = plan_spec(
+        pa.schema([("id", pa.int64()), ("at", pa.int64())]), TableLayout(keys=["id"], delta="at")
+    )
     said = found(create_on(open_storage(f"memory://{request.node.name}"), spec))
     assert said["files"]["total"] == said["bytes"]["total"] == 0
     assert said["z_order"] == {"orders": [], "files_without": 0, "bytes_without": 0}

@@ -28,7 +28,10 @@ def shop(storage: Storage) -> Table:
 
 
 def prices(table: Table, *keys: str, **moment: Any) -> list[tuple[str, int]]:
-    return [(row["sku"], row["price"]) for row in table.get([{"sku": key} for key in keys], **moment).to_pylist()]
+    return [
+        (row["sku"], row["price"])
+        for row in table.get([{"sku": key} for key in keys], **moment).to_pylist()
+    ]
 
 
 def test_rows_come_in_the_order_of_the_keys(shop: Table) -> None:
@@ -40,7 +43,10 @@ def test_rows_come_in_the_order_of_the_keys(shop: Table) -> None:
 
 def test_of_keys_alone_no_value_is_read(shop: Table) -> None:
     """A hash of 128 bits tells that a text is the stored one."""
-    assert shop.get([{"sku": key} for key in "bxa"], columns=["sku"], event_time=4).to_pylist() == [{"sku": "b"}, {"sku": "a"}]
+    assert shop.get([{"sku": key} for key in "bxa"], columns=["sku"], event_time=4).to_pylist() == [
+        {"sku": "b"},
+        {"sku": "a"},
+    ]
     assert shop.get([], columns=["sku"]).to_pylist() == []
     assert shop.get([{"sku": "a"}], columns=[]).num_rows == 1
 
@@ -68,13 +74,19 @@ def test_rows_are_there_wherever_they_moved(shop: Table, storage: Storage) -> No
 @pytest.mark.parametrize(
     "keys, words",
     [
-        ([{"id": 1}], r"keys must be mappings with the key columns sku, in a list: \[\{'sku': \.\.\.\}\]"),
+        (
+            [{"id": 1}],
+            r"keys must be mappings with the key columns sku, in a list: \[\{'sku': \.\.\.\}\]",
+        ),
         ([{"sku": "a", "at": 1}], "keys must be mappings"),
         ([{}], "keys must be mappings"),
         (["a"], "keys must be mappings"),
         (7, "keys must be mappings"),
         ([{"sku": 7}], "key column sku: 7 is no value of it; a string column takes str"),
-        ([{"sku": "\udcff"}], r"key column sku: '\\udcff' is no text of UTF-8, so no row has this key"),
+        (
+            [{"sku": "\udcff"}],
+            r"key column sku: '\\udcff' is no text of UTF-8, so no row has this key",
+        ),
         ([{"sku": None}], "key column sku: None is no value of it; a string column takes str"),
     ],
 )
@@ -86,5 +98,7 @@ def test_keys_that_cannot_be_are_refused(shop: Table, keys: Any, words: str) -> 
 def test_a_row_that_no_file_holds_is_damage(shop: Table) -> None:
     snapshot = shop.snapshot_at()
     snapshot.files.pop(next(path for path, file in snapshot.files.items() if file.rows == 2))
-    with pytest.raises(FormatError, match="the key store names rows that no data file holds; run `opal check`"):
+    with pytest.raises(
+        FormatError, match="the key store names rows that no data file holds; run `opal check`"
+    ):
         get_rows(snapshot, shop.cache, [{"sku": "a"}], 1, None)

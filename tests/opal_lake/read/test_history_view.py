@@ -21,15 +21,26 @@ def storage(tmp_path: object) -> Storage:
 
 
 def shown(table: Table, *keys: str) -> list[tuple[object, ...]]:
-    view = table.history_view(keys=[{"sku": key} for key in keys] if keys else None, columns=["sku", "price"])
+    view = table.history_view(
+        keys=[{"sku": key} for key in keys] if keys else None, columns=["sku", "price"]
+    )
     return sorted(tuple(row.values()) for row in view.to_pylist())
 
 
-def test_what_ended_up_to_the_floor_is_not_shown_before_it_is_dropped_or_after(storage: Storage) -> None:
+def test_what_ended_up_to_the_floor_is_not_shown_before_it_is_dropped_or_after(
+    storage: Storage,
+) -> None:
     table = create(storage)
     for values in ([("a", 1, 10), ("b", 1, 1)], [("a", 3, 11), ("b", 4, None)], [("a", 6, 12)]):
         table.ingest(*rows(values), metadata="inline")
-    a, b = [("a", 10, 1, 3, False, False), ("a", 11, 3, 6, False, False), ("a", 12, 6, None, True, False)], ("b", 1, 1, 4, False, True)
+    a, b = (
+        [
+            ("a", 10, 1, 3, False, False),
+            ("a", 11, 3, 6, False, False),
+            ("a", 12, 6, None, True, False),
+        ],
+        ("b", 1, 1, 4, False, True),
+    )
     assert shown(table) == shown(table, "b", "a") == [*a, b]
     compact(table, CompactOptions(mode="major", floor=3))
     assert shown(table) == shown(table, "a", "b", "c") == [*a[1:], b]
@@ -45,14 +56,21 @@ def test_an_empty_table_has_no_history(storage: Storage) -> None:
 
 def test_a_column_of_the_view_s_own_name_has_to_be_left_out(storage: Storage) -> None:
     schema = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("deleted", pa.bool_())])
-    table = create_on(storage, plan_spec(schema, TableLayout(keys=["id"], delta="at", deletes="deleted")))
+    table = create_on(
+        storage, plan_spec(schema, TableLayout(keys=["id"], delta="at", deletes="deleted"))
+    )
     table.ingest(pa.table([[1], [1], [False]], schema=schema), [False], metadata="inline")
-    with pytest.raises(InvalidInputError, match="the table has a column deleted, and so has a history view; leave it out of the columns"):
+    with pytest.raises(
+        InvalidInputError,
+        match="the table has a column deleted, and so has a history view; leave it out of the columns",
+    ):
         table.history_view()
     assert table.history_view(columns=["id"]).column("deleted").to_pylist() == [False]
 
 
-def test_versions_of_a_key_on_the_command_line(storage: Storage, capsys: pytest.CaptureFixture[str]) -> None:
+def test_versions_of_a_key_on_the_command_line(
+    storage: Storage, capsys: pytest.CaptureFixture[str]
+) -> None:
     table = create(storage)
     table.ingest(*rows([("a", 1, 10), ("a", 2, 11)]), metadata="inline")
     uri = storage.uri
@@ -70,18 +88,41 @@ def test_versions_of_a_key_on_the_command_line(storage: Storage, capsys: pytest.
     assert "the key is sku; give 1 value, in this order" in capsys.readouterr().err
 
 
-def test_keys_of_every_kind_are_written_as_text(storage: Storage, capsys: pytest.CaptureFixture[str]) -> None:
-    schema = pa.schema([("flag", pa.bool_()), ("raw", pa.binary()), ("n", pa.decimal128(5, 2)), ("day", pa.date32()), ("at", pa.int64())])
-    table = create_on(storage, plan_spec(schema, TableLayout(keys=["flag", "raw", "n", "day"], delta="at")))
+def test_keys_of_every_kind_are_written_as_text(
+    storage: Storage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = pa.schema(
+        [
+            ("flag", pa.bool_()),
+            ("raw", pa.binary()),
+            ("n", pa.decimal128(5, 2)),
+            ("day", pa.date32()),
+            ("at", pa.int64()),
+        ]
+    )
+    table = create_on(
+        storage, plan_spec(schema, TableLayout(keys=["flag", "raw", "n", "day"], delta="at"))
+    )
     values = pa.table([[True], [b"\x01\xff"], ["1.50"], ["2026-11-01"], [1]], names=schema.names)
-    table.ingest(pa.table([column.cast(field.type) for column, field in zip(values.columns, schema, strict=True)], schema=schema))
+    table.ingest(
+        pa.table(
+            [column.cast(field.type) for column, field in zip(values.columns, schema, strict=True)],
+            schema=schema,
+        )
+    )
     table.metagen()
     assert main(["versions-of", storage.uri, "true", "01FF", "1.5", "2026-11-01", "--json"]) == OK
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["raw"], row["is_current"]) == ("01ff", True)
     for key, words in (
-        (["yes", "01", "1", "2026-11-01"], "key column flag is boolean, and 'yes' is none; write true or false"),
-        (["true", "0x1", "1", "2026-11-01"], "key column raw is binary, and '0x1' is none; write hexadecimal digits"),
+        (
+            ["yes", "01", "1", "2026-11-01"],
+            "key column flag is boolean, and 'yes' is none; write true or false",
+        ),
+        (
+            ["true", "0x1", "1", "2026-11-01"],
+            "key column raw is binary, and '0x1' is none; write hexadecimal digits",
+        ),
         (["true", "01", "a", "2026-11-01"], "key column n: 'a' is not a number"),
         (["true", "01", "1", "tomorrow"], "key column day: 'tomorrow' is no date"),
     ):

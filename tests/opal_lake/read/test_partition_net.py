@@ -13,7 +13,11 @@ from tests.opal_lake.shop import Row, content, create, latest, rows
 DAYS = ("1", "2", "3", "4")
 SKUS = st.sampled_from("abcde")
 FILES = st.lists(
-    st.lists(st.tuples(SKUS, st.integers(0, 6), st.none() | st.integers(0, 99)), min_size=1, max_size=6), min_size=4, max_size=4
+    st.lists(
+        st.tuples(SKUS, st.integers(0, 6), st.none() | st.integers(0, 99)), min_size=1, max_size=6
+    ),
+    min_size=4,
+    max_size=4,
 )
 
 
@@ -34,15 +38,27 @@ def test_a_key_s_net_rows_follow_from_its_own_files_alone(file_format: str, exam
     """
 
     @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(files=FILES, order=st.permutations(DAYS), at_once=st.integers(1, 4), cleared=st.sampled_from(DAYS))
+    @given(
+        files=FILES,
+        order=st.permutations(DAYS),
+        at_once=st.integers(1, 4),
+        cleared=st.sampled_from(DAYS),
+    )
     def run(files: list[list[Row]], order: list[str], at_once: int, cleared: str) -> None:
-        assert_net_of_own_files(create(MemoryStorage(), file_format=file_format), files, order, (at_once, cleared))
+        assert_net_of_own_files(
+            create(MemoryStorage(), file_format=file_format), files, order, (at_once, cleared)
+        )
 
     run()
 
 
-def assert_net_of_own_files(table: Table, files: list[list[Row]], order: list[str], chosen: tuple[int, str]) -> None:
-    (at_once, cleared), model = chosen, {day: latest([files[place]]) for place, day in enumerate(DAYS)}
+def assert_net_of_own_files(
+    table: Table, files: list[list[Row]], order: list[str], chosen: tuple[int, str]
+) -> None:
+    (at_once, cleared), model = (
+        chosen,
+        {day: latest([files[place]]) for place, day in enumerate(DAYS)},
+    )
     for place, day in enumerate(order, start=1):
         put(table, day, files[DAYS.index(day)])
         if place % at_once == 0:
@@ -63,10 +79,16 @@ def assert_net_of_own_files(table: Table, files: list[list[Row]], order: list[st
 
 def test_a_correction_of_the_key_counts_from_its_version_on() -> None:
     table = create(MemoryStorage())
-    for key, values in (("mon", [("a", 1, 1), ("b", 1, 2)]), ("tue", [("a", 2, 3)]), ("mon", [("a", 1, 4), ("b", 5, None)])):
+    for key, values in (
+        ("mon", [("a", 1, 1), ("b", 1, 2)]),
+        ("tue", [("a", 2, 3)]),
+        ("mon", [("a", 1, 4), ("b", 5, None)]),
+    ):
         put(table, key, values)  # type: ignore[arg-type]  # lists are invariant
         table.metagen()
-    assert [net(table, "mon", version) for version in (2, 4, 6)] == [[("a", 1, 1), ("b", 1, 2)]] * 2 + [[("a", 1, 4)]]
+    assert [net(table, "mon", version) for version in (2, 4, 6)] == [
+        [("a", 1, 1), ("b", 1, 2)]
+    ] * 2 + [[("a", 1, 4)]]
     assert content(table, partition_key="mon", net=True, event_time=2) == [("a", 1, 4), ("b", 1, 2)]
 
 
@@ -77,7 +99,10 @@ def test_net_rows_that_a_major_compaction_dropped_are_missed_aloud() -> None:
         table.metagen()
     before = table.snapshot_at().version
     compact(table, CompactOptions(mode="major", floor=3))
-    with pytest.raises(NotFoundError, match=r"dropped rows of partition key 'mon'.*as of an older version.*change\.valid_rows.*look_back"):
+    with pytest.raises(
+        NotFoundError,
+        match=r"dropped rows of partition key 'mon'.*as of an older version.*change\.valid_rows.*look_back",
+    ):
         net(table, "mon")
     assert net(table, "tue") == [("a", 2, 3)]
     assert content(table, partition_key="mon") == [("b", 1, 2)]

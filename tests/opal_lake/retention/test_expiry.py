@@ -15,9 +15,22 @@ def test_the_cost_of_a_plan_follows_the_log_though_each_commit_has_a_claim() -> 
     """Looking through the log for each claim would take half a minute."""
     head = create(MemoryStorage("expiry")).snapshot_at()
     numbers = range(1, COMMITS + 1)
-    entries = {number: Entry(version=number, timestamp_us=number * SECOND, number=number, paths=(), sides=()) for number in numbers}
-    digest = LogDigest(entries=entries, roots={}, modified_us={number: number * SECOND for number in numbers})
+    entries = {
+        number: Entry(
+            version=number, timestamp_us=number * SECOND, number=number, paths=(), sides=()
+        )
+        for number in numbers
+    }
+    digest = LogDigest(
+        entries=entries, roots={}, modified_us={number: number * SECOND for number in numbers}
+    )
     began = time.process_time()
-    expiry = plan_expiry(head, digest, {number: number * SECOND for number in numbers}, Retain(window="1h", grace="1h"), COMMITS * SECOND)
+    expiry = plan_expiry(
+        head,
+        digest,
+        {number: number * SECOND for number in numbers},
+        Retain(window="1h", grace="1h"),
+        COMMITS * SECOND,
+    )
     assert time.process_time() - began < 5
     assert (expiry.stale, expiry.claims) == (frozenset(), frozenset(numbers))

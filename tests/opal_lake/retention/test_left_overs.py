@@ -39,7 +39,9 @@ def grow_old(folder: Path, days: float) -> None:
         os.utime(path, (then, then))
 
 
-def test_retention_takes_what_killed_writers_left_once_it_is_older_than_the_grace(storage: Storage) -> None:
+def test_retention_takes_what_killed_writers_left_once_it_is_older_than_the_grace(
+    storage: Storage,
+) -> None:
     table = Table.open(storage.uri)
     left = [path for path in hidden(table).rglob("*") if path.is_file()]
     assert len(left) >= 3
@@ -52,7 +54,9 @@ def test_retention_takes_what_killed_writers_left_once_it_is_older_than_the_grac
     assert dict(table.retain().counts) == {}
     assert all(path.exists() for path in left)
     result = table.retain(grace="6h", dry_run=True)
-    assert {path.relative_to(table.uri).as_posix() for path in left} <= {example["path"] for example in result.examples}
+    assert {path.relative_to(table.uri).as_posix() for path in left} <= {
+        example["path"] for example in result.examples
+    }
     assert "has not finished it for 12 hours" in result.examples[0]["why"]
     done = table.retain(grace="6h")
     assert dict(done.counts) == dict(result.counts)
@@ -63,7 +67,9 @@ def test_retention_takes_what_killed_writers_left_once_it_is_older_than_the_grac
     assert table.read().num_rows == 1
 
 
-def test_the_command_names_left_overs_and_finds_no_damage(storage: Storage, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_names_left_overs_and_finds_no_damage(
+    storage: Storage, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["check", storage.uri]) == 0
     assert "left over" in capsys.readouterr().out
     assert main(["check", storage.uri, "--json"]) == 0

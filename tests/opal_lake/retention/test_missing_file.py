@@ -89,7 +89,10 @@ def test_a_snapshot_that_was_kept_too_long_has_expired(table: Table, use: Use) -
     assert (old.files, old.runs) != ({}, {})
     overtake(table)
     oldest = table.snapshot_at().root.oldest_version
-    with pytest.raises(ExpiredError, match=rf"has expired: .*; readable are the versions {oldest} to \d+ now: run it again") as told:
+    with pytest.raises(
+        ExpiredError,
+        match=rf"has expired: .*; readable are the versions {oldest} to \d+ now: run it again",
+    ) as told:
         use(old)
     assert exit_code(told.value) == RETRY
 
@@ -98,8 +101,13 @@ def test_a_snapshot_that_was_kept_too_long_has_expired(table: Table, use: Use) -
 def test_what_the_newest_version_lacks_is_damage(table: Table, use: Use) -> None:
     overtake(table)
     now = table.snapshot_at()
-    table.storage.delete({read_all: now.files, read_lists: _paths(table, layout.SECTIONS), probe: now.runs}[use])
-    with pytest.raises(FormatError, match=r"is missing, though the table refers to it; (restore|`opal rebuild-key-store`)") as told:
+    table.storage.delete(
+        {read_all: now.files, read_lists: _paths(table, layout.SECTIONS), probe: now.runs}[use]
+    )
+    with pytest.raises(
+        FormatError,
+        match=r"is missing, though the table refers to it; (restore|`opal rebuild-key-store`)",
+    ) as told:
         use(table.snapshot_at())
     assert exit_code(told.value) == DAMAGE
 
@@ -141,7 +149,9 @@ class _Slow(MemoryRuns):
 
 
 @pytest.mark.parametrize("job", [slow_compact, slow_zorder, slow_metagen])
-def test_a_job_that_was_overtaken_is_run_again(table: Table, job: Callable[[Table, Callable[[], None]], None]) -> None:
+def test_a_job_that_was_overtaken_is_run_again(
+    table: Table, job: Callable[[Table, Callable[[], None]], None]
+) -> None:
     with pytest.raises(OpalError) as told:
         job(table, lambda: overtake(another(table)))
     assert exit_code(told.value) == RETRY, told.value

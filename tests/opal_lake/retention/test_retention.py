@@ -64,7 +64,11 @@ def batch(hour: int) -> list[Row]:
 
 def history(storage: Storage, hours: int, **properties: int | str) -> Table:
     """A batch an hour, versions 1 to `hours`; old ones inline, and every third by ingest and metagen, under the next two numbers."""
-    spec = create(MemoryStorage(), **{"checkpoint_commits": 4, "fold_files": 0, **properties}).snapshot_at().spec
+    spec = (
+        create(MemoryStorage(), **{"checkpoint_commits": 4, "fold_files": 0, **properties})
+        .snapshot_at()
+        .spec
+    )
     create_on(storage, spec, ManualClock(at_us=START, step_us=1), CountingIds(prefix="made"))
     grow(storage, range(1, hours + 1))
     return at_hour(storage, hours + 0.5)
@@ -72,7 +76,9 @@ def history(storage: Storage, hours: int, **properties: int | str) -> Table:
 
 def grow(storage: Storage, hours: range) -> None:
     for hour in hours:
-        at_hour(storage, hour).ingest(*rows(batch(hour)), metadata="inline", token=f"t{hour}", partition_key=f"p{hour % 2}")
+        at_hour(storage, hour).ingest(
+            *rows(batch(hour)), metadata="inline", token=f"t{hour}", partition_key=f"p{hour % 2}"
+        )
 
 
 def paths(storage: Storage, prefix: str = "") -> list[str]:
@@ -85,9 +91,15 @@ def assert_readable(table: Table, oldest: int, newest: int) -> None:
         expected = [batch(hour) for hour in range(1, version + 1)]
         assert content(table, version=version) == latest(expected), version
         for moment in (0, version // 2, version):
-            assert content(table, version=version, event_time=moment) == latest(expected, moment), (version, moment)
+            assert content(table, version=version, event_time=moment) == latest(expected, moment), (
+                version,
+                moment,
+            )
     for version in range(oldest):
-        with pytest.raises(NotFoundError, match=rf"lost version {version}, which has expired; readable are {oldest} to "):
+        with pytest.raises(
+            NotFoundError,
+            match=rf"lost version {version}, which has expired; readable are {oldest} to ",
+        ):
             table.snapshot_at(version)
 
 
@@ -99,7 +111,9 @@ def test_versions_of_the_window_stay_and_the_others_expire(storage: Storage) -> 
     assert_readable(table, 7, 12)
     assert [commit.version for commit in table.history()] == [*range(13, 6, -1)]
     assert check_table(table) == []
-    assert paths(storage, layout.LOG)[0] == layout.commit_path(4), "the checkpoint that serves version 7"
+    assert paths(storage, layout.LOG)[0] == layout.commit_path(4), (
+        "the checkpoint that serves version 7"
+    )
     assert paths(storage, layout.CLAIMS)[0] == layout.claim_path(4)
 
 
@@ -182,22 +196,38 @@ def test_what_merges_replaced_goes_once_no_version_reads_it(storage: Storage) ->
     assert check_table(table) == []
 
 
-def test_a_checkpoint_below_the_oldest_version_may_sum_up_logs_that_are_gone(storage: Storage) -> None:
+def test_a_checkpoint_below_the_oldest_version_may_sum_up_logs_that_are_gone(
+    storage: Storage,
+) -> None:
     """The log begins with it. The logs of its bitmap base were merged above it, by a job that was killed before it wrote a checkpoint."""
     history(storage, 12)
     assert compact(at_hour(storage, 12.5), CompactOptions(mode="minor")).version == 14
-    storage.delete([path for path in paths(storage, layout.CHECKPOINTS) if layout.checkpoint_version(path) == 14])
+    storage.delete(
+        [
+            path
+            for path in paths(storage, layout.CHECKPOINTS)
+            if layout.checkpoint_version(path) == 14
+        ]
+    )
     at_hour(storage, 13).ingest(*rows(batch(13)), metadata="inline")
     table = at_hour(storage, 14)
     assert table.retain(window="75m", grace="75m").counts["segment_logs"] == 12
     assert table.snapshot_at().root.oldest_version == 14
     assert check_table(table) == []
-    storage.delete([path for path in paths(storage, layout.CHECKPOINTS) if (layout.checkpoint_version(path) or 0) > 14])
+    storage.delete(
+        [
+            path
+            for path in paths(storage, layout.CHECKPOINTS)
+            if (layout.checkpoint_version(path) or 0) > 14
+        ]
+    )
     assert check_table(table) == []
     [base] = [path for path in paths(storage, layout.BITMAPS) if "/00000000000000000012-" in path]
     data = storage.get(base)
     storage.delete([base])
-    storage.put_if_absent(base, data[:-1] + bytes([data[-1] ^ 1]))  # reads of the newest version go by it
+    storage.put_if_absent(
+        base, data[:-1] + bytes([data[-1] ^ 1])
+    )  # reads of the newest version go by it
     assert {(found.invariant, found.path) for found in check_table(table)} == {("I8", base)}
 
 
@@ -306,7 +336,9 @@ def test_a_token_is_remembered_when_what_came_of_it_has_expired(storage: Storage
     assert "expired" in again.notes[0]
     kept = table.ingest(*rows(batch(8)), metadata="inline", token="t8")
     assert (kept.repeated, kept.version, kept.counts["rows"]) == (True, 8, 3)
-    assert sorted(paths(storage, layout.RESULTS)) == [layout.result_path(f"t{hour}") for hour in range(4, 9)]
+    assert sorted(paths(storage, layout.RESULTS)) == [
+        layout.result_path(f"t{hour}") for hour in range(4, 9)
+    ]
 
 
 def test_partition_keys_outlive_the_commits_that_brought_them(storage: Storage) -> None:
@@ -333,7 +365,11 @@ def test_spans_that_are_none_are_refused(storage: Storage, argument: str, value:
 def test_a_damaged_checkpoint_deletes_nothing(storage: Storage) -> None:
     """The log below is what it can be made from again."""
     history(storage, 9)
-    section = next(found for found in paths(storage, layout.SECTIONS) if "00000008-" in found and "-files" in found)
+    section = next(
+        found
+        for found in paths(storage, layout.SECTIONS)
+        if "00000008-" in found and "-files" in found
+    )
     storage.delete([section])
     before = paths(storage)
     with pytest.raises(FormatError, match="is missing, though the table refers to it"):
@@ -386,13 +422,22 @@ def walk(fresh: Callable[[], Storage], mode: Mode, stride: int = 1) -> int:
     """Fail at each call of a retention in turn; how many there are."""
 
     def job(target: Storage, start: int) -> None:
-        at_hour(target, JOBS + 1, f"cleaner-{start}").retain(window=FIRST_WINDOW, grace="1h", token="retain")
+        at_hour(target, JOBS + 1, f"cleaner-{start}").retain(
+            window=FIRST_WINDOW, grace="1h", token="retain"
+        )
 
     begun = prepared(fresh())
     sound = copied(begun, fresh())
     dry = FailingStore(sound)
     job(dry, 0)
-    left = [layout.LOG, layout.DATA, layout.KEY_STORE, layout.SEGMENT_LOGS, layout.CLAIMS, layout.SIDE]
+    left = [
+        layout.LOG,
+        layout.DATA,
+        layout.KEY_STORE,
+        layout.SEGMENT_LOGS,
+        layout.CLAIMS,
+        layout.SIDE,
+    ]
     expected = {prefix: paths(sound, prefix) for prefix in left}
     for fail_at in range(1, len(dry.trace) + 1, stride):
         storage = copied(begun, fresh())
@@ -413,9 +458,18 @@ def walk(fresh: Callable[[], Storage], mode: Mode, stride: int = 1) -> int:
 
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("mode", MODES)
-def test_a_failure_at_any_call_costs_nothing_but_a_rerun(mode: Mode, request: pytest.FixtureRequest) -> None:
+def test_a_failure_at_any_call_costs_nothing_but_a_rerun(
+    mode: Mode, request: pytest.FixtureRequest
+) -> None:
     numbers = iter(range(10_000))
-    assert walk(lambda: open_storage(f"memory://retention-{request.node.name}-{next(numbers)}"), mode, stride=17) > 50
+    assert (
+        walk(
+            lambda: open_storage(f"memory://retention-{request.node.name}-{next(numbers)}"),
+            mode,
+            stride=17,
+        )
+        > 50
+    )
 
 
 @pytest.mark.slow

@@ -46,7 +46,9 @@ def test_what_may_be_read_equals_the_model_whatever_retention_did(file_format: s
     def run(history: History, draw: st.DataObject) -> None:
         replay = Replay(open_table=new_table(history.shape), shape=history.shape)
         for position, step in enumerate([*history.steps, Step(verb="reopen")]):
-            with suppress(ConflictError):  # it was given up: its rows are not there, or still pending
+            with suppress(
+                ConflictError
+            ):  # it was given up: its rows are not there, or still pending
                 replay.play(step)
             replay.see_versions()
             keep_or_retain(replay, position, draw)
@@ -75,7 +77,11 @@ def keep_or_retain(replay: Replay, place: int, draw: st.DataObject) -> None:
 
 def forget_results(replay: Replay) -> None:
     """Results that are kept apart from commits go with the window too: their jobs run again, and find nothing to do again."""
-    replay.idle = {token: version for token, version in replay.idle.items() if read_result(replay.table.log.storage, token) is not None}
+    replay.idle = {
+        token: version
+        for token, version in replay.idle.items()
+        if read_result(replay.table.log.storage, token) is not None
+    }
 
 
 def compare(replay: Replay) -> None:

@@ -12,7 +12,12 @@ from opal_lake.table import Table, create_on
 from opal_lake.testing.ids import CountingIds
 from tests.opal_lake.shop import content, create, latest, rows
 
-BATCHES = [[("ax", 1, 10), ("bow", 1, 20)], [("ax", 2, 11)], [("bow", 3, None), ("cup", 3, 30)], [("ax", 4, 12)]]
+BATCHES = [
+    [("ax", 1, 10), ("bow", 1, 20)],
+    [("ax", 2, 11)],
+    [("bow", 3, None), ("cup", 3, 30)],
+    [("ax", 4, 12)],
+]
 
 
 @pytest.fixture
@@ -43,13 +48,17 @@ def test_a_savepoint_outlives_retention(table: Table, version: int) -> None:
     assert describe(table)["savepoints"] == {"kept": version}
     assert check_table(table) == []
     for other in set(range(5)) - {version}:
-        with pytest.raises(NotFoundError, match=rf"lost version {other}.*savepoints kept \({version}\)"):
+        with pytest.raises(
+            NotFoundError, match=rf"lost version {other}.*savepoints kept \({version}\)"
+        ):
             content(table, version=other)
     expire_all(table)
     assert content(table, version=version) == latest(BATCHES[:version])
 
 
-def test_by_default_the_newest_version_is_kept_and_the_same_again_is_no_change(table: Table) -> None:
+def test_by_default_the_newest_version_is_kept_and_the_same_again_is_no_change(
+    table: Table,
+) -> None:
     assert table.savepoint("now").version == 5
     assert table.savepoint("now").version is None
     assert table.savepoint("now", 4).version is None
@@ -80,7 +89,9 @@ def test_a_name_moves_to_another_version_in_one_commit(table: Table) -> None:
     assert table.snapshot_at().root.savepoints == {"a": 3}
 
 
-def test_what_is_released_goes_with_the_next_retention_unless_it_has_another_name(table: Table) -> None:
+def test_what_is_released_goes_with_the_next_retention_unless_it_has_another_name(
+    table: Table,
+) -> None:
     table.savepoint("a", 1)
     table.savepoint("b", 1)
     expire_all(table)
@@ -91,7 +102,9 @@ def test_what_is_released_goes_with_the_next_retention_unless_it_has_another_nam
     expire_all(table)
     with pytest.raises(NotFoundError, match="lost version 1"):
         content(table, version=1)
-    roots = [layout.checkpoint_version(stored.path) for stored in table.storage.list(layout.CHECKPOINTS)]
+    roots = [
+        layout.checkpoint_version(stored.path) for stored in table.storage.list(layout.CHECKPOINTS)
+    ]
     assert 1 not in roots
     assert check_table(table) == []
 

@@ -33,7 +33,9 @@ def test_upserts_leave_few_files_and_every_version_reads_as_it_did(file_format: 
         expected[result.version] = latest(batches[: turn + 1])
         assert content(table) == expected[result.version]
     head = table.snapshot_at()
-    assert len(head.files) <= 3 * 4 + 4, "four tiers of at most three, and what came since somebody looked"
+    assert len(head.files) <= 3 * 4 + 4, (
+        "four tiers of at most three, and what came since somebody looked"
+    )
     assert len(head.segments) == 70
     for version in [*expected][::9]:
         assert content(table, version=version) == expected[version]
@@ -44,7 +46,11 @@ def test_upserts_leave_few_files_and_every_version_reads_as_it_did(file_format: 
 def test_a_row_is_written_again_about_once_a_tier() -> None:
     table = create(MemoryStorage(), fold_files=4)
     fill(table, upserts(128))
-    moved = sum(int(str(commit.result["counts"]["rows"])) for commit in table.history() if commit.operation == "compact")
+    moved = sum(
+        int(str(commit.result["counts"]["rows"]))
+        for commit in table.history()
+        if commit.operation == "compact"
+    )
     assert moved <= 128 * 3.5, "128 is between the third and the fourth power of four"
 
 

@@ -29,22 +29,37 @@ def test_a_compaction_merges_what_hurried_ingests_left(monkeypatch: pytest.Monke
     table = filled(batches, hurried=True)
     assert len(table.snapshot_at().runs) == 5
     result = compact(table, CompactOptions())
-    assert (result.counts["runs_read"], result.counts["runs_written"], len(table.snapshot_at().runs)) == (5, 1, 1)
-    assert content(table) == latest([[(f"k{number}", moment, moment) for number in range(5)] for moment in range(5)])
+    assert (
+        result.counts["runs_read"],
+        result.counts["runs_written"],
+        len(table.snapshot_at().runs),
+    ) == (5, 1, 1)
+    assert content(table) == latest(
+        [[(f"k{number}", moment, moment) for number in range(5)] for moment in range(5)]
+    )
     assert check_table(table) == []
 
 
-def test_without_a_compaction_hurried_ingests_merge_the_oldest_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compaction_hurried_ingests_merge_the_oldest_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(merge, "HURRIED_ENTRIES", 10)
     fewer, more = (filled([5] * batches, hurried=True) for batches in (12, 13))
     assert [len(table.snapshot_at().runs) for table in (fewer, more)] == [12, 10]
-    assert content(more) == latest([[(f"k{number}", moment, moment) for number in range(5)] for moment in range(13)])
+    assert content(more) == latest(
+        [[(f"k{number}", moment, moment) for number in range(5)] for moment in range(13)]
+    )
     assert check_table(more) == []
 
 
-def test_maintenance_is_due_for_what_hurried_ingests_left_and_no_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maintenance_is_due_for_what_hurried_ingests_left_and_no_sooner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(merge, "HURRIED_ENTRIES", 10)
-    for batches, why in ((3, ""), (4, "4 key-store runs, of which streams leave large ones to a compaction")):
+    for batches, why in (
+        (3, ""),
+        (4, "4 key-store runs, of which streams leave large ones to a compaction"),
+    ):
         snapshot = filled([5] * batches, hurried=True).snapshot_at()
         due = compaction_due(snapshot, policy_of(snapshot.spec), 0)
         assert (due.why if due else "") == why
@@ -55,5 +70,9 @@ def test_a_large_run_is_not_written_again_for_a_few_small_ones() -> None:
     large, *small = sorted(table.snapshot_at().runs.values(), key=lambda run: -run.entries)
     assert set(plan_runs(table.snapshot_at())) == set(small)
     result = compact(table, CompactOptions())
-    assert (result.counts["runs_read"], large.path in table.snapshot_at().runs, len(table.snapshot_at().runs)) == (3, True, 2)
+    assert (
+        result.counts["runs_read"],
+        large.path in table.snapshot_at().runs,
+        len(table.snapshot_at().runs),
+    ) == (3, True, 2)
     assert check_table(table) == []

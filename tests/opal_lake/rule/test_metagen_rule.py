@@ -60,18 +60,32 @@ def run_of(entries: Entries) -> Entries:
 
 def merge(found: dict[RowId, int], events: Events, wanted: dict[RowId, int]) -> None:
     """Add events; none may be earlier than the right one for the rows so far."""
-    for segment, offset, until in zip(events.segment.tolist(), events.offset.tolist(), events.until.tolist(), strict=True):
-        assert (segment, offset) in wanted, f"{segment, offset} is valid for ever, yet ends at {until}"
-        assert until >= wanted[segment, offset], f"{segment, offset} ends at {until}, before its {wanted[segment, offset]}"
+    for segment, offset, until in zip(
+        events.segment.tolist(), events.offset.tolist(), events.until.tolist(), strict=True
+    ):
+        assert (segment, offset) in wanted, (
+            f"{segment, offset} is valid for ever, yet ends at {until}"
+        )
+        assert until >= wanted[segment, offset], (
+            f"{segment, offset} ends at {until}, before its {wanted[segment, offset]}"
+        )
         found[segment, offset] = min(until, found.get((segment, offset), until))
 
 
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize(
     "block, piece, rounds",
-    [(1, metagen.PIECE_ROWS, FEW_ROUNDS), (1, metagen.PIECE_ROWS, ROUNDS), (2, 1, ROUNDS), (3, 2, ROUNDS), (16_384, 5, ROUNDS)],
+    [
+        (1, metagen.PIECE_ROWS, FEW_ROUNDS),
+        (1, metagen.PIECE_ROWS, ROUNDS),
+        (2, 1, ROUNDS),
+        (3, 2, ROUNDS),
+        (16_384, 5, ROUNDS),
+    ],
 )
-def test_batches_one_after_the_other_give_every_until(block: int, piece: int, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_one_after_the_other_give_every_until(
+    block: int, piece: int, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Few rounds at first, and all in the slow tests."""
     monkeypatch.setattr(run_module, "BLOCK", block)
     monkeypatch.setattr(metagen, "PIECE_ROWS", piece)
@@ -94,8 +108,12 @@ def test_batches_one_after_the_other_give_every_until(block: int, piece: int, ro
 
 
 @pytest.mark.slow_but_one
-@pytest.mark.parametrize("piece, rounds", [(1, FEW_ROUNDS), (1, ROUNDS), (4, ROUNDS), (metagen.PIECE_ROWS, ROUNDS)])
-def test_jobs_side_by_side_find_the_rest_between_them(piece: int, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "piece, rounds", [(1, FEW_ROUNDS), (1, ROUNDS), (4, ROUNDS), (metagen.PIECE_ROWS, ROUNDS)]
+)
+def test_jobs_side_by_side_find_the_rest_between_them(
+    piece: int, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two jobs rule from one base, on sets that overlap; the second to commit compares its rows with the first one's.
 
     Few rounds at first, and all in the slow tests.
@@ -131,11 +149,22 @@ def test_an_event_names_the_row_that_follows() -> None:
         stored = greatest_of_equal(sorted_entries(entries_of(base))) if base else no_entries(1)
         events = apply_rule(entries_of(fresh), [stored]).events
         assert events.next_rows is not None
-        known = {row.row_id: row for row in [*fresh, *(base[rows_of(base).index(found)] for found in ids_of(stored))]}
-        for row_id, until, following in zip(ids_of(events), events.until.tolist(), ids_of(events.next_rows), strict=True):
+        known = {
+            row.row_id: row
+            for row in [*fresh, *(base[rows_of(base).index(found)] for found in ids_of(stored))]
+        }
+        for row_id, until, following in zip(
+            ids_of(events), events.until.tolist(), ids_of(events.next_rows), strict=True
+        ):
             row = known[row_id]
-            later = [other for other in known.values() if other.key == row.key and order_of(other) > order_of(row)]
-            assert following == (min(later, key=order_of).row_id if later else (NO_ROW, NO_ROW)), f"seed {seed}"
+            later = [
+                other
+                for other in known.values()
+                if other.key == row.key and order_of(other) > order_of(row)
+            ]
+            assert following == (min(later, key=order_of).row_id if later else (NO_ROW, NO_ROW)), (
+                f"seed {seed}"
+            )
             assert until == row.delta if row.deleted else until == known[following].delta
 
 

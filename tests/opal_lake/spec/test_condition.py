@@ -7,7 +7,22 @@ from opal_lake.spec.condition import MOST_CHARACTERS, check_condition
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from tests.opal_lake.shop import SCHEMA
 
-COLUMNS = ["op", "at", "price", "tags", "attrs", "nested", "raw", "a b", "select", "user", "статус", "current_date", "map", "split"]
+COLUMNS = [
+    "op",
+    "at",
+    "price",
+    "tags",
+    "attrs",
+    "nested",
+    "raw",
+    "a b",
+    "select",
+    "user",
+    "статус",
+    "current_date",
+    "map",
+    "split",
+]
 
 ALLOWED = (
     "op in ('now or never', 'todays', 'epoch')",
@@ -161,11 +176,18 @@ def test_conditions_of_the_row_alone_are_taken(condition: str) -> None:
 
 @pytest.mark.parametrize("condition", REFUSED)
 def test_all_else_is_refused_and_named(condition: str) -> None:
-    with pytest.raises(InvalidInputError, match=REFUSED[condition].replace("?", r"\?").replace("{", r"\{")):
+    with pytest.raises(
+        InvalidInputError, match=REFUSED[condition].replace("?", r"\?").replace("{", r"\{")
+    ):
         check_condition(condition, COLUMNS)
     assert len(condition) <= MOST_CHARACTERS or "characters" in REFUSED[condition]
 
 
 def test_a_table_is_not_made_with_another_condition() -> None:
     with pytest.raises(InvalidInputError, match=r"calls reflect\(\), .* deterministic"):
-        plan_spec(SCHEMA, TableLayout(keys=["sku"], delta="at", deletes="reflect('java.lang.System', 'exit', 0) = 1"))
+        plan_spec(
+            SCHEMA,
+            TableLayout(
+                keys=["sku"], delta="at", deletes="reflect('java.lang.System', 'exit', 0) = 1"
+            ),
+        )

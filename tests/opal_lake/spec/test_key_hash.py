@@ -19,13 +19,17 @@ from opal_lake.spec.key_hash import canonical_bytes, given_keys, hash_keys, hash
 from opal_lake.spec.schema import Atomic, arrow_type
 from opal_lake.spec.table_spec import KEY_TYPES
 
-GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "key_hashes.json").read_text(encoding="utf-8"))
+GOLDEN = json.loads(
+    (Path(__file__).parents[2] / "golden" / "key_hashes.json").read_text(encoding="utf-8")
+)
 LONG = st.integers(-(1 << 63), (1 << 63) - 1)
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "boolean": st.booleans(),
     "byte": st.integers(-128, 127),
     "long": LONG,
-    "string": st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("0123456789:,-sn"), max_size=12),
+    "string": st.text(
+        st.characters(exclude_categories=["Cs"]) | st.sampled_from("0123456789:,-sn"), max_size=12
+    ),
     "binary": st.binary(max_size=6) | st.sampled_from([b"1:", b"0:0:", b"5,"]),
     "date": st.dates(),
     "timestamp": st.datetimes(timezones=st.just(UTC)),
@@ -81,7 +85,9 @@ def meaning(name: str, value: Any) -> tuple[str, Any]:
             return "d", day.toordinal() - date(1970, 1, 1).toordinal()
         case (("timestamp" | "timestamp_ntz"), moment):
             past = moment.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)
-            return ("t" if name == "timestamp" else "w"), (past.days * 86400 + past.seconds) * 1_000_000 + past.microseconds
+            return ("t" if name == "timestamp" else "w"), (
+                past.days * 86400 + past.seconds
+            ) * 1_000_000 + past.microseconds
     return "n", Decimal(value)
 
 
@@ -92,10 +98,14 @@ def parsed(tag: str, field: bytes) -> Any:
 
 
 @given(KEYS)
-def test_a_key_can_be_read_back_from_its_bytes_so_that_no_two_keys_share_them(key: tuple[list[str], tuple[Any, ...]]) -> None:
+def test_a_key_can_be_read_back_from_its_bytes_so_that_no_two_keys_share_them(
+    key: tuple[list[str], tuple[Any, ...]],
+) -> None:
     names, values = key
     read = decode(key_bytes(names, values))
-    assert [(tag, parsed(tag, field)) for tag, field in read] == [meaning(*pair) for pair in zip(names, values, strict=True)]
+    assert [(tag, parsed(tag, field)) for tag, field in read] == [
+        meaning(*pair) for pair in zip(names, values, strict=True)
+    ]
 
 
 @given(VALUES["decimal(7,3)"])
@@ -116,9 +126,18 @@ def test_a_user_may_ask_for_one_key(key: tuple[list[str], tuple[Any, ...]]) -> N
 
 @pytest.mark.parametrize("case", GOLDEN, ids=lambda case: "-".join(case["types"]))
 def test_golden_hashes_never_change(case: dict[str, Any]) -> None:
-    values = [bytes.fromhex(value) if name == "binary" else value for name, value in zip(case["types"], case["values"], strict=True)]
-    high, low = hash_keys(given_keys([values], types(*case["types"])), types(*case["types"]))[0].tolist()
-    assert f"{high:016x}{low:016x}" == case["hash"] == sha256(case["bytes"].encode("latin-1")).hexdigest()[:32]
+    values = [
+        bytes.fromhex(value) if name == "binary" else value
+        for name, value in zip(case["types"], case["values"], strict=True)
+    ]
+    high, low = hash_keys(given_keys([values], types(*case["types"])), types(*case["types"]))[
+        0
+    ].tolist()
+    assert (
+        f"{high:016x}{low:016x}"
+        == case["hash"]
+        == sha256(case["bytes"].encode("latin-1")).hexdigest()[:32]
+    )
 
 
 def test_golden_hashes_cover_every_key_type() -> None:
@@ -127,35 +146,59 @@ def test_golden_hashes_cover_every_key_type() -> None:
 
 def test_widening_a_column_keeps_its_hashes() -> None:
     names = ["byte", "short", "integer", "long", "decimal(5,0)", "decimal(5,2)", "decimal(38,20)"]
-    assert len({tuple(hash_keys(given_keys([(-7,)], types(name)), types(name))[0]) for name in names}) == 1
+    assert (
+        len({tuple(hash_keys(given_keys([(-7,)], types(name)), types(name))[0]) for name in names})
+        == 1
+    )
 
 
 def test_equal_looking_values_of_other_kinds_differ() -> None:
     number, text = pa.array([1]), pa.array(["1"])
     keys = [([number], [name]) for name in ("long", "date", "timestamp", "timestamp_ntz")]
     keys += [([text], ["string"]), ([text], ["binary"]), ([pa.array([True])], ["boolean"])]
-    assert len({canonical_bytes(columns, types(*names))[0].as_py() for columns, names in keys}) == len(keys)
+    assert len(
+        {canonical_bytes(columns, types(*names))[0].as_py() for columns, names in keys}
+    ) == len(keys)
 
 
 @pytest.mark.parametrize(
     "name,physical,values",
     [
-        ("timestamp", pa.int64(), [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)]),
-        ("timestamp_ntz", pa.int64(), [datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999)]),
+        (
+            "timestamp",
+            pa.int64(),
+            [
+                datetime(1, 1, 1, tzinfo=UTC),
+                datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+            ],
+        ),
+        (
+            "timestamp_ntz",
+            pa.int64(),
+            [datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999)],
+        ),
         ("date", pa.int32(), [date(1, 1, 1), date(9999, 12, 31)]),
     ],
 )
-def test_the_integers_of_orc_files_hash_as_what_they_stand_for(name: str, physical: pa.DataType, values: list[Any]) -> None:
+def test_the_integers_of_orc_files_hash_as_what_they_stand_for(
+    name: str, physical: pa.DataType, values: list[Any]
+) -> None:
     logical = column(name, *values)
-    assert np.array_equal(hash_keys([logical.cast(physical)], types(name)), hash_keys([logical], types(name)))
+    assert np.array_equal(
+        hash_keys([logical.cast(physical)], types(name)), hash_keys([logical], types(name))
+    )
 
 
 def test_slices_and_chunks_hash_as_their_values() -> None:
     names = ["string", "decimal(7,3)", "boolean", "date"]
     rows = [("a" * row, Decimal(row) / 8, row % 2 == 0, date(2026, 1, 1 + row)) for row in range(9)]
-    columns = [column(name, *values) for name, values in zip(names, zip(*rows, strict=True), strict=True)]
+    columns = [
+        column(name, *values) for name, values in zip(names, zip(*rows, strict=True), strict=True)
+    ]
     whole = hash_keys(columns, types(*names))
-    assert np.array_equal(hash_keys([item.slice(3, 4) for item in columns], types(*names)), whole[3:7])
+    assert np.array_equal(
+        hash_keys([item.slice(3, 4) for item in columns], types(*names)), whole[3:7]
+    )
     chunked = [pa.chunked_array([item.slice(0, 2), item.slice(2)]) for item in columns]
     assert np.array_equal(hash_keys(chunked, types(*names)), whole)
 
@@ -189,7 +232,9 @@ def test_a_null_is_no_key(name: str) -> None:
         ((1.0,), ("double",), "key value 1"),
     ],
 )
-def test_a_key_that_no_row_can_have_is_refused(values: tuple[Any, ...], names: tuple[str, ...], message: str) -> None:
+def test_a_key_that_no_row_can_have_is_refused(
+    values: tuple[Any, ...], names: tuple[str, ...], message: str
+) -> None:
     with pytest.raises(InvalidInputError, match=message):
         hash_keys(given_keys([values], types(*names)), types(*names))
 

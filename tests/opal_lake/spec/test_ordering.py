@@ -26,7 +26,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "decimal(18,18)": st.decimals("-0.999", "0.999", places=18),
     "decimal(9,2)": st.decimals(-9_999_999, 9_999_999, places=2),
 }
-COLUMNS = st.sampled_from(sorted(VALUES)).flatmap(lambda name: st.tuples(st.just(name), st.lists(st.none() | VALUES[name], max_size=8)))
+COLUMNS = st.sampled_from(sorted(VALUES)).flatmap(
+    lambda name: st.tuples(st.just(name), st.lists(st.none() | VALUES[name], max_size=8))
+)
 NOON = datetime(2026, 1, 31, 12)
 NOON_MICROS = 1_769_860_800_000_000
 
@@ -45,19 +47,32 @@ def test_values_come_back_and_keep_their_order(drawn: tuple[str, list[Any]]) -> 
     order, valid = to_order(column(name, values), kind(name))
     assert order.dtype == np.int64
     assert valid.tolist() == [value is not None for value in values]
-    assert [from_order(int(number), kind(name)) if there else None for number, there in zip(order, valid, strict=True)] == values
+    assert [
+        from_order(int(number), kind(name)) if there else None
+        for number, there in zip(order, valid, strict=True)
+    ] == values
     present = [value for value in values if value is not None]
-    assert [from_order(number, kind(name)) for number in sorted(order[valid].tolist())] == sorted(present)
+    assert [from_order(number, kind(name)) for number in sorted(order[valid].tolist())] == sorted(
+        present
+    )
     assert not order[~valid].any()
 
 
 @given(COLUMNS)
 def test_a_user_gives_a_value_or_its_text(drawn: tuple[str, list[Any]]) -> None:
     name, values = drawn
-    for value, number in zip(values, to_order(column(name, values), kind(name))[0].tolist(), strict=True):
+    for value, number in zip(
+        values, to_order(column(name, values), kind(name))[0].tolist(), strict=True
+    ):
         if value is not None:
             assert encode_order(value, kind(name), name="at") == number
-            text = value.isoformat() if isinstance(value, date) else f"{value:f}" if isinstance(value, Decimal) else str(value)
+            text = (
+                value.isoformat()
+                if isinstance(value, date)
+                else f"{value:f}"
+                if isinstance(value, Decimal)
+                else str(value)
+            )
             if not (name == "timestamp_ntz" and len(text) <= 10):
                 assert encode_order(text, kind(name), name="at") == number
 
@@ -75,7 +90,10 @@ def test_slices_and_chunks_are_their_values(name: str) -> None:
     assert to_order(pa.chunked_array([], whole.type), kind(name))[0].tolist() == []
 
 
-@pytest.mark.parametrize("name,physical", [("date", pa.int32()), ("timestamp", pa.int64()), ("timestamp_ntz", pa.int64())])
+@pytest.mark.parametrize(
+    "name,physical",
+    [("date", pa.int32()), ("timestamp", pa.int64()), ("timestamp_ntz", pa.int64())],
+)
 def test_the_integers_of_orc_files_stand_for_themselves(name: str, physical: pa.DataType) -> None:
     order, valid = to_order(pa.array([5, None], physical), kind(name))
     assert order.tolist() == [5, 0]
@@ -84,7 +102,9 @@ def test_the_integers_of_orc_files_stand_for_themselves(name: str, physical: pa.
 
 @pytest.mark.parametrize("unit,value", [("s", 7), ("ms", 7_000), ("ns", 7_000_000_000)])
 def test_other_units_become_microseconds(unit: str, value: int) -> None:
-    assert to_order(pa.array([value], pa.timestamp(unit)), kind("timestamp_ntz"))[0].tolist() == [7_000_000]
+    assert to_order(pa.array([value], pa.timestamp(unit)), kind("timestamp_ntz"))[0].tolist() == [
+        7_000_000
+    ]
 
 
 def test_nanoseconds_are_not_rounded() -> None:
@@ -117,8 +137,16 @@ def test_values_of_another_type_are_refused(array: pa.Array, name: str) -> None:
         ("2026-01-31T12:00:00.123456000", "timestamp_ntz", NOON_MICROS + 123_456),
         ("2026-01-31 12:00:00Z", "timestamp", NOON_MICROS),
         ("2026-01-31T20:00:00+08:00", "timestamp", NOON_MICROS),
-        (NOON.replace(tzinfo=timezone(timedelta(hours=-8))), "timestamp", NOON_MICROS + 8 * 3_600_000_000),
-        (datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14))), "timestamp", -62_135_596_800_000_000 - 14 * 3_600_000_000),
+        (
+            NOON.replace(tzinfo=timezone(timedelta(hours=-8))),
+            "timestamp",
+            NOON_MICROS + 8 * 3_600_000_000,
+        ),
+        (
+            datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14))),
+            "timestamp",
+            -62_135_596_800_000_000 - 14 * 3_600_000_000,
+        ),
         (np.int32(7), "long", 7),
         (" 7".strip(), "byte", 7),
         ("-7", "decimal(9,2)", -700),
@@ -148,7 +176,11 @@ def test_event_times_that_users_give(value: Any, name: str, expected: int) -> No
         (Decimal("1E-999999"), "long", "finer"),
         (Decimal("0.5"), "long", "finer"),
         (1 << 63, "long", "outside 64 bits"),
-        (-(1 << 63) - 1, "integer", "outside 64 bits; give a value between -9223372036854775808 and 9223372036854775807"),
+        (
+            -(1 << 63) - 1,
+            "integer",
+            "outside 64 bits; give a value between -9223372036854775808 and 9223372036854775807",
+        ),
         (Decimal("1E+999999"), "long", "outside 64 bits"),
         (10**18, "decimal(18,2)", "outside 64 bits"),
         (date(2026, 1, 1), "long", "not a number"),
@@ -178,17 +210,30 @@ def test_what_would_be_guessed_or_rounded_is_refused(value: Any, name: str, mess
 
 def test_subclasses_of_datetime_count_exactly() -> None:
     pandas = pytest.importorskip("pandas")
-    assert encode_order(pandas.Timestamp("2026-01-31T12:00:00.000001Z"), kind("timestamp"), name="at") == NOON_MICROS + 1
+    assert (
+        encode_order(pandas.Timestamp("2026-01-31T12:00:00.000001Z"), kind("timestamp"), name="at")
+        == NOON_MICROS + 1
+    )
     with pytest.raises(InvalidInputError, match="finer than a microsecond"):
-        encode_order(pandas.Timestamp("2026-01-31T12:00:00.000000001Z"), kind("timestamp"), name="at")
+        encode_order(
+            pandas.Timestamp("2026-01-31T12:00:00.000000001Z"), kind("timestamp"), name="at"
+        )
 
 
 def test_pendulum_counts_exactly() -> None:
     pendulum = pytest.importorskip("pendulum")
     assert (
-        encode_order(pendulum.datetime(2026, 1, 31, 20, microsecond=1, tz="Asia/Taipei"), kind("timestamp"), name="at") == NOON_MICROS + 1
+        encode_order(
+            pendulum.datetime(2026, 1, 31, 20, microsecond=1, tz="Asia/Taipei"),
+            kind("timestamp"),
+            name="at",
+        )
+        == NOON_MICROS + 1
     )
-    assert encode_order(pendulum.naive(2026, 1, 31, 12), kind("timestamp_ntz"), name="at") == NOON_MICROS
+    assert (
+        encode_order(pendulum.naive(2026, 1, 31, 12), kind("timestamp_ntz"), name="at")
+        == NOON_MICROS
+    )
 
 
 def test_what_python_cannot_hold_is_said() -> None:

@@ -36,11 +36,17 @@ def storage(request: pytest.FixtureRequest) -> Storage:
         ("target_mb", 64),
     ],
 )
-def test_maintenance_properties_are_set_and_read_back(storage: Storage, name: str, value: object) -> None:
+def test_maintenance_properties_are_set_and_read_back(
+    storage: Storage, name: str, value: object
+) -> None:
     table = create(storage)
     result = table.set_properties({name: value})  # type: ignore[dict-item]  # of several types
     text = ",".join(value) if isinstance(value, list) else str(value)
-    assert (result.operation, result.version, str(reopen(storage).snapshot_at().spec.properties[name])) == ("set_properties", 1, text)
+    assert (
+        result.operation,
+        result.version,
+        str(reopen(storage).snapshot_at().spec.properties[name]),
+    ) == ("set_properties", 1, text)
     assert check_table(table) == []
 
 
@@ -60,7 +66,9 @@ def test_maintenance_properties_are_set_and_read_back(storage: Storage, name: st
         ("windw", "7d", "unknown"),
     ],
 )
-def test_values_that_mean_nothing_are_refused_and_change_nothing(storage: Storage, name: str, value: int | str, message: str) -> None:
+def test_values_that_mean_nothing_are_refused_and_change_nothing(
+    storage: Storage, name: str, value: int | str, message: str
+) -> None:
     table = create(storage)
     with pytest.raises(InvalidInputError, match=message):
         table.set_properties({name: value})
@@ -73,7 +81,10 @@ def test_what_is_so_already_is_no_commit_and_none_is_the_default_again(storage: 
     table = create(storage, window="3d")
     assert table.set_properties({"window": "3d"}).version is None
     assert table.set_properties({"window": None}).version == 1
-    assert (table.snapshot_at().spec.properties, table.snapshot_at().spec.word("window")) == ({}, "7d")
+    assert (table.snapshot_at().spec.properties, table.snapshot_at().spec.word("window")) == (
+        {},
+        "7d",
+    )
 
 
 def test_a_token_applies_a_change_once(storage: Storage) -> None:
@@ -116,11 +127,19 @@ def test_a_creator_may_say_what_was_said_before_maintenance_was_changed(storage:
     table = create(storage, window="30d", segment_rows=100)
     table.set_properties({"window": "1d", "zorder": "sku", "checkpoint_commits": 4})
     refuse_another_spec(
-        storage.uri, table.snapshot_at().spec, SCHEMA, TableLayout(**LAYOUT, properties={"window": "30d", "segment_rows": 100})
+        storage.uri,
+        table.snapshot_at().spec,
+        SCHEMA,
+        TableLayout(**LAYOUT, properties={"window": "30d", "segment_rows": 100}),
     )
     refuse_another_spec(storage.uri, table.snapshot_at().spec, SCHEMA, TableLayout(**LAYOUT))
     with pytest.raises(InvalidInputError, match="segment_rows=100, not 7"):
-        refuse_another_spec(storage.uri, table.snapshot_at().spec, SCHEMA, TableLayout(**LAYOUT, properties={"segment_rows": 7}))
+        refuse_another_spec(
+            storage.uri,
+            table.snapshot_at().spec,
+            SCHEMA,
+            TableLayout(**LAYOUT, properties={"segment_rows": 7}),
+        )
 
 
 def test_defaults_pass_their_own_checks(storage: Storage) -> None:

@@ -15,11 +15,15 @@ from pathlib import Path
 from opal_lake.storage.local import publish as local_publish
 from opal_lake.storage.local.store import LocalStorage
 
-CALLS = frozenset({"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.listdir", "os.link"})
+CALLS = frozenset(
+    {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.listdir", "os.link"}
+)
 WRITERS, NAMES = 10, 100
 
 
-def child(job: Callable[[], object], at: int | None = None, how: signal.Signals = signal.SIGKILL) -> int:
+def child(
+    job: Callable[[], object], at: int | None = None, how: signal.Signals = signal.SIGKILL
+) -> int:
     """A forked process that does the job, and sends itself a signal before its n-th call."""
     number = os.fork()
     if number:
@@ -54,11 +58,15 @@ def body(writer: str) -> bytes:
 
 def killed(store: LocalStorage) -> None:
     """One dies at its n-th call, then another one writes the same name."""
-    waits: list[float] = []  # pauses before a turn is taken over: a disk under load takes its time, and is no pause
+    waits: list[
+        float
+    ] = []  # pauses before a turn is taken over: a disk under load takes its time, and is no pause
     local_publish.time.sleep = waits.append  # type: ignore[attr-defined]
     for at in range(1, 40):
         path, dead = f"log/{at}", f"d{at}-"
-        status = ended(child(lambda path=path, dead=dead: store.put_if_absent(path, body(dead)), at))  # type: ignore[misc]  # mypy cannot infer a lambda with defaults
+        status = ended(
+            child(lambda path=path, dead=dead: store.put_if_absent(path, body(dead)), at)
+        )  # type: ignore[misc]  # mypy cannot infer a lambda with defaults
         was_there = (store.root / path).exists()
         waits.clear()
         created = store.put_if_absent(path, body("next"))
@@ -75,7 +83,9 @@ def stopped(store: LocalStorage) -> None:
     local_publish._HELD_TOO_LONG_S = 0.05
     for at in range(1, 40):
         path = f"log/{at}"
-        sleeper = child(lambda path=path: store.put_if_absent(path, body("sleeper")), at, signal.SIGSTOP)  # type: ignore[misc]  # as above
+        sleeper = child(
+            lambda path=path: store.put_if_absent(path, body("sleeper")), at, signal.SIGSTOP
+        )  # type: ignore[misc]  # as above
         _, status = os.waitpid(sleeper, os.WUNTRACED)
         slept = os.WIFSTOPPED(status)
         awake = store.put_if_absent(path, body("awake"))
@@ -93,7 +103,10 @@ def stopped(store: LocalStorage) -> None:
 
 def takers(store: LocalStorage) -> None:
     """One writer pauses in its turn, a second one while it takes that turn over, a third one arrives; then the first two resume."""
-    local_publish._HELD_TOO_LONG_S, local_publish._PAUSE_S = 0.05, 0.06  # it looks twice, and takes over
+    local_publish._HELD_TOO_LONG_S, local_publish._PAUSE_S = (
+        0.05,
+        0.06,
+    )  # it looks twice, and takes over
     hidden = store.root / local_publish.HIDDEN
     for at in range(1, 40):
         path = f"log/{at}"
@@ -107,11 +120,15 @@ def takers(store: LocalStorage) -> None:
         slept = os.WIFSTOPPED(status)
         third = put("third")
         woken = {}
-        for name, number in sorted({"first": first, "second": second}.items(), reverse=bool(at % 2)):
+        for name, number in sorted(
+            {"first": first, "second": second}.items(), reverse=bool(at % 2)
+        ):
             if name == "first" or slept:
                 os.kill(number, signal.SIGCONT)
                 woken[name] = ended(number)
-        outcome = {**woken, "third": 10 + third} | ({} if slept else {"second": os.waitstatus_to_exitcode(status)})
+        outcome = {**woken, "third": 10 + third} | (
+            {} if slept else {"second": os.waitstatus_to_exitcode(status)}
+        )
         report(at=at, slept=slept, **outcome)
         (winner,) = [name for name, answer in outcome.items() if answer == 11]
         assert store.get(path) == body(winner)
@@ -167,7 +184,12 @@ def crowd(store: LocalStorage) -> None:
         wrote = int(held.partition(b"-")[0])
         assert held == body(f"{wrote}-"), name
         # who was killed may have written, and not have said so
-        assert winners == [wrote] or (not winners and statuses[wrote] < 0), (name, wrote, winners, statuses)
+        assert winners == [wrote] or (not winners and statuses[wrote] < 0), (
+            name,
+            wrote,
+            winners,
+            statuses,
+        )
     report(statuses=statuses, puts=WRITERS * NAMES)
 
 

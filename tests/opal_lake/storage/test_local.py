@@ -18,7 +18,9 @@ def store(tmp_path: Path) -> LocalStorage:
     return LocalStorage.open(str(tmp_path / "table"))
 
 
-def test_files_below_an_outward_symlink_are_out_of_reach(store: LocalStorage, tmp_path: Path) -> None:
+def test_files_below_an_outward_symlink_are_out_of_reach(
+    store: LocalStorage, tmp_path: Path
+) -> None:
     store.put_if_absent("a/x", b"1")
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "f").write_text("secret")
@@ -105,7 +107,9 @@ def test_nothing_is_written_behind_a_hidden_folder_that_is_a_link(
     assert store.put_if_absent("b", b"2")
 
 
-def test_no_file_is_deleted_behind_a_turn_that_is_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_is_deleted_behind_a_turn_that_is_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its first file would be taken for that of a delayed writer."""
     monkeypatch.setattr("opal_lake.storage.local.publish._HELD_TOO_LONG_S", 0.01)
     store = LocalStorage.open(str(tmp_path / "table"), {"hard_links": "false"})
@@ -131,7 +135,9 @@ def test_a_listing_reads_only_the_folders_and_stats_only_the_files_that_it_needs
     (store.root / "other").mkdir()
     scanned: list[str] = []
     stats: list[str] = []
-    monkeypatch.setattr(os, "scandir", lambda path: scanned.append(str(path)) or CountingScan(path, stats))
+    monkeypatch.setattr(
+        os, "scandir", lambda path: scanned.append(str(path)) or CountingScan(path, stats)
+    )
     listed = [entry.path[-9:] for entry in store.list("log/", f"log/{1996:020d}.json")]
     assert listed == ["1997.json", "1998.json", "1999.json"]
     assert scanned == [str(folder)]
@@ -187,9 +193,13 @@ def test_a_refusal_of_the_file_system_is_a_storage_error(store: LocalStorage) ->
         store.get("x" * 300)
 
 
-def test_without_hard_links_the_store_finds_another_way_by_itself(store: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_hard_links_the_store_finds_another_way_by_itself(
+    store: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(*_: object) -> None:
-        raise PermissionError(1, "Operation not permitted")  # what Linux says on file systems without hard links
+        raise PermissionError(
+            1, "Operation not permitted"
+        )  # what Linux says on file systems without hard links
 
     monkeypatch.setattr(os, "link", refused)
     assert store.put_if_absent("a/b", b"1")

@@ -47,12 +47,24 @@ def test_memory_stores_are_shared_by_name() -> None:
 
 
 def test_an_unknown_scheme_is_refused_with_those_that_work() -> None:
-    with pytest.raises(InvalidInputError, match=r"'gs'.*file:///path.*s3://bucket/path.*s3a://.*memory://name"):
+    with pytest.raises(
+        InvalidInputError, match=r"'gs'.*file:///path.*s3://bucket/path.*s3a://.*memory://name"
+    ):
         open_storage("gs://lake/t")
 
 
 @pytest.mark.parametrize(
-    "uri", ["", "memory://", "file://server/share", "s3://", "s3:///t", "s3://lake//t", "s3://lake/../t", "s3://lake--x-s3/t"]
+    "uri",
+    [
+        "",
+        "memory://",
+        "file://server/share",
+        "s3://",
+        "s3:///t",
+        "s3://lake//t",
+        "s3://lake/../t",
+        "s3://lake--x-s3/t",
+    ],
 )
 def test_a_uri_without_a_place_is_refused(uri: str) -> None:
     with pytest.raises(InvalidInputError):
@@ -77,5 +89,7 @@ def test_without_boto3_the_error_names_the_extra() -> None:
 
 def _run(code: str) -> str:
     program = f"import sys; sys.path[:] = {sys.path!r}; {code}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     return (done.stdout + done.stderr).strip()

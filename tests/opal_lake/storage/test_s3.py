@@ -18,11 +18,18 @@ from opal_lake.storage.s3_client import s3_client
 from tests.s3_requests import counted
 
 SECRET = "wJalrXUtnFEMI"
-OPTIONS = {"aws_access_key_id": "AKIAEXAMPLE", "aws_secret_access_key": SECRET, "aws_session_token": SECRET, "region_name": "us-east-1"}
+OPTIONS = {
+    "aws_access_key_id": "AKIAEXAMPLE",
+    "aws_secret_access_key": SECRET,
+    "aws_session_token": SECRET,
+    "region_name": "us-east-1",
+}
 
 
 @contextmanager
-def answering(*answers: tuple[int, str], bodies: list[bytes] | None = None) -> Iterator[tuple[Storage, list[str]]]:
+def answering(
+    *answers: tuple[int, str], bodies: list[bytes] | None = None
+) -> Iterator[tuple[Storage, list[str]]]:
     """A server that returns the answers in order, and repeats the last one; it records the requests, and their bodies in `bodies`."""
     seen: list[str] = []
 
@@ -35,7 +42,11 @@ def answering(*answers: tuple[int, str], bodies: list[bytes] | None = None) -> I
                 bodies.append(sent)
             status, code = answers[min(len(seen), len(answers) - 1)]
             seen.append(f"{self.command} {self.path} {self.headers.get('If-None-Match')}")
-            body = f"<Error><Code>{code}</Code><Message>told so</Message></Error>".encode() if code else b""
+            body = (
+                f"<Error><Code>{code}</Code><Message>told so</Message></Error>".encode()
+                if code
+                else b""
+            )
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -51,9 +62,16 @@ def answering(*answers: tuple[int, str], bodies: list[bytes] | None = None) -> I
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    ).start()
     try:
-        yield open_storage("s3://lake/t", {**OPTIONS, "endpoint_url": f"http://127.0.0.1:{server.server_port}"}), seen
+        yield (
+            open_storage(
+                "s3://lake/t", {**OPTIONS, "endpoint_url": f"http://127.0.0.1:{server.server_port}"}
+            ),
+            seen,
+        )
     finally:
         server.shutdown()
         server.server_close()
@@ -71,21 +89,28 @@ def test_a_failed_precondition_means_the_path_is_taken() -> None:
 
 
 def test_a_conflict_with_a_request_in_flight_is_tried_again() -> None:
-    with answering((409, "ConditionalRequestConflict"), (409, "ConditionalRequestConflict"), (200, "")) as (store, seen):
+    with answering(
+        (409, "ConditionalRequestConflict"), (409, "ConditionalRequestConflict"), (200, "")
+    ) as (store, seen):
         assert store.put_if_absent("a", b"x")
     assert len(seen) == 3
 
 
 def test_a_view_of_bytes_is_sent_whole_at_every_try() -> None:
     data, bodies = bytes(range(256)) * 4096, list[bytes]()
-    with answering((503, "SlowDown"), (409, "ConditionalRequestConflict"), (200, ""), bodies=bodies) as (store, seen):
+    with answering(
+        (503, "SlowDown"), (409, "ConditionalRequestConflict"), (200, ""), bodies=bodies
+    ) as (store, seen):
         assert store.put_if_absent("a", memoryview(data))
     assert len(seen) == 3
     assert bodies == [data] * 3
 
 
 def test_a_conflict_without_end_is_a_storage_error() -> None:
-    with answering((409, "ConditionalRequestConflict")) as (store, seen), pytest.raises(StorageError, match="t/a"):
+    with (
+        answering((409, "ConditionalRequestConflict")) as (store, seen),
+        pytest.raises(StorageError, match="t/a"),
+    ):
         store.put_if_absent("a", b"x")
     assert 3 <= len(seen) <= 10
 
@@ -102,9 +127,16 @@ def test_a_conflict_without_end_is_a_storage_error() -> None:
         (501, "NotImplemented", "501 NotImplemented"),
     ],
 )
-def test_a_refusal_is_a_storage_error_with_clear_words_and_no_secrets(status: int, code: str, words: str) -> None:
+def test_a_refusal_is_a_storage_error_with_clear_words_and_no_secrets(
+    status: int, code: str, words: str
+) -> None:
     with answering((status, code)) as (store, _):
-        calls = (lambda: store.get("a"), lambda: store.put_if_absent("a", b""), lambda: list(store.list("")), lambda: store.delete(["a"]))
+        calls = (
+            lambda: store.get("a"),
+            lambda: store.put_if_absent("a", b""),
+            lambda: list(store.list("")),
+            lambda: store.delete(["a"]),
+        )
         for call in calls[: 1 if status == 500 else 4]:  # boto3 is patient with it
             with pytest.raises(StorageError, match=words) as caught:
                 call()
@@ -128,8 +160,12 @@ def test_a_truncated_answer_is_a_storage_error_and_no_short_read() -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Truncating)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    store = open_storage("s3://lake/t", {**OPTIONS, "endpoint_url": f"http://127.0.0.1:{server.server_port}"})
+    threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    ).start()
+    store = open_storage(
+        "s3://lake/t", {**OPTIONS, "endpoint_url": f"http://127.0.0.1:{server.server_port}"}
+    )
     with pytest.raises(StorageError):
         store.get("a")
     server.shutdown()
@@ -143,31 +179,45 @@ def test_a_store_that_does_not_answer_is_a_storage_error() -> None:
         store.get("a")
 
 
-def test_without_credentials_the_store_is_not_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_credentials_the_store_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    store = open_storage("s3://credentials-are-missing/users", {"endpoint_url": "http://127.0.0.1:9"})
-    with pytest.raises(StorageError, match=r"was not asked: there are no credentials .* set AWS_ACCESS_KEY_ID"):
+    store = open_storage(
+        "s3://credentials-are-missing/users", {"endpoint_url": "http://127.0.0.1:9"}
+    )
+    with pytest.raises(
+        StorageError, match=r"was not asked: there are no credentials .* set AWS_ACCESS_KEY_ID"
+    ):
         store.get("x")
 
 
 @pytest.mark.s3
 def test_a_bucket_that_is_not_there_is_a_storage_error(s3_options: dict[str, str]) -> None:
     store = open_storage("s3://no-such-bucket/t", s3_options)
-    for call in (lambda: store.get("a"), lambda: store.put_if_absent("a", b""), lambda: list(store.list(""))):
+    for call in (
+        lambda: store.get("a"),
+        lambda: store.put_if_absent("a", b""),
+        lambda: list(store.list("")),
+    ):
         with pytest.raises(StorageError, match="'no-such-bucket' does not exist"):
             call()
 
 
 @pytest.mark.s3
-def test_markers_of_folders_and_neighbours_of_the_table_are_not_listed(s3_options: dict[str, str]) -> None:
+def test_markers_of_folders_and_neighbours_of_the_table_are_not_listed(
+    s3_options: dict[str, str],
+) -> None:
     client = s3_client(tuple(sorted(s3_options.items())))
     for key in ("marked/t/", "marked/t/data/", "marked/t/data/x", "marked/t2/y", "marked/t/a//b"):
         client.put_object(Bucket="lake", Key=key, Body=b"")
-    assert [entry.path for entry in open_storage("s3a://lake/marked/t", s3_options).list("")] == ["data/x"]
+    assert [entry.path for entry in open_storage("s3a://lake/marked/t", s3_options).list("")] == [
+        "data/x"
+    ]
 
 
 @pytest.mark.s3
@@ -195,7 +245,9 @@ def test_secrets_are_not_shown() -> None:
         {"path_style": SECRET},
     ],
 )
-def test_half_or_malformed_options_are_refused_without_showing_them(options: dict[str, str]) -> None:
+def test_half_or_malformed_options_are_refused_without_showing_them(
+    options: dict[str, str],
+) -> None:
     with pytest.raises(InvalidInputError) as caught:
         open_storage("s3://lake/t", options)
     assert SECRET not in str(caught.value)
@@ -219,11 +271,19 @@ def test_a_store_of_ones_own_needs_no_region(monkeypatch: pytest.MonkeyPatch) ->
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     keys = {name: value for name, value in OPTIONS.items() if name != "region_name"}
-    assert s3_client(tuple(sorted({**keys, "endpoint_url": "http://minio:9000"}.items()))).meta.region_name == "us-east-1"
+    assert (
+        s3_client(
+            tuple(sorted({**keys, "endpoint_url": "http://minio:9000"}.items()))
+        ).meta.region_name
+        == "us-east-1"
+    )
 
 
 def test_requests_are_counted_by_verb_and_part(s3_options: dict[str, str]) -> None:
-    store, other = open_storage("s3://lake/counted", s3_options), open_storage("s3://lake/counted-not", s3_options)
+    store, other = (
+        open_storage("s3://lake/counted", s3_options),
+        open_storage("s3://lake/counted-not", s3_options),
+    )
     with counted(s3_options, store.uri) as requests:
         for name in ("data/a b=1/x", "_opal/log/1.json", "_opal/log/2.json"):
             assert store.put_if_absent(name, b"12345")
@@ -246,8 +306,12 @@ def test_requests_are_counted_by_verb_and_part(s3_options: dict[str, str]) -> No
 
 
 @pytest.mark.parametrize("status", [200, 412, 403])
-def test_any_answer_tells_the_stores_time_and_none_is_asked_for_it(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BaseHTTPRequestHandler, "date_time_string", lambda *_: "Tue, 14 Nov 2023 22:13:20 GMT")
+def test_any_answer_tells_the_stores_time_and_none_is_asked_for_it(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        BaseHTTPRequestHandler, "date_time_string", lambda *_: "Tue, 14 Nov 2023 22:13:20 GMT"
+    )
     with answering((status, "")) as (store, seen):
         assert store.now_us() is None
         with suppress(StorageError):
@@ -259,8 +323,13 @@ def test_any_answer_tells_the_stores_time_and_none_is_asked_for_it(status: int, 
         assert len(seen) == 1
 
 
-def test_answers_of_one_second_never_turn_the_stores_time_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    dates = iter(["Tue, 14 Nov 2023 22:13:20 GMT"] * 2 + ["Tue, 14 Nov 2023 22:13:25 GMT", "Tue, 14 Nov 2023 22:13:10 GMT"])
+def test_answers_of_one_second_never_turn_the_stores_time_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dates = iter(
+        ["Tue, 14 Nov 2023 22:13:20 GMT"] * 2
+        + ["Tue, 14 Nov 2023 22:13:25 GMT", "Tue, 14 Nov 2023 22:13:10 GMT"]
+    )
     monkeypatch.setattr(BaseHTTPRequestHandler, "date_time_string", lambda self: next(dates))
     told_us = []
     with answering((200, "")) as (store, _):
@@ -271,16 +340,24 @@ def test_answers_of_one_second_never_turn_the_stores_time_back(monkeypatch: pyte
     first, same, later, back = told_us
     assert first + 20_000 <= same < first + 1_000_000
     assert later // 1_000_000 == same // 1_000_000 + 5
-    assert back // 1_000_000 == later // 1_000_000 - 15, "another second is believed, whichever way the store's clock went"
+    assert back // 1_000_000 == later // 1_000_000 - 15, (
+        "another second is believed, whichever way the store's clock went"
+    )
 
 
-@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="the system counts no time of sleep")
+@pytest.mark.skipif(
+    not hasattr(time, "CLOCK_BOOTTIME"), reason="the system counts no time of sleep"
+)
 def test_the_stores_time_goes_on_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a machine that is closed for an hour after the answer: its monotonic count stands still."""
     with answering((200, "")) as (store, _):
         store.put_if_absent("a", b"x")
         told_us, count = store.now_us(), time.clock_gettime_ns
-        monkeypatch.setattr(time, "clock_gettime_ns", lambda clock: count(clock) + 3600 * 10**9 * (clock == time.CLOCK_BOOTTIME))
+        monkeypatch.setattr(
+            time,
+            "clock_gettime_ns",
+            lambda clock: count(clock) + 3600 * 10**9 * (clock == time.CLOCK_BOOTTIME),
+        )
         assert (store.now_us() or 0) - (told_us or 0) >= 3600 * 10**6
 
 

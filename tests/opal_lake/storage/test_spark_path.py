@@ -13,7 +13,20 @@ from opal_lake.errors import InvalidInputError
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.spark_path import hadoop_uri, spark_path
 
-PATTERNS = ["br[x]", "brx", "st*ar", "stxar", "cu{a}", "cua", "cu{a,b}", "q?m", "qxm", "back\\slash", "back\\*", "[!a]"]
+PATTERNS = [
+    "br[x]",
+    "brx",
+    "st*ar",
+    "stxar",
+    "cu{a}",
+    "cua",
+    "cu{a,b}",
+    "q?m",
+    "qxm",
+    "back\\slash",
+    "back\\*",
+    "[!a]",
+]
 OTHERS = [
     "plain",
     "sp ace",
@@ -37,7 +50,10 @@ NAMES = PATTERNS + OTHERS
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     active = SparkSession.getActiveSession()
-    session = active or SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    session = (
+        active
+        or SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    )
     yield session
     if active is None:
         session.stop()
@@ -55,7 +71,9 @@ def test_spark_reads_exactly_the_named_folder(spark: SparkSession, tmp_path: Pat
 
 @pytest.mark.spark
 @pytest.mark.parametrize("root", ["many", "many [x]{y}*"])
-def test_spark_reads_many_oddly_named_files_at_once_and_each_once(spark: SparkSession, tmp_path: Path, root: str) -> None:
+def test_spark_reads_many_oddly_named_files_at_once_and_each_once(
+    spark: SparkSession, tmp_path: Path, root: str
+) -> None:
     store = open_storage(f"{tmp_path}/{root}")
     paths = [f"{name}/{name}.parquet" for name in NAMES]
     fill(store, paths)
@@ -72,7 +90,10 @@ def test_spark_writes_to_the_named_folder(spark: SparkSession, tmp_path: Path) -
 
 def test_s3_is_s3a_to_hadoop() -> None:
     for uri in ("s3://lake/t [1]", "s3a://lake/t [1]"):
-        assert spark_path(open_storage(uri), "x=1/a b.parquet") == "s3a://lake/t \\[1\\]/x=1/a b.parquet"
+        assert (
+            spark_path(open_storage(uri), "x=1/a b.parquet")
+            == "s3a://lake/t \\[1\\]/x=1/a b.parquet"
+        )
         assert hadoop_uri(open_storage(uri), "x") == "s3a://lake/t [1]/x"
         assert hadoop_uri(open_storage(uri)) == "s3a://lake/t [1]"
 

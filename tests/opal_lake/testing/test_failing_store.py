@@ -48,7 +48,9 @@ def test_a_dry_run_traces_every_call() -> None:
         ("after", 6, []),
     ],
 )
-def test_a_crash_leaves_exactly_the_effects_before_it(mode: Mode, fail_at: int, left: list[str]) -> None:
+def test_a_crash_leaves_exactly_the_effects_before_it(
+    mode: Mode, fail_at: int, left: list[str]
+) -> None:
     inner = MemoryStorage()
     with pytest.raises(Crash):
         work(FailingStore(inner, fail_at, mode))

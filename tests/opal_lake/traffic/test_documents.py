@@ -16,8 +16,17 @@ from tests.opal_lake.shop import create
 
 TABLE = "table"
 NUMBERS = st.integers(0, 2**62)
-MEANS = st.dictionaries(st.integers(0, WEEK - 1), st.tuples(st.integers(1, MOST_WEEKS), st.builds(Volume, NUMBERS, NUMBERS)))
-TRAFFIC = st.builds(Traffic, hour=st.integers(0, 10**6), position=NUMBERS, current=st.builds(Volume, NUMBERS, NUMBERS), means=MEANS)
+MEANS = st.dictionaries(
+    st.integers(0, WEEK - 1),
+    st.tuples(st.integers(1, MOST_WEEKS), st.builds(Volume, NUMBERS, NUMBERS)),
+)
+TRAFFIC = st.builds(
+    Traffic,
+    hour=st.integers(0, 10**6),
+    position=NUMBERS,
+    current=st.builds(Volume, NUMBERS, NUMBERS),
+    means=MEANS,
+)
 
 
 def counted(messages: float, position: int = 0) -> Traffic:
@@ -37,7 +46,11 @@ def test_a_document_comes_back_as_it_was(traffic: dict[str, Traffic]) -> None:
     found = decode_traffic(encode_traffic(TABLE, traffic), "path", TABLE)
     assert found.keys() == traffic.keys()
     for name, one in found.items():
-        assert (one.hour, one.position, one.means.keys()) == (traffic[name].hour, traffic[name].position, traffic[name].means.keys())
+        assert (one.hour, one.position, one.means.keys()) == (
+            traffic[name].hour,
+            traffic[name].position,
+            traffic[name].means.keys(),
+        )
         for slot, (weeks, mean) in one.means.items():
             assert weeks == traffic[name].means[slot][0]
             assert mean == pytest.approx(traffic[name].means[slot][1])
@@ -45,7 +58,16 @@ def test_a_document_comes_back_as_it_was(traffic: dict[str, Traffic]) -> None:
 
 @pytest.mark.parametrize(
     "hours",
-    [[[168, 1, 0, 0]], [[0, 0, 0, 0]], [[0, 5, 0, 0]], [[0, 1, -1, 0]], [[0, 1, 0, 0], [0, 1, 0, 0]], [[0, 1, 0]], 5, [[0, 1, 0, 1.5]]],
+    [
+        [[168, 1, 0, 0]],
+        [[0, 0, 0, 0]],
+        [[0, 5, 0, 0]],
+        [[0, 1, -1, 0]],
+        [[0, 1, 0, 0], [0, 1, 0, 0]],
+        [[0, 1, 0]],
+        5,
+        [[0, 1, 0, 1.5]],
+    ],
 )
 def test_what_the_format_does_not_have_is_refused(hours: object) -> None:
     part = {"hour": 1, "position": 2, "current": [0, 0], "hours": hours}
@@ -69,15 +91,32 @@ def test_parts_that_move_between_writers_are_counted_once_and_old_documents_go()
     first.write({"a": counted(1), "b": counted(1)}, 1000)
     second.write({"c": counted(1)}, 1000)
     second.write({"c": counted(2), "b": counted(2)}, 1000)  # also where its clock does not move
-    assert {name: one.current.messages for name, one in folder(storage).read().items()} == {"a": 1, "b": 2, "c": 2}
+    assert {name: one.current.messages for name, one in folder(storage).read().items()} == {
+        "a": 1,
+        "b": 2,
+        "c": 2,
+    }
     assert len(documents(storage)) == 2
     first.write({"a": counted(3)}, 500)  # or is behind
-    assert {name: one.current.messages for name, one in folder(storage).read().items()} == {"a": 3, "b": 2, "c": 2}
+    assert {name: one.current.messages for name, one in folder(storage).read().items()} == {
+        "a": 3,
+        "b": 2,
+        "c": 2,
+    }
     assert len(documents(storage)) == 2
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.sets(st.sampled_from("abcd"), min_size=1), st.integers(0, 5)), max_size=12))
-def test_whatever_writers_write_the_last_count_of_each_part_stays(steps: list[tuple[int, set[str], int]]) -> None:
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2), st.sets(st.sampled_from("abcd"), min_size=1), st.integers(0, 5)
+        ),
+        max_size=12,
+    )
+)
+def test_whatever_writers_write_the_last_count_of_each_part_stays(
+    steps: list[tuple[int, set[str], int]],
+) -> None:
     storage, model = MemoryStorage(), dict[str, int]()
     writers = [folder(storage, f"w{number}") for number in range(3)]
     for at, (writer, names, moment_ms) in enumerate(steps):
@@ -93,9 +132,17 @@ def test_what_is_damaged_or_of_another_table_is_left_out_and_named_by_a_check() 
     table_id = table.snapshot_at().root.table_id
     folder(storage, table=table_id).write({"a": counted(1)}, 1)
     assert check_table(table) == []
-    storage.put_if_absent(layout.traffic_path(2, "damaged"), encode_traffic(table_id, {"a": counted(2)})[:-5])
-    storage.put_if_absent(layout.traffic_path(3, "strange"), encode_traffic("other", {"a": counted(3)}))
+    storage.put_if_absent(
+        layout.traffic_path(2, "damaged"), encode_traffic(table_id, {"a": counted(2)})[:-5]
+    )
+    storage.put_if_absent(
+        layout.traffic_path(3, "strange"), encode_traffic("other", {"a": counted(3)})
+    )
     storage.put_if_absent(f"{layout.TRAFFIC}readme.txt", b"")
     assert folder(storage, table=table_id).read()["a"].current.messages == 1
-    findings = {finding.path.rpartition("-")[2]: finding.invariant for finding in check_table(table)}
-    assert findings == dict.fromkeys(["damaged.json", "strange.json", f"{layout.TRAFFIC}readme.txt"], "I29")
+    findings = {
+        finding.path.rpartition("-")[2]: finding.invariant for finding in check_table(table)
+    }
+    assert findings == dict.fromkeys(
+        ["damaged.json", "strange.json", f"{layout.TRAFFIC}readme.txt"], "I29"
+    )

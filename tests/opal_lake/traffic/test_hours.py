@@ -24,11 +24,19 @@ def predicted(traffic: Traffic, hour: int) -> float:
 
 
 def test_the_week_begins_on_monday() -> None:
-    assert [hour_of_week(MONDAY + hours) for hours in (0, 23, DAY, WEEK - 1, WEEK)] == [0, 23, 24, 167, 0]
+    assert [hour_of_week(MONDAY + hours) for hours in (0, 23, DAY, WEEK - 1, WEEK)] == [
+        0,
+        23,
+        24,
+        167,
+        0,
+    ]
 
 
 def test_an_hour_is_predicted_by_the_same_hour_of_the_week() -> None:
-    traffic = observed({MONDAY + hour: (1000 if hour % DAY < 12 else 10) + hour for hour in range(WEEK + 1)})
+    traffic = observed(
+        {MONDAY + hour: (1000 if hour % DAY < 12 else 10) + hour for hour in range(WEEK + 1)}
+    )
     assert predicted(traffic, MONDAY + WEEK + 30) == 1030
     assert predicted(traffic, MONDAY + WEEK + 40) == 50
 

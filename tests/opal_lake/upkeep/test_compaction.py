@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from opal_lake import layout
-from opal_lake.errors import CommitUnknownError, ConflictError, InvalidInputError, NotFoundError, StorageError
+from opal_lake.errors import (
+    CommitUnknownError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    StorageError,
+)
 from opal_lake.inspect.check import check_table
 from opal_lake.job.job import JobResult
 from opal_lake.spec.table_spec import TableLayout, plan_spec
@@ -51,9 +57,15 @@ def held_rows(table: Table) -> int:
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
-def test_a_minor_compaction_loses_no_history(request: pytest.FixtureRequest, file_format: str) -> None:
+def test_a_minor_compaction_loses_no_history(
+    request: pytest.FixtureRequest, file_format: str
+) -> None:
     table = filled(store(request), file_format)
-    before = {(version, moment): content(table, version=version, event_time=moment) for version in range(5) for moment in range(9)}
+    before = {
+        (version, moment): content(table, version=version, event_time=moment)
+        for version in range(5)
+        for moment in range(9)
+    }
     result = compact(table, MINOR)
     assert result.counts["files_read"] == 4
     assert len(table.snapshot_at().files) == 1
@@ -65,7 +77,9 @@ def test_a_minor_compaction_loses_no_history(request: pytest.FixtureRequest, fil
     assert compact(table, MINOR).version is None  # there is nothing left to do
 
 
-def test_files_of_different_partitions_groups_and_pending_segments_stay_apart(request: pytest.FixtureRequest) -> None:
+def test_files_of_different_partitions_groups_and_pending_segments_stay_apart(
+    request: pytest.FixtureRequest,
+) -> None:
     table = filled(store(request), group_rows=8)
     table.ingest(*rows([("gnu", 1, 1)]))
     pending = table.snapshot_at().pending
@@ -73,13 +87,17 @@ def test_files_of_different_partitions_groups_and_pending_segments_stay_apart(re
     compact(table, MINOR)
     files = table.snapshot_at().files.values()
     assert {file.group for file in files} == groups
-    assert [file.segments for file in files if not pending.isdisjoint(file.segments)] == [tuple(pending)]
+    assert [file.segments for file in files if not pending.isdisjoint(file.segments)] == [
+        tuple(pending)
+    ]
     table.metagen()
     assert content(table) == latest([*DAYS, [("gnu", 1, 1)]])
     assert check_table(table) == []
 
 
-def test_a_major_compaction_drops_what_no_readable_moment_shows(request: pytest.FixtureRequest) -> None:
+def test_a_major_compaction_drops_what_no_readable_moment_shows(
+    request: pytest.FixtureRequest,
+) -> None:
     table = filled(store(request))
     result = compact(table, MAJOR)
     assert result.counts["rows_dropped"] > 0
@@ -88,7 +106,9 @@ def test_a_major_compaction_drops_what_no_readable_moment_shows(request: pytest.
         assert content(table, event_time=moment) == latest(DAYS, moment)
     with pytest.raises(NotFoundError, match="is before 5, the oldest readable one"):
         content(table, event_time=4)
-    assert content(table, version=4, event_time=1) == latest(DAYS, 1)  # an older version keeps its own floor
+    assert content(table, version=4, event_time=1) == latest(
+        DAYS, 1
+    )  # an older version keeps its own floor
     assert check_table(table) == []
 
 
@@ -117,20 +137,29 @@ def test_only_the_latest_delete_of_a_key_is_kept(request: pytest.FixtureRequest)
     assert check_table(table) == []
 
 
-def test_storage_after_many_full_updates_is_that_of_a_fresh_copy(request: pytest.FixtureRequest) -> None:
+def test_storage_after_many_full_updates_is_that_of_a_fresh_copy(
+    request: pytest.FixtureRequest,
+) -> None:
     table = create(store(request), checkpoint_commits=4)
     keys = [f"k{number:03d}" for number in range(300)]
     for moment in range(1, 21):
         upsert(table, [(key, moment, moment) for key in keys])
     compact(table, CompactOptions(mode="major", floor=21))
     state = table.snapshot_at()
-    assert (state.root.rows, state.root.events, len(state.files), len(state.segments)) == (300, 0, 1, 1)
+    assert (state.root.rows, state.root.events, len(state.files), len(state.segments)) == (
+        300,
+        0,
+        1,
+        1,
+    )
     assert sum(run.entries for run in state.runs.values()) == 300
     assert not state.logs
     assert check_table(table) == []
 
 
-def test_a_rewrite_that_loses_files_to_another_takes_what_is_left(request: pytest.FixtureRequest) -> None:
+def test_a_rewrite_that_loses_files_to_another_takes_what_is_left(
+    request: pytest.FixtureRequest,
+) -> None:
     table = filled(store(request), group_rows=8)
     rival = reopen(table.storage, "rival")
 
@@ -147,7 +176,9 @@ def test_a_rewrite_that_loses_files_to_another_takes_what_is_left(request: pytes
     assert check_table(table) == []
 
 
-def test_upserts_go_on_during_a_rewrite_and_neither_repeats_its_work(request: pytest.FixtureRequest) -> None:
+def test_upserts_go_on_during_a_rewrite_and_neither_repeats_its_work(
+    request: pytest.FixtureRequest,
+) -> None:
     table, calls = filled(store(request)), []
     more: list[Row] = [("ax", 9, 1), ("cup", 9, None), ("new", 9, 2)]
 
@@ -195,7 +226,13 @@ def test_cold_partitions_are_compressed_harder_once(request: pytest.FixtureReque
 def test_cold_partitions_are_compressed_by_the_table_s_codec(
     request: pytest.FixtureRequest, given: str | None, codec: str, only_if_due: bool
 ) -> None:
-    layout = TableLayout(keys=["sku"], delta="at", deletes="price IS NULL", partition_by=["price"], properties={"archive_codec": "zstd:3"})
+    layout = TableLayout(
+        keys=["sku"],
+        delta="at",
+        deletes="price IS NULL",
+        partition_by=["price"],
+        properties={"archive_codec": "zstd:3"},
+    )
     table = create_on(store(request), plan_spec(SCHEMA, layout))
     upsert(table, [("a", 1, 1), ("b", 99, 2)])
     run = compact_if_due if only_if_due else compact
@@ -227,20 +264,36 @@ def test_a_look_back_counts_in_the_unit_of_the_delta(request: pytest.FixtureRequ
 def test_a_failure_at_any_call_costs_nothing_but_a_rerun(
     options: CompactOptions, stride: int, mode: Mode, request: pytest.FixtureRequest
 ) -> None:
-    walk(options, mode, lambda name: open_storage(f"memory://compaction-{request.node.name}-{name}"), stride)
+    walk(
+        options,
+        mode,
+        lambda name: open_storage(f"memory://compaction-{request.node.name}-{name}"),
+        stride,
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["before", "done_but_failed"])
-def test_a_failure_at_every_second_call_costs_nothing_but_a_rerun(mode: Mode, request: pytest.FixtureRequest) -> None:
-    walk(MAJOR, mode, lambda name: open_storage(f"memory://compaction-{request.node.name}-{name}"), 2)
+def test_a_failure_at_every_second_call_costs_nothing_but_a_rerun(
+    mode: Mode, request: pytest.FixtureRequest
+) -> None:
+    walk(
+        MAJOR, mode, lambda name: open_storage(f"memory://compaction-{request.node.name}-{name}"), 2
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.s3
 @pytest.mark.parametrize("mode", ["after", "failed"])
-def test_a_failure_at_any_call_on_s3(mode: Mode, s3_options: dict[str, str], request: pytest.FixtureRequest) -> None:
-    walk(MAJOR, mode, lambda name: open_storage(f"s3://lake/{request.node.name}-{name}", s3_options), 23)
+def test_a_failure_at_any_call_on_s3(
+    mode: Mode, s3_options: dict[str, str], request: pytest.FixtureRequest
+) -> None:
+    walk(
+        MAJOR,
+        mode,
+        lambda name: open_storage(f"s3://lake/{request.node.name}-{name}", s3_options),
+        23,
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -263,7 +316,9 @@ def walk(options: CompactOptions, mode: Mode, fresh: Callable[[str], Storage], s
         upsert(reopen(storage, "between"), [("late", 3, 1)])
         compact(reopen(storage, "second"), options)
         for moment in (5, 6, 100):
-            assert content(table, event_time=moment) == latest([*DAYS, [("late", 3, 1)]], moment), where
+            assert content(table, event_time=moment) == latest([*DAYS, [("late", 3, 1)]], moment), (
+                where
+            )
         assert check_table(table) == [], where
 
 

@@ -13,7 +13,13 @@ from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
 from opal_lake.testing.ids import CountingIds
 from opal_lake.upkeep.compaction import CompactOptions, compact
-from opal_lake.upkeep.maintenance import Due, compact_if_due, plan_maintenance, policy_of, run_maintenance
+from opal_lake.upkeep.maintenance import (
+    Due,
+    compact_if_due,
+    plan_maintenance,
+    policy_of,
+    run_maintenance,
+)
 from tests.opal_lake.shop import SCHEMA, Row, content, create, latest, rows
 
 DAY = 86_400_000_000
@@ -49,7 +55,10 @@ def test_a_young_table_is_due_for_nothing() -> None:
 def test_small_files_say_how_many_and_where() -> None:
     table = filled(17)
     [step] = due(table)
-    assert (step.operation, dict(step.arguments)) == ("compact", {"mode": "minor", "target_mb": 256})
+    assert (step.operation, dict(step.arguments)) == (
+        "compact",
+        {"mode": "minor", "target_mb": 256},
+    )
     assert step.why == "17 files below 192 MB in 1 partition, at most 16"
     assert due(table, small_files=17) == ()
 
@@ -67,7 +76,9 @@ def test_dead_rows_make_it_a_major_compaction_until_that_is_done() -> None:
     table = filled(12, look_back=3)
     [step] = due(table)
     assert step.arguments["mode"] == "major"
-    assert step.why.startswith("33% of the rows (8 of 24) are invisible at every event time of the last 3, due from 20%")
+    assert step.why.startswith(
+        "33% of the rows (8 of 24) are invisible at every event time of the last 3, due from 20%"
+    )
     assert due(table, dead_share=40) == ()
     assert due(table, look_back="") == due(table, dead_share=0.4) == ()
     compact(table, CompactOptions(mode="major", look_back=step.arguments["look_back"]))
@@ -89,20 +100,37 @@ def test_retention_is_due_once_versions_are_older_than_the_window() -> None:
     table = filled(3)
     assert due(table, START + 6 * DAY) == ()
     [step] = due(table, START + 8 * DAY)
-    assert (step.operation, dict(step.arguments), step.why) == ("retain", {"window": "7d", "grace": "1d"}, "3 versions are older than 7d")
+    assert (step.operation, dict(step.arguments), step.why) == (
+        "retain",
+        {"window": "7d", "grace": "1d"},
+        "3 versions are older than 7d",
+    )
     assert due(table, START + 8 * DAY, window="9d") == ()
     assert due(table, START + 8 * DAY, grace="9d") == (), "what a job of nine days began with stays"
     assert due(table, START + 8 * DAY, grace="12h")[0].arguments == {"window": "7d", "grace": "12h"}
 
 
 def test_cold_partitions_are_compressed_once() -> None:
-    spec = plan_spec(SCHEMA, TableLayout(keys=["sku"], delta="at", partition_by=["sku"], properties={"archive_after": 5}))
+    spec = plan_spec(
+        SCHEMA,
+        TableLayout(
+            keys=["sku"], delta="at", partition_by=["sku"], properties={"archive_after": 5}
+        ),
+    )
     table = create_on(MemoryStorage(), spec, ManualClock(at_us=START, step_us=1000), CountingIds())
     for number in (1, 10):
         table.ingest(rows(batch(number))[0], metadata="inline")
     [step] = due(table)
-    assert step.why == "1 file of partitions without a row of the last 5, not yet compressed by zstd:19"
-    assert dict(step.arguments) == {"mode": "minor", "target_mb": 256, "archive_after": "5", "archive_codec": "zstd:19"}
+    assert (
+        step.why
+        == "1 file of partitions without a row of the last 5, not yet compressed by zstd:19"
+    )
+    assert dict(step.arguments) == {
+        "mode": "minor",
+        "target_mb": 256,
+        "archive_after": "5",
+        "archive_codec": "zstd:19",
+    }
     compact(table, CompactOptions(archive_after="5"))
     assert due(table) == ()
     assert [step.operation for step in due(table, archive_codec="zstd:22")] == ["compact"]
@@ -111,7 +139,12 @@ def test_cold_partitions_are_compressed_once() -> None:
 def test_what_is_given_counts_before_the_properties() -> None:
     spec = new_table(window="3d", dead_share=50).snapshot_at().spec
     policy = policy_of(spec, {"window": "1d", "zorder": ["sku"], "unclustered_share": 0.5})
-    assert (policy.window, policy.dead_share, policy.zorder, policy.unclustered_share) == ("1d", 50, ("sku",), 50)
+    assert (policy.window, policy.dead_share, policy.zorder, policy.unclustered_share) == (
+        "1d",
+        50,
+        ("sku",),
+        50,
+    )
     with pytest.raises(InvalidInputError, match="a policy has no windw"):
         policy_of(spec, {"windw": "1d"})
     with pytest.raises(InvalidInputError, match="no span of time"):
@@ -120,7 +153,13 @@ def test_what_is_given_counts_before_the_properties() -> None:
 
 def done(operation: str) -> Any:
     def run(arguments: Mapping[str, Any]) -> JobResult:
-        return JobResult(operation=operation, table="t", version=7, counts={"files": 3}, notes=(f"by {sorted(arguments)}",))
+        return JobResult(
+            operation=operation,
+            table="t",
+            version=7,
+            counts={"files": 3},
+            notes=(f"by {sorted(arguments)}",),
+        )
 
     return run
 
@@ -131,7 +170,11 @@ def failing(_: Mapping[str, Any]) -> JobResult:
 
 def test_steps_are_done_and_reported_together() -> None:
     table = filled(17, zorder="sku")
-    result = run_maintenance(table, policy_of(table.snapshot_at().spec), {"compact": done("compact"), "zorder": done("zorder")})
+    result = run_maintenance(
+        table,
+        policy_of(table.snapshot_at().spec),
+        {"compact": done("compact"), "zorder": done("zorder")},
+    )
     assert (result.operation, result.version) == ("maintain", 7)
     assert dict(result.counts) == {"due": 2, "compact_files": 3, "zorder_files": 3}
     assert result.notes[0] == "compact is due: 17 files below 192 MB in 1 partition, at most 16"
@@ -159,7 +202,9 @@ def test_retention_is_the_table_s_own_unless_it_is_left_out() -> None:
 def test_a_step_that_fails_is_named_and_hides_no_other() -> None:
     table = filled(17, zorder="sku")
     policy = policy_of(table.snapshot_at().spec)
-    with pytest.raises(ConflictError, match="the step compact of the maintenance failed: others were faster") as caught:
+    with pytest.raises(
+        ConflictError, match="the step compact of the maintenance failed: others were faster"
+    ) as caught:
         run_maintenance(table, policy, {"compact": failing, "zorder": done("zorder")})
     assert caught.value.__notes__ == ["the step zorder was done, as version 7"]
 
@@ -173,7 +218,9 @@ def test_a_step_that_fails_is_named_and_hides_no_other() -> None:
 
 
 def test_a_compaction_may_wait_until_it_is_due() -> None:
-    table = create(MemoryStorage(), small_files=3, look_back="1", dead_share=1, archive_after="1")  # the last three are not asked for
+    table = create(
+        MemoryStorage(), small_files=3, look_back="1", dead_share=1, archive_after="1"
+    )  # the last three are not asked for
     for number in range(3):
         table.ingest(*rows([(f"k{number}", number, number)]), metadata="inline")
     waits = compact_if_due(table, CompactOptions())

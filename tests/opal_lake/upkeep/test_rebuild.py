@@ -11,10 +11,22 @@ from opal_lake.clock import ManualClock
 from opal_lake.data.data_file import decode_file
 from opal_lake.data.segment import DataFile
 from opal_lake.engine.in_process import InProcess, slots_of
-from opal_lake.errors import CommitUnknownError, ConflictError, FormatError, InvalidInputError, StorageError
+from opal_lake.errors import (
+    CommitUnknownError,
+    ConflictError,
+    FormatError,
+    InvalidInputError,
+    StorageError,
+)
 from opal_lake.inspect.check import check_table
 from opal_lake.key_store.cache.near_runs import CacheSettings
-from opal_lake.key_store.entries import Entries, concat_entries, down_to, greatest_of_equal, sorted_entries
+from opal_lake.key_store.entries import (
+    Entries,
+    concat_entries,
+    down_to,
+    greatest_of_equal,
+    sorted_entries,
+)
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.rule.metagen import entries_of_rows
 from opal_lake.rule.slot import SlotOutput
@@ -29,8 +41,12 @@ from tests.opal_lake.shop import Row, content, copied, create, latest, rows
 from tests.opal_lake.writer import prepare_metagen
 
 FIRST: list[Row] = [(f"k{key}", key % 5, key) for key in range(40)]
-SECOND: list[Row] = [(f"k{key}", (key * 7) % 9, 100 + key if key % 6 else None) for key in range(0, 60, 2)]
-THIRD: list[Row] = [(f"k{key}", 3 + key % 4, 200 + key if key % 5 else None) for key in range(0, 70, 3)]
+SECOND: list[Row] = [
+    (f"k{key}", (key * 7) % 9, 100 + key if key % 6 else None) for key in range(0, 60, 2)
+]
+THIRD: list[Row] = [
+    (f"k{key}", 3 + key % 4, 200 + key if key % 5 else None) for key in range(0, 70, 3)
+]
 LATER: list[Row] = [(f"k{key}", key % 8, 300 + key if key % 4 else None) for key in range(0, 80, 3)]
 SLOTS = 4
 
@@ -86,7 +102,9 @@ def assert_sound(table: Table, batches: list[list[Row]]) -> None:
 
 @pytest.mark.parametrize("slots", [1, 8])
 @pytest.mark.parametrize("harm", [lose, damage, lose_one])
-def test_a_table_whose_runs_are_harmed_is_sound_again(harm: Callable[[Storage, Table], None], slots: int, storage: Storage) -> None:
+def test_a_table_whose_runs_are_harmed_is_sound_again(
+    harm: Callable[[Storage, Table], None], slots: int, storage: Storage
+) -> None:
     table = prepared(storage)
     harm(storage, table)
     table = reopen(storage)
@@ -96,7 +114,11 @@ def test_a_table_whose_runs_are_harmed_is_sound_again(harm: Callable[[Storage, T
     before = table.snapshot_at()
     result = cut(table, slots).rebuild_key_store()
     after = table.snapshot_at()
-    assert (result.operation, result.version, result.counts["rows"]) == ("rebuild_key_store", after.version, len(FIRST) + len(SECOND))
+    assert (result.operation, result.version, result.counts["rows"]) == (
+        "rebuild_key_store",
+        after.version,
+        len(FIRST) + len(SECOND),
+    )
     assert (after.pending, after.root.events) == (before.pending, before.root.events)
     assert before.runs.keys().isdisjoint(after.runs)
     assert len(after.runs) == slots
@@ -112,7 +134,9 @@ def test_a_token_rebuilds_once_and_belongs_to_the_rebuild(storage: Storage) -> N
     assert (again.repeated, again.version) == (True, first.version)
     with pytest.raises(InvalidInputError, match="was used by the rebuild_key_store"):
         table.metagen(token="t")
-    assert table.rebuild_key_store().version == (first.version or 0) + 1  # a sound store as well, with other runs
+    assert (
+        table.rebuild_key_store().version == (first.version or 0) + 1
+    )  # a sound store as well, with other runs
 
 
 def test_an_empty_table_needs_nothing(storage: Storage) -> None:
@@ -127,7 +151,9 @@ def test_an_empty_table_needs_nothing(storage: Storage) -> None:
 
 def test_up_to_the_floor_only_the_latest_row_of_a_key_is_kept(storage: Storage) -> None:
     base = prepared(storage).snapshot_at()
-    actual = greatest_of_equal(sorted_entries(concat_entries([entries_of(file, base) for file in base.files.values()])))
+    actual = greatest_of_equal(
+        sorted_entries(concat_entries([entries_of(file, base) for file in base.files.values()]))
+    )
     by_key: dict[int, list[int]] = {}
     for key, delta in zip(actual.high.tolist(), actual.delta.tolist(), strict=True):
         by_key.setdefault(key, []).append(delta)
@@ -143,7 +169,9 @@ def test_up_to_the_floor_only_the_latest_row_of_a_key_is_kept(storage: Storage) 
 
 
 def entries_of(file: DataFile, base: Snapshot) -> Entries:
-    return entries_of_rows(decode_file(read_verified(base.storage, file), base.spec, None, file.path), base.spec)
+    return entries_of_rows(
+        decode_file(read_verified(base.storage, file), base.spec, None, file.path), base.spec
+    )
 
 
 def work(table: Table, only: int | None = None) -> tuple[RebuildPlan, list[SlotOutput]]:
@@ -152,7 +180,9 @@ def work(table: Table, only: int | None = None) -> tuple[RebuildPlan, list[SlotO
     assert isinstance(plan, RebuildPlan)
     entries = concat_entries([entries_of(file, plan.base) for file in plan.files])
     place, task = slots_of(entries.high, plan.slots), plan.task(table.cache)
-    return plan, [rebuild_slot(entries.take(place == slot), task, slot, "0") for slot in plan.left[:only]]
+    return plan, [
+        rebuild_slot(entries.take(place == slot), task, slot, "0") for slot in plan.left[:only]
+    ]
 
 
 @pytest.mark.parametrize("fan_in", [2, 8])
@@ -177,7 +207,9 @@ def test_what_others_commit_meanwhile_stays(winner: str, fan_in: int, storage: S
     assert after.runs.keys() == theirs | {run.path for output in outputs for run in output.runs}
     table.metagen()
     table.ingest(*rows(SECOND), metadata="inline")
-    assert_sound(table, [*(batches if winner != "inline" else [FIRST, SECOND, THIRD, LATER]), SECOND])
+    assert_sound(
+        table, [*(batches if winner != "inline" else [FIRST, SECOND, THIRD, LATER]), SECOND]
+    )
 
 
 def test_a_metagen_that_began_before_a_rebuild_commits_after_it(storage: Storage) -> None:
@@ -192,7 +224,10 @@ def test_a_metagen_that_began_before_a_rebuild_commits_after_it(storage: Storage
 
 def test_two_rebuilds_at_once_leave_a_sound_table(storage: Storage) -> None:
     table, other = prepared(storage), reopen(storage, "other")
-    one, two = plan_rebuild(table.log, None, lambda _: SLOTS), plan_rebuild(other.log, None, lambda _: SLOTS)
+    one, two = (
+        plan_rebuild(table.log, None, lambda _: SLOTS),
+        plan_rebuild(other.log, None, lambda _: SLOTS),
+    )
     assert isinstance(one, RebuildPlan)
     assert isinstance(two, RebuildPlan)
     assert one.number != two.number
@@ -211,7 +246,12 @@ def test_a_rebuild_goes_on_where_the_last_one_died(storage: Storage) -> None:
     table.ingest(*rows(THIRD))
     plan = plan_rebuild(table.log, None, lambda _: 64)
     assert isinstance(plan, RebuildPlan)
-    assert (plan.number, plan.slots, plan.left, sorted(plan.done)) == (dead.number, SLOTS, (0, 3), [1, 2])
+    assert (plan.number, plan.slots, plan.left, sorted(plan.done)) == (
+        dead.number,
+        SLOTS,
+        (0, 3),
+        [1, 2],
+    )
     result = cut(reopen(storage, "second"), 64).rebuild_key_store()
     assert (result.counts["slots_done_before"], result.counts["runs"]) == (2, SLOTS)
     assert_sound(table, [FIRST, SECOND])
@@ -269,7 +309,9 @@ def walk(fresh: Callable[[], Storage], mode: Mode, stride: int) -> None:
                 continue
         where = (mode, fail_at, dry.trace[fail_at - 1])
         table = reopen(storage, "reader")
-        assert [commit.operation for commit in table.history()].count("rebuild_key_store") == 1, where
+        assert [commit.operation for commit in table.history()].count("rebuild_key_store") == 1, (
+            where
+        )
         table.metagen()
         assert check_table(table) == [], where
         assert content(table) == latest([FIRST, SECOND, THIRD]), where
@@ -280,10 +322,14 @@ def walk(fresh: Callable[[], Storage], mode: Mode, stride: int) -> None:
 
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("mode", MODES)
-def test_a_failure_at_any_call_costs_nothing_but_a_rerun(mode: Mode, request: pytest.FixtureRequest) -> None:
+def test_a_failure_at_any_call_costs_nothing_but_a_rerun(
+    mode: Mode, request: pytest.FixtureRequest
+) -> None:
     numbers = iter(range(10_000))
     walk(
-        lambda: open_storage(f"memory://rebuild-{request.node.name}-{next(numbers)}"), mode, stride=1 if mode in ("before", "after") else 3
+        lambda: open_storage(f"memory://rebuild-{request.node.name}-{next(numbers)}"),
+        mode,
+        stride=1 if mode in ("before", "after") else 3,
     )
 
 

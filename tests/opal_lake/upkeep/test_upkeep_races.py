@@ -27,7 +27,9 @@ DAY_US = 86_400_000_000
 class Interrupted(MemoryStorage):
     """A store in which something else happens right before the first file of a kind is put."""
 
-    def __init__(self, inner: Storage, is_moment: Callable[[str], bool], happens: Callable[[], object]) -> None:
+    def __init__(
+        self, inner: Storage, is_moment: Callable[[str], bool], happens: Callable[[], object]
+    ) -> None:
         super().__init__()
         self.inner, self.is_moment, self.happens = inner, is_moment, happens
         self.left = 1
@@ -50,7 +52,11 @@ def test_a_compaction_that_loses_all_its_files_forgets_nothing() -> None:
     upsert(table, [("zz", 1, 1)])
     compact(table, CompactOptions(mode="major", floor=100))
     upsert(table, [(f"k{number}", 10, 1) for number in range(3)])
-    upsert(table, [(f"k{number}", 20, 2) for number in range(3)] + [(f"n{number}", 20, 7) for number in range(100)])
+    upsert(
+        table,
+        [(f"k{number}", 20, 2) for number in range(3)]
+        + [(f"n{number}", 20, 7) for number in range(100)],
+    )
     before, (first, *_) = content(table), table.snapshot_at().spec.schema.fields
     head = table.snapshot_at().version
     rival = Interrupted(
@@ -82,7 +88,11 @@ def test_two_checkpoints_of_a_version_at_once_leave_one_that_holds() -> None:
 
 def test_a_consumer_that_saw_all_there_is_goes_on_after_its_version_has_expired() -> None:
     clock = ManualClock()
-    table = create_on(MemoryStorage(), plan_spec(SCHEMA, TableLayout(keys=["sku"], delta="at", deletes="price IS NULL")), clock)
+    table = create_on(
+        MemoryStorage(),
+        plan_spec(SCHEMA, TableLayout(keys=["sku"], delta="at", deletes="price IS NULL")),
+        clock,
+    )
     upsert(table, [("a", 1, 1)])
     seen = table.snapshot_at().version
     for _ in range(40):
@@ -103,9 +113,15 @@ def test_a_look_back_of_a_decimal_counts_in_its_own_unit() -> None:
     schema = pa.schema([("k", pa.string()), ("at", pa.decimal128(12, 3))])
     table = create_on(MemoryStorage(), plan_spec(schema, TableLayout(keys=["k"], delta="at")))
     for moment in (500, 1500, 2000):
-        table.ingest(pa.table({"k": ["a"], "at": [Decimal(moment)]}, schema=schema), metadata="inline")
-    assert compact(table, CompactOptions(mode="major", look_back=1000)).notes[-1].endswith("1000.000")
-    assert table.read(event_time=Decimal(1600)).to_pylist() == [{"k": "a", "at": Decimal("1500.000")}]
+        table.ingest(
+            pa.table({"k": ["a"], "at": [Decimal(moment)]}, schema=schema), metadata="inline"
+        )
+    assert (
+        compact(table, CompactOptions(mode="major", look_back=1000)).notes[-1].endswith("1000.000")
+    )
+    assert table.read(event_time=Decimal(1600)).to_pylist() == [
+        {"k": "a", "at": Decimal("1500.000")}
+    ]
 
 
 def test_a_token_belongs_to_one_operation() -> None:
@@ -121,10 +137,14 @@ def test_a_token_belongs_to_one_operation() -> None:
 
 def test_files_full_of_deletes_that_must_stay_are_rewritten_once() -> None:
     table = create(MemoryStorage())
-    upsert(table, [(f"k{number}", 1, None if number % 10 == 0 else number) for number in range(100)])
+    upsert(
+        table, [(f"k{number}", 1, None if number % 10 == 0 else number) for number in range(100)]
+    )
     upsert(table, [("other", 9, 1)])
     first = compact(table, CompactOptions(mode="major", floor=5))
     assert first.counts["files_written"] == 1
     assert compact(table, CompactOptions(mode="major", floor=5)).version is None
-    assert not compact(table, CompactOptions(mode="major", floor=6)).counts["files_read"]  # only the floor is raised
+    assert not compact(table, CompactOptions(mode="major", floor=6)).counts[
+        "files_read"
+    ]  # only the floor is raised
     assert check_table(table) == []

@@ -24,7 +24,15 @@ from opal_lake.upkeep.compaction import CompactOptions, compact
 from opal_lake.upkeep.zorder import zorder
 from opal_lake.upkeep.zorder_plan import ZOrderOptions, plan_batches, plan_zorder
 
-SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("x", pa.float64()), ("y", pa.float64()), ("day", pa.string())])
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("at", pa.int64()),
+        ("x", pa.float64()),
+        ("y", pa.float64()),
+        ("day", pa.string()),
+    ]
+)
 X, Y = 3, 4
 
 
@@ -42,14 +50,30 @@ def batch(first: int, count: int, at: int, days: int = 1) -> pa.Table:
     )
 
 
-def make(name: str, *, file_format: str = "parquet", partition_by: tuple[str, ...] = (), **properties: int | str) -> Table:
-    layout = TableLayout(keys=["id"], delta="at", file_format=file_format, partition_by=partition_by, properties=properties)
+def make(
+    name: str,
+    *,
+    file_format: str = "parquet",
+    partition_by: tuple[str, ...] = (),
+    **properties: int | str,
+) -> Table:
+    layout = TableLayout(
+        keys=["id"],
+        delta="at",
+        file_format=file_format,
+        partition_by=partition_by,
+        properties=properties,
+    )
     return create_on(open_storage(f"memory://{name}"), plan_spec(SCHEMA, layout))
 
 
-def order(table: Table, *names: str, meanwhile: Callable[[], object] = nobody, **options: Any) -> JobResult:
+def order(
+    table: Table, *names: str, meanwhile: Callable[[], object] = nobody, **options: Any
+) -> JobResult:
     fields = z_fields(table.snapshot_at().spec, names or ("x", "y"))
-    zorder_options = ZOrderOptions(columns=tuple(field.id for field in fields), **{"target_bytes": 20_000, **options})
+    zorder_options = ZOrderOptions(
+        columns=tuple(field.id for field in fields), **{"target_bytes": 20_000, **options}
+    )
     return zorder(replace(table, executor=Interrupted(after=meanwhile)), fields, zorder_options)
 
 
@@ -66,18 +90,35 @@ def read_share(table: Table) -> float:
     snapshot = table.snapshot_at()
     shares = []
     for low in np.arange(0, 1, 0.1):
-        boxes = [And(parts=(Compare(field_id=n, op=">=", value=low), Compare(field_id=n, op="<", value=low + 0.02))) for n in (X, Y)]
-        shares += [len(plan_read(snapshot, None, box).files) / len(snapshot.files) for box in (*boxes, And(parts=tuple(boxes)))]
+        boxes = [
+            And(
+                parts=(
+                    Compare(field_id=n, op=">=", value=low),
+                    Compare(field_id=n, op="<", value=low + 0.02),
+                )
+            )
+            for n in (X, Y)
+        ]
+        shares += [
+            len(plan_read(snapshot, None, box).files) / len(snapshot.files)
+            for box in (*boxes, And(parts=tuple(boxes)))
+        ]
     return float(np.mean(shares))
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
-def test_reads_open_few_files_and_say_the_same(request: pytest.FixtureRequest, file_format: str) -> None:
+def test_reads_open_few_files_and_say_the_same(
+    request: pytest.FixtureRequest, file_format: str
+) -> None:
     table = make(request.node.name, file_format=file_format)
     table.ingest(batch(0, 8_000, 1), metadata="inline")
     table.ingest(batch(4_000, 8_000, 2), metadata="inline")
     table.ingest(batch(20_000, 10, 3))  # pending
-    before = {(version, moment): content(table, version=version, event_time=moment) for version in range(4) for moment in (0, 1, 2, None)}
+    before = {
+        (version, moment): content(table, version=version, event_time=moment)
+        for version in range(4)
+        for moment in (0, 1, 2, None)
+    }
     result = order(table)
     files = table.snapshot_at().files.values()
     assert result.counts["files_read"] == 2
@@ -95,7 +136,9 @@ def test_reads_open_few_files_and_say_the_same(request: pytest.FixtureRequest, f
     assert check_table(table) == []
 
 
-def test_a_second_run_takes_what_is_new_and_runs_that_are_smaller(request: pytest.FixtureRequest) -> None:
+def test_a_second_run_takes_what_is_new_and_runs_that_are_smaller(
+    request: pytest.FixtureRequest,
+) -> None:
     table = make(request.node.name)
     table.ingest(batch(0, 16_000, 1), metadata="inline")
     first = order(table)
@@ -109,7 +152,9 @@ def test_a_second_run_takes_what_is_new_and_runs_that_are_smaller(request: pytes
     table.ingest(batch(2_000, 3_000, 4), metadata="inline")
     table.ingest(batch(5_000, 3_000, 5), metadata="inline")
     third = order(table)
-    assert third.counts["files_read"] == 2 + second.counts["files_written"], "the run of the second is smaller than what came"
+    assert third.counts["files_read"] == 2 + second.counts["files_written"], (
+        "the run of the second is smaller than what came"
+    )
     assert third.counts["rows"] == 8_000
     assert order(table, whole=True).counts["rows"] == 24_000
     assert len(set(clusters(table))) == 1
@@ -125,7 +170,9 @@ def test_other_columns_are_another_order(request: pytest.FixtureRequest) -> None
     assert {found.columns for found in clusters(table) if found} == {(Y, X)}
 
 
-def test_places_are_clustered_by_themselves_in_several_commits(request: pytest.FixtureRequest) -> None:
+def test_places_are_clustered_by_themselves_in_several_commits(
+    request: pytest.FixtureRequest,
+) -> None:
     table = make(request.node.name, partition_by=("day",), group_rows=9_000)
     table.ingest(batch(0, 8_000, 1, days=3), metadata="inline")
     table.ingest(batch(8_000, 8_000, 1, days=3), metadata="inline")
@@ -139,12 +186,16 @@ def test_places_are_clustered_by_themselves_in_several_commits(request: pytest.F
     for file in table.snapshot_at().files.values():
         days = file.bounds[5]
         assert days.low == days.high, "folders are not mixed"
-        assert {table.snapshot_at().segments[segment].group for segment in file.segments} == {file.group}
+        assert {table.snapshot_at().segments[segment].group for segment in file.segments} == {
+            file.group
+        }
     assert content(table) == before
     assert check_table(table) == []
 
 
-def test_an_upsert_commits_while_a_zorder_runs_and_neither_conflicts(request: pytest.FixtureRequest) -> None:
+def test_an_upsert_commits_while_a_zorder_runs_and_neither_conflicts(
+    request: pytest.FixtureRequest,
+) -> None:
     table = make(request.node.name)
     table.ingest(batch(0, 8_000, 1), metadata="inline")
 
@@ -155,7 +206,9 @@ def test_an_upsert_commits_while_a_zorder_runs_and_neither_conflicts(request: py
     assert check_table(table) == []
 
 
-def test_files_that_a_compaction_takes_meanwhile_are_left_out(request: pytest.FixtureRequest) -> None:
+def test_files_that_a_compaction_takes_meanwhile_are_left_out(
+    request: pytest.FixtureRequest,
+) -> None:
     table = make(request.node.name)
     for first in (0, 4_000):
         table.ingest(batch(first, 4_000, 1), metadata="inline")
@@ -163,7 +216,9 @@ def test_files_that_a_compaction_takes_meanwhile_are_left_out(request: pytest.Fi
 
     result = order(table, meanwhile=lambda: compact(table, CompactOptions()))
     assert result.version is None
-    assert result.notes == ("1 bin of files were rewritten by other jobs meanwhile; what is left of them waits for the next run",)
+    assert result.notes == (
+        "1 bin of files were rewritten by other jobs meanwhile; what is left of them waits for the next run",
+    )
     assert content(table) == before
     assert order(table).counts["rows"] == 8_000
     assert check_table(table) == []
@@ -206,20 +261,35 @@ def test_a_zorder_that_is_not_due_says_so(request: pytest.FixtureRequest) -> Non
 def test_rows_that_are_all_alike_make_files_of_bounded_size(request: pytest.FixtureRequest) -> None:
     table = make(request.node.name)
     rows = batch(0, 30_000, 1)
-    rows = rows.set_column(2, "x", pa.array(np.where(np.arange(30_000) % 10, 0.5, np.random.default_rng(0).random(30_000))))
-    rows = rows.set_column(3, "y", pa.array(np.where(np.arange(30_000) % 10, 0.5, np.random.default_rng(1).random(30_000))))
+    rows = rows.set_column(
+        2,
+        "x",
+        pa.array(np.where(np.arange(30_000) % 10, 0.5, np.random.default_rng(0).random(30_000))),
+    )
+    rows = rows.set_column(
+        3,
+        "y",
+        pa.array(np.where(np.arange(30_000) % 10, 0.5, np.random.default_rng(1).random(30_000))),
+    )
     table.ingest(rows, metadata="inline")
     order(table)
     sizes = [file.rows for file in table.snapshot_at().files.values()]
     assert max(sizes) < 3 * 30_000 / len(sizes)
 
 
-def test_columns_of_nulls_and_columns_that_files_do_not_have_yet(request: pytest.FixtureRequest) -> None:
+def test_columns_of_nulls_and_columns_that_files_do_not_have_yet(
+    request: pytest.FixtureRequest,
+) -> None:
     table = make(request.node.name)
     rows = batch(0, 4_000, 1)
     for first in (0, 4_000):
         nulls = pa.nulls(4_000, pa.float64())
-        table.ingest(rows.set_column(0, "id", pa.array(np.arange(first, first + 4_000))).set_column(2, "x", nulls), metadata="inline")
+        table.ingest(
+            rows.set_column(0, "id", pa.array(np.arange(first, first + 4_000))).set_column(
+                2, "x", nulls
+            ),
+            metadata="inline",
+        )
     assert order(table, "x", "day").counts["rows"] == 8_000
     assert len(content(table)) == 8_000
     assert check_table(table) == []
@@ -233,7 +303,16 @@ def test_plans_take_runs_as_they_grow() -> None:
         path = f"data/{number}-{size}.parquet"
         none: dict[int, Bounds] = {}
         return DataFile(
-            path=path, size=size, crc32=0, footer_bytes=1, footer_crc32=0, rows=size, group=0, segments=(1,), bounds=none, cluster=cluster
+            path=path,
+            size=size,
+            crc32=0,
+            footer_bytes=1,
+            footer_crc32=0,
+            rows=size,
+            group=0,
+            segments=(1,),
+            bounds=none,
+            cluster=cluster,
         )
 
     from opal_lake.upkeep.zorder_plan import _select

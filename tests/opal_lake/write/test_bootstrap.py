@@ -25,7 +25,10 @@ DELTA = SourceTable(location="/old", format="delta", version=3)
 
 
 def files(*sizes: int) -> list[SourceFile]:
-    return [SourceFile(path=f"/old/{number:06d}", size=size, rows=1) for number, size in enumerate(sizes)]
+    return [
+        SourceFile(path=f"/old/{number:06d}", size=size, rows=1)
+        for number, size in enumerate(sizes)
+    ]
 
 
 def shape(batches: tuple[tuple[SourceFile, ...], ...]) -> list[list[int]]:
@@ -34,13 +37,17 @@ def shape(batches: tuple[tuple[SourceFile, ...], ...]) -> list[list[int]]:
 
 def test_batches_are_cut_by_bytes_and_by_number_of_files() -> None:
     assert shape(cut_batches(files(3, 4, 2, 9, 1, 1), FOLDER, 8)) == [[3, 4], [2], [9], [1, 1]]
-    assert [len(batch) for batch in cut_batches(files(*[1] * (MOST_FILES + 1)), FOLDER, 1 << 40)] == [MOST_FILES, 1]
+    assert [
+        len(batch) for batch in cut_batches(files(*[1] * (MOST_FILES + 1)), FOLDER, 1 << 40)
+    ] == [MOST_FILES, 1]
     assert cut_batches([], FOLDER, 8) == cut_batches([], DELTA, 8) == ()
     with pytest.raises(InvalidInputError, match="batch_mb"):
         cut_batches(files(1), FOLDER, 0)
 
 
-@pytest.mark.parametrize("sizes", [[1] * 100, [0, 0], [5], [100, 1, 1, 1], list(range(40)), [1, 1, 1, 1000]])
+@pytest.mark.parametrize(
+    "sizes", [[1] * 100, [0, 0], [5], [100, 1, 1, 1], list(range(40)), [1, 1, 1, 1000]]
+)
 def test_a_table_that_is_scanned_whole_for_each_batch_has_few(sizes: list[int]) -> None:
     for batch_bytes in (1, 50, 1 << 40):
         batches = cut_batches(files(*sizes), DELTA, batch_bytes)
@@ -52,14 +59,26 @@ def test_a_table_that_is_scanned_whole_for_each_batch_has_few(sizes: list[int]) 
 def test_the_first_plan_stands_and_names_its_batches() -> None:
     storage = open_storage("memory://plans")
     plan = BootstrapPlan(
-        source=DELTA, schema={"type": "struct", "fields": []}, folders=("day",), batches=cut_batches(files(2, 2), DELTA, 2)
+        source=DELTA,
+        schema={"type": "struct", "fields": []},
+        folders=("day",),
+        batches=cut_batches(files(2, 2), DELTA, 2),
     )
     other = BootstrapPlan(source=DELTA, schema={}, folders=(), batches=())
     assert read_plan(storage, "p") is None
-    assert fix_plan(storage, "p", plan) == fix_plan(storage, "p", other) == read_plan(storage, "p") == plan
+    assert (
+        fix_plan(storage, "p", plan)
+        == fix_plan(storage, "p", other)
+        == read_plan(storage, "p")
+        == plan
+    )
     assert len({plan.token(batch) for batch in range(len(plan.batches))}) == len(plan.batches) == 2
-    keep_batch(storage, "p", 1, JobResult(operation="ingest", table="t", version=4, counts={"rows": 2}))
-    assert {number: result.version for number, result in done_batches(storage, "p").items()} == {1: 4}
+    keep_batch(
+        storage, "p", 1, JobResult(operation="ingest", table="t", version=4, counts={"rows": 2})
+    )
+    assert {number: result.version for number, result in done_batches(storage, "p").items()} == {
+        1: 4
+    }
     assert read_result(storage, "p") is None
 
 
@@ -73,7 +92,14 @@ def test_a_damaged_plan_is_named() -> None:
 def test_a_source_has_one_name() -> None:
     assert SourceTable(location="/old/", format="parquet").name == FOLDER.name
     assert (
-        len({FOLDER.name, DELTA.name, SourceTable(location="/old", format="orc").name, SourceTable(location="/old", format="delta").name})
+        len(
+            {
+                FOLDER.name,
+                DELTA.name,
+                SourceTable(location="/old", format="orc").name,
+                SourceTable(location="/old", format="delta").name,
+            }
+        )
         == 4
     )
     with pytest.raises(InvalidInputError, match="use one of parquet, orc, delta, iceberg"):

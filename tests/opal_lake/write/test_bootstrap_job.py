@@ -16,7 +16,11 @@ from opal_lake.write.bootstrap_job import bootstrap
 from tests.opal_lake.shop import Row, content, create, latest, rows
 
 SOURCE = SourceTable(location="/old", format="parquet")
-BATCHES: list[list[Row]] = [[("a", 1, 1), ("b", 1, 2)], [("a", 2, 3)], [("b", 3, None), ("c", 1, 4)]]
+BATCHES: list[list[Row]] = [
+    [("a", 1, 1), ("b", 1, 2)],
+    [("a", 2, 3)],
+    [("b", 3, None), ("c", 1, 4)],
+]
 
 
 @dataclass(kw_only=True)
@@ -32,8 +36,13 @@ class Reader:
 
     def plan(self) -> BootstrapPlan:
         self.plans += 1
-        files = [SourceFile(path=f"{self.folder}/{number}", size=9, rows=len(batch)) for number, batch in enumerate(self.batches)]
-        return BootstrapPlan(source=self.source, schema={}, folders=(), batches=tuple((file,) for file in files))
+        files = [
+            SourceFile(path=f"{self.folder}/{number}", size=9, rows=len(batch))
+            for number, batch in enumerate(self.batches)
+        ]
+        return BootstrapPlan(
+            source=self.source, schema={}, folders=(), batches=tuple((file,) for file in files)
+        )
 
     def rows(self, plan: BootstrapPlan, batch: int, spec: TableSpec) -> pa.Table:
         if batch in self.fails_at:
@@ -47,8 +56,18 @@ def test_all_batches_are_in_the_table_and_visible() -> None:
     table, reader = create(MemoryStorage()), Reader()
     result = bootstrap(table, reader)
     assert content(table) == latest(BATCHES)
-    assert (result.counts["batches_done"], result.counts["rows"], result.version) == (3, 5, table.snapshot_at().version)
-    assert [commit.operation for commit in table.history()] == ["metagen", "ingest", "ingest", "ingest", "create"]
+    assert (result.counts["batches_done"], result.counts["rows"], result.version) == (
+        3,
+        5,
+        table.snapshot_at().version,
+    )
+    assert [commit.operation for commit in table.history()] == [
+        "metagen",
+        "ingest",
+        "ingest",
+        "ingest",
+        "create",
+    ]
     assert check_table(table) == []
 
 
@@ -62,7 +81,11 @@ def test_after_a_failure_the_next_attempt_does_what_is_left() -> None:
     result = bootstrap(table, reader)
     assert reader.read == [0, 1, 2]
     assert reader.plans == 1
-    assert (result.counts["batches_skipped"], result.counts["batches_done"], result.counts["rows"]) == (1, 2, 5)
+    assert (
+        result.counts["batches_skipped"],
+        result.counts["batches_done"],
+        result.counts["rows"],
+    ) == (1, 2, 5)
     assert content(table) == latest(BATCHES)
 
 
@@ -98,7 +121,9 @@ def test_bad_rows_fail_a_batch_or_are_put_aside() -> None:
     class Bad(Reader):
         def rows(self, plan: BootstrapPlan, batch: int, spec: TableSpec) -> pa.Table:
             good = super().rows(plan, batch, spec)
-            return good.append_column(BAD, pa.array(["no price", *[None] * (good.num_rows - 1)], pa.string()))
+            return good.append_column(
+                BAD, pa.array(["no price", *[None] * (good.num_rows - 1)], pa.string())
+            )
 
     table = create(MemoryStorage())
     with pytest.raises(InvalidInputError, match="no price"):

@@ -21,7 +21,14 @@ from hypothesis import strategies as st
 from opal_lake import layout
 from opal_lake.clock import ManualClock
 from opal_lake.duration import parse_duration
-from opal_lake.errors import CommitUnknownError, ConflictError, InvalidInputError, NotFoundError, OpalError, StorageError
+from opal_lake.errors import (
+    CommitUnknownError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    OpalError,
+    StorageError,
+)
 from opal_lake.inspect.check import check_table
 from opal_lake.inspect.describe import describe, history_rows
 from opal_lake.log.commit import encode_commit
@@ -37,19 +44,29 @@ from opal_lake.testing.failing_store import Crash, FailingStore, Mode
 from opal_lake.testing.ids import CountingIds
 from tests.opal_lake.shop import copied
 
-SCHEMA = pa.schema([("user", pa.string()), ("at", pa.int64()), ("city", pa.string()), ("day", pa.string())])
+SCHEMA = pa.schema(
+    [("user", pa.string()), ("at", pa.int64()), ("city", pa.string()), ("day", pa.string())]
+)
 Row = tuple[str, int, str, str]
 HOUR_US = 3_600_000_000
 FRIDAY, SATURDAY, SUNDAY = "2022-07-15", "2022-07-16", "2022-07-17"
 
 
 def arrow(rows: Sequence[Row]) -> pa.Table:
-    return pa.table([[row[position] for row in rows] for position in range(len(SCHEMA))], schema=SCHEMA)
+    return pa.table(
+        [[row[position] for row in rows] for position in range(len(SCHEMA))], schema=SCHEMA
+    )
 
 
 def create(drift: str = "0s", storage: Storage | None = None, **properties: int | str) -> Table:
-    layout = TableLayout(keys=["user"], delta="at", properties={"drift": drift, "checkpoint_commits": 3, **properties})
-    return create_on(storage or MemoryStorage(), plan_spec(SCHEMA, layout), ManualClock(), CountingIds())
+    layout = TableLayout(
+        keys=["user"],
+        delta="at",
+        properties={"drift": drift, "checkpoint_commits": 3, **properties},
+    )
+    return create_on(
+        storage or MemoryStorage(), plan_spec(SCHEMA, layout), ManualClock(), CountingIds()
+    )
 
 
 def cities(table: Table, **view: object) -> dict[str, str]:
@@ -69,23 +86,36 @@ def test_the_drift_story(metadata: str) -> None:
     stream = [
         [("A", 1, "Beijing", FRIDAY), ("B", 1, "Hangzhou", FRIDAY)],
         [("A", 2, "Hangzhou", FRIDAY)],
-        [("B", 5, "Beijing", SATURDAY), ("A", 3, "Wuhan", FRIDAY)],  # Saturday has begun in one partition of the stream only
+        [
+            ("B", 5, "Beijing", SATURDAY),
+            ("A", 3, "Wuhan", FRIDAY),
+        ],  # Saturday has begun in one partition of the stream only
         [("C", 4, "Wuhan", FRIDAY), ("A", 6, "Beijing", SATURDAY)],
     ]
     for number, batch in enumerate(stream):
-        table.ingest(arrow(batch), metadata=metadata, business_snapshot_column="day", application=("stream", number))
+        table.ingest(
+            arrow(batch),
+            metadata=metadata,
+            business_snapshot_column="day",
+            application=("stream", number),
+        )
         table.metagen()
         pass_time(table, 0.4)
     friday = {"A": "Wuhan", "B": "Hangzhou", "C": "Wuhan"}
     assert cities(table) == cities(table, business_snapshot=FRIDAY) == friday
-    with pytest.raises(NotFoundError, match=rf"{SATURDAY} are held back until {FRIDAY} is finished"):
+    with pytest.raises(
+        NotFoundError, match=rf"{SATURDAY} are held back until {FRIDAY} is finished"
+    ):
         table.read(business_snapshot=SATURDAY)
     pass_time(table, 2)
     table.metagen()
     saturday = {"A": "Beijing", "B": "Beijing", "C": "Wuhan"}
     assert cities(table) == cities(table, business_snapshot=SATURDAY) == saturday
     assert cities(table, business_snapshot=FRIDAY) == friday
-    with pytest.raises(InvalidInputError, match=f"{FRIDAY} is not after {FRIDAY}, which is finished; ingest its rows as {SATURDAY}"):
+    with pytest.raises(
+        InvalidInputError,
+        match=f"{FRIDAY} is not after {FRIDAY}, which is finished; ingest its rows as {SATURDAY}",
+    ):
         table.ingest(arrow([("A", 4, "Nowhere", FRIDAY)]), business_snapshot=FRIDAY)
     assert cities(table) == saturday
     assert check_table(table) == []
@@ -110,13 +140,19 @@ def test_without_a_drift_time_the_next_metagen_finishes_the_day_before() -> None
         ("ingest", SATURDAY),
         ("ingest", FRIDAY),
     ]
-    assert describe(table)["business_snapshots"] == {"finished": [FRIDAY], "open": SATURDAY, "held": []}
+    assert describe(table)["business_snapshots"] == {
+        "finished": [FRIDAY],
+        "open": SATURDAY,
+        "held": [],
+    }
 
 
 def test_an_inline_ingest_of_the_next_day_finishes_the_one_before() -> None:
     table = create()
     table.ingest(arrow([("A", 1, "Beijing", FRIDAY)]), metadata="inline", business_snapshot=FRIDAY)
-    table.ingest(arrow([("A", 2, "Wuhan", SATURDAY)]), metadata="inline", business_snapshot=SATURDAY)
+    table.ingest(
+        arrow([("A", 2, "Wuhan", SATURDAY)]), metadata="inline", business_snapshot=SATURDAY
+    )
     assert cities(table, business_snapshot=FRIDAY) == {"A": "Beijing"}
     assert cities(table, business_snapshot=SATURDAY) == cities(table) == {"A": "Wuhan"}
 
@@ -124,9 +160,18 @@ def test_an_inline_ingest_of_the_next_day_finishes_the_one_before() -> None:
 def test_an_inline_ingest_waits_for_pending_rows_of_the_day_before() -> None:
     table = create()
     table.ingest(arrow([("A", 1, "Beijing", FRIDAY)]), business_snapshot=FRIDAY)
-    result = table.ingest(arrow([("A", 2, "Wuhan", SATURDAY)]), metadata="inline", token="s", business_snapshot=SATURDAY)
-    assert any(f"{SATURDAY} are held back until {FRIDAY} is finished" in note for note in result.notes)
-    assert table.ingest(arrow([]), metadata="inline", token="s", business_snapshot=SATURDAY).repeated
+    result = table.ingest(
+        arrow([("A", 2, "Wuhan", SATURDAY)]),
+        metadata="inline",
+        token="s",
+        business_snapshot=SATURDAY,
+    )
+    assert any(
+        f"{SATURDAY} are held back until {FRIDAY} is finished" in note for note in result.notes
+    )
+    assert table.ingest(
+        arrow([]), metadata="inline", token="s", business_snapshot=SATURDAY
+    ).repeated
     assert cities(table) == {}
     table.metagen()
     assert cities(table, business_snapshot=FRIDAY) == {"A": "Beijing"}
@@ -135,9 +180,15 @@ def test_an_inline_ingest_waits_for_pending_rows_of_the_day_before() -> None:
 
 def test_an_inline_batch_of_the_next_day_takes_up_what_was_held_back_of_it() -> None:
     table = create(drift="1h")
-    table.ingest(arrow([("A", 1, "Beijing", FRIDAY), ("A", 2, "Wuhan", SATURDAY)]), metadata="inline", business_snapshot_column="day")
+    table.ingest(
+        arrow([("A", 1, "Beijing", FRIDAY), ("A", 2, "Wuhan", SATURDAY)]),
+        metadata="inline",
+        business_snapshot_column="day",
+    )
     pass_time(table, 2)
-    table.ingest(arrow([("B", 3, "Xian", SATURDAY)]), metadata="inline", business_snapshot_column="day")
+    table.ingest(
+        arrow([("B", 3, "Xian", SATURDAY)]), metadata="inline", business_snapshot_column="day"
+    )
     assert cities(table) == {"A": "Wuhan", "B": "Xian"}
     assert describe(table)["counts"]["segments_pending"] == 0
 
@@ -156,41 +207,75 @@ def test_finishing_says_when_a_day_is_complete_whatever_the_drift_time() -> None
     table = create(drift="30d")
     table.ingest(arrow([("A", 1, "Beijing", FRIDAY)]), business_snapshot=FRIDAY)
     table.ingest(arrow([("A", 2, "Wuhan", SATURDAY)]), business_snapshot=SATURDAY)
-    with pytest.raises(InvalidInputError, match=f"1 segment is pending, and would not be in business snapshot {FRIDAY}; run a metagen"):
+    with pytest.raises(
+        InvalidInputError,
+        match=f"1 segment is pending, and would not be in business snapshot {FRIDAY}; run a metagen",
+    ):
         table.finish_business_snapshot(FRIDAY)
     table.metagen()
-    with pytest.raises(InvalidInputError, match=f"'{SATURDAY}' is not the open business snapshot, {FRIDAY} is"):
+    with pytest.raises(
+        InvalidInputError, match=f"'{SATURDAY}' is not the open business snapshot, {FRIDAY} is"
+    ):
         table.finish_business_snapshot(SATURDAY)
     assert table.finish_business_snapshot(FRIDAY).version is not None
     assert table.finish_business_snapshot(FRIDAY).version is None  # the same again is no change
-    assert cities(table) == {"A": "Beijing"}  # Saturday's rows wait for a metagen, like those of any open one
+    assert cities(table) == {
+        "A": "Beijing"
+    }  # Saturday's rows wait for a metagen, like those of any open one
     table.metagen()
     assert cities(table) == {"A": "Wuhan"}
 
 
 def test_changes_go_from_one_business_snapshot_to_the_next() -> None:
     table = create()
-    for day, rows in {FRIDAY: [("A", 1, "Beijing"), ("B", 1, "Wuhan")], SATURDAY: [("A", 2, "Wuhan")], SUNDAY: [("B", 3, "Xian")]}.items():
+    for day, rows in {
+        FRIDAY: [("A", 1, "Beijing"), ("B", 1, "Wuhan")],
+        SATURDAY: [("A", 2, "Wuhan")],
+        SUNDAY: [("B", 3, "Xian")],
+    }.items():
         table.ingest(arrow([(*row, day) for row in rows]), metadata="inline", business_snapshot=day)
-    net = table.changes(FRIDAY, SATURDAY, mode="netChanges").select(["_change_type", "user", "city"]).to_pylist()
-    assert [tuple(row.values()) for row in net] == [("update_preimage", "A", "Beijing"), ("update_postimage", "A", "Wuhan")]
-    to_open = table.changes(SATURDAY, SUNDAY, mode="netChanges").select(["_change_type", "user", "city"]).to_pylist()
-    assert [tuple(row.values()) for row in to_open] == [("update_preimage", "B", "Wuhan"), ("update_postimage", "B", "Xian")]
+    net = (
+        table.changes(FRIDAY, SATURDAY, mode="netChanges")
+        .select(["_change_type", "user", "city"])
+        .to_pylist()
+    )
+    assert [tuple(row.values()) for row in net] == [
+        ("update_preimage", "A", "Beijing"),
+        ("update_postimage", "A", "Wuhan"),
+    ]
+    to_open = (
+        table.changes(SATURDAY, SUNDAY, mode="netChanges")
+        .select(["_change_type", "user", "city"])
+        .to_pylist()
+    )
+    assert [tuple(row.values()) for row in to_open] == [
+        ("update_preimage", "B", "Wuhan"),
+        ("update_postimage", "B", "Xian"),
+    ]
     assert table.changes(SUNDAY).num_rows == 0  # what came after it
 
 
 def test_a_finished_business_snapshot_outlives_retention_and_a_released_one_does_not() -> None:
     table = create()
-    for day, row in {FRIDAY: ("A", 1, "Beijing"), SATURDAY: ("A", 2, "Wuhan"), SUNDAY: ("A", 3, "Xian")}.items():
+    for day, row in {
+        FRIDAY: ("A", 1, "Beijing"),
+        SATURDAY: ("A", 2, "Wuhan"),
+        SUNDAY: ("A", 3, "Xian"),
+    }.items():
         table.ingest(arrow([(*row, day)]), metadata="inline", business_snapshot=day)
     table.retain(window="0s", grace="0s")
     assert cities(table, business_snapshot=FRIDAY) == {"A": "Beijing"}
     with pytest.raises(NotFoundError, match=f"and business snapshots {FRIDAY}, {SATURDAY}"):
         table.read(version=0)
     table.release(FRIDAY)
-    with pytest.raises(NotFoundError, match=f"there is no business snapshot '{FRIDAY}'; readable are {SATURDAY}, {SUNDAY} .open."):
+    with pytest.raises(
+        NotFoundError,
+        match=f"there is no business snapshot '{FRIDAY}'; readable are {SATURDAY}, {SUNDAY} .open.",
+    ):
         table.read(business_snapshot=FRIDAY)
-    with pytest.raises(InvalidInputError, match=f"{FRIDAY} is not after {SATURDAY}, which is finished"):
+    with pytest.raises(
+        InvalidInputError, match=f"{FRIDAY} is not after {SATURDAY}, which is finished"
+    ):
         table.ingest(arrow([("A", 4, "Nowhere", FRIDAY)]), business_snapshot=FRIDAY)
     assert cities(table, business_snapshot=SATURDAY) == {"A": "Wuhan"}
     assert check_table(table) == []
@@ -208,24 +293,41 @@ def test_a_restore_takes_a_stray_business_snapshot_back(drift: str, metadata: st
     before = table.snapshot_at().version
     business = describe(table)["business_snapshots"]
     assert business == {"finished": [FRIDAY], "open": SATURDAY, "held": []}
-    table.ingest(arrow([("B", 3, "Nowhere", "2999-01-01")]), metadata=metadata, business_snapshot="2999-01-01")
+    table.ingest(
+        arrow([("B", 3, "Nowhere", "2999-01-01")]),
+        metadata=metadata,
+        business_snapshot="2999-01-01",
+    )
     if metadata == "batch" and drift == "0s":
         table.metagen()
     next_day = arrow([("A", 4, "Xian", SUNDAY)])
     if drift == "0s":
-        refused(table, f"{SUNDAY} is (before|not after)", lambda: table.ingest(next_day, business_snapshot=SUNDAY))
+        refused(
+            table,
+            f"{SUNDAY} is (before|not after)",
+            lambda: table.ingest(next_day, business_snapshot=SUNDAY),
+        )
     planned = table.restore(version=before, business_snapshots=True, dry_run=True)
-    assert f"business snapshots are those of version {before} again: {SATURDAY} is open" in planned.notes
+    assert (
+        f"business snapshots are those of version {before} again: {SATURDAY} is open"
+        in planned.notes
+    )
     result = table.restore(version=before, business_snapshots=True)
     released = [note for note in result.notes if "no longer finished" in note]
-    assert released == ([f"no longer finished: {SATURDAY}; their savepoints are released"] if drift == "0s" else [])
+    assert released == (
+        [f"no longer finished: {SATURDAY}; their savepoints are released"] if drift == "0s" else []
+    )
     assert planned.notes == result.notes
     assert describe(table)["business_snapshots"] == business
     assert cities(table) == {"A": "Wuhan"}
     table.ingest(next_day, metadata=metadata, business_snapshot=SUNDAY)
     pass_time(table, 3)
     table.metagen()
-    assert describe(table)["business_snapshots"] == {"finished": [FRIDAY, SATURDAY], "open": SUNDAY, "held": []}
+    assert describe(table)["business_snapshots"] == {
+        "finished": [FRIDAY, SATURDAY],
+        "open": SUNDAY,
+        "held": [],
+    }
     assert cities(table, business_snapshot=SATURDAY) == {"A": "Wuhan"}
     assert cities(table) == {"A": "Xian"}
     assert check_table(table) == []
@@ -242,7 +344,9 @@ def test_a_stray_business_snapshot_without_rows_is_taken_back_too() -> None:
     assert done.version is not None
     assert not table.log.read_commit(done.version).changes_view
     assert describe(table)["business_snapshots"] == {"finished": [], "open": FRIDAY, "held": []}
-    assert table.restore(version=1, business_snapshots=True).version is None, "there is nothing left to take back"
+    assert table.restore(version=1, business_snapshots=True).version is None, (
+        "there is nothing left to take back"
+    )
     assert check_table(table) == []
 
 
@@ -273,7 +377,11 @@ def test_a_finished_business_snapshot_whose_version_is_gone_does_not_come_back()
     table.retain(window="0s", grace="0s")
     table.restore(savepoint="kept", business_snapshots=True)
     assert describe(table)["business_snapshots"] == {"finished": [], "open": SATURDAY, "held": []}
-    refused(table, f"{FRIDAY} is not after {FRIDAY}, which is finished", lambda: table.ingest(arrow([]), business_snapshot=FRIDAY))
+    refused(
+        table,
+        f"{FRIDAY} is not after {FRIDAY}, which is finished",
+        lambda: table.ingest(arrow([]), business_snapshot=FRIDAY),
+    )
     assert check_table(table) == []
 
 
@@ -287,14 +395,21 @@ def test_check_finds_business_snapshots_that_the_restored_version_did_not_have()
     assert commit.actions.restored is not None
     forged = replace(commit.actions.restored, business=BusinessSnapshots(open=SUNDAY))
     table.storage.delete([path])
-    table.storage.put_if_absent(path, encode_commit(replace(commit, actions=replace(commit.actions, restored=forged))))
-    assert any(finding.invariant == "I26" and "its business snapshots are not" in finding.message for finding in check_table(table))
+    table.storage.put_if_absent(
+        path, encode_commit(replace(commit, actions=replace(commit.actions, restored=forged)))
+    )
+    assert any(
+        finding.invariant == "I26" and "its business snapshots are not" in finding.message
+        for finding in check_table(table)
+    )
 
 
 def test_who_does_not_know_that_business_snapshots_are_taken_back_stops_there() -> None:
     table = create()
     table.ingest(arrow([("A", 1, "Beijing", FRIDAY)]), metadata="inline", business_snapshot=FRIDAY)
-    table.ingest(arrow([("A", 1, "Beijing", SATURDAY)]), metadata="inline", business_snapshot=SATURDAY)
+    table.ingest(
+        arrow([("A", 1, "Beijing", SATURDAY)]), metadata="inline", business_snapshot=SATURDAY
+    )
     done = table.restore(version=1, business_snapshots=True)
     assert done.version is not None
     data = table.storage.get(layout.commit_path(done.version))
@@ -326,16 +441,27 @@ def test_a_day_without_rows_counts_and_finishes_the_one_before() -> None:
     table.ingest(arrow([("A", 1, "Beijing", FRIDAY)]), metadata="inline", business_snapshot=FRIDAY)
     table.ingest(arrow([]), business_snapshot=SATURDAY)
     table.metagen()
-    assert cities(table, business_snapshot=FRIDAY) == cities(table, business_snapshot=SATURDAY) == {"A": "Beijing"}
+    assert (
+        cities(table, business_snapshot=FRIDAY)
+        == cities(table, business_snapshot=SATURDAY)
+        == {"A": "Beijing"}
+    )
 
 
 def test_late_rows_are_refused_or_put_aside_with_the_other_bad_rows() -> None:
     table = create()
-    table.ingest(arrow([("A", 1, "Beijing", FRIDAY)]), metadata="inline", business_snapshot_column="day")
-    table.ingest(arrow([("A", 2, "Wuhan", SATURDAY)]), metadata="inline", business_snapshot_column="day")
+    table.ingest(
+        arrow([("A", 1, "Beijing", FRIDAY)]), metadata="inline", business_snapshot_column="day"
+    )
+    table.ingest(
+        arrow([("A", 2, "Wuhan", SATURDAY)]), metadata="inline", business_snapshot_column="day"
+    )
     late = [("B", 1, "Xian", FRIDAY), ("C", 3, "Xian", SATURDAY), ("D", 3, "Xian", SUNDAY)]
     versions = table.snapshot_at().version
-    with pytest.raises(InvalidInputError, match=f"(?s)1 row cannot go into the table.*1 row: business snapshot {FRIDAY} is not after"):
+    with pytest.raises(
+        InvalidInputError,
+        match=f"(?s)1 row cannot go into the table.*1 row: business snapshot {FRIDAY} is not after",
+    ):
         table.ingest(arrow(late), metadata="inline", business_snapshot_column="day")
     assert table.snapshot_at().version == versions
     options = {"on_bad_rows": "quarantine", "reject_threshold": 1, "token": "late"}
@@ -350,11 +476,19 @@ def stopped_after(day: str, begun: Storage, rows: Sequence[Row], **options: obje
     version = table_on(begun, ManualClock(), CountingIds()).snapshot_at().version
     for fail_at in range(1, 199):
         storage = copied(begun, MemoryStorage())
-        failing = table_on(FailingStore(storage, fail_at, "after"), ManualClock(), CountingIds(prefix=f"until-{day}"))
+        failing = table_on(
+            FailingStore(storage, fail_at, "after"),
+            ManualClock(),
+            CountingIds(prefix=f"until-{day}"),
+        )
         with suppress(Crash):
             failing.ingest(arrow(rows), business_snapshot_column="day", **options)  # type: ignore[arg-type]  # as tests name them
         table = table_on(storage, ManualClock(), CountingIds(prefix=f"after-{day}"))
-        days = [commit.business_snapshot for commit in table.history() if commit.version > version and commit.operation == "ingest"]
+        days = [
+            commit.business_snapshot
+            for commit in table.history()
+            if commit.version > version and commit.operation == "ingest"
+        ]
         if days[:1] == [day]:
             return table
     raise AssertionError("no try stopped there")
@@ -362,10 +496,22 @@ def stopped_after(day: str, begun: Storage, rows: Sequence[Row], **options: obje
 
 @pytest.mark.parametrize("on_bad_rows", ["fail", "quarantine"])
 @pytest.mark.parametrize("metadata", ["batch", "inline"])
-def test_rows_that_became_late_between_two_tries_are_told_once(metadata: str, on_bad_rows: str) -> None:
+def test_rows_that_became_late_between_two_tries_are_told_once(
+    metadata: str, on_bad_rows: str
+) -> None:
     """What was late at an earlier try was put aside then."""
-    late = [("L", 1, "Xian", "2022-07-14"), ("M", 1, "Xian", "July")] if on_bad_rows == "quarantine" else []
-    batch = [("A", 1, "Beijing", FRIDAY), ("B", 2, "Wuhan", SUNDAY), ("D", 5, "Rome", "2022-07-20"), ("E", 6, "Rome", "2022-07-21"), *late]
+    late = (
+        [("L", 1, "Xian", "2022-07-14"), ("M", 1, "Xian", "July")]
+        if on_bad_rows == "quarantine"
+        else []
+    )
+    batch = [
+        ("A", 1, "Beijing", FRIDAY),
+        ("B", 2, "Wuhan", SUNDAY),
+        ("D", 5, "Rome", "2022-07-20"),
+        ("E", 6, "Rome", "2022-07-21"),
+        *late,
+    ]
     options = {"metadata": metadata, "on_bad_rows": on_bad_rows, "token": "t"}
     begun = create()
     begun.ingest(arrow([("Z", 1, "Beijing", FRIDAY)]), metadata="inline", business_snapshot=FRIDAY)
@@ -375,7 +521,10 @@ def test_rows_that_became_late_between_two_tries_are_told_once(metadata: str, on
     table.metagen()
     if on_bad_rows == "fail":
         before = table.snapshot_at().version
-        with pytest.raises(InvalidInputError, match=f"(?s)1 row cannot go into the table.*business snapshot {SUNDAY} is before 2022-07-18"):
+        with pytest.raises(
+            InvalidInputError,
+            match=f"(?s)1 row cannot go into the table.*business snapshot {SUNDAY} is before 2022-07-18",
+        ):
             table.ingest(arrow(batch), business_snapshot_column="day", **options)
         assert table.snapshot_at().version == before
         return
@@ -384,7 +533,11 @@ def test_rows_that_became_late_between_two_tries_are_told_once(metadata: str, on
     pass_time(table, 1)
     for _ in range(3):  # each finishes a day
         table.metagen()
-    rejected = [commit.result["counts"].get("rejected", 0) for commit in table.history() if commit.operation == "ingest"]
+    rejected = [
+        commit.result["counts"].get("rejected", 0)
+        for commit in table.history()
+        if commit.operation == "ingest"
+    ]
     assert sorted(rejected) == [0, 0, 0, 1, 2]
     assert cities(table) == {"Z": "Beijing", "A": "Beijing", "C": "Xian", "D": "Rome", "E": "Rome"}
 
@@ -432,17 +585,30 @@ def test_held_rows_do_not_wait_for_a_time_that_a_repair_took_back() -> None:
 
 def test_changes_say_what_is_wrong_with_a_business_snapshot() -> None:
     table = create(drift="1h")
-    table.ingest(arrow([("A", 1, "Beijing", FRIDAY), ("A", 2, "Wuhan", SATURDAY)]), metadata="inline", business_snapshot_column="day")
-    with pytest.raises(NotFoundError, match=f"the rows of business snapshot {SATURDAY} are held back until {FRIDAY} is finished"):
+    table.ingest(
+        arrow([("A", 1, "Beijing", FRIDAY), ("A", 2, "Wuhan", SATURDAY)]),
+        metadata="inline",
+        business_snapshot_column="day",
+    )
+    with pytest.raises(
+        NotFoundError,
+        match=f"the rows of business snapshot {SATURDAY} are held back until {FRIDAY} is finished",
+    ):
         table.changes(SATURDAY)
-    with pytest.raises(NotFoundError, match=f"there is no business snapshot '{SUNDAY}'; readable are {FRIDAY} .open."):
+    with pytest.raises(
+        NotFoundError,
+        match=f"there is no business snapshot '{SUNDAY}'; readable are {FRIDAY} .open.",
+    ):
         table.changes(1, SUNDAY)
 
 
 @pytest.mark.parametrize("day", ["2022-02-30", "2022-13-01", "2022-99-99"])
 def test_a_day_that_the_calendar_does_not_have_is_refused(day: str) -> None:
     table = create()
-    with pytest.raises(InvalidInputError, match=f"business snapshot {day} is written as a date, and the calendar has no such day"):
+    with pytest.raises(
+        InvalidInputError,
+        match=f"business snapshot {day} is written as a date, and the calendar has no such day",
+    ):
         table.ingest(arrow([]), business_snapshot=day)
 
 
@@ -452,7 +618,9 @@ BAD_NAMES = ["", "2022/07/15", "-2022", "20220715", "a" * 101, "2022-07-15\n", "
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_a_name_that_is_none_is_refused(name: object) -> None:
     table = create()
-    with pytest.raises(InvalidInputError, match="is no business snapshot; write a date as 2022-07-15"):
+    with pytest.raises(
+        InvalidInputError, match="is no business snapshot; write a date as 2022-07-15"
+    ):
         table.ingest(arrow([]), business_snapshot=name)  # type: ignore[arg-type]  # what it is about
 
 
@@ -461,14 +629,20 @@ def test_a_name_that_is_none_is_refused(name: object) -> None:
 def test_names_of_another_form_are_refused_since_texts_order_them(name: str, metadata: str) -> None:
     table = create()
     table.ingest(arrow([("A", 1, "Beijing", FRIDAY)]), metadata=metadata, business_snapshot=FRIDAY)
-    with pytest.raises(InvalidInputError, match=r"is not written as 2022-07-15 is|is no business snapshot"):
+    with pytest.raises(
+        InvalidInputError, match=r"is not written as 2022-07-15 is|is no business snapshot"
+    ):
         table.ingest(arrow([("A", 1, "Beijing", name)]), metadata=metadata, business_snapshot=name)
     with pytest.raises(InvalidInputError, match="cannot go into the table"):
-        table.ingest(arrow([("A", 1, "Beijing", name)]), metadata=metadata, business_snapshot_column="day")
+        table.ingest(
+            arrow([("A", 1, "Beijing", name)]), metadata=metadata, business_snapshot_column="day"
+        )
     assert table.snapshot_at().version == 1
 
 
-def refused(table: Table, match: str, call: Callable[[], object], error: type[OpalError] = InvalidInputError) -> None:
+def refused(
+    table: Table, match: str, call: Callable[[], object], error: type[OpalError] = InvalidInputError
+) -> None:
     before = table.snapshot_at().version
     with pytest.raises(error, match=match):
         call()
@@ -484,23 +658,54 @@ def test_bad_input_says_what_would_work_and_writes_nothing() -> None:
         f"{FRIDAY} is before {SATURDAY}, which is open, and the next one may not be earlier; ingest its rows as {SATURDAY}",
         lambda: table.ingest(rows, business_snapshot=FRIDAY),
     )
-    refused(table, "give one of them", lambda: table.ingest(rows, business_snapshot=SATURDAY, business_snapshot_column="day"))
-    refused(table, "'where'", lambda: table.ingest(rows, business_snapshot_column="where"), OpalError)
-    refused(table, "column 'at' is long, but a business snapshot is a date", lambda: table.ingest(rows, business_snapshot_column="at"))
-    refused(table, "give only one of them", lambda: table.read(version=1, business_snapshot=SATURDAY))
-    refused(table, f"'{SUNDAY}'; readable are {SATURDAY} .open.", lambda: table.read(business_snapshot=SUNDAY), NotFoundError)
+    refused(
+        table,
+        "give one of them",
+        lambda: table.ingest(rows, business_snapshot=SATURDAY, business_snapshot_column="day"),
+    )
+    refused(
+        table, "'where'", lambda: table.ingest(rows, business_snapshot_column="where"), OpalError
+    )
+    refused(
+        table,
+        "column 'at' is long, but a business snapshot is a date",
+        lambda: table.ingest(rows, business_snapshot_column="at"),
+    )
+    refused(
+        table, "give only one of them", lambda: table.read(version=1, business_snapshot=SATURDAY)
+    )
+    refused(
+        table,
+        f"'{SUNDAY}'; readable are {SATURDAY} .open.",
+        lambda: table.read(business_snapshot=SUNDAY),
+        NotFoundError,
+    )
     for name in (FRIDAY, SATURDAY, SUNDAY, "2999-01-01"):
-        refused(table, f"cannot be called '{name}': .* add a word, as 'before-{name}'", lambda name=name: table.savepoint(name))
+        refused(
+            table,
+            f"cannot be called '{name}': .* add a word, as 'before-{name}'",
+            lambda name=name: table.savepoint(name),
+        )
     table.savepoint(f"before-{SUNDAY}")
     older = create()
     older.savepoint(SUNDAY)
     older.ingest(rows, business_snapshot=SATURDAY)
-    refused(older, f"{SUNDAY} would become a savepoint .* release it", lambda: older.ingest(rows, business_snapshot=SUNDAY))
+    refused(
+        older,
+        f"{SUNDAY} would become a savepoint .* release it",
+        lambda: older.ingest(rows, business_snapshot=SUNDAY),
+    )
     refused(table, "none has begun", lambda: create().read(business_snapshot=SUNDAY), NotFoundError)
     with_null = rows.set_column(3, "day", pa.array([None], pa.string()))
-    refused(table, "business snapshot column 'day' is null", lambda: table.ingest(with_null, business_snapshot_column="day"))
+    refused(
+        table,
+        "business snapshot column 'day' is null",
+        lambda: table.ingest(with_null, business_snapshot_column="day"),
+    )
     many = arrow([("A", number, "x", f"d{number:04}") for number in range(1001)])
-    refused(table, "more than 1,000 values", lambda: table.ingest(many, business_snapshot_column="day"))
+    refused(
+        table, "more than 1,000 values", lambda: table.ingest(many, business_snapshot_column="day")
+    )
 
 
 def test_a_column_of_dates_tells_the_business_snapshot() -> None:
@@ -508,7 +713,11 @@ def test_a_column_of_dates_tells_the_business_snapshot() -> None:
     layout = TableLayout(keys=["user"], delta="at")
     table = create_on(MemoryStorage(), plan_spec(schema, layout), ManualClock(), CountingIds())
     days = [date(2022, 7, 15), date(2022, 7, 16)]
-    table.ingest(pa.table([["A", "A"], [1, 2], days], schema=schema), metadata="inline", business_snapshot_column="day")
+    table.ingest(
+        pa.table([["A", "A"], [1, 2], days], schema=schema),
+        metadata="inline",
+        business_snapshot_column="day",
+    )
     assert table.read(business_snapshot=FRIDAY)["at"].to_pylist() == [1]
     assert table.read()["at"].to_pylist() == [2]
 
@@ -524,7 +733,12 @@ def run_stream(clock: ManualClock, metadata: str, storage: Storage, writer: str)
     """As a stream that starts again from its checkpoint: all batches by their numbers, then what is due."""
     table = table_on(storage, clock, CountingIds(prefix=writer))
     for number, batch in enumerate(STREAM):
-        table.ingest(arrow(batch), metadata=metadata, business_snapshot_column="day", application=("stream", number))
+        table.ingest(
+            arrow(batch),
+            metadata=metadata,
+            business_snapshot_column="day",
+            application=("stream", number),
+        )
     table.metagen()
 
 
@@ -549,13 +763,17 @@ MODES: list[Mode] = ["before", "after", "failed", "done_but_failed"]
 
 @pytest.mark.parametrize("metadata", ["batch", "inline"])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_crash_while_rows_are_held_back_loses_none_and_doubles_none(mode: Mode, metadata: str) -> None:
+def test_a_crash_while_rows_are_held_back_loses_none_and_doubles_none(
+    mode: Mode, metadata: str
+) -> None:
     storage, clock = prepared()
     dry = FailingStore(storage)
     run_stream(clock, metadata, dry, "dry")
     for fail_at in range(1 + MODES.index(mode), len(dry.trace) + 1, 23):
         storage, clock = prepared()
-        run_until_done(partial(run_stream, clock, metadata), FailingStore(storage, fail_at, mode), storage)
+        run_until_done(
+            partial(run_stream, clock, metadata), FailingStore(storage, fail_at, mode), storage
+        )
         table = table_on(storage, clock, CountingIds(prefix="after"))
         friday = {"A": "Wuhan", "B": "Wuhan"}
         assert cities(table) == cities(table, business_snapshot=FRIDAY) == friday, fail_at
@@ -582,12 +800,25 @@ for number, batch in enumerate(STREAM):
 
 
 def test_held_rows_outlive_the_process_that_held_them_back(tmp_path: Path) -> None:
-    table = Table.create(str(tmp_path), SCHEMA, TableLayout(keys=["user"], delta="at", properties={"drift": "2h"}))
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False, cwd=Path(__file__).parents[3])
+    table = Table.create(
+        str(tmp_path), SCHEMA, TableLayout(keys=["user"], delta="at", properties={"drift": "2h"})
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path)], check=False, cwd=Path(__file__).parents[3]
+    )
     assert done.returncode == -signal.SIGKILL
-    assert describe(table)["business_snapshots"] == {"finished": [], "open": FRIDAY, "held": [SATURDAY]}
+    assert describe(table)["business_snapshots"] == {
+        "finished": [],
+        "open": FRIDAY,
+        "held": [SATURDAY],
+    }
     for number, batch in enumerate(STREAM):
-        table.ingest(arrow(batch), metadata="inline", business_snapshot_column="day", application=("stream", number))
+        table.ingest(
+            arrow(batch),
+            metadata="inline",
+            business_snapshot_column="day",
+            application=("stream", number),
+        )
     assert cities(table) == {"A": "Wuhan", "B": "Wuhan"}
     table.finish_business_snapshot(FRIDAY)
     table.metagen()
@@ -603,7 +834,9 @@ def friday_is_over() -> tuple[MemoryStorage, ManualClock]:
     """Rows of Saturday were held back, one of Friday is still pending, and the drift time has passed."""
     storage, clock = prepared()
     run_stream(clock, "batch", storage, "stream")
-    table_on(storage, clock, CountingIds(prefix="late")).ingest(arrow([("C", 2, "Xian", FRIDAY)]), business_snapshot=FRIDAY)
+    table_on(storage, clock, CountingIds(prefix="late")).ingest(
+        arrow([("C", 2, "Xian", FRIDAY)]), business_snapshot=FRIDAY
+    )
     clock.at_us += 3 * HOUR_US
     return storage, clock
 
@@ -615,17 +848,30 @@ def test_a_crash_while_the_next_day_begins_loses_no_day(mode: Mode) -> None:
     begin_saturday(clock, dry, "dry")
     for fail_at in range(1 + MODES.index(mode), len(dry.trace) + 1, 11):
         storage, clock = friday_is_over()
-        run_until_done(partial(begin_saturday, clock), FailingStore(storage, fail_at, mode), storage)
+        run_until_done(
+            partial(begin_saturday, clock), FailingStore(storage, fail_at, mode), storage
+        )
         table = table_on(storage, clock, CountingIds(prefix="after"))
-        assert cities(table, business_snapshot=FRIDAY) == {"A": "Wuhan", "B": "Wuhan", "C": "Xian"}, fail_at
+        assert cities(table, business_snapshot=FRIDAY) == {
+            "A": "Wuhan",
+            "B": "Wuhan",
+            "C": "Xian",
+        }, fail_at
         assert cities(table) == {"A": "Hangzhou", "B": "Hangzhou", "C": "Xian"}, fail_at
         assert check_table(table) == [], fail_at
 
 
 def load_two_days(clock: ManualClock, storage: Storage, writer: str) -> None:
     """Two good days, and a row of none."""
-    rows = arrow([("A", 1, "Beijing", FRIDAY), ("B", 2, "Wuhan", SATURDAY), ("C", 3, "Xian", "some day")])
-    options = {"metadata": "inline", "business_snapshot_column": "day", "on_bad_rows": "quarantine", "reject_threshold": 1}
+    rows = arrow(
+        [("A", 1, "Beijing", FRIDAY), ("B", 2, "Wuhan", SATURDAY), ("C", 3, "Xian", "some day")]
+    )
+    options = {
+        "metadata": "inline",
+        "business_snapshot_column": "day",
+        "on_bad_rows": "quarantine",
+        "reject_threshold": 1,
+    }
     table_on(storage, clock, CountingIds(prefix=writer)).ingest(rows, token="load", **options)  # type: ignore[arg-type]  # of several types
 
 
@@ -638,10 +884,18 @@ def test_an_inline_ingest_of_two_days_that_failed_goes_on_where_it_stopped(mode:
     for fail_at in range(1 + MODES.index(mode), len(dry.trace) + 1, 3):
         storage, clock = prepared()
         run_until_done(partial(load_two_days, clock), FailingStore(storage, fail_at, mode), storage)
-        load_two_days(clock, storage, "again")  # as a task that lost its connection after the commit
+        load_two_days(
+            clock, storage, "again"
+        )  # as a task that lost its connection after the commit
         table = table_on(storage, clock, CountingIds(prefix="after"))
-        assert describe(table)["business_snapshots"] == {"finished": [], "open": FRIDAY, "held": [SATURDAY]}, fail_at
-        rejected = [commit.result.get("counts", {}).get("rejected", 0) for commit in table.history()]
+        assert describe(table)["business_snapshots"] == {
+            "finished": [],
+            "open": FRIDAY,
+            "held": [SATURDAY],
+        }, fail_at
+        rejected = [
+            commit.result.get("counts", {}).get("rejected", 0) for commit in table.history()
+        ]
         assert sum(rejected) == 1, (fail_at, rejected)
         clock.at_us += 3 * HOUR_US
         load_two_days(clock, storage, "late")
@@ -651,7 +905,13 @@ def test_an_inline_ingest_of_two_days_that_failed_goes_on_where_it_stopped(mode:
 @pytest.mark.parametrize("drift", ["0s", "1h"])
 def test_random_histories_are_those_of_the_model(drift: str) -> None:
     @seed(SEED)
-    @settings(max_examples=HISTORIES, deadline=None, database=None, print_blob=True, phases=[Phase.generate, Phase.shrink])
+    @settings(
+        max_examples=HISTORIES,
+        deadline=None,
+        database=None,
+        print_blob=True,
+        phases=[Phase.generate, Phase.shrink],
+    )
     @given(steps=STEPS)
     def run(steps: list[Step]) -> None:
         play(steps, drift)
@@ -661,7 +921,9 @@ def test_random_histories_are_those_of_the_model(drift: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("drift", ["0s", "1h"])
-def test_many_random_histories_are_those_of_the_model(drift: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_random_histories_are_those_of_the_model(
+    drift: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(globals(), "HISTORIES", 150)
     test_random_histories_are_those_of_the_model(drift)
 
@@ -670,10 +932,17 @@ DAYS = [f"2022-07-{day}" for day in range(15, 20)]
 HISTORIES = 8
 SEED = int(os.environ.get("OPAL_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 Step = tuple[str, int, list[tuple[int, int, int]]]
-WRITES, REST = ("batch", "inline", "by column", "inline by column", "plain"), ("finish", "reopen", "compact", "retain", "restore")
+WRITES, REST = (
+    ("batch", "inline", "by column", "inline by column", "plain"),
+    ("finish", "reopen", "compact", "retain", "restore"),
+)
 VERBS = (*WRITES, "metagen", "metagen", "wait", "wait", *REST)
 DICE = st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 4))
-STEPS = st.lists(st.tuples(st.sampled_from(VERBS), st.integers(0, 4), st.lists(DICE, max_size=4)), min_size=3, max_size=16)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(VERBS), st.integers(0, 4), st.lists(DICE, max_size=4)),
+    min_size=3,
+    max_size=16,
+)
 
 
 def play(steps: list[Step], drift: str) -> None:
@@ -687,7 +956,8 @@ def play(steps: list[Step], drift: str) -> None:
         days = min(len(DAYS) - 1, days + (die == 4))  # days go by, and what comes is of about now
         name = DAYS[max(0, days + die % 3 - 1)] if days < len(DAYS) - 1 else DAYS[-1 - die % 2]
         rows = [
-            ("kxz"[key], delta, f"{number}.{position}", DAYS[(days + day) % len(DAYS)]) for position, (key, delta, day) in enumerate(dice)
+            ("kxz"[key], delta, f"{number}.{position}", DAYS[(days + day) % len(DAYS)])
+            for position, (key, delta, day) in enumerate(dice)
         ]
         version = table.snapshot_at().version
         if verb == "restore":
@@ -712,7 +982,12 @@ def play(steps: list[Step], drift: str) -> None:
     assert commits_hold_one_each(table)
 
 
-def restore_both(table: Table, model: BusinessModel, moments: dict[int, tuple[BusinessModel, dict[str, int]]], die: int) -> BusinessModel:
+def restore_both(
+    table: Table,
+    model: BusinessModel,
+    moments: dict[int, tuple[BusinessModel, dict[str, int]]],
+    die: int,
+) -> BusinessModel:
     """To one of the versions that can be read, with its business snapshots. A finished one comes back unless its version is gone."""
     root = table.snapshot_at().root
     versions = [version for version in moments if is_readable(root, version)]
@@ -721,9 +996,15 @@ def restore_both(table: Table, model: BusinessModel, moments: dict[int, tuple[Bu
     version = versions[die % len(versions)]
     earlier, savepoints = moments[version]
     table.restore(version=version, business_snapshots=True)
-    finished = {name: content for name, content in earlier.finished.items() if is_readable(root, savepoints[name])}
+    finished = {
+        name: content
+        for name, content in earlier.finished.items()
+        if is_readable(root, savepoints[name])
+    }
     newest = max(earlier.finished, default=None)
-    return replace(deepcopy(earlier), arrived=model.arrived, finished=finished, newest_finished=newest)
+    return replace(
+        deepcopy(earlier), arrived=model.arrived, finished=finished, newest_finished=newest
+    )
 
 
 def do_to_model(model: BusinessModel, verb: str, name: str, rows: list[Row], now_us: int) -> None:
@@ -738,7 +1019,9 @@ def do_to_model(model: BusinessModel, verb: str, name: str, rows: list[Row], now
             for each in names:
                 model.check(each)  # before any of them comes
             for each in names:
-                model.ingest([row[:3] for row in rows if row[3] == each], each, now_us, is_inline=is_inline)
+                model.ingest(
+                    [row[:3] for row in rows if row[3] == each], each, now_us, is_inline=is_inline
+                )
             if is_inline and (model.pending or model.is_over(now_us)):
                 model.metagen(now_us)
         case "metagen":
@@ -753,7 +1036,9 @@ def do_to_table(table: Table, verb: str, name: str, rows: list[Row]) -> None:
     clock = table.log.clock
     match verb:
         case "batch" | "inline":
-            table.ingest(named, metadata=metadata, business_snapshot=name, token=f"t{clock.now_us()}")
+            table.ingest(
+                named, metadata=metadata, business_snapshot=name, token=f"t{clock.now_us()}"
+            )
         case "plain":
             table.ingest(named)
         case "by column" | "inline by column":
@@ -773,7 +1058,11 @@ def do_to_table(table: Table, verb: str, name: str, rows: list[Row]) -> None:
 def compare(table: Table, model: BusinessModel) -> None:
     assert cities(table) == model.content()
     described = describe(table)
-    assert described["business_snapshots"] == {"finished": sorted(model.finished), "open": model.open, "held": sorted(model.held)}
+    assert described["business_snapshots"] == {
+        "finished": sorted(model.finished),
+        "open": model.open,
+        "held": sorted(model.held),
+    }
     for name, content in model.finished.items():
         assert cities(table, business_snapshot=name) == content, name
     if model.open is not None:

@@ -19,7 +19,9 @@ from opal_lake.write.ingest_task import MOST_TASKS, IngestTask, ingest_rows
 from tests.opal_lake.shop import content, create, reopen, rows
 
 SCHEMA = pa.schema([("k", pa.string()), ("d", pa.int64()), ("p", pa.string())])
-NO_UTF8 = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xff\xfe")])
+NO_UTF8 = pa.Array.from_buffers(
+    pa.string(), 1, [None, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xff\xfe")]
+)
 
 
 def keyed(**more: object) -> TableLayout:
@@ -37,7 +39,9 @@ def test_a_task_whose_files_cannot_be_numbered_is_refused() -> None:
 @pytest.mark.parametrize("on_bad_rows", ["fail", "quarantine"])
 def test_a_bad_row_whose_text_is_no_utf8_is_reported_and_put_aside(on_bad_rows: str) -> None:
     table = create_on(MemoryStorage(), plan_spec(SCHEMA, keyed()))
-    bad = pa.table({"k": pa.array([None], pa.string()), "d": pa.array([1], pa.int64()), "p": NO_UTF8})
+    bad = pa.table(
+        {"k": pa.array([None], pa.string()), "d": pa.array([1], pa.int64()), "p": NO_UTF8}
+    )
     if on_bad_rows == "fail":
         with pytest.raises(InvalidInputError, match="key column 'k' is null"):
             table.ingest(bad)
@@ -48,28 +52,48 @@ def test_a_bad_row_whose_text_is_no_utf8_is_reported_and_put_aside(on_bad_rows: 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
 def test_a_long_key_is_refused_whatever_arrow_calls_its_type(kind: pa.DataType) -> None:
     table = create_on(MemoryStorage(), plan_spec(SCHEMA, keyed()))
-    long = pa.table({"k": pa.array(["x" * (MAX_KEY_BYTES + 1)], kind), "d": pa.array([1], pa.int64()), "p": pa.array(["p"])})
+    long = pa.table(
+        {
+            "k": pa.array(["x" * (MAX_KEY_BYTES + 1)], kind),
+            "d": pa.array([1], pa.int64()),
+            "p": pa.array(["p"]),
+        }
+    )
     with pytest.raises(InvalidInputError, match="key is longer than"):
         table.ingest(long)
 
 
 @pytest.mark.parametrize("value", ["日本" * 100, "\U0001f600" * 60, "a%" * 90, "", "."])
-def test_partition_values_of_any_script_and_length_have_a_folder(value: str, tmp_path: object) -> None:
-    table = create_on(LocalStorage.open(f"{tmp_path}/t"), plan_spec(SCHEMA, keyed(partition_by=["p"])))
+def test_partition_values_of_any_script_and_length_have_a_folder(
+    value: str, tmp_path: object
+) -> None:
+    table = create_on(
+        LocalStorage.open(f"{tmp_path}/t"), plan_spec(SCHEMA, keyed(partition_by=["p"]))
+    )
     table.ingest(pa.table({"k": ["a", "b"], "d": [1, 1], "p": [value, "other"]}, schema=SCHEMA))
     table.metagen()
     assert sorted(table.read()["p"].to_pylist()) == sorted([value, "other"])
 
 
 def test_a_partition_value_that_is_no_utf8_has_a_folder(tmp_path: object) -> None:
-    table = create_on(LocalStorage.open(f"{tmp_path}/t"), plan_spec(SCHEMA, keyed(partition_by=["p"])))
-    assert table.ingest(pa.table({"k": pa.array(["a"]), "d": pa.array([1], pa.int64()), "p": NO_UTF8})).counts["rows"] == 1
+    table = create_on(
+        LocalStorage.open(f"{tmp_path}/t"), plan_spec(SCHEMA, keyed(partition_by=["p"]))
+    )
+    assert (
+        table.ingest(
+            pa.table({"k": pa.array(["a"]), "d": pa.array([1], pa.int64()), "p": NO_UTF8})
+        ).counts["rows"]
+        == 1
+    )
 
 
 def test_an_empty_token_is_refused() -> None:
     """It would be forgotten, and a rerun apply twice."""
     table = create(MemoryStorage())
-    for job in (lambda: table.ingest(*rows([("a", 1, 1)]), token=""), lambda: table.metagen(token="")):
+    for job in (
+        lambda: table.ingest(*rows([("a", 1, 1)]), token=""),
+        lambda: table.metagen(token=""),
+    ):
         with pytest.raises(InvalidInputError, match="empty text"):
             job()
     assert content(table) == []
@@ -103,7 +127,10 @@ class OvertakenStore:
         if self.after_put is not None and version is not None:
             work, self.after_put = self.after_put, None
             work()
-            self.lost = {layout.commit_path(version + 1), layout.commit_path(layout.vouching_version(version) or 0)}
+            self.lost = {
+                layout.commit_path(version + 1),
+                layout.commit_path(layout.vouching_version(version) or 0),
+            }
         return done
 
 
@@ -111,7 +138,9 @@ def test_a_commit_that_cannot_be_confirmed_is_not_reported_as_failed() -> None:
     """A caller who followed an advice to try again would apply the rows twice."""
     storage = OvertakenStore(MemoryStorage())
     create(storage.inner)
-    table, other = (reopen(store, name) for store, name in ((storage, "one"), (storage.inner, "other")))  # type: ignore[arg-type]  # a store
+    table, other = (
+        reopen(store, name) for store, name in ((storage, "one"), (storage.inner, "other"))
+    )  # type: ignore[arg-type]  # a store
     storage.after_put = lambda: other.ingest(*rows([("b", 1, 2)]))
     with pytest.raises(CommitUnknownError, match="run again with the same token"):
         table.ingest(*rows([("a", 1, 1)]), token="t")
@@ -127,7 +156,9 @@ def test_a_writer_without_permission_gets_an_error_that_says_so() -> None:
 
     class ClosedStore(MemoryStorage):
         def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
-            raise StorageError(f"the file system failed at {path!r}") from PermissionError(13, "Permission denied")
+            raise StorageError(f"the file system failed at {path!r}") from PermissionError(
+                13, "Permission denied"
+            )
 
     with pytest.raises(StorageError, match="the file system failed"):
         create(ClosedStore())
@@ -153,7 +184,10 @@ def test_a_checkpoint_that_cannot_be_written_fails_no_commit() -> None:
 def test_rows_that_nobody_evaluated_the_delete_condition_for_are_refused() -> None:
     table = create(MemoryStorage())
     given, deleted = rows([("ax", 1, 10), ("bow", 1, None)])
-    with pytest.raises(InvalidInputError, match=r"delete condition 'price IS NULL', which only Spark evaluates; pass deleted=\[...\]"):
+    with pytest.raises(
+        InvalidInputError,
+        match=r"delete condition 'price IS NULL', which only Spark evaluates; pass deleted=\[...\]",
+    ):
         table.ingest(given)
     assert table.snapshot_at().version == 0
     table.ingest(given, deleted, metadata="inline")

@@ -12,7 +12,9 @@ def test_pending_rows_of_other_ingests_are_left_and_reported() -> None:
     table = create(MemoryStorage())
     table.ingest(*rows([("a", 9, 1)]))
     result = table.ingest(*rows([("a", 5, 2), ("b", 1, 3)]), metadata="inline")
-    assert result.notes == ("1 segment of earlier ingests waits for a metagen; an inline ingest leaves them",)
+    assert result.notes == (
+        "1 segment of earlier ingests waits for a metagen; an inline ingest leaves them",
+    )
     assert content(table) == [("a", 5, 2), ("b", 1, 3)]
     table.metagen()
     assert content(table) == [("a", 9, 1), ("b", 1, 3)]
@@ -23,7 +25,10 @@ def test_pending_rows_of_other_ingests_are_left_and_reported() -> None:
 def test_a_try_in_batch_mode_is_no_result_for_an_inline_one() -> None:
     table = create(MemoryStorage())
     table.ingest(*rows([("a", 1, 1)]), token="t")
-    with pytest.raises(InvalidInputError, match="version 1 ingested these rows in batch mode, and they wait for a metagen"):
+    with pytest.raises(
+        InvalidInputError,
+        match="version 1 ingested these rows in batch mode, and they wait for a metagen",
+    ):
         table.ingest(*rows([("a", 1, 1)]), token="t", metadata="inline")
     inline = table.ingest(*rows([("b", 1, 1)]), token="u", metadata="inline")
     again = table.ingest(*rows([("b", 1, 1)]), token="u")
@@ -31,5 +36,7 @@ def test_a_try_in_batch_mode_is_no_result_for_an_inline_one() -> None:
 
 
 def test_an_unknown_mode_is_named() -> None:
-    with pytest.raises(InvalidInputError, match="metadata='later' is unknown; use one of batch, inline"):
+    with pytest.raises(
+        InvalidInputError, match="metadata='later' is unknown; use one of batch, inline"
+    ):
         create(MemoryStorage()).ingest(*rows([("a", 1, 1)]), metadata="later")

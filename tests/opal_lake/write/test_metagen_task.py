@@ -13,7 +13,13 @@ TASKS = {
     "ingest": "opal_lake.write.ingest_task, opal_spark.engine.tasks",
     "inline": "opal_lake.write.inline, opal_spark.engine.tasks",
 }
-COURSES = ("opal_lake.table", "opal_lake.upkeep", "opal_lake.rewrite", "opal_lake.log.commit_log", "opal_spark.engine.executor")
+COURSES = (
+    "opal_lake.table",
+    "opal_lake.upkeep",
+    "opal_lake.rewrite",
+    "opal_lake.log.commit_log",
+    "opal_spark.engine.executor",
+)
 HANDED_OUT = [  # by the names that the courses import
     (metagen_job.process_entries, "metagen"),  # type: ignore[attr-defined]
     (ingest_job.write_partition, "ingest"),  # type: ignore[attr-defined]
@@ -24,10 +30,14 @@ HANDED_OUT = [  # by the names that the courses import
 @pytest.mark.parametrize("operation", TASKS)
 def test_a_task_loads_neither_the_table_nor_the_course_of_an_operation(operation: str) -> None:
     script = f"import sys, {TASKS[operation]}\nprint(*[name for name in {COURSES} if name in sys.modules])"
-    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert loaded == []
 
 
 @pytest.mark.parametrize("task, operation", HANDED_OUT)
-def test_the_course_hands_out_a_task_of_these_modules(task: Callable[..., object], operation: str) -> None:
+def test_the_course_hands_out_a_task_of_these_modules(
+    task: Callable[..., object], operation: str
+) -> None:
     assert task.__module__ in TASKS[operation].split(", ")

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from opal_lake import layout
 from opal_lake.clock import ManualClock
-from opal_lake.errors import CommitUnknownError, FencedError, FormatError, InvalidInputError, StorageError
+from opal_lake.errors import (
+    CommitUnknownError,
+    FencedError,
+    FormatError,
+    InvalidInputError,
+    StorageError,
+)
 from opal_lake.inspect.check import check_table
 from opal_lake.log import commit as commits
 from opal_lake.log.checkpoint import read_checkpoint
@@ -45,26 +51,46 @@ def record(application: str, offset: int) -> Row:
     return f"{application}#{offset}", offset, 1
 
 
-def take(table: Table, *, token: str | None = None, metadata: str = "inline", **ends: tuple[int, int]) -> int | None:
+def take(
+    table: Table, *, token: str | None = None, metadata: str = "inline", **ends: tuple[int, int]
+) -> int | None:
     """The records of a range of each application, and the position behind it."""
     positions = {name: Advance(start=start, end=end) for name, (start, end) in ends.items()}
-    batch = [record(name, offset) for name, (start, end) in ends.items() for offset in range(start, end)]
+    batch = [
+        record(name, offset) for name, (start, end) in ends.items() for offset in range(start, end)
+    ]
     return table.ingest(*rows(batch), metadata=metadata, token=token, positions=positions).version
 
 
-def test_a_commit_takes_several_applications_on_and_the_table_says_where_they_stand(table: Table) -> None:
+def test_a_commit_takes_several_applications_on_and_the_table_says_where_they_stand(
+    table: Table,
+) -> None:
     assert table.position("a") is None
     assert take(table, a=(0, 3), b=(0, 2)) == 1
     assert take(table, b=(2, 4)) == 2
     assert (table.position("a"), table.position("b"), table.position("c")) == (3, 4, None)
     assert table.snapshot_at(1).positions == {"a": 3, "b": 2}
-    assert table.log.read_commit(1).positions == {"a": Advance(start=0, end=3), "b": Advance(start=0, end=2)}
+    assert table.log.read_commit(1).positions == {
+        "a": Advance(start=0, end=3),
+        "b": Advance(start=0, end=2),
+    }
 
 
 def test_rows_may_come_as_batches_and_positions_without_rows_commit(table: Table) -> None:
     batch, _ = rows([record("a", 0)])
-    assert table.ingest(iter(batch.to_batches()), [False], metadata="inline", positions={"a": Advance(start=0, end=1)}).version == 1
-    assert table.ingest(iter(()), metadata="inline", positions={"a": Advance(start=1, end=5)}).version == 2
+    assert (
+        table.ingest(
+            iter(batch.to_batches()),
+            [False],
+            metadata="inline",
+            positions={"a": Advance(start=0, end=1)},
+        ).version
+        == 1
+    )
+    assert (
+        table.ingest(iter(()), metadata="inline", positions={"a": Advance(start=1, end=5)}).version
+        == 2
+    )
     assert (table.position("a"), table.snapshot_at().root.rows) == (5, 1)
 
 
@@ -76,12 +102,20 @@ def test_a_fenced_writer_hears_where_the_application_stands_and_who_took_it_ther
     rival = reopen(storage, "rival")
     take(rival, a=(3, 5))
     files = len(list(storage.list("data/")))
-    with pytest.raises(FencedError, match=r"'a' stands at 5, not at 3: version 2, write rival.*, of job 2, took it there") as raised:
+    with pytest.raises(
+        FencedError,
+        match=r"'a' stands at 5, not at 3: version 2, write rival.*, of job 2, took it there",
+    ) as raised:
         take(table, metadata=metadata, a=(3, 4), b=(0, 1))
     error = raised.value
     assert (error.application, error.expected, error.position) == ("a", 3, 5)
     again = pickle.loads(pickle.dumps(error))
-    assert (str(again), again.application, again.expected, again.position) == (str(error), "a", 3, 5)
+    assert (str(again), again.application, again.expected, again.position) == (
+        str(error),
+        "a",
+        3,
+        5,
+    )
     assert (table.position("b"), table.snapshot_at().version) == (None, 2)
     assert len(list(storage.list("data/"))) == files  # refused before any work
 
@@ -96,11 +130,18 @@ def test_the_writer_is_named_from_the_log_behind_a_checkpoint(table: Table) -> N
 
 def test_an_application_begins_anywhere_only_where_it_says_so(table: Table) -> None:
     batch = rows([record("a", 100)])
-    with pytest.raises(FencedError, match=r"'a' stands at 0, not at 100: no readable version says more.*say first=True"):
+    with pytest.raises(
+        FencedError,
+        match=r"'a' stands at 0, not at 100: no readable version says more.*say first=True",
+    ):
         table.ingest(*batch, metadata="inline", positions={"a": Advance(start=100, end=101)})
-    table.ingest(*batch, metadata="inline", positions={"a": Advance(start=100, end=101, first=True)})
+    table.ingest(
+        *batch, metadata="inline", positions={"a": Advance(start=100, end=101, first=True)}
+    )
     with pytest.raises(FencedError, match="'a' stands at 101, not at 100"):
-        table.ingest(*batch, metadata="inline", positions={"a": Advance(start=100, end=101, first=True)})
+        table.ingest(
+            *batch, metadata="inline", positions={"a": Advance(start=100, end=101, first=True)}
+        )
 
 
 def test_a_sequence_and_a_position_are_one_fact(table: Table) -> None:
@@ -108,7 +149,9 @@ def test_a_sequence_and_a_position_are_one_fact(table: Table) -> None:
     assert table.position("q") == 7
     take(table, q=(7, 9))
     assert table.ingest(*rows([record("q", 0)]), metadata="inline", application=("q", 8)).repeated
-    assert not table.ingest(*rows([record("q", 9)]), metadata="inline", application=("q", 9)).repeated
+    assert not table.ingest(
+        *rows([record("q", 9)]), metadata="inline", application=("q", 9)
+    ).repeated
 
 
 @pytest.mark.parametrize(
@@ -122,15 +165,23 @@ def test_a_sequence_and_a_position_are_one_fact(table: Table) -> None:
         (lambda: {"s": Advance(start=0, end=1)}, "a sequence and a position"),
     ],
 )
-def test_what_is_no_position_is_refused(table: Table, positions: Callable[[], dict[str, Advance]], said: str) -> None:
+def test_what_is_no_position_is_refused(
+    table: Table, positions: Callable[[], dict[str, Advance]], said: str
+) -> None:
     with pytest.raises(InvalidInputError, match=said):
-        table.ingest(*rows([record("a", 0)]), metadata="inline", application=("s", 0), positions=positions())
+        table.ingest(
+            *rows([record("a", 0)]), metadata="inline", application=("s", 0), positions=positions()
+        )
     assert table.snapshot_at().version == 0
 
 
 def test_positions_and_a_commit_for_each_business_snapshot_exclude_each_other(table: Table) -> None:
     with pytest.raises(InvalidInputError, match="business_snapshot_column makes several"):
-        table.ingest(*rows([record("a", 0)]), business_snapshot_column="sku", positions={"a": Advance(start=0, end=1)})
+        table.ingest(
+            *rows([record("a", 0)]),
+            business_snapshot_column="sku",
+            positions={"a": Advance(start=0, end=1)},
+        )
 
 
 def test_a_retry_by_token_is_no_rival(table: Table) -> None:
@@ -150,7 +201,9 @@ def test_a_restore_leaves_positions_and_going_back_is_a_commit_of_its_own(table:
     table.ingest(iter(()), metadata="inline", positions=back)
     assert (table.position("a"), table.position("b")) == (3, None)
     take(table, a=(3, 5), b=(0, 2))
-    assert content(table) == sorted(record(name, offset) for name, end in (("a", 5), ("b", 2)) for offset in range(end))
+    assert content(table) == sorted(
+        record(name, offset) for name, end in (("a", 5), ("b", 2)) for offset in range(end)
+    )
     assert check_table(table) == []
 
 
@@ -170,29 +223,42 @@ def test_positions_survive_checkpoints_and_retention(storage: MemoryStorage) -> 
     assert kept.positions["b"] == 1
     later = reopen(storage, "later")
     assert (later.position("a"), later.position("b")) == (15, 1)
-    with pytest.raises(FencedError, match="'b' stands at 1, not at 0: no readable version says more"):
+    with pytest.raises(
+        FencedError, match="'b' stands at 1, not at 0: no readable version says more"
+    ):
         take(later, b=(0, 1))
 
 
-def test_who_knows_an_older_format_stops_at_positions(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_knows_an_older_format_stops_at_positions(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It would fold them away in its next checkpoint, and the stream would be read again."""
     table.ingest(*rows([record("q", 0)]), metadata="inline")
     take(table, a=(0, 1))
-    forms = [commits.unseal(table.storage.get(layout.commit_path(version)), "")["format"] for version in (1, 2)]
+    forms = [
+        commits.unseal(table.storage.get(layout.commit_path(version)), "")["format"]
+        for version in (1, 2)
+    ]
     assert forms == [1, 4]
     monkeypatch.setattr(commits, "NEWEST_FORMAT", 3)
     with pytest.raises(FormatError, match="has format 4, this version reads 3; upgrade"):
         table.log.read_commit(2)
 
 
-def test_a_check_finds_a_position_that_does_not_follow_on(table: Table, storage: MemoryStorage) -> None:
+def test_a_check_finds_a_position_that_does_not_follow_on(
+    table: Table, storage: MemoryStorage
+) -> None:
     take(table, a=(0, 3))
     take(table, a=(3, 5))
     path = layout.commit_path(2)
     body = commits.unseal(storage.get(path), path) | {"positions": {"a": [1, 5]}}
     storage.delete([path])
     storage.put_if_absent(path, commits.seal(commits.canonical_json(body)))
-    assert [(finding.invariant, finding.path) for finding in check_table(reopen(storage)) if finding.invariant == "I28"] == [("I28", path)]
+    assert [
+        (finding.invariant, finding.path)
+        for finding in check_table(reopen(storage))
+        if finding.invariant == "I28"
+    ] == [("I28", path)]
 
 
 # --- races -----------------------------------------------------------------------------------------------------------------------------
@@ -256,13 +322,24 @@ class Writer:
 
     def begin(self) -> None:
         """As after a restart, or when it was fenced."""
-        self.table = table_on(Troubled(self.storage, self.trouble), ManualClock(), CountingIds(prefix=f"w{next(self.names)}-"))
+        self.table = table_on(
+            Troubled(self.storage, self.trouble),
+            ManualClock(),
+            CountingIds(prefix=f"w{next(self.names)}-"),
+        )
         self.known = {name: self.table.position(name) or 0 for name in APPLICATIONS}
 
     def write(self, lengths: dict[str, int], metadata: str, *, has_token: bool) -> None:
         token = f"t{next(self.names)}" if has_token else None
-        positions = {name: Advance(start=self.known[name], end=self.known[name] + length) for name, length in lengths.items()}
-        batch = [record(name, offset) for name, advance in positions.items() for offset in range(advance.start, advance.end)]
+        positions = {
+            name: Advance(start=self.known[name], end=self.known[name] + length)
+            for name, length in lengths.items()
+        }
+        batch = [
+            record(name, offset)
+            for name, advance in positions.items()
+            for offset in range(advance.start, advance.end)
+        ]
         for _ in range(2):
             try:
                 self.table.ingest(*rows(batch), metadata=metadata, token=token, positions=positions)
@@ -279,14 +356,24 @@ class Writer:
         raise AssertionError("a store that answers leaves nothing unknown")
 
 
-_KINDS = st.sampled_from(["none", "none", "dies before", "dies after", "has no answer", "is not done"])
+_KINDS = st.sampled_from(
+    ["none", "none", "dies before", "dies after", "has no answer", "is not done"]
+)
 _LENGTHS = st.dictionaries(st.sampled_from(APPLICATIONS), st.integers(0, 4), min_size=1)
-_STEP = st.tuples(_KINDS, _LENGTHS, st.one_of(st.none(), _LENGTHS), st.sampled_from(["inline", "batch"]), st.booleans())
+_STEP = st.tuples(
+    _KINDS,
+    _LENGTHS,
+    st.one_of(st.none(), _LENGTHS),
+    st.sampled_from(["inline", "batch"]),
+    st.booleans(),
+)
 
 
 @settings(max_examples=RACES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(st.integers(0, 1), _STEP), min_size=1, max_size=12))
-def test_two_writers_for_the_same_applications_bring_each_record_once(steps: list[tuple[int, tuple[object, ...]]]) -> None:
+def test_two_writers_for_the_same_applications_bring_each_record_once(
+    steps: list[tuple[int, tuple[object, ...]]],
+) -> None:
     """They race, die around the put, get no answer and try again; each believes that it is the only one."""
     storage, names = MemoryStorage(), count()
     create(storage, checkpoint_commits=2, key_store_fan_in=2)
@@ -295,7 +382,11 @@ def test_two_writers_for_the_same_applications_bring_each_record_once(steps: lis
         writer, rival = writers[number], writers[1 - number]
         assert isinstance(metadata, str)
         writer.trouble.kind = str(kind)
-        writer.trouble.before = None if rivals is None else lambda r=rival, own=rivals: r.write(own, "inline", has_token=False)  # type: ignore[misc]
+        writer.trouble.before = (
+            None
+            if rivals is None
+            else lambda r=rival, own=rivals: r.write(own, "inline", has_token=False)
+        )  # type: ignore[misc]
         writer.write(lengths, metadata, has_token=bool(has_token))  # type: ignore[arg-type]  # drawn
         writer.trouble.kind, writer.trouble.before = "none", None
         compare(reopen(storage, "reader"))
@@ -303,7 +394,9 @@ def test_two_writers_for_the_same_applications_bring_each_record_once(steps: lis
     table.metagen()
     compare(table)
     positions = table.snapshot_at().positions
-    assert content(table) == sorted(record(name, offset) for name, end in positions.items() for offset in range(end))
+    assert content(table) == sorted(
+        record(name, offset) for name, end in positions.items() for offset in range(end)
+    )
     assert check_table(table) == []
 
 

@@ -12,7 +12,14 @@ import pytest
 
 from opal_lake import layout
 from opal_lake.clock import ManualClock
-from opal_lake.errors import CommitUnknownError, ConflictError, FormatError, InvalidInputError, NotFoundError, StorageError
+from opal_lake.errors import (
+    CommitUnknownError,
+    ConflictError,
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    StorageError,
+)
 from opal_lake.inspect.check import check_table
 from opal_lake.log import sections
 from opal_lake.log.checkpoint import read_checkpoint
@@ -27,7 +34,12 @@ from opal_lake.write.ingest_job import IngestOptions, commit_ingest, start_inges
 from opal_lake.write.restore import restore
 from tests.opal_lake.shop import Row, content, copied, create, latest, reopen, rows
 
-BATCHES: list[list[Row]] = [[("ax", 1, 10), ("bow", 1, 20)], [("ax", 2, 11)], [("bow", 3, None), ("cup", 3, 30)], [("ax", 4, 12)]]
+BATCHES: list[list[Row]] = [
+    [("ax", 1, 10), ("bow", 1, 20)],
+    [("ax", 2, 11)],
+    [("bow", 3, None), ("cup", 3, 30)],
+    [("ax", 4, 12)],
+]
 
 
 @pytest.fixture
@@ -38,7 +50,11 @@ def storage(request: pytest.FixtureRequest) -> Storage:
 @pytest.fixture
 def table(storage: Storage) -> Table:
     """Versions 1 to 4, a batch each."""
-    spec = create(open_storage(f"{storage.uri}-spec"), checkpoint_commits=3, fold_files=0).snapshot_at().spec
+    spec = (
+        create(open_storage(f"{storage.uri}-spec"), checkpoint_commits=3, fold_files=0)
+        .snapshot_at()
+        .spec
+    )
     table = create_on(storage, spec, ManualClock(), CountingIds())
     for batch in BATCHES:
         table.ingest(*rows(batch), metadata="inline")
@@ -46,11 +62,15 @@ def table(storage: Storage) -> Table:
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_any_version_comes_back_and_the_restore_is_undone_by_another(table: Table, version: int) -> None:
+def test_any_version_comes_back_and_the_restore_is_undone_by_another(
+    table: Table, version: int
+) -> None:
     planned, done = table.restore(version=version, dry_run=True), table.restore(version=version)
     assert (planned.version, done.version, planned.counts) == (None, 5, done.counts)
     assert content(table) == latest(BATCHES[:version])
-    assert [content(table, version=older) for older in range(5)] == [latest(BATCHES[:older]) for older in range(5)]
+    assert [content(table, version=older) for older in range(5)] == [
+        latest(BATCHES[:older]) for older in range(5)
+    ]
     table.ingest(*rows([("ax", 3, 99)]), metadata="inline")
     assert content(table) == latest([*BATCHES[:version], [("ax", 3, 99)]])
     assert table.restore(version=4).version == 7
@@ -62,7 +82,9 @@ def test_a_time_and_a_savepoint_name_versions_too(table: Table) -> None:
     table.savepoint("good", 2)
     table.restore(savepoint="good")
     assert content(table) == latest(BATCHES[:2])
-    table.restore(timestamp=datetime.fromtimestamp(table.log.read_commit(3).timestamp_us / 1_000_000, UTC))
+    table.restore(
+        timestamp=datetime.fromtimestamp(table.log.read_commit(3).timestamp_us / 1_000_000, UTC)
+    )
     assert content(table) == latest(BATCHES[:3])
 
 
@@ -91,10 +113,16 @@ def test_what_is_shown_already_is_no_change(table: Table) -> None:
     table.compact()
     assert table.restore(version=4).version is None
     result = table.restore(version=4, token="t")
-    assert (result.version, result.notes) == (None, ("the newest version shows what version 4 showed",))
+    assert (result.version, result.notes) == (
+        None,
+        ("the newest version shows what version 4 showed",),
+    )
     restored = table.restore(version=2)
     again = table.restore(version=2)
-    assert (again.version, again.notes) == (None, ("the newest version shows what version 2 showed",))
+    assert (again.version, again.notes) == (
+        None,
+        ("the newest version shows what version 2 showed",),
+    )
     assert table.log.head().version == restored.version
     assert table.restore(version=4, token="t").repeated
 
@@ -106,7 +134,9 @@ def test_a_retry_restores_once_and_a_retry_of_what_was_undone_ingests_nothing(ta
     repeated = table.restore(version=4, token="back")
     assert (repeated.version, repeated.repeated) == (6, True)
     assert table.ingest(*rows([("dye", 5, 50)]), metadata="inline", token="dye").repeated
-    assert table.ingest(*rows([("dye", 5, 50)]), metadata="inline", application=("stream", 7)).repeated
+    assert table.ingest(
+        *rows([("dye", 5, 50)]), metadata="inline", application=("stream", 7)
+    ).repeated
     assert content(table) == latest([*BATCHES, [("elk", 6, 60)]])
 
 
@@ -128,9 +158,13 @@ def test_pending_rows_are_pending_again_and_later_ones_go(table: Table) -> None:
 def test_a_job_that_runs_meanwhile_fails_and_does_it_again(table: Table, storage: Storage) -> None:
     run = start_ingest(table, IngestOptions(metadata="inline", token="t"))
     assert not hasattr(run, "counts")
-    outputs, rule_outputs = write_inline(table, rows([("dye", 5, 50)])[0].append_column("_opal_deleted", [[False]]), run)
+    outputs, rule_outputs = write_inline(
+        table, rows([("dye", 5, 50)])[0].append_column("_opal_deleted", [[False]]), run
+    )
     reopen(storage).restore(version=1)
-    with pytest.raises(ConflictError, match="version 5 restored an older state while ingest ran; run it again"):
+    with pytest.raises(
+        ConflictError, match="version 5 restored an older state while ingest ran; run it again"
+    ):
         commit_ingest(table.log, run, outputs, rule_outputs)
     table.ingest(*rows([("dye", 5, 50)]), metadata="inline", token="t")
     assert content(table) == latest([BATCHES[0], [("dye", 5, 50)]])
@@ -139,7 +173,9 @@ def test_a_job_that_runs_meanwhile_fails_and_does_it_again(table: Table, storage
 
 def test_the_feed_tells_what_it_took_back_and_brought_again(table: Table) -> None:
     table.restore(version=1)
-    changes = {(row["_change_type"], row["sku"], row["price"]) for row in table.changes(5, 5).to_pylist()}
+    changes = {
+        (row["_change_type"], row["sku"], row["price"]) for row in table.changes(5, 5).to_pylist()
+    }
     assert changes == {
         ("update_preimage", "ax", 12),
         ("update_postimage", "ax", 10),
@@ -157,22 +193,38 @@ def test_rows_that_a_major_compaction_dropped_come_back(table: Table) -> None:
     assert table.restore(version=2).counts == {"rows_restored": 2, "rows_removed": 2}
     assert content(table) == latest(BATCHES[:2])
     assert table.snapshot_at().root.floor == floor
-    changes = {(row["_change_type"], row["sku"], row["price"]) for row in table.changes(head + 1, head + 1).to_pylist()}
-    assert changes == {("update_preimage", "ax", 12), ("update_postimage", "ax", 11), ("delete", "cup", 30), ("insert", "bow", 20)}
+    changes = {
+        (row["_change_type"], row["sku"], row["price"])
+        for row in table.changes(head + 1, head + 1).to_pylist()
+    }
+    assert changes == {
+        ("update_preimage", "ax", 12),
+        ("update_postimage", "ax", 11),
+        ("delete", "cup", 30),
+        ("insert", "bow", 20),
+    }
     assert table.changes(3, head + 1, mode="netChanges").num_rows == 0
     assert check_table(table) == []
 
 
 @pytest.mark.parametrize("between", [1, 2])
-def test_a_major_compaction_ends_when_a_restore_comes_between_its_commits(table: Table, between: int) -> None:
+def test_a_major_compaction_ends_when_a_restore_comes_between_its_commits(
+    table: Table, between: int
+) -> None:
     """It would take away the events of rows that the restore brought back."""
 
     def others() -> None:
         if restores:
             restores.pop()()
 
-    restores: list[Callable[[], object]] = [lambda: reopen(table.storage).restore(version=1), *[lambda: None] * (between - 1)]
-    job = Compaction(table=replace(table, executor=Interrupted(after=others, attempt="0")), options=CompactOptions(mode="major", floor=5))
+    restores: list[Callable[[], object]] = [
+        lambda: reopen(table.storage).restore(version=1),
+        *[lambda: None] * (between - 1),
+    ]
+    job = Compaction(
+        table=replace(table, executor=Interrupted(after=others, attempt="0")),
+        options=CompactOptions(mode="major", floor=5),
+    )
     with pytest.raises(ConflictError, match="restored"):
         job.run()
     assert content(table) == latest(BATCHES[:1])
@@ -198,7 +250,9 @@ def test_retention_keeps_what_came_back(table: Table, late: bool) -> None:
         table.retain(window="0s", grace="0s")
     assert content(table) == latest([*BATCHES[:2], *([[("elk", 6, 60)]] if late else [])])
     assert check_table(table) == []
-    assert {table.log.read_commit(version).operation for version in (table.snapshot_at().version,)} == {"retain"}
+    assert {
+        table.log.read_commit(version).operation for version in (table.snapshot_at().version,)
+    } == {"retain"}
 
 
 def test_what_expires_while_a_restore_runs_cannot_come_back(table: Table) -> None:
@@ -215,7 +269,9 @@ def test_reads_need_no_log_behind_the_checkpoint_of_a_restore(table: Table) -> N
     assert (checkpoint.version, checkpoint.root.epoch) == (5, 1)
 
 
-def test_what_came_back_and_went_again_is_gone(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_came_back_and_went_again_is_gone(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Lists in parts: what a restore takes away lies in a part far below that of the restore, also when it does so once more."""
     monkeypatch.setattr(sections, "INLINE_BYTES", 0)
     table = create(storage, checkpoint_commits=1, fold_files=0)
@@ -245,19 +301,26 @@ def resealed(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     "damage, said",
     [
-        (lambda restored: replace(restored, rows=restored.rows + 1), "its rows is 4, of version 2 3"),
+        (
+            lambda restored: replace(restored, rows=restored.rows + 1),
+            "its rows is 4, of version 2 3",
+        ),
         (lambda restored: replace(restored, version=1), "its files are not those of version 1"),
         (lambda restored: replace(restored, version=6), "which is not older"),
     ],
 )
-def test_check_finds_a_restore_that_is_none(table: Table, damage: Callable[..., object], said: str) -> None:
+def test_check_finds_a_restore_that_is_none(
+    table: Table, damage: Callable[..., object], said: str
+) -> None:
     table.restore(version=2)
     path = layout.commit_path(5)
     commit = table.log.read_commit(5)
     actions = replace(commit.actions, restored=damage(commit.actions.restored))  # type: ignore[arg-type]  # one of the above
     table.storage.delete([path])
     table.storage.put_if_absent(path, encode_commit(replace(commit, actions=actions)))
-    assert any(finding.invariant == "I26" and said in finding.message for finding in check_table(table))
+    assert any(
+        finding.invariant == "I26" and said in finding.message for finding in check_table(table)
+    )
 
 
 def test_ten_at_once(tmp_path: Path) -> None:
@@ -269,7 +332,12 @@ def test_ten_at_once(tmp_path: Path) -> None:
 
     def one(number: int) -> int:
         try:
-            return table_on(open_storage(storage.uri)).restore(version=number % 4, token=f"r{number}").version or 0
+            return (
+                table_on(open_storage(storage.uri))
+                .restore(version=number % 4, token=f"r{number}")
+                .version
+                or 0
+            )
         except ConflictError:
             return -1
 
@@ -307,7 +375,9 @@ def test_a_failure_at_a_call_costs_nothing_but_a_rerun(
         storage = prepared(str(fail_at))
         with suppress(Crash, StorageError, CommitUnknownError):
             run(FailingStore(storage, fail_at, mode), "first")
-        assert [run(storage, "second"), run(storage, "third")] == [done, done], dry.trace[fail_at - 1]
+        assert [run(storage, "second"), run(storage, "third")] == [done, done], dry.trace[
+            fail_at - 1
+        ]
         table = reopen(storage, "reader")
         assert content(table) == latest(BATCHES[:2])
         assert [commit.operation for commit in table.history()].count("restore") == 1

@@ -17,7 +17,13 @@ from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
 from opal_lake.testing.ids import CountingIds
 from opal_lake.testing.runs import MemoryRuns
-from opal_lake.write.ingest_job import IngestOptions, IngestRun, commit_ingest, start_ingest, write_inline
+from opal_lake.write.ingest_job import (
+    IngestOptions,
+    IngestRun,
+    commit_ingest,
+    start_ingest,
+    write_inline,
+)
 
 SCHEMA = pa.schema({"id": pa.int64(), "at": pa.int64(), "name": pa.string()})
 
@@ -26,13 +32,19 @@ SCHEMA = pa.schema({"id": pa.int64(), "at": pa.int64(), "name": pa.string()})
 def make(request: pytest.FixtureRequest) -> Callable[[], Table]:
     """The same table as another process opens it."""
     storage, clock, ids = MemoryStorage(), ManualClock(), CountingIds()
-    layout = TableLayout(keys=["id"], delta="at", file_format=request.param, properties={"checkpoint_commits": 2})
+    layout = TableLayout(
+        keys=["id"], delta="at", file_format=request.param, properties={"checkpoint_commits": 2}
+    )
     create_on(storage, plan_spec(SCHEMA, layout), clock, ids)
-    return lambda: Table(log=CommitLog(storage=storage, clock=clock, ids=ids), cache=MemoryRuns(storage=storage))
+    return lambda: Table(
+        log=CommitLog(storage=storage, clock=clock, ids=ids), cache=MemoryRuns(storage=storage)
+    )
 
 
 def rows(*values: tuple[int, int, str], **more: list[Any]) -> pa.Table:
-    table = pa.table(dict(zip(SCHEMA.names, map(list, zip(*values, strict=True)), strict=True)), SCHEMA)
+    table = pa.table(
+        dict(zip(SCHEMA.names, map(list, zip(*values, strict=True)), strict=True)), SCHEMA
+    )
     for name, column in more.items():
         table = table.append_column(name, pa.array(column))
     return table
@@ -42,13 +54,19 @@ def shown(table: Table, **view: Any) -> list[dict[str, Any]]:
     return sorted(table.read(**view).to_pylist(), key=lambda row: row["id"])
 
 
-def test_rows_of_before_have_null_and_older_versions_their_own_columns(make: Callable[[], Table]) -> None:
+def test_rows_of_before_have_null_and_older_versions_their_own_columns(
+    make: Callable[[], Table],
+) -> None:
     table = make()
     table.ingest(rows((1, 1, "a"), (2, 1, "b")), metadata="inline")
-    added = table.add_columns({"discount": "double", "seen": "timestamp", "day": "date", "price": "decimal(10, 2)"})
+    added = table.add_columns(
+        {"discount": "double", "seen": "timestamp", "day": "date", "price": "decimal(10, 2)"}
+    )
     assert added.version == 2
     assert added.counts == {"columns": 4}
-    table.ingest(rows((2, 2, "c"), discount=[0.5]), metadata="inline")  # the other new columns are not there
+    table.ingest(
+        rows((2, 2, "c"), discount=[0.5]), metadata="inline"
+    )  # the other new columns are not there
     head = table.snapshot_at().spec.schema
     assert [(field.name, field.id, field.physical) for field in head.fields[3:]] == [
         ("discount", 4, "discount"),
@@ -64,7 +82,9 @@ def test_rows_of_before_have_null_and_older_versions_their_own_columns(make: Cal
     assert table.read(version=1).column_names == SCHEMA.names
     assert table.get([{"id": 2}, {"id": 1}])["discount"].to_pylist() == [0.5, None]
     feed = table.changes(1)
-    assert list(zip(feed["_change_type"].to_pylist(), feed["discount"].to_pylist(), strict=True)) == [
+    assert list(
+        zip(feed["_change_type"].to_pylist(), feed["discount"].to_pylist(), strict=True)
+    ) == [
         ("insert", None),
         ("insert", None),
         ("update_preimage", None),
@@ -75,7 +95,9 @@ def test_rows_of_before_have_null_and_older_versions_their_own_columns(make: Cal
     assert check_table(table) == []
 
 
-def test_a_column_that_is_there_with_the_same_type_is_nothing_to_do(make: Callable[[], Table]) -> None:
+def test_a_column_that_is_there_with_the_same_type_is_nothing_to_do(
+    make: Callable[[], Table],
+) -> None:
     table = make()
     table.add_columns({"discount": "double"}, token="t")
     assert table.add_columns({"Discount": "DOUBLE"}).version is None
@@ -98,7 +120,9 @@ def test_a_column_that_is_there_with_the_same_type_is_nothing_to_do(make: Callab
         ({"a": pa.null()}, "not supported"),
     ],
 )
-def test_what_is_no_new_column_is_refused(make: Callable[[], Table], columns: dict[str, Any], problem: str) -> None:
+def test_what_is_no_new_column_is_refused(
+    make: Callable[[], Table], columns: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(InvalidInputError, match=problem):
         make().add_columns(columns)
 
@@ -119,10 +143,24 @@ def test_two_writers_that_add_columns_at_once_both_have_theirs(make: Callable[[]
     one, other = make(), make()
     stale = other.log.head()
     one.add_columns({"a": "long", "b": "string"})
-    late = replace(other, log=Late(storage=other.log.storage, clock=other.log.clock, ids=other.log.ids, first=[stale]))
+    late = replace(
+        other,
+        log=Late(
+            storage=other.log.storage, clock=other.log.clock, ids=other.log.ids, first=[stale]
+        ),
+    )
     assert late.add_columns({"c": "double", "a": "long"}).counts == {"columns": 1}
-    assert [(field.name, field.id) for field in make().snapshot_at().spec.schema.fields[3:]] == [("a", 4), ("b", 5), ("c", 6)]
-    late = replace(late, log=Late(storage=other.log.storage, clock=other.log.clock, ids=other.log.ids, first=[stale]))
+    assert [(field.name, field.id) for field in make().snapshot_at().spec.schema.fields[3:]] == [
+        ("a", 4),
+        ("b", 5),
+        ("c", 6),
+    ]
+    late = replace(
+        late,
+        log=Late(
+            storage=other.log.storage, clock=other.log.clock, ids=other.log.ids, first=[stale]
+        ),
+    )
     with pytest.raises(InvalidInputError, match="column 'b' is string, not long"):
         late.add_columns({"b": "long"})
 
@@ -138,7 +176,9 @@ class Late(CommitLog):
         return self.first.pop() if self.first else super().head(to_commit=to_commit)  # type: ignore[attr-defined]
 
 
-def test_an_ingest_that_began_before_the_add_commits_and_its_rows_have_null(make: Callable[[], Table]) -> None:
+def test_an_ingest_that_began_before_the_add_commits_and_its_rows_have_null(
+    make: Callable[[], Table],
+) -> None:
     table = make()
     run = start_ingest(table, IngestOptions(metadata="inline"))
     assert isinstance(run, IngestRun)
@@ -152,32 +192,55 @@ def test_an_ingest_that_began_before_the_add_commits_and_its_rows_have_null(make
 
 
 @pytest.mark.parametrize("metadata", ["batch", "inline"])
-def test_an_ingest_adds_ignores_or_refuses_the_columns_that_the_table_lacks(make: Callable[[], Table], metadata: str) -> None:
+def test_an_ingest_adds_ignores_or_refuses_the_columns_that_the_table_lacks(
+    make: Callable[[], Table], metadata: str
+) -> None:
     table, more = make(), rows((1, 1, "a"), discount=[0.5], tag=pa.array(["x"]).dictionary_encode())
     with pytest.raises(InvalidInputError, match="on_new_columns='add' or 'ignore'"):
         table.ingest(more, metadata=metadata)
     table.ingest(more, metadata=metadata, on_new_columns="ignore")
     assert table.snapshot_at().spec.schema.names == SCHEMA.names
-    table.ingest(rows((2, 1, "b"), discount=[0.5], tag=["x"]), metadata=metadata, on_new_columns="add", token="t")
-    table.ingest(rows((2, 1, "b"), discount=[0.5], other=[1]), metadata=metadata, on_new_columns="add", token="t")
+    table.ingest(
+        rows((2, 1, "b"), discount=[0.5], tag=["x"]),
+        metadata=metadata,
+        on_new_columns="add",
+        token="t",
+    )
+    table.ingest(
+        rows((2, 1, "b"), discount=[0.5], other=[1]),
+        metadata=metadata,
+        on_new_columns="add",
+        token="t",
+    )
     table.metagen()
-    assert [(row["id"], row["discount"], row["tag"]) for row in shown(table)] == [(1, None, None), (2, 0.5, "x")]
+    assert [(row["id"], row["discount"], row["tag"]) for row in shown(table)] == [
+        (1, None, None),
+        (2, 0.5, "x"),
+    ]
     with pytest.raises(InvalidInputError, match="column 'nothing': type null is not supported"):
         table.ingest(rows((3, 1, "c")).append_column("nothing", pa.nulls(1)), on_new_columns="add")
     with pytest.raises(InvalidInputError, match="unknown; use one of fail, add, ignore"):
         table.ingest(more, on_new_columns="yes")
-    with pytest.raises(InvalidInputError, match="the rows have no column 'name'"):  # 'name' is none that was added
+    with pytest.raises(
+        InvalidInputError, match="the rows have no column 'name'"
+    ):  # 'name' is none that was added
         table.ingest(rows((3, 1, "c")).drop_columns("name"), on_new_columns="add")
     assert check_table(table) == []
 
 
-def test_old_and_new_files_go_together_in_rewrites_and_a_restore_keeps_the_columns(make: Callable[[], Table]) -> None:
+def test_old_and_new_files_go_together_in_rewrites_and_a_restore_keeps_the_columns(
+    make: Callable[[], Table],
+) -> None:
     table = make()
     table.ingest(rows((1, 1, "a"), (2, 1, "b")), metadata="inline", partition_key="k")
     table.add_columns({"discount": "double"})
-    table.ingest(rows((2, 2, "c"), (3, 2, "d"), discount=[2.5, 3.5]), metadata="inline", partition_key="k")
+    table.ingest(
+        rows((2, 2, "c"), (3, 2, "d"), discount=[2.5, 3.5]), metadata="inline", partition_key="k"
+    )
     expected = [None, 2.5, 3.5]
-    assert sorted(row["discount"] or 0 for row in table.read(net=True, partition_key="k").to_pylist()) == [0, 2.5, 3.5]
+    assert sorted(
+        row["discount"] or 0 for row in table.read(net=True, partition_key="k").to_pylist()
+    ) == [0, 2.5, 3.5]
     table.compact()
     assert len(table.snapshot_at().files) == 1
     assert [row["discount"] for row in shown(table)] == expected
@@ -187,7 +250,9 @@ def test_old_and_new_files_go_together_in_rewrites_and_a_restore_keeps_the_colum
     table.ingest(rows((3, 3, "e")), metadata="inline")
     assert [row["discount"] for row in shown(table)] == [None, 2.5, None]
     table.restore(version=1)
-    assert shown(table) == [{"id": n, "at": 1, "name": name, "discount": None} for n, name in ((1, "a"), (2, "b"))]
+    assert shown(table) == [
+        {"id": n, "at": 1, "name": name, "discount": None} for n, name in ((1, "a"), (2, "b"))
+    ]
     table.restore(version=3)
     assert [row["discount"] for row in shown(table)] == expected
     assert table.changes(1).column_names[:4] == ["id", "at", "name", "discount"]
@@ -199,9 +264,14 @@ def test_a_physical_name_that_was_used_gets_the_id(make: Callable[[], Table]) ->
     table = make()
     schema = table.snapshot_at().spec.schema
     renamed = replace(schema, fields=(*schema.fields[:2], replace(schema.fields[2], name="title")))
-    more = extended(renamed, pa.schema({"NAME": pa.int64(), "name 2": pa.int64(), "plain": pa.int64()}))
+    more = extended(
+        renamed, pa.schema({"NAME": pa.int64(), "name 2": pa.int64(), "plain": pa.int64()})
+    )
     assert [field.physical for field in more.fields[3:]] == ["NAME_4", "_f5", "plain"]
-    dropped = extended(replace(schema, fields=schema.fields[:2]), pa.schema({"name": pa.int64(), "plain": pa.int64()}))
+    dropped = extended(
+        replace(schema, fields=schema.fields[:2]),
+        pa.schema({"name": pa.int64(), "plain": pa.int64()}),
+    )
     assert [field.physical for field in dropped.fields[2:]] == ["name_4", "plain_5"]
     clash = extended(more, pa.schema({"x": pa.int64(), "name_4": pa.int64()}))
     assert [field.physical for field in clash.fields[6:]] == ["x", "name_4_8"]

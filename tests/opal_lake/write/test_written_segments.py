@@ -27,21 +27,26 @@ def written(table: Table, run: IngestRun, batches: list[list[Row]]) -> list[Inge
     outputs = []
     for number, batch in enumerate(batches):
         part, deleted = rows(batch)
-        task = IngestTask(storage=table.storage, spec=run.base.spec, number=run.number, task=number, attempt="a")
+        task = IngestTask(
+            storage=table.storage, spec=run.base.spec, number=run.number, task=number, attempt="a"
+        )
         outputs.append(ingest_rows(part.append_column(DELETED, [deleted]).to_batches(), task))
     return outputs
 
 
 def random_rows(dice: random.Random, deltas: list[int]) -> list[Row]:
     return [
-        (f"k{dice.randrange(5)}", deltas.pop(), dice.randrange(9) if dice.random() < 0.8 else None) for _ in range(dice.randrange(1, 9))
+        (f"k{dice.randrange(5)}", deltas.pop(), dice.randrange(9) if dice.random() < 0.8 else None)
+        for _ in range(dice.randrange(1, 9))
     ]
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_rows_of_many_tasks_are_ruled_in_ranges_that_fit_into_memory(seed: int) -> None:
     dice = random.Random(seed)
-    deltas = dice.sample(range(1000), 200)  # no two rows agree in theirs: the order of arrival does not matter
+    deltas = dice.sample(
+        range(1000), 200
+    )  # no two rows agree in theirs: the order of arrival does not matter
     table = create(MemoryStorage(), key_store_fan_in=2, checkpoint_commits=2, segment_rows=3)
     batches: list[list[Row]] = []
     for _ in range(4):
@@ -63,7 +68,9 @@ def test_a_bad_row_of_any_task_refuses_them_all() -> None:
     table = create(MemoryStorage())
     run = started(table)
     outputs = written(table, run, [[("a", 1, 1)], [("b", None, 2)]])  # type: ignore[list-item]  # a bad row
-    with pytest.raises(InvalidInputError, match="1 row cannot go into the table, so nothing was ingested"):
+    with pytest.raises(
+        InvalidInputError, match="1 row cannot go into the table, so nothing was ingested"
+    ):
         commit_inline(table, run, outputs)
     assert table.snapshot_at().version == 0
 

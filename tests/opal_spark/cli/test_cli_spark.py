@@ -25,7 +25,16 @@ __all__ = ["metadata", "opal_commands"]
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("opal_commands", "spark")]
 
-CREATE = ["--schema", "id BIGINT, name STRING, op STRING, at TIMESTAMP", "--key", "id", "--delta", "at", "--deletes", "op = 'D'"]
+CREATE = [
+    "--schema",
+    "id BIGINT, name STRING, op STRING, at TIMESTAMP",
+    "--key",
+    "id",
+    "--delta",
+    "at",
+    "--deletes",
+    "op = 'D'",
+]
 FIRST = "id,name,op,at\n1,Ann,U,2026-01-01T10:00:00Z\n2,Bob,U,2026-01-01T10:00:00Z\n"
 SECOND = "id,name,op,at\n2,,D,2026-01-02T10:00:00Z\n"
 
@@ -42,7 +51,9 @@ def files(tmp_path: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def made_table(spark: SparkSession, metadata: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made_table(
+    spark: SparkSession, metadata: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A key that was put, and one that was put and deleted a day later."""
     folder = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
@@ -59,9 +70,24 @@ def table(tmp_path: Path, made_table: Path) -> str:
     return str(shutil.copytree(made_table, tmp_path / "users"))
 
 
-def test_a_table_s_life_as_a_person_sees_it(tmp_path: Path, files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_s_life_as_a_person_sees_it(
+    tmp_path: Path, files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     uri = str(tmp_path / "users")
-    assert main(["create", uri, *CREATE, "--property", "segment_rows=100", "--property", "read_verify=footer"]) == OK
+    assert (
+        main(
+            [
+                "create",
+                uri,
+                *CREATE,
+                "--property",
+                "segment_rows=100",
+                "--property",
+                "read_verify=footer",
+            ]
+        )
+        == OK
+    )
     assert capsys.readouterr().out.startswith(f"created version 0 of {uri}")
     assert main(["ingest", uri, "--format", "csv", *files, "--token", "run 1"]) == OK
     shown = capsys.readouterr().out
@@ -82,7 +108,10 @@ def test_ingest_with_metagen_makes_rows_visible_and_json_lists_both(
     table: str, files: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["ingest", table, files[0], "--metagen", "--json", "--token", "t"]) == OK
-    assert [result["operation"] for result in json.loads(capsys.readouterr().out)] == ["ingest", "metagen"]
+    assert [result["operation"] for result in json.loads(capsys.readouterr().out)] == [
+        "ingest",
+        "metagen",
+    ]
     assert main(["ingest", table, files[0], "--metagen", "--json", "--token", "t"]) == OK
     assert [result["repeated"] for result in json.loads(capsys.readouterr().out)] == [True, True]
 
@@ -99,12 +128,19 @@ def test_past_moments(table: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ids("--where", "id > 1", "--version", "2") == [2]
 
 
-def test_changes_show_what_was_there_before_what_is(table: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changes_show_what_was_there_before_what_is(
+    table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     later = {"id": [1], "name": ["Eve"], "op": ["U"], "at": [datetime(2026, 1, 3, tzinfo=UTC)]}
     Table.open(table).ingest(pa.table(later), [False], metadata="inline")
-    for flags, kinds in (([], ["insert", "update_preimage", "update_postimage"]), (["--no-updates"], ["insert", "delete", "insert"])):
+    for flags, kinds in (
+        ([], ["insert", "update_preimage", "update_postimage"]),
+        (["--no-updates"], ["insert", "delete", "insert"]),
+    ):
         assert main(["changes", table, "--start", "0", "--json", *flags]) == OK
-        assert [row["_change_type"] for row in json.loads(capsys.readouterr().out) if row["id"] == 1] == kinds
+        assert [
+            row["_change_type"] for row in json.loads(capsys.readouterr().out) if row["id"] == 1
+        ] == kinds
 
 
 def test_a_limit_says_that_there_is_more(table: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,7 +159,9 @@ def test_export(table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert main([*words, "--overwrite"]) == OK
 
 
-def test_bad_rows_are_shown_and_may_be_put_aside(table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_rows_are_shown_and_may_be_put_aside(
+    table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "bad.csv"
     file.write_text("id,name,op,at\n7,Good,U,2026-01-03T00:00:00Z\n,NoKey,U,2026-01-03T00:00:00Z\n")
     assert main(["ingest", table, str(file)]) == INPUT
@@ -136,9 +174,16 @@ def test_bad_rows_are_shown_and_may_be_put_aside(table: str, tmp_path: Path, cap
 
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize(
-    "words", [["read", "{table}", "--where", "nope = 1"], ["ingest", "{table}", "/nowhere/x.csv"], ["metagen", "/nowhere"]]
+    "words",
+    [
+        ["read", "{table}", "--where", "nope = 1"],
+        ["ingest", "{table}", "/nowhere/x.csv"],
+        ["metagen", "/nowhere"],
+    ],
 )
-def test_wrong_input_is_reported_without_a_stack(words: list[str], table: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_input_is_reported_without_a_stack(
+    words: list[str], table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([word.format(table=table) for word in words]) == INPUT
     shown = capsys.readouterr()
     assert shown.err.splitlines()[-1].startswith("opal: ")
@@ -147,13 +192,26 @@ def test_wrong_input_is_reported_without_a_stack(words: list[str], table: str, c
 
 
 def opal(metadata: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    known = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCES), str(metadata)]), "SPARK_LOCAL_IP": "127.0.0.1"}
-    return subprocess.run([sys.executable, "-m", "opal_lake.cli", *words], env=known | environment, capture_output=True, text=True)
+    known = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(SOURCES), str(metadata)]),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "opal_lake.cli", *words],
+        env=known | environment,
+        capture_output=True,
+        text=True,
+    )
 
 
 @pytest.mark.slow
-def test_a_process_of_its_own_is_quiet_and_keeps_standard_output_for_json(table: str, metadata: Path) -> None:
-    done = opal(metadata, "read", table, "--json", "--conf", "spark.sql.session.timeZone=Asia/Tokyo")
+def test_a_process_of_its_own_is_quiet_and_keeps_standard_output_for_json(
+    table: str, metadata: Path
+) -> None:
+    done = opal(
+        metadata, "read", table, "--json", "--conf", "spark.sql.session.timeZone=Asia/Tokyo"
+    )
     assert done.returncode == OK, done.stderr
     assert json.loads(done.stdout)[0]["at"] == "2026-01-01T10:00:00+00:00"
     assert all(line.startswith("read: ") for line in done.stderr.splitlines())
@@ -168,14 +226,20 @@ def test_a_process_of_its_own_is_quiet_and_keeps_standard_output_for_json(table:
         (["read", "--version", "99"], "version 99"),
     ],
 )
-def test_versions_are_looked_at_before_spark_starts(table: str, metadata: Path, words: list[str], error: str) -> None:
+def test_versions_are_looked_at_before_spark_starts(
+    table: str, metadata: Path, words: list[str], error: str
+) -> None:
     done = opal(metadata, words[0], table, *words[1:], "--conf", "spark.driver.memory=nonsense")
     assert done.returncode == INPUT
     assert error in done.stderr
 
 
-def test_a_spark_that_does_not_start_leaves_its_log(table: str, metadata: Path, tmp_path: Path) -> None:
-    done = opal(metadata, "read", table, "--conf", "spark.driver.memory=nonsense", TMPDIR=str(tmp_path))
+def test_a_spark_that_does_not_start_leaves_its_log(
+    table: str, metadata: Path, tmp_path: Path
+) -> None:
+    done = opal(
+        metadata, "read", table, "--conf", "spark.driver.memory=nonsense", TMPDIR=str(tmp_path)
+    )
     assert done.returncode == RETRY
     assert "Spark failed" in done.stderr
     (log,) = tmp_path.glob("opal-spark-*.log")
@@ -189,7 +253,12 @@ def test_values_are_shown_as_they_are() -> None:
 
 
 def test_many_columns_on_a_narrow_terminal_are_shown_below_each_other() -> None:
-    result = JobResult(operation="read", table="t", version=3, examples=[{f"column_{number}": "some text" for number in range(20)}])
+    result = JobResult(
+        operation="read",
+        table="t",
+        version=3,
+        examples=[{f"column_{number}": "some text" for number in range(20)}],
+    )
     lines = list(rows_page(result, Style(), 80))
     assert lines[0] == "row 1"
     assert lines[1] == "  column_0   some text"
@@ -197,22 +266,53 @@ def test_many_columns_on_a_narrow_terminal_are_shown_below_each_other() -> None:
 
 
 def test_nothing_to_do_is_said() -> None:
-    assert list(result_page(JobResult(operation="ingest", table="lake/t"), Style(), None)) == ["nothing to do in lake/t"]
+    assert list(result_page(JobResult(operation="ingest", table="lake/t"), Style(), None)) == [
+        "nothing to do in lake/t"
+    ]
 
 
-def test_files_say_by_their_names_what_is_later_and_what_is_deleted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_say_by_their_names_what_is_later_and_what_is_deleted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     table, folder = str(tmp_path / "t"), tmp_path / "in"
     folder.mkdir()
     (folder / "a_1.csv").write_text("x,1\ny,2\n")
     (folder / "del_2.csv").write_text("2\n")
     assert (
-        main(["create", table, "--schema", "id INT, name STRING, seen BIGINT", "--key", "id", "--delta", "seen", "--deletes", "false"])
+        main(
+            [
+                "create",
+                table,
+                "--schema",
+                "id INT, name STRING, seen BIGINT",
+                "--key",
+                "id",
+                "--delta",
+                "seen",
+                "--deletes",
+                "false",
+            ]
+        )
         == OK
     )
-    words = ["ingest", table, str(folder), "--format", "csv", "--no-header", "--columns", "name,id", "--delete-files", "del*"]
+    words = [
+        "ingest",
+        table,
+        str(folder),
+        "--format",
+        "csv",
+        "--no-header",
+        "--columns",
+        "name,id",
+        "--delete-files",
+        "del*",
+    ]
     assert main([*words, "--order", "file_suffix", "--inline"]) == OK
     capsys.readouterr()
     assert main(["read", table, "--json"]) == OK
     assert json.loads(capsys.readouterr().out) == [{"id": 1, "name": "x", "seen": 1}]
-    assert main(["ingest", table, "--jdbc-url", "jdbc:postgresql://db/shop", "--order", "seen"]) == INPUT
+    assert (
+        main(["ingest", table, "--jdbc-url", "jdbc:postgresql://db/shop", "--order", "seen"])
+        == INPUT
+    )
     assert "are about files; leave them out with --jdbc-url" in capsys.readouterr().err

@@ -17,7 +17,16 @@ from opal_lake.cli import main
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.exit_codes import INPUT, OK
 from opal_lake.table import Table
-from opal_spark.cli.archive import AIRFLOWS, FOR_S3, NEEDED, PACKAGES, PYTHON, SPARKS, Packing, closure
+from opal_spark.cli.archive import (
+    AIRFLOWS,
+    FOR_S3,
+    NEEDED,
+    PACKAGES,
+    PYTHON,
+    SPARKS,
+    Packing,
+    closure,
+)
 from opal_spark.engine.java import ensure_java
 from tests.fixtures_cli import metadata, opal_commands
 from tests.fixtures_spark import spark_home
@@ -44,8 +53,16 @@ def unpacked(archive: Path, folder: Path) -> Path:
     return folder
 
 
-def run_python(home: Path, code: str, environment: Mapping[str, str] = BARE) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([home / "bin" / "python", "-c", code], env=dict(environment), capture_output=True, text=True, cwd="/")
+def run_python(
+    home: Path, code: str, environment: Mapping[str, str] = BARE
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [home / "bin" / "python", "-c", code],
+        env=dict(environment),
+        capture_output=True,
+        text=True,
+        cwd="/",
+    )
 
 
 def names_in(archive: Path) -> list[str]:
@@ -58,14 +75,21 @@ def test_what_is_packed_is_what_the_project_asks_for_without_spark_and_airflow()
     extras = project["optional-dependencies"]
     asked = {re.split(r"[<>=\[]", line)[0] for line in [*project["dependencies"], *extras["spark"]]}
     assert set(NEEDED) == asked - SPARKS
-    assert FOR_S3 in {re.split(r"[<>=]", line)[0] for line in extras["s3"]} <= set(closure((FOR_S3,)))
-    assert not [name for name in closure((*NEEDED, FOR_S3)) if name in SPARKS or AIRFLOWS.match(name)]
+    assert (
+        FOR_S3 in {re.split(r"[<>=]", line)[0] for line in extras["s3"]} <= set(closure((FOR_S3,)))
+    )
+    assert not [
+        name for name in closure((*NEEDED, FOR_S3)) if name in SPARKS or AIRFLOWS.match(name)
+    ]
 
 
-def test_the_packed_python_finds_its_packages_wherever_it_lies_and_runs_the_node_s_own_python(tmp_path: Path) -> None:
+def test_the_packed_python_finds_its_packages_wherever_it_lies_and_runs_the_node_s_own_python(
+    tmp_path: Path,
+) -> None:
     home = unpacked(packed(tmp_path), tmp_path / "some where")
     answer = run_python(
-        home, "import json, opal_lake, opal_spark, six, sys; print(json.dumps([opal_lake.__file__, six.__file__, sys.prefix]))"
+        home,
+        "import json, opal_lake, opal_spark, six, sys; print(json.dumps([opal_lake.__file__, six.__file__, sys.prefix]))",
     )
     assert answer.returncode == 0, answer.stderr
     opal_lake, six, prefix = json.loads(answer.stdout)
@@ -75,8 +99,14 @@ def test_the_packed_python_finds_its_packages_wherever_it_lies_and_runs_the_node
 
 
 def test_it_runs_through_a_link_and_keeps_what_spark_puts_on_the_path(tmp_path: Path) -> None:
-    (tmp_path / "environment").symlink_to(unpacked(packed(tmp_path), tmp_path / "cache" / "e.tar.gz"))
-    answer = run_python(tmp_path / "environment", "import os; print(os.environ['PYTHONPATH'])", {**BARE, "PYTHONPATH": "/spark.zip"})
+    (tmp_path / "environment").symlink_to(
+        unpacked(packed(tmp_path), tmp_path / "cache" / "e.tar.gz")
+    )
+    answer = run_python(
+        tmp_path / "environment",
+        "import os; print(os.environ['PYTHONPATH'])",
+        {**BARE, "PYTHONPATH": "/spark.zip"},
+    )
     assert answer.stdout.strip() == f"{tmp_path / 'cache' / 'e.tar.gz' / PACKAGES}:/spark.zip"
 
 
@@ -106,11 +136,22 @@ def test_the_same_packages_give_the_same_bytes(tmp_path: Path) -> None:
 
 def test_it_holds_no_caches_and_nothing_of_this_machine(tmp_path: Path) -> None:
     names = names_in(packed(tmp_path))
-    assert not [name for name in names if "__pycache__" in name or name.endswith(("/RECORD", "/direct_url.json", ".pyc"))]
+    assert not [
+        name
+        for name in names
+        if "__pycache__" in name or name.endswith(("/RECORD", "/direct_url.json", ".pyc"))
+    ]
     assert not [name for name in names if name.startswith(("/", "..")) or "/../" in name]
-    assert {"bin/python", "opal-pack.json", f"{PACKAGES}/opal_spark/submit/apps/ingest.py", f"{PACKAGES}/opal_lake/py.typed"} <= set(names)
+    assert {
+        "bin/python",
+        "opal-pack.json",
+        f"{PACKAGES}/opal_spark/submit/apps/ingest.py",
+        f"{PACKAGES}/opal_lake/py.typed",
+    } <= set(names)
     home = unpacked(tmp_path / "e.tar.gz", tmp_path / "e")
-    assert str(ROOT) not in "".join(file.read_text() for file in [home / "bin" / "python", home / "opal-pack.json"])
+    assert str(ROOT) not in "".join(
+        file.read_text() for file in [home / "bin" / "python", home / "opal-pack.json"]
+    )
 
 
 def test_packages_and_code_of_one_s_own_come_along(tmp_path: Path) -> None:
@@ -119,10 +160,16 @@ def test_packages_and_code_of_one_s_own_come_along(tmp_path: Path) -> None:
     (shop / "__init__.py").write_text("NAME = 'shop'")
     (shop / "jobs.py").write_text("from rules import RATE\nimport pytz, dateutil")
     rules.write_text("RATE = 2")
-    home = unpacked(packed(tmp_path, str(shop), str(rules), "pytz", "Python_DateUtil"), tmp_path / "e")
+    home = unpacked(
+        packed(tmp_path, str(shop), str(rules), "pytz", "Python_DateUtil"), tmp_path / "e"
+    )
     answer = run_python(home, "import shop.jobs; print(shop.NAME, shop.jobs.RATE)")
     assert answer.stdout == "shop 2\n", answer.stderr
-    assert set(json.loads((home / "opal-pack.json").read_text())["packages"]) == {"six", "pytz", "python-dateutil"}
+    assert set(json.loads((home / "opal-pack.json").read_text())["packages"]) == {
+        "six",
+        "pytz",
+        "python-dateutil",
+    }
 
 
 @pytest.mark.parametrize(
@@ -134,24 +181,35 @@ def test_packages_and_code_of_one_s_own_come_along(tmp_path: Path) -> None:
         ("airflow-provider-opal", "does not belong on the cluster"),
     ],
 )
-def test_what_cannot_be_packed_is_refused_with_its_reason(extra: str, message: str, tmp_path: Path) -> None:
+def test_what_cannot_be_packed_is_refused_with_its_reason(
+    extra: str, message: str, tmp_path: Path
+) -> None:
     with pytest.raises(InvalidInputError, match=message):
         packed(tmp_path, extra)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_package_that_lacks_what_it_requires_or_lies_elsewhere_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_lacks_what_it_requires_or_lies_elsewhere_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, text in (
-        ("lacking", "Requires-Dist: no-such-package>=1\nRequires-Dist: nor-this; sys_platform == 'win32'\n"),
+        (
+            "lacking",
+            "Requires-Dist: no-such-package>=1\nRequires-Dist: nor-this; sys_platform == 'win32'\n",
+        ),
         ("elsewhere", ""),
     ):
         info = tmp_path / "site" / f"{name}-1.dist-info"
         info.mkdir(parents=True)
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n{text}")
         (info / "RECORD").write_text(f"{name}-1.dist-info/METADATA,,\n")
-    (tmp_path / "site" / "elsewhere-1.dist-info" / "direct_url.json").write_text('{"dir_info": {"editable": true}, "url": "file:///src"}')
+    (tmp_path / "site" / "elsewhere-1.dist-info" / "direct_url.json").write_text(
+        '{"dir_info": {"editable": true}, "url": "file:///src"}'
+    )
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    with pytest.raises(InvalidInputError, match="no-such-package is not installed here, and lacking needs it"):
+    with pytest.raises(
+        InvalidInputError, match="no-such-package is not installed here, and lacking needs it"
+    ):
         packed(tmp_path, "lacking")
     with pytest.raises(InvalidInputError, match="editable"):
         packed(tmp_path, "elsewhere")
@@ -160,7 +218,9 @@ def test_a_package_that_lacks_what_it_requires_or_lies_elsewhere_is_refused(tmp_
 def test_an_archive_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     target = tmp_path / "e.tar.gz"
     target.write_bytes(b"mine")
-    with pytest.raises(InvalidInputError, match="is there already: name another with -o, or add --overwrite"):
+    with pytest.raises(
+        InvalidInputError, match="is there already: name another with -o, or add --overwrite"
+    ):
         packed(tmp_path)
     assert target.read_bytes() == b"mine"
     Packing((), SMALL).write(target, overwrite=True)
@@ -168,7 +228,9 @@ def test_an_archive_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["e.tar.gz"]
 
 
-def test_the_command_refuses_before_it_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_refuses_before_it_works(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["pack", "-o", str(tmp_path / "e.tar.gz"), "--with", "no-such-package"]) == INPUT
     (tmp_path / "e.tar.gz").touch()
     assert main(["pack", "-o", str(tmp_path / "e.tar.gz")]) == INPUT
@@ -180,32 +242,65 @@ def test_the_command_refuses_before_it_works(tmp_path: Path, capsys: pytest.Capt
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_apps_run_where_only_the_archive_knows_opal_lake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_apps_run_where_only_the_archive_knows_opal_lake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """An ingest on a little cluster whose executor unpacks the archive, and a MetaGen in client mode."""
     assert main(["pack", "-o", str(tmp_path / "environment.tar.gz"), "--json"]) == OK
     report = json.loads(capsys.readouterr().out)
     home = unpacked(tmp_path / "environment.tar.gz", tmp_path / "driver")
-    assert subprocess.run([BASE_PYTHON, "-c", "import opal_lake"], env=BARE, capture_output=True).returncode == 1
-    (tmp_path / "in.json").write_text('{"id": 1, "at": 1}\n{"id": 2, "at": 1}\n{"id": 1, "at": 2}\n')
+    assert (
+        subprocess.run(
+            [BASE_PYTHON, "-c", "import opal_lake"], env=BARE, capture_output=True
+        ).returncode
+        == 1
+    )
+    (tmp_path / "in.json").write_text(
+        '{"id": 1, "at": 1}\n{"id": 2, "at": 1}\n{"id": 1, "at": 2}\n'
+    )
     source = {"files": {"paths": [str(tmp_path / "in.json")]}}
-    executors = [word for name, value in report["conf"].items() for word in ("--conf", f"{name}={value}")]
+    executors = [
+        word for name, value in report["conf"].items() for word in ("--conf", f"{name}={value}")
+    ]
     submit(tmp_path, home, "ingest", {"source": source, "create": {"keys": ["id"], "delta": "at"}},
            "--master", "local-cluster[1,1,1024]", "--archives", report["archives"], *executors)  # fmt: skip
-    submit(tmp_path, home, "metagen", {}, "--master", "local[1]", "--conf", f"spark.pyspark.python={home}/bin/python")
+    submit(
+        tmp_path,
+        home,
+        "metagen",
+        {},
+        "--master",
+        "local[1]",
+        "--conf",
+        f"spark.pyspark.python={home}/bin/python",
+    )
     rows = Table.open(str(tmp_path / "t")).read().to_pylist()
     assert sorted((row["id"], row["at"]) for row in rows) == [(1, 2), (2, 1)]
 
 
-def submit(folder: Path, home: Path, operation: str, arguments: Mapping[str, object], *words: str) -> None:
+def submit(
+    folder: Path, home: Path, operation: str, arguments: Mapping[str, object], *words: str
+) -> None:
     spec = {"operation": operation, "table": str(folder / "t"), "arguments": arguments}
     command = [
         str(spark_home(folder) / "bin" / "spark-submit"),
         *words,
-        *("--conf", f"spark.pyspark.driver.python={home}/bin/python", "--conf", "spark.driver.host=127.0.0.1"),
-        *(str(home / PACKAGES / "opal_spark" / "submit" / "apps" / f"{operation}.py"), "--spec", json.dumps(spec)),
+        *(
+            "--conf",
+            f"spark.pyspark.driver.python={home}/bin/python",
+            "--conf",
+            "spark.driver.host=127.0.0.1",
+        ),
+        *(
+            str(home / PACKAGES / "opal_spark" / "submit" / "apps" / f"{operation}.py"),
+            "--spec",
+            json.dumps(spec),
+        ),
     ]
     ensure_java()
     environment = {**BARE, "HOME": str(folder), "SPARK_HOME": str(spark_home(folder))}
     environment |= {name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder, timeout=300)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, cwd=folder, timeout=300
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

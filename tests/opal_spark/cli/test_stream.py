@@ -17,16 +17,47 @@ pytestmark = pytest.mark.usefixtures("opal_commands")
 @pytest.mark.parametrize(
     "words, said",
     [
-        (["--kafka", "fetch.wait.max.ms=9"], "Kafka's own client reads, which has no setting for librdkafka's 'fetch.wait.max.ms'"),
-        (["--start-timestamp", "2026-11-01"], "--spark does not go with an interval of time: Spark reads none; leave out one of both"),
-        (["--flush-mb", "8"], "--flush-mb does not go with --spark: Spark's commits are limited by rows"),
-        (["--processes", "2"], "--processes does not go with --spark: Spark spreads partitions over tasks by itself"),
-        (["--commit", "gathered"], "--commit does not go with --spark: Spark makes its own commits; leave out one of both"),
+        (
+            ["--kafka", "fetch.wait.max.ms=9"],
+            "Kafka's own client reads, which has no setting for librdkafka's 'fetch.wait.max.ms'",
+        ),
+        (
+            ["--start-timestamp", "2026-11-01"],
+            "--spark does not go with an interval of time: Spark reads none; leave out one of both",
+        ),
+        (
+            ["--flush-mb", "8"],
+            "--flush-mb does not go with --spark: Spark's commits are limited by rows",
+        ),
+        (
+            ["--processes", "2"],
+            "--processes does not go with --spark: Spark spreads partitions over tasks by itself",
+        ),
+        (
+            ["--commit", "gathered"],
+            "--commit does not go with --spark: Spark makes its own commits; leave out one of both",
+        ),
     ],
 )
-def test_what_spark_cannot_do_is_said_at_once(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_spark_cannot_do_is_said_at_once(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     table = new_table(tmp_path)
-    assert main(["stream", table.uri, "--spark", "--bootstrap-servers", "127.0.0.1:1", "--topic", "t", *words]) == INPUT
+    assert (
+        main(
+            [
+                "stream",
+                table.uri,
+                "--spark",
+                "--bootstrap-servers",
+                "127.0.0.1:1",
+                "--topic",
+                "t",
+                *words,
+            ]
+        )
+        == INPUT
+    )
     assert said in capsys.readouterr().err
 
 
@@ -38,6 +69,8 @@ def test_what_spark_cannot_do_is_said_at_once(words: list[str], said: str, tmp_p
         (["lake/x", "--topic", "t", "--verbose"], "--verbose does nothing without --spark"),
     ],
 )
-def test_options_of_spark_are_for_spark_alone(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_of_spark_are_for_spark_alone(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["stream", *words]) == INPUT
     assert said in capsys.readouterr().err

@@ -22,11 +22,24 @@ def main(source: str, target: str, checkpoint: str, *, finish: bool) -> None:
 
     def copy(rows: DataFrame, batch: int) -> None:
         print("batch", batch, flush=True)
-        sink(rows.select("id", "at", "city", F.col("_change_type").alias("kind"), F.col("_commit_version").alias("version")), batch)
+        sink(
+            rows.select(
+                "id",
+                "at",
+                "city",
+                F.col("_change_type").alias("kind"),
+                F.col("_commit_version").alias("version"),
+            ),
+            batch,
+        )
 
     limit = "40" if finish else "4"  # what came while it was killed many times is much
-    reader = spark.readStream.format("opal").options(readChangeFeed="true", startingVersion="0", maxVersionsPerTrigger=limit)
-    writer = reader.load(source).writeStream.option("checkpointLocation", checkpoint).foreachBatch(copy)
+    reader = spark.readStream.format("opal").options(
+        readChangeFeed="true", startingVersion="0", maxVersionsPerTrigger=limit
+    )
+    writer = (
+        reader.load(source).writeStream.option("checkpointLocation", checkpoint).foreachBatch(copy)
+    )
     if finish:
         opal_spark.run_available(writer)
     else:

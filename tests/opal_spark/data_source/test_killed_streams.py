@@ -34,7 +34,15 @@ def stream(table: Table, target: Table, folder: Path, *more: str) -> "subprocess
     """In a process group of its own, to which Spark's JVM belongs."""
     ensure_java()
     module = "tests.opal_spark.data_source.killed_stream"
-    command = [sys.executable, "-m", module, table.uri, target.uri, str(folder / "checkpoint"), *more]
+    command = [
+        sys.executable,
+        "-m",
+        module,
+        table.uri,
+        target.uri,
+        str(folder / "checkpoint"),
+        *more,
+    ]
     settings = "--master local[2] --conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=2 pyspark-shell"
     environment = os.environ | {
         "PYTHONPATH": f"{ROOT}:{ROOT / 'spark_apps'}",
@@ -42,7 +50,14 @@ def stream(table: Table, target: Table, folder: Path, *more: str) -> "subprocess
         "PYSPARK_SUBMIT_ARGS": settings,
     }
     errors = (folder / "errors.txt").open("a")
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True)
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def kill_at_random(process: "subprocess.Popen[str]", folder: Path, dice: random.Random) -> None:
@@ -90,7 +105,10 @@ def commits_meanwhile(table: Table, dice: random.Random) -> Iterator[None]:
         at = 0
         while not done.wait(dice.uniform(0, 3)):
             at += 1
-            rows = [(key, at - dice.choice((0, 0, 0, 3)), dice.choice(("Rom", "Bonn", None))) for key in dice.sample(range(20), 6)]
+            rows = [
+                (key, at - dice.choice((0, 0, 0, 3)), dice.choice(("Rom", "Bonn", None)))
+                for key in dice.sample(range(20), 6)
+            ]
             upsert(table, *rows)
             if at % 7 == 0:
                 table.compact()
@@ -107,21 +125,29 @@ def commits_meanwhile(table: Table, dice: random.Random) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_stream_that_is_killed_has_every_change_once_and_in_order(tmp_path: Path) -> None:
-    dice = random.Random(seed := os.environ.get("OPAL_SEED", random.SystemRandom().randrange(1 << 32)))
+    dice = random.Random(
+        seed := os.environ.get("OPAL_SEED", random.SystemRandom().randrange(1 << 32))
+    )
     print("seed", seed)
     table = new_table(tmp_path / "source")
     columns = pa.schema([*SCHEMA, pa.field("kind", pa.string()), pa.field("version", pa.int64())])
-    layout = TableLayout(keys=["id", "version", "kind"], delta="version", properties={"fold_files": 0})
+    layout = TableLayout(
+        keys=["id", "version", "kind"], delta="version", properties={"fold_files": 0}
+    )
     target = Table.create(str(tmp_path / "target"), columns, layout)
     with commits_meanwhile(table, dice):
         for _ in range(KILLS):
             kill_at_random(stream(table, target, tmp_path), tmp_path, dice)
             print(f"killed; the target has {target.snapshot_at().version} versions", flush=True)
     finish(table, target, tmp_path)
-    copied = [(row["version"], row["id"], row["kind"], row["city"]) for row in target.read().to_pylist()]
+    copied = [
+        (row["version"], row["id"], row["kind"], row["city"]) for row in target.read().to_pylist()
+    ]
     changes = expected(table, 0)
     assert sorted(copied) == changes
-    assert sum(file.rows for file in target.snapshot_at().files.values()) == len(changes), "none was written twice"
+    assert sum(file.rows for file in target.snapshot_at().files.values()) == len(changes), (
+        "none was written twice"
+    )
     assert_rising(target)
     assert check_table(target) == []
 

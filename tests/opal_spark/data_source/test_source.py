@@ -30,8 +30,12 @@ def path(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A file a row, for tests that write nothing."""
     opal_spark.register(spark)
     path = str(tmp_path_factory.mktemp("rows") / "t")
-    rows = spark.range(0, 8, 1, 1).selectExpr("id", "id AS at", "concat('n', id) AS name", "timestamp_seconds(id * 86400) AS day")
-    table = OpalTable.create(spark, path, rows.schema, keys=["id"], delta="at", properties={"segment_rows": 1})
+    rows = spark.range(0, 8, 1, 1).selectExpr(
+        "id", "id AS at", "concat('n', id) AS name", "timestamp_seconds(id * 86400) AS day"
+    )
+    table = OpalTable.create(
+        spark, path, rows.schema, keys=["id"], delta="at", properties={"segment_rows": 1}
+    )
     table.ingest(rows, metadata="inline")
     return path
 
@@ -51,16 +55,22 @@ def test_files_that_cannot_hold_such_a_row_are_left_out(spark: SparkSession, pat
     assert opened(spark, path, "id = 3 OR name = 'n5'") == (2, [3, 5])
     assert opened(spark, path, "id > 5 AND name LIKE 'n7%'") == (1, [7])
     assert opened(spark, path, "id > 100") == (0, []), "without any file too"
-    assert opened(spark, path, "id + 1 = 4") == (8, [3]), "what bounds cannot answer leaves nothing out"
+    assert opened(spark, path, "id + 1 = 4") == (8, [3]), (
+        "what bounds cannot answer leaves nothing out"
+    )
     assert opened(spark, path, "day < TIMESTAMP'1970-01-02 12:00:00Z'") == (2, [0, 1])
     spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     try:
-        assert opened(spark, path, "day < TIMESTAMP'1970-01-03 00:00:00'") == (8, [0, 1]), "no zone is known where files are chosen"
+        assert opened(spark, path, "day < TIMESTAMP'1970-01-03 00:00:00'") == (8, [0, 1]), (
+            "no zone is known where files are chosen"
+        )
     finally:
         spark.conf.unset("spark.sql.session.timeZone")
 
 
-def test_a_column_that_is_not_there_is_no_filter_that_drops_nothing(spark: SparkSession, path: str) -> None:
+def test_a_column_that_is_not_there_is_no_filter_that_drops_nothing(
+    spark: SparkSession, path: str
+) -> None:
     with pytest.raises(AnalysisException, match="no column 'nope'"):
         spark.read.format("opal").option("files_where", "id = 3 OR nope = 1").load(path).count()
     with pytest.raises(AnalysisException, match="is no condition in SQL: line 1"):
@@ -76,15 +86,28 @@ def test_queries_of_one_view_do_not_share_their_filters(spark: SparkSession, pat
 
 def test_an_empty_table_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:
     opal_spark.register(spark)
-    OpalTable.create(spark, str(tmp_path / "t"), spark.range(1).selectExpr("id", "id AS at").schema, keys=["id"], delta="at")
+    OpalTable.create(
+        spark,
+        str(tmp_path / "t"),
+        spark.range(1).selectExpr("id", "id AS at").schema,
+        keys=["id"],
+        delta="at",
+    )
     assert spark.read.format("opal").load(str(tmp_path / "t")).count() == 0
 
 
 def test_explain_and_read_open_the_same_files(spark: SparkSession, path: str) -> None:
     table = OpalTable.for_path(spark, path)
     explained = table.explain("id >= 6 AND name <> 'n7'")
-    assert explained["files"]["read_whole"] == len(table.read(where="id >= 6 AND name <> 'n7'").inputFiles()) == 1
-    assert [(one["condition"], one["files"], one["files_by_it_alone"]) for one in explained["conditions"]] == [
+    assert (
+        explained["files"]["read_whole"]
+        == len(table.read(where="id >= 6 AND name <> 'n7'").inputFiles())
+        == 1
+    )
+    assert [
+        (one["condition"], one["files"], one["files_by_it_alone"])
+        for one in explained["conditions"]
+    ] == [
         ("id >= 6", 6, 6),
         ("name != 'n7'", 1, 1),
     ]
@@ -102,18 +125,27 @@ NESTED = (
 
 
 @pytest.fixture(scope="module", params=["parquet", "orc"])
-def nested(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+def nested(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> str:
     """Columns of many types, version 1; a row of version 2 replaces one."""
     opal_spark.register(spark)
     rows = spark.sql(NESTED)
     path = str(tmp_path_factory.mktemp("nested") / request.param)
-    table = OpalTable.create(spark, path, rows.schema, keys=["a"], delta="b", file_format=request.param)
+    table = OpalTable.create(
+        spark, path, rows.schema, keys=["a"], delta="b", file_format=request.param
+    )
     table.ingest(rows, metadata="inline")
-    table.ingest(rows.where("a = 3").withColumn("b", rows.b + 10).withColumn("c", rows.a.cast("string")), metadata="inline")
+    table.ingest(
+        rows.where("a = 3").withColumn("b", rows.b + 10).withColumn("c", rows.a.cast("string")),
+        metadata="inline",
+    )
     return path
 
 
-def with_schema(spark: SparkSession, path: str, schema: str, **options: str) -> list[tuple[object, ...]]:
+def with_schema(
+    spark: SparkSession, path: str, schema: str, **options: str
+) -> list[tuple[object, ...]]:
     rows = spark.read.format("opal").schema(schema).options(**options).load(path)
     return sorted(map(tuple, rows.collect()), key=repr)
 
@@ -122,13 +154,29 @@ def with_schema(spark: SparkSession, path: str, schema: str, **options: str) -> 
 def test_columns_of_a_schema_go_by_name(spark: SparkSession, nested: str) -> None:
     assert with_schema(spark, nested, "b BIGINT, a BIGINT") == [(10, 0), (11, 1), (12, 2), (23, 3)]
     assert with_schema(spark, nested, "c STRING") == [("3",), ("n0",), ("n1",), ("n2",)]
-    assert with_schema(spark, nested, "C STRING, A BIGINT", version="1")[-1] == ("n3", 3), "whatever their case"
-    assert with_schema(spark, nested, "c STRING", event_time="11", files_where="a < 3") == [("n0",), ("n1",)]
-    assert with_schema(spark, nested, "c STRING", version="1", event_time="13", files_where="d >= 0")[-1] == ("n3",)
-    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v (b BIGINT, d DECIMAL(10,2), a BIGINT) USING opal OPTIONS (path '{nested}', version '1')")
-    assert sorted(map(tuple, spark.sql("SELECT a, b FROM v").collect())) == [(0, 10), (1, 11), (2, 12), (3, 13)]
+    assert with_schema(spark, nested, "C STRING, A BIGINT", version="1")[-1] == ("n3", 3), (
+        "whatever their case"
+    )
+    assert with_schema(spark, nested, "c STRING", event_time="11", files_where="a < 3") == [
+        ("n0",),
+        ("n1",),
+    ]
+    assert with_schema(
+        spark, nested, "c STRING", version="1", event_time="13", files_where="d >= 0"
+    )[-1] == ("n3",)
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW v (b BIGINT, d DECIMAL(10,2), a BIGINT) USING opal OPTIONS (path '{nested}', version '1')"
+    )
+    assert sorted(map(tuple, spark.sql("SELECT a, b FROM v").collect())) == [
+        (0, 10),
+        (1, 11),
+        (2, 12),
+        (3, 13),
+    ]
     full = spark.read.format("opal").load(nested)
-    turned = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in reversed(full.schema.fields))
+    turned = ", ".join(
+        f"{field.name} {field.dataType.simpleString()}" for field in reversed(full.schema.fields)
+    )
     rows = spark.read.format("opal").schema(turned).load(nested)
     assert rows.select(*full.columns).orderBy("a").collect() == full.orderBy("a").collect()
 
@@ -136,29 +184,62 @@ def test_columns_of_a_schema_go_by_name(spark: SparkSession, nested: str) -> Non
 def test_parts_of_nested_columns_go_by_name(spark: SparkSession, nested: str) -> None:
     rows = with_schema(spark, nested, "a BIGINT, s STRUCT<y: STRING, X: BIGINT>", version="1")
     assert rows == [(0, ("y0", 0)), (1, ("y1", 1)), (2, None), (3, ("y3", 3))]
-    rows = with_schema(spark, nested, "m MAP<STRING, STRUCT<v: DOUBLE>>, l ARRAY<STRUCT<q: INT, p: BIGINT>>", files_where="a = 1")
+    rows = with_schema(
+        spark,
+        nested,
+        "m MAP<STRING, STRUCT<v: DOUBLE>>, l ARRAY<STRUCT<q: INT, p: BIGINT>>",
+        files_where="a = 1",
+    )
     assert rows[1] == ({"k": (0.5,)}, [(1, 1), None])
 
 
 @pytest.mark.parametrize(
     "schema, problem",
     [
-        ("b STRING, a BIGINT", r"column 'b' is bigint in the table, string in the schema.* The table has a bigint, b bigint, c string"),
-        ("a BIGINT, nope INT, b INT", r"there is no column 'nope'; column 'b' is bigint in the table, int in the schema"),
+        (
+            "b STRING, a BIGINT",
+            r"column 'b' is bigint in the table, string in the schema.* The table has a bigint, b bigint, c string",
+        ),
+        (
+            "a BIGINT, nope INT, b INT",
+            r"there is no column 'nope'; column 'b' is bigint in the table, int in the schema",
+        ),
         ("a BIGINT, A BIGINT", "column 'A' is named twice"),
-        ("d DECIMAL(12,2)", r"column 'd' is decimal\(10,2\) in the table, decimal\(12,2\) in the schema"),
+        (
+            "d DECIMAL(12,2)",
+            r"column 'd' is decimal\(10,2\) in the table, decimal\(12,2\) in the schema",
+        ),
         ("t TIMESTAMP_NTZ", "column 't' is timestamp in the table, timestamp_ntz in the schema"),
-        ("c STRING COLLATE UTF8_LCASE", "column 'c' is string in the table, string collate UTF8_LCASE in the schema"),
+        (
+            "c STRING COLLATE UTF8_LCASE",
+            "column 'c' is string in the table, string collate UTF8_LCASE in the schema",
+        ),
         ("s STRUCT<x: INT>", r"column 's.x' is bigint in the table, int in the schema"),
         ("s STRUCT<z: INT>", r"there is no column 's.z'"),
         ("s STRING", "column 's' is struct<x:bigint,y:string> in the table, string in the schema"),
-        ("l ARRAY<STRUCT<p: STRING>>", r"column 'l.element.p' is bigint in the table, string in the schema"),
-        ("m MAP<INT, STRUCT<v: DOUBLE>>", r"column 'm.key' is string in the table, int in the schema"),
+        (
+            "l ARRAY<STRUCT<p: STRING>>",
+            r"column 'l.element.p' is bigint in the table, string in the schema",
+        ),
+        (
+            "m MAP<INT, STRUCT<v: DOUBLE>>",
+            r"column 'm.key' is string in the table, int in the schema",
+        ),
         ("_opal_segment BIGINT", "there is no column '_opal_segment'"),
     ],
 )
-def test_a_schema_that_does_not_fit_is_refused(spark: SparkSession, schema: str, problem: str) -> None:
-    layout = TableLayout(keys=["a"], delta="b", tie_break=(), deletes=None, partition_by=(), file_format="parquet", properties={})
+def test_a_schema_that_does_not_fit_is_refused(
+    spark: SparkSession, schema: str, problem: str
+) -> None:
+    layout = TableLayout(
+        keys=["a"],
+        delta="b",
+        tie_break=(),
+        deletes=None,
+        partition_by=(),
+        file_format="parquet",
+        properties={},
+    )
     spec = plan_spec(arrow_of_spark(spark.sql(NESTED).schema), layout)
     with pytest.raises(InvalidInputError, match=problem):
         requested_fields(StructType.fromDDL(schema), spec)
@@ -167,12 +248,20 @@ def test_a_schema_that_does_not_fit_is_refused(spark: SparkSession, schema: str,
 @pytest.mark.parametrize(
     "schema, problem",
     [
-        ("a BIGINT NOT NULL, s STRUCT<x: BIGINT NOT NULL>, m MAP<STRING, STRUCT<u: BIGINT NOT NULL, v: DOUBLE>>", None),
-        ("l ARRAY<STRUCT<p: BIGINT>> NOT NULL, t TIMESTAMP, s STRUCT<x: BIGINT NOT NULL> NOT NULL", "column 's' has nulls"),
+        (
+            "a BIGINT NOT NULL, s STRUCT<x: BIGINT NOT NULL>, m MAP<STRING, STRUCT<u: BIGINT NOT NULL, v: DOUBLE>>",
+            None,
+        ),
+        (
+            "l ARRAY<STRUCT<p: BIGINT>> NOT NULL, t TIMESTAMP, s STRUCT<x: BIGINT NOT NULL> NOT NULL",
+            "column 's' has nulls",
+        ),
         ("m MAP<STRING, STRUCT<u: BIGINT, v: DOUBLE NOT NULL>>", "column 'm.value.v' has nulls"),
     ],
 )
-def test_not_null_of_a_schema_is_kept_by_the_rows(spark: SparkSession, schema: str, problem: str | None) -> None:
+def test_not_null_of_a_schema_is_kept_by_the_rows(
+    spark: SparkSession, schema: str, problem: str | None
+) -> None:
     """Also in slices, and where a null parent holds nothing."""
     kind = pa.schema(
         [
@@ -196,10 +285,21 @@ def test_not_null_of_a_schema_is_kept_by_the_rows(spark: SparkSession, schema: s
 
 
 def test_a_misfit_reaches_the_user(spark: SparkSession, nested: str) -> None:
-    with pytest.raises(AnalysisException, match="column 'b' is bigint in the table, string in the schema"):
+    with pytest.raises(
+        AnalysisException, match="column 'b' is bigint in the table, string in the schema"
+    ):
         with_schema(spark, nested, "b STRING")
-    none_within = StructType([StructField("l", ArrayType(StructType([StructField("p", LongType())]), containsNull=False))])
-    with pytest.raises(PythonException, match=r"column 'l.element' has nulls, and the schema says NOT NULL; leave that out"):
+    none_within = StructType(
+        [
+            StructField(
+                "l", ArrayType(StructType([StructField("p", LongType())]), containsNull=False)
+            )
+        ]
+    )
+    with pytest.raises(
+        PythonException,
+        match=r"column 'l.element' has nulls, and the schema says NOT NULL; leave that out",
+    ):
         spark.read.format("opal").schema(none_within).load(nested).collect()
 
 
@@ -207,14 +307,28 @@ def test_a_misfit_reaches_the_user(spark: SparkSession, nested: str) -> None:
 @pytest.mark.parametrize(
     "sql, advice",
     [
-        ("CREATE TABLE c USING opal LOCATION '{path}'", r"write CREATE TEMPORARY VIEW name USING opal OPTIONS"),
-        ("CREATE TABLE c USING opal OPTIONS (path '{path}')", "write CREATE TEMPORARY VIEW name USING opal OPTIONS"),
-        ("CREATE TABLE c (a BIGINT) USING opal LOCATION '{path}'", "CREATE TEMPORARY VIEW name USING opal OPTIONS"),
+        (
+            "CREATE TABLE c USING opal LOCATION '{path}'",
+            r"write CREATE TEMPORARY VIEW name USING opal OPTIONS",
+        ),
+        (
+            "CREATE TABLE c USING opal OPTIONS (path '{path}')",
+            "write CREATE TEMPORARY VIEW name USING opal OPTIONS",
+        ),
+        (
+            "CREATE TABLE c (a BIGINT) USING opal LOCATION '{path}'",
+            "CREATE TEMPORARY VIEW name USING opal OPTIONS",
+        ),
         ("CREATE TABLE c USING opal AS SELECT 1 AS a", "make a new table with OpalTable.create"),
-        ("INSERT INTO v VALUES (1)", "the rows do not fit the table: missing column 'b'; missing column 'c'"),
+        (
+            "INSERT INTO v VALUES (1)",
+            "the rows do not fit the table: missing column 'b'; missing column 'c'",
+        ),
     ],
 )
-def test_what_sql_cannot_do_says_what_to_do(spark: SparkSession, nested: str, sql: str, advice: str) -> None:
+def test_what_sql_cannot_do_says_what_to_do(
+    spark: SparkSession, nested: str, sql: str, advice: str
+) -> None:
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v (a BIGINT) USING opal OPTIONS (path '{nested}')")
     try:
         with pytest.raises(AnalysisException, match=advice):
@@ -224,14 +338,22 @@ def test_what_sql_cannot_do_says_what_to_do(spark: SparkSession, nested: str, sq
 
 
 @pytest.mark.slow_but_one
-def test_what_a_data_source_cannot_do_says_what_to_do(spark: SparkSession, nested: str, tmp_path: Path) -> None:
+def test_what_a_data_source_cannot_do_says_what_to_do(
+    spark: SparkSession, nested: str, tmp_path: Path
+) -> None:
     rows = spark.range(1).selectExpr("id AS a")
-    with pytest.raises(AnalysisException, match=r"writes with \.mode\('append'\)\.save\(path\), which upserts by the table's keys"):
+    with pytest.raises(
+        AnalysisException,
+        match=r"writes with \.mode\('append'\)\.save\(path\), which upserts by the table's keys",
+    ):
         rows.write.format("opal").mode("overwrite").save(nested)
     with pytest.raises(AnalysisException, match=r"make a new table with OpalTable\.create"):
         rows.write.format("opal").saveAsTable("c")
     query = spark.readStream.format("rate").load().writeStream.format("opal").option("path", nested)
-    with pytest.raises(StreamingQueryException, match=r"foreachBatch\(OpalTable.for_path\(spark, '.*'\)\.sink\(application="):
+    with pytest.raises(
+        StreamingQueryException,
+        match=r"foreachBatch\(OpalTable.for_path\(spark, '.*'\)\.sink\(application=",
+    ):
         query.option("checkpointLocation", str(tmp_path)).start().awaitTermination(60)
 
 
@@ -243,7 +365,10 @@ def feed(spark: SparkSession, path: str, **options: object) -> DataFrame:
 def upserted(spark: SparkSession, path: str, tmp_path: Path) -> str:
     """A copy, in which version 2 updates row 3 and brings row 9."""
     path = str(shutil.copytree(path, tmp_path / "t"))
-    rows = spark.createDataFrame([(3, 30, "new", None), (9, 30, "nine", None)], "id LONG, at LONG, name STRING, day TIMESTAMP")
+    rows = spark.createDataFrame(
+        [(3, 30, "new", None), (9, 30, "nine", None)],
+        "id LONG, at LONG, name STRING, day TIMESTAMP",
+    )
     OpalTable.for_path(spark, path).ingest(rows, metadata="inline")
     return path
 
@@ -263,13 +388,29 @@ def test_a_feed_by_the_names_of_delta_s_options(spark: SparkSession, upserted: s
         rows = feed(spark, upserted, **options)
         assert rows.dtypes == table.changes(2).dtypes
         assert sorted(rows.collect(), key=str) == expected, options
-    kinds = feed(spark, upserted, startingVersion=2, computeUpdates="false").select("_change_type").collect()
+    kinds = (
+        feed(spark, upserted, startingVersion=2, computeUpdates="false")
+        .select("_change_type")
+        .collect()
+    )
     assert sorted(row[0] for row in kinds) == ["delete", "insert", "insert"]
     assert feed(spark, upserted, startingVersion="latest").collect() == []
-    assert feed(spark, upserted, startingVersion=0, endingVersion=1, deduplicationMode="NETchanges").count() == 8
+    assert (
+        feed(
+            spark, upserted, startingVersion=0, endingVersion=1, deduplicationMode="NETchanges"
+        ).count()
+        == 8
+    )
     assert feed(spark, upserted, startingVersion=0, endingVersion=0).count() == 0
-    chosen = spark.read.format("opal").schema("_change_type STRING, ID LONG").option("readChangeFeed", "true")
-    assert {row["ID"] for row in chosen.option("startingVersion", 2).load(upserted).collect()} == {3, 9}
+    chosen = (
+        spark.read.format("opal")
+        .schema("_change_type STRING, ID LONG")
+        .option("readChangeFeed", "true")
+    )
+    assert {row["ID"] for row in chosen.option("startingVersion", 2).load(upserted).collect()} == {
+        3,
+        9,
+    }
 
 
 @pytest.mark.slow_but_one
@@ -277,18 +418,47 @@ def test_a_feed_by_the_names_of_delta_s_options(spark: SparkSession, upserted: s
     "options, words",
     [
         ({"readChangeFeed": "true"}, "a change feed needs startingVersion or startingTimestamp"),
-        ({"readChangeFeed": "yes", "startingVersion": "1"}, "option readChangeFeed='yes' is neither true nor false"),
-        ({"startingVersion": "1"}, "option startingVersion applies only to a change feed; add .option('readChangeFeed', 'true')"),
-        ({"readChangeFeed": "true", "startingVersion": "one"}, "option startingVersion='one' is no version"),
-        ({"readChangeFeed": "true", "startingVersion": "1", "endingVersion": "latest"}, "option endingVersion='latest' is no version"),
-        ({"readChangeFeed": "true", "startingVersion": "1", "startingTimestamp": "2026-01-01"}, "name the same end of the feed"),
-        ({"readChangeFeed": "true", "startingVersion": "1", "version": "1"}, "option version applies only to a read of rows"),
-        ({"readChangeFeed": "true", "startingVersion": "7"}, "has no version 7 yet; the newest is 1"),
-        ({"readChangeFeed": "true", "startingVersion": "1", "deduplicationMode": "net"}, "mode='net' is unknown"),
-        ({"readChangeFeed": "true", "startingTimestamp": "2026-01-01"}, "startingTimestamp: '2026-01-01' has no time of day"),
+        (
+            {"readChangeFeed": "yes", "startingVersion": "1"},
+            "option readChangeFeed='yes' is neither true nor false",
+        ),
+        (
+            {"startingVersion": "1"},
+            "option startingVersion applies only to a change feed; add .option('readChangeFeed', 'true')",
+        ),
+        (
+            {"readChangeFeed": "true", "startingVersion": "one"},
+            "option startingVersion='one' is no version",
+        ),
+        (
+            {"readChangeFeed": "true", "startingVersion": "1", "endingVersion": "latest"},
+            "option endingVersion='latest' is no version",
+        ),
+        (
+            {"readChangeFeed": "true", "startingVersion": "1", "startingTimestamp": "2026-01-01"},
+            "name the same end of the feed",
+        ),
+        (
+            {"readChangeFeed": "true", "startingVersion": "1", "version": "1"},
+            "option version applies only to a read of rows",
+        ),
+        (
+            {"readChangeFeed": "true", "startingVersion": "7"},
+            "has no version 7 yet; the newest is 1",
+        ),
+        (
+            {"readChangeFeed": "true", "startingVersion": "1", "deduplicationMode": "net"},
+            "mode='net' is unknown",
+        ),
+        (
+            {"readChangeFeed": "true", "startingTimestamp": "2026-01-01"},
+            "startingTimestamp: '2026-01-01' has no time of day",
+        ),
     ],
 )
-def test_options_of_a_feed_that_cannot_be_are_refused(spark: SparkSession, path: str, options: dict[str, str], words: str) -> None:
+def test_options_of_a_feed_that_cannot_be_are_refused(
+    spark: SparkSession, path: str, options: dict[str, str], words: str
+) -> None:
     with pytest.raises((AnalysisException, PythonException), match=re.escape(words)):
         spark.read.format("opal").options(**options).load(path).collect()
 
@@ -305,6 +475,15 @@ def test_spark_finds_the_source_without_registration(path: str) -> None:
         print("rows", spark.read.format("opal").load({path!r}).count())
     """
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(SOURCES)}
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(lines)], capture_output=True, text=True, env=environment, check=False)
-    assert [line for line in done.stdout.splitlines() if line.startswith("rows")] == ["rows 8", "rows 8"], done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(lines)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert [line for line in done.stdout.splitlines() if line.startswith("rows")] == [
+        "rows 8",
+        "rows 8",
+    ], done.stderr
     assert "Traceback" not in done.stderr

@@ -60,7 +60,9 @@ class Stream:
 
     def ids(self) -> list[list[int]]:
         """Of each micro-batch that had rows."""
-        return [sorted(row["id"] for row in rows) for _, rows in sorted(self.batches.items()) if rows]
+        return [
+            sorted(row["id"] for row in rows) for _, rows in sorted(self.batches.items()) if rows
+        ]
 
     def changes(self) -> list[tuple[object, ...]]:
         return plain_rows(self.rows())
@@ -75,7 +77,9 @@ class SparkStream(Stream):
     def writer(self) -> DataStreamWriter:
         reader: DataStreamReader = self.spark.readStream.format("opal").options(**self.options)
         rows = (reader if self.schema is None else reader.schema(self.schema)).load(self.uri)
-        return rows.writeStream.option("checkpointLocation", str(self.checkpoint)).foreachBatch(self._keep)
+        return rows.writeStream.option("checkpointLocation", str(self.checkpoint)).foreachBatch(
+            self._keep
+        )
 
     def _keep(self, rows: DataFrame, batch: int) -> None:
         self.batches[batch] = [row.asDict() for row in rows.collect()]
@@ -114,16 +118,26 @@ class CalledStream(Stream):
             assert reader.partitions(last, last) == []
         while self.committed < len(self.offsets) or self._has_more(reader, fetched):
             end = json.loads(self.offsets[self.committed])
-            start = json.loads(self.offsets[self.committed - 1]) if self.committed else reader.initialOffset()
+            start = (
+                json.loads(self.offsets[self.committed - 1])
+                if self.committed
+                else reader.initialOffset()
+            )
             task = pickle.loads(cloudpickle.dumps(source.streamReader(schema)))  # type: ignore[no-untyped-call]  # PySpark's copy has no types
-            parts = [pickle.loads(cloudpickle.dumps(part)) for part in reader.partitions(start, end)]  # type: ignore[no-untyped-call]
+            parts = [
+                pickle.loads(cloudpickle.dumps(part)) for part in reader.partitions(start, end)
+            ]  # type: ignore[no-untyped-call]
             self.tasks.append(len(parts))
-            self.batches[self.committed] = [row for part in parts for batch in task.read(part) for row in batch.to_pylist()]
+            self.batches[self.committed] = [
+                row for part in parts for batch in task.read(part) for row in batch.to_pylist()
+            ]
             self.committed += 1
         return self
 
     def _has_more(self, reader: OpalStreamReader, fetched: str | None) -> bool:
-        newest = fetched or json.dumps(reader.latestOffset(self._start(reader)) if self.gives_start else reader.latestOffset())
+        newest = fetched or json.dumps(
+            reader.latestOffset(self._start(reader)) if self.gives_start else reader.latestOffset()
+        )
         if self.offsets and self.offsets[-1] == newest:
             return False
         self.offsets.append(newest)
@@ -141,7 +155,13 @@ class CalledStream(Stream):
 NewStream = Callable[..., Any]
 
 
-@pytest.fixture(params=["called", "called with start", pytest.param("spark", marks=[pytest.mark.slow, pytest.mark.spark])])
+@pytest.fixture(
+    params=[
+        "called",
+        "called with start",
+        pytest.param("spark", marks=[pytest.mark.slow, pytest.mark.spark]),
+    ]
+)
 def new_stream(request: pytest.FixtureRequest, tmp_path: Path) -> NewStream:
     if request.param == "spark":
         return on_spark(request.getfixturevalue("spark"), tmp_path)
@@ -163,18 +183,33 @@ def makes(kind: Callable[..., Stream], folder: Path) -> NewStream:
 
     def make(table: Table, schema: StructType | None = None, **options: object) -> Any:
         given = {name: str(value) for name, value in options.items()}
-        return kind(uri=table.uri, checkpoint=folder / f"checkpoint-{next(counter)}", options=given, schema=schema)
+        return kind(
+            uri=table.uri,
+            checkpoint=folder / f"checkpoint-{next(counter)}",
+            options=given,
+            schema=schema,
+        )
 
     return make
 
 
 def new_table(path: Path, file_format: str = "parquet", **properties: int) -> Table:
-    layout = TableLayout(keys=["id"], delta="at", deletes="city IS NULL", file_format=file_format, properties=properties)
+    layout = TableLayout(
+        keys=["id"],
+        delta="at",
+        deletes="city IS NULL",
+        file_format=file_format,
+        properties=properties,
+    )
     return Table.create(str(path), SCHEMA, layout)
 
 
 def upsert(table: Table, *rows: Row, metadata: str = "inline") -> None:
-    table.ingest(pa.table([*map(list, zip(*rows, strict=True))], schema=SCHEMA), [city is None for _, _, city in rows], metadata=metadata)
+    table.ingest(
+        pa.table([*map(list, zip(*rows, strict=True))], schema=SCHEMA),
+        [city is None for _, _, city in rows],
+        metadata=metadata,
+    )
 
 
 def columns(*names: str) -> StructType:
@@ -182,7 +217,9 @@ def columns(*names: str) -> StructType:
 
 
 def plain_rows(rows: Sequence[dict[str, Any]]) -> list[tuple[object, ...]]:
-    return sorted((row["_commit_version"], row["id"], row["_change_type"], row["city"]) for row in rows)
+    return sorted(
+        (row["_commit_version"], row["id"], row["_change_type"], row["city"]) for row in rows
+    )
 
 
 def expected(table: Table, start: int, **options: Any) -> list[tuple[object, ...]]:
@@ -194,7 +231,9 @@ def assert_in_order(stream: Stream, table: Table) -> None:
     last = (0, None)
     for _, rows in sorted(stream.batches.items()):
         if rows:
-            versions, times = ({row[name] for row in rows} for name in ("_commit_version", "_commit_timestamp"))
+            versions, times = (
+                {row[name] for row in rows} for name in ("_commit_version", "_commit_timestamp")
+            )
             assert min(versions) > last[0]
             assert last[1] is None or min(times) > last[1]
             last = (max(versions), max(times))
@@ -219,38 +258,58 @@ def run_with_commits_between(table: Table, stream: Stream) -> None:
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
-def test_a_stream_of_changes_is_the_table_s_feed_over_restarts(tmp_path: Path, new_stream: NewStream, file_format: str) -> None:
+def test_a_stream_of_changes_is_the_table_s_feed_over_restarts(
+    tmp_path: Path, new_stream: NewStream, file_format: str
+) -> None:
     table = new_table(tmp_path / "t", file_format)
     run_with_commits_between(table, new_stream(table, startingVersion=0, **FEED))
 
 
-def test_a_stream_begins_with_the_whole_table_and_goes_on(tmp_path: Path, new_stream: NewStream) -> None:
+def test_a_stream_begins_with_the_whole_table_and_goes_on(
+    tmp_path: Path, new_stream: NewStream
+) -> None:
     table = new_table(tmp_path / "t")
     upsert(table, (1, 1, "Rom"), (2, 1, "Bonn"), (3, 1, "Lyon"))
     upsert(table, (2, 3, "Köln"), (3, 3, None))
     feed, rows = new_stream(table, **FEED).run(), new_stream(table, ignoreDeletes="true").run()
     time_us = table.log.read_commit(2).timestamp_us
-    assert feed.changes() == [(2, 1, "insert", "Rom"), (2, 2, "insert", "Köln")], "as inserts of the newest version"
+    assert feed.changes() == [(2, 1, "insert", "Rom"), (2, 2, "insert", "Köln")], (
+        "as inserts of the newest version"
+    )
     assert {row["_commit_timestamp"].timestamp() for row in feed.rows()} == {time_us / 1_000_000}
     upsert(table, (4, 4, "Graz"), (2, 4, "Ulm"), (1, 4, None))
     upsert(table, (2, 5, "Linz"), (3, 5, "Pau"), (3, 2, "late"))
     assert feed.run().changes()[2:] == expected(table, 3)
     came = [(row["id"], row["at"], row["city"]) for row in rows.run().rows()]
-    assert sorted(came) == [(1, 1, "Rom"), (2, 3, "Köln"), (2, 4, "Ulm"), (2, 5, "Linz"), (3, 5, "Pau"), (4, 4, "Graz")]
+    assert sorted(came) == [
+        (1, 1, "Rom"),
+        (2, 3, "Köln"),
+        (2, 4, "Ulm"),
+        (2, 5, "Linz"),
+        (3, 5, "Pau"),
+        (4, 4, "Graz"),
+    ]
     assert rows.run().ids() == [[1, 2], [2, 2, 3, 4]], "nothing new, nothing again"
 
 
-def test_a_stream_of_rows_stops_at_deletes_unless_they_are_to_be_left_out(tmp_path: Path, new_stream: NewStream) -> None:
+def test_a_stream_of_rows_stops_at_deletes_unless_they_are_to_be_left_out(
+    tmp_path: Path, new_stream: NewStream
+) -> None:
     table = new_table(tmp_path / "t")
     upsert(table, (1, 1, "Rom"), (2, 1, "Bonn"))
     stream = new_stream(table).run()
     upsert(table, (2, 2, None), (3, 2, "Lyon"))
-    broken(stream, r"version 2 has deletes \(1\), which a stream of rows cannot express; read changes with")
+    broken(
+        stream,
+        r"version 2 has deletes \(1\), which a stream of rows cannot express; read changes with",
+    )
     stream.options = {"ignoreDeletes": "true"}
     assert stream.run().ids() == [[1, 2], [3]], "the same micro-batch, run again"
 
 
-def test_rows_of_files_that_a_compaction_put_together_come_once(tmp_path: Path, new_stream: NewStream) -> None:
+def test_rows_of_files_that_a_compaction_put_together_come_once(
+    tmp_path: Path, new_stream: NewStream
+) -> None:
     table = new_table(tmp_path / "t")
     upsert(table, (1, 1, "Rom"))
     stream = new_stream(table, startingVersion="latest").run()
@@ -262,16 +321,32 @@ def test_rows_of_files_that_a_compaction_put_together_come_once(tmp_path: Path, 
     assert {row["at"] for row in stream.rows()} == {2}
 
 
-def test_a_micro_batch_is_spread_over_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_micro_batch_is_spread_over_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table, make = new_table(tmp_path / "t"), makes(CalledStream, tmp_path)
     for key in range(1, 5):
         upsert(table, (key, key, "x"), (9, key, "y"))
-    whole = [make(table, startingVersion=1, **FEED).run(), make(table, startingVersion=1).run(), make(table).run()]
+    whole = [
+        make(table, startingVersion=1, **FEED).run(),
+        make(table, startingVersion=1).run(),
+        make(table).run(),
+    ]
     monkeypatch.setattr(stream_parts, "TASK_ROWS", 6)
     monkeypatch.setattr(stream_parts, "TASK_BYTES", 1)
-    cut = [make(table, startingVersion=1, **FEED).run(), make(table, startingVersion=1).run(), make(table).run()]
-    assert [(one.tasks, other.tasks) for one, other in zip(whole, cut, strict=True)] == [([1], [2]), ([1], [4]), ([1], [4])]
-    assert [sorted(map(str, stream.rows())) for stream in whole] == [sorted(map(str, stream.rows())) for stream in cut]
+    cut = [
+        make(table, startingVersion=1, **FEED).run(),
+        make(table, startingVersion=1).run(),
+        make(table).run(),
+    ]
+    assert [(one.tasks, other.tasks) for one, other in zip(whole, cut, strict=True)] == [
+        ([1], [2]),
+        ([1], [4]),
+        ([1], [4]),
+    ]
+    assert [sorted(map(str, stream.rows())) for stream in whole] == [
+        sorted(map(str, stream.rows())) for stream in cut
+    ]
 
 
 @pytest.mark.parametrize("metadata", ["batch", "inline"])
@@ -295,12 +370,20 @@ def test_at_most_so_many_versions_come_at_once(tmp_path: Path, new_stream: NewSt
     table = new_table(tmp_path / "t")
     for key in range(1, 6):
         upsert(table, (key, key, "x"))
-    assert new_stream(table, startingVersion=1, maxVersionsPerTrigger=2).run().ids() == [[1, 2], [3, 4], [5]]
-    assert new_stream(table, startingVersion=4, maxVersionsPerTrigger=9, **FEED).run().ids() == [[4, 5]]
+    assert new_stream(table, startingVersion=1, maxVersionsPerTrigger=2).run().ids() == [
+        [1, 2],
+        [3, 4],
+        [5],
+    ]
+    assert new_stream(table, startingVersion=4, maxVersionsPerTrigger=9, **FEED).run().ids() == [
+        [4, 5]
+    ]
     whole = new_stream(table, maxVersionsPerTrigger=1).run()
     upsert(table, (6, 6, "x"))
     upsert(table, (7, 7, "x"))
-    assert whole.run().ids() == [[1, 2, 3, 4, 5], [6], [7]], "also after a restart; a table to begin with is one"
+    assert whole.run().ids() == [[1, 2, 3, 4, 5], [6], [7]], (
+        "also after a restart; a table to begin with is one"
+    )
 
 
 STARTS: list[dict[str, object]] = [{}, {"startingVersion": 1}, {"startingVersion": "latest"}]
@@ -330,16 +413,23 @@ def test_a_stream_that_asks_before_it_says_where_it_is_goes_on_from_there(
 
 
 @pytest.mark.parametrize("available_now", [False, True])
-def test_a_start_that_has_expired_is_said_until_another_one_is_given(tmp_path: Path, available_now: bool) -> None:
+def test_a_start_that_has_expired_is_said_until_another_one_is_given(
+    tmp_path: Path, available_now: bool
+) -> None:
     """Spark 4.1 keeps the first offset before it hears of it."""
     table = new_table(tmp_path / "t", checkpoint_commits=1)
     for key in range(1, 5):
         upsert(table, (key, key, "x"))
     table.retain(window="0s", grace="0s")
     upsert(table, (5, 5, "x"))
-    stream = makes(partial(CalledStream, available_now=available_now), tmp_path)(table, startingVersion=1, **FEED)
+    stream = makes(partial(CalledStream, available_now=available_now), tmp_path)(
+        table, startingVersion=1, **FEED
+    )
     for _ in range(2):
-        broken(stream, "the changes of version 1 have expired; the oldest readable ones are those of version 5")
+        broken(
+            stream,
+            "the changes of version 1 have expired; the oldest readable ones are those of version 5",
+        )
     stream.options["startingVersion"] = "5"
     assert stream.run().ids() == [[5]]
     upsert(table, (6, 6, "x"))
@@ -349,7 +439,9 @@ def test_a_start_that_has_expired_is_said_until_another_one_is_given(tmp_path: P
 def test_such_a_stream_cannot_follow_a_renamed_column(tmp_path: Path) -> None:
     table = new_table(tmp_path / "t")
     upsert(table, (1, 1, "x"))
-    stream = makes(partial(CalledStream, available_now=True), tmp_path)(table, columns("city", "_change_type"), startingVersion=1, **FEED)
+    stream = makes(partial(CalledStream, available_now=True), tmp_path)(
+        table, columns("city", "_change_type"), startingVersion=1, **FEED
+    )
     assert len(stream.run().rows()) == 1
     rename(table, "city", "town")
     broken(stream, "there is no column 'city'")
@@ -358,7 +450,9 @@ def test_such_a_stream_cannot_follow_a_renamed_column(tmp_path: Path) -> None:
 def test_such_a_stream_says_that_it_cannot_go_on_by_so_many_versions(tmp_path: Path) -> None:
     table = new_table(tmp_path / "t")
     upsert(table, (1, 1, "x"))
-    stream = makes(partial(CalledStream, available_now=True), tmp_path)(table, startingVersion=1, maxVersionsPerTrigger=1, **FEED)
+    stream = makes(partial(CalledStream, available_now=True), tmp_path)(
+        table, startingVersion=1, maxVersionsPerTrigger=1, **FEED
+    )
     assert stream.run().ids() == [[1]]
     broken(stream, r"cannot go on after a restart; run it by opal_spark\.run_available\(writer\)")
 
@@ -366,7 +460,9 @@ def test_such_a_stream_says_that_it_cannot_go_on_by_so_many_versions(tmp_path: P
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("start", STARTS)
-def test_spark_goes_on_with_what_is_available_now(spark: SparkSession, tmp_path: Path, start: dict[str, object]) -> None:
+def test_spark_goes_on_with_what_is_available_now(
+    spark: SparkSession, tmp_path: Path, start: dict[str, object]
+) -> None:
     table = new_table(tmp_path / "t")
     upsert(table, (1, 1, "x"))
     stream = on_spark(spark, tmp_path)(table, **start, **FEED)
@@ -380,7 +476,9 @@ def test_spark_goes_on_with_what_is_available_now(spark: SparkSession, tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_what_is_available_now_comes_and_the_query_ends(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_is_available_now_comes_and_the_query_ends(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Across a restart. Spark 4.1 puts everything so far into one micro-batch."""
     table = new_table(tmp_path / "t")
     for key in (1, 2, 3):
@@ -400,8 +498,13 @@ def test_what_is_available_now_comes_and_the_query_ends(spark: SparkSession, tmp
 
 
 @pytest.mark.spark
-@pytest.mark.skipif(since_4_2 is None, reason="Spark 4.1 puts everything so far into one micro-batch (make test-next-spark)")
-def test_spark_itself_limits_micro_batches_and_ends_with_what_was_there(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.skipif(
+    since_4_2 is None,
+    reason="Spark 4.1 puts everything so far into one micro-batch (make test-next-spark)",
+)
+def test_spark_itself_limits_micro_batches_and_ends_with_what_was_there(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     table = new_table(tmp_path / "t")
     for key in (1, 2, 3, 4, 5):
         upsert(table, (key, key, "x"))
@@ -428,13 +531,19 @@ def test_a_stream_begins_at_its_start(tmp_path: Path, new_stream: NewStream) -> 
     table = new_table(tmp_path / "t")
     for key in range(1, 4):
         upsert(table, (key, key, "x"))
-    moment = pa.scalar(table.log.read_commit(2).timestamp_us, pa.timestamp("us", "UTC")).as_py().isoformat()
+    moment = (
+        pa.scalar(table.log.read_commit(2).timestamp_us, pa.timestamp("us", "UTC"))
+        .as_py()
+        .isoformat()
+    )
     assert new_stream(table, startingTimestamp=moment).run().ids() == [[2, 3]]
     latest = new_stream(table, startingVersion="latest", **FEED).run()
     ahead = new_stream(table, startingVersion=4).run()
     assert latest.ids() == ahead.ids() == []
     upsert(table, (4, 4, "x"))
-    assert latest.run().ids() == ahead.run().ids() == [[4]], "the first run has fixed where it begins"
+    assert latest.run().ids() == ahead.run().ids() == [[4]], (
+        "the first run has fixed where it begins"
+    )
     few = new_stream(table, columns("CITY", "_change_type"), startingVersion=4, **FEED).run()
     assert few.rows() == [{"CITY": "x", "_change_type": "insert"}]
     no_updates = new_stream(table, startingVersion=5, computeUpdates="false", **FEED)
@@ -442,11 +551,17 @@ def test_a_stream_begins_at_its_start(tmp_path: Path, new_stream: NewStream) -> 
     assert no_updates.run().changes() == expected(table, 5, compute_updates=False)
 
 
-def test_the_first_micro_batch_is_the_same_when_it_runs_again(tmp_path: Path, new_stream: NewStream) -> None:
+def test_the_first_micro_batch_is_the_same_when_it_runs_again(
+    tmp_path: Path, new_stream: NewStream
+) -> None:
     """Spark stores the end of a micro-batch, but not its start."""
     table = new_table(tmp_path / "t")
     upsert(table, (1, 1, "Rom"))
-    streams = [new_stream(table), new_stream(table, startingVersion="latest"), new_stream(table, startingVersion=1, **FEED)]
+    streams = [
+        new_stream(table),
+        new_stream(table, startingVersion="latest"),
+        new_stream(table, startingVersion=1, **FEED),
+    ]
     before = [stream.run().rows() for stream in streams]
     assert [len(rows) for rows in before] == [1, 0, 1]
     upsert(table, (2, 2, "Bonn"))
@@ -473,7 +588,9 @@ def test_a_stream_does_not_go_on_with_another_table(tmp_path: Path, any_stream: 
     )
 
 
-def test_a_stream_does_not_go_on_with_a_table_that_lost_versions(tmp_path: Path, any_stream: NewStream) -> None:
+def test_a_stream_does_not_go_on_with_a_table_that_lost_versions(
+    tmp_path: Path, any_stream: NewStream
+) -> None:
     table = new_table(tmp_path / "t")
     upsert(table, (1, 1, "Rom"))
     shutil.copytree(tmp_path / "t", tmp_path / "backup")
@@ -481,26 +598,40 @@ def test_a_stream_does_not_go_on_with_a_table_that_lost_versions(tmp_path: Path,
     stream = any_stream(table).run()
     (tmp_path / "t").rename(tmp_path / "lost")
     shutil.copytree(tmp_path / "backup", tmp_path / "t")
-    broken(stream, r"has 1 as its newest version, and the stream has read up to version 2: versions were lost, as when a backup is")
+    broken(
+        stream,
+        r"has 1 as its newest version, and the stream has read up to version 2: versions were lost, as when a backup is",
+    )
 
 
 def test_a_stream_does_not_begin_in_the_future(tmp_path: Path, new_stream: NewStream) -> None:
     table = new_table(tmp_path / "t")
     upsert(table, (1, 1, "Rom"))
     late = new_stream(table, startingTimestamp="2999-01-01T00:00:00Z")
-    broken(late, "is after the newest version 1, of .*; give an earlier time, or startingVersion=latest")
+    broken(
+        late,
+        "is after the newest version 1, of .*; give an earlier time, or startingVersion=latest",
+    )
 
 
 def commit_as_it_is(table: Table, **changes: Any) -> None:
     """A commit that nothing here makes yet: of another spec."""
     head = table.log.head()
-    draft = Draft(actions=Actions(), result=JobResult(operation="set_properties", table=table.uri), changes_view=True)
-    proposal = Proposal(operation="set_properties", number=None, build=lambda head, winners: draft, started_us=0)
+    draft = Draft(
+        actions=Actions(),
+        result=JobResult(operation="set_properties", table=table.uri),
+        changes_view=True,
+    )
+    proposal = Proposal(
+        operation="set_properties", number=None, build=lambda head, winners: draft, started_us=0
+    )
     link: Commit = table.log._link(head, proposal, draft)
     assert table.log.put(replace(link, **changes))
 
 
-def test_changes_go_on_over_a_restore_and_rows_need_leave_to(tmp_path: Path, new_stream: NewStream) -> None:
+def test_changes_go_on_over_a_restore_and_rows_need_leave_to(
+    tmp_path: Path, new_stream: NewStream
+) -> None:
     table = new_table(tmp_path / "t")
     upsert(table, (1, 1, "Rom"), (2, 1, "Bonn"))
     upsert(table, (1, 2, "Oslo"))
@@ -508,7 +639,10 @@ def test_changes_go_on_over_a_restore_and_rows_need_leave_to(tmp_path: Path, new
     table.restore(version=1)
     upsert(table, (2, 3, "Lima"))
     assert feed.run().changes() == plain_rows(table.changes(1).to_pylist())
-    broken(rows, r"version 3 restored an older one, which a stream of rows cannot express; read changes with")
+    broken(
+        rows,
+        r"version 3 restored an older one, which a stream of rows cannot express; read changes with",
+    )
     assert new_stream(table).run().ids() == [[1, 2]], "a new one begins with what is there"
     willing = new_stream(table, startingVersion=3, ignoreDeletes="true").run()
     assert sorted((row["id"], row["city"]) for row in willing.rows()) == [(1, "Rom"), (2, "Lima")]
@@ -531,7 +665,12 @@ def test_a_stream_goes_on_when_a_column_is_renamed(tmp_path: Path, new_stream: N
 def rename(table: Table, old: str, new: str) -> None:
     spec = table.snapshot_at().spec
     fields = tuple(replace(one, name=new) if one.name == old else one for one in spec.schema.fields)
-    commit_as_it_is(table, actions=Actions(spec=replace(spec, schema=replace(spec.schema, fields=fields), deletes=None)))
+    commit_as_it_is(
+        table,
+        actions=Actions(
+            spec=replace(spec, schema=replace(spec.schema, fields=fields), deletes=None)
+        ),
+    )
 
 
 def test_versions_that_have_expired_are_missed(tmp_path: Path, new_stream: NewStream) -> None:
@@ -544,8 +683,14 @@ def test_versions_that_have_expired_are_missed(tmp_path: Path, new_stream: NewSt
     table.retain(window="0s", grace="0s")
     oldest = table.snapshot_at().root.oldest_version
     assert oldest == 6
-    broken(stream, r"the changes of version 4 have expired; the oldest readable ones are those of version 7")
-    broken(new_stream(table, startingVersion=1), r"the changes of version 1 have expired; the oldest readable ones")
+    broken(
+        stream,
+        r"the changes of version 4 have expired; the oldest readable ones are those of version 7",
+    )
+    broken(
+        new_stream(table, startingVersion=1),
+        r"the changes of version 1 have expired; the oldest readable ones",
+    )
 
 
 @pytest.mark.parametrize(
@@ -553,18 +698,44 @@ def test_versions_that_have_expired_are_missed(tmp_path: Path, new_stream: NewSt
     [
         ({"startingVersion": "7"}, "has no version 7 yet; the newest is 1"),
         ({"startingVersion": "one"}, "option startingVersion='one' is no version"),
-        ({"startingVersion": "1", "startingTimestamp": "2026-01-01T00:00:00Z"}, "name the same end of the feed"),
-        ({"maxVersionsPerTrigger": "0"}, "option maxVersionsPerTrigger='0' is no number of versions; give a whole number from 1 on"),
-        ({"readChangeFeed": "perhaps"}, "option readChangeFeed='perhaps' is neither true nor false"),
-        ({"readChangeFeed": "true", "ignoreDeletes": "true"}, "option ignoreDeletes applies only to a stream of rows"),
-        ({"readChangeFeed": "true", "deduplicationMode": "netChanges"}, "deduplicationMode=netChanges applies only to a batch read"),
-        ({"computeUpdates": "false"}, r"option computeUpdates applies only to a change feed; add .option\('readChangeFeed', 'true'\)"),
-        ({"endingVersion": "1"}, "option endingVersion applies only to a batch read: a stream has no end"),
-        ({"version": "1"}, "option version does not apply to a stream; set its start with startingVersion"),
+        (
+            {"startingVersion": "1", "startingTimestamp": "2026-01-01T00:00:00Z"},
+            "name the same end of the feed",
+        ),
+        (
+            {"maxVersionsPerTrigger": "0"},
+            "option maxVersionsPerTrigger='0' is no number of versions; give a whole number from 1 on",
+        ),
+        (
+            {"readChangeFeed": "perhaps"},
+            "option readChangeFeed='perhaps' is neither true nor false",
+        ),
+        (
+            {"readChangeFeed": "true", "ignoreDeletes": "true"},
+            "option ignoreDeletes applies only to a stream of rows",
+        ),
+        (
+            {"readChangeFeed": "true", "deduplicationMode": "netChanges"},
+            "deduplicationMode=netChanges applies only to a batch read",
+        ),
+        (
+            {"computeUpdates": "false"},
+            r"option computeUpdates applies only to a change feed; add .option\('readChangeFeed', 'true'\)",
+        ),
+        (
+            {"endingVersion": "1"},
+            "option endingVersion applies only to a batch read: a stream has no end",
+        ),
+        (
+            {"version": "1"},
+            "option version does not apply to a stream; set its start with startingVersion",
+        ),
         ({"maxFilesPerTrigger": "1"}, "has no option maxfilespertrigger"),
     ],
 )
-def test_options_of_a_stream_that_cannot_be_are_refused(tmp_path: Path, new_stream: NewStream, options: dict[str, str], words: str) -> None:
+def test_options_of_a_stream_that_cannot_be_are_refused(
+    tmp_path: Path, new_stream: NewStream, options: dict[str, str], words: str
+) -> None:
     table = new_table(tmp_path / "t")
     upsert(table, (1, 1, "Rom"))
     with pytest.raises(Exception, match=words):  # whatever Spark makes of it
@@ -574,5 +745,7 @@ def test_options_of_a_stream_that_cannot_be_are_refused(tmp_path: Path, new_stre
 
 def test_a_checkpoint_of_another_source_is_refused(tmp_path: Path) -> None:
     table = new_table(tmp_path / "t")
-    stream = CalledStream(uri=table.uri, checkpoint=tmp_path, offsets=['{"partition": 4}'], committed=1)
+    stream = CalledStream(
+        uri=table.uri, checkpoint=tmp_path, offsets=['{"partition": 4}'], committed=1
+    )
     broken(stream, r"the checkpoint holds {'partition': 4}, which is no offset of format\('opal'\)")

@@ -24,10 +24,14 @@ pytestmark = pytest.mark.spark
 DDL = "id INT, `the.day` DATE, at TIMESTAMP, tags ARRAY<STRUCT<a: INT>>, name STRING, amount DECIMAL(10,2)"
 
 
-def create(spark: SparkSession, path: Path, file_format: str = "parquet", **more: object) -> OpalTable:
+def create(
+    spark: SparkSession, path: Path, file_format: str = "parquet", **more: object
+) -> OpalTable:
     opal_spark.register(spark)
     schema = StructType.fromDDL(DDL)
-    return OpalTable.create(spark, str(path), schema, keys=["id"], delta="at", file_format=file_format, **more)  # type: ignore[arg-type]
+    return OpalTable.create(
+        spark, str(path), schema, keys=["id"], delta="at", file_format=file_format, **more
+    )  # type: ignore[arg-type]
 
 
 def frame(spark: SparkSession, first: int, last: int, at: int) -> DataFrame:
@@ -51,20 +55,35 @@ def content(rows: pa.Table) -> list[str]:
 
 
 @pytest.mark.parametrize("file_format", ["parquet", pytest.param("orc", marks=pytest.mark.slow)])
-def test_an_append_upserts_as_an_inline_ingest_does(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
+def test_an_append_upserts_as_an_inline_ingest_does(
+    spark: SparkSession, tmp_path: Path, file_format: str
+) -> None:
     more = {"partition_by": ["the.day"], "deletes": "name LIKE 'n3%'"}
-    appended, ingested = (create(spark, tmp_path / name, file_format, **more) for name in ("a", "i"))
+    appended, ingested = (
+        create(spark, tmp_path / name, file_format, **more) for name in ("a", "i")
+    )
     first = frame(spark, 0, 40, 0)
     deletes = frame(spark, 15, 25, 50).withColumn("NAME", F.lit("n3"))
-    second = frame(spark, 20, 50, 100).unionByName(deletes).union(frame(spark, 0, 3, -9)).union(frame(spark, 45, 60, 200))
+    second = (
+        frame(spark, 20, 50, 100)
+        .unionByName(deletes)
+        .union(frame(spark, 0, 3, -9))
+        .union(frame(spark, 45, 60, 200))
+    )
     for batch in (first, second):
         append(batch, appended)
         ingested.ingest(batch, metadata="inline")
-    changes = [table.table.changes(0).drop_columns(["_commit_timestamp"]) for table in (appended, ingested)]
+    changes = [
+        table.table.changes(0).drop_columns(["_commit_timestamp"]) for table in (appended, ingested)
+    ]
     assert {"insert", "delete", "update_postimage"} <= {*changes[0]["_change_type"].to_pylist()}
     assert content(changes[0]) == content(changes[1])
     assert content(appended.table.read()) == content(ingested.table.read())
-    assert [commit.operation for commit in appended.table.history()] == ["ingest", "ingest", "create"]
+    assert [commit.operation for commit in appended.table.history()] == [
+        "ingest",
+        "ingest",
+        "create",
+    ]
     assert check_table(appended.table) == []
 
 
@@ -84,10 +103,14 @@ def test_an_append_with_a_token_is_applied_once(spark: SparkSession, tmp_path: P
 def test_a_bad_row_refuses_the_append(spark: SparkSession, tmp_path: Path) -> None:
     table = create(spark, tmp_path / "t")
     rows = frame(spark, 0, 5, 0).selectExpr("* EXCEPT (at)", "IF(id = 3, NULL, at) AS at")
-    with pytest.raises((AnalysisException, PythonException), match="1 row cannot go into the table, so nothing was ingested"):
+    with pytest.raises(
+        (AnalysisException, PythonException),
+        match="1 row cannot go into the table, so nothing was ingested",
+    ):
         append(rows, table)
     with pytest.raises(
-        (AnalysisException, PythonException), match=r"append.* upserts by the table's keys; make a new table with OpalTable"
+        (AnalysisException, PythonException),
+        match=r"append.* upserts by the table's keys; make a new table with OpalTable",
     ):
         rows.write.format("opal").mode("overwrite").save(table.table.uri)
     assert table.table.snapshot_at().version == 0
@@ -98,12 +121,17 @@ def test_a_bad_row_refuses_the_append(spark: SparkSession, tmp_path: Path) -> No
     [
         (DDL.replace("name STRING", "name INT"), "column 'name' is integer, the table has string"),
         (DDL.replace("id INT", "id BIGINT"), "column 'id' is long, the table has integer"),
-        (DDL.replace("a: INT", "A: INT"), "column 'tags' is array<struct<A:int>>, the table has array<struct<a:int>>; cast it"),
+        (
+            DDL.replace("a: INT", "A: INT"),
+            "column 'tags' is array<struct<A:int>>, the table has array<struct<a:int>>; cast it",
+        ),
         ("id INT, town STRING", "unknown column 'town'; missing column 'the.day'"),
         (DDL + ", _opal_deleted BOOLEAN", "names that begin with '_opal_' are kept for the format"),
     ],
 )
-def test_rows_that_do_not_fit_are_refused_before_anything_is_claimed(spark: SparkSession, tmp_path: Path, ddl: str, words: str) -> None:
+def test_rows_that_do_not_fit_are_refused_before_anything_is_claimed(
+    spark: SparkSession, tmp_path: Path, ddl: str, words: str
+) -> None:
     table = create(spark, tmp_path / "t")
     with pytest.raises(InvalidInputError) as refused:
         OpalWriter(table.table.uri, {}, StructType.fromDDL(ddl), None)
@@ -128,21 +156,40 @@ CONDITIONS = (
 
 def test_delete_conditions_mark_the_rows_that_spark_marks(spark: SparkSession) -> None:
     values = [
-        (number, name, gone) for number, name in enumerate(["D", "E", "Dx", "d", "", None, "\U0010ffff"]) for gone in (True, False, None)
+        (number, name, gone)
+        for number, name in enumerate(["D", "E", "Dx", "d", "", None, "\U0010ffff"])
+        for gone in (True, False, None)
     ]
-    rows = spark.createDataFrame([(None, "D", True), *values], "id INT, name STRING, gone BOOLEAN").coalesce(1)
+    rows = spark.createDataFrame(
+        [(None, "D", True), *values], "id INT, name STRING, gone BOOLEAN"
+    ).coalesce(1)
     (batch,) = rows.toArrow().combine_chunks().to_batches()
-    expected = rows.select(*(F.expr(f"coalesce({condition}, false)").alias(str(at)) for at, condition in enumerate(CONDITIONS))).toArrow()
+    expected = rows.select(
+        *(
+            F.expr(f"coalesce({condition}, false)").alias(str(at))
+            for at, condition in enumerate(CONDITIONS)
+        )
+    ).toArrow()
     for at, condition in enumerate(CONDITIONS):
         layout = TableLayout(keys=["id"], delta="id", deletes=condition)
         spec = plan_spec(arrow_of_spark(rows.schema), layout)
         predicate = delete_predicate(spec)
         assert predicate is not None
-        assert delete_marks(predicate, batch, spec).to_pylist() == expected[str(at)].to_pylist(), condition
+        assert delete_marks(predicate, batch, spec).to_pylist() == expected[str(at)].to_pylist(), (
+            condition
+        )
 
 
-@pytest.mark.parametrize("deletes", ["upper(name) = 'D'", "name = 'D' OR amount > 1", "at < TIMESTAMP'2026-01-01 00:00:00Z'"])
-def test_other_delete_conditions_are_for_spark_alone(spark: SparkSession, tmp_path: Path, deletes: str) -> None:
+@pytest.mark.parametrize(
+    "deletes",
+    ["upper(name) = 'D'", "name = 'D' OR amount > 1", "at < TIMESTAMP'2026-01-01 00:00:00Z'"],
+)
+def test_other_delete_conditions_are_for_spark_alone(
+    spark: SparkSession, tmp_path: Path, deletes: str
+) -> None:
     table = create(spark, tmp_path / "t", deletes=deletes)
-    with pytest.raises(InvalidInputError, match=r"cannot evaluate the table's delete condition .*; write with OpalTable"):
+    with pytest.raises(
+        InvalidInputError,
+        match=r"cannot evaluate the table's delete condition .*; write with OpalTable",
+    ):
         OpalWriter(table.table.uri, {}, StructType.fromDDL(DDL), None)

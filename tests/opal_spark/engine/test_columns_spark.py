@@ -36,7 +36,10 @@ def test_neither_ansi_nor_the_slow_reader_changes_a_value(
     table = every_type()
     spec = spec_of(table, file_format)
     path = store(table, spec, tmp_path)
-    changed = {"spark.sql.ansi.enabled": ansi, f"spark.sql.{file_format}.enableVectorizedReader": vectorized}
+    changed = {
+        "spark.sql.ansi.enabled": ansi,
+        f"spark.sql.{file_format}.enableVectorizedReader": vectorized,
+    }
     try:
         for name, value in changed.items():
             spark.conf.set(name, value)
@@ -63,8 +66,14 @@ def test_the_zone_of_the_jvm_changes_no_value(zone: str) -> None:
 @pytest.mark.slow_but_one
 @FORMATS
 @given(table=tables().filter(lambda table: table.num_rows))
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
-def test_spark_reads_any_table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, file_format: str, table: pa.Table) -> None:
+@settings(
+    max_examples=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
+)
+def test_spark_reads_any_table(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, file_format: str, table: pa.Table
+) -> None:
     spec = spec_of(table, file_format)
     numbered = table.set_column(1, "d", pa.array(range(table.num_rows), pa.int64()))
     path = store(numbered, spec, tmp_path_factory.mktemp("any"))
@@ -72,16 +81,24 @@ def test_spark_reads_any_table(spark: SparkSession, tmp_path_factory: pytest.Tem
 
 
 @FORMATS
-def test_columns_are_read_in_the_order_asked_for(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
+def test_columns_are_read_in_the_order_asked_for(
+    spark: SparkSession, tmp_path: Path, file_format: str
+) -> None:
     table = every_type()
     spec = spec_of(table, file_format)
-    rows = load(spark, spec, store(table, spec, tmp_path)).select(*read_columns(spec, ["n", "RENAMED `s`", "k"]))
+    rows = load(spark, spec, store(table, spec, tmp_path)).select(
+        *read_columns(spec, ["n", "RENAMED `s`", "k"])
+    )
     assert rows.columns == ["n", "renamed `s`", "k"]
-    assert rows.schema["renamed `s`"].dataType == T.StructType([T.StructField("in side", T.IntegerType())])
+    assert rows.schema["renamed `s`"].dataType == T.StructType(
+        [T.StructField("in side", T.IntegerType())]
+    )
 
 
 @FORMATS
-def test_columns_younger_than_a_file_are_null(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
+def test_columns_younger_than_a_file_are_null(
+    spark: SparkSession, tmp_path: Path, file_format: str
+) -> None:
     table = every_type()
     path = store(table.select(["k", "d"]), spec_of(table.select(["k", "d"]), file_format), tmp_path)
     spec = spec_of(table, file_format)
@@ -90,7 +107,9 @@ def test_columns_younger_than_a_file_are_null(spark: SparkSession, tmp_path: Pat
     assert actual["s"].null_count == actual["t"].null_count == table.num_rows
 
 
-def test_reading_columns_that_need_nothing_stays_a_plain_scan(spark: SparkSession, tmp_path: Path) -> None:
+def test_reading_columns_that_need_nothing_stays_a_plain_scan(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     table = pa.table({"k": ["a"], "d": [1], "s": [{"x": 1, "y": 2}]})
     spec = spec_of(table, "parquet")
     rows = load(spark, spec, store(table, spec, tmp_path)).select(*read_columns(spec)).select("s.x")
@@ -98,7 +117,9 @@ def test_reading_columns_that_need_nothing_stays_a_plain_scan(spark: SparkSessio
 
 
 @pytest.mark.slow
-def test_damage_is_an_error_in_spark_when_page_checksums_are_verified(spark: SparkSession, tmp_path: Path) -> None:
+def test_damage_is_an_error_in_spark_when_page_checksums_are_verified(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """The option reaches the vectorised reader; without it the same bytes give wrong answers."""
     random = np.random.default_rng(0).random(500)  # does not compress: damaged values still decode
     table = pa.table({"k": pa.nulls(500, pa.string()), "d": range(500), "real": random})
@@ -118,7 +139,11 @@ def test_damage_is_an_error_in_spark_when_page_checksums_are_verified(spark: Spa
 
 def _sum(spark: SparkSession, path: Path, verify: str) -> object:
     try:
-        rows = spark.read.option("parquet.page.verify-checksum.enabled", verify).schema("d bigint, real double").parquet(str(path))
+        rows = (
+            spark.read.option("parquet.page.verify-checksum.enabled", verify)
+            .schema("d bigint, real double")
+            .parquet(str(path))
+        )
         return rows.agg(F.sum(F.xxhash64("d", "real").cast("decimal(38,0)"))).collect()[0][0]
     except Exception:  # noqa: BLE001 - whatever a reader says of damaged bytes
         return None
@@ -151,7 +176,9 @@ def test_char_and_varchar_are_strings() -> None:
     ],
 )
 def test_types_without_a_place_are_refused_with_advice(kind: T.DataType, advice: str) -> None:
-    schema = T.StructType([T.StructField("a", T.ArrayType(T.StructType([T.StructField("b", kind)])))])
+    schema = T.StructType(
+        [T.StructField("a", T.ArrayType(T.StructType([T.StructField("b", kind)])))]
+    )
     with pytest.raises(InvalidInputError, match=rf"'a\.element\.b'.*{advice}"):
         arrow_of_spark(schema)
 

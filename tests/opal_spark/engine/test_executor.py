@@ -49,7 +49,11 @@ def some_rows(keys: Iterable[int]) -> pa.Table:
 
 
 def note_rows(batches: Iterable[pa.RecordBatch], attempt: Attempt) -> tuple[int, str, list[int]]:
-    return attempt.part, attempt.name, [key for batch in batches for key in batch.column(0).to_pylist()]
+    return (
+        attempt.part,
+        attempt.name,
+        [key for batch in batches for key in batch.column(0).to_pylist()],
+    )
 
 
 def note_entries(entries: Entries, attempt: Attempt) -> tuple[int, list[int]]:
@@ -57,7 +61,9 @@ def note_entries(entries: Entries, attempt: Attempt) -> tuple[int, list[int]]:
 
 
 def high_hashes(keys: Iterable[int]) -> npt.NDArray[np.uint64]:
-    return hash_keys([pa.chunked_array([pa.array([*keys], pa.int64())])], [Atomic(name="long")])[:, 0]
+    return hash_keys([pa.chunked_array([pa.array([*keys], pa.int64())])], [Atomic(name="long")])[
+        :, 0
+    ]
 
 
 def test_results_come_in_the_order_of_the_works(on: tuple[Executor, Any]) -> None:
@@ -97,21 +103,36 @@ def test_rows_come_to_the_task_of_their_key_s_hash(on: tuple[Executor, Any], tab
         assert {*slots_of(high_hashes(keys), SLOTS).tolist()} == {part}
 
 
-def test_stored_rows_come_to_the_task_of_their_key_s_hash(on: tuple[Executor, Any], table: Table) -> None:
+def test_stored_rows_come_to_the_task_of_their_key_s_hash(
+    on: tuple[Executor, Any], table: Table
+) -> None:
     executor, _ = on
     state, hashes = table.snapshot_at(), high_hashes(range(ROWS))
-    expected = [(slot, sorted(hashes[slots_of(hashes, SLOTS) == slot].tolist())) for slot in range(SLOTS)]
+    expected = [
+        (slot, sorted(hashes[slots_of(hashes, SLOTS) == slot].tolist())) for slot in range(SLOTS)
+    ]
     for only in (None, [2], [0, 3], []):
-        done = executor.stored_by_key_hash(state, [*state.files.values()], SLOTS, note_entries, only=only)
+        done = executor.stored_by_key_hash(
+            state, [*state.files.values()], SLOTS, note_entries, only=only
+        )
         assert done == [expected[slot] for slot in (range(SLOTS) if only is None else only)]
 
 
-def test_rows_in_an_order_are_cut_along_it_and_bins_stay_apart(on: tuple[Executor, Any], table: Table) -> None:
+def test_rows_in_an_order_are_cut_along_it_and_bins_stay_apart(
+    on: tuple[Executor, Any], table: Table
+) -> None:
     executor, _ = on
     state = table.snapshot_at()
     even, odd = state.files.values()
-    ordering = Ordering(base=state, bins=((even,), (odd,)), columns=(state.spec.schema.field("id"),), files=(3.0, 2.0))
-    done = executor.in_order(ordering, lambda batches, attempt: (attempt.bin, note_rows(batches, attempt)))
+    ordering = Ordering(
+        base=state,
+        bins=((even,), (odd,)),
+        columns=(state.spec.schema.field("id"),),
+        files=(3.0, 2.0),
+    )
+    done = executor.in_order(
+        ordering, lambda batches, attempt: (attempt.bin, note_rows(batches, attempt))
+    )
     assert [{number for number, _ in parts} for parts in done] == [{0}, {1}]
     for number, parts in enumerate(done):
         keys = [keys for _, (_, _, keys) in parts if keys]
@@ -125,7 +146,9 @@ COUNTED = pa.schema([pa.field("slot", pa.int32(), False), pa.field("number", pa.
 
 def deal(works: Iterable[int]) -> Iterator[pa.RecordBatch]:
     for work in works:
-        yield pa.record_batch([pa.array([work % SLOTS], pa.int32()), pa.array([work], pa.int64())], schema=COUNTED)
+        yield pa.record_batch(
+            [pa.array([work % SLOTS], pa.int32()), pa.array([work], pa.int64())], schema=COUNTED
+        )
 
 
 def add_up(batches: Iterable[pa.RecordBatch]) -> list[int]:
@@ -135,7 +158,10 @@ def add_up(batches: Iterable[pa.RecordBatch]) -> list[int]:
 def pass_on(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """A hundred times as much, to the next slot."""
     for number in add_up(batches):
-        yield pa.record_batch([pa.array([(number + 1) % SLOTS], pa.int32()), pa.array([100 * number], pa.int64())], schema=COUNTED)
+        yield pa.record_batch(
+            [pa.array([(number + 1) % SLOTS], pa.int32()), pa.array([100 * number], pa.int64())],
+            schema=COUNTED,
+        )
 
 
 def test_rows_go_from_stage_to_stage(on: tuple[Executor, Any]) -> None:
@@ -145,6 +171,9 @@ def test_rows_go_from_stage_to_stage(on: tuple[Executor, Any]) -> None:
         Stage(works=range(3), size=3, read=deal, schema=COUNTED, task=add_up),
     ]
     assert executor.by_stages(stages, SLOTS) == [
-        sorted([100 * work for work in range(10) if (work + 1) % SLOTS == slot] + [work for work in range(3) if work == slot])
+        sorted(
+            [100 * work for work in range(10) if (work + 1) % SLOTS == slot]
+            + [work for work in range(3) if work == slot]
+        )
         for slot in range(SLOTS)
     ]

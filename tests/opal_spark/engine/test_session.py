@@ -18,7 +18,10 @@ from opal_spark.engine.session import arrow_batches, row_bytes, rows_from_arrow
 from tests.docs.examples import example_with
 from tests.opal_lake.shop import create, rows
 
-BYTES, ROWS = "spark.sql.execution.arrow.maxBytesPerBatch", "spark.sql.execution.arrow.maxRecordsPerBatch"
+BYTES, ROWS = (
+    "spark.sql.execution.arrow.maxBytesPerBatch",
+    "spark.sql.execution.arrow.maxRecordsPerBatch",
+)
 OBJECTS = "spark.sql.execution.arrow.localRelationThreshold"
 
 
@@ -43,7 +46,9 @@ def test_rows_of_this_process_come_in_few_batches(spark: SparkSession) -> None:
     held = spark.conf.get(ROWS, None), spark.conf.get(OBJECTS, None)
     schema = StructType().add("id", "long").add("text", "string")
     for count, batches in ((10, 0), (50_000, min(spark.sparkContext.defaultParallelism, 3))):
-        rows = pa.table({"id": pa.array(range(count), pa.int64()), "text": pa.array(["some text"] * count)})
+        rows = pa.table(
+            {"id": pa.array(range(count), pa.int64()), "text": pa.array(["some text"] * count)}
+        )
         apart = pa.concat_tables([rows.slice(start, 10) for start in range(0, count, 10)])
         shown = rows_from_arrow(spark, apart, schema)
         plan = shown._jdf.queryExecution().optimizedPlan().nodeName()  # type: ignore[operator]  # classic
@@ -71,7 +76,10 @@ def test_a_row_weighs_what_spark_takes_it_to_weigh(spark: SparkSession) -> None:
     """Where a Connect server has no face that says it."""
     kinds = "BOOLEAN TINYINT SMALLINT INT BIGINT FLOAT DOUBLE DECIMAL(18,2) DECIMAL(19,0) STRING BINARY DATE TIMESTAMP TIMESTAMP_NTZ"
     plain = ", ".join(f"c{position} {kind}" for position, kind in enumerate(kinds.split()))
-    empty = spark.createDataFrame([], f"{plain}, a ARRAY<STRING>, m MAP<STRING, ARRAY<INT>>, s STRUCT<x: INT, y: STRUCT<z: DATE>>")
+    empty = spark.createDataFrame(
+        [],
+        f"{plain}, a ARRAY<STRING>, m MAP<STRING, ARRAY<INT>>, s STRUCT<x: INT, y: STRUCT<z: DATE>>",
+    )
     assert row_bytes(empty.schema) == empty._jdf.schema().defaultSize()
 
 
@@ -91,7 +99,9 @@ def test_local_workers_run_this_python_whatever_the_path_calls_python3(tmp_path:
     (tmp_path / "python3").write_text("#!/bin/sh\necho 'not me' >&2\nexit 1\n")
     (tmp_path / "python3").chmod(0o755)
     ensure_java()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")
+    }
     environment["PATH"] = f"{tmp_path}{os.pathsep}{environment['PATH']}"
     environment["PYTHONPATH"] = str(Path(__file__).parents[3] / "spark_apps")
     command = [sys.executable, "-c", USES_A_WORKER, str(tmp_path / "t")]
@@ -115,13 +125,27 @@ def test_the_tutorial_s_sql_runs_where_no_environment_is_activated(tmp_path: Pat
         table.ingest(*rows([(f"k{version}", version, 1)]), metadata="inline")
     block = example_with("docs/tutorial.md", "opal_spark.register(spark)").text
     assert "/lake/orders" in block
-    (tmp_path / "script.py").write_text(TUTORIAL_SQL.format(block=block.replace("/lake/orders", str(tmp_path / "t"))))
+    (tmp_path / "script.py").write_text(
+        TUTORIAL_SQL.format(block=block.replace("/lake/orders", str(tmp_path / "t")))
+    )
     ensure_java()
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[3] / "spark_apps")}
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "PYTHONPATH": str(Path(__file__).parents[3] / "spark_apps"),
+    }
     environment |= {name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ}
     command = [sys.executable, str(tmp_path / "script.py")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    shown = ["+------+", "|orders|", "+------+", "|     2|", "+------+", "", "2"]  # what the block shows, and the script
+    shown = [
+        "+------+",
+        "|orders|",
+        "+------+",
+        "|     2|",
+        "+------+",
+        "",
+        "2",
+    ]  # what the block shows, and the script
     assert done.stdout.splitlines() == shown, done.stderr[-2000:]
 
 
@@ -132,7 +156,13 @@ def test_another_python_on_the_workers_is_named() -> None:
         'Cannot run program "python3": error=2',
         "[PYTHON_VERSION_MISMATCH] ...",
     ):
-        with pytest.raises(InvalidInputError, match=f"run another Python than {sys.executable}. Set PYSPARK_PYTHON"), own_python():
+        with (
+            pytest.raises(
+                InvalidInputError,
+                match=f"run another Python than {sys.executable}. Set PYSPARK_PYTHON",
+            ),
+            own_python(),
+        ):
             raise RuntimeError(text)
     with pytest.raises(RuntimeError, match="No module named 'shop'"), own_python():
         raise RuntimeError("No module named 'shop'")
@@ -153,7 +183,18 @@ except ValueError as error:
 def test_a_connect_server_with_another_python_is_named_when_it_registers(tmp_path: Path) -> None:
     (tmp_path / "python3").write_text("#!/bin/sh\nexit 1\n")  # no mode to run it
     ensure_java()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")} | {"SPARK_TESTING": "1"}
-    environment |= {"PYTHONPATH": str(Path(__file__).parents[3] / "spark_apps"), "PYSPARK_PYTHON": str(tmp_path / "python3")}
-    done = subprocess.run([sys.executable, "-c", REGISTERS_ON_CONNECT], env=environment, capture_output=True, text=True, timeout=300)
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")
+    } | {"SPARK_TESTING": "1"}
+    environment |= {
+        "PYTHONPATH": str(Path(__file__).parents[3] / "spark_apps"),
+        "PYSPARK_PYTHON": str(tmp_path / "python3"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", REGISTERS_ON_CONNECT],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert "they run another Python than" in done.stdout, done.stderr[-2000:]

@@ -22,32 +22,49 @@ pytestmark = pytest.mark.spark
 def test_a_worker_reads_no_archive_anew_for_its_next_task(spark: SparkSession) -> None:
     def look(batches: Iterable[pa.RecordBatch], _: Attempt) -> dict[str, int]:
         rows = sum(batch.num_rows for batch in batches)
-        remembered = sum(isinstance(importer, zipimporter) for importer in sys.path_importer_cache.values())
-        return {"rows": rows, "on the path": sum(path.endswith(".zip") for path in sys.path), "remembered": remembered}
+        remembered = sum(
+            isinstance(importer, zipimporter) for importer in sys.path_importer_cache.values()
+        )
+        return {
+            "rows": rows,
+            "on the path": sum(path.endswith(".zip") for path in sys.path),
+            "remembered": remembered,
+        }
 
     first = collect_outputs(spark.range(10, numPartitions=1), look, None)
-    assert first[0]["on the path"], "PySpark has no archive on the path any more: forget_archives is of no use"
+    assert first[0]["on the path"], (
+        "PySpark has no archive on the path any more: forget_archives is of no use"
+    )
     again = [collect_outputs(spark.range(10, numPartitions=1), look, None)[0] for _ in range(4)]
     assert {found["rows"] for found in again} == {10}
     assert again[-1]["remembered"] == 0
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="only Linux tells where a file without a name lies")
+@pytest.mark.skipif(
+    not os.path.isdir("/proc/self/fd"), reason="only Linux tells where a file without a name lies"
+)
 def test_files_in_the_making_lie_on_a_disk_of_spark_s(spark: SparkSession) -> None:
     def look(batches: Iterable[pa.RecordBatch], _: Attempt) -> list[str]:
         assert sum(batch.num_rows for batch in batches)
         made = spool()
-        return [os.readlink(f"/proc/self/fd/{made.file.fileno()}"), os.environ["SPARK_LOCAL_DIRS"].partition(",")[0]]
+        return [
+            os.readlink(f"/proc/self/fd/{made.file.fileno()}"),
+            os.environ["SPARK_LOCAL_DIRS"].partition(",")[0],
+        ]
 
     [[place, disk]] = collect_outputs(spark.range(10, numPartitions=1), look, None)
     assert place.startswith(f"{disk}/")
 
 
-def test_more_rows_go_to_python_at_a_time_where_the_last_ones_were_small(spark: SparkSession, tmp_path: Path) -> None:
+def test_more_rows_go_to_python_at_a_time_where_the_last_ones_were_small(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     table, schema = create(spark, tmp_path / "table"), spark.createDataFrame([], DDL).schema
     assert rows_a_batch(schema) == rows_a_batch(schema, table.table.snapshot_at()) == 1024
     table.ingest(frame(spark, [("a", 1, 1)], 1))
-    table.ingest(frame(spark, [(f"key {number}", 1, 1) for number in range(50_000)], 1), metadata="inline")
+    table.ingest(
+        frame(spark, [(f"key {number}", 1, 1) for number in range(50_000)], 1), metadata="inline"
+    )
     assert rows_a_batch(schema, table.table.snapshot_at()) == 4096
     noise = random.Random(0)
     table.ingest(frame(spark, [(noise.randbytes(10_000).hex(), 1, 1) for _ in range(2)], 1))

@@ -42,22 +42,33 @@ def stored(files: Mapping[str, bytes], folder: Path) -> Table:
     return table_on(storage)
 
 
-def assert_same(spark: SparkSession, table: Table, sample: str | None = None, slots: int = 3) -> int:
+def assert_same(
+    spark: SparkSession, table: Table, sample: str | None = None, slots: int = 3
+) -> int:
     options = CheckOptions(sample=sample)
-    by_tasks = check(table, options, partial(look_by_tasks, executor=SparkExecutor(spark=spark), slots=slots))
+    by_tasks = check(
+        table, options, partial(look_by_tasks, executor=SparkExecutor(spark=spark), slots=slots)
+    )
     here = check(table, options)
     assert shown_findings([*by_tasks.findings]) == shown_findings([*here.findings])
     assert by_tasks.left_out == here.left_out
     return len(here.findings)
 
 
-@pytest.mark.parametrize("what", [what if what in FAST else pytest.param(what, marks=pytest.mark.slow) for what in FORGERIES])
-def test_forgeries_are_found_as_the_local_check_finds_them(what: str, forger: Forger, spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "what",
+    [what if what in FAST else pytest.param(what, marks=pytest.mark.slow) for what in FORGERIES],
+)
+def test_forgeries_are_found_as_the_local_check_finds_them(
+    what: str, forger: Forger, spark: SparkSession, tmp_path: Path
+) -> None:
     FORGERIES[what][1](forger)
     assert assert_same(spark, stored(forger.files, tmp_path / "table"))
 
 
-def test_a_sound_table_a_sample_of_it_and_one_that_lacks_a_file(forger: Forger, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_sound_table_a_sample_of_it_and_one_that_lacks_a_file(
+    forger: Forger, spark: SparkSession, tmp_path: Path
+) -> None:
     table = stored(forger.files, tmp_path / "table")
     assert assert_same(spark, table) == 0
     assert assert_same(spark, table, sample="40%", slots=2) == 0
@@ -65,24 +76,36 @@ def test_a_sound_table_a_sample_of_it_and_one_that_lacks_a_file(forger: Forger, 
     assert assert_same(spark, table)
 
 
-def test_with_a_floor_an_entry_of_another_key_s_row_is_found(spark: SparkSession, tmp_path: Path) -> None:
+def test_with_a_floor_an_entry_of_another_key_s_row_is_found(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     storage = table_with_a_floor()
     forger = Forger({stored.path: storage.get(stored.path) for stored in storage.list("")})
     assert assert_same(spark, stored(forger.files, tmp_path / "sound")) == 0
-    forger.run(max(commit.version for commit in forger.table().history() if commit.actions.add_runs), moved(1))
+    forger.run(
+        max(commit.version for commit in forger.table().history() if commit.actions.add_runs),
+        moved(1),
+    )
     assert assert_same(spark, stored(forger.files, tmp_path / "forged"))
 
 
 @pytest.mark.slow
 def test_app_and_command_tell_findings_and_what_they_left_out(
-    forger: Forger, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    forger: Forger,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(by_key, "SMALL_SLOT_ROWS", 1)
     sound = str(tmp_path / "sound")
     stored(forger.files, tmp_path / "sound")
     spec = JobSpec.of("check", sound, {"sample": "50%"})
     assert run_app("check", check_operation, ["--spec", spec.to_json()]) == OK
-    assert "not looked at: 50% of the keys" in json.loads(capsys.readouterr().out.splitlines()[-1])["notes"][0]
+    assert (
+        "not looked at: 50% of the keys"
+        in json.loads(capsys.readouterr().out.splitlines()[-1])["notes"][0]
+    )
     assert main(["check", sound, "--spark"]) == OK
     assert "every invariant holds" in capsys.readouterr().out
     assert OpalTable.for_path(spark, sound).check() == []
@@ -90,6 +113,8 @@ def test_app_and_command_tell_findings_and_what_they_left_out(
     table = stored(forger.files, tmp_path / "forged")
     assert OpalTable.for_path(spark, table.uri).check() == check_table(table)
     assert main(["check", table.uri, "--spark", "--json"]) == FINDINGS
-    assert [found["invariant"] for found in json.loads(capsys.readouterr().out)] == [found.invariant for found in check_table(table)]
+    assert [found["invariant"] for found in json.loads(capsys.readouterr().out)] == [
+        found.invariant for found in check_table(table)
+    ]
     spec = JobSpec.of("check", table.uri)
     assert run_app("check", check_operation, ["--spec", spec.to_json()]) == FINDINGS

@@ -21,7 +21,11 @@ def put(path: Path, text: str, encoding: str = "utf-8") -> Path:
 def put_avro(path: Path, types: Mapping[str, str], rows: Sequence[Mapping[str, object]]) -> Path:
     """Fields that may be null, of Avro's own types."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    schema = {"type": "record", "name": "row", "fields": [{"name": name, "type": ["null", kind]} for name, kind in types.items()]}
+    schema = {
+        "type": "record",
+        "name": "row",
+        "fields": [{"name": name, "type": ["null", kind]} for name, kind in types.items()],
+    }
     with path.open("wb") as file:
         fastavro.writer(file, schema, rows)
     return path

@@ -37,16 +37,25 @@ class Feed:
 
     def row(self) -> Row:
         key = {"id": str(self.random.randrange(6)), "kind": self.random.choice("xy")}
-        rest = {"note": self.random.choice(NOTES), "at": self.random.randrange(8), "place": self.random.choice("pq")}
+        rest = {
+            "note": self.random.choice(NOTES),
+            "at": self.random.randrange(8),
+            "place": self.random.choice("pq"),
+        }
         return {**key, **rest, "op": self.random.choice("UUUD" if self.deletes == "op" else "U")}
 
     def arrive(self, folder: Path, number: int) -> None:
         """Some files; and the dict as it must be after them."""
         files: list[tuple[int, str, bool, list[Row]]] = []
         for part in range(self.random.randint(1, 3)):
-            suffix, is_deletes = self.random.randrange(20), self.deletes != "op" and self.random.random() < 0.4
+            suffix, is_deletes = (
+                self.random.randrange(20),
+                self.deletes != "op" and self.random.random() < 0.4,
+            )
             name = f"{'del' if is_deletes else 'f'}{number}{part}_{suffix}.{self.kind.split()[-1]}"
-            files.append((suffix, name, is_deletes, [self.row() for _ in range(self.random.randint(1, 8))]))
+            files.append(
+                (suffix, name, is_deletes, [self.row() for _ in range(self.random.randint(1, 8))])
+            )
         files.sort(key=lambda file: file[1])
         for _, name, is_deletes, rows in files:
             self._write(folder / name, rows, only_ids=is_deletes and self.deletes == "ids")
@@ -59,13 +68,18 @@ class Feed:
         for place, (suffix, _, is_deletes, rows) in enumerate(files):
             untimed = is_deletes and self.deletes == "ids" and self.order == "at"
             for at, row in enumerate(rows):
-                order = (untimed, {"at": row["at"], "file_suffix": suffix, "file_position": 0}[self.order])
+                order = (
+                    untimed,
+                    {"at": row["at"], "file_suffix": suffix, "file_position": 0}[self.order],
+                )
                 mutation = ((order, place, at), is_deletes or row["op"] == "D", row)
                 key = (row["id"], row["kind"])
                 latest[key] = max(mutation, latest.get(key, mutation), key=lambda one: one[0])
         for key, (((untimed, order), _, _), is_delete, row) in latest.items():
             old = self.master.get(key)
-            newer = {"at": old and old["at"], "file_suffix": self.suffix, "file_position": None}[self.order]
+            newer = {"at": old and old["at"], "file_suffix": self.suffix, "file_position": None}[
+                self.order
+            ]
             if old is not None and not untimed and newer is not None and order < newer:
                 continue
             if is_delete:
@@ -82,20 +96,39 @@ class Feed:
         elif self.kind == "avro":
             put_avro(path, {name: "long" if name == "at" else "string" for name in names}, rows)
         elif self.kind == "json":
-            put(path, "".join(json.dumps({name: row[name] for name in names}) + "\n" for row in rows))
+            put(
+                path,
+                "".join(json.dumps({name: row[name] for name in names}) + "\n" for row in rows),
+            )
         else:
             text = io.StringIO()
-            writer = csv.writer(text, delimiter=";" if self.kind == "bare csv" else ",", quoting=csv.QUOTE_ALL)
-            writer.writerows([*([] if self.kind == "bare csv" else [names]), *([row[name] for name in names] for row in rows)])
+            writer = csv.writer(
+                text, delimiter=";" if self.kind == "bare csv" else ",", quoting=csv.QUOTE_ALL
+            )
+            writer.writerows(
+                [
+                    *([] if self.kind == "bare csv" else [names]),
+                    *([row[name] for name in names] for row in rows),
+                ]
+            )
             put(path, text.getvalue())
 
 
-def check(spark: SparkSession, folder: Path, seed: str, combination: tuple[str, str, str, bool], runs: int) -> None:
+def check(
+    spark: SparkSession, folder: Path, seed: str, combination: tuple[str, str, str, bool], runs: int
+) -> None:
     order, deletes, kind, is_partitioned = combination
     feed = Feed(seed, order, deletes, kind)
     csv_options = {"delimiter": ";", "header": False} if kind == "bare csv" else {}
     master = feed.random.choice(("csv", "parquet", "json", "avro"))
-    arguments = {"ids": ["id", "kind"], "order": order, "schema": SCHEMA, "format": master, "delete_prefix": "del", **csv_options}
+    arguments = {
+        "ids": ["id", "kind"],
+        "order": order,
+        "schema": SCHEMA,
+        "format": master,
+        "delete_prefix": "del",
+        **csv_options,
+    }
     arguments |= {"op_field": "op"} if deletes == "op" else {}
     arguments |= {"partition_by": ["place"]} if is_partitioned else {}
     for number in range(runs):
@@ -103,15 +136,28 @@ def check(spark: SparkSession, folder: Path, seed: str, combination: tuple[str, 
         result = run(spark, folder, **arguments)
         assert result.counts["rejected"] == 0
         if list((folder / "master").rglob(f"*.{master}")):
-            rows = spark.read.format(master).schema(SCHEMA).options(**_reading(csv_options)).load(str(folder / "master")).collect()
+            rows = (
+                spark.read.format(master)
+                .schema(SCHEMA)
+                .options(**_reading(csv_options))
+                .load(str(folder / "master"))
+                .collect()
+            )
         else:
             rows = []
         found = sorted(tuple(row[name] for name in FIELDS) for row in rows)
-        assert found == sorted(tuple(row[name] for name in FIELDS) for row in feed.master.values()), (seed, combination, number)
+        assert found == sorted(
+            tuple(row[name] for name in FIELDS) for row in feed.master.values()
+        ), (seed, combination, number)
 
 
 def _reading(options: dict[str, Any]) -> dict[str, str]:
-    return {"sep": options.get("delimiter", ","), "header": str(options.get("header", True)), "escape": '"', "nullValue": "\u0000"}
+    return {
+        "sep": options.get("delimiter", ","),
+        "header": str(options.get("header", True)),
+        "escape": '"',
+        "nullValue": "\u0000",
+    }
 
 
 SEED = os.environ.get("OPAL_SEED", "1")
@@ -119,23 +165,32 @@ SEED = os.environ.get("OPAL_SEED", "1")
 
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("turn", range(2))
-def test_some_combinations_end_as_a_dict_does(spark: SparkSession, tmp_path: Path, turn: int) -> None:
+def test_some_combinations_end_as_a_dict_does(
+    spark: SparkSession, tmp_path: Path, turn: int
+) -> None:
     combination = random.Random(f"{SEED} {turn}").choice(COMBINATIONS)
     check(spark, tmp_path, f"{SEED} {turn}", combination, runs=2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("combination", COMBINATIONS, ids=str)
-def test_every_combination_ends_as_a_dict_does(spark: SparkSession, tmp_path: Path, combination: tuple[str, str, str, bool]) -> None:
+def test_every_combination_ends_as_a_dict_does(
+    spark: SparkSession, tmp_path: Path, combination: tuple[str, str, str, bool]
+) -> None:
     check(spark, tmp_path, f"{SEED} {combination}", combination, runs=4)
 
 
 def test_the_master_is_read_as_it_was_written(spark: SparkSession, tmp_path: Path) -> None:
     """Also by who asks for the current one, whatever lies in the cells."""
-    text = "".join(f'{number},"{note.replace(chr(34), chr(34) * 2)}"\n' for number, note in enumerate(NOTES))
+    text = "".join(
+        f'{number},"{note.replace(chr(34), chr(34) * 2)}"\n' for number, note in enumerate(NOTES)
+    )
     put(tmp_path / "incr" / "1.csv", f"id,note\n{text}")
     run(spark, tmp_path, ids=["id"])
     put(tmp_path / "incr" / "2.csv", "id,note\n99,new\n")
     run(spark, tmp_path, ids=["id"])
     rows = read_master(spark, str(tmp_path / "master")).collect()
-    assert {row.id: row.note for row in rows} == {**{str(number): note for number, note in enumerate(NOTES)}, "99": "new"}
+    assert {row.id: row.note for row in rows} == {
+        **{str(number): note for number, note in enumerate(NOTES)},
+        "99": "new",
+    }

@@ -12,12 +12,24 @@ from tests.opal_spark.mutate.folders import put, put_avro, run
 
 
 @pytest.mark.slow
-def test_files_of_several_schemas_are_merged_and_types_that_avro_lacks_stay(spark: SparkSession, tmp_path: Path) -> None:
+def test_files_of_several_schemas_are_merged_and_types_that_avro_lacks_stay(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Fields in another order, a narrower type, a field that one file of the master lacks; twice, so that what was written is read."""
-    put_avro(tmp_path / "master" / "shop=01" / "a.avro", {"id": "int", "size": "int"}, [{"id": 1, "size": 5}, {"id": 2, "size": 5}])
-    put_avro(tmp_path / "master" / "shop=02" / "b.avro", {"note": "string", "id": "long"}, [{"id": 3, "note": "x"}])
     put_avro(
-        tmp_path / "incr" / "1.avro", {"shop": "string", "size": "int", "id": "int", "note": "string"}, [{"id": 1, "shop": "02", "size": 6}]
+        tmp_path / "master" / "shop=01" / "a.avro",
+        {"id": "int", "size": "int"},
+        [{"id": 1, "size": 5}, {"id": 2, "size": 5}],
+    )
+    put_avro(
+        tmp_path / "master" / "shop=02" / "b.avro",
+        {"note": "string", "id": "long"},
+        [{"id": 3, "note": "x"}],
+    )
+    put_avro(
+        tmp_path / "incr" / "1.avro",
+        {"shop": "string", "size": "int", "id": "int", "note": "string"},
+        [{"id": 1, "shop": "02", "size": 6}],
     )
     put_avro(
         tmp_path / "incr" / "2.avro",
@@ -30,32 +42,54 @@ def test_files_of_several_schemas_are_merged_and_types_that_avro_lacks_stay(spar
     put_avro(tmp_path / "incr" / "del.avro", {"id": "int"}, [{"id": 3}])
     assert run(spark, tmp_path, **arguments, delete_prefix="del").counts["deletes"] == 1
     rows = read_master(spark, str(tmp_path / "master")).orderBy("id").collect()
-    assert [(row.id, row["size"], row.note, row.shop) for row in rows] == [(1, 6, None, "02"), (2, 5, None, "01"), (4, 7, None, "01")]
+    assert [(row.id, row["size"], row.note, row.shop) for row in rows] == [
+        (1, 6, None, "02"),
+        (2, 5, None, "01"),
+        (4, 7, None, "01"),
+    ]
 
 
 @pytest.mark.parametrize(
     "name, data, said",
     [
-        ("text.avro", b"id,v\n1,a\n", r"^{incr}/text\.avro is no Avro file, or damaged: .* begins with b'id,v'"),
-        ("cut.avro", b"Obj\x01\x04\x16avro.schema", r"^{incr}/cut\.avro is no Avro file, or damaged: its header is cut off"),
+        (
+            "text.avro",
+            b"id,v\n1,a\n",
+            r"^{incr}/text\.avro is no Avro file, or damaged: .* begins with b'id,v'",
+        ),
+        (
+            "cut.avro",
+            b"Obj\x01\x04\x16avro.schema",
+            r"^{incr}/cut\.avro is no Avro file, or damaged: its header is cut off",
+        ),
     ],
 )
 def test_a_file_that_is_no_avro_fails_before_anything_is_replaced(
     spark: SparkSession, tmp_path: Path, name: str, data: bytes, said: str
 ) -> None:
-    old = put_avro(tmp_path / "master" / "a.avro", {"id": "int", "v": "string"}, [{"id": 1, "v": "old"}])
+    old = put_avro(
+        tmp_path / "master" / "a.avro", {"id": "int", "v": "string"}, [{"id": 1, "v": "old"}]
+    )
     (tmp_path / "incr").mkdir()
     (tmp_path / "incr" / name).write_bytes(data)
-    with pytest.raises(InvalidInputError, match=said.replace("{incr}", re.escape(str(tmp_path / "incr")))):
+    with pytest.raises(
+        InvalidInputError, match=said.replace("{incr}", re.escape(str(tmp_path / "incr")))
+    ):
         run(spark, tmp_path, ids=["id"])
     assert old.exists()
     assert (tmp_path / "incr" / name).read_bytes() == data
 
 
-def test_fields_and_ids_are_checked_as_in_other_formats(spark: SparkSession, tmp_path: Path) -> None:
+def test_fields_and_ids_are_checked_as_in_other_formats(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     put_avro(tmp_path / "master" / "a.avro", {"id": "int", "v": "string"}, [{"id": 1, "v": "old"}])
-    bad = put_avro(tmp_path / "incr" / "1.avro", {"id": "int", "w": "string"}, [{"id": 1, "w": "new"}])
-    with pytest.raises(InvalidInputError, match=r"1\.avro.* unknown field 'w'.* field 'v' is missing"):
+    bad = put_avro(
+        tmp_path / "incr" / "1.avro", {"id": "int", "w": "string"}, [{"id": 1, "w": "new"}]
+    )
+    with pytest.raises(
+        InvalidInputError, match=r"1\.avro.* unknown field 'w'.* field 'v' is missing"
+    ):
         run(spark, tmp_path, ids=["id"])
     put_avro(bad, {"id": "int", "v": "string"}, [{"id": None, "v": "new"}])
     with pytest.raises(InvalidInputError, match=r"1\.avro: the id 'id' is missing"):
@@ -65,6 +99,8 @@ def test_fields_and_ids_are_checked_as_in_other_formats(spark: SparkSession, tmp
 def test_a_name_that_avro_does_not_take_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     put(tmp_path / "incr" / "1.csv", "id,first name\n1,a\n")
     for dry_run in (True, False):
-        with pytest.raises(InvalidInputError, match=r"Avro takes no field called 'first name'.*Nothing was changed"):
+        with pytest.raises(
+            InvalidInputError, match=r"Avro takes no field called 'first name'.*Nothing was changed"
+        ):
             run(spark, tmp_path, ids=["id"], output_format="avro", dry_run=dry_run)
     assert (tmp_path / "incr" / "1.csv").exists()

@@ -29,14 +29,21 @@ def put_bytes(path: Path, data: bytes) -> Path:
 
 
 @pytest.mark.slow
-def test_marks_line_ends_orders_of_columns_and_strange_names(spark: SparkSession, folder: Path) -> None:
+def test_marks_line_ends_orders_of_columns_and_strange_names(
+    spark: SparkSession, folder: Path
+) -> None:
     put(folder / "master" / "b.csv", f"{BOM}AT,id,Name\r\n5,3,c\r\n5,4,d\r\n")
     put(folder / "incr" / "1 #é [1]{x}?%20.csv", f'{BOM}"id",name,at\r\n1,x,6\r\n2,"y \u2028",6')
     put(folder / "incr" / "2.csv", "at,id,name\r6,3,z\r")
     put_bytes(folder / "incr" / "3.csv.gz", gzip.compress(b"name,at,id\nnew,6,5\n"))
     put(folder / "incr" / "del.csv", f"{BOM}id\r\n4\r\n")
     counts = run(spark, folder, ids=["id"], order="at", delete_prefix="del").counts
-    assert cells(folder, header=True) == [["1", "x", "6"], ["2", "y \u2028", "6"], ["3", "z", "6"], ["5", "new", "6"]]
+    assert cells(folder, header=True) == [
+        ["1", "x", "6"],
+        ["2", "y \u2028", "6"],
+        ["3", "z", "6"],
+        ["5", "new", "6"],
+    ]
     assert (counts["updates"], counts["inserts"], counts["deletes"]) == (3, 1, 1)
 
 
@@ -45,25 +52,63 @@ def test_marks_line_ends_orders_of_columns_and_strange_names(spark: SparkSession
 def test_fields_may_be_nested(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     """Maps too, which Spark does not compare."""
     schema = "id INT, at INT, s STRUCT<a: INT, b: ARRAY<STRING>>, m MAP<STRING, STRUCT<n: DOUBLE>>"
-    old = [(1, 5, (1, ["x"]), {"k": (1.0,)}), (2, 5, (None, None), {"k": (None,)}), (3, 5, None, None), (4, 5, (1, []), {})]
-    new = [(1, 6, (1, ["x"]), {"k": (2.0,)}), (2, 5, (None, None), {"k": (None,)}), (3, 5, None, {}), (4, 5, (1, []), {}), (5, 6, None, {})]
+    old = [
+        (1, 5, (1, ["x"]), {"k": (1.0,)}),
+        (2, 5, (None, None), {"k": (None,)}),
+        (3, 5, None, None),
+        (4, 5, (1, []), {}),
+    ]
+    new = [
+        (1, 6, (1, ["x"]), {"k": (2.0,)}),
+        (2, 5, (None, None), {"k": (None,)}),
+        (3, 5, None, {}),
+        (4, 5, (1, []), {}),
+        (5, 6, None, {}),
+    ]
     for folder, rows in (("master", old), ("incr", new)):
-        spark.createDataFrame(rows, schema).coalesce(1).write.format(kind).save(str(tmp_path / folder))
+        spark.createDataFrame(rows, schema).coalesce(1).write.format(kind).save(
+            str(tmp_path / folder)
+        )
     counts = run(spark, tmp_path, ids=["id"], order="at").counts
-    assert (counts["updates"], counts["inserts"], counts["unchanged"], counts["conflicts"]) == (2, 1, 2, 1)
+    assert (counts["updates"], counts["inserts"], counts["unchanged"], counts["conflicts"]) == (
+        2,
+        1,
+        2,
+        1,
+    )
     read = read_master(spark, str(tmp_path / "master")).orderBy("id").collect()
-    assert [(row.id, row.at, row.s, {k: tuple(v) for k, v in row.m.items()}) for row in read] == [*new]
+    assert [(row.id, row.at, row.s, {k: tuple(v) for k, v in row.m.items()}) for row in read] == [
+        *new
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
 def test_fields_may_have_any_names(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     """Also those that a program would take for its own columns."""
-    names = ["row", "rank", "value", "file", "block", "header", "bad", "raw", "id_0", "ordered", "a.b", "with `ticks`"]
+    names = [
+        "row",
+        "rank",
+        "value",
+        "file",
+        "block",
+        "header",
+        "bad",
+        "raw",
+        "id_0",
+        "ordered",
+        "a.b",
+        "with `ticks`",
+    ]
     options = {"header": "true"} if kind == "csv" else {}
     schema = ", ".join(f"`{name.replace('`', '``')}` STRING" for name in names)
-    for folder, rows in (("master", [["1", "5"], ["2", "5"]]), ("incr", [["1", "6"], ["3", "6"], ["2", "4"]])):
-        frame = spark.createDataFrame([[*row, *(f"{folder} {name}" for name in names[2:])] for row in rows], schema)
+    for folder, rows in (
+        ("master", [["1", "5"], ["2", "5"]]),
+        ("incr", [["1", "6"], ["3", "6"], ["2", "4"]]),
+    ):
+        frame = spark.createDataFrame(
+            [[*row, *(f"{folder} {name}" for name in names[2:])] for row in rows], schema
+        )
         frame.write.format(kind).options(**options).save(str(tmp_path / folder))
     counts = run(spark, tmp_path, ids=["row"], order="rank").counts
     assert (counts["updates"], counts["inserts"], counts["late"]) == (1, 1, 1)
@@ -82,7 +127,10 @@ def test_increments_lie_in_many_folders(spark: SparkSession, tmp_path: Path) -> 
     put(tmp_path / "incr" / "day=__HIVE_DEFAULT_PARTITION__" / "a.csv", "v,id\nx,30\n")
     assert run(spark, tmp_path, ids=["id"], partition_by=["day"]).counts["inserts"] == 31
     rows = read_master(spark, str(tmp_path / "master")).collect()
-    assert {(row.id, row.day) for row in rows} == {*((str(number), f"{number:02}") for number in range(30)), ("30", None)}
+    assert {(row.id, row.day) for row in rows} == {
+        *((str(number), f"{number:02}") for number in range(30)),
+        ("30", None),
+    }
 
 
 @pytest.mark.slow
@@ -103,7 +151,10 @@ def test_other_encodings_are_read_and_written(spark: SparkSession, tmp_path: Pat
     put(tmp_path / "master" / "a.csv", "id,name\n1,Ü €\n2,b\n", "windows-1252")
     put(tmp_path / "incr" / "1.csv", "id,name\n2,Ö €\n", "windows-1252")
     run(spark, tmp_path, ids=["id"], options={"encoding": "windows-1252"})
-    assert {path.read_text("windows-1252") for path in (tmp_path / "master").glob("*.csv")} == {"id,name\n1,Ü €\n", "id,name\n2,Ö €\n"}
+    assert {path.read_text("windows-1252") for path in (tmp_path / "master").glob("*.csv")} == {
+        "id,name\n1,Ü €\n",
+        "id,name\n2,Ö €\n",
+    }
     put(tmp_path / "incr" / "2.csv", "id,name\n3,中\n", "big5")
     output = {"output_options": {"encoding": "UTF-8"}, "increment_options": {"encoding": "big5"}}
     run(spark, tmp_path, ids=["id"], options={"encoding": "windows-1252"}, **output)
@@ -120,11 +171,31 @@ def test_a_parquet_file_that_is_cut_off_is_named(spark: SparkSession, folder: Pa
 @pytest.mark.parametrize(
     "name, data, options, said",
     [
-        ("1.csv", GOOD.encode("utf-16"), {}, r"1\.csv is text of several bytes a letter, as UTF-16.* encoding=UTF-16"),
-        ("1.csv", GOOD.encode("utf-16"), {"encoding": "UTF-16"}, r"UTF-16 cannot be cut into lines by their bytes: add .* multiLine=true"),
+        (
+            "1.csv",
+            GOOD.encode("utf-16"),
+            {},
+            r"1\.csv is text of several bytes a letter, as UTF-16.* encoding=UTF-16",
+        ),
+        (
+            "1.csv",
+            GOOD.encode("utf-16"),
+            {"encoding": "UTF-16"},
+            r"UTF-16 cannot be cut into lines by their bytes: add .* multiLine=true",
+        ),
         ("1.csv", GOOD.encode(), {"encoding": "klingon"}, r"encoding 'klingon' is unknown"),
-        ("1.csv", GOOD.encode() + b"2,\x81,7\n", {"encoding": "shift_jis"}, r"1\.csv, line 3: the line is not shift_jis: 2,.,7"),
-        ("1.csv.gz", gzip.compress(GOOD.encode() * 2000, mtime=0)[:60], {}, r"1\.csv\.gz is damaged, or cut off \(.*EOFException"),
+        (
+            "1.csv",
+            GOOD.encode() + b"2,\x81,7\n",
+            {"encoding": "shift_jis"},
+            r"1\.csv, line 3: the line is not shift_jis: 2,.,7",
+        ),
+        (
+            "1.csv.gz",
+            gzip.compress(GOOD.encode() * 2000, mtime=0)[:60],
+            {},
+            r"1\.csv\.gz is damaged, or cut off \(.*EOFException",
+        ),
         ("1.csv.gz", GOOD.encode(), {}, r"/incr/1\.csv\.gz is no gz file, or damaged"),
         (
             "1.csv",
@@ -132,10 +203,25 @@ def test_a_parquet_file_that_is_cut_off_is_named(spark: SparkSession, folder: Pa
             {},
             r"/incr/1\.csv looks compressed by gzip.* rename it to end in \.gz, as in \.csv\.gz$",
         ),
-        ("1.csv", b'id,name,at\n1,"x\ny",6\n', {"multiLine": "true"}, r"1\.csv.*: field 'name' holds a line break, .* multiLine=true"),
-        ("1.json", b'{"id": "1", "name": "M\xfcller", "at": "6"}\n', {}, r"1\.json, line 1: the line is not UTF-8"),
+        (
+            "1.csv",
+            b'id,name,at\n1,"x\ny",6\n',
+            {"multiLine": "true"},
+            r"1\.csv.*: field 'name' holds a line break, .* multiLine=true",
+        ),
+        (
+            "1.json",
+            b'{"id": "1", "name": "M\xfcller", "at": "6"}\n',
+            {},
+            r"1\.json, line 1: the line is not UTF-8",
+        ),
         ("1.csv", GOOD.encode() + b'" ",y,7\n', {}, r"1\.csv, line 3: the id 'id' is missing"),
-        ("1.csv", GOOD.replace(",", ";").encode(), {}, r"1\.csv, line 1: unknown field 'id;name;at'"),
+        (
+            "1.csv",
+            GOOD.replace(",", ";").encode(),
+            {},
+            r"1\.csv, line 1: unknown field 'id;name;at'",
+        ),
     ],
 )
 def test_what_cannot_be_read_says_so_and_changes_nothing(
@@ -152,13 +238,27 @@ def test_what_cannot_be_read_says_so_and_changes_nothing(
 @pytest.mark.parametrize(
     "name, data, said",
     [
-        ("b.csv", "id,name,at\n3,Müller,5\n".encode("latin-1"), r"b\.csv, line 2: the master has text in another encoding"),
-        ("b.csv", b"id,name,at,more\n3,c,5,q\n", r"b\.csv, line 1: unknown field 'more'\. The header is id,name,at,more"),
+        (
+            "b.csv",
+            "id,name,at\n3,Müller,5\n".encode("latin-1"),
+            r"b\.csv, line 2: the master has text in another encoding",
+        ),
+        (
+            "b.csv",
+            b"id,name,at,more\n3,c,5,q\n",
+            r"b\.csv, line 1: unknown field 'more'\. The header is id,name,at,more",
+        ),
         ("b.csv", b"at,id\n5,3\n", r"b\.csv, line 1: field 'name' is missing"),
-        ("README.txt", b"of the products\n", r"field 'id', which records do not have; .*README\.txt, line 1"),
+        (
+            "README.txt",
+            b"of the products\n",
+            r"field 'id', which records do not have; .*README\.txt, line 1",
+        ),
     ],
 )
-def test_a_master_that_a_run_would_spoil_is_left_alone(spark: SparkSession, folder: Path, name: str, data: bytes, said: str) -> None:
+def test_a_master_that_a_run_would_spoil_is_left_alone(
+    spark: SparkSession, folder: Path, name: str, data: bytes, said: str
+) -> None:
     """Its rows would come out with other letters, or in other columns."""
     put_bytes(folder / "master" / name, data)
     put(folder / "incr" / "1.csv", GOOD)
@@ -168,16 +268,36 @@ def test_a_master_that_a_run_would_spoil_is_left_alone(spark: SparkSession, fold
     assert (folder / "incr" / "1.csv").exists()
 
 
-def test_json_of_a_master_that_is_not_utf_8_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:
-    put(tmp_path / "master" / "a.json", '{"id": "1", "name": "a"}\n{"id": "2", "name": "Müller"}\n', "latin-1")
+def test_json_of_a_master_that_is_not_utf_8_is_left_alone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    put(
+        tmp_path / "master" / "a.json",
+        '{"id": "1", "name": "a"}\n{"id": "2", "name": "Müller"}\n',
+        "latin-1",
+    )
     put(tmp_path / "incr" / "1.json", '{"id": "2", "name": "b"}\n')
-    with pytest.raises(InvalidInputError, match=r"a\.json, line 2: the master has text in another encoding"):
+    with pytest.raises(
+        InvalidInputError, match=r"a\.json, line 2: the master has text in another encoding"
+    ):
         run(spark, tmp_path, ids=["id"])
 
 
 @pytest.mark.parametrize("name, text", [("1.csv", "ID,Name,at\n1,x,6\n"), ("del.csv", "Id\n1\n")])
-def test_a_header_is_no_row_of_files_without_one(spark: SparkSession, tmp_path: Path, name: str, text: str) -> None:
+def test_a_header_is_no_row_of_files_without_one(
+    spark: SparkSession, tmp_path: Path, name: str, text: str
+) -> None:
     put(tmp_path / "master" / "a.csv", "1,a,5\n")
     put(tmp_path / "incr" / name, text)
-    with pytest.raises(InvalidInputError, match=rf"{name[:-4]}\.csv, line 1: '.*' is a header, and these files have none"):
-        run(spark, tmp_path, ids=["id"], schema="id STRING, name STRING, at STRING", header=False, delete_prefix="del")
+    with pytest.raises(
+        InvalidInputError,
+        match=rf"{name[:-4]}\.csv, line 1: '.*' is a header, and these files have none",
+    ):
+        run(
+            spark,
+            tmp_path,
+            ids=["id"],
+            schema="id STRING, name STRING, at STRING",
+            header=False,
+            delete_prefix="del",
+        )

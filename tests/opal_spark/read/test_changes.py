@@ -43,7 +43,9 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(changes, "FEW_FILES", -1)
     if request.param == "by tasks and keys":
         monkeypatch.setattr(
-            spark_changes, "plan_changes", lambda *args, **options: replace(plan_changes(*args, **options), has_pairs=False)
+            spark_changes,
+            "plan_changes",
+            lambda *args, **options: replace(plan_changes(*args, **options), has_pairs=False),
         )
         monkeypatch.setattr(spark_changes, "_MOST_TIMES", 0)
 
@@ -64,7 +66,9 @@ def compare_random_histories(spark: SparkSession, file_format: str, count: int) 
     def run(history: History, draw: st.DataObject) -> None:
         with tempfile.TemporaryDirectory() as folder:
             uri = str(Path(folder) / "t")
-            create_on(open_storage(uri), plan_spec(history.shape.arrow_schema(), history.shape.layout()))
+            create_on(
+                open_storage(uri), plan_spec(history.shape.arrow_schema(), history.shape.layout())
+            )
             replay = Replay(open_table=lambda: Table.open(uri), shape=history.shape)
             for step in history.steps:
                 replay.play(step)
@@ -82,7 +86,9 @@ def compare_feeds(table: OpalTable, start: int, end: int) -> None:
     for mode, compute_updates in itertools.product(CHANGE_MODES, (True, False)):
         expected = table.table.changes(start, end, mode=mode, compute_updates=compute_updates)
         columns = None if mode == "none" and compute_updates else [SERIAL]
-        feed = table.changes(start, end, mode=mode, compute_updates=compute_updates, columns=columns)
+        feed = table.changes(
+            start, end, mode=mode, compute_updates=compute_updates, columns=columns
+        )
         expected = expected.select(feed.columns)
         assert sorted_rows(feed.toArrow().cast(expected.schema)) == sorted_rows(expected)
     expected = table.table.changes(start, end, axis="event_time")
@@ -98,7 +104,9 @@ def compare_views(table: OpalTable, version: int) -> None:
     keys = [{name: row[name] for name in names} for row in expected.to_pylist()]
     by_keys = table.history_view(keys=keys, version=version)
     assert by_keys.dtypes == table.history_view(version=version).dtypes
-    assert sorted(by_keys.toArrow().cast(expected.schema).to_pylist(), key=serial) == sorted(expected.to_pylist(), key=serial)
+    assert sorted(by_keys.toArrow().cast(expected.schema).to_pylist(), key=serial) == sorted(
+        expected.to_pylist(), key=serial
+    )
 
 
 def compare_reads(table: OpalTable, versions: list[int]) -> None:
@@ -113,7 +121,9 @@ def serial(row: dict[str, int]) -> int:
 
 
 def sorted_rows(feed: pa.Table) -> list[dict[str, object]]:
-    return sorted(feed.to_pylist(), key=lambda row: (row["_commit_version"], row["_change_type"], row[SERIAL]))
+    return sorted(
+        feed.to_pylist(), key=lambda row: (row["_commit_version"], row["_change_type"], row[SERIAL])
+    )
 
 
 @pytest.mark.slow_but_one
@@ -124,7 +134,9 @@ def test_spark_s_feed_is_the_core_s(spark: SparkSession, file_format: str) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
-def test_of_many_histories_spark_s_feed_is_the_core_s(spark: SparkSession, file_format: str) -> None:
+def test_of_many_histories_spark_s_feed_is_the_core_s(
+    spark: SparkSession, file_format: str
+) -> None:
     compare_random_histories(spark, file_format, max(1, HISTORIES // 2))
 
 
@@ -133,7 +145,14 @@ def users(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Opal
     """Version 1: a, b and c; 2: b changes, c goes; 3: d comes; 4: nothing, b is late; 5: one file."""
     columns = "id STRING, at INT, city STRING, gone BOOLEAN"
     schema = spark.createDataFrame([], columns).schema
-    table = OpalTable.create(spark, str(tmp_path_factory.mktemp("users")), schema, keys=["id"], delta="at", deletes="gone")
+    table = OpalTable.create(
+        spark,
+        str(tmp_path_factory.mktemp("users")),
+        schema,
+        keys=["id"],
+        delta="at",
+        deletes="gone",
+    )
     for rows in (
         [("a", 1, "Rom", False), ("b", 1, "Bonn", False), ("c", 1, "Lyon", False)],
         [("b", 3, "Köln", False), ("c", 3, None, True)],
@@ -147,7 +166,9 @@ def users(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Opal
 
 def told(table: OpalTable, *args: object, **options: object) -> list[tuple[object, ...]]:
     rows = table.changes(*args, **options).collect()  # type: ignore[arg-type]  # as tests name them
-    return sorted((row["_commit_version"], row["_change_type"], row["id"], row["city"]) for row in rows)
+    return sorted(
+        (row["_commit_version"], row["_change_type"], row["id"], row["city"]) for row in rows
+    )
 
 
 @pytest.mark.slow_but_one
@@ -160,8 +181,14 @@ def test_a_feed_says_what_each_version_did(users: OpalTable) -> None:
     ]
     assert told(users, 4) == []
     assert told(users, "latest") == []
-    assert told(users, 1, 2, mode="netChanges") == [(1, "insert", "a", "Rom"), (2, "insert", "b", "Köln")]
-    assert [kind for _, kind, key, _ in told(users, 2, compute_updates=False) if key == "b"] == ["delete", "insert"]
+    assert told(users, 1, 2, mode="netChanges") == [
+        (1, "insert", "a", "Rom"),
+        (2, "insert", "b", "Köln"),
+    ]
+    assert [kind for _, kind, key, _ in told(users, 2, compute_updates=False) if key == "b"] == [
+        "delete",
+        "insert",
+    ]
 
 
 @pytest.mark.slow_but_one
@@ -185,31 +212,60 @@ def test_ends_are_versions_times_or_savepoints(users: OpalTable) -> None:
     moment = users.spark.sql(f"SELECT timestamp_micros({second}) AS at").first()
     assert moment is not None
     only_second = told(users, 2, 2)
-    assert only_second == told(users, "before", "after") == told(users, f"{moment['at'].isoformat()}Z", 2)
+    assert (
+        only_second
+        == told(users, "before", "after")
+        == told(users, f"{moment['at'].isoformat()}Z", 2)
+    )
     assert len(only_second) == 3
 
 
 @pytest.mark.parametrize(
     "ends, error, words",
     [
-        ((19,), NotFoundError, r"has no version 19 yet; the newest is \d, and end=None reads up to it"),
+        (
+            (19,),
+            NotFoundError,
+            r"has no version 19 yet; the newest is \d, and end=None reads up to it",
+        ),
         ((3, 99), NotFoundError, r"has no version 99 yet"),
-        ((3, 2), InvalidInputError, r"from 3 \(version 3\) to 2 \(version 2\) are of a range that ends before it begins"),
-        (("latest", 1), InvalidInputError, r"from 'latest' \(version \d\) to 1 \(version 1\) .*; give an earlier start, or a later end"),
-        (("yesterday",), InvalidInputError, r"start='yesterday' is no bound of a range of changes; give a version, as 8, a commit time"),
+        (
+            (3, 2),
+            InvalidInputError,
+            r"from 3 \(version 3\) to 2 \(version 2\) are of a range that ends before it begins",
+        ),
+        (
+            ("latest", 1),
+            InvalidInputError,
+            r"from 'latest' \(version \d\) to 1 \(version 1\) .*; give an earlier start, or a later end",
+        ),
+        (
+            ("yesterday",),
+            InvalidInputError,
+            r"start='yesterday' is no bound of a range of changes; give a version, as 8, a commit time",
+        ),
         ((-1,), InvalidInputError, r"start=-1 is no version"),
         ((1.5,), InvalidInputError, r"start=1.5 is no bound of a range"),
         ((None,), InvalidInputError, r"start=None is no bound of a range"),
-        ((1, "1999-01-01T00:00:00Z"), NotFoundError, r"no readable version is as old as 1999-01-01"),
+        (
+            (1, "1999-01-01T00:00:00Z"),
+            NotFoundError,
+            r"no readable version is as old as 1999-01-01",
+        ),
     ],
 )
-def test_ends_that_cannot_be_are_refused(users: OpalTable, ends: tuple[object, ...], error: type[Exception], words: str) -> None:
+def test_ends_that_cannot_be_are_refused(
+    users: OpalTable, ends: tuple[object, ...], error: type[Exception], words: str
+) -> None:
     with pytest.raises(error, match=words):
         users.changes(*ends)
 
 
 def test_options_that_cannot_be_are_refused(users: OpalTable) -> None:
-    with pytest.raises(InvalidInputError, match="mode='net' is unknown; use one of none, dropCarryovers, netChanges"):
+    with pytest.raises(
+        InvalidInputError,
+        match="mode='net' is unknown; use one of none, dropCarryovers, netChanges",
+    ):
         users.changes(1, mode="net")
     with pytest.raises(InvalidInputError, match="columns: got the text"):
         users.changes(1, columns="id")
@@ -221,13 +277,29 @@ def test_options_that_cannot_be_are_refused(users: OpalTable) -> None:
 def test_a_history_view_says_when_each_row_was_valid(users: OpalTable) -> None:
     def shown(**options: object) -> list[tuple[object, ...]]:
         view = users.history_view(**options)  # type: ignore[arg-type]  # as tests name them
-        return sorted(tuple(row) for row in view.select("id", "city", "valid_from", "valid_until", "is_current", "deleted").collect())
+        return sorted(
+            tuple(row)
+            for row in view.select(
+                "id", "city", "valid_from", "valid_until", "is_current", "deleted"
+            ).collect()
+        )
 
-    b = [("b", "Bonn", 1, 2, False, False), ("b", "Köln", 3, None, True, False), ("b", "Ulm", 2, 3, False, False)]
+    b = [
+        ("b", "Bonn", 1, 2, False, False),
+        ("b", "Köln", 3, None, True, False),
+        ("b", "Ulm", 2, 3, False, False),
+    ]
     c = ("c", "Lyon", 1, 3, False, True)
-    assert shown() == [("a", "Rom", 1, None, True, False), *b, c, ("d", "Graz", 3, None, True, False)]
+    assert shown() == [
+        ("a", "Rom", 1, None, True, False),
+        *b,
+        c,
+        ("d", "Graz", 3, None, True, False),
+    ]
     assert shown(where="id = 'b'") == shown(keys=[{"id": "b"}]) == b
-    assert shown(where="valid_until = 3 AND deleted") == shown(keys=[{"id": "c"}, {"id": "x"}]) == [c]
+    assert (
+        shown(where="valid_until = 3 AND deleted") == shown(keys=[{"id": "c"}, {"id": "x"}]) == [c]
+    )
     assert shown(keys=[{"id": "b"}], where="is_current") == b[1:2]
     assert shown(version=3, where="id = 'b'") == [("b", "Bonn", 1, 3, False, False), b[1]]
     assert users.history_view(columns=["city"], where="is_current").columns == [
@@ -247,20 +319,37 @@ def test_rows_are_read_by_their_keys(users: OpalTable) -> None:
 
 
 @pytest.mark.slow_but_one
-def test_columns_of_the_result_s_own_names_in_any_case_are_left_out(spark: SparkSession, tmp_path: Path) -> None:
+def test_columns_of_the_result_s_own_names_in_any_case_are_left_out(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     columns = "id INT, at INT, _COMMIT_TIMESTAMP STRING, Deleted BOOLEAN, Valid_From INT"
     schema = spark.createDataFrame([], columns).schema
-    table = OpalTable.create(spark, str(tmp_path / "t"), schema, keys=["id"], delta="at", deletes="deleted")
+    table = OpalTable.create(
+        spark, str(tmp_path / "t"), schema, keys=["id"], delta="at", deletes="deleted"
+    )
     assert table.changes(0, columns=["id"]).collect() == []
-    table.ingest(spark.createDataFrame([(1, 1, "mine", False, 7), (2, 1, "mine", True, 7)], columns), metadata="inline")
+    table.ingest(
+        spark.createDataFrame([(1, 1, "mine", False, 7), (2, 1, "mine", True, 7)], columns),
+        metadata="inline",
+    )
     (row,) = table.changes(0, columns=["id", "Valid_From"]).collect()
-    assert (row["id"], row["Valid_From"], row["_change_type"], row["_commit_version"]) == (1, 7, "insert", 1)
+    assert (row["id"], row["Valid_From"], row["_change_type"], row["_commit_version"]) == (
+        1,
+        7,
+        "insert",
+        1,
+    )
     for view in (
         table.history_view(columns=["id", "at"], where="valid_from = 1"),
         table.history_view(columns=["id", "at"], keys=[{"id": 1}]),
     ):
         assert [tuple(row) for row in view.collect()] == [(1, 1, 1, None, True, False)]
-    with pytest.raises(InvalidInputError, match="has a column _COMMIT_TIMESTAMP, and so has a change feed; leave it out"):
+    with pytest.raises(
+        InvalidInputError,
+        match="has a column _COMMIT_TIMESTAMP, and so has a change feed; leave it out",
+    ):
         table.changes(0)
-    with pytest.raises(InvalidInputError, match="has a column Deleted, and so has a history view; leave it out"):
+    with pytest.raises(
+        InvalidInputError, match="has a column Deleted, and so has a history view; leave it out"
+    ):
         table.history_view()

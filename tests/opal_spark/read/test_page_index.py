@@ -30,18 +30,28 @@ def table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Opal
         {
             "id": ids,
             "at": pa.array(ids, pa.int64()),
-            "text": pa.array([None if 10_000 <= one < 14_000 else f"ä{one:06d}" for one in ids.tolist()]),
+            "text": pa.array(
+                [None if 10_000 <= one < 14_000 else f"ä{one:06d}" for one in ids.tolist()]
+            ),
             "share": pa.array(floats),
-            "price": pa.array([Decimal(one) / 100 if one % 3 else None for one in ids.tolist()], pa.decimal128(20, 2)),
+            "price": pa.array(
+                [Decimal(one) / 100 if one % 3 else None for one in ids.tolist()],
+                pa.decimal128(20, 2),
+            ),
             "moment": pa.array(
-                [datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=one) for one in ids.tolist()], pa.timestamp("us", "UTC")
+                [datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=one) for one in ids.tolist()],
+                pa.timestamp("us", "UTC"),
             ),
             "word": pa.array([f"w{one // 5000}" for one in ids.tolist()]),
         }
     )
-    made = create_on(open_storage(uri), plan_spec(rows.schema, TableLayout(keys=["id"], delta="at")))
+    made = create_on(
+        open_storage(uri), plan_spec(rows.schema, TableLayout(keys=["id"], delta="at"))
+    )
     made.ingest(rows, metadata="inline")
-    made.ingest(rows.slice(5, 3000).set_column(1, "at", pa.array(np.arange(3000) + ROWS)), metadata="inline")
+    made.ingest(
+        rows.slice(5, 3000).set_column(1, "at", pa.array(np.arange(3000) + ROWS)), metadata="inline"
+    )
     files = [pq.read_metadata(path) for path in Path(uri).rglob("data/*.parquet")]
     assert any(file.row_group(0).column(0).has_column_index for file in files)
     return OpalTable.for_path(spark, uri)
@@ -64,7 +74,9 @@ def table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Opal
         "word <> 'w0' AND id < 6000",
     ],
 )
-def test_a_filter_keeps_the_same_rows_with_and_without_pages_to_skip(table: OpalTable, where: str) -> None:
+def test_a_filter_keeps_the_same_rows_with_and_without_pages_to_skip(
+    table: OpalTable, where: str
+) -> None:
     spark = table.spark
     skipped = table.read(where=where).orderBy("id").collect()
     spark.conf.set("spark.sql.parquet.filterPushdown", "false")

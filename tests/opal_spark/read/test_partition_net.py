@@ -34,8 +34,17 @@ def random_rows(seed: random.Random, first: int) -> list[dict[str, Any]]:
     """Of few keys and few moments, so that equal deltas and equal tie-breaks are frequent."""
 
     def one(number: int) -> dict[str, Any]:
-        columns = {"id": seed.randrange(12), "part": seed.choice("xy"), "at": seed.randrange(4) * 1_000_000}
-        return {**columns, "rank": seed.choice([None, 0, 1]), "gone": seed.random() < 0.25, "n": first + number}
+        columns = {
+            "id": seed.randrange(12),
+            "part": seed.choice("xy"),
+            "at": seed.randrange(4) * 1_000_000,
+        }
+        return {
+            **columns,
+            "rank": seed.choice([None, 0, 1]),
+            "gone": seed.random() < 0.25,
+            "n": first + number,
+        }
 
     return [one(number) for number in range(seed.randrange(1, 30))]
 
@@ -55,12 +64,20 @@ def table(request: pytest.FixtureRequest, tmp_path: Any) -> Table:
 
 
 def put(table: Table, key: str, values: list[dict[str, Any]]) -> None:
-    rows = pa.table({name: pa.array([row[name] for row in values]).cast(SCHEMA.field(name).type) for name in SCHEMA.names}, schema=SCHEMA)
+    rows = pa.table(
+        {
+            name: pa.array([row[name] for row in values]).cast(SCHEMA.field(name).type)
+            for name in SCHEMA.names
+        },
+        schema=SCHEMA,
+    )
     table.ingest(rows, [row["gone"] for row in values], partition_key=key)
 
 
 @pytest.mark.slow_but_one
-def test_spark_reads_the_net_rows_of_a_key_as_the_core_does(spark: SparkSession, table: Table) -> None:
+def test_spark_reads_the_net_rows_of_a_key_as_the_core_does(
+    spark: SparkSession, table: Table
+) -> None:
     """Late rows, equal deltas, tie-breaks without a value, deletes, a key twice, rows that a compaction has moved, a partitioned table."""
     seed, rows, versions = random.Random(7), 0, []
     for number in range(9):
@@ -77,7 +94,9 @@ def test_spark_reads_the_net_rows_of_a_key_as_the_core_does(spark: SparkSession,
     for version in (versions[1], None):
         for key in KEYS:
             for view in ({}, {"event_time": "1970-01-01T00:00:01Z"}):
-                expected = table.read(version=version, partition_key=key, net=True, **view)["n"].to_pylist()  # type: ignore[arg-type]
+                expected = table.read(version=version, partition_key=key, net=True, **view)[
+                    "n"
+                ].to_pylist()  # type: ignore[arg-type]
                 given = opened.read(version=version, partition_key=key, net=True, **view).collect()  # type: ignore[arg-type]
                 assert sorted(row.n for row in given) == sorted(expected), (version, key, view)
 
@@ -89,14 +108,24 @@ def test_a_filter_comes_after_the_choice_of_rows(spark: SparkSession, table: Tab
     put(table, "tue", [{**row, "at": 3, "n": 3}])
     table.metagen()
     opened = OpalTable.for_path(spark, table.uri)
-    assert [row.n for row in opened.read(partition_key="mon", net=True, columns=["n"]).collect()] == [2]
+    assert [
+        row.n for row in opened.read(partition_key="mon", net=True, columns=["n"]).collect()
+    ] == [2]
     assert opened.read(partition_key="mon", net=True, where="n = 1").count() == 0
-    assert opened.read(partition_key="mon", net=True, where="id = 1", columns=["part"]).collect() == [("x",)]
+    assert opened.read(
+        partition_key="mon", net=True, where="id = 1", columns=["part"]
+    ).collect() == [("x",)]
 
 
-def test_only_the_files_of_the_key_are_opened_and_sorted_only_where_rows_were_replaced(spark: SparkSession, table: Table) -> None:
+def test_only_the_files_of_the_key_are_opened_and_sorted_only_where_rows_were_replaced(
+    spark: SparkSession, table: Table
+) -> None:
     for position, key in enumerate(KEYS):
-        put(table, key, [{"id": position, "part": "x", "at": 1, "rank": 0, "gone": False, "n": position}])
+        put(
+            table,
+            key,
+            [{"id": position, "part": "x", "at": 1, "rank": 0, "gone": False, "n": position}],
+        )
     table.metagen()
     opened = OpalTable.for_path(spark, table.uri)
     assert len(plan_net(table.snapshot_at(), "mon").files) == 1
@@ -111,10 +140,25 @@ def test_only_the_files_of_the_key_are_opened_and_sorted_only_where_rows_were_re
     assert "WindowGroupLimit" in plans[1]
 
 
-def test_a_key_of_many_ingests_is_told_from_what_lies_in_the_same_files(spark: SparkSession, table: Table) -> None:
+def test_a_key_of_many_ingests_is_told_from_what_lies_in_the_same_files(
+    spark: SparkSession, table: Table
+) -> None:
     for number in range(40):
         for key in ("mon", "tue"):
-            put(table, key, [{"id": number % 3, "part": "x", "at": number, "rank": 0, "gone": False, "n": number + (key == "tue")}])
+            put(
+                table,
+                key,
+                [
+                    {
+                        "id": number % 3,
+                        "part": "x",
+                        "at": number,
+                        "rank": 0,
+                        "gone": False,
+                        "n": number + (key == "tue"),
+                    }
+                ],
+            )
     table.metagen()
     compact(table, CompactOptions())
     assert len(table.snapshot_at().files) < 40

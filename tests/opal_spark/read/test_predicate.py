@@ -16,7 +16,14 @@ from tests.opal_lake.shapes import WALL, ZONED, spec_of
 
 SCHEMA = pa.schema(
     [
-        *[("k", pa.string()), ("d", pa.int64()), ("b", pa.bool_()), ("tiny", pa.int8()), ("f", pa.float32()), ("g", pa.float64())],
+        *[
+            ("k", pa.string()),
+            ("d", pa.int64()),
+            ("b", pa.bool_()),
+            ("tiny", pa.int8()),
+            ("f", pa.float32()),
+            ("g", pa.float64()),
+        ],
         ("bin", pa.binary()),
         ("day", pa.date32()),
         ("t", ZONED),
@@ -93,7 +100,10 @@ def us(*parts: int) -> int:
         ("d <=> 5", test("d", "=", 5)),
         ("NULL <=> d", IsNull(field_id=IDS["d"])),
         ("NOT d <=> 5", Or(parts=(test("d", "!=", 5), IsNull(field_id=IDS["d"])))),
-        ("NOT (d < 1 OR d > 2 OR rand() < 1)", And(parts=(test("d", ">=", 1), test("d", "<=", 2), UNKNOWN))),
+        (
+            "NOT (d < 1 OR d > 2 OR rand() < 1)",
+            And(parts=(test("d", ">=", 1), test("d", "<=", 2), UNKNOWN)),
+        ),
         ("NOT (d < 1 AND k = 'a')", Or(parts=(test("d", ">=", 1), test("k", "!=", "a")))),
         ("d = 1 -- ; k = 'a'", test("d", "=", 1)),
         ("true", And(parts=())),
@@ -154,9 +164,13 @@ def test_what_is_left_to_spark(sql: str) -> None:
     assert parse(sql) == UNKNOWN
 
 
-@pytest.mark.parametrize("zone,hour", [("UTC", 0), ("Etc/UTC", 0), ("+05:30", -5.5), ("UTC-08:00", 8), ("GMT+01:00", -1)])
+@pytest.mark.parametrize(
+    "zone,hour", [("UTC", 0), ("Etc/UTC", 0), ("+05:30", -5.5), ("UTC-08:00", 8), ("GMT+01:00", -1)]
+)
 def test_fixed_zones_hold_for_all_times(zone: str, hour: float) -> None:
-    assert parse("t = TIMESTAMP'1600-01-02 00:00:00'", zone) == test("t", "=", us(1600, 1, 2) + int(hour * 3_600_000_000))
+    assert parse("t = TIMESTAMP'1600-01-02 00:00:00'", zone) == test(
+        "t", "=", us(1600, 1, 2) + int(hour * 3_600_000_000)
+    )
 
 
 @pytest.mark.parametrize("zone", ["EST", "PST", "Nowhere/None", "+99:00", "../x/y", ""])
@@ -171,7 +185,19 @@ def test_long_chains_are_flat() -> None:
 
 
 @pytest.mark.parametrize(
-    "sql", ["d = ", "d = 1\n AND AND", "k = 'x", "d = 1 LIMIT 2", "", "   ", "d = 1; d = 2", "-- nothing", "d !> 3", "d >>> 1 = 2"]
+    "sql",
+    [
+        "d = ",
+        "d = 1\n AND AND",
+        "k = 'x",
+        "d = 1 LIMIT 2",
+        "",
+        "   ",
+        "d = 1; d = 2",
+        "-- nothing",
+        "d !> 3",
+        "d >>> 1 = 2",
+    ],
 )
 def test_what_only_spark_can_judge_prunes_nothing(sql: str) -> None:
     assert parse(sql) == UNKNOWN
@@ -198,7 +224,16 @@ def filters(draw: st.DrawFn) -> str:
     name = draw(st.sampled_from(list(COLUMNS)))
     literal = st.sampled_from([*COLUMNS[name][1], "NULL"])
     form = draw(
-        st.sampled_from(["{c} {op} {a}", "{a} {op} {c}", "{c} BETWEEN {a} AND {b}", "{c} IN ({a}, {b})", "{c} IS NULL", "{c} <=> {a}"])
+        st.sampled_from(
+            [
+                "{c} {op} {a}",
+                "{a} {op} {c}",
+                "{c} BETWEEN {a} AND {b}",
+                "{c} IN ({a}, {b})",
+                "{c} IS NULL",
+                "{c} <=> {a}",
+            ]
+        )
     )
     if name == "k":
         form = draw(st.sampled_from([form, "{c} LIKE {a}", "startswith({c}, {a})"]))
@@ -208,17 +243,27 @@ def filters(draw: st.DrawFn) -> str:
 
 
 CONDITIONS = st.recursive(
-    filters(), lambda inner: st.builds(lambda a, op, b: f"({a}) {op} ({b})", inner, st.sampled_from(["AND", "OR"]), inner), max_leaves=3
+    filters(),
+    lambda inner: st.builds(
+        lambda a, op, b: f"({a}) {op} ({b})", inner, st.sampled_from(["AND", "OR"]), inner
+    ),
+    max_leaves=3,
 )
-ROWS = st.fixed_dictionaries({name: st.none() | st.sampled_from(values) for name, (values, _) in COLUMNS.items()})
+ROWS = st.fixed_dictionaries(
+    {name: st.none() | st.sampled_from(values) for name, (values, _) in COLUMNS.items()}
+)
 
 
 @pytest.mark.slow_but_one
 @pytest.mark.spark
 @pytest.mark.parametrize("ansi", ["true", "false"])
 @given(condition=CONDITIONS, row=ROWS)
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_spark_finds_no_row_in_a_file_that_is_dropped(spark: SparkSession, ansi: str, condition: str, row: dict[str, Any]) -> None:
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_spark_finds_no_row_in_a_file_that_is_dropped(
+    spark: SparkSession, ansi: str, condition: str, row: dict[str, Any]
+) -> None:
     """Every row alone in a file, in Los Angeles: the sharpest bounds there are."""
     table = pa.table({name: _column(value, SCHEMA.field(name).type) for name, value in row.items()})
     spec = spec_of(table, "parquet")
@@ -239,7 +284,14 @@ def test_spark_finds_no_row_in_a_file_that_is_dropped(spark: SparkSession, ansi:
 def test_what_the_check_against_spark_rests_on(spark: SparkSession) -> None:
     row = {name: values[0] for name, (values, _) in COLUMNS.items()}
     table = pa.table({name: _column(value, SCHEMA.field(name).type) for name, value in row.items()})
-    assert _matches(spark, table, "k = 'a' AND d = -1 AND b AND dec = 1.5 AND day = '2024-01-01' AND n < '2024-03-10 03:00:00'") == 1
+    assert (
+        _matches(
+            spark,
+            table,
+            "k = 'a' AND d = -1 AND b AND dec = 1.5 AND day = '2024-01-01' AND n < '2024-03-10 03:00:00'",
+        )
+        == 1
+    )
 
 
 def _column(value: Any, kind: pa.DataType) -> pa.Array:

@@ -42,11 +42,15 @@ def zone(spark: SparkSession) -> Iterator[None]:
 class Bench:
     """A table and a folder of deliveries."""
 
-    def __init__(self, spark: SparkSession, folder: Path, columns: str = COLUMNS, **layout: Any) -> None:
+    def __init__(
+        self, spark: SparkSession, folder: Path, columns: str = COLUMNS, **layout: Any
+    ) -> None:
         self.spark, self.folder = spark, folder
         (folder / "in").mkdir()
         schema: StructType = spark.createDataFrame([], columns).schema  # type: ignore[arg-type]  # columns are text here
-        self.table = OpalTable.create(spark, str(folder / "table"), schema, **{"keys": ["id"], "delta": "at", **layout})
+        self.table = OpalTable.create(
+            spark, str(folder / "table"), schema, **{"keys": ["id"], "delta": "at", **layout}
+        )
 
     def write(self, name: str, content: str | bytes, **options: Any) -> Files:
         path = self.folder / "in" / name
@@ -55,7 +59,9 @@ class Bench:
         return Files(paths=(str(path),), options=options)
 
     def lines(self, name: str, rows: Sequence[Any]) -> Files:
-        return self.write(name, "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+        return self.write(
+            name, "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
+        )
 
     def rows(self) -> list[dict[str, Any]]:
         self.table.metagen()
@@ -85,7 +91,9 @@ class Bench:
         rejected = {f"rejected {n} row{'s' * (n > 1)}: {reason}" for reason, n in reasons.items()}
         assert {note for note in result.notes if note.startswith("rejected")} == rejected
         kept = self.rejected()
-        assert sorted(row["reason"] for row in kept) == sorted(reason for reason, count in reasons.items() for _ in range(count))
+        assert sorted(row["reason"] for row in kept) == sorted(
+            reason for reason, count in reasons.items() for _ in range(count)
+        )
         assert all(row["source"] and row["row"] for row in kept)
 
 
@@ -101,13 +109,24 @@ CELLS: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "byte": ({"127": 127}, ["128"]),
     "decimal(10,2)": (
-        {"2.5": Decimal("2.50"), "-1.2300": Decimal("-1.23"), "1e2": Decimal("100.00"), ".5": Decimal("0.50")},
+        {
+            "2.5": Decimal("2.50"),
+            "-1.2300": Decimal("-1.23"),
+            "1e2": Decimal("100.00"),
+            ".5": Decimal("0.50"),
+        },
         ["1.234", "123456789", "1.5e-3", "NaN", "Infinity", "1,5", "1.2.3", "abc"],
     ),
     "decimal(38,0)": ({"9" * 38: Decimal("9" * 38)}, ["9" * 37 + ".5", "9" * 39]),
-    "double": ({"1.5": 1.5, "1e3": 1000.0, "-Infinity": float("-inf")}, ["1e400", "1d", "0x1p3", "abc"]),
+    "double": (
+        {"1.5": 1.5, "1e3": 1000.0, "-Infinity": float("-inf")},
+        ["1e400", "1d", "0x1p3", "abc"],
+    ),
     "boolean": ({"true": True, "F": False}, ["maybe", "2"]),
-    "date": ({"2024-02-29": date(2024, 2, 29), "2024-01-01 00:00:00": date(2024, 1, 1)}, ["2023-02-29", "2024", "2024-01-01T10:00", "NaN"]),
+    "date": (
+        {"2024-02-29": date(2024, 2, 29), "2024-01-01 00:00:00": date(2024, 1, 1)},
+        ["2023-02-29", "2024", "2024-01-01T10:00", "NaN"],
+    ),
     "timestamp": (
         {
             "2024-01-01T10:00:00Z": datetime(2024, 1, 1, 10, tzinfo=UTC),
@@ -116,7 +135,17 @@ CELLS: dict[str, tuple[dict[str, Any], list[str]]] = {
             "2024-01-01 10:00:00.123456+05:30": datetime(2024, 1, 1, 4, 30, 0, 123456, tzinfo=UTC),
             "2024-10-27 02:30:00 Europe/Berlin": datetime(2024, 10, 27, 0, 30, tzinfo=UTC),
         },
-        ["10:15", "2024", "170000", "2024-03-31 02:30:00", "2024-01-01 10:00:00.1234567", "infinity", "NaN", "2024-01-01 25:00:00", "x"],
+        [
+            "10:15",
+            "2024",
+            "170000",
+            "2024-03-31 02:30:00",
+            "2024-01-01 10:00:00.1234567",
+            "infinity",
+            "NaN",
+            "2024-01-01 25:00:00",
+            "x",
+        ],
     ),
     "timestamp_ntz": (
         {"2024-03-31 02:30:00": datetime(2024, 3, 31, 2, 30), "2024-01-01": datetime(2024, 1, 1)},
@@ -139,19 +168,35 @@ def test_a_text_becomes_its_value_exactly_or_none(spark: SparkSession, kind: str
 
 
 @pytest.mark.parametrize(
-    "kind, option", [("date", "dateFormat"), ("timestamp", "timestampFormat"), ("timestamp_ntz", "timestampNTZFormat")]
+    "kind, option",
+    [
+        ("date", "dateFormat"),
+        ("timestamp", "timestampFormat"),
+        ("timestamp_ntz", "timestampNTZFormat"),
+    ],
 )
 def test_datetime_patterns_of_the_source_hold(spark: SparkSession, kind: str, option: str) -> None:
     pattern = "dd/MM/yyyy" if kind == "date" else "dd/MM/yyyy, HH:mm"
     text = date(2024, 2, 1).strftime("%d/%m/%Y") + ("" if kind == "date" else ", 10:30")
     texts = spark.createDataFrame([(text,), ("2024-02-01",)], "text string")
-    value = parse_text(F.col("text"), Atomic(name=kind), patterns_of({option: pattern})).cast("string")
-    assert [row[0] for row in texts.select(value).collect()] == ["2024-02-01" + ("" if kind == "date" else " 10:30:00"), None]
+    value = parse_text(F.col("text"), Atomic(name=kind), patterns_of({option: pattern})).cast(
+        "string"
+    )
+    assert [row[0] for row in texts.select(value).collect()] == [
+        "2024-02-01" + ("" if kind == "date" else " 10:30:00"),
+        None,
+    ]
 
 
-def test_csv_goes_in_whatever_files_and_columns_are_called(spark: SparkSession, tmp_path: Path) -> None:
-    bench = Bench(spark, tmp_path, 'id long, `na.me` string, `a "b" c` string, `größe` double, at timestamp')
-    plain = bench.write("day 1/ü+%20[x].csv", '"at",id,na.me,"a ""b"" c",größe\n2024-01-01T00:00:00Z,1,,"",\n')
+def test_csv_goes_in_whatever_files_and_columns_are_called(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    bench = Bench(
+        spark, tmp_path, 'id long, `na.me` string, `a "b" c` string, `größe` double, at timestamp'
+    )
+    plain = bench.write(
+        "day 1/ü+%20[x].csv", '"at",id,na.me,"a ""b"" c",größe\n2024-01-01T00:00:00Z,1,,"",\n'
+    )
     bench.write(
         "day 1/b.csv.gz",
         gzip.compress('at,id,na.me,"a ""b"" c",größe\n2024-01-01T00:00:00Z,2,x,y,""\n'.encode()),
@@ -160,8 +205,12 @@ def test_csv_goes_in_whatever_files_and_columns_are_called(spark: SparkSession, 
     assert plain.file_format == "csv"
     assert bench.table.ingest(glob).counts["rows"] == 2
     first, second = bench.rows()
-    assert (first["na.me"], first['a "b" c'], first["größe"]) == (None, "", None), "an empty cell is null, a quoted one an empty text"
-    assert (second["na.me"], second['a "b" c'], second["größe"]) == ("x", "y", None), "but for other types than text"
+    assert (first["na.me"], first['a "b" c'], first["größe"]) == (None, "", None), (
+        "an empty cell is null, a quoted one an empty text"
+    )
+    assert (second["na.me"], second['a "b" c'], second["größe"]) == ("x", "y", None), (
+        "but for other types than text"
+    )
 
 
 def test_bad_csv_rows_fail_the_run_or_are_put_aside(bench: Bench) -> None:
@@ -190,7 +239,9 @@ def test_bad_csv_rows_fail_the_run_or_are_put_aside(bench: Bench) -> None:
     assert [row["id"] for row in bench.rows()] == [1]
     kept = {row["row"]: row for row in bench.rejected()}
     assert "6,a" in kept
-    assert kept['{"id":"2","name":"a","price":"abc","at":"2024-01-01"}']["source"].endswith("/in/a b.csv")
+    assert kept['{"id":"2","name":"a","price":"abc","at":"2024-01-01"}']["source"].endswith(
+        "/in/a b.csv"
+    )
     assert bench.table.check() == []
 
 
@@ -205,14 +256,23 @@ def test_line_breaks_in_csv_cells_need_an_option(bench: Bench) -> None:
 @pytest.mark.parametrize("on_bad_rows", ["fail", "quarantine"])
 def test_a_row_inside_a_field_is_no_row(bench: Bench, on_bad_rows: str) -> None:
     """In the last column such a row has as many cells as it should."""
-    wholes = ('2,"a\n9,bogus,7,2024-01-01\nb",2,2024-01-01\n', '2,a,3,"2024-01-01\n9,bogus,7,2024-01-01\n"\n')
+    wholes = (
+        '2,"a\n9,bogus,7,2024-01-01\nb",2,2024-01-01\n',
+        '2,a,3,"2024-01-01\n9,bogus,7,2024-01-01\n"\n',
+    )
     for number, text in enumerate(wholes):
         source = bench.write(f"a b{number}.csv", HEADER + GOOD + text)
         with pytest.raises(
-            InvalidInputError, match=rf"/in/a b{number}\.csv, line 3: the quote of its last field is not closed .*multiLine=true"
+            InvalidInputError,
+            match=rf"/in/a b{number}\.csv, line 3: the quote of its last field is not closed .*multiLine=true",
         ):
             bench.table.ingest(source, on_bad_rows=on_bad_rows)
-    assert bench.table.ingest(bench.write("whole.csv", HEADER + GOOD + wholes[0], multiLine=True)).counts["rows"] == 2
+    assert (
+        bench.table.ingest(
+            bench.write("whole.csv", HEADER + GOOD + wholes[0], multiLine=True)
+        ).counts["rows"]
+        == 2
+    )
     assert [row["id"] for row in bench.rows()] == [1, 2]
 
 
@@ -230,9 +290,13 @@ def test_a_row_inside_a_field_is_no_row(bench: Bench, on_bad_rows: str) -> None:
         ('2,"Zürich",1,2024-01-01', {"encoding": "ISO-8859-1"}),
     ],
 )
-def test_quotes_that_are_closed_or_are_none_are_read(bench: Bench, row: str, options: dict[str, str]) -> None:
+def test_quotes_that_are_closed_or_are_none_are_read(
+    bench: Bench, row: str, options: dict[str, str]
+) -> None:
     header = HEADER.replace(",", options.get("delimiter", ","))
-    source = bench.write("a.csv", f"{header}{row}\n".encode(options.get("encoding", "utf-8")), **options)
+    source = bench.write(
+        "a.csv", f"{header}{row}\n".encode(options.get("encoding", "utf-8")), **options
+    )
     assert bench.table.ingest(source).counts["rows"] == 1
 
 
@@ -248,7 +312,9 @@ def test_csv_headers_that_do_not_fit_are_named_by_file(bench: Bench) -> None:
     assert "d.csv" not in message
 
 
-def test_a_csv_file_with_another_order_of_columns_is_named_though_the_first_one_fits(bench: Bench) -> None:
+def test_a_csv_file_with_another_order_of_columns_is_named_though_the_first_one_fits(
+    bench: Bench,
+) -> None:
     first = bench.write("a.csv", HEADER + GOOD)
     second = bench.write("b.csv", "name,id,price,at\n1,2,3,2024-01-01\n")
     message = bench.refused(Files(paths=first.paths + second.paths))
@@ -265,7 +331,12 @@ def test_folders_may_hold_columns_and_keep_their_zeros(spark: SparkSession, tmp_
     bench.write("csv/shop=007/a.csv", "id,at\n1,2024-01-01\n")
     bench.write("json/shop=008/a.json", '{"id": 2, "at": "2024-01-01"}\n')
     for name in ("csv", "json"):
-        assert bench.table.ingest(Files(paths=(str(tmp_path / "in" / name),), format=name)).counts["rows"] == 1
+        assert (
+            bench.table.ingest(Files(paths=(str(tmp_path / "in" / name),), format=name)).counts[
+                "rows"
+            ]
+            == 1
+        )
     assert [row["shop"] for row in bench.rows()] == ["007", "008"]
 
 
@@ -274,7 +345,9 @@ def test_no_file_is_an_error_that_says_what_was_looked_for(bench: Bench, name: s
     assert f"in/*{name}'" in bench.refused(Files(paths=(f"{bench.folder}/in/*{name}",)))
     empty = bench.folder / "in" / "empty"
     empty.mkdir()
-    assert "there is no file" in bench.refused(Files(paths=(str(empty),), format=Files(paths=(name,)).file_format))
+    assert "there is no file" in bench.refused(
+        Files(paths=(str(empty),), format=Files(paths=(name,)).file_format)
+    )
 
 
 def test_csv_files_of_no_bytes_have_no_header(bench: Bench) -> None:
@@ -310,20 +383,43 @@ def test_json_keeps_every_digit_and_nesting(spark: SparkSession, tmp_path: Path)
     assert first["id"] == 2**63 - 1
     assert first["d"] == Decimal("123456789012345678.12345678901234567890")
     assert first["o"] == {"a.b": Decimal("1.12345678901234567891"), "l": [9007199254740993, None]}
-    assert (first["m"], bytes(first["b"]), first["s"], first["at"]) == ({1: "x", 2: None}, b"hi", "5", datetime(2024, 3, 31, 2, 30))
+    assert (first["m"], bytes(first["b"]), first["s"], first["at"]) == (
+        {1: "x", 2: None},
+        b"hi",
+        "5",
+        datetime(2024, 3, 31, 2, 30),
+    )
     assert (second["o"], second["m"], second["d"]) == (None, {}, None)
     assert third["o"] == {"a.b": None, "l": []}
 
 
 def test_bad_json_rows_fail_the_run_or_are_put_aside(spark: SparkSession, tmp_path: Path) -> None:
-    bench = Bench(spark, tmp_path, COLUMNS + ", o struct<a: int, l: array<int>>, m map<int, string>")
+    bench = Bench(
+        spark, tmp_path, COLUMNS + ", o struct<a: int, l: array<int>>, m map<int, string>"
+    )
     row = {"id": 1, "at": "2024-01-01T00:00:00Z"}
     broken = "the text is not one JSON object, or has a key twice (where a document spans lines, set options={'multiLine': 'true'})"
     bad: dict[str, list[Any]] = {
-        broken: ['{"id": 1', '{"id": 1} {"id": 2}', "[5]", '"x"', "x", '{"id": 1, "id": 2, "at": "2024-01-01"}'],
+        broken: [
+            '{"id": 1',
+            '{"id": 1} {"id": 2}',
+            "[5]",
+            '"x"',
+            "x",
+            '{"id": 1, "id": 2, "at": "2024-01-01"}',
+        ],
         "more than one JSON value on a line": ['{"id": 1},{"id": 2}'],
-        "column 'id' is no long": [{**row, "id": 1.5}, {**row, "id": 2**63}, {**row, "id": {}}, {**row, "id": "x"}],
-        "column 'name' is no string": [{**row, "name": 5}, {**row, "name": {"a": 1}}, {**row, "name": True}],
+        "column 'id' is no long": [
+            {**row, "id": 1.5},
+            {**row, "id": 2**63},
+            {**row, "id": {}},
+            {**row, "id": "x"},
+        ],
+        "column 'name' is no string": [
+            {**row, "name": 5},
+            {**row, "name": {"a": 1}},
+            {**row, "name": True},
+        ],
         "column 'price' is no decimal(10,2)": [{**row, "price": 1.234}, {**row, "price": "NaN"}],
         "column 'at' is no timestamp": [{**row, "at": 2024}, {**row, "at": "soon"}],
         "unknown key 'nmae'": [{**row, "nmae": None}],
@@ -332,13 +428,18 @@ def test_bad_json_rows_fail_the_run_or_are_put_aside(spark: SparkSession, tmp_pa
         "column 'o.a' is no integer": [{**row, "o": {"a": "x"}}],
         "column 'o.l' is no list": [{**row, "o": {"l": {"a": 1}}}],
         "column 'o.l.element' is no integer": [{**row, "o": {"l": [1, 2.5]}}],
-        "column 'm.key' is no integer": [{**row, "m": {"x": "y"}}, {**row, "m": {"1": "a", "01": "b"}}],
+        "column 'm.key' is no integer": [
+            {**row, "m": {"x": "y"}},
+            {**row, "m": {"1": "a", "01": "b"}},
+        ],
         "key column 'id' is null": [{"at": "2024-01-01"}],
         "delta column 'at' is null": [{"id": 1, "at": None}],
     }
     source = bench.lines("a.json", [row, *(one for rows in bad.values() for one in rows)])
     bench.check_both_modes(source, {reason: len(rows) for reason, rows in bad.items()}, good=1)
-    assert '{"id": 1} {"id": 2}' in {one["row"] for one in bench.rejected()}, "a line is kept as it was"
+    assert '{"id": 1} {"id": 2}' in {one["row"] for one in bench.rejected()}, (
+        "a line is kept as it was"
+    )
     assert len(bench.rows()) == 1
 
 
@@ -354,13 +455,30 @@ def test_a_json_document_over_many_lines_is_read_by_its_elements(bench: Bench) -
     assert [row["id"] for row in bench.rows()] == [1, 3, 4]
 
 
-ARROW = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.decimal128(10, 2)), ("at", pa.timestamp("us", tz="UTC"))])
+ARROW = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("name", pa.string()),
+        ("price", pa.decimal128(10, 2)),
+        ("at", pa.timestamp("us", tz="UTC")),
+    ]
+)
 
 
 def delivery(**columns: Any) -> pa.Table:
     moment = datetime(2024, 1, 1, tzinfo=UTC)
-    rows = {"id": [1, 2], "name": ["a", None], "price": [Decimal("1.50"), None], "at": [moment, moment]}
-    return pa.table({**{name: pa.array(values, ARROW.field(name).type) for name, values in rows.items()}, **columns})
+    rows = {
+        "id": [1, 2],
+        "name": ["a", None],
+        "price": [Decimal("1.50"), None],
+        "at": [moment, moment],
+    }
+    return pa.table(
+        {
+            **{name: pa.array(values, ARROW.field(name).type) for name, values in rows.items()},
+            **columns,
+        }
+    )
 
 
 def encoded(rows: pa.Table, file_format: str) -> bytes:
@@ -379,9 +497,13 @@ def test_columnar_files_go_in_and_their_null_keys_do_not(bench: Bench, file_form
     good = bench.write(f"good.{file_format}", encoded(delivery(), file_format))
     assert bench.table.ingest(good).counts["rows"] == 2
     assert [row["price"] for row in bench.rows()] == [Decimal("1.50"), None]
-    bad = bench.write(f"bad.{file_format}", encoded(delivery(id=pa.array([7, None], pa.int64())), file_format))
+    bad = bench.write(
+        f"bad.{file_format}", encoded(delivery(id=pa.array([7, None], pa.int64())), file_format)
+    )
     bench.check_both_modes(bad, {"key column 'id' is null": 1}, good=1)
-    assert bench.rejected()[0]["source"].endswith("bad.parquet row 1" if file_format == "parquet" else "bad.orc")
+    assert bench.rejected()[0]["source"].endswith(
+        "bad.parquet row 1" if file_format == "parquet" else "bad.orc"
+    )
 
 
 @pytest.mark.parametrize(
@@ -390,22 +512,31 @@ def test_columnar_files_go_in_and_their_null_keys_do_not(bench: Bench, file_form
         (delivery(extra=pa.array([1, 2])), "unknown column 'extra'"),
         (delivery().drop_columns(["name"]), "missing column 'name'"),
         (delivery(id=pa.array(["1", "2"])), "column 'id' is string, the table has long"),
-        (delivery(price=pa.array([Decimal("1.123"), None], pa.decimal128(10, 3))), "column 'price' is decimal(10,3)"),
+        (
+            delivery(price=pa.array([Decimal("1.123"), None], pa.decimal128(10, 3))),
+            "column 'price' is decimal(10,3)",
+        ),
         (delivery(_opal_segment=pa.array([1, 2])), "kept for the format"),
         (delivery(_OPAL_x=pa.array([1, 2])), "kept for the format"),
     ],
 )
-def test_columnar_files_must_have_the_tables_columns(bench: Bench, rows: pa.Table, message: str) -> None:
+def test_columnar_files_must_have_the_tables_columns(
+    bench: Bench, rows: pa.Table, message: str
+) -> None:
     assert message in bench.refused(bench.write("a.parquet", encoded(rows, "parquet")))
 
 
-def test_types_that_differ_between_files_or_that_spark_does_not_read_are_named(bench: Bench) -> None:
+def test_types_that_differ_between_files_or_that_spark_does_not_read_are_named(
+    bench: Bench,
+) -> None:
     first = bench.write("a.parquet", encoded(delivery(), "parquet"))
     second = bench.write("b.parquet", encoded(delivery(id=pa.array(["1", "2"])), "parquet"))
     assert "different types" in bench.refused(Files(paths=first.paths + second.paths))
     sink = pa.BufferOutputStream()
     pa.orc.write_table(delivery(), sink)
-    assert "'timestamp with local time zone'" in bench.refused(bench.write("a.orc", bytes(sink.getvalue())))
+    assert "'timestamp with local time zone'" in bench.refused(
+        bench.write("a.orc", bytes(sink.getvalue()))
+    )
 
 
 def test_an_unknown_column_of_any_parquet_file_is_seen(bench: Bench) -> None:
@@ -417,13 +548,19 @@ def test_an_unknown_column_of_any_parquet_file_is_seen(bench: Bench) -> None:
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("name", ["a.parquet", "a.orc", "a.csv.gz", "a.json.gz"])
 @pytest.mark.parametrize("damage", ["truncated", "overwritten"])
-def test_a_damaged_file_fails_the_run_by_name_even_if_the_session_ignores_such(bench: Bench, name: str, damage: str) -> None:
+def test_a_damaged_file_fails_the_run_by_name_even_if_the_session_ignores_such(
+    bench: Bench, name: str, damage: str
+) -> None:
     whole = {
         "a.parquet": lambda: encoded(delivery(), "parquet"),
         "a.orc": lambda: encoded(delivery(), "orc"),
-        "a.csv.gz": lambda: gzip.compress((HEADER + "".join(f"{i},{i * 7919},1,2024-01-01\n" for i in range(5000))).encode()),
+        "a.csv.gz": lambda: gzip.compress(
+            (HEADER + "".join(f"{i},{i * 7919},1,2024-01-01\n" for i in range(5000))).encode()
+        ),
         "a.json.gz": lambda: gzip.compress(
-            "".join(f'{{"id": {i}, "at": "2024-01-01", "name": "{i * 7919}"}}\n' for i in range(5000)).encode()
+            "".join(
+                f'{{"id": {i}, "at": "2024-01-01", "name": "{i * 7919}"}}\n' for i in range(5000)
+            ).encode()
         ),
     }[name]()
     middle = len(whole) // 2
@@ -444,7 +581,9 @@ def test_a_damaged_file_fails_the_run_by_name_even_if_the_session_ignores_such(b
 
 
 @pytest.mark.slow
-def test_a_key_over_64_kib_is_a_bad_row_and_its_example_is_short(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_key_over_64_kib_is_a_bad_row_and_its_example_is_short(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     bench = Bench(spark, tmp_path, "id string, at timestamp")
     source = bench.write("a.csv", f"id,at\n{'k' * 65536},2024-01-01\n{'k' * 65537},2024-01-01\n")
     assert len(bench.refused(source)) < 2 * EXAMPLE_CHARACTERS
@@ -453,32 +592,64 @@ def test_a_key_over_64_kib_is_a_bad_row_and_its_example_is_short(spark: SparkSes
 
 
 def test_a_dataframe_may_not_bring_names_of_the_format(bench: Bench) -> None:
-    rows = bench.spark.sql("SELECT 1L id, 'a' name, 1.00 price, timestamp'2024-01-01' at, 'x' _opal_bad")
+    rows = bench.spark.sql(
+        "SELECT 1L id, 'a' name, 1.00 price, timestamp'2024-01-01' at, 'x' _opal_bad"
+    )
     assert "kept for the format" in bench.refused(rows)
 
 
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
-def test_any_column_name_goes_through_ingest_and_read(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
+def test_any_column_name_goes_through_ingest_and_read(
+    spark: SparkSession, tmp_path: Path, file_format: str
+) -> None:
     names = ["id", "a.b", "sp ace", "quo`te", 'dou"ble', "größe", "列", "semi;colon,"]
     bench = Bench(spark, tmp_path, "id long, at timestamp", file_format=file_format)
     rows = (
-        spark.range(3).select(F.col("id"), *[F.lit(name) for name in names[1:]], F.lit("2024-01-01").cast("timestamp")).toDF(*names, "at")
+        spark.range(3)
+        .select(
+            F.col("id"), *[F.lit(name) for name in names[1:]], F.lit("2024-01-01").cast("timestamp")
+        )
+        .toDF(*names, "at")
     )
-    table = OpalTable.create(spark, str(tmp_path / "named"), rows.schema, keys=["id", "a.b"], delta="at", file_format=file_format)
+    table = OpalTable.create(
+        spark,
+        str(tmp_path / "named"),
+        rows.schema,
+        keys=["id", "a.b"],
+        delta="at",
+        file_format=file_format,
+    )
     table.ingest(rows)
     table.metagen()
-    assert {tuple(row) for row in table.read().select(*[f"`{name.replace('`', '``')}`" for name in names]).collect()} == {
-        (number, *names[1:]) for number in range(3)
-    }
-    assert "rename" in bench.refused(spark.range(1).withColumn("_opal_offset", F.lit(1)).withColumn("at", F.current_timestamp()))
+    assert {
+        tuple(row)
+        for row in table.read()
+        .select(*[f"`{name.replace('`', '``')}`" for name in names])
+        .collect()
+    } == {(number, *names[1:]) for number in range(3)}
+    assert "rename" in bench.refused(
+        spark.range(1).withColumn("_opal_offset", F.lit(1)).withColumn("at", F.current_timestamp())
+    )
 
 
-def test_moments_at_the_edge_of_daylight_saving_and_of_time_are_kept(spark: SparkSession, tmp_path: Path) -> None:
+def test_moments_at_the_edge_of_daylight_saving_and_of_time_are_kept(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     bench = Bench(spark, tmp_path, "id long, at timestamp")
-    texts = ["2024-10-27T00:30:00Z", "2024-10-27T01:30:00Z", "2024-03-31T01:00:00Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"]
-    bench.table.ingest(bench.write("a.csv", "id,at\n" + "".join(f"{i},{text}\n" for i, text in enumerate(texts))))
+    texts = [
+        "2024-10-27T00:30:00Z",
+        "2024-10-27T01:30:00Z",
+        "2024-03-31T01:00:00Z",
+        "0001-01-01T00:00:00Z",
+        "9999-12-31T23:59:59.999999Z",
+    ]
+    bench.table.ingest(
+        bench.write("a.csv", "id,at\n" + "".join(f"{i},{text}\n" for i, text in enumerate(texts)))
+    )
     bench.table.metagen()
     actual = bench.table.read().orderBy("id").select(F.unix_micros("at")).collect()
     moments = [datetime.fromisoformat(text) - datetime(1970, 1, 1, tzinfo=UTC) for text in texts]
-    assert [row[0] for row in actual] == [(span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds for span in moments]
+    assert [row[0] for row in actual] == [
+        (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds for span in moments
+    ]

@@ -44,7 +44,9 @@ def driver(spark: SparkSession) -> None:
 
 
 @pytest.fixture
-def orders(postgres: Postgres, driver: None, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> Iterator[Jdbc]:
+def orders(
+    postgres: Postgres, driver: None, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
+) -> Iterator[Jdbc]:
     monkeypatch.setenv("SHOP_USER", USER)
     monkeypatch.setenv("SHOP_PASSWORD", postgres.password)
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
@@ -70,14 +72,32 @@ def test_postgres_types_arrive_exactly(table: OpalTable, orders: Jdbc) -> None:
     assert table.ingest(orders).counts["rows"] == 2
     table.metagen()
     first, second = table.read().withColumn("at", F.unix_micros("at")).orderBy("id").collect()
-    assert (first["id"], first["price"], first["uid"]) == (1, Decimal("2.50"), "00000000-0000-0000-0000-000000000001")
-    assert (first["doc"], first["tags"], first["amounts"]) == ('{"a": [1]}', ["a", None], [Decimal("1.50"), None])
-    assert first["wall"] == datetime(2024, 3, 31, 2, 30, 0, 1), "a wall-clock time that Berlin never had"
+    assert (first["id"], first["price"], first["uid"]) == (
+        1,
+        Decimal("2.50"),
+        "00000000-0000-0000-0000-000000000001",
+    )
+    assert (first["doc"], first["tags"], first["amounts"]) == (
+        '{"a": [1]}',
+        ["a", None],
+        [Decimal("1.50"), None],
+    )
+    assert first["wall"] == datetime(2024, 3, 31, 2, 30, 0, 1), (
+        "a wall-clock time that Berlin never had"
+    )
     assert first["at"] == 1_729_992_600_000_000, "the second 02:30 of that night"
-    assert (first["day"], first["small"], first["Na.me"], bytes(first["raw"]), first["ok"]) == (date(1500, 1, 1), 7, "x", b"\x00\xff", True)
+    assert (first["day"], first["small"], first["Na.me"], bytes(first["raw"]), first["ok"]) == (
+        date(1500, 1, 1),
+        7,
+        "x",
+        b"\x00\xff",
+        True,
+    )
     assert first["rate"] != first["rate"], "a double may be NaN"
     assert second["at"] == -62_135_596_800_000_000
-    assert [second[name] for name in ("price", "wall", "day", "tags", "amounts", "small")] == [None] * 6
+    assert [second[name] for name in ("price", "wall", "day", "tags", "amounts", "small")] == [
+        None
+    ] * 6
 
 
 def test_rows_that_do_not_fit_exactly_fail_the_run_or_are_put_aside(
@@ -85,11 +105,18 @@ def test_rows_that_do_not_fit_exactly_fail_the_run_or_are_put_aside(
 ) -> None:
     bad = {
         "column 'id' is no long": ["id = 99999999999999999999"],
-        "column 'price' is no decimal(10,2)": ["price = 'NaN'", "price = 1.234", "price = 123456789"],
+        "column 'price' is no decimal(10,2)": [
+            "price = 'NaN'",
+            "price = 1.234",
+            "price = 123456789",
+        ],
         "column 'wall' is no timestamp_ntz": ["wall = 'infinity'", "wall = '0044-03-15 BC'"],
         "column 'at' is no timestamp": ["at = 'infinity'", "at = '-infinity'"],
         "column 'day' is no date": ["day = 'infinity'"],
-        "column 'amounts.element' is no decimal(10,2)": ["amounts = '{NaN}'", "amounts = '{1.0001}'"],
+        "column 'amounts.element' is no decimal(10,2)": [
+            "amounts = '{NaN}'",
+            "amounts = '{1.0001}'",
+        ],
         "column 'small' is no short": ["small = 100000"],
         "key column 'id' is null": ["id = NULL"],
         "delta column 'at' is null": ["at = NULL"],
@@ -97,48 +124,92 @@ def test_rows_that_do_not_fit_exactly_fail_the_run_or_are_put_aside(
     for change in (change for changes in bad.values() for change in changes):
         name, _, value = change.partition(" = ")
         other = ("at", "now()") if name == "id" else ("id", "10")
-        names, values = [name, other[0]] + (["at"] if "at" not in (name, other[0]) else []), [value, other[1], "now()"]
-        postgres.execute(f"INSERT INTO orders ({', '.join(names)}) VALUES ({', '.join(values[: len(names)])})")
+        names, values = (
+            [name, other[0]] + (["at"] if "at" not in (name, other[0]) else []),
+            [value, other[1], "now()"],
+        )
+        postgres.execute(
+            f"INSERT INTO orders ({', '.join(names)}) VALUES ({', '.join(values[: len(names)])})"
+        )
     counts = {reason: len(changes) for reason, changes in bad.items()}
     message = refused(table, orders)
-    assert all(f"{count} row{'s' * (count > 1)}: {reason}" in message for reason, count in counts.items())
+    assert all(
+        f"{count} row{'s' * (count > 1)}: {reason}" in message for reason, count in counts.items()
+    )
     result = table.ingest(orders, on_bad_rows="quarantine")
     assert (result.counts["rows"], result.counts["rejected"]) == (2, sum(counts.values()))
-    assert set(result.notes[:-1]) == {f"rejected {count} row{'s' * (count > 1)}: {reason}" for reason, count in counts.items()}
-    kept = [row for path in (tmp_path / "table/_opal/rejected").iterdir() for row in pq.read_table(path).to_pylist()]
+    assert set(result.notes[:-1]) == {
+        f"rejected {count} row{'s' * (count > 1)}: {reason}" for reason, count in counts.items()
+    }
+    kept = [
+        row
+        for path in (tmp_path / "table/_opal/rejected").iterdir()
+        for row in pq.read_table(path).to_pylist()
+    ]
     assert {row["source"] for row in kept} == {"jdbc:orders"}
     assert any('"wall":"infinity"' in row["row"] for row in kept)
 
 
-def test_a_query_is_read_in_parts_by_any_numeric_column(table: OpalTable, orders: Jdbc, postgres: Postgres, spark: SparkSession) -> None:
-    postgres.execute("DELETE FROM orders", "INSERT INTO orders (id, at) SELECT n, now() FROM generate_series(1, 100) n")
+def test_a_query_is_read_in_parts_by_any_numeric_column(
+    table: OpalTable, orders: Jdbc, postgres: Postgres, spark: SparkSession
+) -> None:
+    postgres.execute(
+        "DELETE FROM orders",
+        "INSERT INTO orders (id, at) SELECT n, now() FROM generate_series(1, 100) n",
+    )
     split = {"partitionColumn": "id", "lowerBound": "1", "upperBound": "100", "numPartitions": "4"}
     source = Jdbc(
-        url=orders.url, query="SELECT * FROM orders WHERE id > 10", user_env="SHOP_USER", password_env="SHOP_PASSWORD", options=split
+        url=orders.url,
+        query="SELECT * FROM orders WHERE id > 10",
+        user_env="SHOP_USER",
+        password_env="SHOP_PASSWORD",
+        options=split,
     )
-    parts = read_source(spark, source, table.table.snapshot_at().spec, 1).groupBy(F.spark_partition_id()).count().collect()
+    parts = (
+        read_source(spark, source, table.table.snapshot_at().spec, 1)
+        .groupBy(F.spark_partition_id())
+        .count()
+        .collect()
+    )
     assert len(parts) == 4
     assert table.ingest(source).counts["rows"] == 90
 
 
 def test_the_password_is_in_no_plan_and_no_message(
-    table: OpalTable, orders: Jdbc, postgres: Postgres, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+    table: OpalTable,
+    orders: Jdbc,
+    postgres: Postgres,
+    spark: SparkSession,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     read_source(spark, orders, table.table.snapshot_at().spec, 1).explain("extended")
     assert "orders" in (plan := capsys.readouterr().out)
     assert postgres.password not in plan
-    assert postgres.password not in refused(table, Jdbc(url=orders.url, query="SELEC", user_env="SHOP_USER", password_env="SHOP_PASSWORD"))
+    assert postgres.password not in refused(
+        table,
+        Jdbc(url=orders.url, query="SELEC", user_env="SHOP_USER", password_env="SHOP_PASSWORD"),
+    )
 
 
-def test_what_is_wrong_with_a_database_is_said(table: OpalTable, orders: Jdbc, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_with_a_database_is_said(
+    table: OpalTable, orders: Jdbc, monkeypatch: pytest.MonkeyPatch
+) -> None:
     login = {"user_env": "SHOP_USER", "password_env": "SHOP_PASSWORD"}
-    assert 'relation "nowhere" does not exist' in refused(table, Jdbc(url=orders.url, table="nowhere", **login))
-    columns = refused(table, Jdbc(url=orders.url, query="SELECT id::text, 5 AS extra FROM orders", **login))
+    assert 'relation "nowhere" does not exist' in refused(
+        table, Jdbc(url=orders.url, table="nowhere", **login)
+    )
+    columns = refused(
+        table, Jdbc(url=orders.url, query="SELECT id::text, 5 AS extra FROM orders", **login)
+    )
     assert "unknown column 'extra'" in columns
     assert "missing column 'at'" in columns
     assert "column 'id' is string, the table has long" in columns
-    assert "partitionColumn" in refused(table, Jdbc(url=orders.url, table="orders", options={"partitionColumn": "id"}, **login))
-    assert "'NOT_SET'" in refused(table, Jdbc(url=orders.url, table="orders", user_env="SHOP_USER", password_env="NOT_SET"))
+    assert "partitionColumn" in refused(
+        table, Jdbc(url=orders.url, table="orders", options={"partitionColumn": "id"}, **login)
+    )
+    assert "'NOT_SET'" in refused(
+        table, Jdbc(url=orders.url, table="orders", user_env="SHOP_USER", password_env="NOT_SET")
+    )
     monkeypatch.setenv("SHOP_PASSWORD", "wrong")
     assert "password authentication failed" in refused(table, orders)
 

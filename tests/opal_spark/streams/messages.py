@@ -14,5 +14,13 @@ SCHEMA = (
 
 def frame(spark: SparkSession, batch: MessageBatch) -> DataFrame:
     moments = [datetime.fromtimestamp(moment / 1000, UTC) for moment in batch.timestamps_ms]
-    columns = (batch.topics, batch.partitions, batch.offsets, moments, batch.keys, batch.values, batch.headers)
+    columns = (
+        batch.topics,
+        batch.partitions,
+        batch.offsets,
+        moments,
+        batch.keys,
+        batch.values,
+        batch.headers,
+    )
     return spark.createDataFrame(list(zip(*columns, strict=True)), SCHEMA)

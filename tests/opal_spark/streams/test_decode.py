@@ -26,7 +26,9 @@ def met(spark: SparkSession, decoder: Decoder, values: list[Any]) -> Met:
     return found
 
 
-def test_rows_bad_messages_tombstones_and_columns_of_the_message_are_those_of_a_stream_without_spark(spark: SparkSession) -> None:
+def test_rows_bad_messages_tombstones_and_columns_of_the_message_are_those_of_a_stream_without_spark(
+    spark: SparkSession,
+) -> None:
     schema = pa.schema(
         [
             ("id", pa.int64()),
@@ -41,23 +43,40 @@ def test_rows_bad_messages_tombstones_and_columns_of_the_message_are_those_of_a_
         ]
     )
     spec = plan_spec(schema, TableLayout(keys=["id"], delta="at", deletes="op = 'D'"))
-    options = FormatOptions(columns={"place": "@offset", "trace": "@header.trace"}, on_new_columns="ignore")
+    options = FormatOptions(
+        columns={"place": "@offset", "trace": "@header.trace"}, on_new_columns="ignore"
+    )
     values = [
-        {"id": 1, "of.day": "2026-11-25", "price": 1.25, "at": 1_700_000_000_123, "local": "2026-11-25 01:02:03", "tags": ["a", "b"]},
+        {
+            "id": 1,
+            "of.day": "2026-11-25",
+            "price": 1.25,
+            "at": 1_700_000_000_123,
+            "local": "2026-11-25 01:02:03",
+            "tags": ["a", "b"],
+        },
         b"nope",
         {"id": 2, "at": "2026-11-25T01:02:03Z", "op": "D", "other": 1},
         None,
         {"id": None, "at": 5},
     ]
-    messages = batch(values, keys=[None, None, None, b"7", None], headers=[[("trace", b"x"), ("trace", b"y")], [], [], [], []])
+    messages = batch(
+        values,
+        keys=[None, None, None, b"7", None],
+        headers=[[("trace", b"x"), ("trace", b"y")], [], [], [], []],
+    )
     expected = Decoder(spec, options).decode(messages).rows
     rows = decoded_rows(frame(spark, messages).coalesce(1), Decoder(spec, options))
     assert rows.columns == expected.column_names
     assert rows.toArrow().cast(expected.schema).to_pylist() == expected.to_pylist()
 
 
-def test_a_task_names_columns_that_the_table_lacks_and_the_driver_is_to_decide(spark: SparkSession) -> None:
-    found = met(spark, Decoder(new_spec(), FormatOptions()), [order(1), order(2, colour="red", size=1)])
+def test_a_task_names_columns_that_the_table_lacks_and_the_driver_is_to_decide(
+    spark: SparkSession,
+) -> None:
+    found = met(
+        spark, Decoder(new_spec(), FormatOptions()), [order(1), order(2, colour="red", size=1)]
+    )
     assert (found.source, found.names, found.columns) == (
         "orders/3@101",
         ("colour", "size"),
@@ -66,8 +85,16 @@ def test_a_task_names_columns_that_the_table_lacks_and_the_driver_is_to_decide(s
 
 
 def test_a_task_names_members_that_a_nested_column_lacks(spark: SparkSession) -> None:
-    spec = new_spec(id=pa.int64(), op=pa.string(), at=pa.timestamp("us", "UTC"), address=pa.struct([("city", pa.string())]))
-    values = [{"id": 1, "at": 5, "address": {"city": "x"}}, {"id": 2, "at": 5, "address": {"zip": "1"}}]
+    spec = new_spec(
+        id=pa.int64(),
+        op=pa.string(),
+        at=pa.timestamp("us", "UTC"),
+        address=pa.struct([("city", pa.string())]),
+    )
+    values = [
+        {"id": 1, "at": 5, "address": {"city": "x"}},
+        {"id": 2, "at": 5, "address": {"zip": "1"}},
+    ]
     found = met(spark, Decoder(spec, FormatOptions()), values)
     assert (found.source, found.names, found.paths) == ("orders/3@101", (), ("address.zip",))
 

@@ -37,18 +37,29 @@ def table(tmp_path: Path) -> Table:
     return new_table(tmp_path)
 
 
-def stream(spark: SparkSession, table: Table, kafka: Kafka, topic: str, **options: Any) -> SparkStream:
-    connection, usual = Connection(bootstrap_servers=kafka.servers), {"until_empty": True, "give_up_s": 1}
+def stream(
+    spark: SparkSession, table: Table, kafka: Kafka, topic: str, **options: Any
+) -> SparkStream:
+    connection, usual = (
+        Connection(bootstrap_servers=kafka.servers),
+        {"until_empty": True, "give_up_s": 1},
+    )
     given = StreamOptions(topics=[topic], **{**usual, **options})
-    return SparkStream(spark, Setup(table=table, connection=connection, options=given, tracker=Tracker()))
+    return SparkStream(
+        spark, Setup(table=table, connection=connection, options=given, tracker=Tracker())
+    )
 
 
-def read_by_spark(spark: SparkSession, table: Table, kafka: Kafka, topic: str, **options: Any) -> Totals:
+def read_by_spark(
+    spark: SparkSession, table: Table, kafka: Kafka, topic: str, **options: Any
+) -> Totals:
     return stream(spark, table, kafka, topic, **options).run()
 
 
 @pytest.mark.slow
-def test_streams_with_and_without_spark_take_turns(reader: SparkSession, kafka: Kafka, table: Table) -> None:
+def test_streams_with_and_without_spark_take_turns(
+    reader: SparkSession, kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka, 2)
     kafka.produce(topic, [order(n) for n in range(5)])
     assert read(table, kafka, topic).records == 5
@@ -56,7 +67,10 @@ def test_streams_with_and_without_spark_take_turns(reader: SparkSession, kafka: 
     kafka.produce(topic, [order(1, 1, op="D"), order(2, 1, name="new")])
     totals = read_by_spark(reader, table, kafka, topic, limits=FlushLimits(rows=4))
     assert (totals.records, totals.flushes >= 2, ends(table)) == (6, True, [7, 4])
-    assert (read_by_spark(reader, table, kafka, topic).flushes, read(table, kafka, topic).flushes) == (0, 0)
+    assert (
+        read_by_spark(reader, table, kafka, topic).flushes,
+        read(table, kafka, topic).flushes,
+    ) == (0, 0)
     kafka.add_partitions(topic, 3)
     kafka.produce(topic, [order(9)], partition=2)
     assert (read(table, kafka, topic).records, ends(table)) == (1, [7, 4, 1])
@@ -80,10 +94,15 @@ def test_a_start_at_the_latest_offset_is_fixed_and_new_partitions_are_read_from_
     assert (ids(table), ends(table)) == ([2, 3], [2, 1])
 
 
-def test_a_bad_message_stops_it_or_is_put_aside(reader: SparkSession, kafka: Kafka, table: Table) -> None:
+def test_a_bad_message_stops_it_or_is_put_aside(
+    reader: SparkSession, kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1), b"nope", order(3)])
-    with pytest.raises(BadMessageError, match=rf"(?s)nothing of them was committed.*the message is no JSON object.*{topic}/0@1"):
+    with pytest.raises(
+        BadMessageError,
+        match=rf"(?s)nothing of them was committed.*the message is no JSON object.*{topic}/0@1",
+    ):
         read_by_spark(reader, table, kafka, topic)
     assert ends(table) == []
     totals = read_by_spark(reader, table, kafka, topic, on_bad_message="quarantine")
@@ -97,9 +116,17 @@ def test_the_driver_decides_of_new_columns_and_new_schemas_for_all_tasks(
     topic = new_topic(kafka, 2)
     for partition, more in enumerate(({"colour": "red"}, {"size": 3})):
         kafka.produce(topic, [order(partition, **more)], partition=partition)
-    with pytest.raises(NewColumnsError, match=rf"{topic}/[01]@0: the table has no column .*--on-new-columns add, ignore"):
+    with pytest.raises(
+        NewColumnsError,
+        match=rf"{topic}/[01]@0: the table has no column .*--on-new-columns add, ignore",
+    ):
         read_by_spark(reader, table, kafka, topic)
-    assert read_by_spark(reader, table, kafka, topic, formats=FormatOptions(on_new_columns="add")).records == 2
+    assert (
+        read_by_spark(
+            reader, table, kafka, topic, formats=FormatOptions(on_new_columns="add")
+        ).records
+        == 2
+    )
     assert table.read(columns=["id", "colour", "size"]).sort_by("id").to_pylist() == [
         {"id": 0, "colour": "red", "size": None},
         {"id": 1, "colour": None, "size": 3},
@@ -107,7 +134,12 @@ def test_the_driver_decides_of_new_columns_and_new_schemas_for_all_tasks(
     registry.register(1, FIRST), registry.register(5, SECOND)
     topic = new_topic(kafka)
     kafka.produce(topic, [avro(1, FIRST, record(7)), avro(5, SECOND, record(8, name="b"))])
-    assert read_by_spark(reader, table, kafka, topic, formats=FormatOptions(format="avro", registry=registry.url)).records == 2
+    assert (
+        read_by_spark(
+            reader, table, kafka, topic, formats=FormatOptions(format="avro", registry=registry.url)
+        ).records
+        == 2
+    )
     assert (ids(table), registry.asked) == ([0, 1, 7, 8], [1, 5])
 
 
@@ -119,13 +151,17 @@ def test_what_kafka_has_deleted_is_a_gap(reader: SparkSession, kafka: Kafka, tab
     admin = kafka.admin  # its answers end with it
     [deleted] = admin.delete_records([TopicPartition(topic, 0, 6)]).values()
     deleted.result(30)
-    with pytest.raises(GapError, match=rf"{topic}/0: the table stands at offset 4, but Kafka has nothing before 6"):
+    with pytest.raises(
+        GapError, match=rf"{topic}/0: the table stands at offset 4, but Kafka has nothing before 6"
+    ):
         read_by_spark(reader, table, kafka, topic)
     totals = read_by_spark(reader, table, kafka, topic, policies=Policies(on_gap="continue"))
     assert (totals.missing, ids(table), ends(table)) == (2, [0, 1, 2, 3, 6, 7], [8])
 
 
-def test_it_stops_when_another_process_has_committed_for_its_partition(reader: SparkSession, kafka: Kafka, table: Table) -> None:
+def test_it_stops_when_another_process_has_committed_for_its_partition(
+    reader: SparkSession, kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(n) for n in range(3)])
     late = stream(reader, table, kafka, topic)

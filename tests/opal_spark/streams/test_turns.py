@@ -22,8 +22,22 @@ START_S = 60
 
 
 def start(table: Table, broker: Kafka, *more: str) -> "subprocess.Popen[bytes]":
-    words = ["stream", table.uri, "--bootstrap-servers", broker.servers, "--topic", "orders", "--flush-interval", "1s", *more]
-    return subprocess.Popen([sys.executable, "-m", "opal_lake.cli", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    words = [
+        "stream",
+        table.uri,
+        "--bootstrap-servers",
+        broker.servers,
+        "--topic",
+        "orders",
+        "--flush-interval",
+        "1s",
+        *more,
+    ]
+    return subprocess.Popen(
+        [sys.executable, "-m", "opal_lake.cli", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
 
 
 def wait_for_commits(table: Table, count: int, process: "subprocess.Popen[bytes]") -> None:
@@ -51,7 +65,19 @@ def test_each_record_is_once_in_the_table_whoever_reads_and_is_killed(tmp_path: 
                     process.wait()
         finally:
             shop.close()
-        last = [sys.executable, "-m", "opal_lake.cli", "stream", table.uri, "--bootstrap-servers", broker.servers, "--topic", "orders"]
+        last = [
+            sys.executable,
+            "-m",
+            "opal_lake.cli",
+            "stream",
+            table.uri,
+            "--bootstrap-servers",
+            broker.servers,
+            "--topic",
+            "orders",
+        ]
         subprocess.run([*last, "--until-empty", "--spark"], check=True, capture_output=True)
-        assert read(table, broker, "orders").flushes == 0, "nothing was left to a stream without Spark"
+        assert read(table, broker, "orders").flushes == 0, (
+            "nothing was left to a stream without Spark"
+        )
     check_shop(shop, table)

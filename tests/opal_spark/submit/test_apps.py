@@ -19,7 +19,13 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from opal_lake.errors import ConflictError, FormatError, InvalidInputError, NoRowsError, StorageError
+from opal_lake.errors import (
+    ConflictError,
+    FormatError,
+    InvalidInputError,
+    NoRowsError,
+    StorageError,
+)
 from opal_lake.job.exit_codes import BUG, DAMAGE, INPUT, OK, RETRY
 from opal_lake.job.job import JobResult, JobSpec
 from opal_lake.job.operations.rows import MetaGen
@@ -31,7 +37,12 @@ from opal_spark.submit.app import run_app
 
 SOURCES = Path(__file__).parents[3] / "spark_apps"
 APPS = SOURCES / "opal_spark" / "submit" / "apps"
-COLUMNS = {"schema": "id BIGINT, name STRING, op STRING, at TIMESTAMP", "keys": ["id"], "delta": "at", "deletes": "op = 'D'"}
+COLUMNS = {
+    "schema": "id BIGINT, name STRING, op STRING, at TIMESTAMP",
+    "keys": ["id"],
+    "delta": "at",
+    "deletes": "op = 'D'",
+}
 FIRST = "id,name,op,at\n1,Ann,U,2026-01-01T10:00:00Z\n2,Bob,U,2026-01-01T10:00:00Z\n3,Cy,U,2026-01-01T10:00:00Z\n"
 SECOND = "id,name,op,at\n2,Bobby,U,2026-01-02T10:00:00Z\n3,,D,2026-01-02T10:00:00Z\n"
 
@@ -41,14 +52,34 @@ pytestmark = pytest.mark.spark
 def submit(operation: str, spec: str, scratch: Path) -> subprocess.CompletedProcess[str]:
     """As an operator does it: a new JVM, and the two packages on the path."""
     ensure_java()
-    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[2]", "--conf", "spark.ui.enabled=false"]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCES), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    command = [
+        str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+        "--master",
+        "local[2]",
+        "--conf",
+        "spark.ui.enabled=false",
+    ]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(SOURCES),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     return subprocess.run(
-        [*command, str(APPS / f"{operation}.py"), "--spec", spec], env=environment, cwd=scratch, capture_output=True, text=True
+        [*command, str(APPS / f"{operation}.py"), "--spec", spec],
+        env=environment,
+        cwd=scratch,
+        capture_output=True,
+        text=True,
     )
 
 
-def spec_of(operation: str, table: Path, arguments: Mapping[str, Any] | None = None, token: str | None = None) -> JobSpec[Any]:
+def spec_of(
+    operation: str,
+    table: Path,
+    arguments: Mapping[str, Any] | None = None,
+    token: str | None = None,
+) -> JobSpec[Any]:
     return JobSpec.of(operation, str(table), arguments or {}, token)
 
 
@@ -60,13 +91,25 @@ def test_all_four_apps_under_spark_submit(tmp_path: Path) -> None:
         spec_of("create", table, COLUMNS),
         spec_of("ingest", table, {"source": {"files": [str(source)]}}, token="run-1"),
         spec_of("metagen", table, token="run-2"),
-        spec_of("read", table, {"columns": ["id", "name"], "where": "id < 3", "event_time": "2026-01-01T12:00:00+00:00"}),
+        spec_of(
+            "read",
+            table,
+            {
+                "columns": ["id", "name"],
+                "where": "id < 3",
+                "event_time": "2026-01-01T12:00:00+00:00",
+            },
+        ),
     ]
     results = []
     for spec in specs:
         file = tmp_path / "spec.json"
         file.write_text(spec.to_json())
-        done = submit(spec.operation.name, f"@{file}" if spec.operation.name == "ingest" else spec.to_json(), tmp_path)
+        done = submit(
+            spec.operation.name,
+            f"@{file}" if spec.operation.name == "ingest" else spec.to_json(),
+            tmp_path,
+        )
         assert done.returncode == OK, done.stderr
         results.append(JobResult.from_json(done.stdout.splitlines()[-1]))
     assert [(result.operation, result.version, result.token) for result in results] == [
@@ -82,9 +125,13 @@ def test_all_four_apps_under_spark_submit(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_spark_submit_ends_with_the_app_s_exit_code(tmp_path: Path) -> None:
-    done = submit("metagen", '{"operation": "metagen", "table": "nowhere", "arguments": {}}', tmp_path)
+    done = submit(
+        "metagen", '{"operation": "metagen", "table": "nowhere", "arguments": {}}', tmp_path
+    )
     assert done.returncode == INPUT
-    assert "nowhere is no Opal table" in done.stdout  # where spark-submit sends what an app says on standard error
+    assert (
+        "nowhere is no Opal table" in done.stdout
+    )  # where spark-submit sends what an app says on standard error
     assert not done.stdout.splitlines()[-1].startswith("{")
 
 
@@ -94,7 +141,9 @@ def make_table(spark: SparkSession, folder: Path) -> Path:
     operations.create(spark, spec_of("create", path, COLUMNS))
     for number, text in enumerate((FIRST, SECOND), start=1):
         (folder / f"{number}.csv").write_text(text)
-        operations.ingest(spark, spec_of("ingest", path, {"source": {"files": [str(folder / f"{number}.csv")]}}))
+        operations.ingest(
+            spark, spec_of("ingest", path, {"source": {"files": [str(folder / f"{number}.csv")]}})
+        )
         operations.metagen(spark, spec_of("metagen", path))
     return path
 
@@ -106,14 +155,22 @@ def made_table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def table(made_table: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(made_table.parent, tmp_path, dirs_exist_ok=True) / "users"  # and the files that went into it
+    return (
+        shutil.copytree(made_table.parent, tmp_path, dirs_exist_ok=True) / "users"
+    )  # and the files that went into it
 
 
 def run(spec: JobSpec[Any] | str, operation: str | None = None) -> int:
     """In this process, on the session of the tests."""
     name = operation or (spec.operation.name if isinstance(spec, JobSpec) else "read")
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # as a session of its own would
-    return run_app(name, getattr(operations, name), ["--spec", spec.to_json() if isinstance(spec, JobSpec) else spec])
+    logging.getLogger("SQLQueryContextLogger").setLevel(
+        logging.CRITICAL
+    )  # as a session of its own would
+    return run_app(
+        name,
+        getattr(operations, name),
+        ["--spec", spec.to_json() if isinstance(spec, JobSpec) else spec],
+    )
 
 
 @pytest.mark.parametrize(
@@ -121,9 +178,15 @@ def run(spec: JobSpec[Any] | str, operation: str | None = None) -> int:
     [
         ("{", "JobSpec is not JSON"),
         ('{"operation": "fly", "table": "t"}', "operation 'fly' is unknown"),
-        ('{"operation": "metagen", "table": "t"}', "this app runs 'read', the spec says 'metagen'; submit metagen.py"),
+        (
+            '{"operation": "metagen", "table": "t"}',
+            "this app runs 'read', the spec says 'metagen'; submit metagen.py",
+        ),
         ('{"operation": "read", "table": "t", "secret": "x"}', "JobSpec has no field secret"),
-        ('{"operation": "read", "table": "t", "arguments": {"wher": "id > 1"}}', "read has no argument wher; known are columns, where"),
+        (
+            '{"operation": "read", "table": "t", "arguments": {"wher": "id > 1"}}',
+            "read has no argument wher; known are columns, where",
+        ),
         (
             '{"operation": "read", "table": "t", "arguments": {"version": "1"}}',
             "argument version is a text; give a whole number, or leave it out",
@@ -132,8 +195,14 @@ def run(spec: JobSpec[Any] | str, operation: str | None = None) -> int:
             '{"operation": "read", "table": "t", "arguments": {"columns": "id"}}',
             "columns is a text; give a list, each a text, or leave it out",
         ),
-        ('{"operation": "read", "table": "t", "arguments": {"overwrite": 1}}', "overwrite=1 is a whole number, neither true nor false"),
-        ('{"operation": "read", "table": "t", "arguments": []}', "arguments of read must map names to values, and are a list"),
+        (
+            '{"operation": "read", "table": "t", "arguments": {"overwrite": 1}}',
+            "overwrite=1 is a whole number, neither true nor false",
+        ),
+        (
+            '{"operation": "read", "table": "t", "arguments": []}',
+            "arguments of read must map names to values, and are a list",
+        ),
         ("@/nowhere.json", "the file cannot be read"),
     ],
 )
@@ -152,7 +221,9 @@ def test_a_missing_argument_is_named() -> None:
 
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("where", ["nope > 1", "id >", "cast(name AS INT) > 1"])
-def test_a_wrong_filter_is_final_and_shows_no_plan(where: str, table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_filter_is_final_and_shows_no_plan(
+    where: str, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(spec_of("read", table, {"where": where})) == INPUT
     shown = capsys.readouterr().err
     assert shown.splitlines()[-1].startswith("opal: ")
@@ -160,7 +231,9 @@ def test_a_wrong_filter_is_final_and_shows_no_plan(where: str, table: Path, caps
     assert "Project [" not in shown
 
 
-def test_a_store_that_does_not_answer_is_retriable(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_that_does_not_answer_is_retriable(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = {"endpoint": "http://127.0.0.1:9", "access.key": "nobody", "secret.key": "nothing"}
     for name, value in settings.items():
         spark.conf.set(f"spark.hadoop.fs.s3a.{name}", value)
@@ -174,7 +247,9 @@ def test_a_store_that_does_not_answer_is_retriable(spark: SparkSession, capsys: 
     assert shown.out == ""
 
 
-def test_damage_has_an_exit_code_of_its_own(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_has_an_exit_code_of_its_own(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     table = make_table(spark, tmp_path)  # of a copy this process may know what the log holds
     log = next((table / "_opal" / "segment_logs").iterdir())
     log.write_bytes(log.read_bytes()[:-1] + b"x")
@@ -182,7 +257,9 @@ def test_damage_has_an_exit_code_of_its_own(spark: SparkSession, tmp_path: Path,
     assert log.name in capsys.readouterr().err
 
 
-def test_a_bug_has_an_exit_code_of_its_own(capsys: pytest.CaptureFixture[str], spark: SparkSession) -> None:
+def test_a_bug_has_an_exit_code_of_its_own(
+    capsys: pytest.CaptureFixture[str], spark: SparkSession
+) -> None:
     def broken(spark: SparkSession, spec: JobSpec[Any]) -> JobResult:
         raise ZeroDivisionError("by zero")
 
@@ -192,7 +269,9 @@ def test_a_bug_has_an_exit_code_of_its_own(capsys: pytest.CaptureFixture[str], s
 
 
 @pytest.mark.parametrize("kind", [InvalidInputError, FormatError, StorageError, ConflictError])
-def test_an_error_of_a_task_is_the_error_of_the_job(kind: type[Exception], spark: SparkSession) -> None:
+def test_an_error_of_a_task_is_the_error_of_the_job(
+    kind: type[Exception], spark: SparkSession
+) -> None:
     def fail(batches: Any) -> Any:
         raise kind("the fact, 'a value'; the next step")
         yield from batches
@@ -214,7 +293,9 @@ def test_a_failure_of_spark_itself_is_retriable(spark: SparkSession) -> None:
     assert isinstance(as_opal_error(caught.value), StorageError)
 
 
-def test_a_file_that_was_changed_by_hand_is_named_with_its_checksum_file(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_file_that_was_changed_by_hand_is_named_with_its_checksum_file(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     spark.range(1).coalesce(1).write.csv(str(tmp_path / "m"))
     (file,) = (tmp_path / "m").glob("part-*.csv")
     file.write_text("1\n2\n")
@@ -228,8 +309,18 @@ def test_a_file_that_was_changed_by_hand_is_named_with_its_checksum_file(spark: 
 def test_of_a_nameless_java_error_the_cause_is_shown() -> None:
     message = "An error occurred while calling o319.load.\n: org.apache.spark.SparkException: Job aborted.\n\tat a.b(C.java:3)\n"
     assert first_words(Exception(message)) == "org.apache.spark.SparkException: Job aborted."
-    assert first_words(Exception(message + "Caused by: x.Y: file:/p is cut\n\tat d.e(F.java:1)\n\t... 3 more\n")) == "x.Y: file:/p is cut"
-    assert first_words(Exception("[NO_COLUMN] there is no x;\n'Project ['x]\n")) == "[NO_COLUMN] there is no x"
+    assert (
+        first_words(
+            Exception(
+                message + "Caused by: x.Y: file:/p is cut\n\tat d.e(F.java:1)\n\t... 3 more\n"
+            )
+        )
+        == "x.Y: file:/p is cut"
+    )
+    assert (
+        first_words(Exception("[NO_COLUMN] there is no x;\n'Project ['x]\n"))
+        == "[NO_COLUMN] there is no x"
+    )
 
 
 def test_the_same_token_ingests_once(spark: SparkSession, table: Path, tmp_path: Path) -> None:
@@ -239,12 +330,18 @@ def test_the_same_token_ingests_once(spark: SparkSession, table: Path, tmp_path:
 
 
 def test_create_may_let_the_same_table_stand(spark: SparkSession, table: Path) -> None:
-    assert operations.create(spark, spec_of("create", table, {**COLUMNS, "if_absent": True})).repeated
+    assert operations.create(
+        spark, spec_of("create", table, {**COLUMNS, "if_absent": True})
+    ).repeated
     with pytest.raises(InvalidInputError, match=r"keys is \[.id.\], not \[.name.\]"):
-        operations.create(spark, spec_of("create", table, {**COLUMNS, "keys": ["name"], "if_absent": True}))
+        operations.create(
+            spark, spec_of("create", table, {**COLUMNS, "keys": ["name"], "if_absent": True})
+        )
 
 
-def test_of_jobs_that_make_one_table_at_once_one_makes_it_and_all_go_on(spark: SparkSession, tmp_path: Path) -> None:
+def test_of_jobs_that_make_one_table_at_once_one_makes_it_and_all_go_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """As the first runs of a backfill do."""
     for turn in range(4):
         spec = spec_of("create", tmp_path / f"t{turn}", {**COLUMNS, "if_absent": True})
@@ -264,13 +361,17 @@ def test_create_takes_its_columns_from_a_file(spark: SparkSession, tmp_path: Pat
     file = tmp_path / "in.csv"
     file.write_text(FIRST)
     layout = {"keys": ["id"], "delta": "at"}
-    operations.create(spark, spec_of("create", tmp_path / "t", {**layout, "like": {"files": [str(file)]}}))
+    operations.create(
+        spark, spec_of("create", tmp_path / "t", {**layout, "like": {"files": [str(file)]}})
+    )
     assert spark.read.option("header", "true").csv(str(file)).columns == ["id", "name", "op", "at"]
     with pytest.raises(InvalidInputError, match="is given no columns"):
         operations.create(spark, spec_of("create", tmp_path / "t", layout))
 
 
-def test_a_read_shows_some_rows_and_says_that_there_are_more(spark: SparkSession, table: Path) -> None:
+def test_a_read_shows_some_rows_and_says_that_there_are_more(
+    spark: SparkSession, table: Path
+) -> None:
     result = operations.read(spark, spec_of("read", table, {"version": 2, "limit": 2}))
     assert (len(result.examples), result.counts, result.version) == (2, {"rows": 2}, 2)
     assert "more rows" in result.notes[0]
@@ -280,24 +381,43 @@ def test_a_read_shows_some_rows_and_says_that_there_are_more(spark: SparkSession
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("file_format", ["parquet", "csv", "json", "orc"])
 def test_an_export_counts_its_rows_and_never_mixes_with_what_is_there(
-    file_format: str, spark: SparkSession, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    file_format: str,
+    spark: SparkSession,
+    table: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     to = str(tmp_path / "out")
-    spec = spec_of("read", table, {"to": to, "format": file_format, "event_time": "2026-01-01T12:00:00+00:00"})
+    spec = spec_of(
+        "read", table, {"to": to, "format": file_format, "event_time": "2026-01-01T12:00:00+00:00"}
+    )
     assert run(spec) == OK
     result = JobResult.from_json(capsys.readouterr().out.splitlines()[-1])
     assert (result.counts, result.examples) == ({"rows": 3}, ())
     assert spark.read.format(file_format).option("header", "true").load(to).count() == 3
     assert run(spec) == INPUT
     assert "exists" in capsys.readouterr().err
-    assert run(spec_of("read", table, {"to": to, "format": file_format, "overwrite": True, "where": "false"})) == OK
+    assert (
+        run(
+            spec_of(
+                "read",
+                table,
+                {"to": to, "format": file_format, "overwrite": True, "where": "false"},
+            )
+        )
+        == OK
+    )
     assert json.loads(capsys.readouterr().out)["counts"] == {"rows": 0}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", ["/proc/nowhere/out", "{file}/out"])
 def test_an_export_to_where_nobody_may_write_says_so(
-    folder: str, spark: SparkSession, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: str,
+    spark: SparkSession,
+    table: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "file").write_text("")
     to = folder.format(file=tmp_path / "file")
@@ -348,7 +468,9 @@ def test_spark_connect_tells_its_progress_by_itself() -> None:
 
 
 def ingest(spark: SparkSession, path: Path, file: Path, **arguments: Any) -> JobResult:
-    return operations.ingest(spark, spec_of("ingest", path, {"source": {"files": {"paths": [str(file)]}}, **arguments}))
+    return operations.ingest(
+        spark, spec_of("ingest", path, {"source": {"files": {"paths": [str(file)]}}, **arguments})
+    )
 
 
 def test_an_ingest_makes_the_table_that_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
@@ -358,8 +480,15 @@ def test_an_ingest_makes_the_table_that_is_not_there(spark: SparkSession, tmp_pa
     layout = {"keys": ["id"], "delta": "at"}
     assert ingest(spark, path, file, create=layout).version == 1
     assert ingest(spark, path, file, create=layout).version == 2
-    assert ingest(spark, path, file, create={**layout, "schema": "id BIGINT, at BIGINT, name STRING"}).version == 3
-    with pytest.raises(InvalidInputError, match=r"delta is 'at', not 'id'; deletes is None, not 'id < 0'"):
+    assert (
+        ingest(
+            spark, path, file, create={**layout, "schema": "id BIGINT, at BIGINT, name STRING"}
+        ).version
+        == 3
+    )
+    with pytest.raises(
+        InvalidInputError, match=r"delta is 'at', not 'id'; deletes is None, not 'id < 0'"
+    ):
         ingest(spark, path, file, create={"keys": ["id"], "delta": "id", "deletes": "id < 0"})
     different = "column 'tel' is missing; column 'name' is in the table only; column 'at' is long, not integer"
     with pytest.raises(InvalidInputError, match=different):
@@ -370,15 +499,23 @@ def test_an_ingest_makes_the_table_that_is_not_there(spark: SparkSession, tmp_pa
 
 def test_a_wrong_source_makes_no_table(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="source 'fils' is unknown"):
-        operations.ingest(spark, spec_of("ingest", tmp_path / "t", {"source": {"fils": ["in.csv"]}, "create": COLUMNS}))
+        operations.ingest(
+            spark,
+            spec_of("ingest", tmp_path / "t", {"source": {"fils": ["in.csv"]}, "create": COLUMNS}),
+        )
     assert not (tmp_path / "t").exists()
 
 
 @pytest.mark.slow
-def test_a_source_without_rows_is_an_error_unless_it_is_accepted(spark: SparkSession, table: Path, tmp_path: Path) -> None:
+def test_a_source_without_rows_is_an_error_unless_it_is_accepted(
+    spark: SparkSession, table: Path, tmp_path: Path
+) -> None:
     empty = tmp_path / "empty.csv"
     empty.write_text(FIRST.splitlines()[0] + "\n")
-    for source, message in ((empty, "has no row"), (tmp_path / "none-*.csv", "there is no file to read")):
+    for source, message in (
+        (empty, "has no row"),
+        (tmp_path / "none-*.csv", "there is no file to read"),
+    ):
         with pytest.raises(NoRowsError, match=message):
             ingest(spark, table, source)
         assert ingest(spark, table, source, on_empty="accept").counts.get("rows", 0) == 0
@@ -388,13 +525,19 @@ def test_a_source_without_rows_is_an_error_unless_it_is_accepted(spark: SparkSes
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["users", "users/data", "users/out", "."])
-def test_an_export_never_takes_the_place_of_a_table(spark: SparkSession, table: Path, target: str) -> None:
+def test_an_export_never_takes_the_place_of_a_table(
+    spark: SparkSession, table: Path, target: str
+) -> None:
     with pytest.raises(InvalidInputError, match=r"export to a folder of its own"):
-        operations.read(spark, spec_of("read", table, {"to": str(table.parent / target), "overwrite": True}))
+        operations.read(
+            spark, spec_of("read", table, {"to": str(table.parent / target), "overwrite": True})
+        )
     assert operations.read(spark, spec_of("read", table)).counts["rows"] == 2
 
 
 def test_a_repeat_equals_its_first_run(spark: SparkSession, table: Path, tmp_path: Path) -> None:
-    spec = spec_of("ingest", table, {"source": {"files": {"paths": [str(tmp_path / "1.csv")]}}}, token="again")
+    spec = spec_of(
+        "ingest", table, {"source": {"files": {"paths": [str(tmp_path / "1.csv")]}}}, token="again"
+    )
     first, again = (operations.ingest(spark, spec) for _ in range(2))
     assert again == replace(first, repeated=True)

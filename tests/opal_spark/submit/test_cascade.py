@@ -37,7 +37,13 @@ def test_counts_kept_by_changes_are_those_of_all_rows_though_calls_are_repeated(
     to, ends = str(tmp_path / "city_population"), [0]
 
     def call(after: int, version: int) -> None:
-        arguments = {"function": "city_jobs:count_by_city", "rows": "changes", "arguments": {"to": to}, "after": after, "version": version}
+        arguments = {
+            "function": "city_jobs:count_by_city",
+            "rows": "changes",
+            "arguments": {"to": to},
+            "after": after,
+            "version": version,
+        }
         perform(spark, JobSpec.of("consume", user_city.uri, arguments), consume)
 
     for number in range(9):
@@ -53,6 +59,9 @@ def test_counts_kept_by_changes_are_those_of_all_rows_though_calls_are_repeated(
         assert kept(Table.open(to)) == counted(user_city), span
     for version in ends[1:]:
         assert kept(Table.open(to), event_time=version) == counted(user_city, version)
-    write(user_city, [{"user_id": user, "moved_at": 1_000, "city": None, "op": "D"} for user in range(60)])
+    write(
+        user_city,
+        [{"user_id": user, "moved_at": 1_000, "city": None, "op": "D"} for user in range(60)],
+    )
     call(ends[-1], user_city.snapshot_at().version)
     assert kept(Table.open(to)) == {}

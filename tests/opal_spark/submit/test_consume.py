@@ -70,14 +70,20 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[objec
 def table(tmp_path: Path) -> Table:
     """Monday, Tuesday, Monday corrected, and a row that is not visible yet."""
     made = create(open_storage(str(tmp_path / "t")))
-    for key, values in (("mon", [("a", 1, 1), ("b", 1, 2)]), ("tue", [("b", 2, 3), ("c", 2, 4)]), ("mon", [("a", 1, 5), ("b", 1, 6)])):
+    for key, values in (
+        ("mon", [("a", 1, 1), ("b", 1, 2)]),
+        ("tue", [("b", 2, 3), ("c", 2, 4)]),
+        ("mon", [("a", 1, 5), ("b", 1, 6)]),
+    ):
         made.ingest(*rows(values), partition_key=key)  # type: ignore[arg-type]  # lists are invariant
         made.metagen()
     made.ingest(*rows([("d", 9, 9)]), partition_key="wed")
     return made
 
 
-def run(spark: SparkSession, table: Table, token: str | None = None, **arguments: object) -> JobResult:
+def run(
+    spark: SparkSession, table: Table, token: str | None = None, **arguments: object
+) -> JobResult:
     return perform(spark, JobSpec.of("consume", table.uri, arguments, token), consume)
 
 
@@ -96,7 +102,12 @@ def run(spark: SparkSession, table: Table, token: str | None = None, **arguments
     ],
 )
 def test_the_function_gets_what_came_and_what_of_it_is_valid(
-    spark: SparkSession, table: Table, jobs: list[object], arguments: Mapping[str, object], rows: list[object], valid: list[object] | None
+    spark: SparkSession,
+    table: Table,
+    jobs: list[object],
+    arguments: Mapping[str, object],
+    rows: list[object],
+    valid: list[object] | None,
 ) -> None:
     """By version both are the same."""
     result = run(spark, table, function="shop_test_jobs:note_both", **arguments)
@@ -105,15 +116,27 @@ def test_the_function_gets_what_came_and_what_of_it_is_valid(
     assert jobs == [rows, rows if valid is None else valid]
 
 
-def test_the_function_gets_no_rows_of_an_empty_day(spark: SparkSession, table: Table, jobs: list[object]) -> None:
-    version = table.ingest(rows([("a", 1, 1)])[0].slice(0, 0), [], partition_key="sun", token="sun").version
+def test_the_function_gets_no_rows_of_an_empty_day(
+    spark: SparkSession, table: Table, jobs: list[object]
+) -> None:
+    version = table.ingest(
+        rows([("a", 1, 1)])[0].slice(0, 0), [], partition_key="sun", token="sun"
+    ).version
     for function in ("note", "note_valid"):
-        result = run(spark, table, function=f"shop_test_jobs:{function}", partition_key="sun", version=version)
+        result = run(
+            spark,
+            table,
+            function=f"shop_test_jobs:{function}",
+            partition_key="sun",
+            version=version,
+        )
         assert (result.version, result.counts) == (version, {"rows": 0})
     assert jobs == [[], []]
 
 
-def test_a_token_calls_the_function_once(spark: SparkSession, table: Table, jobs: list[object]) -> None:
+def test_a_token_calls_the_function_once(
+    spark: SparkSession, table: Table, jobs: list[object]
+) -> None:
     first = run(spark, table, "t", function="shop_test_jobs:note", partition_key="mon")
     again = run(spark, table, "t", function="shop_test_jobs:note", partition_key="mon")
     assert len(jobs) == 1
@@ -125,19 +148,49 @@ def test_a_token_calls_the_function_once(spark: SparkSession, table: Table, jobs
 @pytest.mark.parametrize(
     "function, arguments, error, said",
     [
-        ("shop_test_jobs:fail", {"after": 0}, FunctionError, "shop_test_jobs:fail failed: KeyError: 'no such shop'"),
+        (
+            "shop_test_jobs:fail",
+            {"after": 0},
+            FunctionError,
+            "shop_test_jobs:fail failed: KeyError: 'no such shop'",
+        ),
         ("shop_test_jobs:refuse", {"after": 0}, InvalidInputError, "never"),
-        ("shop_test_jobs:talk", {"after": 0}, InvalidInputError, "returned str; let it return nothing, or counts by name"),
-        ("shop_test_jobs:nothing", {"after": 0}, InvalidInputError, "the module shop_test_jobs has no function 'nothing'"),
-        ("no_such_module:f", {"after": 0}, InvalidInputError, "No module named 'no_such_module'. Python looks in .*py_files="),
+        (
+            "shop_test_jobs:talk",
+            {"after": 0},
+            InvalidInputError,
+            "returned str; let it return nothing, or counts by name",
+        ),
+        (
+            "shop_test_jobs:nothing",
+            {"after": 0},
+            InvalidInputError,
+            "the module shop_test_jobs has no function 'nothing'",
+        ),
+        (
+            "no_such_module:f",
+            {"after": 0},
+            InvalidInputError,
+            "No module named 'no_such_module'. Python looks in .*py_files=",
+        ),
         ("f", {"after": 0}, InvalidInputError, "write it as 'package.module:function'"),
         ("shop_test_jobs:note", {}, InvalidInputError, "consume needs one of"),
         ("shop_test_jobs:note", {"after": 9}, NotFoundError, "has no version 9"),
-        ("shop_test_jobs:note", {"partition_key": "sun"}, NotFoundError, "no ingest of partition key 'sun' .*'mon', 'tue', 'wed'"),
+        (
+            "shop_test_jobs:note",
+            {"partition_key": "sun"},
+            NotFoundError,
+            "no ingest of partition key 'sun' .*'mon', 'tue', 'wed'",
+        ),
     ],
 )
 def test_what_cannot_be_consumed_says_why_and_keeps_no_result(
-    spark: SparkSession, table: Table, function: str, arguments: Mapping[str, object], error: type[Exception], said: str
+    spark: SparkSession,
+    table: Table,
+    function: str,
+    arguments: Mapping[str, object],
+    error: type[Exception],
+    said: str,
 ) -> None:
     with pytest.raises(error, match=said):
         run(spark, table, "t", function=function, **arguments)
@@ -150,7 +203,9 @@ def test_the_change_s_table_reads_what_was_before(spark: SparkSession, table: Ta
     assert before == {"a": 1, "b": 2}
 
 
-def test_changes_go_from_version_to_version(spark: SparkSession, table: Table, jobs: list[object]) -> None:
+def test_changes_go_from_version_to_version(
+    spark: SparkSession, table: Table, jobs: list[object]
+) -> None:
     run(spark, table, function="shop_test_jobs:note_changes", rows="changes", after=0)
     inserted = [("a", 1, "insert", 2), ("b", 2, "insert", 2), ("c", 4, "insert", 4)]
     updated = [("a", 1, "update_preimage", 6), ("a", 5, "update_postimage", 6)]
@@ -161,24 +216,46 @@ def test_changes_go_from_version_to_version(spark: SparkSession, table: Table, j
     run(spark, table, function="shop_test_jobs:note_changes", rows="changes", after=7)
     assert jobs.pop() == []
     with pytest.raises(InvalidInputError, match="rows='changes' needs versions: give after=7"):
-        run(spark, table, function="shop_test_jobs:note_changes", rows="changes", partition_key="mon")
+        run(
+            spark,
+            table,
+            function="shop_test_jobs:note_changes",
+            rows="changes",
+            partition_key="mon",
+        )
 
 
-def test_a_consumer_of_changes_that_begins_late_gets_all_rows_as_inserts(spark: SparkSession, table: Table, jobs: list[object]) -> None:
+def test_a_consumer_of_changes_that_begins_late_gets_all_rows_as_inserts(
+    spark: SparkSession, table: Table, jobs: list[object]
+) -> None:
     table.savepoint("empty", 0)
     table.retain(window="0s", grace="0s")
     version = table.snapshot_at().version
     run(spark, table, function="shop_test_jobs:note_changes", rows="changes", after=0)
-    assert jobs.pop() == [("a", 5, "insert", version), ("b", 3, "insert", version), ("c", 4, "insert", version)]
+    assert jobs.pop() == [
+        ("a", 5, "insert", version),
+        ("b", 3, "insert", version),
+        ("c", 4, "insert", version),
+    ]
     with pytest.raises(NotFoundError, match="expired"):
         run(spark, table, function="shop_test_jobs:note_changes", rows="changes", after=3)
 
 
-def test_a_sum_of_changes_is_the_sum_of_all(spark: SparkSession, tmp_path: Path, jobs: list[object]) -> None:
+def test_a_sum_of_changes_is_the_sum_of_all(
+    spark: SparkSession, tmp_path: Path, jobs: list[object]
+) -> None:
     """Counts of rows by price, kept by changes alone, over random batches of late rows and deletes."""
-    seed, made, counts, seen = random.Random(7), create(open_storage(str(tmp_path / "s"))), Counter[int](), 0
+    seed, made, counts, seen = (
+        random.Random(7),
+        create(open_storage(str(tmp_path / "s"))),
+        Counter[int](),
+        0,
+    )
     for _ in range(12):
-        batch = [(f"k{seed.randrange(9)}", seed.randrange(6), seed.choice([None, 1, 2, 3])) for _ in range(seed.randrange(1, 8))]
+        batch = [
+            (f"k{seed.randrange(9)}", seed.randrange(6), seed.choice([None, 1, 2, 3]))
+            for _ in range(seed.randrange(1, 8))
+        ]
         made.ingest(*rows(batch), metadata=seed.choice(["inline", "batch"]))
         if seed.random() < 0.4:
             made.metagen()
@@ -187,7 +264,14 @@ def test_a_sum_of_changes_is_the_sum_of_all(spark: SparkSession, tmp_path: Path,
         if seed.random() < 0.6:
             continue
         version = made.snapshot_at().version
-        run(spark, made, function="shop_test_jobs:sum_up", rows="changes", after=seen, version=version)
+        run(
+            spark,
+            made,
+            function="shop_test_jobs:sum_up",
+            rows="changes",
+            after=seen,
+            version=version,
+        )
         counts.update(jobs.pop())  # type: ignore[call-overload]  # what the function notes
         seen = version
         assert +counts == Counter(row["price"] for row in made.read(version=version).to_pylist())

@@ -49,7 +49,10 @@ def rows_of(seed: int) -> list[Row]:
     """Keys that several folders have; no two rows of a key agree in their delta."""
     shops = ["a b", "50%", "c+d", "é"]
     days = [date(2026, 11, 1), None, date(2026, 11, 2)]
-    return [(key % 40, key * 10 + seed, f"n{key}-{seed}", days[key % 3], shops[key % 4]) for key in range(60)]
+    return [
+        (key % 40, key * 10 + seed, f"n{key}-{seed}", days[key % 3], shops[key % 4])
+        for key in range(60)
+    ]
 
 
 def latest(rows: list[Row]) -> list[Row]:
@@ -62,11 +65,15 @@ def latest(rows: list[Row]) -> list[Row]:
 
 def content(spark: SparkSession, uri: str) -> list[Row]:
     rows = OpalTable.for_path(spark, uri).read().select("id", "at", "name", "day", "shop").collect()
-    return sorted(((row.id, row.at, row.name, row.day, row.shop) for row in rows), key=lambda row: row[0])
+    return sorted(
+        ((row.id, row.at, row.name, row.day, row.shop) for row in rows), key=lambda row: row[0]
+    )
 
 
 def write(spark: SparkSession, folder: Path, rows: list[Row], file_format: str = "parquet") -> None:
-    spark.createDataFrame(rows, DDL).repartition(2).write.partitionBy("day", "shop").format(file_format).mode("append").save(str(folder))
+    spark.createDataFrame(rows, DDL).repartition(2).write.partitionBy("day", "shop").format(
+        file_format
+    ).mode("append").save(str(folder))
 
 
 @pytest.fixture
@@ -103,7 +110,9 @@ def assert_taken_over(spark: SparkSession, uri: str, rows: list[Row]) -> None:
 @pytest.mark.usefixtures("few_files")
 @pytest.mark.slow
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
-def test_a_partitioned_folder_keeps_all_its_columns(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
+def test_a_partitioned_folder_keeps_all_its_columns(
+    spark: SparkSession, tmp_path: Path, file_format: str
+) -> None:
     folder, uri = tmp_path / "old=1", str(tmp_path / "new")
     for seed in (1, 2):
         write(spark, folder, rows_of(seed), file_format)
@@ -120,12 +129,18 @@ def test_a_partitioned_folder_keeps_all_its_columns(spark: SparkSession, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_files")
-def test_a_repeat_changes_nothing_even_without_the_source(spark: SparkSession, tmp_path: Path, source: Path) -> None:
+def test_a_repeat_changes_nothing_even_without_the_source(
+    spark: SparkSession, tmp_path: Path, source: Path
+) -> None:
     uri = str(tmp_path / "new")
     first = OpalTable.bootstrap(spark, uri, str(source), format="parquet", **LAYOUT)
     write(spark, source, rows_of(3))
     again = OpalTable.bootstrap(spark, uri, f"{source}/", format="parquet", **LAYOUT)
-    assert (again.repeated, again.version, dict(again.counts)) == (True, first.version, dict(first.counts))
+    assert (again.repeated, again.version, dict(again.counts)) == (
+        True,
+        first.version,
+        dict(first.counts),
+    )
     shutil.rmtree(source)
     assert OpalTable.bootstrap(spark, uri, str(source), format="parquet", **LAYOUT).repeated
     assert_taken_over(spark, uri, ALL)
@@ -133,28 +148,49 @@ def test_a_repeat_changes_nothing_even_without_the_source(spark: SparkSession, t
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind, wanted", [("STRING", {"01", "02", "x"}), (None, {"01", "02", "x"})])
-def test_names_of_folders_take_the_types_of_the_schema(spark: SparkSession, tmp_path: Path, kind: str | None, wanted: set[str]) -> None:
+def test_names_of_folders_take_the_types_of_the_schema(
+    spark: SparkSession, tmp_path: Path, kind: str | None, wanted: set[str]
+) -> None:
     folder = tmp_path / "old"
     for key, month in enumerate(["01", "02", *(["x"] if kind is None else [])]):
-        spark.createDataFrame([(key, key)], "id BIGINT, at BIGINT").write.parquet(str(folder / f"month={month}"))
+        spark.createDataFrame([(key, key)], "id BIGINT, at BIGINT").write.parquet(
+            str(folder / f"month={month}")
+        )
     if kind is not None:
-        spark.createDataFrame([(9, 9)], "id BIGINT, at BIGINT").write.parquet(str(folder / "month=x"))
-    schema = None if kind is None else spark.createDataFrame([], f"id BIGINT, at BIGINT, month {kind}").schema
-    OpalTable.bootstrap(spark, str(tmp_path / "new"), str(folder), format="parquet", schema=schema, **LAYOUT)
-    assert {row.month for row in OpalTable.for_path(spark, str(tmp_path / "new")).read().collect()} == wanted
+        spark.createDataFrame([(9, 9)], "id BIGINT, at BIGINT").write.parquet(
+            str(folder / "month=x")
+        )
+    schema = (
+        None
+        if kind is None
+        else spark.createDataFrame([], f"id BIGINT, at BIGINT, month {kind}").schema
+    )
+    OpalTable.bootstrap(
+        spark, str(tmp_path / "new"), str(folder), format="parquet", schema=schema, **LAYOUT
+    )
+    assert {
+        row.month for row in OpalTable.for_path(spark, str(tmp_path / "new")).read().collect()
+    } == wanted
 
 
 def test_files_of_one_folder_with_columns_of_their_own(spark: SparkSession, tmp_path: Path) -> None:
     folder, uri = tmp_path / "old", str(tmp_path / "new")
     spark.createDataFrame([(1, 1)], "id BIGINT, at BIGINT").write.parquet(str(folder))
-    spark.createDataFrame([(2, 1, "x")], "id BIGINT, at BIGINT, extra STRING").write.mode("append").parquet(str(folder))
+    spark.createDataFrame([(2, 1, "x")], "id BIGINT, at BIGINT, extra STRING").write.mode(
+        "append"
+    ).parquet(str(folder))
     OpalTable.bootstrap(spark, uri, str(folder), format="parquet", **LAYOUT)
-    assert {(row.id, row.extra) for row in OpalTable.for_path(spark, uri).read().collect()} == {(1, None), (2, "x")}
+    assert {(row.id, row.extra) for row in OpalTable.for_path(spark, uri).read().collect()} == {
+        (1, None),
+        (2, "x"),
+    }
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_files")
-def test_what_changes_in_the_source_between_two_tries_never_mixes(spark: SparkSession, tmp_path: Path, source: Path) -> None:
+def test_what_changes_in_the_source_between_two_tries_never_mixes(
+    spark: SparkSession, tmp_path: Path, source: Path
+) -> None:
     uri = str(tmp_path / "new")
     files = sorted(path for path in source.rglob("*.parquet"))
     kept = files[-1].read_bytes()
@@ -165,7 +201,9 @@ def test_what_changes_in_the_source_between_two_tries_never_mixes(spark: SparkSe
     core.fix_plan(table.storage, origin.name, plan_source(spark, origin, None, 1 << 30))
     write(spark, source, rows_of(3))  # not of the plan: left out
     files[-1].write_bytes(files[0].read_bytes())
-    with pytest.raises(InvalidInputError, match=r"was changed since the bootstrap began; put back what was there"):
+    with pytest.raises(
+        InvalidInputError, match=r"was changed since the bootstrap began; put back what was there"
+    ):
         OpalTable.bootstrap(spark, uri, str(source), format="parquet", **LAYOUT)
     files[-1].unlink()
     with pytest.raises(InvalidInputError, match="are gone since the bootstrap began"):
@@ -181,15 +219,26 @@ def test_what_changes_in_the_source_between_two_tries_never_mixes(spark: SparkSe
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_files")
 @pytest.mark.parametrize("mode", ["after", "before"])
-def test_a_rerun_after_any_failure_of_the_driver(spark: SparkSession, tmp_path: Path, source: Path, mode: Any) -> None:
+def test_a_rerun_after_any_failure_of_the_driver(
+    spark: SparkSession, tmp_path: Path, source: Path, mode: Any
+) -> None:
     origin = source_table(str(source), "parquet", None)
     schema = spark.createDataFrame([], DDL).schema
 
     def run(storage: Any) -> JobResult:
-        return bootstrap(on_spark(spark, table_on(storage)), SparkSource(spark=spark, source=origin, batch_bytes=1 << 30))
+        return bootstrap(
+            on_spark(spark, table_on(storage)),
+            SparkSource(spark=spark, source=origin, batch_bytes=1 << 30),
+        )
 
     def fresh(name: str) -> Any:
-        OpalTable.create(spark, str(tmp_path / name), schema, **LAYOUT, properties={"token_keep": 1, "checkpoint_commits": 3})
+        OpalTable.create(
+            spark,
+            str(tmp_path / name),
+            schema,
+            **LAYOUT,
+            properties={"token_keep": 1, "checkpoint_commits": 3},
+        )
         return open_storage(str(tmp_path / name))
 
     dry = DriverStore(fresh("dry"))
@@ -202,7 +251,10 @@ def test_a_rerun_after_any_failure_of_the_driver(spark: SparkSession, tmp_path: 
             except (Crash, StorageError, CommitUnknownError):
                 continue
         assert result.repeated
-        assert sum(result.counts[part] for part in ("batches_done", "batches_skipped")) == done.counts["batches_done"]
+        assert (
+            sum(result.counts[part] for part in ("batches_done", "batches_skipped"))
+            == done.counts["batches_done"]
+        )
         assert_taken_over(spark, str(tmp_path / str(fail_at)), ALL)
 
 
@@ -222,11 +274,25 @@ with session("killed") as spark:
 def test_a_driver_that_is_killed_goes_on(spark: SparkSession, tmp_path: Path, source: Path) -> None:
     uri = str(tmp_path / "new")
     ensure_java()
-    environment = {**os.environ, "PYTHONPATH": str(SOURCES), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    environment["PYSPARK_SUBMIT_ARGS"] = "--master local[2] --conf spark.ui.enabled=false pyspark-shell"
-    driver = subprocess.Popen([sys.executable, "-c", KILLED, uri, str(source)], env=environment, cwd=tmp_path, start_new_session=True)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(SOURCES),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    environment["PYSPARK_SUBMIT_ARGS"] = (
+        "--master local[2] --conf spark.ui.enabled=false pyspark-shell"
+    )
+    driver = subprocess.Popen(
+        [sys.executable, "-c", KILLED, uri, str(source)],
+        env=environment,
+        cwd=tmp_path,
+        start_new_session=True,
+    )
     try:
-        folder = Path(uri) / layout.bootstrap_folder(source_table(str(source), "parquet", None).name)
+        folder = Path(uri) / layout.bootstrap_folder(
+            source_table(str(source), "parquet", None).name
+        )
         limit = time.monotonic() + 240
         while len([*folder.glob("0*.json")]) < 3:
             assert driver.poll() is None
@@ -242,14 +308,25 @@ def test_a_driver_that_is_killed_goes_on(spark: SparkSession, tmp_path: Path, so
     assert_taken_over(spark, uri, ALL)
 
 
-def test_a_table_that_is_there_has_to_be_the_one_that_is_wanted(spark: SparkSession, tmp_path: Path, source: Path) -> None:
+def test_a_table_that_is_there_has_to_be_the_one_that_is_wanted(
+    spark: SparkSession, tmp_path: Path, source: Path
+) -> None:
     uri = str(tmp_path / "new")
-    OpalTable.create(spark, uri, spark.createDataFrame([], DDL).schema, keys=["id"], delta="at", tie_break=["day"])
+    OpalTable.create(
+        spark,
+        uri,
+        spark.createDataFrame([], DDL).schema,
+        keys=["id"],
+        delta="at",
+        tie_break=["day"],
+    )
     with pytest.raises(InvalidInputError, match=r"tie_break is \['day'\], not \[\]"):
         OpalTable.bootstrap(spark, uri, str(source), format="parquet", **LAYOUT)
     schema = spark.createDataFrame([], DDL.replace("id BIGINT", "id INT")).schema
     with pytest.raises(InvalidInputError, match="column 'id' is long, not integer"):
-        OpalTable.bootstrap(spark, uri, str(source), format="parquet", schema=schema, tie_break=["day"], **LAYOUT)
+        OpalTable.bootstrap(
+            spark, uri, str(source), format="parquet", schema=schema, tie_break=["day"], **LAYOUT
+        )
     OpalTable.bootstrap(spark, uri, str(source), format="parquet", tie_break=["day"], **LAYOUT)
     assert_taken_over(spark, uri, ALL)
 
@@ -258,10 +335,15 @@ def test_what_cannot_be_a_source_is_said(spark: SparkSession, tmp_path: Path, so
     uri = str(tmp_path / "new")
     with pytest.raises(NoRowsError, match="there is no file to read"):
         OpalTable.bootstrap(spark, uri, str(tmp_path / "nowhere"), format="parquet", **LAYOUT)
-    for kind, package in (("delta", "io.delta:delta-spark_4.1_2.13:4.4.0"), ("iceberg", "iceberg-spark-runtime-4.1_2.13:1.11.0")):
+    for kind, package in (
+        ("delta", "io.delta:delta-spark_4.1_2.13:4.4.0"),
+        ("iceberg", "iceberg-spark-runtime-4.1_2.13:1.11.0"),
+    ):
         (source / "_delta_log").mkdir(exist_ok=True)
         (source / "_delta_log" / f"{0:020d}.json").write_text("{}")
-        with pytest.raises(InvalidInputError, match=rf"no reader for {kind}: start it with --packages .*{package}"):
+        with pytest.raises(
+            InvalidInputError, match=rf"no reader for {kind}: start it with --packages .*{package}"
+        ):
             OpalTable.bootstrap(spark, uri, str(source), format=kind, **LAYOUT)
     with pytest.raises(InvalidInputError, match="format 'hudi' is unknown"):
         OpalTable.bootstrap(spark, uri, str(source), format="hudi", **LAYOUT)
@@ -273,11 +355,16 @@ def test_what_cannot_be_a_source_is_said(spark: SparkSession, tmp_path: Path, so
 
 
 @pytest.mark.parametrize("taken_for", ["parquet", "orc"])
-def test_a_folder_of_another_format_is_said_to_be_one(spark: SparkSession, tmp_path: Path, taken_for: str) -> None:
+def test_a_folder_of_another_format_is_said_to_be_one(
+    spark: SparkSession, tmp_path: Path, taken_for: str
+) -> None:
     other = tmp_path / "other"
-    spark.createDataFrame(rows_of(0), DDL).write.format("orc" if taken_for == "parquet" else "parquet").save(str(other))
+    spark.createDataFrame(rows_of(0), DDL).write.format(
+        "orc" if taken_for == "parquet" else "parquet"
+    ).save(str(other))
     with pytest.raises(
-        InvalidInputError, match=rf"other has a file that is no {taken_for}, or damaged \(.*part-00.*\); correct the format"
+        InvalidInputError,
+        match=rf"other has a file that is no {taken_for}, or damaged \(.*part-00.*\); correct the format",
     ):
         OpalTable.bootstrap(spark, str(tmp_path / "table"), str(other), format=taken_for, **LAYOUT)
 
@@ -287,21 +374,63 @@ def test_rows_without_a_key_stop_it_or_are_put_aside(spark: SparkSession, tmp_pa
     spark.createDataFrame([(1, 1), (None, 2)], "id BIGINT, at BIGINT").write.parquet(str(folder))
     with pytest.raises(InvalidInputError, match="1 row cannot go into the table"):
         OpalTable.bootstrap(spark, uri, str(folder), format="parquet", **LAYOUT)
-    result = OpalTable.bootstrap(spark, uri, str(folder), format="parquet", on_bad_rows="quarantine", **LAYOUT)
+    result = OpalTable.bootstrap(
+        spark, uri, str(folder), format="parquet", on_bad_rows="quarantine", **LAYOUT
+    )
     assert (result.counts["rows"], result.counts["rejected"], len(result.notes)) == (1, 1, 2)
 
 
 def test_the_operation_and_the_command(
-    spark: SparkSession, tmp_path: Path, source: Path, opal_commands: None, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession,
+    tmp_path: Path,
+    source: Path,
+    opal_commands: None,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     uri = str(tmp_path / "new")
-    arguments = {"source": str(source), "format": "parquet", "keys": ["id"], "delta": "at", "schema": DDL, "batch_mb": 1}
+    arguments = {
+        "source": str(source),
+        "format": "parquet",
+        "keys": ["id"],
+        "delta": "at",
+        "schema": DDL,
+        "batch_mb": 1,
+    }
     result = perform(spark, JobSpec.of("bootstrap", uri, arguments, "t"), operations.bootstrap)
     assert (result.counts["rows"], result.token) == (len(ALL), "t")
     assert_taken_over(spark, uri, ALL)
-    words = ["bootstrap", uri, str(source), "--format", "parquet", "--key", "id", "--delta", "at", "--json"]
+    words = [
+        "bootstrap",
+        uri,
+        str(source),
+        "--format",
+        "parquet",
+        "--key",
+        "id",
+        "--delta",
+        "at",
+        "--json",
+    ]
     assert main(words) == OK
     assert json.loads(capsys.readouterr().out)["repeated"]
-    assert main(["bootstrap", str(tmp_path / "other"), str(source), "--format", "parquet", "--key", "id", "--delta", "at"]) == OK
+    assert (
+        main(
+            [
+                "bootstrap",
+                str(tmp_path / "other"),
+                str(source),
+                "--format",
+                "parquet",
+                "--key",
+                "id",
+                "--delta",
+                "at",
+            ]
+        )
+        == OK
+    )
     assert capsys.readouterr().out.startswith(f"took over {len(ALL)} rows, ")
-    assert main([*words[:2], str(source), "--format", "parquet", "--key", "name", "--delta", "at"]) == INPUT
+    assert (
+        main([*words[:2], str(source), "--format", "parquet", "--key", "name", "--delta", "at"])
+        == INPUT
+    )

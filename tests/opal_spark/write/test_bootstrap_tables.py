@@ -147,10 +147,20 @@ def run(script: str, conf: dict[str, str], folder: Path) -> subprocess.Completed
         **conf,
     }
     words = " ".join(f"--conf {name}={value}" for name, value in settings.items())
-    environment = {**os.environ, "PYTHONPATH": str(SOURCES), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(SOURCES),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     environment["PYSPARK_SUBMIT_ARGS"] = f"{words} pyspark-shell"
     return subprocess.run(
-        [sys.executable, "-c", HEAD + script, str(folder)], env=environment, cwd=folder, capture_output=True, text=True, timeout=900
+        [sys.executable, "-c", HEAD + script, str(folder)],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=900,
     )
 
 

@@ -29,7 +29,10 @@ STREAM: list[list[Row]] = [
     [("B", 5, "Beijing", SATURDAY), ("A", 3, "Wuhan", FRIDAY)],
     [("C", 4, "Wuhan", FRIDAY), ("A", 6, "Beijing", SATURDAY)],
 ]
-ON_FRIDAY, ON_SATURDAY = {"A": "Wuhan", "B": "Hangzhou", "C": "Wuhan"}, {"A": "Beijing", "B": "Beijing", "C": "Wuhan"}
+ON_FRIDAY, ON_SATURDAY = (
+    {"A": "Wuhan", "B": "Hangzhou", "C": "Wuhan"},
+    {"A": "Beijing", "B": "Beijing", "C": "Wuhan"},
+)
 
 
 def frame(spark: SparkSession, rows: Sequence[Row]) -> DataFrame:
@@ -39,9 +42,14 @@ def frame(spark: SparkSession, rows: Sequence[Row]) -> DataFrame:
 
 def create(spark: SparkSession, path: Path, drift: str) -> tuple[OpalTable, ManualClock]:
     """With a clock of the test's own: the store has no time."""
-    spec = plan_spec(arrow_of_spark(StructType.fromDDL(DDL)), TableLayout(keys=["user"], delta="at", properties={"drift": drift}))
+    spec = plan_spec(
+        arrow_of_spark(StructType.fromDDL(DDL)),
+        TableLayout(keys=["user"], delta="at", properties={"drift": drift}),
+    )
     clock = ManualClock(step_us=1000)
-    return OpalTable(spark=spark, table=create_on(SilentStore(inner=open_storage(str(path))), spec, clock)), clock
+    return OpalTable(
+        spark=spark, table=create_on(SilentStore(inner=open_storage(str(path))), spec, clock)
+    ), clock
 
 
 def cities(table: OpalTable, business_snapshot: str | None = None) -> dict[str, str]:
@@ -52,8 +60,18 @@ def cities(table: OpalTable, business_snapshot: str | None = None) -> dict[str, 
 def test_the_drift_story(spark: SparkSession, tmp_path: Path, metadata: str) -> None:
     table, clock = create(spark, tmp_path / "t", "2h")
     for number, batch in enumerate(STREAM):
-        table.ingest(frame(spark, batch), metadata=metadata, business_snapshot_column="day", application=("stream", number))
-    repeated = table.ingest(frame(spark, batch), metadata=metadata, business_snapshot_column="day", application=("stream", number))
+        table.ingest(
+            frame(spark, batch),
+            metadata=metadata,
+            business_snapshot_column="day",
+            application=("stream", number),
+        )
+    repeated = table.ingest(
+        frame(spark, batch),
+        metadata=metadata,
+        business_snapshot_column="day",
+        application=("stream", number),
+    )
     assert repeated.repeated
     table.metagen()
     assert cities(table) == cities(table, FRIDAY) == ON_FRIDAY
@@ -61,37 +79,57 @@ def test_the_drift_story(spark: SparkSession, tmp_path: Path, metadata: str) -> 
     table.metagen()
     assert cities(table) == cities(table, SATURDAY) == ON_SATURDAY
     assert cities(table, FRIDAY) == ON_FRIDAY
-    changed = table.changes(FRIDAY, SATURDAY, mode="netChanges").where("_change_type = 'update_postimage'").collect()
+    changed = (
+        table.changes(FRIDAY, SATURDAY, mode="netChanges")
+        .where("_change_type = 'update_postimage'")
+        .collect()
+    )
     assert {row.user: row.city for row in changed} == {"A": "Beijing", "B": "Beijing"}
     assert table.check() == []
-    with pytest.raises(InvalidInputError, match=f"{FRIDAY} is not after {FRIDAY}, which is finished"):
+    with pytest.raises(
+        InvalidInputError, match=f"{FRIDAY} is not after {FRIDAY}, which is finished"
+    ):
         table.ingest(frame(spark, STREAM[0]), business_snapshot=FRIDAY)
 
 
 @pytest.mark.slow
-def test_a_structured_stream_goes_on_from_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_structured_stream_goes_on_from_its_checkpoint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     table, clock = create(spark, tmp_path / "t", "2h")
     source = tmp_path / "in"
     source.mkdir()
 
     def ingest(rows: DataFrame, batch: int) -> None:
-        table.ingest(rows, metadata="inline", business_snapshot_column="day", application=("stream", batch))
+        table.ingest(
+            rows, metadata="inline", business_snapshot_column="day", application=("stream", batch)
+        )
 
     for number, batch in enumerate(STREAM):
-        lines = [json.dumps(dict(zip(("user", "at", "city", "day"), row, strict=True))) for row in batch]
+        lines = [
+            json.dumps(dict(zip(("user", "at", "city", "day"), row, strict=True))) for row in batch
+        ]
         (source / f"{number}.json").write_text("\n".join(lines))
         stream = spark.readStream.schema(DDL).json(str(source)).writeStream.foreachBatch(ingest)
-        query = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        query = (
+            stream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
         assert query.awaitTermination(120)
     assert cities(table) == ON_FRIDAY
     clock.at_us += 3 * HOUR_US
-    ingest(frame(spark, [("D", 7, "Xian", SATURDAY)]), 3)  # the next batch finds that the drift time is over
+    ingest(
+        frame(spark, [("D", 7, "Xian", SATURDAY)]), 3
+    )  # the next batch finds that the drift time is over
     assert cities(table) == cities(table, SATURDAY) == {**ON_SATURDAY, "D": "Xian"}
     assert cities(table, FRIDAY) == ON_FRIDAY
 
 
 @pytest.mark.slow
-def test_late_rows_and_rows_of_none_are_put_aside_beside_those_that_files_hold_wrong(spark: SparkSession, tmp_path: Path) -> None:
+def test_late_rows_and_rows_of_none_are_put_aside_beside_those_that_files_hold_wrong(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     table, _ = create(spark, tmp_path / "t", "0s")
     for batch in ([("A", 1, "Beijing", FRIDAY)], [("A", 2, "Wuhan", SATURDAY)]):
         table.ingest(frame(spark, batch), metadata="inline", business_snapshot_column="day")
@@ -102,25 +140,41 @@ def test_late_rows_and_rows_of_none_are_put_aside_beside_those_that_files_hold_w
     with pytest.raises(InvalidInputError, match="3 rows cannot go into the table"):
         table.ingest(source, metadata="inline", business_snapshot_column="day")
     assert cities(table) == {"A": "Wuhan"}
-    result = table.ingest(source, metadata="inline", business_snapshot_column="day", on_bad_rows="quarantine")
+    result = table.ingest(
+        source, metadata="inline", business_snapshot_column="day", on_bad_rows="quarantine"
+    )
     notes = "\n".join(result.notes)
-    assert f"rejected 1 row: business snapshot {FRIDAY} is not after {FRIDAY}, which is finished" in notes
+    assert (
+        f"rejected 1 row: business snapshot {FRIDAY} is not after {FRIDAY}, which is finished"
+        in notes
+    )
     assert "rejected 1 row: business snapshot column 'day' is null" in notes
     assert cities(table, SATURDAY) == {"A": "Wuhan", "E": "Xian"}
     assert cities(table) == {"A": "Wuhan", "E": "Xian", "F": "Xian"}
 
 
-def test_a_job_names_the_business_snapshot_that_it_ingests_and_reads(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_job_names_the_business_snapshot_that_it_ingests_and_reads(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     uri = str(tmp_path / "t")
     opal_spark.register(spark)
     OpalTable.create(spark, uri, StructType.fromDDL(DDL), keys=["user"], delta="at")
     for number, day in enumerate((FRIDAY, SATURDAY)):
-        (tmp_path / f"{day}.json").write_text(json.dumps({"user": "A", "at": number, "city": f"city {number}", "day": day}))
-        arguments = {"source": {"files": {"paths": [str(tmp_path / f"{day}.json")]}}, "business_snapshot": day, "metadata": "inline"}
+        (tmp_path / f"{day}.json").write_text(
+            json.dumps({"user": "A", "at": number, "city": f"city {number}", "day": day})
+        )
+        arguments = {
+            "source": {"files": {"paths": [str(tmp_path / f"{day}.json")]}},
+            "business_snapshot": day,
+            "metadata": "inline",
+        }
         operations.ingest(spark, JobSpec.of("ingest", uri, arguments, token=day))
     shown = operations.read(spark, JobSpec.of("read", uri, {"business_snapshot": FRIDAY}))
     assert [row["city"] for row in shown.examples] == ["city 0"]
     assert shown.version == 1
-    assert [row.city for row in spark.read.format("opal").option("business_snapshot", FRIDAY).load(uri).collect()] == ["city 0"]
+    assert [
+        row.city
+        for row in spark.read.format("opal").option("business_snapshot", FRIDAY).load(uri).collect()
+    ] == ["city 0"]
     with pytest.raises(InvalidInputError, match="give one of them"):
         JobSpec.of("ingest", uri, {**arguments, "business_snapshot_column": "day"})

@@ -45,7 +45,9 @@ def test_minor_and_major_compaction(spark: SparkSession, tmp_path: Path, file_fo
     assert table.check() == []
 
 
-def test_an_upsert_after_a_compaction_meets_the_rows_where_they_are_now(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_upsert_after_a_compaction_meets_the_rows_where_they_are_now(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     table = filled(spark, tmp_path / "t")
     table.compact(mode="major", look_back=1)
     more: list[Row] = [("ax", 7, 1), ("dye", 6, None), ("bow", 3, 9)]

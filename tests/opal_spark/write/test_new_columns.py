@@ -23,7 +23,9 @@ COLUMNS = "id BIGINT, at BIGINT, name STRING"
 
 def create(spark: SparkSession, path: Path, file_format: str = "parquet") -> OpalTable:
     schema = spark.createDataFrame([], COLUMNS).schema
-    return OpalTable.create(spark, str(path / "table"), schema, keys=["id"], delta="at", file_format=file_format)
+    return OpalTable.create(
+        spark, str(path / "table"), schema, keys=["id"], delta="at", file_format=file_format
+    )
 
 
 def shown(table: OpalTable, column: str, **view: Any) -> list[Any]:
@@ -32,7 +34,9 @@ def shown(table: OpalTable, column: str, **view: Any) -> list[Any]:
 
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
-def test_every_read_across_an_add_gives_null_for_the_files_of_before(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
+def test_every_read_across_an_add_gives_null_for_the_files_of_before(
+    spark: SparkSession, tmp_path: Path, file_format: str
+) -> None:
     table = create(spark, tmp_path, file_format)
     table.ingest(spark.createDataFrame([(1, 1, "a"), (2, 1, "b")], COLUMNS), metadata="inline")
     table.add_columns({"seen": "timestamp", "score": "double", "tags": ArrayType(LongType())})
@@ -70,7 +74,9 @@ def test_every_read_across_an_add_gives_null_for_the_files_of_before(spark: Spar
 
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet", "frame"])
-def test_a_source_adds_ignores_or_lacks_columns(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+def test_a_source_adds_ignores_or_lacks_columns(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
     table = create(spark, tmp_path)
 
     def source(number: int, **values: Any) -> Any:
@@ -97,20 +103,35 @@ def test_a_source_adds_ignores_or_lacks_columns(spark: SparkSession, tmp_path: P
     assert table.ingest(new, metadata="inline", on_new_columns="ignore").counts["rows"] == 1
     assert table.read().columns == ["id", "at", "name"]
     table.ingest(source(2, score=1.5, Tag="x"), metadata="inline", on_new_columns="add")
-    assert table.read().columns == ["id", "at", "name", *(["Tag", "score"] if kind == "json" else ["score", "Tag"])]
+    assert table.read().columns == [
+        "id",
+        "at",
+        "name",
+        *(["Tag", "score"] if kind == "json" else ["score", "Tag"]),
+    ]
     table.ingest(source(3), metadata="inline")
-    assert [(row["score"], row["Tag"]) for row in table.read().orderBy("id").collect()] == [(None, None), (1.5, "x"), (None, None)]
+    assert [(row["score"], row["Tag"]) for row in table.read().orderBy("id").collect()] == [
+        (None, None),
+        (1.5, "x"),
+        (None, None),
+    ]
     assert check_table(table.table) == []
 
 
 @pytest.mark.slow
-def test_files_without_a_header_may_be_as_wide_as_before_the_add(spark: SparkSession, tmp_path: Path) -> None:
+def test_files_without_a_header_may_be_as_wide_as_before_the_add(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     table = create(spark, tmp_path)
     table.add_columns({"score": "double"})
     (tmp_path / "old.csv").write_text("1,1,a\n")
     (tmp_path / "new.csv").write_text("2,1,b,0.5\n")
     for name in ("old", "new"):
-        table.ingest(Files(str(tmp_path / f"{name}.csv"), options={"header": False}), metadata="inline", on_new_columns="add")
+        table.ingest(
+            Files(str(tmp_path / f"{name}.csv"), options={"header": False}),
+            metadata="inline",
+            on_new_columns="add",
+        )
     assert shown(table, "score") == [None, 0.5]
 
 
@@ -123,18 +144,27 @@ def test_a_stream_and_a_writer_go_on_across_an_add(spark: SparkSession, tmp_path
 
     def run() -> list[Any]:
         seen.clear()
-        rows = spark.readStream.format("opal").option("readChangeFeed", "true").load(table.table.uri)
+        rows = (
+            spark.readStream.format("opal").option("readChangeFeed", "true").load(table.table.uri)
+        )
         writer = rows.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
         opal_spark.run_available(writer.foreachBatch(lambda frame, _: seen.extend(frame.collect())))
         return seen
 
     assert [row["_change_type"] for row in run()] == ["insert"]
-    spark.createDataFrame([(1, 2, "b")], COLUMNS).write.format("opal").mode("append").save(table.table.uri)
+    spark.createDataFrame([(1, 2, "b")], COLUMNS).write.format("opal").mode("append").save(
+        table.table.uri
+    )
     table.add_columns({"score": "double"})
-    spark.createDataFrame([(1, 3, "c")], COLUMNS).write.format("opal").mode("append").save(table.table.uri)
-    spark.createDataFrame([(1, 4, "d", 0.5)], f"{COLUMNS}, score DOUBLE").write.format("opal").mode("append").save(table.table.uri)
+    spark.createDataFrame([(1, 3, "c")], COLUMNS).write.format("opal").mode("append").save(
+        table.table.uri
+    )
+    spark.createDataFrame([(1, 4, "d", 0.5)], f"{COLUMNS}, score DOUBLE").write.format("opal").mode(
+        "append"
+    ).save(table.table.uri)
     assert [
-        (row["at"], row["_change_type"], row["score"]) for row in sorted(run(), key=lambda row: (row["_commit_version"], row["at"]))
+        (row["at"], row["_change_type"], row["score"])
+        for row in sorted(run(), key=lambda row: (row["_commit_version"], row["at"]))
     ] == [
         (1, "update_preimage", None),
         (2, "update_postimage", None),
@@ -145,18 +175,26 @@ def test_a_stream_and_a_writer_go_on_across_an_add(spark: SparkSession, tmp_path
     ]
 
 
-def test_the_jobs_add_columns_and_a_pipeline_that_made_the_table_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_jobs_add_columns_and_a_pipeline_that_made_the_table_goes_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     uri, path = str(tmp_path / "table"), tmp_path / "in.json"
     path.write_text('{"id": 1, "at": 1, "name": "a", "score": 0.5, "more": {"x": 1}}\nno JSON\n')
     made = {"keys": ["id"], "delta": "at", "schema": COLUMNS}
     arguments = {"source": {"files": [str(path)]}, "create": made, "on_bad_rows": "quarantine"}
 
     def job(operation: str, **given: Any) -> Any:
-        return perform(spark, JobSpec.of(operation, uri, given, None), getattr(operations, operation))
+        return perform(
+            spark, JobSpec.of(operation, uri, given, None), getattr(operations, operation)
+        )
 
-    assert job("ingest", **arguments, metadata="inline", on_new_columns="add").counts["rejected"] == 1
+    assert (
+        job("ingest", **arguments, metadata="inline", on_new_columns="add").counts["rejected"] == 1
+    )
     assert job("add_columns", columns={"note": "string"}).counts == {"columns": 1}
-    assert job("ingest", **arguments, metadata="inline", on_new_columns="ignore").counts["rows"] == 1
+    assert (
+        job("ingest", **arguments, metadata="inline", on_new_columns="ignore").counts["rows"] == 1
+    )
     table = OpalTable.for_path(spark, uri)
     assert table.read().columns == ["id", "at", "name", "more", "score", "note"]
     assert shown(table, "more")[0]["x"] == 1

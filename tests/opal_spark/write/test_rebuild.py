@@ -32,8 +32,12 @@ __all__ = ["metadata", "opal_commands"]
 pytestmark = pytest.mark.spark
 
 FIRST: list[Row] = [(f"k{key}", key % 5, key) for key in range(300)]
-SECOND: list[Row] = [(f"k{key}", (key * 7) % 9, 100 + key if key % 6 else None) for key in range(0, 400, 2)]
-THIRD: list[Row] = [(f"k{key}", 3 + key % 4, 200 + key if key % 5 else None) for key in range(0, 500, 3)]
+SECOND: list[Row] = [
+    (f"k{key}", (key * 7) % 9, 100 + key if key % 6 else None) for key in range(0, 400, 2)
+]
+THIRD: list[Row] = [
+    (f"k{key}", 3 + key % 4, 200 + key if key % 5 else None) for key in range(0, 500, 3)
+]
 
 
 @pytest.fixture
@@ -62,11 +66,17 @@ def assert_sound(table: OpalTable, batches: list[list[Row]]) -> None:
 @pytest.mark.usefixtures("slots")
 @pytest.mark.slow
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
-def test_a_table_that_lost_its_runs_is_sound_again(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
+def test_a_table_that_lost_its_runs_is_sound_again(
+    spark: SparkSession, tmp_path: Path, file_format: str
+) -> None:
     table = harmed(spark, tmp_path / "table", file_format)
     assert {finding.invariant for finding in table.check()} >= {"I9"}
     result = table.rebuild_key_store(token="t")
-    assert (result.counts["rows"], result.counts["runs"], result.counts["slots_done_before"]) == (len(FIRST) + len(SECOND), 8, 0)
+    assert (result.counts["rows"], result.counts["runs"], result.counts["slots_done_before"]) == (
+        len(FIRST) + len(SECOND),
+        8,
+        0,
+    )
     assert_sound(table, [FIRST, SECOND])
     assert table.rebuild_key_store(token="t").repeated
     table.metagen()
@@ -82,7 +92,9 @@ def test_only_the_slots_that_are_left_are_done(spark: SparkSession, tmp_path: Pa
     assert isinstance(plan, RebuildPlan)
     entries = concat_entries([entries_of(file, plan.base) for file in plan.files])
     for slot in (1, 6):
-        rebuild_slot(entries.take(slots_of(entries.high, 8) == slot), plan.task(table.table.cache), slot, "0")
+        rebuild_slot(
+            entries.take(slots_of(entries.high, 8) == slot), plan.task(table.table.cache), slot, "0"
+        )
     result = table.rebuild_key_store()
     assert (result.counts["runs"], result.counts["slots_done_before"]) == (8, 2)
     assert result.counts["rows"] == len(FIRST) + len(SECOND)
@@ -91,7 +103,9 @@ def test_only_the_slots_that_are_left_are_done(spark: SparkSession, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("slots")
-def test_a_task_that_fails_leaves_what_the_others_did(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_fails_leaves_what_the_others_did(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The driver dies with the stage; the records of finished slots stay."""
     table = harmed(spark, tmp_path / "table")
     whole: Callable[..., Any] = rebuild._rebuild
@@ -133,7 +147,9 @@ def test_the_operation_and_the_command(
     spark: SparkSession, tmp_path: Path, opal_commands: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = harmed(spark, tmp_path / "table")
-    result = operations.rebuild_key_store(spark, JobSpec.of("rebuild_key_store", table.table.uri, token="j"))
+    result = operations.rebuild_key_store(
+        spark, JobSpec.of("rebuild_key_store", table.table.uri, token="j")
+    )
     assert (result.version, result.token) == (table.table.snapshot_at().version, "j")
     lose(table.table.storage, table.table)
     assert main(["rebuild-key-store", table.table.uri]) == OK

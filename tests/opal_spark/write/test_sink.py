@@ -14,7 +14,9 @@ from tests.opal_spark.test_table import content, create, frame
 pytestmark = pytest.mark.spark
 
 
-def test_a_micro_batch_that_comes_again_is_applied_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_micro_batch_that_comes_again_is_applied_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     table = create(spark, tmp_path / "t")
     sink, other = table.sink(application="orders"), table.sink(application="returns")
     batches = [[("a", 1, 1), ("b", 1, 1)], [("a", 2, None), ("c", 2, 5)]]
@@ -29,7 +31,9 @@ def test_a_micro_batch_that_comes_again_is_applied_once(spark: SparkSession, tmp
     assert check_table(table.table) == []
 
 
-def test_bad_rows_of_a_micro_batch_fail_it_or_are_put_aside(spark: SparkSession, tmp_path: Path) -> None:
+def test_bad_rows_of_a_micro_batch_fail_it_or_are_put_aside(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     table = create(spark, tmp_path / "t")
     rows = frame(spark, [("a", 1, 1), (None, 1, 1)])  # type: ignore[list-item]  # a bad row
     with pytest.raises(InvalidInputError, match="1 row cannot go into the table"):

@@ -67,29 +67,51 @@ def test_retention_keeps_what_a_savepoint_names(table: OpalTable) -> None:
     assert (result.version, result.counts["versions"]) == (6, 5)
     assert job(table, "retain", window="0s", grace="0s", token="t").repeated
     assert (prices(table, 1), prices(table)) == ([0], [3])
-    with pytest.raises(NotFoundError, match=r"lost version 2, which has expired; readable are 5 to 6, and savepoints first \(1\)"):
+    with pytest.raises(
+        NotFoundError,
+        match=r"lost version 2, which has expired; readable are 5 to 6, and savepoints first \(1\)",
+    ):
         table.read(version=2)
     table.release("first")
     assert table.check() == []
 
 
-def test_a_read_whose_files_expire_is_run_again_and_one_whose_files_are_lost_is_damage(table: OpalTable) -> None:
+def test_a_read_whose_files_expire_is_run_again_and_one_whose_files_are_lost_is_damage(
+    table: OpalTable,
+) -> None:
     """A DataFrame is lazy: Spark opens the files when somebody asks for rows."""
     lazy = table.read(version=1)
     planned = table.table.snapshot_at(1)
     table.compact()
     job(table, "retain", window="0s", grace="0s")
-    with pytest.raises(StorageError, match=r"was deleted while Spark read it.*run it again") as told, spark_errors():
+    with (
+        pytest.raises(StorageError, match=r"was deleted while Spark read it.*run it again") as told,
+        spark_errors(),
+    ):
         lazy.collect()
     assert exit_code(told.value) == RETRY
     verify._verified.clear()
-    with pytest.raises(ExpiredError, match=r"has expired: .*; readable are the versions \d+ to \d+ now"):
+    with pytest.raises(
+        ExpiredError, match=r"has expired: .*; readable are the versions \d+ to \d+ now"
+    ):
         verify.verify_files(table.spark, planned, [*planned.files.values()])
     with pytest.raises(ExpiredError, match="has expired"):
-        scan_files(table.spark, table.table.storage, [*planned.files.values()], spark_schema(planned.spec, physical=True), "parquet")
+        scan_files(
+            table.spark,
+            table.table.storage,
+            [*planned.files.values()],
+            spark_schema(planned.spec, physical=True),
+            "parquet",
+        )
     now = table.table.snapshot_at()
     table.table.storage.delete([*now.files])
     with pytest.raises(FormatError, match="is missing, though the table refers to it"):
         prices(table)
     with pytest.raises(FormatError, match="is missing, though the table refers to it"):
-        scan_files(table.spark, table.table.storage, [*now.files.values()], spark_schema(now.spec, physical=True), "parquet")
+        scan_files(
+            table.spark,
+            table.table.storage,
+            [*now.files.values()],
+            spark_schema(now.spec, physical=True),
+            "parquet",
+        )

@@ -39,41 +39,82 @@ KINDS: dict[str, list[Any]] = {
     "binary": [bytes([value, 255 - value]) for value in range(256)] + [b""],
     "boolean": [True, False] * 50,
     "date": [dt.date(1500, 1, 1) + dt.timedelta(days=value * 997) for value in range(200)],
-    "timestamp": [dt.datetime(1, 1, 2, tzinfo=dt.UTC) + dt.timedelta(days=value * 997, microseconds=value) for value in range(200)],
-    "timestamp_ntz": [dt.datetime(2026, 3, 29) + dt.timedelta(minutes=value) for value in range(200)],
+    "timestamp": [
+        dt.datetime(1, 1, 2, tzinfo=dt.UTC) + dt.timedelta(days=value * 997, microseconds=value)
+        for value in range(200)
+    ],
+    "timestamp_ntz": [
+        dt.datetime(2026, 3, 29) + dt.timedelta(minutes=value) for value in range(200)
+    ],
 }
 
 
-def ordered(table: OpalTable, *names: str, target_bytes: int = 20_000, executor: Executor | None = None, **options: Any) -> Any:
+def ordered(
+    table: OpalTable,
+    *names: str,
+    target_bytes: int = 20_000,
+    executor: Executor | None = None,
+    **options: Any,
+) -> Any:
     """With files of a size that tests can afford."""
     fields = z_fields(table.table.snapshot_at().spec, names)
-    zorder_options = ZOrderOptions(columns=tuple(field.id for field in fields), target_bytes=target_bytes, **options)
-    return zorder(replace(table.table, executor=executor or SparkExecutor(spark=table.spark)), fields, zorder_options)
+    zorder_options = ZOrderOptions(
+        columns=tuple(field.id for field in fields), target_bytes=target_bytes, **options
+    )
+    return zorder(
+        replace(table.table, executor=executor or SparkExecutor(spark=table.spark)),
+        fields,
+        zorder_options,
+    )
 
 
 def ordering_of(table: OpalTable, *names: str) -> Ordering:
     base = table.table.snapshot_at()
     fields = z_fields(base.spec, names)
-    plan = plan_zorder(base, ZOrderOptions(columns=tuple(field.id for field in fields), target_bytes=5_000, whole=True))
-    bins, files = tuple(one.files for one in plan.bins), tuple(one.size / 5_000 for one in plan.bins)
+    plan = plan_zorder(
+        base,
+        ZOrderOptions(columns=tuple(field.id for field in fields), target_bytes=5_000, whole=True),
+    )
+    bins, files = (
+        tuple(one.files for one in plan.bins),
+        tuple(one.size / 5_000 for one in plan.bins),
+    )
     return Ordering(base=base, bins=bins, columns=fields, files=files)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
-def test_native_z_values_are_those_of_numpy_for_every_type(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
+def test_native_z_values_are_those_of_numpy_for_every_type(
+    spark: SparkSession, tmp_path: Path, file_format: str
+) -> None:
     """In a zone with gaps, with nulls, NaN, and texts whose first 32 characters are the same."""
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     try:
         ddl = ", ".join(f"c{position} {kind}" for position, kind in enumerate(KINDS))
         dice = np.random.default_rng(0)
-        values = [[None if dice.random() < 0.1 else members[dice.integers(len(members))] for members in KINDS.values()] for _ in range(600)]
-        rows = spark.createDataFrame([(position, *row) for position, row in enumerate(values)], f"id BIGINT, {ddl}")
+        values = [
+            [
+                None if dice.random() < 0.1 else members[dice.integers(len(members))]
+                for members in KINDS.values()
+            ]
+            for _ in range(600)
+        ]
+        rows = spark.createDataFrame(
+            [(position, *row) for position, row in enumerate(values)], f"id BIGINT, {ddl}"
+        )
         path = str(tmp_path / "t")
-        table = OpalTable.create(spark, path, rows.schema, keys=["id"], delta="id", file_format=file_format)
+        table = OpalTable.create(
+            spark, path, rows.schema, keys=["id"], delta="id", file_format=file_format
+        )
         for half in (0, 1):
             table.ingest(rows.where(F.col("id") % 2 == half), metadata="inline")
-        for names in (("c0", "c1", "c2"), ("c3", "c4", "c5"), ("c6", "c7", "c8"), ("c9", "c10"), ("c5",)):
+        for names in (
+            ("c0", "c1", "c2"),
+            ("c3", "c4", "c5"),
+            ("c6", "c7", "c8"),
+            ("c9", "c10"),
+            ("c5",),
+        ):
             compare(table, ordering_of(table, *names))
         assert ordered(table, "c3", "c5", "c10", target_bytes=5_000).counts["rows"] == 600
         assert table.check() == []
@@ -86,17 +127,29 @@ def compare(table: OpalTable, work: Ordering) -> None:
     placed = placed_rows(spark, bin_rows(spark, work), work)
     curves = plan_curves(placed, work)
     orc = spec.file_format == "orc"
-    measures = [f"{measured(field.physical, field, orc=orc)} AS v{position}" for position, field in enumerate(work.columns)]
+    measures = [
+        f"{measured(field.physical, field, orc=orc)} AS v{position}"
+        for position, field in enumerate(work.columns)
+    ]
     ties = f"shiftright(cast(_opal_offset AS BIGINT), {work.tie_shift}) AS tie"
-    actual = part_rows(spark, placed, work, curves).selectExpr("_opal_z", "_opal_part", ties, *measures).toArrow()
+    actual = (
+        part_rows(spark, placed, work, curves)
+        .selectExpr("_opal_z", "_opal_part", ties, *measures)
+        .toArrow()
+    )
     columns = [actual[f"v{position}"].combine_chunks() for position in range(len(work.columns))]
     z = interleave(columns, curves[0].knots) | actual["tie"].to_numpy()
     assert len(curves) == 1
     assert actual["_opal_z"].to_pylist() == z.tolist()
-    assert actual["_opal_part"].to_pylist() == np.searchsorted(curves[0].cuts, z, side="right").tolist()
+    assert (
+        actual["_opal_part"].to_pylist()
+        == np.searchsorted(curves[0].cuts, z, side="right").tolist()
+    )
 
 
-def test_the_search_is_generated_code_that_does_not_double(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_search_is_generated_code_that_does_not_double(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     table = points(spark, tmp_path, 4_000)
     work = ordering_of(table, "x", "y")
     placed = placed_rows(spark, bin_rows(spark, work), work)
@@ -114,16 +167,30 @@ def plan_text(rows: DataFrame) -> str:
     return shown.getvalue()
 
 
-def points(spark: SparkSession, path: Path, count: int, file_format: str = "parquet", **layout: Any) -> OpalTable:
+def points(
+    spark: SparkSession, path: Path, count: int, file_format: str = "parquet", **layout: Any
+) -> OpalTable:
     rows = point_rows(spark, count)
-    table = OpalTable.create(spark, str(path / "points"), rows.schema, keys=["id"], delta="at", file_format=file_format, **layout)
+    table = OpalTable.create(
+        spark,
+        str(path / "points"),
+        rows.schema,
+        keys=["id"],
+        delta="at",
+        file_format=file_format,
+        **layout,
+    )
     table.ingest(rows, metadata="inline")
     return table
 
 
 def point_rows(spark: SparkSession, count: int, first: int = 0, at: int = 1) -> DataFrame:
     return spark.range(first, first + count, 1, 2).selectExpr(
-        "id", f"{at}L AS at", f"rand({at}) AS x", f"rand({at + 100}) AS y", "concat('d', id % 40) AS day"
+        "id",
+        f"{at}L AS at",
+        f"rand({at}) AS x",
+        f"rand({at + 100}) AS y",
+        "concat('d', id % 40) AS day",
     )
 
 
@@ -133,19 +200,32 @@ def opened(table: OpalTable, where: str) -> int:
 
 
 @pytest.mark.parametrize("file_format", ["parquet", pytest.param("orc", marks=pytest.mark.slow)])
-def test_reads_open_few_files_and_say_the_same(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
+def test_reads_open_few_files_and_say_the_same(
+    spark: SparkSession, tmp_path: Path, file_format: str
+) -> None:
     table = points(spark, tmp_path, 10_000, file_format)
     table.ingest(point_rows(spark, 6_000, 5_000, at=2), metadata="inline")
     wheres = ["x < 0.1", "y BETWEEN 0.5 AND 0.55", "x > 0.9 AND y > 0.9", "at = 1"]
-    views: list[dict[str, Any]] = [{}, {"event_time": 1}, {"version": 1}, {"version": 1, "event_time": 0}]
+    views: list[dict[str, Any]] = [
+        {},
+        {"event_time": 1},
+        {"version": 1},
+        {"version": 1, "event_time": 0},
+    ]
 
     def answers() -> list[Any]:
         """Of all reads, in one job."""
-        reads = [table.read(where=where, **view).withColumn("read", F.lit(f"{where} {view}")) for where in wheres for view in views]
+        reads = [
+            table.read(where=where, **view).withColumn("read", F.lit(f"{where} {view}"))
+            for where in wheres
+            for view in views
+        ]
         return sorted(reduce(DataFrame.union, reads).collect())
 
     before = answers()
-    assert len({row["read"] for row in before}) == 12, "before the first event time there is nothing"
+    assert len({row["read"] for row in before}) == 12, (
+        "before the first event time there is nothing"
+    )
     result = ordered(table, "x", "y")
     assert result.counts["rows"] == 16_000
     assert answers() == before
@@ -193,7 +273,9 @@ def test_an_upsert_commits_while_a_zorder_runs(spark: SparkSession, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_many_folders_are_one_job_and_hot_values_several_files(spark: SparkSession, tmp_path: Path) -> None:
+def test_many_folders_are_one_job_and_hot_values_several_files(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     rows = spark.range(0, 20_000, 1, 2).selectExpr(
         "id",
         "1L AS at",
@@ -201,7 +283,9 @@ def test_many_folders_are_one_job_and_hot_values_several_files(spark: SparkSessi
         "if(id % 10 < 7, 0.5D, rand(2)) AS y",
         "if(id < 12000, 'hot', concat('d', id % 30)) AS day",
     )
-    table = OpalTable.create(spark, str(tmp_path / "t"), rows.schema, keys=["id"], delta="at", partition_by=["day"])
+    table = OpalTable.create(
+        spark, str(tmp_path / "t"), rows.schema, keys=["id"], delta="at", partition_by=["day"]
+    )
     for half in (0, 1):
         table.ingest(rows.where(F.col("id") % 2 == half), metadata="inline")
     before = sorted(table.read().collect())
@@ -209,7 +293,9 @@ def test_many_folders_are_one_job_and_hot_values_several_files(spark: SparkSessi
     assert result.counts["commits"] == 1
     hot = [file for file in table.table.snapshot_at().files.values() if "day=hot/" in file.path]
     assert len(hot) >= 4
-    assert max(file.rows for file in hot) < 3 * 12_000 / len(hot), "rows that are all alike are parted by their offsets"
+    assert max(file.rows for file in hot) < 3 * 12_000 / len(hot), (
+        "rows that are all alike are parted by their offsets"
+    )
     assert len(table.files()) - len(hot) == 30, "the others are a file each"
     assert sorted(table.read().collect()) == before
     assert table.check() == []
@@ -223,7 +309,10 @@ def test_the_operation_takes_the_arguments_of_a_spec(spark: SparkSession, tmp_pa
     first = operation(spark, spec)
     assert first.counts["rows"] == 3_000
     assert operation(spark, spec).repeated
-    again = operation(spark, JobSpec(operation=ZOrder(columns=["x", "y"], only_if_due=True), table=table.table.uri))
+    again = operation(
+        spark,
+        JobSpec(operation=ZOrder(columns=["x", "y"], only_if_due=True), table=table.table.uri),
+    )
     assert again.notes[0].startswith("not due: 0%")
     with pytest.raises(InvalidInputError, match="1 to 8 columns"):
         table.zorder([])

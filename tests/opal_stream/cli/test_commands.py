@@ -30,16 +30,48 @@ def table(tmp_path: Path) -> Table:
     return new_table(tmp_path)
 
 
-def test_until_empty_then_status(kafka: Kafka, table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_until_empty_then_status(
+    kafka: Kafka, table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1), order(2), b"nope"])
-    words = ["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--until-empty", "--json"]
-    words += ["--on-bad-message", "quarantine", "--tracking", str(tmp_path / "tracking"), "--metrics-file", str(tmp_path / "m.prom")]
+    words = [
+        "stream",
+        table.uri,
+        "--bootstrap-servers",
+        kafka.servers,
+        "--topic",
+        topic,
+        "--until-empty",
+        "--json",
+    ]
+    words += [
+        "--on-bad-message",
+        "quarantine",
+        "--tracking",
+        str(tmp_path / "tracking"),
+        "--metrics-file",
+        str(tmp_path / "m.prom"),
+    ]
     assert main(words) == OK
     told = json.loads(capsys.readouterr().out)
-    assert told == {"table": table.uri, "records": 3, "bad": 1, "flushes": 1, "version": 1, "missing": 0}
-    [event] = [json.loads(line) for path in (tmp_path / "tracking").iterdir() for line in path.read_text().splitlines()]
-    assert {name: event[name] for name in ("event", "topic", "partition", "low", "high", "records", "version", "process")} == {
+    assert told == {
+        "table": table.uri,
+        "records": 3,
+        "bad": 1,
+        "flushes": 1,
+        "version": 1,
+        "missing": 0,
+    }
+    [event] = [
+        json.loads(line)
+        for path in (tmp_path / "tracking").iterdir()
+        for line in path.read_text().splitlines()
+    ]
+    assert {
+        name: event[name]
+        for name in ("event", "topic", "partition", "low", "high", "records", "version", "process")
+    } == {
         "event": "flush",
         "topic": topic,
         "partition": 0,
@@ -52,11 +84,22 @@ def test_until_empty_then_status(kafka: Kafka, table: Table, tmp_path: Path, cap
     assert event["latency_ms"] > 0 < event["bytes"]
     metrics = (tmp_path / "m.prom").read_text()
     assert f'opal_stream_records_total{{topic="{topic}",partition="0"}} 3\n' in metrics
-    assert "# TYPE opal_stream_flushes_total counter\nopal_stream_flushes_total 1\nopal_stream" not in metrics.partition("HELP")[0]
+    assert (
+        "# TYPE opal_stream_flushes_total counter\nopal_stream_flushes_total 1\nopal_stream"
+        not in metrics.partition("HELP")[0]
+    )
     kafka.produce(topic, [order(3)])
-    assert main(["stream", "status", table.uri, "--bootstrap-servers", kafka.servers, "--json"]) == OK
+    assert (
+        main(["stream", "status", table.uri, "--bootstrap-servers", kafka.servers, "--json"]) == OK
+    )
     [entry] = json.loads(capsys.readouterr().out)
-    assert (entry["topic"], entry["position"], entry["end"], entry["lag"], entry["note"]) == (topic, 3, 4, 1, "")
+    assert (entry["topic"], entry["position"], entry["end"], entry["lag"], entry["note"]) == (
+        topic,
+        3,
+        4,
+        1,
+        "",
+    )
     assert main(["stream", "status", table.uri]) == OK
     assert topic in capsys.readouterr().out
 
@@ -66,30 +109,73 @@ def test_a_process_that_leaves_its_commits_to_another_one(
 ) -> None:
     topic, watched = new_topic(kafka), ["--tracking", str(tmp_path / "tracking")]
     kafka.produce(topic, [order(1), order(2)])
-    words = ["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--until-empty", "--commit", "gathered", *watched]
+    words = [
+        "stream",
+        table.uri,
+        "--bootstrap-servers",
+        kafka.servers,
+        "--topic",
+        topic,
+        "--until-empty",
+        "--commit",
+        "gathered",
+        *watched,
+    ]
     assert main(words) == OK
-    assert capsys.readouterr().out == f"gathered 2 messages; opal stream commit {table.uri} commits them\n"
+    assert (
+        capsys.readouterr().out
+        == f"gathered 2 messages; opal stream commit {table.uri} commits them\n"
+    )
     assert main(["stream", "commit", table.uri, "--until-empty", "--json", *watched]) == OK
-    assert json.loads(capsys.readouterr().out) == {"table": table.uri, "records": 2, "bad": 0, "flushes": 1, "version": 1, "missing": 0}
+    assert json.loads(capsys.readouterr().out) == {
+        "table": table.uri,
+        "records": 2,
+        "bad": 0,
+        "flushes": 1,
+        "version": 1,
+        "missing": 0,
+    }
     [file] = (tmp_path / "tracking").iterdir()
     events = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [(event["event"], event["low"], event["high"], event["version"]) for event in events] == [
+    assert [
+        (event["event"], event["low"], event["high"], event["version"]) for event in events
+    ] == [
         ("gathered", 0, 2, None),
         ("flush", 0, 2, 1),
     ]
     words.remove("--until-empty")
-    for refused in ([*words, "--start-timestamp", "1", "--end-timestamp", "2"], [*words, "--spark"]):
+    for refused in (
+        [*words, "--start-timestamp", "1", "--end-timestamp", "2"],
+        [*words, "--spark"],
+    ):
         assert main(refused) == INPUT
         assert "--commit does not go with" in capsys.readouterr().err
 
 
-def test_a_committer_goes_on_until_sigterm_and_commits_what_lies_there(kafka: Kafka, table: Table) -> None:
+def test_a_committer_goes_on_until_sigterm_and_commits_what_lies_there(
+    kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka)
-    process = subprocess.Popen([sys.executable, "-m", "opal_lake.cli", "stream", "commit", table.uri, "--json"], stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "opal_lake.cli", "stream", "commit", table.uri, "--json"],
+        stdout=subprocess.PIPE,
+    )
     try:
         for number in range(3):
             kafka.produce(topic, [order(number)])
-            main(["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--until-empty", "--commit", "gathered"])
+            main(
+                [
+                    "stream",
+                    table.uri,
+                    "--bootstrap-servers",
+                    kafka.servers,
+                    "--topic",
+                    topic,
+                    "--until-empty",
+                    "--commit",
+                    "gathered",
+                ]
+            )
             until = time.monotonic() + 60
             while number < 2 and ids(table) != [*range(number + 1)]:
                 assert time.monotonic() < until
@@ -101,13 +187,27 @@ def test_a_committer_goes_on_until_sigterm_and_commits_what_lies_there(kafka: Ka
     assert (process.returncode, ids(table), json.loads(output)["records"]) == (OK, [0, 1, 2], 3)
 
 
-def test_status_of_a_topic_that_is_gone_says_so(kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_of_a_topic_that_is_gone_says_so(
+    kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]
+) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1)])
-    main(["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--until-empty"])
+    main(
+        [
+            "stream",
+            table.uri,
+            "--bootstrap-servers",
+            kafka.servers,
+            "--topic",
+            topic,
+            "--until-empty",
+        ]
+    )
     kafka.delete_topic(topic)
     capsys.readouterr()
-    assert main(["stream", "status", table.uri, "--bootstrap-servers", kafka.servers, "--json"]) == OK
+    assert (
+        main(["stream", "status", table.uri, "--bootstrap-servers", kafka.servers, "--json"]) == OK
+    )
     [entry] = json.loads(capsys.readouterr().out)
     assert (entry["lag"], entry["note"]) == (None, "of a topic that was deleted or made anew")
 
@@ -123,7 +223,13 @@ def wait_until(holds: Callable[[], bool], meanwhile: Callable[[], None]) -> None
         time.sleep(0.05)
 
 
-def produce_what_is_fetched(kafka: Kafka, topic: str, table: Table, metrics: Path, meanwhile: Callable[[], None] = lambda: None) -> None:
+def produce_what_is_fetched(
+    kafka: Kafka,
+    topic: str,
+    table: Table,
+    metrics: Path,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> None:
     """Five messages that are committed, which says that the stream is up, and three that no limit flushes.
 
     A stream knows of lag from what it has fetched.
@@ -140,7 +246,11 @@ def test_sigterm_flushes_and_ends(kafka: Kafka, table: Table, tmp_path: Path) ->
     topic, metrics = new_topic(kafka), tmp_path / "m.prom"
     words = [table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, *BY_FIVE]
     words += ["--metrics-port", "0", "--metrics-file", str(metrics)]
-    process = subprocess.Popen([sys.executable, "-m", "opal_lake.cli", "stream", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "opal_lake.cli", "stream", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     try:
         produce_what_is_fetched(kafka, topic, table, metrics)
         process.send_signal(signal.SIGTERM)
@@ -153,7 +263,9 @@ def test_sigterm_flushes_and_ends(kafka: Kafka, table: Table, tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["closed", "silent", "killed"])
-def test_a_stream_that_is_watched_flushes_and_ends_without_its_watcher(kafka: Kafka, table: Table, tmp_path: Path, end: str) -> None:
+def test_a_stream_that_is_watched_flushes_and_ends_without_its_watcher(
+    kafka: Kafka, table: Table, tmp_path: Path, end: str
+) -> None:
     topic, metrics = new_topic(kafka), tmp_path / "m.prom"
     words = ["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, *BY_FIVE]
     words += ["--watched", "6s" if end == "silent" else "1h", "--metrics-file", str(metrics)]
@@ -177,7 +289,9 @@ def test_a_stream_that_is_watched_flushes_and_ends_without_its_watcher(kafka: Ka
         process.wait()
 
 
-def test_one_that_is_watched_tells_what_it_has_done_after_each_commit(kafka: Kafka, table: Table) -> None:
+def test_one_that_is_watched_tells_what_it_has_done_after_each_commit(
+    kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(n) for n in range(2)])
     read(table, kafka, topic)
@@ -185,9 +299,24 @@ def test_one_that_is_watched_tells_what_it_has_done_after_each_commit(kafka: Kaf
     admin = kafka.admin  # lives as long as its answers are awaited
     [deleted] = admin.delete_records([TopicPartition(topic, 0, 5)]).values()
     deleted.result(30)
-    words = ["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--until-empty", "--json", "--watched", "1h"]
+    words = [
+        "stream",
+        table.uri,
+        "--bootstrap-servers",
+        kafka.servers,
+        "--topic",
+        topic,
+        "--until-empty",
+        "--json",
+        "--watched",
+        "1h",
+    ]
     words += ["--on-gap", "continue"]
-    process = subprocess.Popen([sys.executable, "-m", "opal_lake.cli", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "opal_lake.cli", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     assert process.stdout is not None
     try:
         told = [json.loads(line) for line in process.stdout]
@@ -196,7 +325,11 @@ def test_one_that_is_watched_tells_what_it_has_done_after_each_commit(kafka: Kaf
         process.kill()
     assert len(told) == told[-1]["flushes"] + 1
     assert told[-2].items() <= told[-1].items()
-    assert (told[-1]["records"], told[-1]["version"], told[-1]["table"]) == (7, table.log.head().version, table.uri)
+    assert (told[-1]["records"], told[-1]["version"], told[-1]["table"]) == (
+        7,
+        table.log.head().version,
+        table.uri,
+    )
     assert [line["missing"] for line in told] == [3] * len(told)
 
 
@@ -206,10 +339,22 @@ def test_an_interval_of_time_with_settings_from_the_environment(
     topic = new_topic(kafka, retention_ms=str(10**15))
     kafka.produce(topic, [order(1), order(2)], moments_ms=[1_700_000_000_000, 1_700_000_060_000])
     words = ["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--json"]
-    words += ["--start-timestamp", "2023-11-14T22:13:20", "--end-timestamp", "2023-11-14T23:14:20+01:00", "--partition-key", "hour"]
+    words += [
+        "--start-timestamp",
+        "2023-11-14T22:13:20",
+        "--end-timestamp",
+        "2023-11-14T23:14:20+01:00",
+        "--partition-key",
+        "hour",
+    ]
     assert main(words) == OK
     told = json.loads(capsys.readouterr().out)
-    assert (told["records"], told["ranges"], told["open"], ids(table)) == (1, {f"{topic}/0": [0, 1]}, [], [1])
+    assert (told["records"], told["ranges"], told["open"], ids(table)) == (
+        1,
+        {f"{topic}/0": [0, 1]},
+        [],
+        [1],
+    )
     monkeypatch.setenv("OPAL_KAFKA_SETTINGS", "security.protocol=nothing\n")
     assert main(words) == INPUT
     assert "security.protocol" in capsys.readouterr().err
@@ -223,35 +368,152 @@ def test_an_interval_of_time_with_settings_from_the_environment(
         (["{table}", "more", "--topic", "t"], "'more' is one too many"),
         (["gather", "{table}"], "is called opal stream commit"),
         (["stauts", "{table}"], "there is no opal stream 'stauts', did you mean 'status'?"),
-        (["comit", "{table}", "--until-empty"], "there is no opal stream 'comit', did you mean 'commit'?"),
+        (
+            ["comit", "{table}", "--until-empty"],
+            "there is no opal stream 'comit', did you mean 'commit'?",
+        ),
         (["lake/stats", "more"], "'more' is one too many"),
         (["dashbord"], "there is no opal stream 'dashbord', did you mean 'dashboard'?"),
-        (["status", "--bootstrap-servers", "localhost:1"], "opal stream status takes one table: opal stream status lake/orders"),
+        (
+            ["status", "--bootstrap-servers", "localhost:1"],
+            "opal stream status takes one table: opal stream status lake/orders",
+        ),
         (["status", "{table}", "{table}"], "opal stream status takes one table"),
         (["alerts", "{table}"], "opal stream alerts takes no table; leave out"),
-        (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--flush-interval", "soon"], "no span of time"),
-        (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--partitions", "0,x"], "'x' is no partition"),
-        (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--partitions", "t/x"], "'t/x' is no partition"),
-        (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--kafka", "group.id=x"], "the stream's own"),
-        (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--kafka-settings", "/no/file"], "cannot be read"),
-        (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--name", "a/b"], "no name of a stream"),
-        (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--start-timestamp", "1"], "--end-timestamp is missing"),
-        (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--start-timestamp", "x", "--end-timestamp", "1"], "is no time"),
-        (["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--partition-key", "k"], "for the rows of an interval"),
-        (["{table}", "--topic", "t", "--processes", "0"], "--processes=0 makes no sense; give a whole number from 1"),
+        (
+            [
+                "{table}",
+                "--topic",
+                "t",
+                "--bootstrap-servers",
+                "localhost:1",
+                "--flush-interval",
+                "soon",
+            ],
+            "no span of time",
+        ),
+        (
+            [
+                "{table}",
+                "--topic",
+                "t",
+                "--bootstrap-servers",
+                "localhost:1",
+                "--partitions",
+                "0,x",
+            ],
+            "'x' is no partition",
+        ),
+        (
+            [
+                "{table}",
+                "--topic",
+                "t",
+                "--bootstrap-servers",
+                "localhost:1",
+                "--partitions",
+                "t/x",
+            ],
+            "'t/x' is no partition",
+        ),
+        (
+            [
+                "{table}",
+                "--topic",
+                "t",
+                "--bootstrap-servers",
+                "localhost:1",
+                "--kafka",
+                "group.id=x",
+            ],
+            "the stream's own",
+        ),
+        (
+            [
+                "{table}",
+                "--topic",
+                "t",
+                "--bootstrap-servers",
+                "localhost:1",
+                "--kafka-settings",
+                "/no/file",
+            ],
+            "cannot be read",
+        ),
+        (
+            ["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--name", "a/b"],
+            "no name of a stream",
+        ),
+        (
+            [
+                "{table}",
+                "--topic",
+                "t",
+                "--bootstrap-servers",
+                "localhost:1",
+                "--start-timestamp",
+                "1",
+            ],
+            "--end-timestamp is missing",
+        ),
+        (
+            [
+                "{table}",
+                "--topic",
+                "t",
+                "--bootstrap-servers",
+                "localhost:1",
+                "--start-timestamp",
+                "x",
+                "--end-timestamp",
+                "1",
+            ],
+            "is no time",
+        ),
+        (
+            [
+                "{table}",
+                "--topic",
+                "t",
+                "--bootstrap-servers",
+                "localhost:1",
+                "--partition-key",
+                "k",
+            ],
+            "for the rows of an interval",
+        ),
+        (
+            ["{table}", "--topic", "t", "--processes", "0"],
+            "--processes=0 makes no sense; give a whole number from 1",
+        ),
         (["{table}", "--topic", "t", "--capacity", "0"], "--capacity=0 makes no sense"),
         (["{table}", "--topic", "t", "--flush-rows", "0"], "--flush-rows=0 makes no sense"),
         (["{table}", "--topic", "t", "--flush-mb", "0"], "--flush-mb=0 makes no sense"),
         (["{table}", "--topic", "t", "--watched", "0s"], "--watched is no time at all"),
-        (["{table}", "--topic", "t", "--metrics-port", "65536"], "--metrics-port=65536 is no port; give one up to 65535"),
-        (["{table}", "--topic", "t", "--gathered-mb", "5"], "--gathered-mb does nothing without --commit gathered"),
+        (
+            ["{table}", "--topic", "t", "--metrics-port", "65536"],
+            "--metrics-port=65536 is no port; give one up to 65535",
+        ),
+        (
+            ["{table}", "--topic", "t", "--gathered-mb", "5"],
+            "--gathered-mb does nothing without --commit gathered",
+        ),
         (
             ["{table}", "--topic", "t", "--registry", "http://r:1"],
             "messages of --format=json need no schema registry, as json-registry, avro",
         ),
-        (["{table}", "--registry", "http://r:1", "--format", "debezium-json"], "--format=debezium-json need no schema registry"),
-        (["{table}", "--topic", "t", "--stall-after", "1m"], "--stall-after does nothing without --processes or --capacity"),
-        (["{table}", "--topic", "t", "--replan-interval", "1m"], "--replan-interval does nothing without --processes or --capacity"),
+        (
+            ["{table}", "--registry", "http://r:1", "--format", "debezium-json"],
+            "--format=debezium-json need no schema registry",
+        ),
+        (
+            ["{table}", "--topic", "t", "--stall-after", "1m"],
+            "--stall-after does nothing without --processes or --capacity",
+        ),
+        (
+            ["{table}", "--topic", "t", "--replan-interval", "1m"],
+            "--replan-interval does nothing without --processes or --capacity",
+        ),
         (
             ["{table}", "--topic", "t", "--start-timestamp", "1", "--until-empty"],
             "--until-empty does not go with an interval",
@@ -260,18 +522,41 @@ def test_an_interval_of_time_with_settings_from_the_environment(
             ["{table}", "--topic", "t", "--end-timestamp", "1", "--start", "latest"],
             "--start does not go with an interval of",
         ),
-        (["{table}", "--topic", "t", "--end-timestamp", "1", "--commit", "gathered"], "--commit does not go with an interval of time"),
-        (["{table}", "--topic", "t", "--alarm-lag", "1"], "no use for --alarm-lag; leave it out, it is for opal stream status"),
-        (["{table}", "--topic", "t", "--hours", "2"], "no use for --hours; leave it out, it is for opal stream plan"),
-        (["commit", "{table}", "--topic", "t"], "opal stream commit has no use for --topic; leave it out"),
-        (["commit", "{table}", "--processes", "2"], "opal stream commit has no use for --processes"),
-        (["status", "{table}", "--name", "x"], "--name does nothing without --topic; add it, or leave --name out"),
-        (["status", "{table}", "--kafka", "a=b"], "--kafka does nothing without --bootstrap-servers"),
+        (
+            ["{table}", "--topic", "t", "--end-timestamp", "1", "--commit", "gathered"],
+            "--commit does not go with an interval of time",
+        ),
+        (
+            ["{table}", "--topic", "t", "--alarm-lag", "1"],
+            "no use for --alarm-lag; leave it out, it is for opal stream status",
+        ),
+        (
+            ["{table}", "--topic", "t", "--hours", "2"],
+            "no use for --hours; leave it out, it is for opal stream plan",
+        ),
+        (
+            ["commit", "{table}", "--topic", "t"],
+            "opal stream commit has no use for --topic; leave it out",
+        ),
+        (
+            ["commit", "{table}", "--processes", "2"],
+            "opal stream commit has no use for --processes",
+        ),
+        (
+            ["status", "{table}", "--name", "x"],
+            "--name does nothing without --topic; add it, or leave --name out",
+        ),
+        (
+            ["status", "{table}", "--kafka", "a=b"],
+            "--kafka does nothing without --bootstrap-servers",
+        ),
         (["plan", "{table}", "--until-empty"], "opal stream plan has no use for --until-empty"),
         (["plan", "--hours", "0"], "--hours=0 makes no sense"),
         (["alerts", "--name", "x"], "opal stream alerts has no use for --name"),
     ],
 )
-def test_wrong_usage_is_one_line(words: list[str], message: str, table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_one_line(
+    words: list[str], message: str, table: Table, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["stream", *(word.format(table=table.uri) for word in words)]) == INPUT
     assert message in capsys.readouterr().err

@@ -20,15 +20,21 @@ def test_a_process_gets_every_option_that_is_not_the_supervisor_s() -> None:
     parser = OpalParser(prog="opal")
     commands(parser.add_subparsers(dest="command", parser_class=OpalParser))
     stream = parser.verbs()["stream"]
-    options = [action for action in stream._actions if action.option_strings and action.dest != "help"]
-    given = parser.parse(["stream", "lake/orders", *(word for action in options for word in value_for(action))])
+    options = [
+        action for action in stream._actions if action.option_strings and action.dest != "help"
+    ]
+    given = parser.parse(
+        ["stream", "lake/orders", *(word for action in options for word in value_for(action))]
+    )
     own = {*_OF_SUPERVISOR, *_OF_METRICS}
     assert own <= {action.dest for action in options}
     child = parser.parse(child_words(given)[3:])
     assert {name: value for name, value in vars(child).items() if name not in own} == {
         name: value for name, value in vars(given).items() if name not in own
     }
-    assert {name: getattr(child, name) for name in own} == {action.dest: action.default for action in options if action.dest in own} | {
+    assert {name: getattr(child, name) for name in own} == {
+        action.dest: action.default for action in options if action.dest in own
+    } | {
         "json": True,
         "watched": "60s",
     }

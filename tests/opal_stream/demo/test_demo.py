@@ -17,9 +17,18 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.slow
 def test_the_demo_shows_fresh_orders_and_leaves_nothing(tmp_path: Path) -> None:
     command = ["make", "--no-print-directory", "demo-stream", "EXIT=1"]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    heads = re.findall(r"version (\d+): ([\d,]+) orders visible, ([\d,]+) changes sent", done.stdout)
+    heads = re.findall(
+        r"version (\d+): ([\d,]+) orders visible, ([\d,]+) changes sent", done.stdout
+    )
     assert len(heads) >= 5
     assert int(heads[-1][0]) > int(heads[0][0])
     assert int(heads[-1][1].replace(",", "")) > 100
@@ -27,7 +36,11 @@ def test_the_demo_shows_fresh_orders_and_leaves_nothing(tmp_path: Path) -> None:
     assert 0 < freshness[-1] < 30  # how much less depends on the machine
     assert re.search(r"^DE +\d+ +\d+ +\d+ +\d+ +[\d,.]+$", done.stdout, re.MULTILINE)
     assert not list(tmp_path.glob("opal-demo-stream-*"))
-    assert not [process for process in psutil.process_iter(["environ"]) if str(tmp_path) in str(process.info["environ"])]
+    assert not [
+        process
+        for process in psutil.process_iter(["environ"])
+        if str(tmp_path) in str(process.info["environ"])
+    ]
 
 
 def test_orders_go_their_way_and_are_the_same_each_time() -> None:
@@ -35,7 +48,11 @@ def test_orders_go_their_way_and_are_the_same_each_time() -> None:
     assert first == list(islice(changes(), 2_000))
     states: dict[int, str] = {}
     for change in first:
-        allowed = {None: {"placed"}, "placed": {"paid", "cancelled"}, "paid": {"shipped", "cancelled"}}
+        allowed = {
+            None: {"placed"},
+            "placed": {"paid", "cancelled"},
+            "paid": {"shipped", "cancelled"},
+        }
         assert change["status"] in allowed[states.get(change["order_id"])]  # type: ignore[index]  # none comes after the last one
         states[change["order_id"]] = change["status"]
     assert {"placed", "paid", "shipped", "cancelled"} == {*states.values()}

@@ -20,10 +20,27 @@ from opal_stream.formats.decoder import FormatOptions
 from tests.fixtures_kafka import Kafka, Registry
 from tests.opal_stream.flush.test_stream import started, wait_for
 from tests.opal_stream.formats.test_registry import FIRST, SECOND, avro, head, record
-from tests.opal_stream.orders import LAYOUT, SCHEMA, ends, ids, new_stream, new_table, new_topic, order, read
+from tests.opal_stream.orders import (
+    LAYOUT,
+    SCHEMA,
+    ends,
+    ids,
+    new_stream,
+    new_table,
+    new_topic,
+    order,
+    read,
+)
 
 FLOAT = {"name": "discount", "type": ["null", "float"], "default": None}
-WIDER = {**SECOND, "fields": [*SECOND["fields"], FLOAT, {"name": "size", "type": {"type": "array", "items": "int"}, "default": []}]}
+WIDER = {
+    **SECOND,
+    "fields": [
+        *SECOND["fields"],
+        FLOAT,
+        {"name": "size", "type": {"type": "array", "items": "int"}, "default": []},
+    ],
+}
 
 
 @pytest.fixture
@@ -32,7 +49,10 @@ def table(tmp_path: Path) -> Table:
 
 
 def of(table: Table, *columns: str) -> dict[int, tuple[Any, ...]]:
-    return {row["id"]: tuple(row[name] for name in columns) for row in table.read(columns=["id", *columns]).to_pylist()}
+    return {
+        row["id"]: tuple(row[name] for name in columns)
+        for row in table.read(columns=["id", *columns]).to_pylist()
+    }
 
 
 def test_a_new_schema_of_the_registry_adds_its_columns_behind_what_was_read_by_older_ones(
@@ -41,20 +61,39 @@ def test_a_new_schema_of_the_registry_adds_its_columns_behind_what_was_read_by_o
     topic = new_topic(kafka)
     registry.register(1, FIRST), registry.register(4, WIDER)
     first, wider = (1, FIRST), (4, WIDER)
-    values = [avro(*first, record(1)), avro(*first, record(2)), avro(*wider, record(3, name="c", discount=0.5, size=[1, 2]))]
+    values = [
+        avro(*first, record(1)),
+        avro(*first, record(2)),
+        avro(*wider, record(3, name="c", discount=0.5, size=[1, 2])),
+    ]
     kafka.produce(topic, [*values, avro(*first, record(4))])
     formats = FormatOptions(format="avro", registry=registry.url, on_new_columns="add")
     totals = read(table, kafka, topic, formats=formats, limits=FlushLimits(interval_s=60))
     assert (totals.records, totals.flushes, ends(table), registry.asked) == (4, 2, [4], [1, 4])
-    assert of(table, "discount", "size") == {1: (None, None), 2: (None, None), 3: (0.5, [1, 2]), 4: (None, [])}  # as the newest says
-    operations = [(commit.operation, [advance.end for advance in commit.positions.values()]) for commit in table.history()]
+    assert of(table, "discount", "size") == {
+        1: (None, None),
+        2: (None, None),
+        3: (0.5, [1, 2]),
+        4: (None, []),
+    }  # as the newest says
+    operations = [
+        (commit.operation, [advance.end for advance in commit.positions.values()])
+        for commit in table.history()
+    ]
     assert operations == [("ingest", [4]), ("add_columns", []), ("ingest", [2]), ("create", [])]
 
 
 @pytest.mark.parametrize("form", ["json", "debezium-json", "json-registry"])
-def test_new_members_of_json_are_columns_too(form: str, kafka: Kafka, table: Table, registry: Registry) -> None:
+def test_new_members_of_json_are_columns_too(
+    form: str, kafka: Kafka, table: Table, registry: Registry
+) -> None:
     topic = new_topic(kafka)
-    rows = [order(1), order(2, discount=None), order(3, discount=0.5, tags=["a"], seen="2026-01-01"), order(4, discount=2)]
+    rows = [
+        order(1),
+        order(2, discount=None),
+        order(3, discount=0.5, tags=["a"], seen="2026-01-01"),
+        order(4, discount=2),
+    ]
     values: list[Any] = rows
     if form == "debezium-json":
         values = [{"before": None, "after": row, "op": "c", "ts_ms": 5} for row in rows]
@@ -78,11 +117,16 @@ def test_new_members_of_json_are_columns_too(form: str, kafka: Kafka, table: Tab
     }
 
 
-def test_by_default_a_stream_stops_at_the_first_message_with_a_column_that_the_table_lacks(kafka: Kafka, table: Table) -> None:
+def test_by_default_a_stream_stops_at_the_first_message_with_a_column_that_the_table_lacks(
+    kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1), order(2), order(3, discount=0.5), order(4), b"nope"])
     for _ in range(2):
-        with pytest.raises(NewColumnsError, match=rf"{topic}/0@2: the table has no column 'discount'\. .*--on-new-columns add, ignore"):
+        with pytest.raises(
+            NewColumnsError,
+            match=rf"{topic}/0@2: the table has no column 'discount'\. .*--on-new-columns add, ignore",
+        ):
             read(table, kafka, topic)
         assert (ids(table), ends(table)) == ([1, 2], [2])
     table.add_columns({"discount": "double"})
@@ -91,14 +135,23 @@ def test_by_default_a_stream_stops_at_the_first_message_with_a_column_that_the_t
     assert of(table, "discount") == {1: (None,), 2: (None,), 3: (0.5,), 4: (None,)}
 
 
-def test_messages_with_new_columns_may_be_put_aside_and_other_bad_ones_still_stop_the_stream(kafka: Kafka, table: Table) -> None:
+def test_messages_with_new_columns_may_be_put_aside_and_other_bad_ones_still_stop_the_stream(
+    kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1), order(2, discount=0.5, tag="x"), order(3), b"nope"])
     with pytest.raises(BadMessageError, match=rf"{topic}/0@3: the message is no JSON object"):
         read(table, kafka, topic, formats=FormatOptions(on_new_columns="quarantine"))
     assert (ids(table), ends(table)) == ([1, 3], [3])
-    [rejected] = [row for path in Path(table.uri).rglob("_opal/rejected/*") for row in pq.read_table(path).to_pylist()]
-    assert (rejected["reason"], rejected["source"]) == ("the table has no columns 'discount', 'tag'", f"{topic}/0@1")
+    [rejected] = [
+        row
+        for path in Path(table.uri).rglob("_opal/rejected/*")
+        for row in pq.read_table(path).to_pylist()
+    ]
+    assert (rejected["reason"], rejected["source"]) == (
+        "the table has no columns 'discount', 'tag'",
+        f"{topic}/0@1",
+    )
     assert json.loads(rejected["row"])["discount"] == 0.5
 
 
@@ -109,17 +162,38 @@ def test_new_columns_may_be_left_out(kafka: Kafka, table: Table) -> None:
     assert (ids(table), "discount" in table.snapshot_at().spec.schema.names) == ([1], False)
 
 
-def test_members_of_nested_columns_that_the_table_lacks_stop_the_stream_or_are_put_aside_or_left_out(kafka: Kafka, tmp_path: Path) -> None:
+def test_members_of_nested_columns_that_the_table_lacks_stop_the_stream_or_are_put_aside_or_left_out(
+    kafka: Kafka, tmp_path: Path
+) -> None:
     topic = new_topic(kafka)
-    kafka.produce(topic, [order(1, address={"city": "x"}), order(2, address={"city": "x", "zip": "1"}), order(3, address={"city": "y"})])
+    kafka.produce(
+        topic,
+        [
+            order(1, address={"city": "x"}),
+            order(2, address={"city": "x", "zip": "1"}),
+            order(3, address={"city": "y"}),
+        ],
+    )
 
     def made(name: str) -> Table:
-        return Table.create(str(tmp_path / name), SCHEMA.append(pa.field("address", pa.struct([("city", pa.string())]))), LAYOUT)
+        return Table.create(
+            str(tmp_path / name),
+            SCHEMA.append(pa.field("address", pa.struct([("city", pa.string())]))),
+            LAYOUT,
+        )
 
     said = rf"{topic}/0@1: the table has no member 'address\.zip', and nested columns cannot get more\. "
     for policy, kind, way in (
-        ("fail", NewColumnsError, "Say .*--on-new-columns ignore leaves the members out, quarantine puts such messages aside"),
-        ("add", BadMessageError, "Correct the source, or put such messages aside with --on-bad-message quarantine"),
+        (
+            "fail",
+            NewColumnsError,
+            "Say .*--on-new-columns ignore leaves the members out, quarantine puts such messages aside",
+        ),
+        (
+            "add",
+            BadMessageError,
+            "Correct the source, or put such messages aside with --on-bad-message quarantine",
+        ),
     ):
         table = made(policy)
         with pytest.raises(kind, match=said + way):
@@ -127,13 +201,21 @@ def test_members_of_nested_columns_that_the_table_lacks_stop_the_stream_or_are_p
         assert ids(table) == [1]
     with pytest.raises(NewColumnsError, match=said):
         read(made("strict"), kafka, topic, on_bad_message="quarantine")
-    for policy, others, left in (("quarantine", "fail", [1, 3]), ("add", "quarantine", [1, 3]), ("ignore", "fail", [1, 2, 3])):
+    for policy, others, left in (
+        ("quarantine", "fail", [1, 3]),
+        ("add", "quarantine", [1, 3]),
+        ("ignore", "fail", [1, 2, 3]),
+    ):
         table = made(f"{policy}-{others}")
-        read(table, kafka, topic, formats=FormatOptions(on_new_columns=policy), on_bad_message=others)
+        read(
+            table, kafka, topic, formats=FormatOptions(on_new_columns=policy), on_bad_message=others
+        )
         assert ids(table) == left
 
 
-def test_a_column_that_no_table_can_have_stops_the_stream_and_says_why(kafka: Kafka, table: Table) -> None:
+def test_a_column_that_no_table_can_have_stops_the_stream_and_says_why(
+    kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1), {**order(2), "_opal_x": 1}])
     with pytest.raises(NewColumnsError, match=rf"{topic}/0@\d: .*'_opal_x'.* kept for the format"):
@@ -141,14 +223,18 @@ def test_a_column_that_no_table_can_have_stops_the_stream_and_says_why(kafka: Ka
     assert "_opal_x" not in table.snapshot_at().spec.schema.names
 
 
-def test_columns_that_somebody_adds_meanwhile_are_filled_from_then_on(kafka: Kafka, table: Table) -> None:
+def test_columns_that_somebody_adds_meanwhile_are_filled_from_then_on(
+    kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka)
     stream = new_stream(table, kafka, topic, formats=FormatOptions(on_new_columns="ignore"))
     kafka.produce(topic, [order(1, discount=1.5)])
     stream.run()
     Table.open(table.uri).add_columns({"discount": "double"})
     kafka.produce(topic, [order(2, discount=2.5)])
-    stream = new_stream(table, kafka, topic, formats=FormatOptions(on_new_columns="ignore"), until_empty=False)
+    stream = new_stream(
+        table, kafka, topic, formats=FormatOptions(on_new_columns="ignore"), until_empty=False
+    )
     running, failures = started(stream)
     wait_for(ids, table, [1, 2])
     Table.open(table.uri).add_columns({"tag": "string"})
@@ -159,11 +245,26 @@ def test_columns_that_somebody_adds_meanwhile_are_filled_from_then_on(kafka: Kaf
     stream.stop()
     running.join(30)
     assert not failures
-    assert of(table, "discount", "tag") == {1: (None, None), 2: (2.5, None), 3: (3.5, None), 4: (4.5, "kept")}
+    assert of(table, "discount", "tag") == {
+        1: (None, None),
+        2: (2.5, None),
+        3: (3.5, None),
+        4: (4.5, "kept"),
+    }
 
 
 def words(table: Table, kafka: Kafka, topic: str, partition: int, registry: Registry) -> list[str]:
-    given = [table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--partitions", str(partition), "--flush-rows", "1000"]
+    given = [
+        table.uri,
+        "--bootstrap-servers",
+        kafka.servers,
+        "--topic",
+        topic,
+        "--partitions",
+        str(partition),
+        "--flush-rows",
+        "1000",
+    ]
     return [
         sys.executable,
         "-m",
@@ -180,11 +281,17 @@ def words(table: Table, kafka: Kafka, topic: str, partition: int, registry: Regi
 
 
 @pytest.mark.slow
-def test_two_processes_add_the_same_column_at_once_and_one_is_killed_in_the_middle(kafka: Kafka, table: Table, registry: Registry) -> None:
+def test_two_processes_add_the_same_column_at_once_and_one_is_killed_in_the_middle(
+    kafka: Kafka, table: Table, registry: Registry
+) -> None:
     topic = new_topic(kafka, 2)
     registry.register(1, FIRST), registry.register(4, WIDER)
     for partition in (0, 1):
-        kafka.produce(topic, [avro(1, FIRST, record(100 * partition + n)) for n in range(3)], partition=partition)
+        kafka.produce(
+            topic,
+            [avro(1, FIRST, record(100 * partition + n)) for n in range(3)],
+            partition=partition,
+        )
 
     def start(partition: int) -> "subprocess.Popen[bytes]":
         command = words(table, kafka, topic, partition, registry)
@@ -200,7 +307,9 @@ def test_two_processes_add_the_same_column_at_once_and_one_is_killed_in_the_midd
     try:
         wait(6)
         for partition in (0, 1):
-            rows = [record(100 * partition + n, name="x", discount=0.5, size=[n]) for n in range(3, 6)]
+            rows = [
+                record(100 * partition + n, name="x", discount=0.5, size=[n]) for n in range(3, 6)
+            ]
             kafka.produce(topic, [avro(4, WIDER, row) for row in rows], partition=partition)
         until = time.monotonic() + 60
         while "discount" not in table.log.head().spec.schema.names:
@@ -233,7 +342,13 @@ def test_a_column_that_no_table_can_get_stops_the_stream_behind_what_came_before
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1), b"nope", order(2), order(3, **column)])
     with pytest.raises(NewColumnsError, match=rf"{topic}/0@3: .*, and cannot get (it|them): "):
-        read(table, kafka, topic, formats=FormatOptions(on_new_columns="add"), on_bad_message="quarantine")
+        read(
+            table,
+            kafka,
+            topic,
+            formats=FormatOptions(on_new_columns="add"),
+            on_bad_message="quarantine",
+        )
     assert (ids(table), ends(table)) == ([1, 2], [3])
 
 
@@ -245,5 +360,8 @@ def test_a_map_of_debezium_is_said_to_be_one(kafka: Kafka, tmp_path: Path) -> No
     payload = {"after": {"id": 1, "tags": {"a": "1"}}, "op": "c", "ts_ms": 1, "source": {}}
     kafka.produce(topic, [{"schema": schema, "payload": payload}])
     formats = FormatOptions(format="debezium-json", columns={"at": "@ts_ms"}, on_new_columns="add")
-    with pytest.raises(NewColumnsError, match=rf"{topic}/0@0: the table has no column 'tags', and cannot get it: 'tags' is a map in "):
+    with pytest.raises(
+        NewColumnsError,
+        match=rf"{topic}/0@0: the table has no column 'tags', and cannot get it: 'tags' is a map in ",
+    ):
         read(table, kafka, topic, formats=formats)

@@ -20,7 +20,16 @@ from opal_stream.flush.options import StreamOptions
 from opal_stream.kafka.connection import Connection
 from opal_stream.supervise.observation import Observer
 from tests.fixtures_kafka import Kafka
-from tests.opal_stream.orders import gather, gathered, ids, new_stream, new_table, new_topic, order, read
+from tests.opal_stream.orders import (
+    gather,
+    gathered,
+    ids,
+    new_stream,
+    new_table,
+    new_topic,
+    order,
+    read,
+)
 from tests.opal_stream.shaky import Shaky
 
 
@@ -61,10 +70,15 @@ def make_anew(table: Table) -> tuple[Table, str]:
     shutil.rmtree(table.uri)
     new = new_table(Path(table.uri).parent)
     now = new.log.head().root.table_id
-    return new, f"{table.uri} is another table now, with id {now}: the one with id {was}, .* was dropped and made anew"
+    return (
+        new,
+        f"{table.uri} is another table now, with id {now}: the one with id {was}, .* was dropped and made anew",
+    )
 
 
-def test_a_stream_says_so_and_a_start_reads_everything_into_the_new_one(kafka: Kafka, table: Table) -> None:
+def test_a_stream_says_so_and_a_start_reads_everything_into_the_new_one(
+    kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1)])
     running = new_stream(Table.open(table.uri), kafka, topic, until_empty=False)
@@ -82,7 +96,9 @@ def test_a_stream_says_so_and_a_start_reads_everything_into_the_new_one(kafka: K
 def test_so_does_a_process_that_gathers(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1)])
-    running = new_stream(Table.open(table.uri), kafka, topic, until_empty=False, commit="gathered", give_up_s=5)
+    running = new_stream(
+        Table.open(table.uri), kafka, topic, until_empty=False, commit="gathered", give_up_s=5
+    )
     thread, failures = started(running)
     wait_for(lambda: len(gathered(table)) == 1)
     new, said = make_anew(table)
@@ -116,19 +132,28 @@ class Blind(Shaky):
 
 
 @pytest.mark.parametrize("number", range(2, 11))
-def test_a_store_that_fails_when_it_is_asked_who_was_first_is_asked_again(kafka: Kafka, table: Table, number: int) -> None:
+def test_a_store_that_fails_when_it_is_asked_who_was_first_is_asked_again(
+    kafka: Kafka, table: Table, number: int
+) -> None:
     """At each read behind a commit that was said to have failed, also at the one that looks for another table."""
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1)])
     store = Blind(open_storage(table.uri))
     store.failures, store.blind = ["after"], frozenset({1, number})
     totals = read(table_on(store), kafka, topic)
-    assert (totals.records, totals.flushes, ids(table), table.snapshot_at().root.rows) == (1, 1, [1], 1)
+    assert (totals.records, totals.flushes, ids(table), table.snapshot_at().root.rows) == (
+        1,
+        1,
+        [1],
+        1,
+    )
     assert (store.reads or 0) >= number
 
 
 @pytest.mark.parametrize("versions", [1, 4])
-def test_a_committer_leaves_the_files_of_the_new_one_alone(kafka: Kafka, table: Table, versions: int) -> None:
+def test_a_committer_leaves_the_files_of_the_new_one_alone(
+    kafka: Kafka, table: Table, versions: int
+) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(n) for n in range(3)])
     read(table, kafka, topic, commit="gathered")
@@ -166,11 +191,17 @@ def test_a_committer_with_nothing_to_do_looks_now_and_then_alone(table: Table) -
         committer._turn()
 
 
-def test_a_supervisor_sees_it_and_a_table_that_is_gone_is_told_as_that(kafka: Kafka, table: Table) -> None:
+def test_a_supervisor_sees_it_and_a_table_that_is_gone_is_told_as_that(
+    kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1)])
     read(table, kafka, topic)
-    observer = Observer(Table.open(table.uri), Connection(bootstrap_servers=kafka.servers), StreamOptions(topics=[topic]))
+    observer = Observer(
+        Table.open(table.uri),
+        Connection(bootstrap_servers=kafka.servers),
+        StreamOptions(topics=[topic]),
+    )
     try:
         observer.look()
         shutil.rmtree(table.uri)

@@ -47,12 +47,16 @@ def test_what_comes_before_the_first_commit_of_a_partition_is_read_whoever_reads
 ) -> None:
     topic = new_topic(kafka, 3)
     for partition, count in enumerate(before):
-        kafka.produce(topic, [order(100 * partition + n) for n in range(count)], partition=partition)
+        kafka.produce(
+            topic, [order(100 * partition + n) for n in range(count)], partition=partition
+        )
     assert lags(table, kafka, topic, commit) == [0, 0, 0]
     assert read(table, kafka, topic, start="latest", commit=commit, partitions=[0]).records == 0
     kafka.add_partitions(topic, 4)
     for partition in range(4):
-        kafka.produce(topic, [order(100 * partition + n) for n in range(50, 52)], partition=partition)
+        kafka.produce(
+            topic, [order(100 * partition + n) for n in range(50, 52)], partition=partition
+        )
     assert lags(table, kafka, topic, commit) == [2, 2, 2, 2]
     assert read(table, kafka, topic, start="latest", commit=commit, partitions=[1]).records == 2
     assert read(table, kafka, topic, start="latest", commit=commit, partitions=[2, 3]).records == 4
@@ -70,10 +74,17 @@ def test_a_topic_that_was_made_anew_is_read_from_its_start(kafka: Kafka, table: 
     kafka.delete_topic(topic)
     kafka.create_topic(topic)
     kafka.produce(topic, [order(2)])
-    assert read(table, kafka, topic, start="latest", policies=Policies(on_new_topic="continue")).records == 1
+    assert (
+        read(
+            table, kafka, topic, start="latest", policies=Policies(on_new_topic="continue")
+        ).records
+        == 1
+    )
 
 
-def reach(*ends: int, meanwhile: Callable[[], None] = lambda: None) -> Callable[[list[Partition]], dict[Partition, Reach]]:
+def reach(
+    *ends: int, meanwhile: Callable[[], None] = lambda: None
+) -> Callable[[list[Partition]], dict[Partition, Reach]]:
     """Kafka's answer, and what another process does before it is committed."""
 
     def reach_of(partitions: list[Partition]) -> dict[Partition, Reach]:
@@ -83,32 +94,53 @@ def reach(*ends: int, meanwhile: Callable[[], None] = lambda: None) -> Callable[
     return reach_of
 
 
-def fix(table: Table, *ends: int, topic: Topic = ORDERS, meanwhile: Callable[[], None] = lambda: None) -> None:
-    fix_start(table, LATEST, [topic], lambda: table.log.head().positions, reach(*ends, meanwhile=meanwhile))
+def fix(
+    table: Table, *ends: int, topic: Topic = ORDERS, meanwhile: Callable[[], None] = lambda: None
+) -> None:
+    fix_start(
+        table,
+        LATEST,
+        [topic],
+        lambda: table.log.head().positions,
+        reach(*ends, meanwhile=meanwhile),
+    )
 
 
 def begins(table: Table) -> dict[str, int]:
-    return {str(application.partition): position for application, position in known_positions(table.log.head().positions).items()}
+    return {
+        str(application.partition): position
+        for application, position in known_positions(table.log.head().positions).items()
+    }
 
 
 def test_of_two_processes_at_once_the_first_one_says_where_both_begin(table: Table) -> None:
     fix(Table.open(table.uri), 9, 0, 7, meanwhile=lambda: fix(table, 5, 0, 6))
     fix(table, 11, 12, 13)
     assert begins(table) == {"orders/0": 5, "orders/2": 6}
-    fix(table, 4, topic=Topic(name="users", id="b", partitions=(0,)))  # a topic that the stream reads, too, from then on
+    fix(
+        table, 4, topic=Topic(name="users", id="b", partitions=(0,))
+    )  # a topic that the stream reads, too, from then on
     assert begins(table) == {"orders/0": 5, "orders/2": 6, "users/0": 4}
     version = table.log.head().version
     fix(table, 3, topic=Topic(name="users", id="c", partitions=(0,)))
     assert table.log.head().version == version
 
 
-def test_a_store_that_fails_is_waited_for_and_a_start_that_has_landed_counts(table: Table, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_store_that_fails_is_waited_for_and_a_start_that_has_landed_counts(
+    table: Table, caplog: pytest.LogCaptureFixture
+) -> None:
     store = Shaky(open_storage(table.uri))
     store.failures = ["after", "before"]
     fix(table_on(store), 5, 0, 6)
-    assert (store.failures, begins(table), table.log.head().version) == ([], {"orders/0": 5, "orders/2": 6}, 1)
+    assert (store.failures, begins(table), table.log.head().version) == (
+        [],
+        {"orders/0": 5, "orders/2": 6},
+        1,
+    )
     store.failures = ["before"] * 100
-    assert {message.partition(" failed ")[0] for message in caplog.messages} == {"the commit of where the stream begins"}
+    assert {message.partition(" failed ")[0] for message in caplog.messages} == {
+        "the commit of where the stream begins"
+    }
     with pytest.raises((StorageError, CommitUnknownError)):
         fix_start(
             table_on(store),

@@ -16,7 +16,13 @@ from opal_lake.errors import CommitUnknownError, OpalError, StorageError
 from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, table_on
-from opal_stream.errors import BadMessageError, GapError, TakenOverError, TopicChangedError, UnknownTopicError
+from opal_stream.errors import (
+    BadMessageError,
+    GapError,
+    TakenOverError,
+    TopicChangedError,
+    UnknownTopicError,
+)
 from opal_stream.flush.buffer import FlushLimits
 from opal_stream.flush.intake import _refuse
 from opal_stream.flush.options import StreamOptions
@@ -40,10 +46,15 @@ def table(tmp_path: Path) -> Table:
     return new_table(tmp_path)
 
 
-def test_what_stops_a_stream_is_said_in_plain_sentences(kafka: Kafka, table: Table, registry: Registry) -> None:
+def test_what_stops_a_stream_is_said_in_plain_sentences(
+    kafka: Kafka, table: Table, registry: Registry
+) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1)])
-    with pytest.raises(BadMessageError, match=r"as what is written with a schema registry does\. Correct the source, or put such"):
+    with pytest.raises(
+        BadMessageError,
+        match=r"as what is written with a schema registry does\. Correct the source, or put such",
+    ):
         read(table, kafka, topic, formats=FormatOptions(format="avro", registry=registry.url))
 
 
@@ -67,26 +78,44 @@ def started(stream: Stream) -> tuple[threading.Thread, list[OpalError]]:
     return thread, failures
 
 
-def wait_for(condition: Callable[[Table], object], table: Table, expected: object, timeout_s: float = 60) -> None:
+def wait_for(
+    condition: Callable[[Table], object], table: Table, expected: object, timeout_s: float = 60
+) -> None:
     until = time.monotonic() + timeout_s
     while (found := condition(table)) != expected:
         assert time.monotonic() < until, found
         time.sleep(0.05)
 
 
-def test_a_run_goes_on_where_the_table_stands_and_not_where_the_group_does(kafka: Kafka, table: Table) -> None:
+def test_a_run_goes_on_where_the_table_stands_and_not_where_the_group_does(
+    kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka, 2)
     for partition in (0, 1):
-        kafka.produce(topic, [order(n) for n in range(10 * partition, 10 * partition + 5)], partition=partition)
+        kafka.produce(
+            topic,
+            [order(n) for n in range(10 * partition, 10 * partition + 5)],
+            partition=partition,
+        )
     totals = read(table, kafka, topic)
-    assert (totals.records, ends(table), ids(table)) == (10, [5, 5], [0, 1, 2, 3, 4, 10, 11, 12, 13, 14])
+    assert (totals.records, ends(table), ids(table)) == (
+        10,
+        [5, 5],
+        [0, 1, 2, 3, 4, 10, 11, 12, 13, 14],
+    )
     names = sorted(table.snapshot_at().positions)
     assert names == [f"kafka:main/{topic}@{kafka.topic_id(topic)}/{number}" for number in (0, 1)]
     kafka.produce(topic, [order(1, 1, op="D"), order(2, 1, name="new")], partition=0)
-    assert (read(table, kafka, topic).records, read(table, kafka, topic).flushes, ends(table)) == (2, 0, [7, 5])
+    assert (read(table, kafka, topic).records, read(table, kafka, topic).flushes, ends(table)) == (
+        2,
+        0,
+        [7, 5],
+    )
     assert ids(table) == [0, 2, 3, 4, 10, 11, 12, 13, 14]
     assert table.get([{"id": 2}])["name"].to_pylist() == ["new"]
-    assert read(table, kafka, topic, name="again").records == 12  # another name reads it again, to the same rows
+    assert (
+        read(table, kafka, topic, name="again").records == 12
+    )  # another name reads it again, to the same rows
     assert ids(table) == [0, 2, 3, 4, 10, 11, 12, 13, 14]
 
 
@@ -109,7 +138,9 @@ def test_a_slow_commit_does_not_put_off_the_next_one(kafka: Kafka, table: Table)
             return self.inner.put_if_absent(path, data)
 
     topic = new_topic(kafka)
-    stream = new_stream(table_on(Slow()), kafka, topic, limits=FlushLimits(interval_s=1.0), until_empty=False)
+    stream = new_stream(
+        table_on(Slow()), kafka, topic, limits=FlushLimits(interval_s=1.0), until_empty=False
+    )
     thread, failures = started(stream)
     while stream.totals.flushes < 6 and not failures:
         kafka.produce(topic, [order(1, round(1000 * time.time()))])
@@ -117,10 +148,15 @@ def test_a_slow_commit_does_not_put_off_the_next_one(kafka: Kafka, table: Table)
     thread.join(60)
     moments = [commit.timestamp_us for commit in table.history(5)]
     gaps = sorted(late - early for late, early in itertools.pairwise(moments))
-    assert (failures, gaps[len(gaps) // 2] < (1.0 + SLOW_S / 2) * 1e6) == ([], True)  # a wait of the whole interval adds all of it
+    assert (failures, gaps[len(gaps) // 2] < (1.0 + SLOW_S / 2) * 1e6) == (
+        [],
+        True,
+    )  # a wait of the whole interval adds all of it
 
 
-def test_a_bad_message_stops_the_stream_behind_what_came_before_it(kafka: Kafka, table: Table) -> None:
+def test_a_bad_message_stops_the_stream_behind_what_came_before_it(
+    kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1), order(2), b"nope", order(3)])
     for _ in range(2):
@@ -129,11 +165,21 @@ def test_a_bad_message_stops_the_stream_behind_what_came_before_it(kafka: Kafka,
         assert (ids(table), ends(table)) == ([1, 2], [2])
     assert read(table, kafka, topic, on_bad_message="quarantine").bad == 1
     assert (ids(table), ends(table)) == ([1, 2, 3], [4])
-    [rejected] = [row for path in Path(table.uri).rglob("_opal/rejected/*") for row in pq.read_table(path).to_pylist()]
-    assert rejected == {"reason": "the message is no JSON object", "source": f"{topic}/0@2", "row": "nope"}
+    [rejected] = [
+        row
+        for path in Path(table.uri).rglob("_opal/rejected/*")
+        for row in pq.read_table(path).to_pylist()
+    ]
+    assert rejected == {
+        "reason": "the message is no JSON object",
+        "source": f"{topic}/0@2",
+        "row": "nope",
+    }
 
 
-def test_messages_of_transactions_that_were_aborted_are_no_rows_and_the_position_passes_their_marks(kafka: Kafka, table: Table) -> None:
+def test_messages_of_transactions_that_were_aborted_are_no_rows_and_the_position_passes_their_marks(
+    kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka)
     for number, commit in ((1, True), (2, False), (3, True)):
         kafka.produce_in_transaction(topic, order(number), commit=commit)
@@ -148,7 +194,9 @@ def test_a_message_of_ten_megabytes_is_a_row(kafka: Kafka, table: Table) -> None
     assert [len(name) for name in table.read()["name"].to_pylist()] == [2, 10 << 20, 2]
 
 
-def test_offsets_that_expired_are_a_gap_that_fails_or_is_passed_by_policy(kafka: Kafka, table: Table) -> None:
+def test_offsets_that_expired_are_a_gap_that_fails_or_is_passed_by_policy(
+    kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(n) for n in range(4)])
     read(table, kafka, topic)
@@ -156,7 +204,10 @@ def test_offsets_that_expired_are_a_gap_that_fails_or_is_passed_by_policy(kafka:
     admin = kafka.admin
     [deleted] = admin.delete_records([TopicPartition(topic, 0, 7)]).values()
     deleted.result(30)
-    with pytest.raises(GapError, match=rf"{topic}/0: the table stands at offset 4, but Kafka has nothing before 7 any more: 3 offsets"):
+    with pytest.raises(
+        GapError,
+        match=rf"{topic}/0: the table stands at offset 4, but Kafka has nothing before 7 any more: 3 offsets",
+    ):
         read(table, kafka, topic)
     assert (ids(table), ends(table)) == ([0, 1, 2, 3], [4])
     totals = read(table, kafka, topic, policies=Policies(on_gap="continue"))
@@ -170,18 +221,27 @@ def test_a_first_start_says_where_it_begins_if_kafka_has_deleted_what_came_befor
     for partition in range(3):
         kafka.produce(topic, [order(10 * partition + n) for n in range(4)], partition=partition)
     admin = kafka.admin
-    deleted = admin.delete_records([TopicPartition(topic, partition, offset) for partition, offset in ((0, 1), (2, 4))])
+    deleted = admin.delete_records(
+        [TopicPartition(topic, partition, offset) for partition, offset in ((0, 1), (2, 4))]
+    )
     for answer in deleted.values():
         answer.result(30)
     options = StreamOptions(topics=[topic], limits=FlushLimits(interval_s=0.1), until_empty=True)
-    connection, tracker = Connection(bootstrap_servers=kafka.servers), Tracker([FolderSink(str(folder))])
+    connection, tracker = (
+        Connection(bootstrap_servers=kafka.servers),
+        Tracker([FolderSink(str(folder))]),
+    )
     with caplog.at_level(logging.WARNING):
         totals = Stream(table, connection, options, tracker).run()
     assert (totals.records, totals.missing, ids(table)) == (7, 0, [1, 2, 3, 10, 11, 12, 13])
     [said] = caplog.messages
     assert said.startswith(f"reading begins at {topic}/0@1: Kafka has deleted what came before")
     events = [*EventReader(str(folder)).read()]
-    begun = [(event["partition"], event["low"], event["high"], event["topic_id"]) for event in events if event["event"] == "begin"]
+    begun = [
+        (event["partition"], event["low"], event["high"], event["topic_id"])
+        for event in events
+        if event["event"] == "begin"
+    ]
     assert begun == [(0, 0, 1, kafka.topic_id(topic))]
     assert find_alarms(read_status(table, connection), AlarmLimits(lag=0), events) == []
     caplog.clear()
@@ -192,13 +252,17 @@ def test_a_first_start_says_where_it_begins_if_kafka_has_deleted_what_came_befor
     running.run()
     kafka.produce(topic, [order(40)], partition=2)
     read(table, kafka, topic, partitions=[2])
-    assert [message.partition(":")[0] for message in caplog.messages] == 2 * [f"reading begins at {topic}/2@4"]
+    assert [message.partition(":")[0] for message in caplog.messages] == 2 * [
+        f"reading begins at {topic}/2@4"
+    ]
     caplog.clear()
     read(table, kafka, topic)
     assert caplog.messages == []  # where something was committed, that is where it goes on
 
 
-def test_a_topic_that_was_made_anew_stops_the_stream_between_runs_and_during_one(kafka: Kafka, table: Table) -> None:
+def test_a_topic_that_was_made_anew_stops_the_stream_between_runs_and_during_one(
+    kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(n) for n in range(3)])
     running, failures = started(new_stream(table, kafka, topic, until_empty=False))
@@ -207,8 +271,13 @@ def test_a_topic_that_was_made_anew_stops_the_stream_between_runs_and_during_one
     kafka.create_topic(topic)
     kafka.produce(topic, [order(n) for n in range(10, 18)])
     running.join(60)
-    assert [type(failure) for failure in failures] in ([TopicChangedError], [UnknownTopicError]), failures
-    with pytest.raises(TopicChangedError, match=r"stands at offset 3 of the topic with id .* it was deleted and made anew"):
+    assert [type(failure) for failure in failures] in ([TopicChangedError], [UnknownTopicError]), (
+        failures
+    )
+    with pytest.raises(
+        TopicChangedError,
+        match=r"stands at offset 3 of the topic with id .* it was deleted and made anew",
+    ):
         read(table, kafka, topic)
     assert (ids(table), ends(table)) == ([0, 1, 2], [3])
     read(table, kafka, topic, policies=Policies(on_new_topic="continue"))
@@ -245,7 +314,9 @@ def test_a_stream_outlives_a_restart_of_the_broker(kafka: Kafka, table: Table) -
     assert (failures, ends(table)) == ([], [2])
 
 
-def test_of_two_processes_that_read_one_partition_one_stops_and_nothing_is_there_twice(kafka: Kafka, table: Table) -> None:
+def test_of_two_processes_that_read_one_partition_one_stops_and_nothing_is_there_twice(
+    kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(0)])
     streams = [new_stream(Table.open(table.uri), kafka, topic, until_empty=False) for _ in range(2)]
@@ -262,7 +333,11 @@ def test_of_two_processes_that_read_one_partition_one_stops_and_nothing_is_there
     assert [type(failure) for failure in failures] == [TakenOverError]
     assert "another process reads it for this table" in str(failures[0])
     read(table, kafka, topic)
-    assert (ids(table), ends(table), table.snapshot_at().root.rows) == (list(range(number)), [number], number)
+    assert (ids(table), ends(table), table.snapshot_at().root.rows) == (
+        list(range(number)),
+        [number],
+        number,
+    )
 
 
 def test_processes_may_share_a_topic_by_partitions(kafka: Kafka, table: Table) -> None:
@@ -275,13 +350,20 @@ def test_processes_may_share_a_topic_by_partitions(kafka: Kafka, table: Table) -
         read(table, kafka, topic, partitions=(1, 7))
 
 
-def test_a_store_that_fails_is_waited_for_and_what_has_landed_is_not_committed_again(kafka: Kafka, table: Table) -> None:
+def test_a_store_that_fails_is_waited_for_and_what_has_landed_is_not_committed_again(
+    kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(n) for n in range(3)])
     store = Shaky(open_storage(table.uri))
     store.failures = ["before"] * 5 + ["after"]
     totals = read(table_on(store), kafka, topic)
-    assert (totals.records, ids(table), ends(table), table.snapshot_at().root.rows) == (3, [0, 1, 2], [3], 3)
+    assert (totals.records, ids(table), ends(table), table.snapshot_at().root.rows) == (
+        3,
+        [0, 1, 2],
+        [3],
+        3,
+    )
     kafka.produce(topic, [order(7)])
     store.failures = ["before"] * 100
     with pytest.raises((StorageError, CommitUnknownError)):
@@ -289,12 +371,20 @@ def test_a_store_that_fails_is_waited_for_and_what_has_landed_is_not_committed_a
     assert ends(table) == [3]
 
 
-def test_what_was_read_by_older_schemas_is_flushed_before_a_new_one_counts(kafka: Kafka, table: Table, registry: Registry) -> None:
+def test_what_was_read_by_older_schemas_is_flushed_before_a_new_one_counts(
+    kafka: Kafka, table: Table, registry: Registry
+) -> None:
     topic = new_topic(kafka)
     for number in (1, 2):
         registry.register(number, {"type": "object"})
     head = {number: b"\0\0\0\0" + bytes([number]) for number in (1, 2)}
-    kafka.produce(topic, [head[number] + json.dumps(order(key)).encode() for key, number in enumerate((1, 1, 2, 1, 2))])
+    kafka.produce(
+        topic,
+        [
+            head[number] + json.dumps(order(key)).encode()
+            for key, number in enumerate((1, 1, 2, 1, 2))
+        ],
+    )
     formats = FormatOptions(format="json-registry", registry=registry.url)
     totals = read(table, kafka, topic, formats=formats, limits=FlushLimits(interval_s=60))
     assert (totals.flushes, ids(table), registry.asked) == (2, [0, 1, 2, 3, 4], [1, 2])

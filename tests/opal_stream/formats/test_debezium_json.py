@@ -12,7 +12,13 @@ OPTIONS = FormatOptions(format="debezium-json", columns={"at": "@ts_ms", "op": "
 
 
 def event(op: str, before: Any, after: Any, moment: int, *, schema: bool = False) -> Any:
-    payload = {"before": before, "after": after, "op": op, "ts_ms": 1_700_000_000_000 + moment, "source": {"lsn": moment, "db": "shop"}}
+    payload = {
+        "before": before,
+        "after": after,
+        "op": op,
+        "ts_ms": 1_700_000_000_000 + moment,
+        "source": {"lsn": moment, "db": "shop"},
+    }
     return {"schema": {"type": "struct", "fields": []}, "payload": payload} if schema else payload
 
 
@@ -35,13 +41,19 @@ def test_the_row_after_a_change_counts_and_that_before_a_delete_says_its_key(sch
 
 
 def test_messages_with_and_without_a_schema_may_follow_each_other() -> None:
-    values = [event("c", None, {"id": 1}, 1, schema=True), event("c", None, {"id": 2}, 2), event("c", None, {"id": 3}, 3, schema=True)]
+    values = [
+        event("c", None, {"id": 1}, 1, schema=True),
+        event("c", None, {"id": 2}, 2),
+        event("c", None, {"id": 3}, 3, schema=True),
+    ]
     assert [row["id"] for row in good(decode(values, OPTIONS))] == [1, 2, 3]
 
 
 def test_columns_may_come_from_the_source_of_the_event() -> None:
     spec = new_spec(id=pa.int64(), at=pa.int64(), op=pa.string(), origin=pa.string())
-    options = FormatOptions(format="debezium-json", columns={"at": "@source.lsn", "origin": "@source.db"})
+    options = FormatOptions(
+        format="debezium-json", columns={"at": "@source.lsn", "origin": "@source.db"}
+    )
     [row] = good(decode([event("c", None, {"id": 1}, 77)], options, spec))
     assert (row["at"], row["origin"]) == (77, "shop")
 
@@ -62,7 +74,10 @@ def test_what_is_no_change_of_a_row_is_a_bad_message(value: Any, reason: str) ->
 
 
 def test_a_large_value_that_the_event_lacks_is_a_bad_message_and_no_text() -> None:
-    values = [event("u", None, {"id": 1, "name": "__debezium_unavailable_value"}, 1), event("u", None, {"id": 2, "name": "b"}, 2)]
+    values = [
+        event("u", None, {"id": 1, "name": "__debezium_unavailable_value"}, 1),
+        event("u", None, {"id": 2, "name": "b"}, 2),
+    ]
     decoded = decode(values, OPTIONS)
     assert [row["name"] for row in good(decoded)] == ["b"]
     assert "REPLICA IDENTITY FULL" in bad(decoded)["orders/3@100"]

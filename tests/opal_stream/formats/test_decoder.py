@@ -11,16 +11,47 @@ from tests.opal_stream.orders import bad, decode, good, new_spec, order
 
 def test_columns_may_come_from_the_message() -> None:
     spec = new_spec(
-        id=pa.int64(), op=pa.string(), at=pa.timestamp("us", "UTC"), key=pa.string(), trace=pa.binary(), part=pa.int32(), nth=pa.int64()
+        id=pa.int64(),
+        op=pa.string(),
+        at=pa.timestamp("us", "UTC"),
+        key=pa.string(),
+        trace=pa.binary(),
+        part=pa.int32(),
+        nth=pa.int64(),
     )
-    columns = {"at": "@timestamp", "key": "@key", "trace": "@header.trace", "part": "@partition", "nth": "@offset"}
-    [row] = good(decode([{"id": 1}], FormatOptions(columns=columns), spec, keys=[b"k"], headers=[[("trace", b"\xff"), ("x", None)]]))
-    assert (row["key"], row["trace"], row["part"], row["nth"], row["at"].year) == ("k", b"\xff", 3, 100, 2023)
+    columns = {
+        "at": "@timestamp",
+        "key": "@key",
+        "trace": "@header.trace",
+        "part": "@partition",
+        "nth": "@offset",
+    }
+    [row] = good(
+        decode(
+            [{"id": 1}],
+            FormatOptions(columns=columns),
+            spec,
+            keys=[b"k"],
+            headers=[[("trace", b"\xff"), ("x", None)]],
+        )
+    )
+    assert (row["key"], row["trace"], row["part"], row["nth"], row["at"].year) == (
+        "k",
+        b"\xff",
+        3,
+        100,
+        2023,
+    )
 
 
 def test_of_many_new_columns_a_few_are_named() -> None:
     many = {f"new{number:05}": 1 for number in range(10_000)}
-    reasons = bad(decode([order(0) | many, order(1) | {"x" * 100_000: 1}], FormatOptions(on_new_columns="quarantine")))
+    reasons = bad(
+        decode(
+            [order(0) | many, order(1) | {"x" * 100_000: 1}],
+            FormatOptions(on_new_columns="quarantine"),
+        )
+    )
     first = ", ".join(f"'new{number:05}'" for number in range(10))
     assert reasons["orders/3@100"] == f"the table has no columns {first} and 9,990 more"
     assert reasons["orders/3@101"] == f"the table has no column '{'x' * 80}...'"
@@ -28,10 +59,18 @@ def test_of_many_new_columns_a_few_are_named() -> None:
 
 @pytest.mark.parametrize("policy", ["fail", "add", "quarantine"])
 def test_a_member_that_is_a_column_but_for_its_case_makes_its_message_bad(policy: str) -> None:
-    values = [order(0), order(1) | {"TOTAL": 5}, order(2) | {"OP": None}, order(3) | {"Id": 7, "new": 1}]
+    values = [
+        order(0),
+        order(1) | {"TOTAL": 5},
+        order(2) | {"OP": None},
+        order(3) | {"Id": 7, "new": 1},
+    ]
     decoded = decode(values, FormatOptions(on_new_columns=policy))
     reasons = bad(decoded)
-    assert reasons["orders/3@101"] == "member 'TOTAL' differs from column 'total' in case only; write it as the table does"
+    assert (
+        reasons["orders/3@101"]
+        == "member 'TOTAL' differs from column 'total' in case only; write it as the table does"
+    )
     assert reasons["orders/3@103"].startswith("member 'Id' differs from column 'id'")
     assert reasons.keys() == {"orders/3@101", "orders/3@103"}
     assert [row["id"] for row in good(decoded)] == [0, 2]
@@ -47,7 +86,9 @@ def test_members_of_the_key_may_be_columns_and_a_bad_key_is_a_bad_message() -> N
 
 @pytest.mark.parametrize("key, number", [(b"7", 7), (b'{"id": 7}', 7)])
 def test_a_tombstone_deletes_the_key_at_the_time_of_the_message(key: bytes, number: int) -> None:
-    [row, _] = sorted(good(decode([order(1), None], keys=[None, key])), key=lambda row: not row["_opal_deleted"])
+    [row, _] = sorted(
+        good(decode([order(1), None], keys=[None, key])), key=lambda row: not row["_opal_deleted"]
+    )
     assert (row["id"], row["_opal_deleted"], row["at"].second) == (number, True, 21)
 
 
@@ -56,13 +97,25 @@ def test_each_tombstone_s_key_is_judged_alone() -> None:
     decoded = decode([None] * 5, keys=keys)
     assert sorted(row["id"] for row in good(decoded)) == [1, 2, 3]
     assert bad(decoded).keys() == {"orders/3@102", "orders/3@103"}
-    text = plan_spec(pa.schema([("id", pa.string()), ("at", pa.int64())]), TableLayout(keys=["id"], delta="at", deletes="id = ''"))
+    text = plan_spec(
+        pa.schema([("id", pa.string()), ("at", pa.int64())]),
+        TableLayout(keys=["id"], delta="at", deletes="id = ''"),
+    )
     columns = {"at": "@offset"}
-    assert [row["id"] for row in good(decode([None] * 2, FormatOptions(columns=columns), text, keys=[b"x", b'{"a": 1}']))] == ["x"]
+    assert [
+        row["id"]
+        for row in good(
+            decode([None] * 2, FormatOptions(columns=columns), text, keys=[b"x", b'{"a": 1}'])
+        )
+    ] == ["x"]
 
 
-@pytest.mark.parametrize("kind, filled", [(pa.int64(), "at=@offset"), (pa.date32(), "at=@timestamp")])
-def test_a_tombstone_of_a_table_whose_delta_is_no_timestamp_says_what_to_write(kind: pa.DataType, filled: str) -> None:
+@pytest.mark.parametrize(
+    "kind, filled", [(pa.int64(), "at=@offset"), (pa.date32(), "at=@timestamp")]
+)
+def test_a_tombstone_of_a_table_whose_delta_is_no_timestamp_says_what_to_write(
+    kind: pa.DataType, filled: str
+) -> None:
     spec = new_spec(id=pa.int64(), op=pa.string(), at=kind)
     decoded = decode([{"id": 1, "at": 1}, None, None], spec=spec, keys=[None, b"1", b"x"])
     reasons = bad(decoded)
@@ -78,16 +131,36 @@ def test_a_tombstone_of_a_table_whose_delta_is_no_timestamp_says_what_to_write(k
 
 def test_a_tombstone_without_a_key_and_one_for_a_table_without_deletes_are_bad() -> None:
     assert bad(decode([None])) == {"orders/3@100": "key column 'id' is null"}
-    plain = plan_spec(pa.schema([("id", pa.int64()), ("at", pa.int64())]), TableLayout(keys=["id"], delta="at"))
-    assert "the table has no delete condition" in bad(decode([None], spec=plain, keys=[b"1"]))["orders/3@100"]
+    plain = plan_spec(
+        pa.schema([("id", pa.int64()), ("at", pa.int64())]), TableLayout(keys=["id"], delta="at")
+    )
+    assert (
+        "the table has no delete condition"
+        in bad(decode([None], spec=plain, keys=[b"1"]))["orders/3@100"]
+    )
 
 
 @pytest.mark.parametrize(
     "condition, deleted",
-    [("op = 'D'", [1]), ("op in ('D', 'I')", [0, 1]), ("OP == 'I'", [0]), ("op IS NULL", [2]), ("total = 5", [1]), ("gone", [2])],
+    [
+        ("op = 'D'", [1]),
+        ("op in ('D', 'I')", [0, 1]),
+        ("OP == 'I'", [0]),
+        ("op IS NULL", [2]),
+        ("total = 5", [1]),
+        ("gone", [2]),
+    ],
 )
 def test_deletes_are_those_of_the_table_s_condition(condition: str, deleted: list[int]) -> None:
-    schema = pa.schema([("id", pa.int64()), ("op", pa.string()), ("total", pa.int64()), ("gone", pa.bool_()), ("at", pa.int64())])
+    schema = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("op", pa.string()),
+            ("total", pa.int64()),
+            ("gone", pa.bool_()),
+            ("at", pa.int64()),
+        ]
+    )
     spec = plan_spec(schema, TableLayout(keys=["id"], delta="at", deletes=condition))
     values = [
         {"id": 0, "op": "I", "total": 1, "at": 1},
@@ -105,7 +178,10 @@ def test_deletes_are_those_of_the_table_s_condition(condition: str, deleted: lis
     ],
 )
 def test_a_condition_that_needs_sql_is_refused_at_the_start(condition: str, message: str) -> None:
-    spec = plan_spec(pa.schema([("id", pa.int64()), ("at", pa.int64())]), TableLayout(keys=["id"], delta="at", deletes=condition))
+    spec = plan_spec(
+        pa.schema([("id", pa.int64()), ("at", pa.int64())]),
+        TableLayout(keys=["id"], delta="at", deletes=condition),
+    )
     with pytest.raises(InvalidInputError, match=message):
         Decoder(spec, FormatOptions())
 

@@ -24,21 +24,37 @@ def test_members_become_columns_others_are_left_out_and_absent_ones_are_null() -
     assert decoded.rows["_opal_source"].to_pylist() == ["orders/3@100", "orders/3@101"]
 
 
-@pytest.mark.parametrize("moment", ["2026-01-02T03:04:05.678Z", "2026-01-02T04:04:05.678+01:00", "2026-01-02 03:04:05.678", 1767323045678])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "2026-01-02T03:04:05.678Z",
+        "2026-01-02T04:04:05.678+01:00",
+        "2026-01-02 03:04:05.678",
+        1767323045678,
+    ],
+)
 def test_a_time_is_text_or_a_number(moment: object) -> None:
     [row] = good(decode([order(1, at=moment)]))
     assert row["at"] == MOMENT
 
 
 def test_times_may_change_their_form_from_message_to_message() -> None:
-    spec = new_spec(id=pa.int64(), op=pa.string(), at=pa.timestamp("us", "UTC"), day=pa.date32(), cost=pa.decimal128(10, 2))
+    spec = new_spec(
+        id=pa.int64(),
+        op=pa.string(),
+        at=pa.timestamp("us", "UTC"),
+        day=pa.date32(),
+        cost=pa.decimal128(10, 2),
+    )
     values = [
         {"id": 1, "at": "2026-01-02T03:04:05.678Z", "day": "2026-01-02", "cost": "1.5"},
         {"id": 2, "at": 1767323045678, "day": 20455, "cost": 1.5},
         {"id": 3, "at": "2026-01-02T03:04:05.678Z", "day": 20455, "cost": 2},
     ]
     rows = good(decode(values, spec=spec))
-    assert [(row["id"], row["at"], row["day"]) for row in rows] == [(n, MOMENT, date(2026, 1, 2)) for n in (1, 2, 3)]
+    assert [(row["id"], row["at"], row["day"]) for row in rows] == [
+        (n, MOMENT, date(2026, 1, 2)) for n in (1, 2, 3)
+    ]
     assert [row["cost"] for row in rows] == [Decimal("1.50"), Decimal("1.50"), Decimal("2.00")]
 
 
@@ -68,13 +84,18 @@ def test_numbers_are_of_the_unit_that_the_stream_names() -> None:
         (b'{"id":1}', "delta column 'at' is null"),
     ],
 )
-def test_a_bad_message_is_named_with_what_is_wrong_and_the_others_go_in(message: bytes, reason: str) -> None:
+def test_a_bad_message_is_named_with_what_is_wrong_and_the_others_go_in(
+    message: bytes, reason: str
+) -> None:
     decoded = decode([order(1), message, order(2), order(3)])
     assert [row["id"] for row in good(decoded)] == [1, 2, 3]
     assert list(bad(decoded)) == ["orders/3@101"]
     assert reason in bad(decoded)["orders/3@101"]
     [kept] = [row for row in decoded.rows.to_pylist() if row["_opal_bad"]]
-    assert (kept["_opal_source"], kept["_opal_row"]) == ("orders/3@101", message.decode() if message.isascii() else kept["_opal_row"])
+    assert (kept["_opal_source"], kept["_opal_row"]) == (
+        "orders/3@101",
+        message.decode() if message.isascii() else kept["_opal_row"],
+    )
 
 
 def test_a_message_may_span_lines_and_begin_with_space() -> None:
@@ -85,7 +106,19 @@ def test_a_message_may_span_lines_and_begin_with_space() -> None:
 VALUES = st.one_of(
     st.integers(0, 9).map(lambda n: json.dumps(order(n)).encode()),
     st.integers(0, 9).map(lambda n: json.dumps(order(n), indent=1).encode()),
-    st.sampled_from([b"", b"\n", b"{}", b"{}{}", b'{"id":1}\n{"id":2}', b"null", b'{"id":"x"}', b"}{", b'{"id":7,"at":"x"}']),
+    st.sampled_from(
+        [
+            b"",
+            b"\n",
+            b"{}",
+            b"{}{}",
+            b'{"id":1}\n{"id":2}',
+            b"null",
+            b'{"id":"x"}',
+            b"}{",
+            b'{"id":7,"at":"x"}',
+        ]
+    ),
     st.binary(max_size=8),
 )
 
@@ -96,4 +129,6 @@ def test_a_batch_gives_what_its_messages_give_one_by_one(values: list[bytes]) ->
     together = decode(values)
     alone = [decode([value]) for value in values]
     assert good(together) == [row for decoded in alone for row in good(decoded)]
-    assert [message.position for message in together.bad] == [position for position, decoded in enumerate(alone) if decoded.bad]
+    assert [message.position for message in together.bad] == [
+        position for position, decoded in enumerate(alone) if decoded.bad
+    ]

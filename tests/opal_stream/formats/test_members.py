@@ -15,7 +15,9 @@ from tests.opal_stream.orders import bad, batch, decode, good, new_spec
 
 ADDRESS = pa.struct([("city", pa.string()), ("geo", pa.struct([("lat", pa.float64())]))])
 LINES = pa.list_(pa.struct([("sku", pa.string())]))
-SPEC = new_spec(id=pa.int64(), op=pa.string(), at=pa.timestamp("us", "UTC"), address=ADDRESS, lines=LINES)
+SPEC = new_spec(
+    id=pa.int64(), op=pa.string(), at=pa.timestamp("us", "UTC"), address=ADDRESS, lines=LINES
+)
 PLAIN = {"city": "x", "geo": {"lat": 1.5}}
 KNOWN = [
     {"address": PLAIN, "lines": [{"sku": "a"}, {}]},
@@ -26,7 +28,10 @@ UNKNOWN: list[tuple[dict[str, Any], str]] = [
     ({"address": {"city": "x", "zip": "1"}}, "'address.zip'"),
     ({"address": {"geo": {"lat": 1, "lon": 2}}}, "'address.geo.lon'"),
     ({"lines": [{"sku": "a"}, {"sku": "b", "n": 1}, {"n": 2}]}, "'lines[].n'"),
-    ({"address": {"zip": 1, "more": {"x": [1]}}, "lines": [{"n": {"x": 1}}]}, "s 'address.zip', 'address.more', 'lines[].n'"),
+    (
+        {"address": {"zip": 1, "more": {"x": [1]}}, "lines": [{"n": {"x": 1}}]},
+        "s 'address.zip', 'address.more', 'lines[].n'",
+    ),
 ]
 LACKS = "the table has no member{}, and nested columns cannot get more"
 
@@ -38,18 +43,38 @@ def row(number: int, more: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("form", ["json", "debezium-json", "payload"])
 @pytest.mark.parametrize("policy", ["add", "quarantine", "fail", "ignore"])
 def test_unknown_members_are_named_by_their_path(form: str, policy: str) -> None:
-    rows = [row(number, more) for number, more in enumerate([KNOWN[0], *(more for more, _ in UNKNOWN), *KNOWN[1:]])]
+    rows = [
+        row(number, more)
+        for number, more in enumerate([KNOWN[0], *(more for more, _ in UNKNOWN), *KNOWN[1:]])
+    ]
     events = [{"before": None, "after": one, "op": "c", "ts_ms": 5} for one in rows]
-    values = {"json": rows, "debezium-json": events, "payload": [{"schema": None, "payload": event} for event in events]}[form]
-    decoded = decode(values, FormatOptions(format="json" if form == "json" else "debezium-json", on_new_columns=policy), SPEC)
-    expected = {number: LACKS.format(paths if paths[0] == "s" else f" {paths}") for number, (_, paths) in enumerate(UNKNOWN, 1)}
+    values = {
+        "json": rows,
+        "debezium-json": events,
+        "payload": [{"schema": None, "payload": event} for event in events],
+    }[form]
+    decoded = decode(
+        values,
+        FormatOptions(format="json" if form == "json" else "debezium-json", on_new_columns=policy),
+        SPEC,
+    )
+    expected = {
+        number: LACKS.format(paths if paths[0] == "s" else f" {paths}")
+        for number, (_, paths) in enumerate(UNKNOWN, 1)
+    }
     if policy in ("add", "quarantine"):
-        assert bad(decoded) == {f"orders/3@{100 + number}": reason for number, reason in expected.items()}
+        assert bad(decoded) == {
+            f"orders/3@{100 + number}": reason for number, reason in expected.items()
+        }
         assert {message.has_new_columns for message in decoded.bad} == {policy == "quarantine"}
         assert decoded.new is None
         assert [one["id"] for one in good(decoded)] == [0, 5, 6]
     else:
-        told = {} if decoded.new is None else {position: decoded.new.text(position) for position in decoded.new.positions}
+        told = (
+            {}
+            if decoded.new is None
+            else {position: decoded.new.text(position) for position in decoded.new.positions}
+        )
         assert (told, bad(decoded)) == (expected if policy == "fail" else {}, {})
     if policy == "ignore":
         assert good(decoded)[3]["lines"] == [{"sku": "a"}, {"sku": "b"}, {"sku": None}]
@@ -58,16 +83,32 @@ def test_unknown_members_are_named_by_their_path(form: str, policy: str) -> None
 
 @pytest.mark.parametrize("policy", ["add", "quarantine", "fail"])
 def test_an_empty_member_is_none_whatever_other_messages_have_in_it(policy: str) -> None:
-    empty: dict[str, Any] = {"address": {"more": {}, "tags": [], "deep": [{"x": {}}, None]}, "extra": {}, "list": [[]]}
-    held = {"address": {"more": {"a": 1}, "tags": [1], "deep": [{"x": {"y": 1}}]}, "extra": {"a": 1}, "list": [[1]]}
-    decoded = decode([row(0, empty), row(1, held), row(2, {})], FormatOptions(on_new_columns=policy), SPEC)
-    concerned = {message.position for message in decoded.bad} | {*(decoded.new.positions if decoded.new is not None else ())}
+    empty: dict[str, Any] = {
+        "address": {"more": {}, "tags": [], "deep": [{"x": {}}, None]},
+        "extra": {},
+        "list": [[]],
+    }
+    held = {
+        "address": {"more": {"a": 1}, "tags": [1], "deep": [{"x": {"y": 1}}]},
+        "extra": {"a": 1},
+        "list": [[1]],
+    }
+    decoded = decode(
+        [row(0, empty), row(1, held), row(2, {})], FormatOptions(on_new_columns=policy), SPEC
+    )
+    concerned = {message.position for message in decoded.bad} | {
+        *(decoded.new.positions if decoded.new is not None else ())
+    }
     assert concerned == {1}
 
 
 @pytest.mark.parametrize("policy", ["add", "quarantine", "fail"])
 def test_a_member_that_differs_in_case_only_makes_its_message_bad(policy: str) -> None:
-    values = [row(0, {"address": {"City": "x"}}), row(1, {"lines": [{"SKU": "x", "n": 1}]}), row(2, {"address": {"CITY": None}})]
+    values = [
+        row(0, {"address": {"City": "x"}}),
+        row(1, {"lines": [{"SKU": "x", "n": 1}]}),
+        row(2, {"address": {"CITY": None}}),
+    ]
     decoded = decode(values, FormatOptions(on_new_columns=policy), SPEC)
     reason = "member '{}' differs from member '{}' in case only; write it as the table does"
     assert bad(decoded) == {
@@ -75,17 +116,28 @@ def test_a_member_that_differs_in_case_only_makes_its_message_bad(policy: str) -
         "orders/3@101": reason.format("lines[].SKU", "lines[].sku"),
     }
     assert (decoded.new, [one["id"] for one in good(decoded)]) == (None, [2])
-    assert not any(message.has_new_columns for message in decoded.bad), "no policy of new columns puts them aside"
+    assert not any(message.has_new_columns for message in decoded.bad), (
+        "no policy of new columns puts them aside"
+    )
 
 
-def test_a_new_column_and_an_unknown_member_of_one_message_are_both_told_and_no_column_is_added_for_it() -> None:
+def test_a_new_column_and_an_unknown_member_of_one_message_are_both_told_and_no_column_is_added_for_it() -> (
+    None
+):
     values = [row(0, {"address": {"zip": 1}, "size": 1}), row(1, {"colour": "red"})]
     decoded = decode(values, FormatOptions(), SPEC)
     assert decoded.new is not None
-    assert decoded.new.text(0) == f"the table has no column 'size'; {LACKS.format(' ' + repr('address.zip'))}"
+    assert (
+        decoded.new.text(0)
+        == f"the table has no column 'size'; {LACKS.format(' ' + repr('address.zip'))}"
+    )
     decoded = decode(values, FormatOptions(on_new_columns="add"), SPEC)
     assert decoded.new is not None
-    assert (decoded.new.found, decoded.new.columns, decoded.new.members) == ({1: ("colour",)}, pa.schema([("colour", pa.string())]), {})
+    assert (decoded.new.found, decoded.new.columns, decoded.new.members) == (
+        {1: ("colour",)},
+        pa.schema([("colour", pa.string())]),
+        {},
+    )
     assert list(bad(decoded)) == ["orders/3@100"]
 
 
@@ -96,11 +148,21 @@ def test_members_of_the_row_before_a_change_are_not_asked_for() -> None:
         {"before": before, "after": None, "op": "d", "ts_ms": 5},
     ]
     decoded = decode(values, FormatOptions(format="debezium-json"), SPEC)
-    assert (decoded.new, bad(decoded), [one["address"]["city"] for one in good(decoded)]) == (None, {}, ["x", "x"])
+    assert (decoded.new, bad(decoded), [one["address"]["city"] for one in good(decoded)]) == (
+        None,
+        {},
+        ["x", "x"],
+    )
 
 
 PLACE = {"type": "record", "name": "Place", "fields": [{"name": "city", "type": "string"}]}
-WIDE_PLACE = {**PLACE, "fields": [*PLACE["fields"], {"name": "zip", "type": ["null", "string", "int"], "default": None}]}
+WIDE_PLACE = {
+    **PLACE,
+    "fields": [
+        *PLACE["fields"],
+        {"name": "zip", "type": ["null", "string", "int"], "default": None},
+    ],
+}
 
 
 def with_places(place: Any) -> dict[str, Any]:
@@ -113,49 +175,98 @@ def with_places(place: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("debezium", [False, True])
-def test_with_avro_the_schema_says_which_members_there_are(debezium: bool, registry: Registry) -> None:
+def test_with_avro_the_schema_says_which_members_there_are(
+    debezium: bool, registry: Registry
+) -> None:
     place = pa.struct([("city", pa.string())])
     columns = {"address": place, "places": pa.map_(pa.string(), place), "stops": pa.list_(place)}
     spec = new_spec(id=pa.int64(), op=pa.string(), at=pa.timestamp("us", "UTC"), **columns)
     values = []
     for number, kind in ((1, PLACE), (2, WIDE_PLACE)):
         schema: dict[str, Any] = with_places(kind)
-        value: dict[str, Any] = record(number, address={"city": "x"}, places={"a": {"city": "y"}}, stops=[])
+        value: dict[str, Any] = record(
+            number, address={"city": "x"}, places={"a": {"city": "y"}}, stops=[]
+        )
         if debezium:
-            schema = {"type": "record", "name": "E", "fields": [{"name": "after", "type": schema}, {"name": "op", "type": "string"}]}
+            schema = {
+                "type": "record",
+                "name": "E",
+                "fields": [{"name": "after", "type": schema}, {"name": "op", "type": "string"}],
+            }
             value = {"after": value, "op": "c"}
         registry.register(number, schema)
         values.append(avro(number, schema, value))
-    options = FormatOptions(format="debezium-avro" if debezium else "avro", registry=registry.url, on_new_columns="quarantine")
+    options = FormatOptions(
+        format="debezium-avro" if debezium else "avro",
+        registry=registry.url,
+        on_new_columns="quarantine",
+    )
     decoded = Decoder(spec, options).decode(batch(values))
-    assert bad(decoded) == {"orders/3@101": LACKS.format("s 'address.zip', 'places[].zip', 'stops[].zip'")}
-    assert [(one["id"], one["address"], one["places"]) for one in good(decoded)] == [(1, {"city": "x"}, [("a", {"city": "y"})])]
+    assert bad(decoded) == {
+        "orders/3@101": LACKS.format("s 'address.zip', 'places[].zip', 'stops[].zip'")
+    }
+    assert [(one["id"], one["address"], one["places"]) for one in good(decoded)] == [
+        (1, {"city": "x"}, [("a", {"city": "y"})])
+    ]
 
 
-def test_with_a_json_schema_so_it_does_and_one_that_is_a_part_of_itself_ends(registry: Registry) -> None:
+def test_with_a_json_schema_so_it_does_and_one_that_is_a_part_of_itself_ends(
+    registry: Registry,
+) -> None:
     node: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}}
     node["properties"] |= {name: {"$ref": "#/$defs/node"} for name in ("a", "b", "c", "d")}
-    root = {"type": "object", "properties": {"id": {"type": "integer"}, "address": {"$ref": "#/$defs/node"}}, "$defs": {"node": node}}
+    root = {
+        "type": "object",
+        "properties": {"id": {"type": "integer"}, "address": {"$ref": "#/$defs/node"}},
+        "$defs": {"node": node},
+    }
     registry.register(1, root)
-    options = FormatOptions(format="json-registry", registry=registry.url, on_new_columns="quarantine")
-    decoded = Decoder(SPEC, options).decode(batch([head(1) + json.dumps(row(1, {"address": PLAIN})).encode()]))
-    assert bad(decoded) == {"orders/3@100": LACKS.format("s 'address.a', 'address.b', 'address.c', 'address.d'")}
+    options = FormatOptions(
+        format="json-registry", registry=registry.url, on_new_columns="quarantine"
+    )
+    decoded = Decoder(SPEC, options).decode(
+        batch([head(1) + json.dumps(row(1, {"address": PLAIN})).encode()])
+    )
+    assert bad(decoded) == {
+        "orders/3@100": LACKS.format("s 'address.a', 'address.b', 'address.c', 'address.d'")
+    }
 
 
 def test_a_schema_of_many_references_is_looked_at_once_and_one_that_is_deep_ends() -> None:
     def level(number: int, names: str, last: int) -> dict[str, Any]:
         if number == last:
             return {"type": "object", "properties": {"city": {"type": "string"}}}
-        return {"type": "object", "properties": {name: {"$ref": f"#/$defs/{number + 1}"} for name in names}}
+        return {
+            "type": "object",
+            "properties": {name: {"$ref": f"#/$defs/{number + 1}"} for name in names},
+        }
 
     for names, last in (("ab", 16), ("a", 2000)):
         parts = {str(number): level(number, names, last) for number in range(last + 1)}
-        root = {"type": "object", "properties": {"id": {"type": "integer"}, "address": {"$ref": "#/$defs/0"}}, "$defs": parts}
+        root = {
+            "type": "object",
+            "properties": {"id": {"type": "integer"}, "address": {"$ref": "#/$defs/0"}},
+            "$defs": parts,
+        }
         assert pa.types.is_struct(json_schema_columns(json.dumps(root))["address"])
 
 
 @pytest.mark.parametrize("form", ["json", "debezium-json"])
-@pytest.mark.parametrize("kind", [pa.map_(pa.string(), pa.string()), pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.int64()))]))])
-def test_json_for_a_table_with_a_map_is_refused_before_anything_is_read(kind: pa.DataType, form: str) -> None:
-    with pytest.raises(InvalidInputError, match="column 'm' is a map, or has one in it, which a stream fills from Avro alone"):
-        Decoder(new_spec(id=pa.int64(), op=pa.string(), at=pa.timestamp("us", "UTC"), m=kind), FormatOptions(format=form))
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.map_(pa.string(), pa.string()),
+        pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.int64()))])),
+    ],
+)
+def test_json_for_a_table_with_a_map_is_refused_before_anything_is_read(
+    kind: pa.DataType, form: str
+) -> None:
+    with pytest.raises(
+        InvalidInputError,
+        match="column 'm' is a map, or has one in it, which a stream fills from Avro alone",
+    ):
+        Decoder(
+            new_spec(id=pa.int64(), op=pa.string(), at=pa.timestamp("us", "UTC"), m=kind),
+            FormatOptions(format=form),
+        )

@@ -21,10 +21,20 @@ MOMENT = {"type": "long", "logicalType": "timestamp-millis"}
 FIRST = {
     "type": "record",
     "name": "Order",
-    "fields": [{"name": "id", "type": "long"}, {"name": "op", "type": "string"}, {"name": "at", "type": MOMENT}],
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "op", "type": "string"},
+        {"name": "at", "type": MOMENT},
+    ],
 }
-SECOND = {**FIRST, "fields": [*FIRST["fields"], {"name": "name", "type": ["null", "string"], "default": None}]}
-THIRD = {**FIRST, "fields": [*FIRST["fields"], {"name": "name", "type": "string", "default": "nobody"}]}
+SECOND = {
+    **FIRST,
+    "fields": [*FIRST["fields"], {"name": "name", "type": ["null", "string"], "default": None}],
+}
+THIRD = {
+    **FIRST,
+    "fields": [*FIRST["fields"], {"name": "name", "type": "string", "default": "nobody"}],
+}
 
 
 def head(number: int) -> bytes:
@@ -45,12 +55,22 @@ def decoder(registry: Registry, form: str = "avro", **columns: pa.DataType) -> D
     return Decoder(new_spec(**columns), FormatOptions(format=form, registry=registry.url))
 
 
-def test_records_are_read_by_the_schema_of_their_id_which_is_asked_for_once(registry: Registry) -> None:
+def test_records_are_read_by_the_schema_of_their_id_which_is_asked_for_once(
+    registry: Registry,
+) -> None:
     registry.register(1, FIRST), registry.register(5, SECOND)
     reader = decoder(registry)
-    values = [avro(1, FIRST, record(1)), avro(5, SECOND, record(2, name="b")), avro(1, FIRST, record(3))]
+    values = [
+        avro(1, FIRST, record(1)),
+        avro(5, SECOND, record(2, name="b")),
+        avro(1, FIRST, record(3)),
+    ]
     for _ in range(2):
-        assert [(row["id"], row["name"]) for row in good(reader.decode(batch(values)))] == [(1, None), (2, "b"), (3, None)]
+        assert [(row["id"], row["name"]) for row in good(reader.decode(batch(values)))] == [
+            (1, None),
+            (2, "b"),
+            (3, None),
+        ]
     assert registry.asked == [1, 5]
 
 
@@ -64,14 +84,21 @@ def test_records_of_an_older_schema_get_the_defaults_of_the_newest(registry: Reg
     "value, reason",
     [
         (b"\0\0\0\0\x09rest", "no schema 9"),
-        (b"{}", "does not begin with a zero byte and the id of a schema, as what is written with a schema registry does"),
+        (
+            b"{}",
+            "does not begin with a zero byte and the id of a schema, as what is written with a schema registry does",
+        ),
         (head(1), ""),
         (head(1) + b"\xff" * 20, ""),
     ],
 )
-def test_unknown_ids_and_damaged_records_are_bad_messages(registry: Registry, value: bytes, reason: str) -> None:
+def test_unknown_ids_and_damaged_records_are_bad_messages(
+    registry: Registry, value: bytes, reason: str
+) -> None:
     registry.register(1, FIRST)
-    decoded = decoder(registry).decode(batch([avro(1, FIRST, record(1)), value, avro(1, FIRST, record(2))]))
+    decoded = decoder(registry).decode(
+        batch([avro(1, FIRST, record(1)), value, avro(1, FIRST, record(2))])
+    )
     assert [row["id"] for row in good(decoded)] == [1, 2]
     assert list(bad(decoded)) == ["orders/3@101"]
     assert reason in bad(decoded)["orders/3@101"]
@@ -79,35 +106,66 @@ def test_unknown_ids_and_damaged_records_are_bad_messages(registry: Registry, va
 
 def test_a_value_that_does_not_fit_the_table_s_column_is_a_bad_message(registry: Registry) -> None:
     registry.register(5, SECOND)
-    reader = decoder(registry, id=pa.int64(), op=pa.string(), at=pa.timestamp("us", "UTC"), name=pa.int64())
-    decoded = reader.decode(batch([avro(5, SECOND, record(1)), avro(5, SECOND, record(2, name="b"))]))
+    reader = decoder(
+        registry, id=pa.int64(), op=pa.string(), at=pa.timestamp("us", "UTC"), name=pa.int64()
+    )
+    decoded = reader.decode(
+        batch([avro(5, SECOND, record(1)), avro(5, SECOND, record(2, name="b"))])
+    )
     assert [row["id"] for row in good(decoded)] == [1]
     assert "column 'name'" in bad(decoded)["orders/3@101"]
 
 
 def test_json_in_the_wire_format(registry: Registry) -> None:
     registry.register(3, {"type": "object"})
-    values = [head(3) + json.dumps(order(1)).encode(), head(4) + b"{}", json.dumps(order(2)).encode(), head(3) + b"{", b""]
+    values = [
+        head(3) + json.dumps(order(1)).encode(),
+        head(4) + b"{}",
+        json.dumps(order(2)).encode(),
+        head(3) + b"{",
+        b"",
+    ]
     decoded = decoder(registry, "json-registry").decode(batch(values))
     assert [row["id"] for row in good(decoded)] == [1]
     assert list(bad(decoded)) == ["orders/3@101", "orders/3@102", "orders/3@103", "orders/3@104"]
 
 
 def test_change_events_in_avro(registry: Registry) -> None:
-    row = {"type": "record", "name": "Row", "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}]}
-    members = [{"name": "before", "type": ["null", row]}, {"name": "after", "type": ["null", "Row"]}]
+    row = {
+        "type": "record",
+        "name": "Row",
+        "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}],
+    }
+    members = [
+        {"name": "before", "type": ["null", row]},
+        {"name": "after", "type": ["null", "Row"]},
+    ]
     members += [{"name": "op", "type": "string"}, {"name": "ts_ms", "type": ["null", "long"]}]
     envelope = {"type": "record", "name": "Envelope", "fields": members}
     registry.register(8, envelope)
-    options = FormatOptions(format="debezium-avro", registry=registry.url, columns={"at": "@ts_ms", "op": "@op"})
-    events = [("c", None, {"id": 1, "name": "a"}), ("d", {"id": 1, "name": "a"}, None), ("u", {"id": 1, "name": "a"}, None)]
-    values = [avro(8, envelope, {"op": op, "before": before, "after": after, "ts_ms": 5}) for op, before, after in events]
+    options = FormatOptions(
+        format="debezium-avro", registry=registry.url, columns={"at": "@ts_ms", "op": "@op"}
+    )
+    events = [
+        ("c", None, {"id": 1, "name": "a"}),
+        ("d", {"id": 1, "name": "a"}, None),
+        ("u", {"id": 1, "name": "a"}, None),
+    ]
+    values = [
+        avro(8, envelope, {"op": op, "before": before, "after": after, "ts_ms": 5})
+        for op, before, after in events
+    ]
     decoded = Decoder(new_spec(), options).decode(batch([*values, None]))
-    assert [(found["id"], found["name"], found["_opal_deleted"]) for found in good(decoded)] == [(1, "a", False), (1, "a", True)]
+    assert [(found["id"], found["name"], found["_opal_deleted"]) for found in good(decoded)] == [
+        (1, "a", False),
+        (1, "a", True),
+    ]
     assert (decoded.skipped, list(bad(decoded))) == (1, ["orders/3@102"])
 
 
-def test_decimals_of_change_events_in_avro_and_a_large_value_that_one_lacks(registry: Registry) -> None:
+def test_decimals_of_change_events_in_avro_and_a_large_value_that_one_lacks(
+    registry: Registry,
+) -> None:
     price = {"type": "bytes", "logicalType": "decimal", "precision": 14, "scale": 2}
     rate = {
         "type": "record",
@@ -115,22 +173,61 @@ def test_decimals_of_change_events_in_avro_and_a_large_value_that_one_lacks(regi
         "fields": [{"name": "scale", "type": "int"}, {"name": "value", "type": "bytes"}],
     }
     fields = [("id", "long"), ("price", price), ("rate", ["null", rate]), ("note", "string")]
-    row = {"type": "record", "name": "Row", "fields": [{"name": name, "type": kind} for name, kind in fields]}
-    event = {"type": "record", "name": "Event", "fields": [{"name": "after", "type": row}, {"name": "op", "type": "string"}]}
+    row = {
+        "type": "record",
+        "name": "Row",
+        "fields": [{"name": name, "type": kind} for name, kind in fields],
+    }
+    event = {
+        "type": "record",
+        "name": "Event",
+        "fields": [{"name": "after", "type": row}, {"name": "op", "type": "string"}],
+    }
     registry.register(9, event)
-    after = {"id": 1, "price": Decimal("-12.34"), "rate": {"scale": 3, "value": b"\xfa\x24"}, "note": "n"}
-    rows = [after, {**after, "id": 2, "rate": None}, {**after, "id": 3, "note": "__debezium_unavailable_value"}]
-    spec = new_spec(id=pa.int64(), at=pa.int64(), op=pa.string(), price=pa.decimal128(14, 2), rate=pa.decimal128(38, 9), note=pa.string())
-    options = FormatOptions(format="debezium-avro", registry=registry.url, columns={"at": "@offset", "op": "@op"})
-    decoded = Decoder(spec, options).decode(batch([avro(9, event, {"after": row, "op": "u"}) for row in rows]))
-    assert [(row["price"], row["rate"]) for row in good(decoded)] == [(Decimal("-12.34"), Decimal("-1.5")), (Decimal("-12.34"), None)]
+    after = {
+        "id": 1,
+        "price": Decimal("-12.34"),
+        "rate": {"scale": 3, "value": b"\xfa\x24"},
+        "note": "n",
+    }
+    rows = [
+        after,
+        {**after, "id": 2, "rate": None},
+        {**after, "id": 3, "note": "__debezium_unavailable_value"},
+    ]
+    spec = new_spec(
+        id=pa.int64(),
+        at=pa.int64(),
+        op=pa.string(),
+        price=pa.decimal128(14, 2),
+        rate=pa.decimal128(38, 9),
+        note=pa.string(),
+    )
+    options = FormatOptions(
+        format="debezium-avro", registry=registry.url, columns={"at": "@offset", "op": "@op"}
+    )
+    decoded = Decoder(spec, options).decode(
+        batch([avro(9, event, {"after": row, "op": "u"}) for row in rows])
+    )
+    assert [(row["price"], row["rate"]) for row in good(decoded)] == [
+        (Decimal("-12.34"), Decimal("-1.5")),
+        (Decimal("-12.34"), None),
+    ]
     assert "REPLICA IDENTITY FULL" in bad(decoded)["orders/3@102"]
 
 
 def test_where_a_new_schema_begins_is_told_until_it_is_learned(registry: Registry) -> None:
     registry.register(1, FIRST), registry.register(5, SECOND)
     reader = decoder(registry)
-    messages = batch([None, avro(1, FIRST, record(1)), avro(5, SECOND, record(2)), head(9), avro(1, FIRST, record(3))])
+    messages = batch(
+        [
+            None,
+            avro(1, FIRST, record(1)),
+            avro(5, SECOND, record(2)),
+            head(9),
+            avro(1, FIRST, record(3)),
+        ]
+    )
     found = []
     while (position := reader.unseen(messages)) is not None:
         found.append(position)
@@ -138,7 +235,9 @@ def test_where_a_new_schema_begins_is_told_until_it_is_learned(registry: Registr
     assert found == [1, 2, 3]
 
 
-def test_a_registry_that_is_away_stops_the_stream_and_makes_no_bad_messages(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registry_that_is_away_stops_the_stream_and_makes_no_bad_messages(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     registry.register(1, FIRST)
     registry.away = True
     monkeypatch.setattr(registries, "_FIRST_PAUSE_S", 0.001)

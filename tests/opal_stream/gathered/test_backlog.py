@@ -34,8 +34,12 @@ from tests.opal_stream.orders import gather, gathered, ids, new_table, new_topic
 __all__ = ["metadata", "opal_commands"]
 
 
-def put(storage: MemoryStorage, low: int, size: int, *, stream: str = "main", topic: str = "orders") -> str:
-    name = str(Application(stream=stream, partition=Partition(topic=topic, number=0), topic_id="id"))
+def put(
+    storage: MemoryStorage, low: int, size: int, *, stream: str = "main", topic: str = "orders"
+) -> str:
+    name = str(
+        Application(stream=stream, partition=Partition(topic=topic, number=0), topic_id="id")
+    )
     path = layout.gathered_path(name, low)
     storage.put_if_absent(path, b"x" * size)
     return path
@@ -67,7 +71,9 @@ class Away(ForwardingStore):
         return [*self.inner.list(prefix, start_after)]
 
 
-def test_a_gate_looks_seldom_but_before_it_may_be_too_late(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gate_looks_seldom_but_before_it_may_be_too_late(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     store = Away(inner := MemoryStorage())
     gate = Gate(store, "main", 3 * LEAST_BYTES, "lake/orders")
     assert [gate.is_shut(at_s) for at_s in (0, 0.1, 1.9)] == [False] * 3
@@ -104,12 +110,22 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 @pytest.mark.usefixtures("opal_commands")
 def test_a_process_waits_while_too_much_is_gathered_says_so_and_goes_on_behind_a_commit(
-    kafka: Kafka, table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    kafka: Kafka,
+    table: Table,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("opal_stream.flush.stream._LOOK_S", 0.2)
     monkeypatch.setattr(backlogs, "LEAST_BYTES", MIB // 4)
-    topic, metrics, connection = new_topic(kafka), Metrics(), Connection(bootstrap_servers=kafka.servers)
-    options = StreamOptions(topics=[topic], limits=FlushLimits(interval_s=0.05), commit="gathered", gathered_bytes=MIB)
+    topic, metrics, connection = (
+        new_topic(kafka),
+        Metrics(),
+        Connection(bootstrap_servers=kafka.servers),
+    )
+    options = StreamOptions(
+        topics=[topic], limits=FlushLimits(interval_s=0.05), commit="gathered", gathered_bytes=MIB
+    )
     stream = Stream(table, connection, options, Tracker(metrics=metrics))
     running = threading.Thread(target=stream.run)
     words = ["stream", "status", table.uri, "--gathered-mb"]
@@ -121,12 +137,19 @@ def test_a_process_waits_while_too_much_is_gathered_says_so_and_goes_on_behind_a
                 wait_until(lambda number=number: len(gathered(table)) == number + 1)
             kafka.produce(topic, [order(4)])
             wait_until(lambda: "opal_stream_held_back_seconds 0\n" not in metrics.text())
-            wait_until(lambda: f'opal_stream_lag{{topic="{topic}",partition="0"}} 1\n' in metrics.text())
+            wait_until(
+                lambda: f'opal_stream_lag{{topic="{topic}",partition="0"}} 1\n' in metrics.text()
+            )
             time.sleep(1)
             assert len(gathered(table)) == 4
             assert "opal_stream_gathered_files 4\n" in metrics.text()
-            assert "4 gathered files, which count as 1 MiB, wait for a commit, and --gathered-mb is 1" in caplog.text
-            assert f"Is `opal stream commit {table.uri}` running, and what does it say?" in caplog.text
+            assert (
+                "4 gathered files, which count as 1 MiB, wait for a commit, and --gathered-mb is 1"
+                in caplog.text
+            )
+            assert (
+                f"Is `opal stream commit {table.uri}` running, and what does it say?" in caplog.text
+            )
             [row] = read_status(table, connection, gathered_bytes=MIB)
             assert row.note.startswith("held back: 4 gathered files")
             assert main([*words, "1", "--json"]) == OK

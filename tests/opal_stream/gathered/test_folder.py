@@ -33,7 +33,13 @@ FIRST, MESSAGES = 100, 30  # as `batch` counts
 
 
 def header(low: int, high: int, *, first: bool = False) -> Header:
-    return Header(table_id="t", application=APPLICATION, writer="w", taken=Taken(low=low, high=high), first=first)
+    return Header(
+        table_id="t",
+        application=APPLICATION,
+        writer="w",
+        taken=Taken(low=low, high=high),
+        first=first,
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,7 +54,9 @@ def header(low: int, high: int, *, first: bool = False) -> Header:
         ([(1, 2), (2, 3)], None, [], [(1, 2), (2, 3)]),
     ],
 )
-def test_a_chain_is_followed_from_the_position(ranges: Any, position: int | None, chain: Any, loose: Any) -> None:
+def test_a_chain_is_followed_from_the_position(
+    ranges: Any, position: int | None, chain: Any, loose: Any
+) -> None:
     found = chain_from(position, [header(low, high, first=low == 0) for low, high in ranges])
     assert [(one.low, one.high) for one in found.files] == chain
     assert [(one.low, one.high) for one in found.loose] == loose
@@ -96,14 +104,19 @@ class Process:
     def flush(self, count: int) -> None:
         if self.publisher is None:
             publisher = Publisher(
-                gate=Gate(self.table.storage, "main", 0, ""), table=self.table, applications={PARTITION: APPLICATION}, give_up_s=5
+                gate=Gate(self.table.storage, "main", 0, ""),
+                table=self.table,
+                applications={PARTITION: APPLICATION},
+                give_up_s=5,
             )
             position = publisher.stands().get(str(APPLICATION))
             publisher.positions[PARTITION] = position
             self.publisher, self.next = publisher, FIRST if position is None else position
         until = min(self.next + count, FIRST + MESSAGES)
         if until > self.next:
-            messages = batch([order(n % 7, n, name=f"n{n}") for n in range(MESSAGES)]).slice(self.next - FIRST, until - FIRST)
+            messages = batch([order(n % 7, n, name=f"n{n}") for n in range(MESSAGES)]).slice(
+                self.next - FIRST, until - FIRST
+            )
             buffer = Buffer(limits=FlushLimits())
             buffer.add(messages, self.decoder.decode(messages), 0)
             self.publisher.flush(buffer, lambda: None, lambda: None)
@@ -164,8 +177,17 @@ def _die() -> None:
     raise KilledError
 
 
-ACTS = st.tuples(st.sampled_from(["flush", "flush", "commit", "die", "restart"]), st.integers(0, 1), st.integers(1, 6))
-STEPS = st.lists(st.tuples(ACTS, st.one_of(st.none(), st.tuples(st.sampled_from(["list", "put", "delete"]), ACTS))), max_size=14)
+ACTS = st.tuples(
+    st.sampled_from(["flush", "flush", "commit", "die", "restart"]),
+    st.integers(0, 1),
+    st.integers(1, 6),
+)
+STEPS = st.lists(
+    st.tuples(
+        ACTS, st.one_of(st.none(), st.tuples(st.sampled_from(["list", "put", "delete"]), ACTS))
+    ),
+    max_size=14,
+)
 
 
 @pytest.mark.slow
@@ -181,6 +203,8 @@ def test_each_message_is_once_in_the_table_whatever_comes_between(steps: Any) ->
     table = world.finish()
     assert (ends(table), table.snapshot_at().root.rows) == ([FIRST + MESSAGES], MESSAGES)
     newest = {n % 7: f"n{n}" for n in range(MESSAGES)}
-    assert {row["id"]: row["name"] for row in table.read(columns=["id", "name"]).to_pylist()} == newest
+    assert {
+        row["id"]: row["name"] for row in table.read(columns=["id", "name"]).to_pylist()
+    } == newest
     assert [*world.store.inner.list(layout.GATHERED)] == []
     assert check_table(table) == []

@@ -27,10 +27,19 @@ def table() -> Table:
 
 
 def application(topic_id: str, partition: int = 0, topic: str = "orders") -> Application:
-    return Application(stream="main", partition=Partition(topic=topic, number=partition), topic_id=topic_id)
+    return Application(
+        stream="main", partition=Partition(topic=topic, number=partition), topic_id=topic_id
+    )
 
 
-def write(table: Table, of: Application, low: int, after: Sequence[str] | None = (), *, first: bool | None = None) -> None:
+def write(
+    table: Table,
+    of: Application,
+    low: int,
+    after: Sequence[str] | None = (),
+    *,
+    first: bool | None = None,
+) -> None:
     """A file of one message."""
     own = Header(
         table_id=table.log.head().root.table_id,
@@ -53,7 +62,11 @@ def committed(table: Table, turns: int = 50) -> list[str]:
     return [
         f"{one.partition.topic}{one.topic_id}/{one.partition.number}:{advance.start}"
         for commit in reversed(commits)
-        for one, advance in zip(known_positions(dict.fromkeys(commit.positions, 0)), commit.positions.values(), strict=True)
+        for one, advance in zip(
+            known_positions(dict.fromkeys(commit.positions, 0)),
+            commit.positions.values(),
+            strict=True,
+        )
     ]
 
 
@@ -61,11 +74,15 @@ def test_partitions_take_turns_and_the_longest_waiting_one_begins(table: Table) 
     for low in range(3):
         for partition in (10, 2, 1):
             write(table, application("A", partition), low)
-    assert committed(table) == [f"ordersA/{partition}:{low}" for low in range(3) for partition in (10, 2, 1)]
+    assert committed(table) == [
+        f"ordersA/{partition}:{low}" for low in range(3) for partition in (10, 2, 1)
+    ]
 
 
 @pytest.mark.parametrize("names", [*permutations("abc")])
-def test_a_topic_waits_for_those_before_it_whatever_they_are_called(table: Table, names: Sequence[str]) -> None:
+def test_a_topic_waits_for_those_before_it_whatever_they_are_called(
+    table: Table, names: Sequence[str]
+) -> None:
     for place, name in reversed([*enumerate(names)]):  # the store's times say the opposite
         for partition in (0, 1):
             for low in range(2):
@@ -83,7 +100,10 @@ def test_rows_of_a_topic_before_do_not_come_after_those_of_the_next_one(table: T
     write(table, application("z", 1), 0)
     write(table, application("z", 1), 1)
     assert committed(table) == ["ordersa/0:6"]
-    with pytest.raises(FormatError, match=r"00\.rows holds rows of a topic that was deleted, .* its own would replace them; delete it"):
+    with pytest.raises(
+        FormatError,
+        match=r"00\.rows holds rows of a topic that was deleted, .* its own would replace them; delete it",
+    ):
         gather(table)
     write(table, application("c"), 0, ["a", "z"])
     write(table, application("c", 1), 0, None)  # who does not know is believed
@@ -102,11 +122,23 @@ def test_topics_that_wait_for_each_other_do_not_while_others_go_on(table: Table)
         write(table, application("b"), low, ["a"])
         write(table, application("c", topic="others"), low)
     done = committed(table)
-    assert sorted(done) == sorted(f"{name}/0:{low}" for name in ("ordersa", "ordersb", "othersc") for low in range(3))
+    assert sorted(done) == sorted(
+        f"{name}/0:{low}" for name in ("ordersa", "ordersb", "othersc") for low in range(3)
+    )
 
 
-@pytest.mark.parametrize("after, found", [({}, None), ({"after": None}, None), ({"after": []}, ()), ({"after": ["x", "-y"]}, ("x", "-y"))])
-def test_a_header_need_not_name_what_comes_before(table: Table, after: Mapping[str, object], found: tuple[str, ...] | None) -> None:
+@pytest.mark.parametrize(
+    "after, found",
+    [
+        ({}, None),
+        ({"after": None}, None),
+        ({"after": []}, ()),
+        ({"after": ["x", "-y"]}, ("x", "-y")),
+    ],
+)
+def test_a_header_need_not_name_what_comes_before(
+    table: Table, after: Mapping[str, object], found: tuple[str, ...] | None
+) -> None:
     assert decode_header(*changed(table, after)).after == found
 
 
@@ -120,7 +152,9 @@ def changed(table: Table, after: Mapping[str, object]) -> tuple[bytes, str, str]
     write(table, application("a"), 0)
     [entry] = table.storage.list("_opal/gathered/")
     line, end, _ = table.storage.get(entry.path).partition(b"\n")
-    body = {name: value for name, value in unseal(line + end, entry.path).items() if name != "after"}
+    body = {
+        name: value for name, value in unseal(line + end, entry.path).items() if name != "after"
+    }
     return seal(canonical_json(body | dict(after))), entry.path, table.log.head().root.table_id
 
 

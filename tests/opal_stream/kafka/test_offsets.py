@@ -13,19 +13,26 @@ REACH = Reach(low=5, high=9)
 
 
 @pytest.mark.parametrize("position, offset, missing", [(None, 5, 0), (5, 5, 0), (9, 9, 0)])
-def test_a_partition_begins_where_the_table_stands(position: int | None, offset: int, missing: int) -> None:
+def test_a_partition_begins_where_the_table_stands(
+    position: int | None, offset: int, missing: int
+) -> None:
     begin = plan_begin(ORDERS, position, REACH, Policies())
     assert (begin.position, begin.offset, begin.missing) == (position, offset, missing)
 
 
 def test_a_gap_fails_or_is_counted() -> None:
-    with pytest.raises(GapError, match=r"orders/3: the table stands at offset 2, but Kafka has nothing before 5 any more: 3 offsets"):
+    with pytest.raises(
+        GapError,
+        match=r"orders/3: the table stands at offset 2, but Kafka has nothing before 5 any more: 3 offsets",
+    ):
         plan_begin(ORDERS, 2, REACH, Policies())
     assert plan_begin(ORDERS, 2, REACH, Policies(on_gap="continue")).missing == 3
 
 
 def test_a_partition_that_ends_before_the_position_has_lost_messages() -> None:
-    with pytest.raises(TopicChangedError, match=r"orders/3: the table stands at offset 10, but Kafka ends at 9"):
+    with pytest.raises(
+        TopicChangedError, match=r"orders/3: the table stands at offset 10, but Kafka ends at 9"
+    ):
         plan_begin(ORDERS, 10, REACH, Policies(on_gap="continue"))
 
 

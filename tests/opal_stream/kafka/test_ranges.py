@@ -16,26 +16,50 @@ from tests.fixtures_kafka import Kafka
 from tests.opal_stream.orders import new_topic, order
 
 
-def ranges(kafka: Kafka, topic: str, start: int, end: int, reach: dict[int, tuple[int, int]], on_gap: str = "fail") -> list[OffsetRange]:
+def ranges(
+    kafka: Kafka,
+    topic: str,
+    start: int,
+    end: int,
+    reach: dict[int, tuple[int, int]],
+    on_gap: str = "fail",
+) -> list[OffsetRange]:
     connection = Connection(bootstrap_servers=kafka.servers)
     consumer = connection.consumer()
-    known = {Partition(topic=topic, number=number): Reach(low=low, high=high) for number, (low, high) in reach.items()}
+    known = {
+        Partition(topic=topic, number=number): Reach(low=low, high=high)
+        for number, (low, high) in reach.items()
+    }
     try:
-        found = resolve_ranges(consumer, connection, known, Interval(start_ms=start, end_ms=end), Policies(on_gap=on_gap))
+        found = resolve_ranges(
+            consumer,
+            connection,
+            known,
+            Interval(start_ms=start, end_ms=end),
+            Policies(on_gap=on_gap),
+        )
     finally:
         consumer.close()
     return [found[partition] for partition in sorted(known)]
 
 
-def test_a_range_ends_where_the_next_one_begins_and_an_open_one_at_the_end_of_the_partition(kafka: Kafka) -> None:
+def test_a_range_ends_where_the_next_one_begins_and_an_open_one_at_the_end_of_the_partition(
+    kafka: Kafka,
+) -> None:
     topic = new_topic(kafka, 2, retention_ms=str(10**15))
     kafka.produce(topic, [order(n) for n in range(4)], moments_ms=[1000, 2000, 1500, 3000])
     reach = {0: (0, 4), 1: (0, 0)}
     empty = OffsetRange(low=0, high=0, is_open=True)
     assert ranges(kafka, topic, 1000, 2000, reach) == [OffsetRange(low=0, high=1), empty]
     assert ranges(kafka, topic, 2000, 3000, reach) == [OffsetRange(low=1, high=3), empty]
-    assert ranges(kafka, topic, 3000, 4000, reach) == [OffsetRange(low=3, high=4, is_open=True), empty]
-    assert ranges(kafka, topic, 4000, 5000, reach) == [OffsetRange(low=4, high=4, is_open=True), empty]
+    assert ranges(kafka, topic, 3000, 4000, reach) == [
+        OffsetRange(low=3, high=4, is_open=True),
+        empty,
+    ]
+    assert ranges(kafka, topic, 4000, 5000, reach) == [
+        OffsetRange(low=4, high=4, is_open=True),
+        empty,
+    ]
 
 
 def test_what_kafka_has_deleted_may_have_been_of_the_interval(kafka: Kafka) -> None:
@@ -49,15 +73,24 @@ def test_what_kafka_has_deleted_may_have_been_of_the_interval(kafka: Kafka) -> N
     assert ranges(kafka, topic, 1000, 2000, {0: (2, 4)}, "continue") == [OffsetRange(low=2, high=3)]
     with pytest.raises(GapError, match="offset 4 any more"):
         ranges(kafka, topic, 3000, 4000, {0: (4, 4)})
-    assert ranges(kafka, topic, 2000, 3000, {0: (2, 4)}) == [OffsetRange(low=3, high=4, is_open=True)]
+    assert ranges(kafka, topic, 2000, 3000, {0: (2, 4)}) == [
+        OffsetRange(low=3, high=4, is_open=True)
+    ]
 
 
 @pytest.mark.parametrize("reach", [{7: (0, 4)}, {0: (0, 4), 7: (0, 4)}])
-def test_a_partition_that_kafka_does_not_answer_for_is_named(kafka: Kafka, reach: dict[int, tuple[int, int]]) -> None:
+def test_a_partition_that_kafka_does_not_answer_for_is_named(
+    kafka: Kafka, reach: dict[int, tuple[int, int]]
+) -> None:
     topic = new_topic(kafka, 2)
-    with pytest.raises(KafkaError, match=rf"Kafka at .* does not answer: {topic}/7: .*Unknown partition"):
+    with pytest.raises(
+        KafkaError, match=rf"Kafka at .* does not answer: {topic}/7: .*Unknown partition"
+    ):
         ranges(kafka, topic, 1000, 2000, reach)
-    hour, partitions = time.time_ns() // 1_000_000 // HOUR_MS, [Partition(topic=topic, number=number) for number in reach]
+    hour, partitions = (
+        time.time_ns() // 1_000_000 // HOUR_MS,
+        [Partition(topic=topic, number=number) for number in reach],
+    )
     with pytest.raises(KafkaError, match=rf"{topic}/7: .*nknown"):
         read_traffic(Connection(bootstrap_servers=kafka.servers), partitions, hour, 1)
 
@@ -65,7 +98,9 @@ def test_a_partition_that_kafka_does_not_answer_for_is_named(kafka: Kafka, reach
 def test_what_is_too_young_for_retention_was_never_there(kafka: Kafka) -> None:
     topic = new_topic(kafka, retention_ms=str(10**15))
     kafka.produce(topic, [order(n) for n in range(4)], moments_ms=[1000, 1100, 1200, 2000])
-    assert ranges(kafka, topic, 3000, 4000, {0: (4, 4)}) == [OffsetRange(low=4, high=4, is_open=True)]
+    assert ranges(kafka, topic, 3000, 4000, {0: (4, 4)}) == [
+        OffsetRange(low=4, high=4, is_open=True)
+    ]
     small = new_topic(kafka, retention_ms=str(10**15), retention_bytes=str(10**9))
     with pytest.raises(GapError, match="offset 4 any more"):
         ranges(kafka, small, 3000, 4000, {0: (4, 4)})

@@ -14,7 +14,11 @@ PARTITIONS = [Partition(topic="orders", number=number) for number in range(4)]
 
 def test_a_broker_that_does_not_answer_holds_nobody_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        source = Source(Connection(bootstrap_servers=f"127.0.0.1:{silent.getsockname()[1]}"), buffer_bytes=1 << 20, headers=False)
+        source = Source(
+            Connection(bootstrap_servers=f"127.0.0.1:{silent.getsockname()[1]}"),
+            buffer_bytes=1 << 20,
+            headers=False,
+        )
         try:
             source.pause()
             began_s = time.monotonic()
@@ -31,7 +35,9 @@ def test_ends_are_asked_for_while_it_is_paused_and_are_known_until_it_goes_on(ka
     topic = new_topic(kafka, 2)
     kafka.produce(topic, [order(1), order(2)], partition=1)
     parts = [Partition(topic=topic, number=number) for number in range(2)]
-    source = Source(Connection(bootstrap_servers=kafka.servers), buffer_bytes=1 << 20, headers=False)
+    source = Source(
+        Connection(bootstrap_servers=kafka.servers), buffer_bytes=1 << 20, headers=False
+    )
     try:
         source.reach(parts)  # so that it knows the topic
         source.ask_ends(parts)

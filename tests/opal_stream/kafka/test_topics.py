@@ -5,7 +5,10 @@ import pytest
 from opal_stream.errors import UnknownTopicError
 from opal_stream.kafka.topics import Partition, Topic, chosen_partitions
 
-TOPICS = [Topic(name="orders", id="a", partitions=(0, 1, 2)), Topic(name="users", id="b", partitions=(0, 1))]
+TOPICS = [
+    Topic(name="orders", id="a", partitions=(0, 1, 2)),
+    Topic(name="users", id="b", partitions=(0, 1)),
+]
 
 
 @pytest.mark.parametrize(
@@ -21,7 +24,11 @@ def test_numbers_are_of_all_topics(only: list[int | Partition], found: list[str]
     assert [*map(str, chosen_partitions(TOPICS, only))] == found
 
 
-@pytest.mark.parametrize("only", [3, Partition(topic="users", number=2), Partition(topic="items", number=0)])
+@pytest.mark.parametrize(
+    "only", [3, Partition(topic="users", number=2), Partition(topic="items", number=0)]
+)
 def test_what_is_not_there_is_named(only: int | Partition) -> None:
-    with pytest.raises(UnknownTopicError, match=f"no partition {only} of orders, users; correct --partitions"):
+    with pytest.raises(
+        UnknownTopicError, match=f"no partition {only} of orders, users; correct --partitions"
+    ):
         chosen_partitions(TOPICS, [0, only])

@@ -30,7 +30,12 @@ def topic(kafka: Kafka) -> str:
         for number, count in enumerate(COUNTS):
             for at in range(count):
                 begin = (now_ms // HOUR_MS - hour) * HOUR_MS
-                producer.produce(name, b"{}", partition=number, timestamp=min(now_ms, begin + at * HOUR_MS // count))
+                producer.produce(
+                    name,
+                    b"{}",
+                    partition=number,
+                    timestamp=min(now_ms, begin + at * HOUR_MS // count),
+                )
     assert producer.flush(60) == 0
     return name
 
@@ -52,37 +57,56 @@ def test_the_command_spreads_by_load_and_keeps_what_is_even(
     words = ["stream", "plan", "--bootstrap-servers", kafka.servers, "--topic", topic]
     assert main([*words, "--processes", "2", "--json"]) == OK
     first = json.loads(capsys.readouterr().out)
-    shares = [[part["partition"] for part in process["partitions"]] for process in first["processes"]]
+    shares = [
+        [part["partition"] for part in process["partitions"]] for process in first["processes"]
+    ]
     assert sorted(part for share in shares for part in share) == [0, 1, 2, 3, 4]
     assert first["without_history"] == [f"{topic}/4"]
     assert first["skew"] < 1.15
     (tmp_path / "plan.json").write_text(json.dumps(first))
-    assert main([*words, "--processes", "2", "--current", str(tmp_path / "plan.json"), "--json"]) == OK
+    assert (
+        main([*words, "--processes", "2", "--current", str(tmp_path / "plan.json"), "--json"]) == OK
+    )
     again = json.loads(capsys.readouterr().out)
-    assert ([process["changed"] for process in again["processes"]], again["moved"]) == ([False, False], [])
+    assert ([process["changed"] for process in again["processes"]], again["moved"]) == (
+        [False, False],
+        [],
+    )
     assert main([*words, "--capacity", "1"]) == OK
     assert "no history yet" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("opal_commands")
-def test_sizes_that_streams_counted_into_their_table_weigh(kafka: Kafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sizes_that_streams_counted_into_their_table_weigh(
+    kafka: Kafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     name, table = new_topic(kafka, 2), new_table(tmp_path)
     kafka.produce(name, [order(number) for number in range(1000)], partition=0)
-    kafka.produce(name, [order(1000 + number, name="x" * 5_000) for number in range(1000)], partition=1)
+    kafka.produce(
+        name, [order(1000 + number, name="x" * 5_000) for number in range(1000)], partition=1
+    )
     words = ["--bootstrap-servers", kafka.servers, "--topic", name]
     assert main(["stream", table.uri, *words, "--until-empty"]) == OK
     for place, known in (("plan", False), (f"plan {table.uri}", True)):
         capsys.readouterr()
         assert main(["stream", *place.split(" "), *words, "--processes", "2", "--json"]) == OK
         told = json.loads(capsys.readouterr().out)
-        small, large = sorted((part for process in told["processes"] for part in process["partitions"]), key=lambda part: part["partition"])
+        small, large = sorted(
+            (part for process in told["processes"] for part in process["partitions"]),
+            key=lambda part: part["partition"],
+        )
         assert (large["bytes"] > 30 * small["bytes"] > 0) == known
         assert (large["load"] > 5 * small["load"] > 0) == known
         assert told["without_history"] == ([] if known else [f"{name}/0", f"{name}/1"])
 
 
 @pytest.mark.usefixtures("opal_commands")
-@pytest.mark.parametrize("more, message", [([], "needs Kafka"), (["--topic", "t", "--bootstrap-servers", "x:1"], "one of --processes")])
-def test_wrong_usage_is_one_line(more: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "more, message",
+    [([], "needs Kafka"), (["--topic", "t", "--bootstrap-servers", "x:1"], "one of --processes")],
+)
+def test_wrong_usage_is_one_line(
+    more: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["stream", "plan", *more]) == INPUT
     assert message in capsys.readouterr().err

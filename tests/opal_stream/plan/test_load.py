@@ -24,12 +24,19 @@ def test_loads_are_means_of_the_coming_hours_and_new_partitions_are_average() ->
 
 
 def test_large_messages_count_more_and_all_together_count_as_they_are() -> None:
-    loads = weigh({part(0): Volume(100, 100 * MESSAGE_BYTES), part(1): Volume(100, 300 * MESSAGE_BYTES)})
+    loads = weigh(
+        {part(0): Volume(100, 100 * MESSAGE_BYTES), part(1): Volume(100, 300 * MESSAGE_BYTES)}
+    )
     assert loads == pytest.approx({part(0): 200 / 3, part(1): 400 / 3})
 
 
 def test_of_an_unknown_size_messages_are_as_those_of_their_topic_or_of_all() -> None:
-    rates = {part(0): Volume(10, 50_000), part(1): Volume(10), part(0, "other"): Volume(10, 10), part(0, "third"): Volume(10)}
+    rates = {
+        part(0): Volume(10, 50_000),
+        part(1): Volume(10),
+        part(0, "other"): Volume(10, 10),
+        part(0, "third"): Volume(10),
+    }
     loads = weigh(rates)
     assert loads[part(0)] == loads[part(1)] > loads[part(0, "third")] > loads[part(0, "other")]
     assert weigh({part(0): Volume(1), part(1): Volume(3)}) == {part(0): 1, part(1): 3}

@@ -31,10 +31,17 @@ def _within_one_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: NOW_NS)
 
 
-def taken(low: int, high: int, hour: int = NOW, *, until: int | None = None, size: int = 100) -> Taken:
+def taken(
+    low: int, high: int, hour: int = NOW, *, until: int | None = None, size: int = 100
+) -> Taken:
     last = hour if until is None else until
     return Taken(
-        low=low, high=high, records=high - low, bytes=size * (high - low), oldest_ms=hour * HOUR_MS, newest_ms=last * HOUR_MS + HOUR_MS - 1
+        low=low,
+        high=high,
+        records=high - low,
+        bytes=size * (high - low),
+        oldest_ms=hour * HOUR_MS,
+        newest_ms=last * HOUR_MS + HOUR_MS - 1,
     )
 
 
@@ -59,7 +66,11 @@ def test_a_process_goes_on_with_what_others_have_counted(tmp_path: Path) -> None
     found = kept(table)
     assert (found[PART].current, found[PART].position) == (Volume(40, 4000), 40)
     assert found[Partition(topic="orders", number=1)].current == Volume(5, 500)
-    assert kept(table).keys() == counted_traffic(table, "main", [TOPIC]).keys() != counted_traffic(table, "other", [TOPIC]).keys()
+    assert (
+        kept(table).keys()
+        == counted_traffic(table, "main", [TOPIC]).keys()
+        != counted_traffic(table, "other", [TOPIC]).keys()
+    )
     assert documents(table) == 2
     assert check_table(table) == []
 
@@ -77,13 +88,20 @@ def test_what_a_killed_process_had_not_written_is_told_by_positions() -> None:
     known = Traffic(hour=NOW - 4, position=100, current=Volume(100, 10_000))
     traffic = begin_count(known, taken(600, 610), NOW)
     assert (traffic.hour, traffic.current) == (NOW, Volume(100, 10_000))
-    assert [traffic.means[hour_of_week(NOW - ago)][1].messages for ago in (4, 3, 2, 1)] == [200, 100, 100, 100]
+    assert [traffic.means[hour_of_week(NOW - ago)][1].messages for ago in (4, 3, 2, 1)] == [
+        200,
+        100,
+        100,
+        100,
+    ]
 
 
 def test_messages_count_in_the_hours_of_their_stamps() -> None:
     traffic = Traffic(hour=NOW - 10)
     count_taken(traffic, taken(0, 600, NOW - 10, until=NOW - 5), NOW)
-    assert [traffic.means[hour_of_week(NOW - ago)][1] for ago in range(6, 11)] == [Volume(100, 10_000)] * 5
+    assert [traffic.means[hour_of_week(NOW - ago)][1] for ago in range(6, 11)] == [
+        Volume(100, 10_000)
+    ] * 5
     count_taken(traffic, taken(600, 700, NOW + 10 * DAY), NOW)  # stamps of the future
     assert (traffic.hour, traffic.current.messages) == (NOW, 100)
 
@@ -103,7 +121,9 @@ def test_who_knows_no_bytes_takes_the_usual_ones() -> None:
 
 
 @pytest.mark.parametrize("mode", ["failed", "done_but_failed", "before", "after"])
-def test_a_store_that_fails_anywhere_stops_nothing_and_a_process_that_dies_harms_nothing(mode: Mode) -> None:
+def test_a_store_that_fails_anywhere_stops_nothing_and_a_process_that_dies_harms_nothing(
+    mode: Mode,
+) -> None:
     inner = MemoryStorage()
     table = create_on(inner, new_spec())
     before = TrafficRecorder(table, "main")

@@ -21,7 +21,9 @@ LOADS = st.lists(st.floats(0, 1e6), min_size=1, max_size=24).map(lambda values: 
 
 
 @given(LOADS, st.integers(1, 8), st.integers(1, 8))
-def test_each_partition_is_in_one_share_and_the_spread_is_fair(found: dict[Partition, float], before: int, processes: int) -> None:
+def test_each_partition_is_in_one_share_and_the_spread_is_fair(
+    found: dict[Partition, float], before: int, processes: int
+) -> None:
     first = plan_spread(found, processes)
     assert sorted(part for share in first.shares for part in share) == sorted(found)
     assert max(first.loads) <= sum(found.values()) / processes + max(found.values()) + 1e-6
@@ -64,7 +66,9 @@ def test_other_numbers_of_processes_and_partitions_that_are_gone() -> None:
     first = plan_spread(loads(*[5.0] * 6), 3)
     fewer = plan_spread(loads(*[5.0] * 6), 2, first.shares)
     assert sorted(map(len, fewer.shares)) == [3, 3]
-    assert all(first.shares[number] <= fewer.shares[number] for number in range(2))  # only those of the third move
+    assert all(
+        first.shares[number] <= fewer.shares[number] for number in range(2)
+    )  # only those of the third move
     more = plan_spread(loads(*[5.0] * 6), 6, first.shares)
     assert sorted(map(len, more.shares)) == [1] * 6
     gone = plan_spread(loads(5, 5, 5), 3, first.shares)

@@ -21,7 +21,15 @@ from opal_stream.supervise.committer import WatchedCommitter
 from tests.fixtures_cli import metadata, opal_commands
 from tests.fixtures_kafka import Kafka
 from tests.opal_stream.orders import ends, gather, gathered, ids, new_table, new_topic, order, read
-from tests.opal_stream.supervise.test_supervisor import children_of, command, committers_of, fill, supervised, wait_until, watched_of
+from tests.opal_stream.supervise.test_supervisor import (
+    children_of,
+    command,
+    committers_of,
+    fill,
+    supervised,
+    wait_until,
+    watched_of,
+)
 
 __all__ = ["metadata", "opal_commands"]
 
@@ -36,43 +44,77 @@ def table(tmp_path: Path) -> Table:
 
 
 def ended(table: Table, kafka: Kafka, topic: str, *more: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(command(table, kafka, topic, *GATHERED, *more), capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        command(table, kafka, topic, *GATHERED, *more), capture_output=True, text=True, timeout=120
+    )
 
 
 @pytest.mark.slow
-def test_until_empty_all_is_committed_and_the_totals_are_those_of_the_commits(kafka: Kafka, table: Table, tmp_path: Path) -> None:
+def test_until_empty_all_is_committed_and_the_totals_are_those_of_the_commits(
+    kafka: Kafka, table: Table, tmp_path: Path
+) -> None:
     topic, metrics = new_topic(kafka, 4), tmp_path / "m.prom"
     kafka.produce(topic, [order(1000)], partition=3)
-    assert read(table, kafka, topic, commit="gathered").records == 1  # of a former run, which waits for a committer
+    assert (
+        read(table, kafka, topic, commit="gathered").records == 1
+    )  # of a former run, which waits for a committer
     count = fill(kafka, topic, (40, 20, 10, 5))
-    more = ["--flush-rows", "8", "--tracking", str(tmp_path / "events"), "--metrics-file", str(metrics)]
+    more = [
+        "--flush-rows",
+        "8",
+        "--tracking",
+        str(tmp_path / "events"),
+        "--metrics-file",
+        str(metrics),
+    ]
     done = ended(table, kafka, topic, "--until-empty", "--json", *more)
     assert done.returncode == OK, done.stderr
     told = json.loads(done.stdout)
     paths = (tmp_path / "events").iterdir()
     events = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
     versions = {event["version"] for event in events if event["event"] == "flush"}
-    assert told == {"table": table.uri, "records": count + 1, "bad": 0, "flushes": len(versions), "version": max(versions), "missing": 0}
-    assert (told["version"], ids(table), gathered(table)) == (table.log.head().version, [*range(count), 1000], [])
+    assert told == {
+        "table": table.uri,
+        "records": count + 1,
+        "bad": 0,
+        "flushes": len(versions),
+        "version": max(versions),
+        "missing": 0,
+    }
+    assert (told["version"], ids(table), gathered(table)) == (
+        table.log.head().version,
+        [*range(count), 1000],
+        [],
+    )
     assert sum(event["event"] == "gathered" for event in events) > len(versions)
     page = metrics.read_text()
     assert 'opal_stream_restarts_total{process="committer"} 0\n' in page
-    assert f'opal_stream_records_total{{process="committer",topic="{topic}",partition="0"}} ' in page
+    assert (
+        f'opal_stream_records_total{{process="committer",topic="{topic}",partition="0"}} ' in page
+    )
     assert not watched_of(topic)
     again = ended(table, kafka, topic, "--until-empty")
     assert (again.returncode, again.stdout) == (OK, f"nothing new for {table.uri}\n"), again.stderr
     kafka.produce(topic, [order(2000)])
     one = ended(table, kafka, topic, "--until-empty")
-    assert one.stdout == f"read 1 message in 1 commit, version {told['version'] + 1} of {table.uri}\n"
+    assert (
+        one.stdout == f"read 1 message in 1 commit, version {told['version'] + 1} of {table.uri}\n"
+    )
 
 
 def told(events: Path) -> int:
     """How many messages committers have told of: an event is written behind the line for the watcher."""
-    lines = [line for path in events.iterdir() for line in path.read_text().splitlines()] if events.exists() else []
+    lines = (
+        [line for path in events.iterdir() for line in path.read_text().splitlines()]
+        if events.exists()
+        else []
+    )
     return sum(event["records"] for event in map(json.loads, lines) if event["event"] == "flush")
 
 
-def test_a_committer_that_is_killed_is_started_again_and_sigterm_drains_all(kafka: Kafka, table: Table, tmp_path: Path) -> None:
+def test_a_committer_that_is_killed_is_started_again_and_sigterm_drains_all(
+    kafka: Kafka, table: Table, tmp_path: Path
+) -> None:
     topic, events = new_topic(kafka, 3), tmp_path / "events"
     count = fill(kafka, topic, (30, 20, 10))
     with supervised(table, kafka, topic, *GATHERED, "--json", "--tracking", str(events)) as process:
@@ -91,13 +133,22 @@ def test_a_committer_that_is_killed_is_started_again_and_sigterm_drains_all(kafk
         process.send_signal(signal.SIGTERM)
         output, errors = process.communicate(timeout=60)
         assert process.returncode == OK, errors
-        assert "committer: the stream of what is gathered failed: it was ended by signal 9" in errors
+        assert (
+            "committer: the stream of what is gathered failed: it was ended by signal 9" in errors
+        )
     assert gathered(table) == []
     assert {*range(count - 6)} <= set(ids(table)) <= {*range(count)}
     totals = json.loads(output)
-    assert (totals["records"], totals["version"]) == (len(ids(table)), table.log.head().version), "also what the killed ones committed"
+    assert (totals["records"], totals["version"]) == (len(ids(table)), table.log.head().version), (
+        "also what the killed ones committed"
+    )
     done = ended(table, kafka, topic, "--until-empty")
-    assert (done.returncode, ids(table), sum(ends(table)), table.snapshot_at().root.rows) == (OK, [*range(count)], count, count)
+    assert (done.returncode, ids(table), sum(ends(table)), table.snapshot_at().root.rows) == (
+        OK,
+        [*range(count)],
+        count,
+        count,
+    )
     assert check_table(table) == []
 
 
@@ -111,12 +162,18 @@ def test_sigterm_commits_what_the_processes_flush_at_their_end(kafka: Kafka, tab
         assert (gathered(table), ids(table)) == ([], [])
         process.send_signal(signal.SIGTERM)
         output, errors = process.communicate(timeout=60)
-    assert (process.returncode, ids(table), json.loads(output)["records"]) == (OK, [*range(count)], count), errors
+    assert (process.returncode, ids(table), json.loads(output)["records"]) == (
+        OK,
+        [*range(count)],
+        count,
+    ), errors
     assert gathered(table) == []
 
 
 @pytest.mark.slow
-def test_a_supervisor_that_is_killed_leaves_no_committer_behind_and_another_commits_the_rest(kafka: Kafka, table: Table) -> None:
+def test_a_supervisor_that_is_killed_leaves_no_committer_behind_and_another_commits_the_rest(
+    kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka, 2)
     with supervised(table, kafka, topic, *GATHERED) as process:
         count = fill(kafka, topic, (30, 20))
@@ -136,17 +193,23 @@ def test_it_may_run_elsewhere_and_two_do_no_harm(kafka: Kafka, table: Table) -> 
     count = fill(kafka, topic, (30, 20))
     done = ended(table, kafka, topic, "--until-empty", "--no-committer")
     assert (done.returncode, ids(table)) == (OK, []), done.stderr
-    assert done.stdout == f"gathered {count} messages; opal stream commit {table.uri} commits them\n"
+    assert (
+        done.stdout == f"gathered {count} messages; opal stream commit {table.uri} commits them\n"
+    )
     assert gather(table).records == count
     eager = "Committer(Table.open(sys.argv[1]), CommitterOptions(interval_s=0)).run()"
     imports = "import sys; from opal_lake.table import Table; from opal_stream.flush.committer import Committer, CommitterOptions"
     elsewhere = subprocess.Popen(
-        [sys.executable, "-c", f"{imports}; {eager}", table.uri], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-c", f"{imports}; {eager}", table.uri],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         for _ in range(3):
             count = fill(kafka, topic, (300, 200), count)
-            done = ended(table, kafka, topic, "--until-empty", "--flush-rows", "20", "--gathered-mb", "1")
+            done = ended(
+                table, kafka, topic, "--until-empty", "--flush-rows", "20", "--gathered-mb", "1"
+            )
             assert (done.returncode, ids(table)) == (OK, [*range(count)]), done.stderr
     finally:
         elsewhere.kill()
@@ -169,11 +232,17 @@ def test_what_cannot_be_committed_is_said_at_the_end(kafka: Kafka, table: Table)
 
 
 @pytest.mark.slow
-def test_a_committer_that_is_down_shows_in_the_metrics(kafka: Kafka, table: Table, tmp_path: Path) -> None:
+def test_a_committer_that_is_down_shows_in_the_metrics(
+    kafka: Kafka, table: Table, tmp_path: Path
+) -> None:
     topic, page = new_topic(kafka, 2), tmp_path / "m.prom"
 
     def value(name: str) -> float:
-        found = [line for line in page.read_text().splitlines() if line.startswith(f'opal_stream_{name}{{process="committer"}}')]
+        found = [
+            line
+            for line in page.read_text().splitlines()
+            if line.startswith(f'opal_stream_{name}{{process="committer"}}')
+        ]
         return float(found[0].split()[1]) if found else -1.0
 
     def is_down() -> bool:
@@ -212,7 +281,10 @@ def test_a_committer_that_hangs_is_ended_and_started_again(kafka: Kafka, table: 
         assert victim not in committers_of(topic)
         assert children_of(topic) == readers
         process.terminate()
-        assert "the committer has committed nothing for 7 s though files wait; started again" in process.communicate(timeout=60)[1]
+        assert (
+            "the committer has committed nothing for 7 s though files wait; started again"
+            in process.communicate(timeout=60)[1]
+        )
 
 
 @pytest.mark.slow
@@ -234,16 +306,26 @@ def test_processes_that_wait_for_a_committer_are_left_alone(kafka: Kafka, table:
         process.terminate()
         errors = process.communicate(timeout=60)[1]
     assert "started again" not in errors
-    assert "nothing more is read: 16 gathered files, which count as 1 MiB, wait for a commit, and --gathered-mb is 1." in errors
+    assert (
+        "nothing more is read: 16 gathered files, which count as 1 MiB, wait for a commit, and --gathered-mb is 1."
+        in errors
+    )
     assert f"Is `opal stream commit {table.uri}` running" in errors
     gather(table)
     assert ids(table) == [*range(count)]
 
 
 @pytest.mark.parametrize("code, kind", [(DAMAGE, FormatError), (RETRY, ProcessError)])
-def test_what_it_fails_of_for_good_ends_all(code: int, kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_it_fails_of_for_good_ends_all(
+    code: int, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(processes, "_FIRST_PAUSE_S", 0.01)
-    fails = [sys.executable, "-S", "-c", f"import sys; print('opal: no store', file=sys.stderr); sys.exit({code})"]
+    fails = [
+        sys.executable,
+        "-S",
+        "-c",
+        f"import sys; print('opal: no store', file=sys.stderr); sys.exit({code})",
+    ]
 
     async def scene(*, stopped: bool) -> None:
         committer = WatchedCommitter(lambda: fails, restarts=2)
@@ -259,7 +341,19 @@ def test_what_it_fails_of_for_good_ends_all(code: int, kind: type[Exception], mo
             asyncio.run(scene(stopped=stopped))
 
 
-@pytest.mark.parametrize("words", [["--no-committer"], ["--no-committer", "--processes", "2"], ["--no-committer", "--commit", "gathered"]])
-def test_leaving_out_what_is_not_there_is_refused(words: list[str], kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--no-committer"],
+        ["--no-committer", "--processes", "2"],
+        ["--no-committer", "--commit", "gathered"],
+    ],
+)
+def test_leaving_out_what_is_not_there_is_refused(
+    words: list[str], kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(command(table, kafka, "t", *words)[3:]) == INPUT
-    assert "--no-committer is for several processes whose commits are gathered" in capsys.readouterr().err
+    assert (
+        "--no-committer is for several processes whose commits are gathered"
+        in capsys.readouterr().err
+    )

@@ -44,7 +44,14 @@ def holders(folder: Path) -> Fleet:
     """Each holds a file for each partition, and fails if it is there already."""
 
     def words(_: int, parts: Collection[Partition]) -> list[str]:
-        return [sys.executable, "-S", "-c", HOLDS, str(folder), ",".join(str(part.number) for part in sorted(parts))]
+        return [
+            sys.executable,
+            "-S",
+            "-c",
+            HOLDS,
+            str(folder),
+            ",".join(str(part.number) for part in sorted(parts)),
+        ]
 
     return Fleet(words, restarts=0)
 
@@ -55,11 +62,16 @@ async def until_held(folder: Path, shares: Collection[Collection[Partition]]) ->
         if {path.name for path in folder.iterdir()} - {"starts"} == expected:
             return
         await asyncio.sleep(0.01)
-    raise AssertionError(f"{sorted(path.name for path in folder.iterdir())} instead of {sorted(expected)}")
+    raise AssertionError(
+        f"{sorted(path.name for path in folder.iterdir())} instead of {sorted(expected)}"
+    )
 
 
 SHARES = st.lists(st.integers(0, 2), min_size=len(PARTS), max_size=len(PARTS)).map(
-    lambda owners: [share(*(number for number, owner in enumerate(owners) if owner == process)) for process in range(3)]
+    lambda owners: [
+        share(*(number for number, owner in enumerate(owners) if owner == process))
+        for process in range(3)
+    ]
 )
 
 
@@ -76,13 +88,19 @@ def test_no_partition_is_ever_read_twice_and_each_always_in_the_end(
             await fleet.take(plan)
             await until_held(folder, plan)
             assert fleet.collect() == []  # nobody found a partition taken
-            assert {number: child.share for number, child in fleet.children.items()} == {n: one for n, one in enumerate(plan) if one}
+            assert {number: child.share for number, child in fleet.children.items()} == {
+                n: one for n, one in enumerate(plan) if one
+            }
         await fleet.end(fleet.children.values())
         return fleet
 
     fleet = asyncio.run(scene())
     started = len((folder / "starts").read_text().splitlines())
-    assert (fleet.done.counts["records"], fleet.done.version, fleet.children) == (2 * started, 7, {})
+    assert (fleet.done.counts["records"], fleet.done.version, fleet.children) == (
+        2 * started,
+        7,
+        {},
+    )
     assert [*folder.iterdir()] == [folder / "starts"]
 
 
@@ -94,7 +112,11 @@ def test_who_keeps_its_share_is_not_touched(tmp_path: Path) -> None:
         before = {number: child.watching for number, child in fleet.children.items()}
         await fleet.take([share(0), share(2), share(1, 3)])
         await until_held(tmp_path, fleet.shares)
-        assert [fleet.children[number].watching is before[number] for number in range(3)] == [False, True, False]
+        assert [fleet.children[number].watching is before[number] for number in range(3)] == [
+            False,
+            True,
+            False,
+        ]
         await fleet.take([share(0, 1, 3), share(2)])  # one process fewer
         await until_held(tmp_path, fleet.shares)
         assert fleet.children[1].watching is before[1]
@@ -162,12 +184,16 @@ def test_what_can_never_be_started_is_said_in_the_end(monkeypatch: pytest.Monkey
 
     error = asyncio.run(scene())
     assert "could not be started: [Errno 7] Argument list too long" in str(error)
-    assert str(error).endswith("[process 0 (orders/0)]: started again 1 times, and it failed each time")
+    assert str(error).endswith(
+        "[process 0 (orders/0)]: started again 1 times, and it failed each time"
+    )
     assert exit_code(error) == RETRY
 
 
 @pytest.mark.parametrize("code", [INPUT, DAMAGE, BUG, RETRY])
-def test_what_a_process_fails_of_is_what_the_supervisor_says(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_process_fails_of_is_what_the_supervisor_says(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(processes, "_FIRST_PAUSE_S", 0.01)
     fails = f"import sys; print('opal stream: a hint', 'opal: orders/0@5: no JSON', sep=chr(10), file=sys.stderr); sys.exit({code})"
 

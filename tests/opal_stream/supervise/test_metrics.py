@@ -17,18 +17,30 @@ def test_samples_of_all_processes_are_on_one_page_each_with_its_process(tmp_path
         for number in range(2):
             [word] = fleet.words(number)
             tracker = Tracker(metrics=Metrics(path=word.removeprefix("--metrics-file=")))
-            taken = {Partition(topic="orders", number=number): Taken(low=0, high=3, records=3, bytes=30, oldest_ms=1, newest_ms=1)}
+            taken = {
+                Partition(topic="orders", number=number): Taken(
+                    low=0, high=3, records=3, bytes=30, oldest_ms=1, newest_ms=1
+                )
+            }
             tracker.flushed(FlushEvents(taken=taken, version=1, took_s=0.1, bad=0))
-        own = {"opal_stream_predicted_load": {0: 12.5, 1: 3.0}, "opal_stream_restarts_total": {0: 2, "committer": 1}}
+        own = {
+            "opal_stream_predicted_load": {0: 12.5, 1: 3.0},
+            "opal_stream_restarts_total": {0: 2, "committer": 1},
+        }
         fleet.gather(own, {0, 1})
         page = path.read_text()
         assert 'opal_stream_records_total{process="1",topic="orders",partition="1"} 3\n' in page
-        assert 'opal_stream_flushes_total{process="0"} 1\nopal_stream_flushes_total{process="1"} 1\n' in page
+        assert (
+            'opal_stream_flushes_total{process="0"} 1\nopal_stream_flushes_total{process="1"} 1\n'
+            in page
+        )
         assert 'opal_stream_predicted_load{process="0"} 12.5\n' in page
         assert 'opal_stream_restarts_total{process="0"} 2\n' in page
         assert 'opal_stream_restarts_total{process="committer"} 1\n' in page
         assert page.count("# TYPE opal_stream_records_total counter\n") == 1
-        assert page.index("# TYPE opal_stream_records_total") < page.index("opal_stream_records_total{")
+        assert page.index("# TYPE opal_stream_records_total") < page.index(
+            "opal_stream_records_total{"
+        )
         with urllib.request.urlopen(f"http://127.0.0.1:{fleet.port}/metrics") as answer:
             assert answer.read().decode() == page
         [word] = fleet.words(1)  # its successor begins with nothing

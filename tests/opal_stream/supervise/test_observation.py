@@ -8,7 +8,13 @@ from opal_stream.supervise.observation import CommitStall, Observation, Stalls, 
 A, B = (Partition(topic="orders", number=number) for number in range(2))
 
 
-def observed(at_s: float, *, committed: int | None = None, is_held_back: bool = False, **places: tuple[int, int]) -> Observation:
+def observed(
+    at_s: float,
+    *,
+    committed: int | None = None,
+    is_held_back: bool = False,
+    **places: tuple[int, int],
+) -> Observation:
     found = {{"a": A, "b": B}[name]: place for name, place in places.items()}
     return Observation(
         at_s=at_s,
@@ -55,4 +61,7 @@ def test_a_committer_stalls_while_files_wait_and_nothing_is_committed() -> None:
 def test_arrivals_are_of_partitions_that_were_there_before() -> None:
     before, now = observed(0, a=(0, 100)), observed(10, a=(50, 600), b=(0, 1000))
     assert arrivals(before, now) == pytest.approx({A: 50})
-    assert arrivals(now, observed(20, a=(0, 500), b=(0, 1000))) == {A: 0, B: 0}  # a topic that was made anew
+    assert arrivals(now, observed(20, a=(0, 500), b=(0, 1000))) == {
+        A: 0,
+        B: 0,
+    }  # a topic that was made anew

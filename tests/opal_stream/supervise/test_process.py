@@ -37,12 +37,18 @@ def test_a_line_of_any_length_is_read_and_cut() -> None:
 
 
 def test_what_a_process_tells_may_be_long_and_have_lines_before_it() -> None:
-    outcome, _ = watch("print('a library says hello'); print('{\"records\": 3, \"open\": [\"' + 'x' * 200_000 + '\"]}')")
+    outcome, _ = watch(
+        "print('a library says hello'); print('{\"records\": 3, \"open\": [\"' + 'x' * 200_000 + '\"]}')"
+    )
     assert (outcome.totals["records"], len(outcome.totals["open"][0])) == (3, 200_000)
 
 
-def test_what_one_told_before_it_failed_counts_with_what_its_successor_tells(tmp_path: Path) -> None:
-    tells = 'print(\'{"table": "t", "records": %d, "version": %d}\' % (records, version), flush=True)'
+def test_what_one_told_before_it_failed_counts_with_what_its_successor_tells(
+    tmp_path: Path,
+) -> None:
+    tells = (
+        'print(\'{"table": "t", "records": %d, "version": %d}\' % (records, version), flush=True)'
+    )
     first = f"records, version = 2, 7\n{tells}\nrecords, version = 3, 8\n{tells}\nos.kill(os.getpid(), signal.SIGKILL)"
     second = f"records, version = 5, 4\n{tells}"
     marker = str(tmp_path / "began")
@@ -56,7 +62,11 @@ def test_what_one_told_before_it_failed_counts_with_what_its_successor_tells(tmp
 
 def test_one_that_tells_nothing_readable_is_done_all_the_same() -> None:
     outcome, said = watch("print('bye')")
-    assert (outcome.failure, outcome.totals, said) == (None, {}, ["it has ended, and its counts are not known: it told 'bye'"])
+    assert (outcome.failure, outcome.totals, said) == (
+        None,
+        {},
+        ["it has ended, and its counts are not known: it told 'bye'"],
+    )
 
 
 def test_a_process_is_read_while_it_drains() -> None:
@@ -65,7 +75,9 @@ def test_a_process_is_read_while_it_drains() -> None:
     talks = "signal.signal(signal.SIGTERM, lambda *_: (sys.stderr.write('y\\n' * 500_000), os._exit(0)))"
 
     async def scene() -> None:
-        process = watched(f"{talks}\nprint('ready', file=sys.stderr, flush=True)\ntime.sleep(60)", said.append)
+        process = watched(
+            f"{talks}\nprint('ready', file=sys.stderr, flush=True)\ntime.sleep(60)", said.append
+        )
         running = asyncio.ensure_future(process.watch())
         while "ready" not in process.last_lines:
             await asyncio.sleep(0.01)
@@ -77,12 +89,17 @@ def test_a_process_is_read_while_it_drains() -> None:
     assert said.count("y") == 500_000
 
 
-def test_one_that_hangs_when_its_time_is_over_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+def test_one_that_hangs_when_its_time_is_over_is_killed_with_all_that_it_started(
+    tmp_path: Path,
+) -> None:
     starts = f"import subprocess\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(subprocess.Popen(['sleep', '60']).pid))"
     outcome, said = watch(f"{starts}\n{DEAF}\ntime.sleep(60)", run_for_s=0.5, drain_s=0.5)
     assert "it was ended by signal 9, 0.5 s after it was asked to end" in str(outcome.failure)
     assert not outcome.is_final
-    assert said[-2:] == ["its time is over: it flushes, and ends", "it has not ended in 0.5 s, and is killed"]
+    assert said[-2:] == [
+        "its time is over: it flushes, and ends",
+        "it has not ended in 0.5 s, and is killed",
+    ]
     assert not is_running(int((tmp_path / "pid").read_text()))
 
 
@@ -101,9 +118,13 @@ def test_one_that_hangs_is_killed_by_a_watcher_that_ends() -> None:
     assert not is_running(asyncio.run(scene()))
 
 
-def test_what_a_process_leaves_behind_is_not_awaited_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_process_leaves_behind_is_not_awaited_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(processes, "BEAT_S", 0.1)
-    outcome, said = watch("import subprocess\nsubprocess.Popen(['sleep', '60']); sys.exit('opal: no')", drain_s=0.3)
+    outcome, said = watch(
+        "import subprocess\nsubprocess.Popen(['sleep', '60']); sys.exit('opal: no')", drain_s=0.3
+    )
     assert (outcome.code, str(outcome.failure).splitlines()[-1]) == (1, "opal: no")
     assert said == ["opal: no", "what it started has not ended in 0.3 s, and is killed"]
 

@@ -47,7 +47,9 @@ def table(tmp_path: Path) -> Table:
 def fill(kafka: Kafka, topic: str, counts: tuple[int, ...], first: int = 0) -> int:
     """Orders with ids of their own; the next one."""
     for partition, count in enumerate(counts):
-        kafka.produce(topic, [order(first + number) for number in range(count)], partition=partition)
+        kafka.produce(
+            topic, [order(first + number) for number in range(count)], partition=partition
+        )
         first += count
     return first
 
@@ -62,7 +64,9 @@ def command(table: Table, kafka: Kafka, topic: str, *more: str) -> list[str]:
 
 
 @contextmanager
-def supervised(table: Table, kafka: Kafka, topic: str, *more: str) -> "Iterator[subprocess.Popen[str]]":
+def supervised(
+    table: Table, kafka: Kafka, topic: str, *more: str
+) -> "Iterator[subprocess.Popen[str]]":
     words = command(table, kafka, topic, *more)
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -78,7 +82,11 @@ def watched_of(topic: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
         words = process.info["cmdline"] or []
-        if {f"--topic={topic}", TABLES.get(topic)} & {*words} and "--watched" in words and process.info["status"] != psutil.STATUS_ZOMBIE:
+        if (
+            {f"--topic={topic}", TABLES.get(topic)} & {*words}
+            and "--watched" in words
+            and process.info["status"] != psutil.STATUS_ZOMBIE
+        ):
             found.append(process)
     return found
 
@@ -93,7 +101,14 @@ def committers_of(topic: str) -> list[psutil.Process]:
 
 
 def share_of(process: psutil.Process) -> str:
-    return next((word.partition("=")[2] for word in process.info["cmdline"] if word.startswith("--partitions=")), "")
+    return next(
+        (
+            word.partition("=")[2]
+            for word in process.info["cmdline"]
+            if word.startswith("--partitions=")
+        ),
+        "",
+    )
 
 
 def wait_until(holds: Callable[[], bool], what: str = "", most_s: float = 60) -> None:
@@ -103,14 +118,31 @@ def wait_until(holds: Callable[[], bool], what: str = "", most_s: float = 60) ->
         time.sleep(0.2)
 
 
-def test_until_empty_each_reads_about_as_much_and_all_is_read_once(kafka: Kafka, table: Table, tmp_path: Path) -> None:
+def test_until_empty_each_reads_about_as_much_and_all_is_read_once(
+    kafka: Kafka, table: Table, tmp_path: Path
+) -> None:
     topic = new_topic(kafka, len(SKEWED))
     count, metrics = fill(kafka, topic, SKEWED), tmp_path / "m.prom"
-    words = ["--processes", "2", "--until-empty", "--json", "--tracking", str(tmp_path / "events"), "--metrics-file", str(metrics)]
-    done = subprocess.run(command(table, kafka, topic, *words), capture_output=True, text=True, timeout=120)
+    words = [
+        "--processes",
+        "2",
+        "--until-empty",
+        "--json",
+        "--tracking",
+        str(tmp_path / "events"),
+        "--metrics-file",
+        str(metrics),
+    ]
+    done = subprocess.run(
+        command(table, kafka, topic, *words), capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == OK, done.stderr
     told = json.loads(done.stdout)
-    assert (told["records"], told["missing"], told["version"]) == (count, 0, table.log.head().version)
+    assert (told["records"], told["missing"], told["version"]) == (
+        count,
+        0,
+        table.log.head().version,
+    )
     assert ids(table) == [*range(count)]
     assert ends(table) == list(SKEWED)
     by_process: dict[int, int] = {}
@@ -124,25 +156,42 @@ def test_until_empty_each_reads_about_as_much_and_all_is_read_once(kafka: Kafka,
 
 
 @pytest.mark.slow
-def test_processes_that_gather_stand_where_their_files_end_and_one_committer_makes_their_rows_visible(kafka: Kafka, table: Table) -> None:
+def test_processes_that_gather_stand_where_their_files_end_and_one_committer_makes_their_rows_visible(
+    kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka, 3)
     count = fill(kafka, topic, (20, 10, 5))
     gathered = ["--processes", "2", "--until-empty", "--commit", "gathered", "--no-committer"]
-    done = subprocess.run(command(table, kafka, topic, *gathered), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command(table, kafka, topic, *gathered), capture_output=True, text=True, timeout=120
+    )
     assert (done.returncode, ids(table)) == (OK, []), done.stderr
     connection = Connection(bootstrap_servers=kafka.servers)
     for commit, position in (("direct", 0), ("gathered", 20)):
         observer = Observer(table, connection, StreamOptions(topics=[topic], commit=commit))
         seen, first = observer.look(), Partition(topic=topic, number=0)
-        assert (seen.positions[first], seen.has_gathered, seen.is_held_back) == (position, commit == "gathered", False)
+        assert (seen.positions[first], seen.has_gathered, seen.is_held_back) == (
+            position,
+            commit == "gathered",
+            False,
+        )
         observer.close()
-    observer = Observer(table, connection, StreamOptions(topics=[topic], commit="gathered", gathered_bytes=3 * LEAST_BYTES))
+    observer = Observer(
+        table,
+        connection,
+        StreamOptions(topics=[topic], commit="gathered", gathered_bytes=3 * LEAST_BYTES),
+    )
     assert observer.look().is_held_back
     observer.close()
     gather = [sys.executable, "-m", "opal_lake.cli", "stream", "commit", table.uri]
-    assert subprocess.run([*gather, "--until-empty"], capture_output=True, timeout=120).returncode == OK
+    assert (
+        subprocess.run([*gather, "--until-empty"], capture_output=True, timeout=120).returncode
+        == OK
+    )
     assert (ids(table), ends(table)) == ([*range(count)], [20, 10, 5])
-    refused = subprocess.run([*gather, "--processes", "2"], capture_output=True, text=True, timeout=120)
+    refused = subprocess.run(
+        [*gather, "--processes", "2"], capture_output=True, text=True, timeout=120
+    )
     assert refused.returncode == INPUT
     assert "opal stream commit has no use for --processes" in refused.stderr
 
@@ -152,17 +201,28 @@ def test_a_message_that_stops_one_stops_all_and_is_said(kafka: Kafka, table: Tab
     topic = new_topic(kafka, 3)
     fill(kafka, topic, (20, 20, 0))
     kafka.produce(topic, [b"nope"], partition=2)
-    done = subprocess.run(command(table, kafka, topic, "--processes", "2"), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command(table, kafka, topic, "--processes", "2"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == INPUT
     assert f"opal: {topic}/2@0: the message is no JSON object" in done.stderr.splitlines()[-1]
     assert not children_of(topic)
     assert set(ids(table)) <= {*range(40)}
     words = ["--processes", "2", "--until-empty", "--on-bad-message", "quarantine", "--json"]
-    done = subprocess.run(command(table, kafka, topic, *words), capture_output=True, text=True, timeout=120)
-    assert (done.returncode, json.loads(done.stdout)["bad"], ids(table)) == (OK, 1, [*range(40)]), done.stderr
+    done = subprocess.run(
+        command(table, kafka, topic, *words), capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, json.loads(done.stdout)["bad"], ids(table)) == (OK, 1, [*range(40)]), (
+        done.stderr
+    )
 
 
-def test_a_child_that_is_killed_is_started_again_and_sigterm_flushes_all(kafka: Kafka, table: Table) -> None:
+def test_a_child_that_is_killed_is_started_again_and_sigterm_flushes_all(
+    kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka, 4)
     count = fill(kafka, topic, (30, 20, 10, 5))
     with supervised(table, kafka, topic, "--processes", "2") as process:
@@ -181,13 +241,20 @@ def test_a_child_that_is_killed_is_started_again_and_sigterm_flushes_all(kafka: 
         assert "ended by signal 9" in errors
     assert not children_of(topic)
     assert set(ids(table)) <= {*range(count)}
-    done = subprocess.run(command(table, kafka, topic, "--processes", "2", "--until-empty"), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command(table, kafka, topic, "--processes", "2", "--until-empty"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert (done.returncode, ids(table), sum(ends(table))) == (OK, [*range(count)], count)
     assert table.snapshot_at().root.rows == count
 
 
 @pytest.mark.slow
-def test_a_supervisor_that_is_killed_leaves_nothing_behind_and_another_goes_on(kafka: Kafka, table: Table) -> None:
+def test_a_supervisor_that_is_killed_leaves_nothing_behind_and_another_goes_on(
+    kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka, 4)
     with supervised(table, kafka, topic, "--processes", "2", "--flush-interval", "1h") as process:
         wait_until(lambda: len(children_of(topic)) == 2)
@@ -205,7 +272,9 @@ def test_a_supervisor_that_is_killed_leaves_nothing_behind_and_another_goes_on(k
 
 
 @pytest.mark.slow
-def test_new_partitions_are_read_and_only_who_gets_them_restarts(kafka: Kafka, table: Table) -> None:
+def test_new_partitions_are_read_and_only_who_gets_them_restarts(
+    kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka, 2)
     count = fill(kafka, topic, (30, 20))
     with supervised(table, kafka, topic, "--processes", "2"):
@@ -215,8 +284,12 @@ def test_new_partitions_are_read_and_only_who_gets_them_restarts(kafka: Kafka, t
         count = fill(kafka, topic, (1, 1, 10), count)
         wait_until(lambda: len(ids(table)) == count)
         after = children_of(topic)
-        assert len([*before, *after]) - len({*before, *after}) == 1  # one process was there before and after
-        assert sorted(",".join(map(share_of, after)).split(",")) == [f"{topic}/{number}" for number in range(3)]
+        assert (
+            len([*before, *after]) - len({*before, *after}) == 1
+        )  # one process was there before and after
+        assert sorted(",".join(map(share_of, after)).split(",")) == [
+            f"{topic}/{number}" for number in range(3)
+        ]
     assert (sorted(ends(table)), table.snapshot_at().root.rows) == ([10, 21, 31], count)
 
 
@@ -227,8 +300,15 @@ class Turning(Planner):
 
     def plan(self, seen: Observation, current: Shares = ()) -> Spread:
         parts, self.turn = sorted(seen.ends), self.turn + 1
-        shares = tuple(frozenset(part for part in parts if (part.number + self.turn) % 4 // 2 == process) for process in range(2))
-        changed = tuple(number for number, share in enumerate(shares) if number >= len(current) or share != current[number])
+        shares = tuple(
+            frozenset(part for part in parts if (part.number + self.turn) % 4 // 2 == process)
+            for process in range(2)
+        )
+        changed = tuple(
+            number
+            for number, share in enumerate(shares)
+            if number >= len(current) or share != current[number]
+        )
         return Spread(shares=shares, loads=(1.0, 1.0), changed=changed)
 
 
@@ -245,7 +325,14 @@ def test_partitions_that_move_while_they_are_read_are_neither_lost_nor_doubled(
     def words(share: "frozenset[Partition]") -> list[str]:
         return [*shared, f"--topic={topic}", f"--partitions={','.join(map(str, sorted(share)))}"]
 
-    supervisor = Supervisor(table, connection, options, FleetOptions(processes=2, replan_s=4, restarts=0), words, metrics=FleetMetrics())
+    supervisor = Supervisor(
+        table,
+        connection,
+        options,
+        FleetOptions(processes=2, replan_s=4, restarts=0),
+        words,
+        metrics=FleetMetrics(),
+    )
     running = threading.Thread(target=lambda: (supervisor.run(), over.set()))
     running.start()
     until = time.monotonic() + 30
@@ -256,7 +343,11 @@ def test_partitions_that_move_while_they_are_read_are_neither_lost_nor_doubled(
     supervisor.stop()
     running.join(60)
     assert over.is_set()  # with restarts=0 a TakenOverError would have ended it
-    assert (table.snapshot_at().root.rows, sum(ends(table)), ids(table)) == (count, count, [*range(count)])
+    assert (table.snapshot_at().root.rows, sum(ends(table)), ids(table)) == (
+        count,
+        count,
+        [*range(count)],
+    )
     assert check_table(table) == []
 
 
@@ -272,7 +363,10 @@ def test_a_process_that_hangs_is_ended_and_started_again(kafka: Kafka, table: Ta
         wait_until(lambda: len(ids(table)) == count)
         assert victim not in children_of(topic)
         process.terminate()
-        assert "has not moved for 7 s though messages wait; started again" in process.communicate(timeout=60)[1]
+        assert (
+            "has not moved for 7 s though messages wait; started again"
+            in process.communicate(timeout=60)[1]
+        )
 
 
 def test_plans_go_by_what_waits_and_capacity_finds_how_many(kafka: Kafka, table: Table) -> None:
@@ -290,22 +384,39 @@ def test_plans_go_by_what_waits_and_capacity_finds_how_many(kafka: Kafka, table:
     first = by_capacity.plan(seen)
     assert len(first.shares) == 2
     by_capacity_now = Planner(table, connection, options, capacity=800 / 3600)
-    assert len(by_capacity_now.plan(seen, first.shares).shares) == 2  # one could carry it, but barely
+    assert (
+        len(by_capacity_now.plan(seen, first.shares).shares) == 2
+    )  # one could carry it, but barely
     roomy = Planner(table, connection, options, capacity=2000 / 3600)
     assert len(roomy.plan(seen, first.shares).shares) == 1
 
 
-def test_what_came_since_the_last_plan_counts_where_it_is_more_than_expected(kafka: Kafka, table: Table) -> None:
+def test_what_came_since_the_last_plan_counts_where_it_is_more_than_expected(
+    kafka: Kafka, table: Table
+) -> None:
     topic = new_topic(kafka, 4)
     connection, options = Connection(bootstrap_servers=kafka.servers), StreamOptions(topics=[topic])
-    observer, planner = Observer(table, connection, options), Planner(table, connection, options, processes=2)
+    observer, planner = (
+        Observer(table, connection, options),
+        Planner(table, connection, options, processes=2),
+    )
     first = planner.plan(observer.look())
     assert sorted(map(len, first.shares)) == [2, 2]  # nothing known: by count
     busy = sorted(part.number for part in first.shares[0])
     fill(kafka, topic, tuple(300 if number in busy else 0 for number in range(4)))
     second = planner.plan(observer.look(), first.shares)
     observer.close()
-    assert len({number for number, share in enumerate(second.shares) for part in share if part.number in busy}) == 2
+    assert (
+        len(
+            {
+                number
+                for number, share in enumerate(second.shares)
+                for part in share
+                if part.number in busy
+            }
+        )
+        == 2
+    )
     assert second.skew < 1.1
 
 
@@ -314,16 +425,23 @@ def test_what_came_since_the_last_plan_counts_where_it_is_more_than_expected(kaf
     [
         (["--processes", "2", "--capacity", "5"], "give one of --processes N and --capacity N"),
         (["--processes", "2", "--replan-interval", "0s"], "give more than 0"),
-        (["--processes", "2", "--start-timestamp", "1", "--end-timestamp", "2"], "--processes does not go with an interval of time"),
+        (
+            ["--processes", "2", "--start-timestamp", "1", "--end-timestamp", "2"],
+            "--processes does not go with an interval of time",
+        ),
     ],
 )
-def test_wrong_usage_is_said(words: list[str], message: str, kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_said(
+    words: list[str], message: str, kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(command(table, kafka, "t", *words)[3:]) == INPUT
     assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("has_traffic", [False, True])
-def test_a_table_that_is_made_anew_ends_them_all_also_where_no_message_comes(kafka: Kafka, table: Table, *, has_traffic: bool) -> None:
+def test_a_table_that_is_made_anew_ends_them_all_also_where_no_message_comes(
+    kafka: Kafka, table: Table, *, has_traffic: bool
+) -> None:
     topic = new_topic(kafka, 2)
     count = fill(kafka, topic, (3, 4))
     with supervised(table, kafka, topic, "--processes", "2") as process:
@@ -333,7 +451,11 @@ def test_a_table_that_is_made_anew_ends_them_all_also_where_no_message_comes(kaf
         if has_traffic:  # a process sees it before the supervisor does, and is not started again
             count = fill(kafka, topic, (3, 4), count)
         _, errors = process.communicate(timeout=120)
-    assert (process.returncode, f"{table.uri} is another table now" in errors, "started again" in errors) == (INPUT, True, False), errors
+    assert (
+        process.returncode,
+        f"{table.uri} is another table now" in errors,
+        "started again" in errors,
+    ) == (INPUT, True, False), errors
     assert (new.log.head().version, check_table(new)) == (0, [])
     assert main(command(new, kafka, topic, "--until-empty")[3:]) == OK
     assert ids(new) == [*range(count)]

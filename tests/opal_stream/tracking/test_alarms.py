@@ -44,7 +44,9 @@ def read_events(folder: str, now: datetime | None = None) -> list[dict[str, Any]
     return [*EventReader(folder, now).read()]
 
 
-def kinds(entry: PartitionStatus, limits: AlarmLimits, events: list[dict[str, Any]] | None = None) -> list[str]:
+def kinds(
+    entry: PartitionStatus, limits: AlarmLimits, events: list[dict[str, Any]] | None = None
+) -> list[str]:
     return [alarm.kind for alarm in find_alarms([entry], limits, events or [])]
 
 
@@ -62,13 +64,21 @@ def kinds(entry: PartitionStatus, limits: AlarmLimits, events: list[dict[str, An
         (replace(ENTRY, end=None, lag=None), AlarmLimits(lag=0, stall_s=1), []),
     ],
 )
-def test_a_status_beyond_its_limits_is_an_alarm(entry: PartitionStatus, limits: AlarmLimits, expected: list[str]) -> None:
+def test_a_status_beyond_its_limits_is_an_alarm(
+    entry: PartitionStatus, limits: AlarmLimits, expected: list[str]
+) -> None:
     assert kinds(entry, limits) == expected
 
 
 def flush(tracker: Tracker, low: int, high: int, records: int, topic_id: str = "t1") -> None:
-    taken = Taken(low=low, high=high, records=records, bytes=records, oldest_ms=time.time_ns() // 1_000_000)
-    tracker.flushed(FlushEvents(taken={PARTITION: taken}, version=1, took_s=0.1, bad=0, topic_ids={"orders": topic_id}))
+    taken = Taken(
+        low=low, high=high, records=records, bytes=records, oldest_ms=time.time_ns() // 1_000_000
+    )
+    tracker.flushed(
+        FlushEvents(
+            taken={PARTITION: taken}, version=1, took_s=0.1, bad=0, topic_ids={"orders": topic_id}
+        )
+    )
 
 
 def test_events_show_loss_and_duplicates_of_the_topic_that_is_there_now(tmp_path: Path) -> None:
@@ -103,7 +113,10 @@ def test_two_commits_of_one_range_are_an_alarm_also_of_two_processes(tmp_path: P
         flush(tracker, 5, 9, 4)
         tracker.close()
     [alarm] = find_alarms([ENTRY], AlarmLimits(), read_events(str(tmp_path)))
-    assert (alarm.kind, alarm.message) == ("duplicates", "main orders/1: 4 messages came twice in the last day")
+    assert (alarm.kind, alarm.message) == (
+        "duplicates",
+        "main orders/1: 4 messages came twice in the last day",
+    )
 
 
 def test_an_event_says_what_who_and_where(tmp_path: Path) -> None:
@@ -111,7 +124,21 @@ def test_an_event_says_what_who_and_where(tmp_path: Path) -> None:
     flush(tracker, 0, 3, 3)
     tracker.close()
     [event] = read_events(str(tmp_path))
-    wanted = {"topic", "partition", "low", "high", "records", "bytes", "latency_ms", "host", "process", "table", "stream", "at", "version"}
+    wanted = {
+        "topic",
+        "partition",
+        "low",
+        "high",
+        "records",
+        "bytes",
+        "latency_ms",
+        "host",
+        "process",
+        "table",
+        "stream",
+        "at",
+        "version",
+    }
     assert wanted <= {name for name, value in event.items() if value is not None}
 
 
@@ -119,7 +146,11 @@ def test_stalls_grow_while_nothing_moves_and_end_with_the_lag() -> None:
     metrics = Metrics()
 
     def stalled() -> float:
-        [line] = [line for line in metrics.text().splitlines() if line.startswith("opal_stream_stalled_seconds{")]
+        [line] = [
+            line
+            for line in metrics.text().splitlines()
+            if line.startswith("opal_stream_stalled_seconds{")
+        ]
         return float(line.split()[1])
 
     metrics.seen({("orders", 1): (5, 9)})
@@ -135,7 +166,9 @@ def test_stalls_grow_while_nothing_moves_and_end_with_the_lag() -> None:
 
 
 @pytest.mark.usefixtures("opal_commands")
-def test_the_command_says_lag_and_stall_and_ends_with_1(kafka: Kafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_lag_and_stall_and_ends_with_1(
+    kafka: Kafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     table, topic = new_table(tmp_path), new_topic(kafka)
     kafka.produce(topic, [order(1)])
     read(table, kafka, topic)
@@ -148,7 +181,9 @@ def test_the_command_says_lag_and_stall_and_ends_with_1(kafka: Kafka, tmp_path: 
     assert main([*words, "--alarm-lag", "1", "--alarm-stall", "1s"]) == FINDINGS
     lines = capsys.readouterr().out.splitlines()[-2:]
     assert lines[0] == f"lag: main {topic}/0 is 2 messages behind, more than 1"
-    assert lines[1].startswith(f"stall: main {topic}/0 stays at 1, and its next message waits since ")
+    assert lines[1].startswith(
+        f"stall: main {topic}/0 stays at 1, and its next message waits since "
+    )
     assert main([*words, "--alarm-lag", "1", "--json"]) == FINDINGS
     [entry] = json.loads(capsys.readouterr().out)
     assert [alarm["kind"] for alarm in entry["alarms"]] == ["lag"]
@@ -159,7 +194,9 @@ def test_the_command_says_lag_and_stall_and_ends_with_1(kafka: Kafka, tmp_path: 
 
 
 @pytest.mark.usefixtures("opal_commands")
-def test_the_command_leaves_out_broken_lines_and_says_how_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_leaves_out_broken_lines_and_says_how_many(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "events"
     tracker = Tracker([FolderSink(str(folder))])
     flush(tracker, 0, 3, 3)
@@ -170,4 +207,7 @@ def test_the_command_leaves_out_broken_lines_and_says_how_many(tmp_path: Path, c
     with next(folder.iterdir()).open("a") as file:
         file.write('{"cut o')
     assert main(words) == OK
-    assert capsys.readouterr().err == f"opal stream status: 1 broken line of tracking events in {folder} left out\n"
+    assert (
+        capsys.readouterr().err
+        == f"opal stream status: 1 broken line of tracking events in {folder} left out\n"
+    )

@@ -30,13 +30,17 @@ PARTITION = Partition(topic="orders", number=1)
 
 def flush(high: int) -> FlushEvents:
     moment_ms = time.time_ns() // 1_000_000 - 2_000
-    taken = Taken(low=0, high=high, records=high, bytes=10 * high, oldest_ms=moment_ms, newest_ms=moment_ms)
+    taken = Taken(
+        low=0, high=high, records=high, bytes=10 * high, oldest_ms=moment_ms, newest_ms=moment_ms
+    )
     return FlushEvents(taken={PARTITION: taken}, version=4, took_s=0.25, bad=1)
 
 
 def test_events_go_to_a_topic(kafka: Kafka) -> None:
     topic = new_topic(kafka)
-    tracker = Tracker([TopicSink(Connection(bootstrap_servers=kafka.servers), topic)], table="lake/orders")
+    tracker = Tracker(
+        [TopicSink(Connection(bootstrap_servers=kafka.servers), topic)], table="lake/orders"
+    )
     tracker.flushed(flush(3))
     tracker.gap(PARTITION, 3, 8)
     tracker.close()
@@ -73,17 +77,25 @@ def test_metrics_are_served_and_add_up() -> None:
         "opal_stream_commit_seconds 0.25",
     ):
         assert line in lines, lines
-    [latency] = [float(line.split()[1]) for line in lines if line.startswith(f"opal_stream_latency_seconds{labels}")]
+    [latency] = [
+        float(line.split()[1])
+        for line in lines
+        if line.startswith(f"opal_stream_latency_seconds{labels}")
+    ]
     assert 2 <= latency < 60
 
 
-def test_a_folder_that_is_away_stops_nothing_is_said_once_and_is_written_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_that_is_away_stops_nothing_is_said_once_and_is_written_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = tmp_path / "watched"
     tracker = Tracker([FolderSink(str(folder / "events"))], Metrics(path=str(folder / "m.prom")))
     tracker.flushed(flush(1))
     shutil.rmtree(folder)
     tracker.flushed(flush(2))
-    assert [event["high"] for event in read_events(folder / "events")] == [2]  # one that was deleted is made again
+    assert [event["high"] for event in read_events(folder / "events")] == [
+        2
+    ]  # one that was deleted is made again
     shutil.rmtree(folder)
     folder.touch()
     for high in (3, 4, 5):
@@ -99,7 +111,9 @@ def test_a_folder_that_is_away_stops_nothing_is_said_once_and_is_written_again(t
     tracker.flushed(flush(8))
     tracker.close()
     assert [event["high"] for event in read_events(folder / "events")] == [7, 8]
-    assert 'opal_stream_position{topic="orders",partition="1"} 8\n' in (folder / "m.prom").read_text()
+    assert (
+        'opal_stream_position{topic="orders",partition="1"} 8\n' in (folder / "m.prom").read_text()
+    )
     assert [message.split(" are ")[1] for message in caplog.messages] == [
         "written again, after 4 failed writes",
         "written again, after 7 failed writes",
@@ -133,7 +147,12 @@ tracker.close()
 
 
 def test_a_disk_that_is_full_cuts_one_line_off_and_no_other(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", FILLS, str(tmp_path)], cwd=Path(__file__).parents[3], env=environment(), check=True)
+    subprocess.run(
+        [sys.executable, "-c", FILLS, str(tmp_path)],
+        cwd=Path(__file__).parents[3],
+        env=environment(),
+        check=True,
+    )
     reader = EventReader(str(tmp_path))
     highs = [event["high"] for event in reader.read()]
     assert highs == [*range(1, len(highs)), 7]
@@ -159,7 +178,18 @@ def written(folder: Path, began: datetime, *lines: str) -> Path:
 
 def line_of(at: datetime, low: int = 0) -> str:
     where = {"stream": "main", "topic": "orders", "topic_id": "t1", "partition": 1}
-    return json.dumps({"event": "flush", "at": at.isoformat(timespec="milliseconds"), **where, "low": low, "high": low + 1}) + "\n"
+    return (
+        json.dumps(
+            {
+                "event": "flush",
+                "at": at.isoformat(timespec="milliseconds"),
+                **where,
+                "low": low,
+                "high": low + 1,
+            }
+        )
+        + "\n"
+    )
 
 
 def test_only_what_the_last_day_needs_is_read(tmp_path: Path) -> None:
@@ -167,7 +197,13 @@ def test_only_what_the_last_day_needs_is_read(tmp_path: Path) -> None:
     junk = "no event, and no line that anybody should look at\n" * 3
     written(tmp_path, now - timedelta(days=2), junk)
     old = (line_of(now - timedelta(days=2, seconds=-second)) + junk for second in range(2000))
-    path = written(tmp_path, now - timedelta(days=1, hours=1), *old, *(line_of(now, low) for low in range(1000)), '{"cut o')
+    path = written(
+        tmp_path,
+        now - timedelta(days=1, hours=1),
+        *old,
+        *(line_of(now, low) for low in range(1000)),
+        '{"cut o',
+    )
     os.utime(path)
     (tmp_path / "by-hand.jsonl").write_text("\0\0\n[1]\n\n" + line_of(now, 5000))
     reader = EventReader(str(tmp_path))
@@ -176,9 +212,14 @@ def test_only_what_the_last_day_needs_is_read(tmp_path: Path) -> None:
     assert 3 <= reader.broken <= 3 + near_the_begin
 
 
-def test_files_are_of_a_day_and_a_size_and_old_ones_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_of_a_day_and_a_size_and_old_ones_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = datetime.now(UTC)
-    old, young = written(tmp_path, now - timedelta(days=8), "x"), written(tmp_path, now - timedelta(days=6), "x" * 600)
+    old, young = (
+        written(tmp_path, now - timedelta(days=8), "x"),
+        written(tmp_path, now - timedelta(days=6), "x" * 600),
+    )
     (tmp_path / "mine.jsonl").write_text("x")
     os.utime(tmp_path / "mine.jsonl", (1, 1))
     sink = FolderSink(str(tmp_path))
@@ -190,10 +231,14 @@ def test_files_are_of_a_day_and_a_size_and_old_ones_are_deleted(tmp_path: Path, 
     assert path.read_text() == '{"n": 1}\n{"n": 2}\n'
     monkeypatch.setattr(event_files, "_FILE_BYTES", 10)
     monkeypatch.setattr(event_files, "KEPT_BYTES", 500)
-    of_the_day = written(tmp_path, now - timedelta(hours=23), line_of(now - timedelta(hours=23), 7) + "x" * 600)
+    of_the_day = written(
+        tmp_path, now - timedelta(hours=23), line_of(now - timedelta(hours=23), 7) + "x" * 600
+    )
     sink.send([{"n": 3}])
     assert not young.exists()
-    assert [event["low"] for event in read_events(tmp_path)] == [7]  # `opal stream status` promises the last day
+    assert [event["low"] for event in read_events(tmp_path)] == [
+        7
+    ]  # `opal stream status` promises the last day
     assert sorted(file.name for file in tmp_path.iterdir() if file != of_the_day) == [
         "mine.jsonl",
         path.name,

@@ -23,12 +23,24 @@ __all__ = ["metadata", "opal_commands"]
 FOLDER = Path(str(files("opal_stream.tracking"))) / "monitoring"
 DASHBOARD = json.loads((FOLDER / "grafana_dashboard.json").read_text(encoding="utf-8"))
 RULES = [
-    rule for group in yaml.safe_load((FOLDER / "prometheus_alerts.yaml").read_text(encoding="utf-8"))["groups"] for rule in group["rules"]
+    rule
+    for group in yaml.safe_load((FOLDER / "prometheus_alerts.yaml").read_text(encoding="utf-8"))[
+        "groups"
+    ]
+    for rule in group["rules"]
 ]
-PANELS = {panel["title"]: [target["expr"] for target in panel["targets"]] for panel in DASHBOARD["panels"]}
-EXPRESSIONS = [*(expr for exprs in PANELS.values() for expr in exprs), *(rule["expr"] for rule in RULES)]
+PANELS = {
+    panel["title"]: [target["expr"] for target in panel["targets"]] for panel in DASHBOARD["panels"]
+}
+EXPRESSIONS = [
+    *(expr for exprs in PANELS.values() for expr in exprs),
+    *(rule["expr"] for rule in RULES),
+]
 SELECTOR = re.compile(r"(opal_stream_\w+)(\{[^}]*\})?(\[[^\]]+\])?")
-OF_SUPERVISOR = [f"opal_stream_{name}" for name in ("predicted_load", "restarts_total", "process_up", "commit_stalled_seconds")]
+OF_SUPERVISOR = [
+    f"opal_stream_{name}"
+    for name in ("predicted_load", "restarts_total", "process_up", "commit_stalled_seconds")
+]
 OF_OTHERS = {"instance", "job", "process"}  # labels that a scrape or a supervisor adds
 
 
@@ -47,7 +59,10 @@ def exported() -> dict[str, tuple[str, set[str]]]:
     tracker.topic_changed(partition.topic)
     page = metrics.text() + fleet.text()
     kinds = dict(re.findall(r"# TYPE (\w+) (\w+)", page))
-    labels = {name: set(re.findall(r'(\w+)="', shown)) for name, shown in re.findall(r"^(opal_\w+)(\{.*\})? ", page, re.MULTILINE)}
+    labels = {
+        name: set(re.findall(r'(\w+)="', shown))
+        for name, shown in re.findall(r"^(opal_\w+)(\{.*\})? ", page, re.MULTILINE)
+    }
     return {name: (kind, labels[name]) for name, kind in kinds.items()}
 
 
@@ -66,10 +81,15 @@ def test_an_expression_fits_the_metrics(expression: str) -> None:
         assert set(re.findall(r"(\w+)=~", selector)) <= labels | OF_OTHERS
         assert span or kind == "gauge", "a counter is read by rate or increase over a span"
         if span:
-            assert re.search(rf"({'rate|increase' if kind == 'counter' else 'avg_over_time'})\({name}", expression)
+            assert re.search(
+                rf"({'rate|increase' if kind == 'counter' else 'avg_over_time'})\({name}",
+                expression,
+            )
         for kept in re.findall(r"by \(([^)]*)\)", expression):
             assert set(kept.split(", ")) <= labels | OF_OTHERS
-    assert all(expression.count(one) == expression.count(other) for one, other in ("()", "{}", "[]"))
+    assert all(
+        expression.count(one) == expression.count(other) for one, other in ("()", "{}", "[]")
+    )
 
 
 def test_the_dashboard_is_what_provisioning_takes() -> None:
@@ -83,7 +103,11 @@ def test_the_dashboard_is_what_provisioning_takes() -> None:
     for panel in DASHBOARD["panels"]:
         at = panel["gridPos"]
         assert at["x"] + at["w"] <= 24
-        own = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        own = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
         assert not own & cells, panel["title"]
         cells |= own
         assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
@@ -94,7 +118,10 @@ def test_what_a_committer_counts_again_is_no_part_of_a_sum() -> None:
         expression
         for title, expressions in PANELS.items()
         for expression in expressions
-        if re.search(r"_(records|bytes|bad_messages|skipped_offsets|repeated_messages)_total\{", expression) and title != "Load by process"
+        if re.search(
+            r"_(records|bytes|bad_messages|skipped_offsets|repeated_messages)_total\{", expression
+        )
+        and title != "Load by process"
     ]
     assert len(sums) == 5
     assert all('process!="committer"' in expression for expression in sums)
@@ -113,11 +140,20 @@ def test_there_is_an_alert_for_lag_stall_loss_duplicates_and_what_stops_or_is_do
     }
     for rule in RULES:
         assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
-        assert set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"]))) <= {"topic", "partition", "instance", "process"}
+        assert set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"]))) <= {
+            "topic",
+            "partition",
+            "instance",
+            "process",
+        }
 
 
 @pytest.mark.usefixtures("opal_commands")
-@pytest.mark.parametrize("word, name", [("dashboard", "grafana_dashboard.json"), ("alerts", "prometheus_alerts.yaml")])
-def test_the_command_prints_the_files(word: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "word, name", [("dashboard", "grafana_dashboard.json"), ("alerts", "prometheus_alerts.yaml")]
+)
+def test_the_command_prints_the_files(
+    word: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["stream", word]) == OK
     assert capsys.readouterr().out == (FOLDER / name).read_text(encoding="utf-8")

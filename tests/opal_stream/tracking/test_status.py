@@ -52,8 +52,15 @@ def test_partitions_that_no_commit_has_reached_are_behind_by_all_they_have(
     kafka.add_partitions(topic, 3)
     kafka.produce(topic, [order(20)], partition=2)
     delete_before(kafka, topic, 1, 1)
-    rows = [(row.partition, row.position, row.end, row.lag, row.note, row.lost) for row in read_status(table, connection)]
-    assert rows == [(0, 1, 1, 0, "", 0), (1, None, 4, 3, "not read yet", 0), (2, None, 1, 1, "not read yet", 0)]
+    rows = [
+        (row.partition, row.position, row.end, row.lag, row.note, row.lost)
+        for row in read_status(table, connection)
+    ]
+    assert rows == [
+        (0, 1, 1, 0, "", 0),
+        (1, None, 4, 3, "not read yet", 0),
+        (2, None, 1, 1, "not read yet", 0),
+    ]
     assert read_lag(table, connection, "main").messages == 4  # the sensor's
     capsys.readouterr()
     assert main(words(table, kafka, "--alarm-lag", "2")) == FINDINGS
@@ -63,7 +70,10 @@ def test_partitions_that_no_commit_has_reached_are_behind_by_all_they_have(
     assert alarm == f"lag: main {topic}/1 is 3 messages behind, more than 2"
     time.sleep(1.2)
     assert main(words(table, kafka, "--alarm-stall", "1s", "--json")) == FINDINGS
-    told = [[alarm["message"] for alarm in entry["alarms"]] for entry in json.loads(capsys.readouterr().out)]
+    told = [
+        [alarm["message"] for alarm in entry["alarms"]]
+        for entry in json.loads(capsys.readouterr().out)
+    ]
     assert [message.partition(": its oldest")[0] for messages in told for message in messages] == [
         f"main {topic}/{number} has never been committed" for number in (1, 2)
     ]
@@ -74,13 +84,17 @@ def test_partitions_that_no_commit_has_reached_are_behind_by_all_they_have(
 def test_a_stream_that_began_a_moment_ago_stalls_nowhere(kafka: Kafka, table: Table) -> None:
     topic = new_topic(kafka, 2, retention_ms="-1")
     for partition in (0, 1):
-        kafka.produce(topic, [order(partition)], partition=partition, moments_ms=[1_700_000_000_000])
+        kafka.produce(
+            topic, [order(partition)], partition=partition, moments_ms=[1_700_000_000_000]
+        )
     read(table, kafka, topic, partitions=[0])
     assert main(words(table, kafka, "--alarm-stall", "1h")) == OK
     assert main(words(table, kafka, "--alarm-lag", "0", "--alarm-stall", "1h")) == FINDINGS
 
 
-def test_a_table_without_a_stream_is_not_told_as_well(kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_without_a_stream_is_not_told_as_well(
+    kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]
+) -> None:
     topic, nothing = new_topic(kafka), f"no stream has committed to {table.uri} yet"
     kafka.produce(topic, [order(1), order(2)])
     assert main(words(table, kafka)) == OK
@@ -92,7 +106,9 @@ def test_a_table_without_a_stream_is_not_told_as_well(kafka: Kafka, table: Table
     output, errors = capsys.readouterr()
     assert (json.loads(output), errors.startswith(f"start: {nothing}")) == ([], True)
     assert main(["stream", "status", table.uri, "--topic", "typo"]) == OK
-    assert capsys.readouterr().out.startswith(f"stream main has committed nothing of typo to {table.uri}; with --bootstrap-servers")
+    assert capsys.readouterr().out.startswith(
+        f"stream main has committed nothing of typo to {table.uri}; with --bootstrap-servers"
+    )
 
 
 def test_of_topics_that_are_named_a_stream_need_not_have_read_anything(
@@ -105,7 +121,10 @@ def test_of_topics_that_are_named_a_stream_need_not_have_read_anything(
         assert main([*named, "--alarm-lag", "2"]) == OK
         capsys.readouterr()
         assert main([*named, "--alarm-lag", "1"]) == FINDINGS
-        assert capsys.readouterr().out.splitlines()[-1] == f"lag: {name} {first}/0 is 2 messages behind, more than 1"
+        assert (
+            capsys.readouterr().out.splitlines()[-1]
+            == f"lag: {name} {first}/0 is 2 messages behind, more than 1"
+        )
     read(table, kafka, first)
     kafka.produce(second, [order(3)])
     read(table, kafka, second)
@@ -129,13 +148,21 @@ def test_partitions_are_told_by_number_and_old_commits_by_what_came_since(
     assert (second.partition, second.committed_before) == (10, None)
     kafka.produce(topic, [order(3)], partition=3)
     read(table, kafka, topic, partitions=[3], commit="gathered")
-    assert [(one.partition, one.committed_before) for one in read_status(table, None) if one.gathered] == [(3, None)]
+    assert [
+        (one.partition, one.committed_before) for one in read_status(table, None) if one.gathered
+    ] == [(3, None)]
     gather(table)
     assert main(["stream", "status", table.uri]) == OK
-    assert [line.split()[2] for line in capsys.readouterr().out.splitlines()[1:]] == ["2", "3", "10"]
+    assert [line.split()[2] for line in capsys.readouterr().out.splitlines()[1:]] == [
+        "2",
+        "3",
+        "10",
+    ]
 
 
-def test_a_topic_of_which_only_the_start_is_committed_has_been_begun(kafka: Kafka, table: Table) -> None:
+def test_a_topic_of_which_only_the_start_is_committed_has_been_begun(
+    kafka: Kafka, table: Table
+) -> None:
     topic, connection = new_topic(kafka), Connection(bootstrap_servers=kafka.servers)
     read(table, kafka, topic, start="latest")
     kafka.produce(topic, [order(1), order(2)])
@@ -143,11 +170,17 @@ def test_a_topic_of_which_only_the_start_is_committed_has_been_begun(kafka: Kafk
     assert read_lag(table, connection, "main").messages == 2
 
 
-def alarms(table: Table, kafka: Kafka, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, str]:
+def alarms(
+    table: Table, kafka: Kafka, capsys: pytest.CaptureFixture[str], *more: str
+) -> dict[str, str]:
     """By kind; each entry has those of its own."""
     capsys.readouterr()
     code = main(words(table, kafka, "--json", *more))
-    found = {alarm["kind"]: alarm["message"] for entry in json.loads(capsys.readouterr().out) for alarm in entry["alarms"]}
+    found = {
+        alarm["kind"]: alarm["message"]
+        for entry in json.loads(capsys.readouterr().out)
+        for alarm in entry["alarms"]
+    }
     assert code == (FINDINGS if found else OK)
     return found
 
@@ -160,7 +193,17 @@ def test_a_topic_that_was_made_anew_is_an_alarm_until_the_new_one_is_read(
 ) -> None:
     topic, metrics = new_topic(kafka), tmp_path / "m.prom"
     kafka.produce(topic, [order(n) for n in range(3)])
-    stream = ["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--until-empty", "--metrics-file", str(metrics)]
+    stream = [
+        "stream",
+        table.uri,
+        "--bootstrap-servers",
+        kafka.servers,
+        "--topic",
+        topic,
+        "--until-empty",
+        "--metrics-file",
+        str(metrics),
+    ]
     told = f'opal_stream_topic_changed{{topic="{topic}"}} '
     assert main(stream) == OK
     assert told not in metrics.read_text()
@@ -184,11 +227,17 @@ def test_a_topic_that_was_made_anew_is_an_alarm_until_the_new_one_is_read(
     assert alarms(table, kafka, capsys, *LIMITS[0]) == {}
 
 
-def test_a_topic_that_ends_before_the_position_is_an_alarm(kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_topic_that_ends_before_the_position_is_an_alarm(
+    kafka: Kafka, table: Table, capsys: pytest.CaptureFixture[str]
+) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1)])
     name = f"kafka:main/{topic}@{kafka.topic_id(topic)}/0"
-    table.ingest(SCHEMA.empty_table(), metadata="inline", positions={name: Advance(start=7, end=7, first=True)})  # as of a broker restored
+    table.ingest(
+        SCHEMA.empty_table(),
+        metadata="inline",
+        positions={name: Advance(start=7, end=7, first=True)},
+    )  # as of a broker restored
     with pytest.raises(TopicChangedError):
         read(table, kafka, topic)
     for limit in LIMITS:
@@ -199,7 +248,11 @@ def test_a_topic_that_ends_before_the_position_is_an_alarm(kafka: Kafka, table: 
 
 
 def test_gathered_files_that_cannot_be_committed_are_an_alarm(
-    kafka: Kafka, table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kafka: Kafka,
+    table: Table,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     topic, metrics, told = new_topic(kafka), tmp_path / "m.prom", "opal_stream_stuck_files "
     commit = ["stream", "commit", table.uri, "--until-empty", "--metrics-file", str(metrics)]
@@ -209,19 +262,26 @@ def test_gathered_files_that_cannot_be_committed_are_an_alarm(
     assert [alarms(table, kafka, capsys, *limit) for limit in LIMITS] == [{}, {}]
     monkeypatch.setattr(backlogs, "LEAST_BYTES", backlogs.MIB)
     assert alarms(table, kafka, capsys, "--gathered-mb", "4", *LIMITS[0]) == {}
-    assert alarms(table, kafka, capsys, "--gathered-mb", "3", *LIMITS[0])["gathered"].startswith("main is held back: 3 gathered files")
+    assert alarms(table, kafka, capsys, "--gathered-mb", "3", *LIMITS[0])["gathered"].startswith(
+        "main is held back: 3 gathered files"
+    )
     assert alarms(table, kafka, capsys, "--gathered-mb", "3") == {}
     path = sorted(Path(table.uri).rglob("_opal/gathered/*/*.rows"))[1]
     data = path.read_bytes()
     path.write_bytes(b"")
     for limit in LIMITS:
         found = alarms(table, kafka, capsys, *limit)
-        assert found["gathered"].startswith(f"main {topic}/0: 2 gathered files cannot be committed: ")
+        assert found["gathered"].startswith(
+            f"main {topic}/0: 2 gathered files cannot be committed: "
+        )
         assert f"{path.name} is damaged" in found["gathered"]
         assert "delete it and start its stream again" in found["gathered"]
     path.unlink()
     found = alarms(table, kafka, capsys, *LIMITS[0])
-    assert "begins at offset 2, but the table, with the files before it, reaches 1: a file between is missing" in found["gathered"]
+    assert (
+        "begins at offset 2, but the table, with the files before it, reaches 1: a file between is missing"
+        in found["gathered"]
+    )
     assert main(commit) == DAMAGE
     assert f"{told}1\n" in metrics.read_text()
     path.write_bytes(data)

@@ -27,7 +27,9 @@ class TableOf:
     def identity(self) -> str:
         if self.resolved is None and "://" not in self.name and not self.name.startswith("/"):
             return f"{self.opal_conn_id}:{'/'.join(filter(None, self.name.replace('.', '/').split('/')))}"
-        return re.sub(r"^s3[an]://", "s3://", re.sub(r"^file:/+", "/", self.resolved or self.name)).rstrip("/")
+        return re.sub(
+            r"^s3[an]://", "s3://", re.sub(r"^file:/+", "/", self.resolved or self.name)
+        ).rstrip("/")
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,12 @@ class Pipeline:
 
     def problem(self, what: str, *keys: str) -> Problem:
         """A finding at the DAG, or at its table or schedule."""
-        return Problem(self.file, self.positions.get(keys[0], self.position) if keys else self.position, (*self.at, *keys), what)
+        return Problem(
+            self.file,
+            self.positions.get(keys[0], self.position) if keys else self.position,
+            (*self.at, *keys),
+            what,
+        )
 
     def shown(self) -> str:
         return f"{self.dag_id!r} ({self.file}:{self.position.line})"
@@ -72,7 +79,10 @@ def pipelines_of(file: YamlFile) -> Iterator[Pipeline]:
             writes=(TableOf(dag.table_name, dag.opal_conn_id),),
             waits=waits,
             keyed=dag.schedule is not None,
-            positions={name: file.document.position(("dags", dag_id, name)) for name in ("table", "schedule")},
+            positions={
+                name: file.document.position(("dags", dag_id, name))
+                for name in ("table", "schedule")
+            },
         )
 
 
@@ -109,7 +119,10 @@ def _circles(pipelines: Sequence[Pipeline]) -> Iterator[Problem]:
         if circle:
             reported |= set(circle)
             names = " -> ".join(pipelines[member].dag_id for member in [*circle, number])
-            yield pipeline.problem(f"pipelines trigger each other in a cycle: {names}; give one of them a schedule of its own", "schedule")
+            yield pipeline.problem(
+                f"pipelines trigger each other in a cycle: {names}; give one of them a schedule of its own",
+                "schedule",
+            )
 
 
 def _way_back(start: int, wakes: Mapping[int, Sequence[int]]) -> list[int] | None:
@@ -132,7 +145,9 @@ def _way_back(start: int, wakes: Mapping[int, Sequence[int]]) -> list[int] | Non
 def _never_woken(pipelines: Sequence[Pipeline]) -> Iterator[Problem]:
     keyed = {identity for pipeline in pipelines if pipeline.keyed for identity in pipeline.written}
     for pipeline in pipelines:
-        tables = [table for table in pipeline.waits if table.identity in keyed] if pipeline.plain else []
+        tables = (
+            [table for table in pipeline.waits if table.identity in keyed] if pipeline.plain else []
+        )
         if tables:
             names = listed(table.name for table in tables)
             assets = " & ".join(f"opal_asset({table.name!r})" for table in tables)
@@ -149,6 +164,10 @@ def _named_otherwise(pipelines: Sequence[Pipeline]) -> Iterator[Problem]:
         for table in pipeline.waits:
             writer = writers.get(table.identity)
             if writer is not None and writer.uri != table.uri:
-                conn = f" of connection {writer.opal_conn_id!r}" if writer.opal_conn_id != table.opal_conn_id else ""
+                conn = (
+                    f" of connection {writer.opal_conn_id!r}"
+                    if writer.opal_conn_id != table.opal_conn_id
+                    else ""
+                )
                 what = f"{table.name!r} is written as {writer.name!r}{conn}, and its events have that name; write it here in the same way"
                 yield pipeline.problem(what, "schedule", "table")

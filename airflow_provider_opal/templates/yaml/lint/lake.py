@@ -40,14 +40,19 @@ def connections() -> Iterator[None]:
 
 def resolved(pipelines: list[Pipeline]) -> list[Pipeline]:
     """The same with the tables' whole addresses, where their connections are known: two connections may lead to one lake."""
-    return [replace(pipeline, writes=_addresses(pipeline.writes), waits=_addresses(pipeline.waits)) for pipeline in pipelines]
+    return [
+        replace(pipeline, writes=_addresses(pipeline.writes), waits=_addresses(pipeline.waits))
+        for pipeline in pipelines
+    ]
 
 
 def _addresses(tables: tuple[TableOf, ...]) -> tuple[TableOf, ...]:
     resolved = []
     for table in tables:
         try:
-            resolved.append(replace(table, resolved=OpalHook(table.opal_conn_id).lake.uri(table.name)))
+            resolved.append(
+                replace(table, resolved=OpalHook(table.opal_conn_id).lake.uri(table.name))
+            )
         except (AirflowException, ValueError):
             resolved.append(table)
     return tuple(resolved)
@@ -79,18 +84,27 @@ def beside_the_lake(file: YamlFile) -> Iterator[Problem]:
             yield from _unclustered(file, dag_id, dag.maintenance, spec)
 
 
-def _unclustered(file: YamlFile, dag_id: str, maintenance: Any, made: "TableSpec") -> Iterator[Problem]:
+def _unclustered(
+    file: YamlFile, dag_id: str, maintenance: Any, made: "TableSpec"
+) -> Iterator[Problem]:
     known = [column.name for column in made.schema.fields]
     for column in (maintenance.zorder if isinstance(maintenance, MaintenanceModel) else None) or []:
         if column not in known:
-            yield file.problem(dag_id, f"the table has no column {shown(column)!r}; {advice(column, known)}", "maintenance", "zorder")
+            yield file.problem(
+                dag_id,
+                f"the table has no column {shown(column)!r}; {advice(column, known)}",
+                "maintenance",
+                "zorder",
+            )
 
 
 def _conn_keys(file: YamlFile, dag_id: str) -> tuple[str, ...]:
     return ("opal_conn_id",) if ("dags", dag_id, "opal_conn_id") in file.document.values else ()
 
 
-def _differences(file: YamlFile, dag_id: str, table: TableModel, made: "TableSpec") -> Iterator[Problem]:
+def _differences(
+    file: YamlFile, dag_id: str, table: TableModel, made: "TableSpec"
+) -> Iterator[Problem]:
     absent = list(_absent(file, dag_id, table, made))
     yield from absent
     if table.schema_ is not None:
@@ -104,8 +118,16 @@ def _differences(file: YamlFile, dag_id: str, table: TableModel, made: "TableSpe
         return
     for difference in differences:
         role = difference.partition(" ")[0]
-        keys = ("table", role) if ("dags", dag_id, "table", role) in file.document.values else ("table",)
-        yield file.problem(dag_id, f"the table's {difference}; write it as the table has it, or name another table", *keys)
+        keys = (
+            ("table", role)
+            if ("dags", dag_id, "table", role) in file.document.values
+            else ("table",)
+        )
+        yield file.problem(
+            dag_id,
+            f"the table's {difference}; write it as the table has it, or name another table",
+            *keys,
+        )
 
 
 def _absent(file: YamlFile, dag_id: str, table: TableModel, made: "TableSpec") -> Iterator[Problem]:
@@ -114,15 +136,26 @@ def _absent(file: YamlFile, dag_id: str, table: TableModel, made: "TableSpec") -
         given: Any = getattr(table, role) or []
         for column in [given] if isinstance(given, str) else given:
             if column not in known:
-                yield file.problem(dag_id, f"the table has no column {shown(column)!r}; {advice(column, known)}", "table", role)
+                yield file.problem(
+                    dag_id,
+                    f"the table has no column {shown(column)!r}; {advice(column, known)}",
+                    "table",
+                    role,
+                )
 
 
-def _other_columns(file: YamlFile, dag_id: str, schema: str, made: "TableSpec") -> Iterator[Problem]:
+def _other_columns(
+    file: YamlFile, dag_id: str, schema: str, made: "TableSpec"
+) -> Iterator[Problem]:
     known, declared = [column.name for column in made.schema.fields], schema_columns(schema)
     differences = [f"has no column {name!r}" for name in declared if name not in known]
-    differences += [f"has a column {name!r}, and the schema does not" for name in known if name not in declared]
+    differences += [
+        f"has a column {name!r}, and the schema does not" for name in known if name not in declared
+    ]
     for what in differences:
-        yield file.problem(dag_id, f"the table {what}; write the schema as the table has it", "table", "schema")
+        yield file.problem(
+            dag_id, f"the table {what}; write the schema as the table has it", "table", "schema"
+        )
 
 
 def _spec_differences(table: TableModel, made: "TableSpec") -> list[str]:

@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_opal.templates.short_spans import ShortSpanWarning
-from airflow_provider_opal.templates.yaml.files import YamlFile, expect_some, nearly_found, yaml_files
+from airflow_provider_opal.templates.yaml.files import (
+    YamlFile,
+    expect_some,
+    nearly_found,
+    yaml_files,
+)
 from airflow_provider_opal.templates.yaml.lint.graph import Pipeline, between, pipelines_of
 from airflow_provider_opal.templates.yaml.loader import built, distinct
 from airflow_provider_opal.templates.yaml.text.problem import START, Problem, dotted
@@ -26,7 +31,11 @@ class Report:
         return [problem for problem in self.problems if problem.kind in kinds]
 
     def to_json(self) -> dict[str, Any]:
-        return {"files": self.files, "pipelines": self.pipelines, "problems": [problem_json(problem) for problem in self.problems]}
+        return {
+            "files": self.files,
+            "pipelines": self.pipelines,
+            "problems": [problem_json(problem) for problem in self.problems],
+        }
 
 
 def problem_json(problem: Problem) -> dict[str, Any]:
@@ -62,8 +71,15 @@ def lint(path: Path, *, lake: bool = False) -> Report:
         findings += from_lake
     findings += between(pipelines)
     shown_in = os.path.relpath(folder)
-    named = [replace(problem, file=os.path.normpath(os.path.join(shown_in, problem.file))) for problem in set(findings)]
-    return Report(files=len(files), pipelines=sum(len(file.dags) + len(file.mutations) for file in files), problems=sorted(named))
+    named = [
+        replace(problem, file=os.path.normpath(os.path.join(shown_in, problem.file)))
+        for problem in set(findings)
+    ]
+    return Report(
+        files=len(files),
+        pipelines=sum(len(file.dags) + len(file.mutations) for file in files),
+        problems=sorted(named),
+    )
 
 
 def _python(folder: Path) -> tuple[list[Pipeline], list[Problem]]:
@@ -73,7 +89,11 @@ def _python(folder: Path) -> tuple[list[Pipeline], list[Problem]]:
 
 
 def _lake(files: list[YamlFile], pipelines: list[Pipeline]) -> tuple[list[Pipeline], list[Problem]]:
-    from airflow_provider_opal.templates.yaml.lint.lake import beside_the_lake, connections, resolved
+    from airflow_provider_opal.templates.yaml.lint.lake import (
+        beside_the_lake,
+        connections,
+        resolved,
+    )
 
     with connections():
         return resolved(pipelines), [problem for file in files for problem in beside_the_lake(file)]
@@ -82,7 +102,11 @@ def _lake(files: list[YamlFile], pipelines: list[Pipeline]) -> tuple[list[Pipeli
 def _nearly(folder: Path) -> Iterator[Problem]:
     for path in nearly_found(folder):
         yield Problem(
-            os.path.relpath(path, folder), START, (), "the file is ignored because of its name; rename it to end in '.opal.yaml'", "warning"
+            os.path.relpath(path, folder),
+            START,
+            (),
+            "the file is ignored because of its name; rename it to end in '.opal.yaml'",
+            "warning",
         )
 
 
@@ -90,4 +114,6 @@ def _duplicate_ids(pipelines: list[Pipeline], python: list[Pipeline]) -> Iterato
     others = {pipeline.dag_id: pipeline for pipeline in python}
     for pipeline in pipelines:
         if other := others.get(pipeline.dag_id):
-            yield pipeline.problem(f"the DAG {pipeline.dag_id!r} is made in {other.file}:{other.position.line} already; choose another id")
+            yield pipeline.problem(
+                f"the DAG {pipeline.dag_id!r} is made in {other.file}:{other.position.line} already; choose another id"
+            )

@@ -29,7 +29,11 @@ def render(path: Path) -> tuple[list[dict[str, Any]], list[Problem]]:
 
 
 def _owner(dag_id: str, order: list[str]) -> int:
-    own = [number for number, name in enumerate(order) if dag_id == name or dag_id.startswith(f"{name}.")]
+    own = [
+        number
+        for number, name in enumerate(order)
+        if dag_id == name or dag_id.startswith(f"{name}.")
+    ]
     return max(own, key=lambda number: len(order[number]), default=len(order))
 
 
@@ -55,8 +59,12 @@ def task_facts(task: Any) -> dict[str, Any]:
         "task_id": task.node_id,
         "operator": getattr(task, "task_type", type(task).__name__),
         "table": getattr(task, "table", None),
-        "downstream": sorted(task.downstream_task_ids) if hasattr(task, "downstream_task_ids") else [],
-        "wakes": sorted(outlet.uri for outlet in getattr(task, "outlets", ()) if hasattr(outlet, "uri")),
+        "downstream": sorted(task.downstream_task_ids)
+        if hasattr(task, "downstream_task_ids")
+        else [],
+        "wakes": sorted(
+            outlet.uri for outlet in getattr(task, "outlets", ()) if hasattr(outlet, "uri")
+        ),
     }
 
 
@@ -70,7 +78,9 @@ def schedule_words(timetable: Any) -> str:
     if expression is None:
         return "by hand"
     key = getattr(timetable, "key_format", None)
-    return f"{expression} ({timetable.timezone})" + (f", partition key {key} of the interval that ended" if key else "")
+    return f"{expression} ({timetable.timezone})" + (
+        f", partition key {key} of the interval that ended" if key else ""
+    )
 
 
 def page(dags: list[dict[str, Any]]) -> Iterator[str]:

@@ -18,7 +18,9 @@ _WRITES = ("ingest", "metagen")
 
 def has_python(folder: Path) -> bool:
     """Whether there is a file that Airflow would look into."""
-    return any(b"airflow" in path.read_bytes().lower() for path in folder.rglob("*.py") if path.is_file())
+    return any(
+        b"airflow" in path.read_bytes().lower() for path in folder.rglob("*.py") if path.is_file()
+    )
 
 
 def python_pipelines(folder: Path) -> tuple[list[Pipeline], list[Problem]]:
@@ -28,7 +30,13 @@ def python_pipelines(folder: Path) -> tuple[list[Pipeline], list[Problem]]:
     with _loading(folder):
         bag = DagBag(dag_folder=str(folder), bundle_path=folder, safe_mode=True)
     failed = [
-        Problem(name, START, (), f"Airflow cannot load it ({_last_line(error)}); lint knows nothing of its DAGs", "warning")
+        Problem(
+            name,
+            START,
+            (),
+            f"Airflow cannot load it ({_last_line(error)}); lint knows nothing of its DAGs",
+            "warning",
+        )
         for name, error in sorted(bag.import_errors.items())
     ]
     return [_pipeline(dag, folder) for _, dag in sorted(bag.dags.items())], failed
@@ -55,7 +63,11 @@ def _pipeline(dag: Any, folder: Path) -> Pipeline:
 
     timetable = dag.timetable
     condition = getattr(timetable, "asset_condition", None)
-    writers = [task for task in dag.tasks if isinstance(task, OpalSparkOperator) and task.operation in _WRITES]
+    writers = [
+        task
+        for task in dag.tasks
+        if isinstance(task, OpalSparkOperator) and task.operation in _WRITES
+    ]
     keyed = isinstance(timetable, CronPartitionTimetable | PartitionedAssetTimetable)
     return Pipeline(
         dag_id=dag.dag_id,
@@ -94,7 +106,14 @@ def _position(path: Path, dag_id: str) -> Position:
     except OSError:
         return START
     pattern = re.compile(rf"[\"']{re.escape(dag_id)}[\"']")
-    return next((Position(number, match.start() + 1) for number, line in enumerate(lines, 1) if (match := pattern.search(line))), START)
+    return next(
+        (
+            Position(number, match.start() + 1)
+            for number, line in enumerate(lines, 1)
+            if (match := pattern.search(line))
+        ),
+        START,
+    )
 
 
 def _last_line(error: str) -> str:

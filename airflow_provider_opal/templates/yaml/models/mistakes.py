@@ -25,13 +25,26 @@ _WORDS = {
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",
 }
-_TRUTHS = {"yes": "true", "on": "true", "y": "true", "true": "true", "no": "false", "off": "false", "n": "false", "false": "false"}
+_TRUTHS = {
+    "yes": "true",
+    "on": "true",
+    "y": "true",
+    "true": "true",
+    "no": "false",
+    "off": "false",
+    "n": "false",
+    "false": "false",
+}
 
 
-def explained(error: ValidationError, document: Document, model: type[BaseModel] = FileModel, at: Keys = ()) -> list[Problem]:
+def explained(
+    error: ValidationError, document: Document, model: type[BaseModel] = FileModel, at: Keys = ()
+) -> list[Problem]:
     """All of them, in the order of the file."""
     details = error.errors(include_url=False)
-    problems = {_problem(detail, document, model, at) for detail in details if not _is_echo(detail, details)}
+    problems = {
+        _problem(detail, document, model, at) for detail in details if not _is_echo(detail, details)
+    }
     return sorted(problems, key=lambda problem: (problem.position, problem.at, problem.what))
 
 
@@ -40,17 +53,32 @@ def _is_echo(error: ErrorDetails, details: list[ErrorDetails]) -> bool:
     if error["type"] != "missing":
         return False
     around, name = error["loc"][:-1], str(error["loc"][-1])
-    misspelt = [other for other in details if other["type"] == "extra_forbidden" and other["loc"][:-1] == around]
-    return any(advice(str(other["loc"][-1]), [name]).startswith("did you mean") for other in misspelt)
+    misspelt = [
+        other
+        for other in details
+        if other["type"] == "extra_forbidden" and other["loc"][:-1] == around
+    ]
+    return any(
+        advice(str(other["loc"][-1]), [name]).startswith("did you mean") for other in misspelt
+    )
 
 
-def _problem(error: ErrorDetails, document: Document, model: type[BaseModel], base: Keys) -> Problem:
+def _problem(
+    error: ErrorDetails, document: Document, model: type[BaseModel], base: Keys
+) -> Problem:
     at = base + tuple(part for part in error["loc"] if not str(part).startswith(("(", _KEY)))
     kind = error["type"]
     if kind == "extra_forbidden":
-        return Problem("", document.key_position(at), at, _unknown(str(at[-1]), known_names(model, error["loc"][:-1])))
+        return Problem(
+            "",
+            document.key_position(at),
+            at,
+            _unknown(str(at[-1]), known_names(model, error["loc"][:-1])),
+        )
     if kind == "missing":
-        return Problem("", _owner_position(document, at), at, f"is missing; add {example(error['loc'])}")
+        return Problem(
+            "", _owner_position(document, at), at, f"is missing; add {example(error['loc'])}"
+        )
     position = document.key_position(at) if error["loc"][-1:] == (_KEY,) else document.position(at)
     return Problem("", position, at, _fact(error))
 
@@ -65,7 +93,9 @@ def _fact(error: ErrorDetails) -> str:
     if "error" in context:
         return str(context["error"])
     if kind == "literal_error":
-        known = [part.strip(" '") for part in str(context["expected"]).replace(" or ", ",").split(",")]
+        known = [
+            part.strip(" '") for part in str(context["expected"]).replace(" or ", ",").split(",")
+        ]
         return f"{_value_text(value)} is unknown here; {_choice(value, known)}"
     if kind in _WORDS:
         return _wrong_type(kind, value, error["loc"])
@@ -117,7 +147,11 @@ def _unknown(name: str, known: list[str]) -> str:
     near = advice(name, known)
     if near.startswith("did you mean"):
         return f"there is no {shown(name)!r} here; {near}"
-    places = [f"'{parent}:'" if parent else "a pipeline" for parent, model in _elsewhere() if name in _fields(model)]
+    places = [
+        f"'{parent}:'" if parent else "a pipeline"
+        for parent, model in _elsewhere()
+        if name in _fields(model)
+    ]
     if places:
         return f"there is no {shown(name)!r} here; it belongs under {places[0]}"
     return f"there is no {shown(name)!r} here; {near if len(known) <= _MANY else 'take it out; `opal dag schema` lists the known names'}"
@@ -151,7 +185,9 @@ def _reached(start: Any, loc: Keys) -> list[type[BaseModel]]:
 
 def _step(kind: Any, part: str | int) -> list[Any]:
     models = _models(kind)
-    named = [_fields(model)[str(part)].annotation for model in models if str(part) in _fields(model)]
+    named = [
+        _fields(model)[str(part)].annotation for model in models if str(part) in _fields(model)
+    ]
     if named:
         return named
     return [inner for inner in _parts(kind) if get_args(inner) or isinstance(inner, type)]
@@ -167,7 +203,11 @@ def _parts(kind: Any) -> list[Any]:
 
 
 def _models(kind: Any) -> list[type[BaseModel]]:
-    return [part for part in [kind, *_direct(kind)] if isinstance(part, type) and issubclass(part, BaseModel)]
+    return [
+        part
+        for part in [kind, *_direct(kind)]
+        if isinstance(part, type) and issubclass(part, BaseModel)
+    ]
 
 
 def _direct(kind: Any) -> list[Any]:
@@ -219,7 +259,9 @@ _MANY = 12
 
 def example(loc: Keys, *, value_only: bool = False) -> str:
     """What could stand there."""
-    names = [str(part) for part in loc if isinstance(part, str) and not part.startswith(("(", _KEY))]
+    names = [
+        str(part) for part in loc if isinstance(part, str) and not part.startswith(("(", _KEY))
+    ]
     name = names[-1] if names else "version"
     value = _EXAMPLES.get(name, "...")
     if value_only:

@@ -13,7 +13,11 @@ from airflow_provider_opal.streaming.source import stream_faults
 from airflow_provider_opal.templates.short_spans import short_spans
 from airflow_provider_opal.templates.yaml.models.mutation import MutationModel
 from airflow_provider_opal.templates.yaml.models.run_options import RunOptions
-from airflow_provider_opal.templates.yaml.models.version_1 import DagModel, MaintenanceModel, TableModel
+from airflow_provider_opal.templates.yaml.models.version_1 import (
+    DagModel,
+    MaintenanceModel,
+    TableModel,
+)
 from airflow_provider_opal.templates.yaml.text.problem import Keys, advice, listed, shown
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.table import COLUMN_ROLES
@@ -44,11 +48,20 @@ def findings(dag: DagModel) -> Iterator[Finding]:
         yield from _columns(dag.table)
         yield from _clustered(dag, dag.table)
     yield from _templates(dag)
-    if dag.wait_for is not None and (dag.wait_for.table, dag.wait_for.cluster) == (dag.table_name, cluster_of(dag.opal_conn_id)):
-        yield ("wait_for", "table"), f"{shown(dag.table_name)!r} is the pipeline's own table, so it would wait for itself; name another"
+    if dag.wait_for is not None and (dag.wait_for.table, dag.wait_for.cluster) == (
+        dag.table_name,
+        cluster_of(dag.opal_conn_id),
+    ):
+        yield (
+            ("wait_for", "table"),
+            f"{shown(dag.table_name)!r} is the pipeline's own table, so it would wait for itself; name another",
+        )
     for name, consumer in dag.consumers.items():
         if consumer.rows == "changes" and consumer.by != "version":
-            yield ("consumers", name, "rows"), "are changes, which need a consumer by version; add 'by: version'"
+            yield (
+                ("consumers", name, "rows"),
+                "are changes, which need a consumer by version; add 'by: version'",
+            )
         for argument in secret_arguments(consumer.arguments):
             yield (
                 ("consumers", name, "arguments"),
@@ -60,19 +73,26 @@ def mutation_findings(mutation: MutationModel) -> Iterator[Finding]:
     """Those of a mutation of a folder."""
     yield from _of_runs(mutation, mutation.schedule)
     if mutation.properties is None and not mutation.ids:
-        yield ("ids",), "is missing; add 'ids: [id]', the fields of a record's id, or 'properties' with id.field.ordinals"
+        yield (
+            ("ids",),
+            "is missing; add 'ids: [id]', the fields of a record's id, or 'properties' with id.field.ordinals",
+        )
     try:
         arguments_of(mutation.properties or {"id.field.ordinals": "0"})
     except InvalidInputError as error:
         yield ("properties",), str(error)
     for way, text in _texts(mutation.to_arguments(), ()):
-        yield from ((way, what) for what in template_faults(text, keyed=mutation.schedule is not None))
+        yield from (
+            (way, what) for what in template_faults(text, keyed=mutation.schedule is not None)
+        )
 
 
 def _of_runs(dag: RunOptions, schedule: Any) -> Iterator[Finding]:
     if dag.start_date is None:
         yield ("start_date",), "is missing; add 'start_date: 2026-11-01' here or under 'defaults'"
-    elif dag.end_date is not None and dag.end_date.replace(tzinfo=None) < dag.start_date.replace(tzinfo=None):
+    elif dag.end_date is not None and dag.end_date.replace(tzinfo=None) < dag.start_date.replace(
+        tzinfo=None
+    ):
         yield ("end_date",), "is before 'start_date'; write a later day, or take it out"
     if isinstance(schedule, str) and dag.key_format is not None:
         try:
@@ -83,9 +103,15 @@ def _of_runs(dag: RunOptions, schedule: Any) -> Iterator[Finding]:
 
 def _of_ingest(dag: DagModel) -> Iterator[Finding]:
     if dag.reject_threshold is not None and dag.on_bad_rows != "quarantine":
-        yield ("reject_threshold",), "has no effect without quarantine; add 'on_bad_rows: quarantine'"
+        yield (
+            ("reject_threshold",),
+            "has no effect without quarantine; add 'on_bad_rows: quarantine'",
+        )
     if dag.business_snapshot is not None and dag.business_snapshot_column is not None:
-        yield ("business_snapshot_column",), "and 'business_snapshot' exclude each other; take one out"
+        yield (
+            ("business_snapshot_column",),
+            "and 'business_snapshot' exclude each other; take one out",
+        )
 
 
 def _of_stream(dag: DagModel) -> Iterator[Finding]:
@@ -93,7 +119,9 @@ def _of_stream(dag: DagModel) -> Iterator[Finding]:
     if dag.source.kafka is None:
         return
     is_made = isinstance(dag.table, TableModel) and bool(dag.table.keys)
-    has_schema = not is_made or (isinstance(dag.table, TableModel) and dag.table.schema_ is not None)
+    has_schema = not is_made or (
+        isinstance(dag.table, TableModel) and dag.table.schema_ is not None
+    )
     by = {name: consumer.by for name, consumer in dag.consumers.items()}
     yield from stream_faults(dag.source.kafka.to_source(), dag.schedule, by, has_schema=has_schema)
     for name in ("reject_threshold", "business_snapshot", "business_snapshot_column"):
@@ -105,13 +133,20 @@ def _of_stream(dag: DagModel) -> Iterator[Finding]:
 
 def doubts(dag: DagModel) -> Iterator[Finding]:
     """What works, and may surprise: spans in which consumers lose what they missed."""
-    if dag.maintenance and any(consumer.own_dag for consumer in dag.consumers.values()) and dag.reconcile is not None:
+    if (
+        dag.maintenance
+        and any(consumer.own_dag for consumer in dag.consumers.values())
+        and dag.reconcile is not None
+    ):
         assert isinstance(dag.maintenance, MaintenanceModel)
         properties = (dag.table.properties if isinstance(dag.table, TableModel) else None) or {}
         for name in ("window", "look_back"):
             here = getattr(dag.maintenance, name) is not None
             value = getattr(dag.maintenance, name) if here else properties.get(name)
-            yield from ((("maintenance", name) if here else ("table", "properties", name), what) for _, what in short_spans({name: value}))
+            yield from (
+                (("maintenance", name) if here else ("table", "properties", name), what)
+                for _, what in short_spans({name: value})
+            )
 
 
 def _columns(table: TableModel) -> Iterator[Finding]:
@@ -143,16 +178,23 @@ def _clustered(dag: DagModel, table: TableModel) -> Iterator[Finding]:
         known = schema_columns(table.schema_)
         for number, column in enumerate(dag.maintenance.zorder or []):
             if column not in known:
-                yield ("maintenance", "zorder", number), f"the schema has no column {shown(column)!r}; {advice(column, known)}"
+                yield (
+                    ("maintenance", "zorder", number),
+                    f"the schema has no column {shown(column)!r}; {advice(column, known)}",
+                )
 
 
 def schema_columns(schema: str) -> list[str]:
     """The names of columns in `id BIGINT, at TIMESTAMP, s STRUCT<a: INT, b: INT>`; Spark reads the types."""
     names = []
     for part in _split(schema):
-        named = re.fullmatch(r"\s*(?:`((?:[^`]|``)+)`|([^\s`:]+))\s*[\s:]\s*(\S.*)", part.strip(), re.DOTALL)
+        named = re.fullmatch(
+            r"\s*(?:`((?:[^`]|``)+)`|([^\s`:]+))\s*[\s:]\s*(\S.*)", part.strip(), re.DOTALL
+        )
         if named is None or not re.match(_TYPE, named[3]):
-            raise ValueError(f"{shown(part.strip())!r} is no column with a type; write it as 'id BIGINT, at TIMESTAMP'")
+            raise ValueError(
+                f"{shown(part.strip())!r} is no column with a type; write it as 'id BIGINT, at TIMESTAMP'"
+            )
         names.append(named[1].replace("``", "`") if named[1] else named[2])
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"the schema names {listed(twice)} twice; take one out")
@@ -175,9 +217,13 @@ def _split(schema: str) -> Iterator[str]:
             yield schema[begun:index]
             begun = index + 1
         if depth < 0:
-            raise ValueError(f"a bracket closes after {shown(schema[:index])!r} that was not opened; take it out")
+            raise ValueError(
+                f"a bracket closes after {shown(schema[:index])!r} that was not opened; take it out"
+            )
     if depth or quote:
-        raise ValueError(f"{'a quote' if quote else 'a bracket'} in the schema is not closed; close it")
+        raise ValueError(
+            f"{'a quote' if quote else 'a bracket'} in the schema is not closed; close it"
+        )
     yield schema[begun:]
 
 
@@ -191,14 +237,19 @@ def _templates(dag: DagModel) -> Iterator[Finding]:
     yield from _of_consumers(dag)
     if dag.spark is not None:
         for way, text in _texts(dag.spark.model_dump(exclude_none=True), ("spark",)):
-            yield from ((way, what) for what in template_faults(text, keyed=dag.schedule is not None))
+            yield from (
+                (way, what) for what in template_faults(text, keyed=dag.schedule is not None)
+            )
 
 
 def _of_consumers(dag: DagModel) -> Iterator[Finding]:
     for name, consumer in dag.consumers.items():
         keyed = dag.schedule is not None or consumer.own_dag
         waits = consumer.wait_for.model_dump() if consumer.wait_for else None
-        given = [*_texts(consumer.arguments, ("consumers", name, "arguments")), *_texts(waits, ("consumers", name, "wait_for"))]
+        given = [
+            *_texts(consumer.arguments, ("consumers", name, "arguments")),
+            *_texts(waits, ("consumers", name, "wait_for")),
+        ]
         for way, text in given:
             yield from ((way, what) for what in template_faults(text, keyed=keyed))
 
@@ -216,7 +267,9 @@ def _names(template: "jinja2.nodes.Template") -> set[str]:
     from jinja2.nodes import Name
 
     variables = list(template.find_all(Name))
-    return {node.name for node in variables if node.ctx == "load"} - {node.name for node in variables if node.ctx != "load"}
+    return {node.name for node in variables if node.ctx == "load"} - {
+        node.name for node in variables if node.ctx != "load"
+    }
 
 
 @cache
@@ -245,6 +298,8 @@ def template_faults(text: str, *, keyed: bool) -> Iterator[str]:
         elif name not in KNOWN_CONTEXT_KEYS | UNKEYED:
             near = advice(name, sorted(KNOWN_CONTEXT_KEYS - UNKEYED))
             hint = (
-                near if near.startswith("did you mean") else "write '{{ partition_key }}', or a Variable as '{{ var.value.shop_source }}'"
+                near
+                if near.startswith("did you mean")
+                else "write '{{ partition_key }}', or a Variable as '{{ var.value.shop_source }}'"
             )
             yield f"Airflow knows no '{{{{ {shown(name)} }}}}'; {hint}"

@@ -23,7 +23,9 @@ LONGEST = timedelta(days=3_650)
 FIRST_YEAR, LAST_YEAR = 1970, 2199
 
 DURATION = rf"^{SPAN}$"
-MOMENT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2})?(Z|[+-][0-9]{2}:[0-9]{2})?)?$"
+MOMENT = (
+    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2})?(Z|[+-][0-9]{2}:[0-9]{2})?)?$"
+)
 FUNCTION = r"^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
 IDENTIFIER = r"^[A-Za-z0-9_][A-Za-z0-9_-]*([.][A-Za-z0-9_][A-Za-z0-9_-]*)*$"
 NAME = r"^[A-Za-z_][A-Za-z0-9_-]*$"
@@ -31,7 +33,12 @@ CODEC = rf"^{kinds.CODEC}$"
 SHARE = r"^[0-9]{1,3}([.][0-9]{1,6})? ?%$"
 TIMEZONE = r"^[A-Za-z][A-Za-z0-9_+/-]*$"
 
-_AIRFLOW_SCHEDULES = {"@annually": "@yearly", "@midnight": "@daily", "@once": "null, and trigger it by hand", "none": "null"}
+_AIRFLOW_SCHEDULES = {
+    "@annually": "@yearly",
+    "@midnight": "@daily",
+    "@once": "null, and trigger it by hand",
+    "none": "null",
+}
 
 
 def duration(value: Any) -> timedelta:
@@ -40,7 +47,9 @@ def duration(value: Any) -> timedelta:
         return value
     text = _text(value, "a duration", "'10m', '2h' or '30d'")
     if not re.fullmatch(DURATION, text):
-        raise ValueError(f"{shown(text)!r} is no duration; write it as '90s', '10m', '1h30m', '30d' or '2w'")
+        raise ValueError(
+            f"{shown(text)!r} is no duration; write it as '90s', '10m', '1h30m', '30d' or '2w'"
+        )
     try:
         total = timedelta(microseconds=parse_duration(text, name="the duration"))
     except InvalidInputError:
@@ -71,9 +80,13 @@ def moment(value: Any) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise ValueError(f"{text!r} is not in the calendar ({error}); write a day that exists, as 2026-11-01") from error
+        raise ValueError(
+            f"{text!r} is not in the calendar ({error}); write a day that exists, as 2026-11-01"
+        ) from error
     if not FIRST_YEAR <= moment.year <= LAST_YEAR:
-        raise ValueError(f"the year {moment.year} is out of range; write one from {FIRST_YEAR} to {LAST_YEAR}")
+        raise ValueError(
+            f"the year {moment.year} is out of range; write one from {FIRST_YEAR} to {LAST_YEAR}"
+        )
     return moment
 
 
@@ -81,16 +94,25 @@ def schedule_text(value: str) -> str:
     """A cron expression or one of Airflow's presets."""
     text = value.strip()
     if len(text) > MAX_ID:
-        raise ValueError(f"the schedule has {len(text):,} characters; write a cron expression, as '0 6 * * *'")
+        raise ValueError(
+            f"the schedule has {len(text):,} characters; write a cron expression, as '0 6 * * *'"
+        )
     if text in PRESETS:
         return text
     if text.startswith("@") or text.casefold() in _AIRFLOW_SCHEDULES:
         known = _AIRFLOW_SCHEDULES.get(text.casefold())
-        raise ValueError(f"there is no schedule {shown(text)!r}; " + (f"write {known}" if known else advice(text, PRESETS)))
+        raise ValueError(
+            f"there is no schedule {shown(text)!r}; "
+            + (f"write {known}" if known else advice(text, PRESETS))
+        )
     if "{{" in text or len(text.split()) != 5:
-        raise ValueError(f"{shown(text)!r} is no cron expression; write five fields, as '0 6 * * *', or one of {', '.join(PRESETS)}")
+        raise ValueError(
+            f"{shown(text)!r} is no cron expression; write five fields, as '0 6 * * *', or one of {', '.join(PRESETS)}"
+        )
     if re.search(r"(?<![A-Z])[RH](?![A-Z])", text.upper()):
-        raise ValueError(f"{shown(text)!r} is random, and changes with each parse; write numbers, as '17 3 * * *'")
+        raise ValueError(
+            f"{shown(text)!r} is random, and changes with each parse; write numbers, as '17 3 * * *'"
+        )
     from croniter import CroniterError, croniter
 
     try:
@@ -107,7 +129,9 @@ def timezone(value: str) -> str:
     try:
         ZoneInfo(value)
     except (KeyError, ValueError, OSError) as error:
-        raise ValueError(f"there is no time zone {shown(value)!r}; {_zone_advice(value)}") from error
+        raise ValueError(
+            f"there is no time zone {shown(value)!r}; {_zone_advice(value)}"
+        ) from error
     return value
 
 
@@ -116,25 +140,47 @@ def _zone_advice(value: str) -> str:
     if exact := zones.get(value.casefold().replace(" ", "_")):
         return f"did you mean {exact!r}?"
     near = advice(value, sorted(zones.values()))
-    return near if near.startswith("did") else "write a name of the IANA database, as 'UTC' or 'Europe/Berlin'"
+    return (
+        near
+        if near.startswith("did")
+        else "write a name of the IANA database, as 'UTC' or 'Europe/Berlin'"
+    )
 
 
 def table_name(value: str) -> str:
     """`shop.orders` below the connection's root, or a path, or a URI."""
-    parts = value.partition("://")[2 if "://" in value else 0].removeprefix("/").removesuffix("/").split("/")
-    if any(part in ("", ".", "..") for part in parts) or ".." in value or value.startswith(".") or value.rstrip("/").endswith("."):
-        raise ValueError(f"{shown(value)!r} is no table; write 'shop.orders', or a whole path without '.' and '..' in it")
+    parts = (
+        value.partition("://")[2 if "://" in value else 0]
+        .removeprefix("/")
+        .removesuffix("/")
+        .split("/")
+    )
+    if (
+        any(part in ("", ".", "..") for part in parts)
+        or ".." in value
+        or value.startswith(".")
+        or value.rstrip("/").endswith(".")
+    ):
+        raise ValueError(
+            f"{shown(value)!r} is no table; write 'shop.orders', or a whole path without '.' and '..' in it"
+        )
     try:
         asset_uri(value)
     except ValueError as error:
-        raise ValueError(f"{shown(value)!r} is no table; write 'shop.orders': letters, digits, '_', '.', '=' and '-'") from error
+        raise ValueError(
+            f"{shown(value)!r} is no table; write 'shop.orders': letters, digits, '_', '.', '=' and '-'"
+        ) from error
     return value
 
 
 def function_name(value: str) -> str:
     """`module:function` of the user's own."""
     if not re.fullmatch(FUNCTION, value):
-        fixed = re.sub(r"\.(\w+)$", r":\1", value.strip().removesuffix("()").replace("/", ".").replace(".py", ""))
+        fixed = re.sub(
+            r"\.(\w+)$",
+            r":\1",
+            value.strip().removesuffix("()").replace("/", ".").replace(".py", ""),
+        )
         hint = (
             f"did you mean {fixed!r}?"
             if ":" in fixed and re.fullmatch(FUNCTION, fixed)
@@ -143,9 +189,13 @@ def function_name(value: str) -> str:
         raise ValueError(f"{shown(value)!r} names no function; {hint}")
     module, _, name = value.partition(":")
     if module.partition(".")[0] in sys.stdlib_module_names:
-        raise ValueError(f"{value!r} is a function of Python itself; write one of your own modules, as 'shop.jobs:revenue'")
+        raise ValueError(
+            f"{value!r} is a function of Python itself; write one of your own modules, as 'shop.jobs:revenue'"
+        )
     if any(part.startswith("_") for part in (*module.split("."), name)):
-        raise ValueError(f"{value!r} is private by its '_'; name a public function, as 'shop.jobs:revenue'")
+        raise ValueError(
+            f"{value!r} is private by its '_'; name a public function, as 'shop.jobs:revenue'"
+        )
     return value
 
 
@@ -161,9 +211,13 @@ def identifier(value: str) -> str:
 def name(value: str) -> str:
     """A consumer's name, which becomes a task's and a pipeline's."""
     if value in RESERVED:
-        raise ValueError(f"the name {value!r} is taken by the pipeline itself; choose another, as '{value}_rows'")
+        raise ValueError(
+            f"the name {value!r} is taken by the pipeline itself; choose another, as '{value}_rows'"
+        )
     if not re.fullmatch(NAME, value) or len(value) > MAX_NAME:
-        raise ValueError(f"{shown(value)!r} is no name; use letters, digits, '_' and '-', at most {MAX_NAME}, as 'revenue'")
+        raise ValueError(
+            f"{shown(value)!r} is no name; use letters, digits, '_' and '-', at most {MAX_NAME}, as 'revenue'"
+        )
     return value
 
 
@@ -182,14 +236,18 @@ def threshold(value: Any) -> int | str:
     try:
         parse_threshold(value if isinstance(value, int | str) else str(value), "quarantine")
     except InvalidInputError as error:
-        raise ValueError(f"{shown(str(value))!r} is no threshold; write a number of rows, as 100, or a share of them, as 5%") from error
+        raise ValueError(
+            f"{shown(str(value))!r} is no threshold; write a number of rows, as 100, or a share of them, as 5%"
+        ) from error
     return value  # type: ignore[no-any-return]  # one of the two, or it was refused
 
 
 def codec(value: str) -> str:
     """As `zstd:19`."""
     if not re.fullmatch(CODEC, value):
-        raise ValueError(f"{shown(value)!r} is no codec; write 'zstd:1' to 'zstd:22', the higher the smaller and slower")
+        raise ValueError(
+            f"{shown(value)!r} is no codec; write 'zstd:1' to 'zstd:22', the higher the smaller and slower"
+        )
     return value
 
 
@@ -235,5 +293,12 @@ def _text(value: Any, what: str, example: str) -> str:
 
 def type_name(value: Any) -> str:
     """As a writer of YAML calls it."""
-    kinds = {bool: "the boolean", int: "the number", float: "the number", str: "the text", list: "the list", dict: "the mapping"}
+    kinds = {
+        bool: "the boolean",
+        int: "the number",
+        float: "the number",
+        str: "the text",
+        list: "the list",
+        dict: "the mapping",
+    }
     return kinds.get(type(value), type(value).__name__)

@@ -47,19 +47,41 @@ class TableModel(Strict):
     name: TableName = Field(
         description="`shop.orders` lies in <root>/shop/orders of the connection; a whole path or URI stands for itself."
     )
-    keys: Columns | None = Field(None, description="The primary key's columns. With `delta`: the table is made if it is not there.")
-    delta: Column | None = Field(None, description="The column that says when a change happened at the source; the latest one wins.")
-    tie_break: Columns | None = Field(None, description="Columns that decide among changes of one key with equal `delta`.")
-    deletes: Text | None = Field(None, description="An SQL condition: a row that meets it deletes its key, as `op = 'D'`.")
-    partition_by: Columns | None = Field(None, description="Columns whose values become folders, so that reads can skip folders.")
-    file_format: Literal["parquet", "orc"] | None = Field(None, description="Of the data files; parquet if not given.")
-    schema_: Text | None = Field(None, alias="schema", description="The columns as in CREATE TABLE; without it, those of the first source.")
-    properties: dict[str, int | str] | None = Field(None, description="Properties of the table, as `segment_rows`.")
+    keys: Columns | None = Field(
+        None,
+        description="The primary key's columns. With `delta`: the table is made if it is not there.",
+    )
+    delta: Column | None = Field(
+        None,
+        description="The column that says when a change happened at the source; the latest one wins.",
+    )
+    tie_break: Columns | None = Field(
+        None, description="Columns that decide among changes of one key with equal `delta`."
+    )
+    deletes: Text | None = Field(
+        None, description="An SQL condition: a row that meets it deletes its key, as `op = 'D'`."
+    )
+    partition_by: Columns | None = Field(
+        None, description="Columns whose values become folders, so that reads can skip folders."
+    )
+    file_format: Literal["parquet", "orc"] | None = Field(
+        None, description="Of the data files; parquet if not given."
+    )
+    schema_: Text | None = Field(
+        None,
+        alias="schema",
+        description="The columns as in CREATE TABLE; without it, those of the first source.",
+    )
+    properties: dict[str, int | str] | None = Field(
+        None, description="Properties of the table, as `segment_rows`."
+    )
 
     @field_validator("deletes")
     @classmethod
     def _of_one_row(cls, value: str | None) -> str | None:
-        if value is not None and "{{" not in value:  # what a template becomes is looked at when the table is made
+        if (
+            value is not None and "{{" not in value
+        ):  # what a template becomes is looked at when the table is made
             check_condition(value, None)
         return value
 
@@ -67,7 +89,13 @@ class TableModel(Strict):
     def _whole(self) -> "TableModel":
         given = self.model_fields_set - {"name"}
         if given and not (self.keys and self.delta):
-            need = "'keys' and 'delta'" if not (self.keys or self.delta) else "'delta'" if self.keys else "'keys'"
+            need = (
+                "'keys' and 'delta'"
+                if not (self.keys or self.delta)
+                else "'delta'"
+                if self.keys
+                else "'keys'"
+            )
             raise ValueError(
                 f"to make a table, {need} must be given too; add 'keys: [order_id]' and 'delta: updated_at', or write only the name"
             )
@@ -93,26 +121,45 @@ class WaitForModel(Strict):
             "registered since the last run."
         ),
     )
-    tags: dict[str, str] = Field(default_factory=dict, description="Tags that the event must have, as `completeness.hourly: '99'`.")
+    tags: dict[str, str] = Field(
+        default_factory=dict,
+        description="Tags that the event must have, as `completeness.hourly: '99'`.",
+    )
     cluster: Text = Field(DEFAULT_CLUSTER, description="The cluster of the table.")
-    timeout: Duration | None = Field(None, description="How long to wait before the run fails; 7d if not given.")
+    timeout: Duration | None = Field(
+        None, description="How long to wait before the run fails; 7d if not given."
+    )
     skip: bool = Field(False, description="Looks once, and skips the run if there is nothing.")
-    lakechime_conn_id: Connection = Field(DEFAULT_LAKECHIME_CONN_ID, description="The connection of LakeChime.")
+    lakechime_conn_id: Connection = Field(
+        DEFAULT_LAKECHIME_CONN_ID, description="The connection of LakeChime."
+    )
 
 
 class ConsumerModel(Strict):
     """A function that is called with what has become visible."""
 
-    function: Function = Field(description="`module:function`, of a module that workers can import.")
-    by: Literal["partition", "version"] = Field("partition", description="Called with the rows of a partition key, or with new versions.")
-    rows: Literal["visible", "changes"] = Field(
-        "visible", description="By version: the rows that became visible, or what happened to rows, with the values before and after."
+    function: Function = Field(
+        description="`module:function`, of a module that workers can import."
     )
-    own_dag: bool = Field(False, description="In a pipeline of its own, <pipeline>.<consumer>, that the table wakes.")
-    arguments: dict[str, Any] = Field(default_factory=dict, description="Found in `change.arguments`; may hold templates.")
-    wait_for: WaitForModel | None = Field(None, description="Another table that the consumer waits for as well.")
+    by: Literal["partition", "version"] = Field(
+        "partition", description="Called with the rows of a partition key, or with new versions."
+    )
+    rows: Literal["visible", "changes"] = Field(
+        "visible",
+        description="By version: the rows that became visible, or what happened to rows, with the values before and after.",
+    )
+    own_dag: bool = Field(
+        False, description="In a pipeline of its own, <pipeline>.<consumer>, that the table wakes."
+    )
+    arguments: dict[str, Any] = Field(
+        default_factory=dict, description="Found in `change.arguments`; may hold templates."
+    )
+    wait_for: WaitForModel | None = Field(
+        None, description="Another table that the consumer waits for as well."
+    )
     lakechime_conn_id: Connection | None = Field(
-        None, description="Keeps what the consumer has seen in LakeChime by this connection; if not given, Airflow keeps it."
+        None,
+        description="Keeps what the consumer has seen in LakeChime by this connection; if not given, Airflow keeps it.",
     )
 
 
@@ -121,11 +168,15 @@ class MaintenanceModel(Strict):
 
     schedule: Cron | None = Field("@daily", description="When to check what is due; null: by hand.")
     zorder: ZOrder | None = Field(
-        None, description="Columns that queries filter by, at most 8: rows with close values go into the same files."
+        None,
+        description="Columns that queries filter by, at most 8: rows with close values go into the same files.",
     )
-    window: Duration | None = Field(None, description="How long versions stay readable; what only older ones need is deleted.")
+    window: Duration | None = Field(
+        None, description="How long versions stay readable; what only older ones need is deleted."
+    )
     grace: Duration | None = Field(
-        None, description="How long jobs and readers may take; files that they need stay that long. 1d if not given."
+        None,
+        description="How long jobs and readers may take; files that they need stay that long. 1d if not given.",
     )
     look_back: DeltaSpan | None = Field(
         None,
@@ -135,68 +186,104 @@ class MaintenanceModel(Strict):
         ),
     )
     target_mb: Number | None = Field(None, description="The size of the files that are written.")
-    small_files: Number | None = Field(None, description="A compaction is due when a partition has more small files than that.")
-    dead_share: Percent | None = Field(
-        None, description="A major compaction is due when this percentage of the rows is invisible at every event time that is kept."
+    small_files: Number | None = Field(
+        None, description="A compaction is due when a partition has more small files than that."
     )
-    unclustered_share: Percent | None = Field(None, description="A Z-order is due when this percentage of the bytes is out of order.")
-    archive_after: DeltaSpan | None = Field(None, description="Partitions without younger rows are compressed by `archive_codec`.")
+    dead_share: Percent | None = Field(
+        None,
+        description="A major compaction is due when this percentage of the rows is invisible at every event time that is kept.",
+    )
+    unclustered_share: Percent | None = Field(
+        None, description="A Z-order is due when this percentage of the bytes is out of order."
+    )
+    archive_after: DeltaSpan | None = Field(
+        None, description="Partitions without younger rows are compressed by `archive_codec`."
+    )
     archive_codec: Codec | None = Field(None, description="As zstd:19.")
     approve: bool = Field(False, description="Whether a person must approve a deletion first.")
-    answer_within: Duration | None = Field(None, description="How long to wait for the approval; no answer means no. 20h if not given.")
+    answer_within: Duration | None = Field(
+        None, description="How long to wait for the approval; no answer means no. 20h if not given."
+    )
 
 
 class Options(RunOptions):
     """What can be said for all pipelines of a file, under `defaults`, and for each."""
 
     lakechime_conn_id: Connection | None = Field(
-        DEFAULT_LAKECHIME_CONN_ID, description="The connection of LakeChime, where commits are registered; null: nowhere."
+        DEFAULT_LAKECHIME_CONN_ID,
+        description="The connection of LakeChime, where commits are registered; null: nowhere.",
     )
     metadata: Literal["batch", "inline"] = Field(
-        "batch", description="Whether a MetaGen after the ingest makes rows visible, or the ingest itself."
+        "batch",
+        description="Whether a MetaGen after the ingest makes rows visible, or the ingest itself.",
     )
-    on_bad_rows: Literal["fail", "quarantine"] = Field("fail", description="Rows that do not fit: fail, or put them aside.")
+    on_bad_rows: Literal["fail", "quarantine"] = Field(
+        "fail", description="Rows that do not fit: fail, or put them aside."
+    )
     reject_threshold: Threshold | None = Field(
-        None, description="With on_bad_rows: quarantine: more bad rows than that fail, as 100 or 5%."
+        None,
+        description="With on_bad_rows: quarantine: more bad rows than that fail, as 100 or 5%.",
     )
-    on_empty: Literal["fail", "accept"] = Field("fail", description="A source without rows: fail, or accept it as no change.")
+    on_empty: Literal["fail", "accept"] = Field(
+        "fail", description="A source without rows: fail, or accept it as no change."
+    )
     on_new_columns: Literal["fail", "add", "ignore"] = Field(
-        "fail", description="Columns that the table lacks: fail, add them to the table, or leave them out."
+        "fail",
+        description="Columns that the table lacks: fail, add them to the table, or leave them out.",
     )
     business_snapshot: Text | None = Field(
-        None, description="The business snapshot of the rows, as `{{ partition_key }}`; it may not be an earlier one."
-    )
-    business_snapshot_column: Text | None = Field(None, description="The column with the business snapshot of each row.")
-    reconcile: Cron | None = Field("@hourly", description="When to look for events that consumers missed; null for never.")
-    reconcile_grace: Duration | None = Field(
-        None, description="How long to wait for a consumer's run before its event is emitted again; 30m if not given."
-    )
-    maintenance: Annotated[bool | None, Tag(TEXT)] | Annotated[MaintenanceModel, Tag(OTHER)] = Field(
         None,
-        discriminator=Discriminator(is_text),
-        description="Maintenance of the table: true, or its settings. It runs as a pipeline of its own, <pipeline>.maintenance.",
+        description="The business snapshot of the rows, as `{{ partition_key }}`; it may not be an earlier one.",
+    )
+    business_snapshot_column: Text | None = Field(
+        None, description="The column with the business snapshot of each row."
+    )
+    reconcile: Cron | None = Field(
+        "@hourly", description="When to look for events that consumers missed; null for never."
+    )
+    reconcile_grace: Duration | None = Field(
+        None,
+        description="How long to wait for a consumer's run before its event is emitted again; 30m if not given.",
+    )
+    maintenance: Annotated[bool | None, Tag(TEXT)] | Annotated[MaintenanceModel, Tag(OTHER)] = (
+        Field(
+            None,
+            discriminator=Discriminator(is_text),
+            description="Maintenance of the table: true, or its settings. It runs as a pipeline of its own, <pipeline>.maintenance.",
+        )
     )
 
     @field_validator("maintenance")
     @classmethod
     def _chosen(cls, value: bool | MaintenanceModel | None) -> MaintenanceModel | None:
         """True is a mapping that says nothing, so that those of `defaults` are taken up; false is none."""
-        return value if isinstance(value, MaintenanceModel) else MaintenanceModel.model_validate({}) if value else None
+        return (
+            value
+            if isinstance(value, MaintenanceModel)
+            else MaintenanceModel.model_validate({})
+            if value
+            else None
+        )
 
 
 class DagModel(Options):
     """A pipeline: source, ingest, MetaGen, consumers."""
 
     table: Annotated[TableName, Tag(TEXT)] | Annotated[TableModel, Tag(OTHER)] = Field(
-        discriminator=Discriminator(is_text), description="Its name, or `name` with what it is made with."
+        discriminator=Discriminator(is_text),
+        description="Its name, or `name` with what it is made with.",
     )
     source: SourceModel = Field(description="Where rows come from.")
     schedule: Annotated[Cron | None, Tag(TEXT)] | Annotated[TableSchedule, Tag(OTHER)] = Field(
         discriminator=Discriminator(is_text),
         description="Cron, a preset, null (by hand), or `{table: shop.raw}`: whenever that table got a partition key.",
     )
-    wait_for: WaitForModel | None = Field(None, description="A table of others that a run waits for before it ingests.")
-    consumers: dict[ConsumerName, ConsumerModel] = Field(default_factory=dict, description="Functions by name.")
+    wait_for: WaitForModel | None = Field(
+        None, description="A table of others that a run waits for before it ingests."
+    )
+    consumers: dict[ConsumerName, ConsumerModel] = Field(
+        default_factory=dict, description="Functions by name."
+    )
 
     @property
     def table_name(self) -> str:
@@ -211,17 +298,29 @@ class FileModel(Strict):
     """Pipelines of tables on an Opal lake."""
 
     version: Literal[1] = Field(description="Of this format.")
-    defaults: Options = Field(default_factory=_no_options, description="Defaults for all pipelines of this file.")
-    dags: Annotated[dict[DagId, DagModel], Field(min_length=1)] = Field(description="Pipelines by their id.")
-    mutations: dict[DagId, MutationModel] = Field(default_factory=dict, description="Mutations of folders by their id.")
+    defaults: Options = Field(
+        default_factory=_no_options, description="Defaults for all pipelines of this file."
+    )
+    dags: Annotated[dict[DagId, DagModel], Field(min_length=1)] = Field(
+        description="Pipelines by their id."
+    )
+    mutations: dict[DagId, MutationModel] = Field(
+        default_factory=dict, description="Mutations of folders by their id."
+    )
 
 
 class MutationsFile(Strict):
     """A file without tables."""
 
     version: Literal[1] = Field(description="Of this format.")
-    defaults: Options = Field(default_factory=_no_options, description="Defaults for all pipelines of this file.")
-    mutations: Annotated[dict[DagId, MutationModel], Field(min_length=1)] = Field(description="Mutations of folders by their id.")
+    defaults: Options = Field(
+        default_factory=_no_options, description="Defaults for all pipelines of this file."
+    )
+    mutations: Annotated[dict[DagId, MutationModel], Field(min_length=1)] = Field(
+        description="Mutations of folders by their id."
+    )
 
 
-MODELS: Mapping[int, tuple[type[FileModel], type[MutationsFile]]] = {VERSION: (FileModel, MutationsFile)}
+MODELS: Mapping[int, tuple[type[FileModel], type[MutationsFile]]] = {
+    VERSION: (FileModel, MutationsFile)
+}

@@ -48,7 +48,10 @@ class _Builder:
         next(self._events)  # end of the document
         following = next(self._events)
         if not isinstance(following, yaml.StreamEndEvent):
-            raise YamlError(_position(following), "a second document begins here; take out the line '---', or use a file of its own")
+            raise YamlError(
+                _position(following),
+                "a second document begins here; take out the line '---', or use a file of its own",
+            )
         return root
 
     def _node(self, event: Any, depth: int) -> Node:
@@ -66,9 +69,17 @@ class _Builder:
         else:
             node = self._mapping(position, depth)
         if event.tag is not None:
-            node.faults.append((position, f"the tag {shown(event.tag)!r} is not allowed; write plain values, texts in quotes"))
+            node.faults.append(
+                (
+                    position,
+                    f"the tag {shown(event.tag)!r} is not allowed; write plain values, texts in quotes",
+                )
+            )
         if node.size > MAX_NODES or node.height > MAX_DEPTH:
-            raise YamlError(position, f"aliases make this larger than {MAX_NODES:,} values or {MAX_DEPTH} levels; use fewer aliases")
+            raise YamlError(
+                position,
+                f"aliases make this larger than {MAX_NODES:,} values or {MAX_DEPTH} levels; use fewer aliases",
+            )
         if event.anchor is not None:
             self._anchors[event.anchor] = node
         return node
@@ -76,8 +87,15 @@ class _Builder:
     def _alias(self, name: str, position: Position) -> Node:
         node = self._anchors.get(name)
         if node is None:
-            fact = "is inside of the value that it refers to" if name in self._anchors else f"has no anchor '&{shown(name)}' above it"
-            raise YamlError(position, f"the alias '*{shown(name)}' {fact}; put the anchor first, or the text into quotes")
+            fact = (
+                "is inside of the value that it refers to"
+                if name in self._anchors
+                else f"has no anchor '&{shown(name)}' above it"
+            )
+            raise YamlError(
+                position,
+                f"the alias '*{shown(name)}' {fact}; put the anchor first, or the text into quotes",
+            )
         return node
 
     def _sequence(self, position: Position, depth: int) -> Node:
@@ -99,7 +117,10 @@ class _Builder:
         parent.size += child.size
         parent.height = max(parent.height, child.height + 1)
         if parent.size > MAX_NODES:
-            raise YamlError(child.position, f"there are more than {MAX_NODES:,} values, aliases written out; write less into one file")
+            raise YamlError(
+                child.position,
+                f"there are more than {MAX_NODES:,} values, aliases written out; write less into one file",
+            )
         return child
 
 

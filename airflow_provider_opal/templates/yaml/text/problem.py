@@ -37,7 +37,11 @@ class Problem:
     kind: str = "error"
 
     def __str__(self) -> str:
-        parts = [f"{shown(self.file, LONGEST_PATH)}:{self.position.line}:{self.position.column}", dotted(self.at), self.what]
+        parts = [
+            f"{shown(self.file, LONGEST_PATH)}:{self.position.line}:{self.position.column}",
+            dotted(self.at),
+            self.what,
+        ]
         return ": ".join(filter(None, parts))
 
     @property
@@ -66,7 +70,10 @@ def dotted(at: Keys) -> str:
 
 def shown(text: str, most: int = 80) -> str:
     """On one line, with nothing that moves a cursor or reorders text."""
-    clean = "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+    clean = "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode()
+        for c in text
+    )
     return clean if len(clean) <= most else clean[: most - 1] + "…"
 
 

@@ -11,7 +11,14 @@ from typing import Any
 import yaml
 
 from airflow_provider_opal.templates.yaml.text.nodes import Node, read_nodes
-from airflow_provider_opal.templates.yaml.text.problem import START, Keys, Position, Problem, YamlError, shown
+from airflow_provider_opal.templates.yaml.text.problem import (
+    START,
+    Keys,
+    Position,
+    Problem,
+    YamlError,
+    shown,
+)
 from airflow_provider_opal.templates.yaml.text.syntax import syntax_error
 
 MAX_BYTES = 256 * 1024
@@ -20,9 +27,18 @@ MAX_DIGITS = 18
 LARGEST = 10.0**18
 
 # Control characters, separators that are line breaks in some programs only, and what changes the direction of text
-_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ufffe\uffff\ud800-\udfff]")
+_FORBIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ufffe\uffff\ud800-\udfff]"
+)
 _NULL = ("", "~", "null", "Null", "NULL")
-_BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_BOOLEANS = {
+    "true": True,
+    "True": True,
+    "TRUE": True,
+    "false": False,
+    "False": False,
+    "FALSE": False,
+}
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _BOMS = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"), (b"\x00\x00\xfe\xff", "UTF-32"))
@@ -64,7 +80,10 @@ def read_document(data: bytes) -> Document:
 
 def _decoded(data: bytes) -> str:
     if len(data) > MAX_BYTES:
-        raise YamlError(START, f"the file has more than {MAX_BYTES // 1024} KiB; split it into several *.opal.yaml files")
+        raise YamlError(
+            START,
+            f"the file has more than {MAX_BYTES // 1024} KiB; split it into several *.opal.yaml files",
+        )
     for bom, name in _BOMS:
         if data.startswith(bom):
             raise YamlError(START, f"the file is {name}; save it as UTF-8")
@@ -72,7 +91,10 @@ def _decoded(data: bytes) -> str:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         before = data[: error.start].decode("utf-8")
-        raise YamlError(_position_after(before), f"the byte 0x{data[error.start]:02x} is no UTF-8; save the file as UTF-8") from error
+        raise YamlError(
+            _position_after(before),
+            f"the byte 0x{data[error.start]:02x} is no UTF-8; save the file as UTF-8",
+        ) from error
     text = text.removeprefix("\ufeff")
     if hidden := _FORBIDDEN.search(text):
         raise YamlError(
@@ -123,7 +145,14 @@ def _mapping(members: list[tuple[Node, Node]], at: Keys, document: Document) -> 
 def _merge(node: Node, at: Keys, given: dict[str, Any], document: Document) -> None:
     """`<<: *base`: what is given here counts, and then the first of the bases."""
     if node.members is None:
-        document.problems.append(Problem("", node.position, at, "'<<' needs a mapping; give it the alias of one, as '<<: *base'"))
+        document.problems.append(
+            Problem(
+                "",
+                node.position,
+                at,
+                "'<<' needs a mapping; give it the alias of one, as '<<: *base'",
+            )
+        )
         return
     base = Document()
     for name, value in _mapping(node.members, at, base).items():
@@ -131,8 +160,12 @@ def _merge(node: Node, at: Keys, given: dict[str, Any], document: Document) -> N
             continue
         given[name] = value
         inside = (*at, name)
-        document.keys |= {way: position for way, position in base.keys.items() if way[: len(inside)] == inside}
-        document.values |= {way: position for way, position in base.values.items() if way[: len(inside)] == inside}
+        document.keys |= {
+            way: position for way, position in base.keys.items() if way[: len(inside)] == inside
+        }
+        document.values |= {
+            way: position for way, position in base.values.items() if way[: len(inside)] == inside
+        }
     document.problems += base.problems
 
 
@@ -167,7 +200,12 @@ def _scalar(node: Node, at: Keys, document: Document) -> Any:
         return text
     if len(text) > MAX_DIGITS or abs(float(text)) > LARGEST:
         document.problems.append(
-            Problem("", node.position, at, f"the number {shown(text, 24)} is too long; write it in quotes if it is a text")
+            Problem(
+                "",
+                node.position,
+                at,
+                f"the number {shown(text, 24)} is too long; write it in quotes if it is a text",
+            )
         )
         return 0
     return int(text) if _INTEGER.fullmatch(text) else float(text)

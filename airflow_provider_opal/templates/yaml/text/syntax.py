@@ -11,23 +11,53 @@ _QUOTE = "put the text into quotes"
 # What the scanner says (C and Python word it differently) -> what to say; the first that fits
 _MENDS: tuple[tuple[str, str], ...] = (
     ("unexpected ':'", f"a ':' follows within a value; {_QUOTE}"),
-    ("comment or line break", f"a '|' or '>' begins a text on the lines below, and more follows it here; {_QUOTE}"),
-    ("<document start>", "this belongs to nothing above it; line it up with the other keys, or take it out"),
-    ("block sequence entries", f"a '- ' cannot begin here; put it on a line of its own, or {_QUOTE}"),
-    ("mapping values are not allowed", f"a ':' follows within a value; {_QUOTE}, or line the key up with the others"),
-    ("expected ',' or ']'", "the list that opens at {opened} is not closed before this; write ']', and ',' between its items"),
-    ("expected ',' or '}'", "the braces that open at {opened} are not closed before this; write '}', and ',' between the members"),
-    ("unexpected end of stream", "the quote that opens at {opened} is not closed; write the other quote"),
+    (
+        "comment or line break",
+        f"a '|' or '>' begins a text on the lines below, and more follows it here; {_QUOTE}",
+    ),
+    (
+        "<document start>",
+        "this belongs to nothing above it; line it up with the other keys, or take it out",
+    ),
+    (
+        "block sequence entries",
+        f"a '- ' cannot begin here; put it on a line of its own, or {_QUOTE}",
+    ),
+    (
+        "mapping values are not allowed",
+        f"a ':' follows within a value; {_QUOTE}, or line the key up with the others",
+    ),
+    (
+        "expected ',' or ']'",
+        "the list that opens at {opened} is not closed before this; write ']', and ',' between its items",
+    ),
+    (
+        "expected ',' or '}'",
+        "the braces that open at {opened} are not closed before this; write '}', and ',' between the members",
+    ),
+    (
+        "unexpected end of stream",
+        "the quote that opens at {opened} is not closed; write the other quote",
+    ),
     ("document indicator", "the quote that opens at {opened} is not closed; write the other quote"),
-    ("unknown escape character", "a backslash in double quotes begins an escape; write it twice, or use 'single quotes'"),
-    ("hexdecimal", "a backslash in double quotes begins an escape, and this one is incomplete; write it twice, or use 'single quotes'"),
+    (
+        "unknown escape character",
+        "a backslash in double quotes begins an escape; write it twice, or use 'single quotes'",
+    ),
+    (
+        "hexdecimal",
+        "a backslash in double quotes begins an escape, and this one is incomplete; write it twice, or use 'single quotes'",
+    ),
     (
         "did not find expected key",
         "the indentation fits neither the mapping that begins at {opened} nor a value; line the key up with its others",
     ),
     ("expected <block end>", "the indentation does not fit what begins at {opened}; line it up"),
     ("could not find expected ':'", "there is no ':' after this key; write 'name: value'"),
-    ("expected '-' indicator", "the list that begins at {opened} goes on without '- '; line its items up and begin each with '- '"),
+    (
+        "expected '-' indicator",
+        "the list that begins at {opened} goes on without '- '; line its items up and begin each with '- '",
+    ),
     ("expected node content", f"a value was expected here; write one, or {_QUOTE}"),
     ("expected alphabetic", "'&' and '*' begin an anchor or an alias; " + _QUOTE),
     ("incompatible YAML", "this version of YAML is not known; take the line out"),
@@ -48,11 +78,15 @@ def syntax_error(error: yaml.YAMLError, text: str) -> YamlError:
         position = opened  # the end of the file tells nobody where to look
     if "node content" in complaint and position.line > len(text.splitlines()):
         lines = text.splitlines() or [""]
-        return YamlError(Position(len(lines), len(lines[-1]) + 1), "the file ends within brackets or braces; close them")
+        return YamlError(
+            Position(len(lines), len(lines[-1]) + 1),
+            "the file ends within brackets or braces; close them",
+        )
     if any(part in complaint for part in _AT_OPENING):
         position = opened
     mend = next(
-        (mend for part, mend in _MENDS if part in complaint), f"{shown(complaint)}; look for a missing quote, colon or space before it"
+        (mend for part, mend in _MENDS if part in complaint),
+        f"{shown(complaint)}; look for a missing quote, colon or space before it",
     )
     return YamlError(position, mend.replace("{opened}", f"{opened.line}:{opened.column}"))
 

@@ -62,7 +62,11 @@ def _retention(access: Access) -> APIRouter:
     @admin.post("/expire", response_model=models.Expired, responses=problems(*WITH_BODY))
     async def expire(body: models.Expire, backend: AnyBackend) -> Response:
         """Delete old events."""
-        return await backend.answer(lambda client: {"expired": client.expire(body.older_than_ms, keep_unseen=body.keep_unseen)})
+        return await backend.answer(
+            lambda client: {
+                "expired": client.expire(body.older_than_ms, keep_unseen=body.keep_unseen)
+            }
+        )
 
     return admin
 
@@ -73,15 +77,23 @@ def _tokens(access: Access) -> APIRouter:
     @admin.get("/tokens", response_model=models.Tokens)
     async def tokens(backend: AnyBackend) -> Response:
         """Every token that was created, without its secret."""
-        return await backend.run(lambda store: json_response({"tokens": [token_json(token) for token in SqlTokens.of(store).tokens()]}))
+        return await backend.run(
+            lambda store: json_response(
+                {"tokens": [token_json(token) for token in SqlTokens.of(store).tokens()]}
+            )
+        )
 
-    @admin.post("/tokens", status_code=201, response_model=models.NewToken, responses=problems(*WITH_BODY))
+    @admin.post(
+        "/tokens", status_code=201, response_model=models.NewToken, responses=problems(*WITH_BODY)
+    )
     async def create(body: models.TokenBody, backend: AnyBackend) -> Response:
         """Create a token. Its secret is in this answer, and nowhere else."""
         secret = await backend.run(lambda store: SqlTokens.of(store).create(body.name, body.role))
         return json_response({"token": secret, "name": body.name, "role": body.role}, 201)
 
-    @admin.delete("/tokens/{name}", status_code=204, response_class=Response, responses=problems(*MISSING))
+    @admin.delete(
+        "/tokens/{name}", status_code=204, response_class=Response, responses=problems(*MISSING)
+    )
     async def revoke(name: TokenName, backend: AnyBackend) -> Response:
         """Revoke a token: from now on it opens nothing."""
         await backend.run(lambda store: SqlTokens.of(store).revoke(name))

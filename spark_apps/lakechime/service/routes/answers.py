@@ -32,7 +32,9 @@ __all__ = ["ALWAYS", "MISSING", "MOVED", "WITH_BODY", "AnyBackend", "problems", 
 
 def router(right: Callable[..., Any], tag: str) -> APIRouter:
     """Routes that all ask for one right, and take each parameter of the URL once."""
-    return APIRouter(dependencies=[Depends(right), Depends(_each_once)], tags=[tag], responses=problems(*ALWAYS))
+    return APIRouter(
+        dependencies=[Depends(right), Depends(_each_once)], tags=[tag], responses=problems(*ALWAYS)
+    )
 
 
 async def _each_once(request: Request) -> None:

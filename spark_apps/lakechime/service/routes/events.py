@@ -25,12 +25,19 @@ def routes(access: Access) -> APIRouter:
 def _writing(access: Access) -> APIRouter:
     writing = router(access.write, "events")
 
-    @writing.post("/events", response_model=models.RegisteredAnswer, responses=problems(*WITH_BODY, *MOVED))
+    @writing.post(
+        "/events", response_model=models.RegisteredAnswer, responses=problems(*WITH_BODY, *MOVED)
+    )
     async def register(body: models.Register, backend: AnyBackend) -> Response:
         """Register events. The same event twice is one event: the second answer tells the first one's place."""
         outbox = None if body.outbox is None else body.outbox.outbox()
         return await backend.answer(
-            lambda client: {"registered": [registered.to_json() for registered in client.register(body.events, outbox=outbox)]}
+            lambda client: {
+                "registered": [
+                    registered.to_json()
+                    for registered in client.register(body.events, outbox=outbox)
+                ]
+            }
         )
 
     return writing
@@ -76,7 +83,9 @@ def _reading(access: Access) -> APIRouter:
 
         def page(store: SqlStore) -> Response:
             found = store.seen(asked.cluster, asked.table, after=asked.after)
-            return json_response({"items": list(found.items.items()), "next_after": found.next_after})
+            return json_response(
+                {"items": list(found.items.items()), "next_after": found.next_after}
+            )
 
         return await backend.run(page)
 
@@ -87,9 +96,21 @@ def _page(store: SqlStore, body: models.Query) -> Any:
     after, until, covered = body.after, body.until, None
     if body.start_ts is not None or body.end_ts is not None:
         if body.start_ts is None or body.end_ts is None or body.start_ts > body.end_ts:
-            raise InvalidEventError("a range of times has both start_ts and end_ts, in this order; give both or none")
+            raise InvalidEventError(
+                "a range of times has both start_ts and end_ts, in this order; give both or none"
+            )
         span = store.span(body.start_ts, body.end_ts)
-        after, until = max(after, span.after), span.until if until is None else min(until, span.until)
+        after, until = (
+            max(after, span.after),
+            span.until if until is None else min(until, span.until),
+        )
         covered = span.covered_until_ts
-    page = LakeChime(store).events(body.tables, after=after, until=until, partition=body.partition, tags=body.tags, limit=body.limit)
+    page = LakeChime(store).events(
+        body.tables,
+        after=after,
+        until=until,
+        partition=body.partition,
+        tags=body.tags,
+        limit=body.limit,
+    )
     return {**page_json(page), "covered_until_ts": covered}

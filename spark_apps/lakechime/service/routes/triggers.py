@@ -15,13 +15,24 @@ from opal_lake.clock import SystemClock
 def routes(access: Access) -> APIRouter:
     reading = router(access.read, "triggers")
 
-    @reading.post("/triggers/partition", response_model=models.PartitionFired, responses=problems(*WITH_BODY))
+    @reading.post(
+        "/triggers/partition", response_model=models.PartitionFired, responses=problems(*WITH_BODY)
+    )
     async def partition(body: models.PartitionTriggerBody, backend: AnyBackend) -> Response:
         """The events of a partition from the first one to now. The trigger fires when there is one."""
-        trigger, now_ts = body.trigger(), SystemClock().now_us() // 1000 if body.now_ts is None else body.now_ts
-        return await backend.answer(lambda client: {"events": [event.to_json() for event in trigger.evaluate(client, now_ts)]})
+        trigger, now_ts = (
+            body.trigger(),
+            SystemClock().now_us() // 1000 if body.now_ts is None else body.now_ts,
+        )
+        return await backend.answer(
+            lambda client: {
+                "events": [event.to_json() for event in trigger.evaluate(client, now_ts)]
+            }
+        )
 
-    @reading.post("/triggers/snapshot", response_model=models.SnapshotAnswer, responses=problems(*WITH_BODY))
+    @reading.post(
+        "/triggers/snapshot", response_model=models.SnapshotAnswer, responses=problems(*WITH_BODY)
+    )
     async def snapshot(body: models.SnapshotTriggerBody, backend: AnyBackend) -> Response:
         """What changed since a watermark. Move the watermark to `to_seq` when the events are processed."""
         trigger = body.trigger()
@@ -31,7 +42,14 @@ def routes(access: Access) -> APIRouter:
             if found is None:
                 return {"fired": None}
             events = [event.to_json() for event in found.events]
-            return {"fired": {"events": events, "from_seq": found.from_seq, "to_seq": found.to_seq, "expired": found.expired}}
+            return {
+                "fired": {
+                    "events": events,
+                    "from_seq": found.from_seq,
+                    "to_seq": found.to_seq,
+                    "expired": found.expired,
+                }
+            }
 
         return await backend.answer(fired)
 

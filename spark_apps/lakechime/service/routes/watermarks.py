@@ -24,21 +24,36 @@ def _reading(access: Access) -> APIRouter:
     reading = router(access.read, "watermarks")
 
     @reading.get("/watermarks", response_model=models.Watermarks)
-    async def watermarks(asked: Annotated[models.ConsumerQuery, InUrl()], backend: AnyBackend) -> Response:
+    async def watermarks(
+        asked: Annotated[models.ConsumerQuery, InUrl()], backend: AnyBackend
+    ) -> Response:
         """All of a consumer."""
 
         def found(client: LakeChime) -> dict[str, Any]:
-            return {"watermarks": [watermark_json(watermark) for watermark in client.watermarks(asked.consumer).values()]}
+            return {
+                "watermarks": [
+                    watermark_json(watermark)
+                    for watermark in client.watermarks(asked.consumer).values()
+                ]
+            }
 
         return await backend.answer(found)
 
     @reading.get("/consumers", response_model=models.Consumers)
-    async def consumers(asked: Annotated[models.ConsumersQuery, InUrl()], backend: AnyBackend) -> Response:
+    async def consumers(
+        asked: Annotated[models.ConsumersQuery, InUrl()], backend: AnyBackend
+    ) -> Response:
         """Whom retention waits for, the furthest behind first."""
-        return await backend.answer(lambda client: {"consumers": [asdict(consumer) for consumer in client.consumers(asked.limit)]})
+        return await backend.answer(
+            lambda client: {
+                "consumers": [asdict(consumer) for consumer in client.consumers(asked.limit)]
+            }
+        )
 
     @reading.get("/watermark", response_model=models.WatermarkAnswer)
-    async def watermark(asked: Annotated[models.WatermarkQuery, InUrl()], backend: AnyBackend) -> Response:
+    async def watermark(
+        asked: Annotated[models.WatermarkQuery, InUrl()], backend: AnyBackend
+    ) -> Response:
         """One of a consumer."""
 
         def found(client: LakeChime) -> dict[str, Any]:
@@ -53,19 +68,35 @@ def _reading(access: Access) -> APIRouter:
 def _writing(access: Access) -> APIRouter:
     writing = router(access.write, "watermarks")
 
-    @writing.put("/watermark", response_model=models.WatermarkAnswer, responses=problems(*WITH_BODY, *MOVED))
+    @writing.put(
+        "/watermark", response_model=models.WatermarkAnswer, responses=problems(*WITH_BODY, *MOVED)
+    )
     async def put(body: models.WatermarkPut, backend: AnyBackend) -> Response:
         """Set it, if its revision is still the one that was read."""
 
         def moved(client: LakeChime) -> dict[str, Any]:
-            return {"watermark": watermark_json(client.put_watermark(body.consumer, body.key, body.value, expected=body.expected))}
+            return {
+                "watermark": watermark_json(
+                    client.put_watermark(
+                        body.consumer, body.key, body.value, expected=body.expected
+                    )
+                )
+            }
 
         return await backend.answer(moved)
 
-    @writing.delete("/watermark", status_code=204, response_class=Response, responses=problems(*MISSING, *MOVED))
-    async def delete(asked: Annotated[models.WatermarkDelete, InUrl()], backend: AnyBackend) -> Response:
+    @writing.delete(
+        "/watermark", status_code=204, response_class=Response, responses=problems(*MISSING, *MOVED)
+    )
+    async def delete(
+        asked: Annotated[models.WatermarkDelete, InUrl()], backend: AnyBackend
+    ) -> Response:
         """Delete it, if its revision is still the one that was read."""
-        await backend.run(lambda store: LakeChime(store).delete_watermark(asked.consumer, asked.key, expected=asked.expected))
+        await backend.run(
+            lambda store: LakeChime(store).delete_watermark(
+                asked.consumer, asked.key, expected=asked.expected
+            )
+        )
         return Response(status_code=204)
 
     return writing

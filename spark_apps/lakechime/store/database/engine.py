@@ -96,7 +96,9 @@ class _StaleConnectionError(Exception):
 
 def _look(connection: Connection, *, checked: bool) -> None:
     try:
-        found = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}" if checked else "SELECT 1").scalar()
+        found = connection.exec_driver_sql(
+            f"SELECT version_num FROM {VERSION_TABLE}" if checked else "SELECT 1"
+        ).scalar()
     except exc.DBAPIError as error:
         if error.connection_invalidated:
             raise _StaleConnectionError(error) from error
@@ -121,7 +123,11 @@ def open_database(url: str) -> Database:
         engine = _sqlite(parsed)
     else:
         engine = create_engine(
-            parsed, isolation_level="READ COMMITTED", pool_size=5, max_overflow=20, connect_args=_postgres_arguments(parsed)
+            parsed,
+            isolation_level="READ COMMITTED",
+            pool_size=5,
+            max_overflow=20,
+            connect_args=_postgres_arguments(parsed),
         )
         event.listen(engine, "connect", _prepare_postgres)
     _one_process_a_connection(engine)
@@ -147,18 +153,24 @@ def _parsed(url: str) -> URL:
             "postgresql+psycopg2://user:password@host/database"
         ) from None  # the error may show the password
     if name not in DIALECTS:
-        raise InvalidEventError(f"LakeChime keeps events in {' or '.join(DIALECTS)}, and {name} is neither")
+        raise InvalidEventError(
+            f"LakeChime keeps events in {' or '.join(DIALECTS)}, and {name} is neither"
+        )
     return parsed
 
 
 def _sqlite(url: URL) -> Engine:
     if not url.database or url.database == ":memory:":
-        raise InvalidEventError("SQLite needs a file, which other processes can open too; write sqlite:////path/to/lakechime.db")
+        raise InvalidEventError(
+            "SQLite needs a file, which other processes can open too; write sqlite:////path/to/lakechime.db"
+        )
     folder = Path(url.database).parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UnavailableError(f"the folder {folder} cannot be made ({error.strerror}); make it, or name another place") from error
+        raise UnavailableError(
+            f"the folder {folder} cannot be made ({error.strerror}); make it, or name another place"
+        ) from error
     engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False})
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
@@ -169,7 +181,11 @@ def _prepare_sqlite(connection: Any, _entry: ConnectionPoolEntry) -> None:
     """Readers beside a writer, and transactions that begin where we say. `synchronous=FULL`: what was registered outlives a power cut."""
     connection.isolation_level = None
     with closing(connection.cursor()) as cursor:
-        for pragma in (f"busy_timeout={BUSY_SECONDS * 1000}", "journal_mode=WAL", "synchronous=FULL"):
+        for pragma in (
+            f"busy_timeout={BUSY_SECONDS * 1000}",
+            "journal_mode=WAL",
+            "synchronous=FULL",
+        ):
             cursor.execute(f"PRAGMA {pragma}")
 
 
@@ -182,7 +198,9 @@ def _prepare_postgres(connection: Any, _entry: ConnectionPoolEntry) -> None:
 
 def _begin_sqlite(connection: Connection) -> None:
     """A writer takes the lock at once: one that reads first and then wants to write would fail where it should wait."""
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get(_WRITES) else "BEGIN")
+    connection.exec_driver_sql(
+        "BEGIN IMMEDIATE" if connection.get_execution_options().get(_WRITES) else "BEGIN"
+    )
 
 
 def _one_process_a_connection(engine: Engine) -> None:

@@ -68,10 +68,14 @@ def is_passing(error: exc.DBAPIError, *, repeatable: bool) -> bool:
 
 def translated(error: exc.SQLAlchemyError, database: str) -> LakeChimeError:
     if isinstance(error, exc.TimeoutError):
-        return UnavailableError(f"every connection to {database} is in use; close clients that are done, or try again")
+        return UnavailableError(
+            f"every connection to {database} is in use; close clients that are done, or try again"
+        )
     kind = _kind_of(error)
     said = str(getattr(error, "orig", None) or error).strip().split("\n")[0]
-    return _KINDS.get(kind, UnavailableError)(f"the database {database} is {kind} ({said}); {_ADVICE[kind]}")
+    return _KINDS.get(kind, UnavailableError)(
+        f"the database {database} is {kind} ({said}); {_ADVICE[kind]}"
+    )
 
 
 def _kind_of(error: Any) -> str:
@@ -79,7 +83,11 @@ def _kind_of(error: Any) -> str:
     said = str(getattr(error, "orig", error)).lower()
     if code is not None:
         return next((kind for prefix, kind in _POSTGRES if code.startswith(prefix)), "failed")
-    if "password authentication failed" in said or "no pg_hba.conf entry" in said or ("does not exist" in said and "fatal" in said):
+    if (
+        "password authentication failed" in said
+        or "no pg_hba.conf entry" in said
+        or ("does not exist" in said and "fatal" in said)
+    ):
         return "refused"
     found = next((kind for part, kind in _SQLITE if part in said), None)
     if found is None and isinstance(error, exc.OperationalError | exc.InterfaceError):

@@ -4,7 +4,18 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Connection, String, Table, Text, bindparam, cast, func, select
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Connection,
+    String,
+    Table,
+    Text,
+    bindparam,
+    cast,
+    func,
+    select,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import JSON
 from sqlalchemy.sql.expression import FromClause, column
@@ -18,11 +29,18 @@ def recordset(dialect: str, parameter: str, types: Types) -> FromClause:
     """The rows of a parameter that `rows_text` made; the parameter's name is also that of the rows."""
     if dialect == "postgresql":
         function = func.json_to_recordset(cast(bindparam(parameter, type_=String), JSON))
-        return function.table_valued(*(column(name, kind) for name, kind in types.items()), name=parameter).render_derived(with_types=True)
-    each = func.json_each(bindparam(parameter, type_=String)).table_valued(column("value", Text), name=f"{parameter}_each")
-    return select(*(func.json_extract(each.c.value, f"$.{name}", type_=kind).label(name) for name, kind in types.items())).subquery(
-        parameter
+        return function.table_valued(
+            *(column(name, kind) for name, kind in types.items()), name=parameter
+        ).render_derived(with_types=True)
+    each = func.json_each(bindparam(parameter, type_=String)).table_valued(
+        column("value", Text), name=f"{parameter}_each"
     )
+    return select(
+        *(
+            func.json_extract(each.c.value, f"$.{name}", type_=kind).label(name)
+            for name, kind in types.items()
+        )
+    ).subquery(parameter)
 
 
 def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:

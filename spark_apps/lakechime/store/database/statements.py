@@ -44,9 +44,18 @@ def head_statement(*, with_clock: bool) -> Select[Any]:
     last = select(events.c.seq, events.c.event_ts).order_by(events.c.seq.desc()).limit(1).subquery()
     horizon = select(meta.c.value).where(meta.c.name == HORIZON).scalar_subquery()
     now = (DATABASE_CLOCK if with_clock else literal(0, type_=LONG)).label("now_ms")
-    chosen = (select(last.c.seq).scalar_subquery().label("seq"), select(last.c.event_ts).scalar_subquery().label("event_ts"))
+    chosen = (
+        select(last.c.seq).scalar_subquery().label("seq"),
+        select(last.c.event_ts).scalar_subquery().label("event_ts"),
+    )
     revision = select(VERSIONS.c.version_num).limit(1).scalar_subquery().label("revision")
-    return select(*chosen, horizon.label("horizon"), select(inbox.c.id).exists().label("has_pending"), revision, now)
+    return select(
+        *chosen,
+        horizon.label("horizon"),
+        select(inbox.c.id).exists().label("has_pending"),
+        revision,
+        now,
+    )
 
 
 @cache
@@ -57,10 +66,14 @@ def known_statement(dialect: str) -> CompoundSelect[Any]:
     of_keys = recordset(dialect, "of_keys", types_of(["dedup_key"]))
     there = select(events.c.seq).where(events.c.table_id == of_tables.c.id).exists()
     nothing, no_flag = literal_column("NULL", TEXT), literal_column("false", FLAG)
-    same = (events.c.table_id == of_snapshots.c.table_id) & (events.c.snapshot_id == of_snapshots.c.snapshot_id)
+    same = (events.c.table_id == of_snapshots.c.table_id) & (
+        events.c.snapshot_id == of_snapshots.c.snapshot_id
+    )
     return union_all(
         select(literal_column("0"), of_tables.c.id, nothing, no_flag).where(there),
-        select(literal_column("1"), events.c.table_id, events.c.snapshot_id, events.c.gap).join_from(of_snapshots, events, same).distinct(),
+        select(literal_column("1"), events.c.table_id, events.c.snapshot_id, events.c.gap)
+        .join_from(of_snapshots, events, same)
+        .distinct(),
         select(literal_column("2"), events.c.seq, events.c.dedup_key, no_flag).join_from(
             of_keys, events, events.c.dedup_key == of_keys.c.dedup_key
         ),
@@ -71,7 +84,9 @@ def known_statement(dialect: str) -> CompoundSelect[Any]:
 def tables_statement(dialect: str) -> Select[Any]:
     rows = recordset(dialect, "rows", types_of(["cluster", "name"]))
     named = (tables.c.cluster == rows.c.cluster) & (tables.c.name == rows.c.name)
-    return select(tables.c.cluster, tables.c.name, tables.c.id, tables.c.depth).join_from(rows, tables, named)
+    return select(tables.c.cluster, tables.c.name, tables.c.id, tables.c.depth).join_from(
+        rows, tables, named
+    )
 
 
 @cache
@@ -87,7 +102,9 @@ def move_statement(dialect: str) -> Insert:
     names = (*_PLACED, "inbox_id")
     rows = recordset(dialect, "rows", types_of(names))
     chosen = select(*(rows.c[name] for name in names), *(inbox.c[name] for name in CARRIED))
-    return insert(events).from_select([*names, *CARRIED], chosen.join_from(rows, inbox, inbox.c.id == rows.c.inbox_id))
+    return insert(events).from_select(
+        [*names, *CARRIED], chosen.join_from(rows, inbox, inbox.c.id == rows.c.inbox_id)
+    )
 
 
 @cache

@@ -25,18 +25,34 @@ _Span = tuple[int, int]
 _Fetched = Mapping[_Span, memoryview]
 
 
-def read_chosen(index: PageIndex, fetch: Fetch, names: Sequence[str], rows: Numbers) -> dict[str, pa.ChunkedArray]:
+def read_chosen(
+    index: PageIndex, fetch: Fetch, names: Sequence[str], rows: Numbers
+) -> dict[str, pa.ChunkedArray]:
     """These rows of the file, in ascending order, of the columns of these names that the file has and that are not nested."""
     known = [name for name in dict.fromkeys(names) if name in index.columns]
     in_group = np.searchsorted(index.first_rows, rows, "right") - 1
-    groups = [index.choose(group, known, rows[in_group == group] - index.first_rows[group]) for group in np.unique(in_group).tolist()]
+    groups = [
+        index.choose(group, known, rows[in_group == group] - index.first_rows[group])
+        for group in np.unique(in_group).tolist()
+    ]
     if not known or not groups:
-        empty = [Chunk(element=index.columns[name][1], coding=b"", pages=(), rows=0) for name in known]
+        empty = [
+            Chunk(element=index.columns[name][1], coding=b"", pages=(), rows=0) for name in known
+        ]
         return dict(zip(known, open_laid_out(empty).read().columns, strict=True)) if known else {}
-    few = {name: FewValues(element=chosen.element, kind=chosen.pages.kind) for name, chosen in groups[0].items()}
+    few = {
+        name: FewValues(element=chosen.element, kind=chosen.pages.kind)
+        for name, chosen in groups[0].items()
+    }
     decoded = [*map(partial(_decoded, few), groups, _fetched(fetch, groups))]
     return {
-        name: _joined(few[name], [(len(group[name].row), columns.get(name)) for group, columns in zip(groups, decoded, strict=True)])
+        name: _joined(
+            few[name],
+            [
+                (len(group[name].row), columns.get(name))
+                for group, columns in zip(groups, decoded, strict=True)
+            ],
+        )
         for name in known
     }
 
@@ -54,7 +70,9 @@ def _joined(few: FewValues, parts: Sequence[tuple[int, pa.ChunkedArray | None]])
 
 def _fetched(fetch: Fetch, groups: Sequence[_Group]) -> Iterator[_Fetched]:
     """The bytes of each span of a group, for all groups; of neighbours by one request."""
-    spans = sorted({span for group in groups for chosen in group.values() for span in chosen.all_spans})
+    spans = sorted(
+        {span for group in groups for chosen in group.values() for span in chosen.all_spans}
+    )
     begins: list[int] = []
     ends: list[int] = []
     request_of: dict[_Span, int] = {}
@@ -72,10 +90,15 @@ def _fetched(fetch: Fetch, groups: Sequence[_Group]) -> Iterator[_Fetched]:
         for request in requests:
             if request not in held:
                 held[request] = memoryview(fetch(begins[request], ends[request] - begins[request]))
-        yield {span: held[request][span[0] - begins[request] : span[1] - begins[request]] for span, request in wanted.items()}
+        yield {
+            span: held[request][span[0] - begins[request] : span[1] - begins[request]]
+            for span, request in wanted.items()
+        }
 
 
-def _decoded(few: Mapping[str, FewValues], group: _Group, fetched: _Fetched) -> dict[str, pa.ChunkedArray]:
+def _decoded(
+    few: Mapping[str, FewValues], group: _Group, fetched: _Fetched
+) -> dict[str, pa.ChunkedArray]:
     """The chosen rows of the columns that few values were not taken of. Those whose pages have the same rows are decoded together."""
     alike: dict[bytes, _Group] = defaultdict(dict)
     for name, chosen in group.items():
@@ -92,11 +115,16 @@ def _decoded(few: Mapping[str, FewValues], group: _Group, fetched: _Fetched) -> 
 def _decoded_together(group: _Group, fetched: _Fetched) -> dict[str, pa.ChunkedArray]:
     """Texts of a dictionary are decoded as their places in it: that is quicker where few are chosen."""
     texts = [name for name, chosen in group.items() if chosen.pages.is_text_by_dictionary]
-    file = open_laid_out([_chunk_of(chosen, fetched) for chosen in group.values()], read_dictionary=texts)
+    file = open_laid_out(
+        [_chunk_of(chosen, fetched) for chosen in group.values()], read_dictionary=texts
+    )
     places = next(iter(group.values())).chosen
     rows = file.read_row_group(0, use_threads=False).take(pa.array(places))
     columns = zip(group, rows.columns, strict=True)
-    return {name: column.cast(column.type.value_type) if name in texts else column for name, column in columns}
+    return {
+        name: column.cast(column.type.value_type) if name in texts else column
+        for name, column in columns
+    }
 
 
 def _chunk_of(chosen: ChosenPages, fetched: _Fetched) -> Chunk:

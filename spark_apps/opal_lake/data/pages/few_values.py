@@ -42,8 +42,12 @@ _SHIFTS = np.arange(0, 40, 8)  # of the bytes that hold one, wherever it begins
 
 # Bytes plain and stored, checksum, rows and encoding of a page whose header says nothing else.
 _NUMBER = rb"\x15([\x80-\xff]{0,4}[\x00-\x7f])"
-_DATA_PAGE = re.compile(rb"\x15\x00" + 3 * _NUMBER + rb"\x1c" + 2 * _NUMBER + rb"\x15\x06\x15\x06\x00\x00")
-_DICTIONARY_PAGE = re.compile(rb"\x15\x04" + 3 * _NUMBER + rb"\x3c" + 2 * _NUMBER + rb"[\x11\x12]?\x00\x00")
+_DATA_PAGE = re.compile(
+    rb"\x15\x00" + 3 * _NUMBER + rb"\x1c" + 2 * _NUMBER + rb"\x15\x06\x15\x06\x00\x00"
+)
+_DICTIONARY_PAGE = re.compile(
+    rb"\x15\x04" + 3 * _NUMBER + rb"\x3c" + 2 * _NUMBER + rb"[\x11\x12]?\x00\x00"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +69,15 @@ class FewValues:
     _places: list[Numbers] = field(default_factory=list)
     _is_refused: bool = False
 
-    def add(self, chosen: ChosenPages, pages: Sequence[memoryview], dictionary: memoryview | None) -> bool:
+    def add(
+        self, chosen: ChosenPages, pages: Sequence[memoryview], dictionary: memoryview | None
+    ) -> bool:
         """False if the pages have to be decoded; then those of later row groups are, too."""
-        is_fit = not self._is_refused and SPARSE * len(chosen.row) <= chosen.rows and chosen.pages.kind == self.kind
+        is_fit = (
+            not self._is_refused
+            and SPARSE * len(chosen.row) <= chosen.rows
+            and chosen.pages.kind == self.kind
+        )
         taken = _taken(chosen, pages, dictionary) if is_fit else None
         self._is_refused = taken is None
         if taken is None:
@@ -81,19 +91,39 @@ class FewValues:
     def column(self) -> pa.ChunkedArray:
         """The values of all rows."""
         _, name = self.element[4]
-        coding = {1: (I32, self.kind), 2: (LIST, (I32, [_PLAIN, _RUNS])), 3: (LIST, (BINARY, [name])), 4: (I32, _STORED)}
-        chunk = Chunk(element=self.element | {3: (I32, _REQUIRED)}, coding=encode_fields(coding), pages=self._pages, rows=self._count)
+        coding = {
+            1: (I32, self.kind),
+            2: (LIST, (I32, [_PLAIN, _RUNS])),
+            3: (LIST, (BINARY, [name])),
+            4: (I32, _STORED),
+        }
+        chunk = Chunk(
+            element=self.element | {3: (I32, _REQUIRED)},
+            coding=encode_fields(coding),
+            pages=self._pages,
+            rows=self._count,
+        )
         values = open_laid_out([chunk]).read_row_group(0, use_threads=False).column(0)
         return values.take(pa.array(np.concatenate(self._places)))
 
 
-def _taken(chosen: ChosenPages, pages: Sequence[memoryview], dictionary: memoryview | None) -> tuple[_Page, Numbers] | None:
+def _taken(
+    chosen: ChosenPages, pages: Sequence[memoryview], dictionary: memoryview | None
+) -> tuple[_Page, Numbers] | None:
     """PLAIN values, and which of these each row has."""
     if dictionary is None:
         return _taken_plain(chosen, pages)
     numbers = _page_numbers(chosen, pages)
-    words = None if numbers is None else _page_of(_DICTIONARY_PAGE, dictionary, chosen.pages.codec, (_PLAIN, _PLACES[0]))
-    if numbers is None or words is None or words.count * _WIDTHS.get(chosen.pages.kind, 1) > len(words.data):
+    words = (
+        None
+        if numbers is None
+        else _page_of(_DICTIONARY_PAGE, dictionary, chosen.pages.codec, (_PLAIN, _PLACES[0]))
+    )
+    if (
+        numbers is None
+        or words is None
+        or words.count * _WIDTHS.get(chosen.pages.kind, 1) > len(words.data)
+    ):
         return None
     return (words, numbers) if (numbers < words.count).all() else None
 
@@ -154,17 +184,31 @@ def _run_of(page: _Page) -> tuple[int, int, int] | None:
     others = (page.count - 1) // rows
     heads = bytes(page.data[1 : 2 + others * size : size])
     left = page.count - others * rows
-    if heads[:-1] != bytes([head]) * others or not heads[-1] & 1 or heads[-1] > 0x7F or 8 * (heads[-1] >> 1) < left:
+    if (
+        heads[:-1] != bytes([head]) * others
+        or not heads[-1] & 1
+        or heads[-1] > 0x7F
+        or 8 * (heads[-1] >> 1) < left
+    ):
         return None
-    return (bits, rows, size) if 2 + others * size + -(-left * bits // 8) <= len(page.data) else None
+    return (
+        (bits, rows, size) if 2 + others * size + -(-left * bits // 8) <= len(page.data) else None
+    )
 
 
-def _values_of(chosen: ChosenPages, pages: Sequence[memoryview], number: int, encodings: Sequence[int]) -> _Page | None:
+def _values_of(
+    chosen: ChosenPages, pages: Sequence[memoryview], number: int, encodings: Sequence[int]
+) -> _Page | None:
     """A page without its levels, if no value is null."""
     repetition, rows = value_of(chosen.element, 3), int(chosen.counts[number])
     page = _page_of(_DATA_PAGE, pages[number], chosen.pages.codec, encodings)
     levels = _no_nulls(rows) if repetition == _OPTIONAL else b""
-    if page is None or page.count != rows or repetition not in (_REQUIRED, _OPTIONAL) or page.data[: len(levels)] != levels:
+    if (
+        page is None
+        or page.count != rows
+        or repetition not in (_REQUIRED, _OPTIONAL)
+        or page.data[: len(levels)] != levels
+    ):
         return None
     return _Page(data=page.data[len(levels) :], count=rows)
 
@@ -176,14 +220,21 @@ def _no_nulls(rows: int) -> bytes:
     return len(run).to_bytes(4, "little") + run
 
 
-def _page_of(header: re.Pattern[bytes], page: memoryview, codec: int, encodings: Sequence[int]) -> _Page | None:
+def _page_of(
+    header: re.Pattern[bytes], page: memoryview, codec: int, encodings: Sequence[int]
+) -> _Page | None:
     """What such a page holds, in one of the encodings, if its checksum is right."""
     told = header.match(page)
     if told is None or codec not in (_STORED, _ZSTD):
         return None
     plain, stored, crc, count, encoding = map(_number, told.groups())
     data = page[told.end() :]
-    if encoding not in encodings or len(data) != stored or plain > _MOST_BYTES or zlib.crc32(data) != crc & 0xFFFFFFFF:
+    if (
+        encoding not in encodings
+        or len(data) != stored
+        or plain > _MOST_BYTES
+        or zlib.crc32(data) != crc & 0xFFFFFFFF
+    ):
         return None
     if codec == _ZSTD:
         data = memoryview(pa.Codec("zstd").decompress(data, plain)).cast("B")
@@ -200,4 +251,7 @@ def _number(octets: bytes) -> int:
 def _plain_page(values: _Page) -> bytes:
     size = (I32, len(values.data))
     about = {1: (I32, values.count), 2: (I32, _PLAIN), 3: (I32, _RUNS), 4: (I32, _RUNS)}
-    return encode_struct({1: (I32, 0), 2: size, 3: size, 5: (STRUCT, encode_struct(about))}) + values.data
+    return (
+        encode_struct({1: (I32, 0), 2: size, 3: size, 5: (STRUCT, encode_struct(about))})
+        + values.data
+    )

@@ -29,7 +29,9 @@ _REPEATED = 2
 _CODING = (1, 2, 3, 4)  # of what a footer says of a chunk: type, encodings, path, codec
 _BYTE_ARRAY = 6
 _LIST_FIELD = 0x19  # field 1, a list
-_LOCATION = np.array([0x16, -1, 0x15, -1, 0x16, -1, 0x00])  # field 1, a long; field 2, an int; field 3, a long; the end
+_LOCATION = np.array(
+    [0x16, -1, 0x15, -1, 0x16, -1, 0x00]
+)  # field 1, a long; field 2, an int; field 3, a long; the end
 _MOST_OCTETS = 9  # of a number that fits into a word
 
 
@@ -112,12 +114,16 @@ class PageIndex:
             if first_rows not in known:
                 at = np.searchsorted(pages.first_rows, rows, "right") - 1
                 numbers, page_of = np.unique(at, return_inverse=True)
-                counts = np.diff(pages.first_rows, append=self.first_rows[group + 1] - self.first_rows[group])[numbers]
+                counts = np.diff(
+                    pages.first_rows, append=self.first_rows[group + 1] - self.first_rows[group]
+                )[numbers]
                 known[first_rows] = numbers, counts, page_of, rows - pages.first_rows[at]
             numbers, counts, page_of, row = known[first_rows]
             starts = pages.starts[numbers]
             spans = [*zip(starts.tolist(), (starts + pages.sizes[numbers]).tolist(), strict=True)]
-            chosen[name] = ChosenPages(element=element, pages=pages, spans=spans, counts=counts, page_of=page_of, row=row)
+            chosen[name] = ChosenPages(
+                element=element, pages=pages, spans=spans, counts=counts, page_of=page_of, row=row
+            )
         return chosen
 
     def _find_pages(self, chunk: Struct, group: int) -> Pages:
@@ -126,20 +132,30 @@ class PageIndex:
         size, rows = value_of(meta, 7), int(self.first_rows[group + 1] - self.first_rows[group])
         start, length = value_of(chunk, 4), value_of(chunk, 5)
         if not (0 < begin < begin + size <= end and rows):
-            raise ValueError(f"a column of {rows:,} rows cannot lie in {size:,} bytes at byte {begin:,} of {end:,}")
+            raise ValueError(
+                f"a column of {rows:,} rows cannot lie in {size:,} bytes at byte {begin:,} of {end:,}"
+            )
         coding = encode_fields({number: meta[number] for number in _CODING if number in meta})
         kind, codec = value_of(meta, 1), value_of(meta, 4)
         is_text = kind == _BYTE_ARRAY and value_of(meta, 11) > 0
         if not start or not length:
-            first_byte, octets, first_row = (np.array([number], np.int64) for number in (begin, size, 0))
+            first_byte, octets, first_row = (
+                np.array([number], np.int64) for number in (begin, size, 0)
+            )
             return Pages(coding, kind, codec, is_text, first_byte, octets, first_row)
         first = start - end
         if not 0 <= first <= first + length <= len(self.tail):
-            raise ValueError(f"an offset index at byte {start:,} lies outside of what follows the pages")
+            raise ValueError(
+                f"an offset index at byte {start:,} lies outside of what follows the pages"
+            )
         starts, sizes, first_rows = _decode_locations(self.tail[first : first + length])
         pages = Pages(coding, kind, codec, is_text, starts, sizes, first_rows)
         _check_pages(pages, rows, begin, begin + size)
-        return replace(pages, dictionary=(begin, int(pages.starts[0]))) if pages.starts[0] > begin else pages
+        return (
+            replace(pages, dictionary=(begin, int(pages.starts[0])))
+            if pages.starts[0] > begin
+            else pages
+        )
 
 
 def decode_page_index(tail: bytes, size: int) -> PageIndex:
@@ -148,7 +164,14 @@ def decode_page_index(tail: bytes, size: int) -> PageIndex:
     if magic != b"PAR1" or length > len(tail) - _TAIL.size:
         raise ValueError("it does not end as Parquet files do")
     if length > _MOST_FOOTER:
-        return PageIndex(tail=b"", size=size, columns={}, others=frozenset(), groups=[], first_rows=np.zeros(1, np.int64))
+        return PageIndex(
+            tail=b"",
+            size=size,
+            columns={},
+            others=frozenset(),
+            groups=[],
+            first_rows=np.zeros(1, np.int64),
+        )
     footer = decode_struct(tail[-_TAIL.size - length : -_TAIL.size])
     groups = structs_of(footer, 4)
     rows = [check_rows(value_of(group, 3), size) for group in groups]
@@ -211,8 +234,18 @@ def _units(data: bytes, count: int) -> Numbers:
 def _check_pages(pages: Pages, rows: int, begin: int, end: int) -> None:
     """They follow each other up to the end, as their rows do: nothing can be read twice."""
     starts, sizes, first_rows = pages.starts, pages.sizes, pages.first_rows
-    lie = len(starts) and starts[0] >= begin and (sizes > 0).all() and (starts <= end).all() and (sizes <= end).all()
+    lie = (
+        len(starts)
+        and starts[0] >= begin
+        and (sizes > 0).all()
+        and (starts <= end).all()
+        and (sizes <= end).all()
+    )
     if not lie or (starts + sizes != np.append(starts[1:], end)).any():
-        raise ValueError(f"an offset index has pages that do not fill the bytes from {begin:,} to {end:,}")
+        raise ValueError(
+            f"an offset index has pages that do not fill the bytes from {begin:,} to {end:,}"
+        )
     if first_rows[0] or (np.diff(first_rows) <= 0).any() or first_rows[-1] >= rows:
-        raise ValueError(f"an offset index has pages whose rows do not follow each other from 0 to {rows:,}")
+        raise ValueError(
+            f"an offset index has pages whose rows do not follow each other from 0 to {rows:,}"
+        )

@@ -69,7 +69,9 @@ def encode_fields(fields: Struct, last: int = 0) -> bytes:
     for number in sorted(fields):
         kind, value = fields[number]
         step = number - last
-        parts.append(bytes([step << 4 | kind]) if 0 < step <= LONG_LIST else bytes([kind]) + _zigzag(number))
+        parts.append(
+            bytes([step << 4 | kind]) if 0 < step <= LONG_LIST else bytes([kind]) + _zigzag(number)
+        )
         parts.append(b"" if kind in (TRUE, FALSE) else _encode(kind, value))
         last = number
     return b"".join(parts)
@@ -85,7 +87,9 @@ def _encode(kind: int, value: Any) -> bytes:
     if kind in (LIST, SET):
         element, items = value
         head = (
-            bytes([len(items) << 4 | element]) if len(items) < LONG_LIST else bytes([LONG_LIST << 4 | element]) + encode_varint(len(items))
+            bytes([len(items) << 4 | element])
+            if len(items) < LONG_LIST
+            else bytes([LONG_LIST << 4 | element]) + encode_varint(len(items))
         )
         return head + b"".join(_encode(element, item) for item in items)
     return bytes(value)
@@ -138,7 +142,9 @@ class _Reader:
         element, count = head & 0x0F, head >> 4
         count = self.varint() if count == LONG_LIST else count
         if depth > _MOST_DEPTH or count > len(self.data) - self.at:
-            raise ValueError(f"a list of {count:,} elements at byte {self.at} of {len(self.data):,} is too long, or too deep")
+            raise ValueError(
+                f"a list of {count:,} elements at byte {self.at} of {len(self.data):,} is too long, or too deep"
+            )
         return element, [self.value(element, depth) for _ in range(count)]
 
     def byte(self) -> int:
@@ -148,7 +154,9 @@ class _Reader:
 
     def bytes(self, count: int) -> bytes:
         if count > len(self.data) - self.at:
-            raise ValueError(f"{count:,} bytes at byte {self.at} reach beyond the {len(self.data):,} that there are")
+            raise ValueError(
+                f"{count:,} bytes at byte {self.at} reach beyond the {len(self.data):,} that there are"
+            )
         self.at += count
         return bytes(self.data[self.at - count : self.at])
 

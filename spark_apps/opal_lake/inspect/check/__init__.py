@@ -21,7 +21,13 @@ from opal_lake.inspect.check.chain import (
     kept_root,
     list_sizes,
 )
-from opal_lake.inspect.check.content.in_process import LEAST_BYTES, AtStep, Content, LocalCheck, look_here
+from opal_lake.inspect.check.content.in_process import (
+    LEAST_BYTES,
+    AtStep,
+    Content,
+    LocalCheck,
+    look_here,
+)
 from opal_lake.inspect.check.files import check_sizes, check_totals
 from opal_lake.inspect.check.finding import Finding, Findings
 from opal_lake.inspect.check.restores import check_restores
@@ -64,7 +70,9 @@ class CheckOptions:
     def __post_init__(self) -> None:
         check_sample(self.sample)
         if self.memory_bytes < LEAST_BYTES:
-            raise InvalidInputError(f"memory={self.memory!r} is too little for a check; give it {LEAST_BYTES >> 20}m at least")
+            raise InvalidInputError(
+                f"memory={self.memory!r} is too little for a check; give it {LEAST_BYTES >> 20}m at least"
+            )
 
     @property
     def memory_bytes(self) -> int:
@@ -75,10 +83,19 @@ Look = Callable[[Content], None]
 
 
 def check_table(
-    table: Table, *, deep: bool = True, memory: str = DEFAULT_MEMORY, sample: str | None = None, at_step: AtStep = no_step
+    table: Table,
+    *,
+    deep: bool = True,
+    memory: str = DEFAULT_MEMORY,
+    sample: str | None = None,
+    at_step: AtStep = no_step,
 ) -> list[Finding]:
     """Every broken invariant of the newest version; empty when all is well."""
-    return [*check(table, CheckOptions(deep=deep, memory=memory, sample=sample, at_step=at_step)).findings]
+    return [
+        *check(
+            table, CheckOptions(deep=deep, memory=memory, sample=sample, at_step=at_step)
+        ).findings
+    ]
 
 
 def check(table: Table, options: CheckOptions | None = None, look: Look = look_here) -> Checked:
@@ -118,13 +135,22 @@ def _check(table: Table, kept: Root | None, options: CheckOptions, look: Look) -
     left_over = tuple(_left_over(storage))
     if state is None or not _is_readable(state, findings):
         return Checked(
-            findings=(*findings.unique,), left_over=left_over, left_out=("logs, runs and rows: the newest version cannot be put together",)
+            findings=(*findings.unique,),
+            left_over=left_over,
+            left_out=("logs, runs and rows: the newest version cannot be put together",),
         )
     _check_condition(state, findings)
     check_sizes(state, sizes, findings)
     check_totals(state, commits, findings)
     keys = plan_sample(options.sample, state)
-    content = Content(state=state, sizes=sizes, events=events, keys=keys, memory=options.memory_bytes, at_step=options.at_step)
+    content = Content(
+        state=state,
+        sizes=sizes,
+        events=events,
+        keys=keys,
+        memory=options.memory_bytes,
+        at_step=options.at_step,
+    )
     if options.deep:
         look(content)
     else:
@@ -140,7 +166,9 @@ def _check_condition(state: Snapshot, findings: Findings) -> None:
             check_condition(state.spec.deletes, state.spec.schema.names)
         except InvalidInputError as error:
             findings.add(
-                "I25", layout.commit_path(0), f"{error}. Do not trust this table; if you need its rows, copy them into a table of your own"
+                "I25",
+                layout.commit_path(0),
+                f"{error}. Do not trust this table; if you need its rows, copy them into a table of your own",
             )
 
 
@@ -159,9 +187,21 @@ def _left_over(storage: Storage) -> Iterator[str]:
 def _is_readable(state: Snapshot, findings: Findings) -> bool:
     """Whether the long lists are at hand: behind a damaged commit they come from sections, which may be damaged too."""
     try:
-        return all(part is not None for part in (state.files, state.segments, state.pending, state.logs, state.runs, state.bases))
+        return all(
+            part is not None
+            for part in (
+                state.files,
+                state.segments,
+                state.pending,
+                state.logs,
+                state.runs,
+                state.bases,
+            )
+        )
     except (FormatError, NotFoundError) as error:
-        findings.add("I7", "_opal/checkpoints/", f"the newest version cannot be put together: {error}")
+        findings.add(
+            "I7", "_opal/checkpoints/", f"the newest version cannot be put together: {error}"
+        )
         return False
 
 

@@ -32,21 +32,38 @@ def list_sizes(storage: Storage) -> Sizes:
     head = max(_versions_in(entry.path for entry in storage.list(layout.LOG)), default=-1)
     sizes = {entry.path: entry.size for entry in storage.list("")}
     later = {version for version in _versions_in(sizes) if version > head}
-    return {path: size for path, size in sizes.items() if (layout.commit_version(path) or layout.checkpoint_version(path)) not in later}
+    return {
+        path: size
+        for path, size in sizes.items()
+        if (layout.commit_version(path) or layout.checkpoint_version(path)) not in later
+    }
 
 
 def _versions_in(paths: Iterable[str]) -> Iterator[int]:
     return (version for path in paths if (version := layout.commit_version(path)) is not None)
 
 
-def check_chain(log: CommitLog, kept: Root | None, sizes: Sizes, findings: Findings) -> list[Commit]:
+def check_chain(
+    log: CommitLog, kept: Root | None, sizes: Sizes, findings: Findings
+) -> list[Commit]:
     """The commits that can be read, from where the log begins; what retention has yet to delete below is not looked at."""
     versions, roots = [*_versions_in(sizes)], _roots_in(sizes)
-    first = (serving_checkpoint(kept, roots) or 0) if kept and kept.oldest_version else 0 if kept else _first_version(versions, roots)
+    first = (
+        (serving_checkpoint(kept, roots) or 0)
+        if kept and kept.oldest_version
+        else 0
+        if kept
+        else _first_version(versions, roots)
+    )
     commits = []
     for version in range(first, max([*versions, *roots], default=-1) + 1):
         path = layout.commit_path(version)
-        if not findings.expect(path in sizes, "I1", path, f"{path} is missing in the chain; restore the file from a backup"):
+        if not findings.expect(
+            path in sizes,
+            "I1",
+            path,
+            f"{path} is missing in the chain; restore the file from a backup",
+        ):
             continue
         with findings.going_on("I1", path):
             commits.append(log.read_commit(version))
@@ -77,7 +94,11 @@ def check_kept(kept: Root | None, sizes: Sizes, findings: Findings) -> None:
     """What the log does not explain has a checkpoint: savepoints below the oldest version, and, once versions expired, where it begins."""
     roots = {*_roots_in(sizes)}
     if kept and kept.oldest_version and serving_checkpoint(kept, roots) is None:
-        findings.add("I22", layout.CHECKPOINTS, f"none serves the oldest version {kept.oldest_version}; restore it from a backup")
+        findings.add(
+            "I22",
+            layout.CHECKPOINTS,
+            f"none serves the oldest version {kept.oldest_version}; restore it from a backup",
+        )
     for name, version in kept.savepoints.items() if kept else ():
         assert kept is not None
         there = version in roots or version >= kept.oldest_version
@@ -93,13 +114,22 @@ def check_clock(log: CommitLog, commits: Sequence[Commit], findings: Findings) -
         head = log.head()
     except (FormatError, NotFoundError):
         return  # which others tell
-    evidence = gather(log.storage, log.clock, head, [commit for commit in commits if commit.version <= head.version])
+    evidence = gather(
+        log.storage,
+        log.clock,
+        head,
+        [commit for commit in commits if commit.version <= head.version],
+    )
     ahead = find_ahead(evidence, clock_bound_us(head.spec))
     if ahead:
         first = ahead[0]
         recorded, stored = moment_text(first.recorded_us), moment_text(first.latest_us)
         mend = f"times of {count_text(len(ahead), 'version')} from it on are wrong, rows are not; run `opal repair-clock`"
-        findings.add("I24", layout.commit_path(first.version), f"it says {recorded}, and the store had it by {stored}: {mend}")
+        findings.add(
+            "I24",
+            layout.commit_path(first.version),
+            f"it says {recorded}, and the store had it by {stored}: {mend}",
+        )
 
 
 def _check_link(before: Commit, commit: Commit, findings: Findings) -> None:
@@ -121,7 +151,12 @@ def _check_link(before: Commit, commit: Commit, findings: Findings) -> None:
     if repair is not None:
         rises = all(time_us < next_us for time_us, next_us in pairwise(repair.times_us))
         ends = repair.first + len(repair.times_us) == commit.version
-        findings.expect(rises and ends, "I3", path, "the times that it corrects do not rise up to it; restore the file from a backup")
+        findings.expect(
+            rises and ends,
+            "I3",
+            path,
+            "the times that it corrects do not rise up to it; restore the file from a backup",
+        )
     if commit.version == before.version + 1:
         findings.expect(
             commit.previous_write_id == before.write_id,
@@ -131,11 +166,16 @@ def _check_link(before: Commit, commit: Commit, findings: Findings) -> None:
             "restore the file from a backup",
         )
         findings.expect(
-            commit.epoch >= before.epoch, "I2", path, f"its epoch {commit.epoch} is below {before.epoch}; restore the file from a backup"
+            commit.epoch >= before.epoch,
+            "I2",
+            path,
+            f"its epoch {commit.epoch} is below {before.epoch}; restore the file from a backup",
         )
 
 
-def check_results(storage: Storage, commits: Sequence[Commit], sizes: Sizes, findings: Findings) -> None:
+def check_results(
+    storage: Storage, commits: Sequence[Commit], sizes: Sizes, findings: Findings
+) -> None:
     """A copy of a result is what its commit says; one that names a version beyond the head means that a commit was lost."""
     by_version = {commit.version: commit for commit in commits}
     head = max(by_version, default=-1)
@@ -148,43 +188,80 @@ def check_results(storage: Storage, commits: Sequence[Commit], sizes: Sizes, fin
         except NotFoundError:
             continue  # retention has deleted it in the meantime
         except (FormatError, ValueError, KeyError, TypeError) as error:
-            findings.add("I4", path, f"it is no result ({error!r}); delete it, the commit holds the result too")
+            findings.add(
+                "I4",
+                path,
+                f"it is no result ({error!r}); delete it, the commit holds the result too",
+            )
             continue
         lost = f"it tells of version {version}, the newest is {head}: commits were lost; restore {layout.LOG} from a backup"
         came_meanwhile = version > head and any(storage.list(layout.commit_path(version)))
-        if findings.expect(version <= head or came_meanwhile, "I4", path, lost) and version in by_version:
+        if (
+            findings.expect(version <= head or came_meanwhile, "I4", path, lost)
+            and version in by_version
+        ):
             same = copy == json.loads(result_of(by_version[version]).to_json())
             findings.expect(
-                same, "I4", path, f"it differs from the result in version {version}; delete it, the commit holds the result too"
+                same,
+                "I4",
+                path,
+                f"it differs from the result in version {version}; delete it, the commit holds the result too",
             )
 
 
-def check_traffic(storage: Storage, commits: Sequence[Commit], sizes: Sizes, findings: Findings) -> None:
+def check_traffic(
+    storage: Storage, commits: Sequence[Commit], sizes: Sizes, findings: Findings
+) -> None:
     """What streams counted is of this table, and within the bounds of the format."""
     for path in sizes:
         if not path.startswith(layout.TRAFFIC):
             continue
-        findings.expect(layout.traffic_moment(path) is not None, "I29", path, "its name holds no time; delete it")
+        findings.expect(
+            layout.traffic_moment(path) is not None,
+            "I29",
+            path,
+            "its name holds no time; delete it",
+        )
         try:
-            decode_traffic(read_sealed(storage, path), f"{storage.uri}/{path}", commits[-1].table_id)
+            decode_traffic(
+                read_sealed(storage, path), f"{storage.uri}/{path}", commits[-1].table_id
+            )
         except NotFoundError:
             continue  # its writer has deleted it in the meantime
         except FormatError as error:
-            findings.add("I29", path, f"it is no traffic of this table ({error}); delete it, streams count again")
+            findings.add(
+                "I29",
+                path,
+                f"it is no traffic of this table ({error}); delete it, streams count again",
+            )
 
 
-def check_claims(storage: Storage, commits: Sequence[Commit], sizes: Sizes, findings: Findings) -> None:
+def check_claims(
+    storage: Storage, commits: Sequence[Commit], sizes: Sizes, findings: Findings
+) -> None:
     """Every number is claimed, once, for this table, and carried by one commit."""
     table_ids = {commit.table_id for commit in commits}
     for path in sizes:
         if path.startswith(layout.CLAIMS):
             with findings.going_on("I5", path):
-                findings.expect(layout.claim_number(path) is not None, "I5", path, "its name holds no number; delete it")
+                findings.expect(
+                    layout.claim_number(path) is not None,
+                    "I5",
+                    path,
+                    "its name holds no number; delete it",
+                )
                 try:
-                    table_id = unseal(read_sealed(storage, path), f"{storage.uri}/{path}").get("table_id")
+                    table_id = unseal(read_sealed(storage, path), f"{storage.uri}/{path}").get(
+                        "table_id"
+                    )
                 except NotFoundError:
                     continue  # retention has deleted it in the meantime
-                findings.expect(str(table_id) in table_ids, "I5", path, f"it is a claim on table {table_id}; delete it")
+                findings.expect(
+                    str(table_id) in table_ids,
+                    "I5",
+                    path,
+                    f"it is a claim on table {table_id}; delete it",
+                )
     used: dict[int, int] = {}
     for commit in commits:
         if commit.number is None:
@@ -217,7 +294,17 @@ def _check_names(storage: Storage, commit: Commit, findings: Findings) -> None:
         *(log.path for log in commit.actions.add_logs),
         *(run.path for run in commit.actions.add_runs),
     ):
-        findings.expect(named.rsplit("/", 1)[-1].startswith(prefix), "I5", path, f"{named} does not carry its number {commit.number}")
+        findings.expect(
+            named.rsplit("/", 1)[-1].startswith(prefix),
+            "I5",
+            path,
+            f"{named} does not carry its number {commit.number}",
+        )
     for file in files:
         strangers = [segment for segment in file.segments if segment_part(segment) != commit.number]
-        findings.expect(not strangers, "I5", path, f"{file.path} holds segments {strangers}, which are not of number {commit.number}")
+        findings.expect(
+            not strangers,
+            "I5",
+            path,
+            f"{file.path} holds segments {strangers}, which are not of number {commit.number}",
+        )

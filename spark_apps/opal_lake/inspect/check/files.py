@@ -25,14 +25,24 @@ def check_sizes(snapshot: Snapshot, sizes: Sizes, findings: Findings) -> None:
     for file in referenced(snapshot):
         size = sizes.get(file.path)
         if findings.expect(
-            size is not None, "I9", file.path, "it is missing, though the table refers to it; restore the file from a backup"
+            size is not None,
+            "I9",
+            file.path,
+            "it is missing, though the table refers to it; restore the file from a backup",
         ):
-            findings.expect(size == file.size, "I9", file.path, f"it has {size} bytes, written were {file.size}; restore it from a backup")
+            findings.expect(
+                size == file.size,
+                "I9",
+                file.path,
+                f"it has {size} bytes, written were {file.size}; restore it from a backup",
+            )
 
 
 def referenced(snapshot: Snapshot) -> Iterator[FileRef]:
     """Every file that the state names; side files and sections are read by the fold."""
-    return chain(snapshot.files.values(), snapshot.logs.values(), snapshot.runs.values(), snapshot.bases)
+    return chain(
+        snapshot.files.values(), snapshot.logs.values(), snapshot.runs.values(), snapshot.bases
+    )
 
 
 @dataclass(slots=True)
@@ -78,15 +88,33 @@ def check_totals(snapshot: Snapshot, commits: list[Commit], findings: Findings) 
     path = layout.commit_path(snapshot.version)
     root, segments = snapshot.root, snapshot.segments
     rows = sum(file.rows for file in snapshot.files.values())
-    findings.expect(root.rows == rows, "I15", path, f"the state counts {root.rows} rows, its files {rows}; restore the log from a backup")
+    findings.expect(
+        root.rows == rows,
+        "I15",
+        path,
+        f"the state counts {root.rows} rows, its files {rows}; restore the log from a backup",
+    )
     held = {segment for file in snapshot.files.values() for segment in file.segments}
     findings.expect(
-        held == segments.keys(), "I15", path, f"segments {sorted(held ^ segments.keys())} are in the state, or in a file, alone"
+        held == segments.keys(),
+        "I15",
+        path,
+        f"segments {sorted(held ^ segments.keys())} are in the state, or in a file, alone",
     )
     pending = len(snapshot.pending)
-    findings.expect(root.pending == pending, "I15", path, f"the state counts {root.pending} pending segments, it lists {pending}")
+    findings.expect(
+        root.pending == pending,
+        "I15",
+        path,
+        f"the state counts {root.pending} pending segments, it lists {pending}",
+    )
     events = sum(log.events for log in snapshot.logs.values())
-    findings.expect(root.events == events, "I15", path, f"the state counts {root.events} events, its logs hold {events}")
+    findings.expect(
+        root.events == events,
+        "I15",
+        path,
+        f"the state counts {root.events} events, its logs hold {events}",
+    )
     strangers = sorted(snapshot.pending - segments.keys())
     findings.expect(not strangers, "I15", path, f"segments {strangers} are pending, and in no file")
     _check_processed(snapshot.storage, commits, findings)
@@ -102,19 +130,32 @@ def _check_processed(storage: Storage, commits: list[Commit], findings: Findings
         for segment in commit.actions.processed:
             before = done.setdefault(segment, commit.version)
             message = f"it processes segment {segment}, which version {before} processed; restore the log from a backup"
-            findings.expect(before == commit.version, "I15", layout.commit_path(commit.version), message)
+            findings.expect(
+                before == commit.version, "I15", layout.commit_path(commit.version), message
+            )
 
 
 def _check_groups(snapshot: Snapshot, commits: list[Commit], findings: Findings) -> None:
     """A group holds what its segments hold, and more than its limit only if it is one segment."""
     path = layout.commit_path(snapshot.version)
-    limits = [commit.actions.spec.integer("group_rows") for commit in commits if commit.actions.spec]
+    limits = [
+        commit.actions.spec.integer("group_rows") for commit in commits if commit.actions.spec
+    ]
     limit = max([snapshot.spec.integer("group_rows"), *limits])
     members: dict[int, list[int]] = {}
     for segment in snapshot.segments.values():
         members.setdefault(segment.group, []).append(segment.rows)
     filled = {group: sum(rows) for group, rows in members.items()}
-    counted = {group: rows for group, rows in snapshot.root.groups.items() if rows}  # of a group all segments may be gone
-    findings.expect(counted == filled, "I13", path, f"groups hold {filled} rows, the state says {counted}")
+    counted = {
+        group: rows for group, rows in snapshot.root.groups.items() if rows
+    }  # of a group all segments may be gone
+    findings.expect(
+        counted == filled, "I13", path, f"groups hold {filled} rows, the state says {counted}"
+    )
     for group, rows in members.items():
-        findings.expect(sum(rows) <= limit or len(rows) == 1, "I13", path, f"group {group} holds {sum(rows)} rows, at most are {limit}")
+        findings.expect(
+            sum(rows) <= limit or len(rows) == 1,
+            "I13",
+            path,
+            f"group {group} holds {sum(rows)} rows, at most are {limit}",
+        )

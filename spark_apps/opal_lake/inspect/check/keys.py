@@ -36,9 +36,15 @@ class RunCheck:
         """Of the keys that are looked at."""
         held = read_filter(self.index, self.read)
         for low, high in self.keys.spans():
-            blocks = range(len(self.index.directory)) if self.keys.is_all else self.index.blocks_between(low, high)
+            blocks = (
+                range(len(self.index.directory))
+                if self.keys.is_all
+                else self.index.blocks_between(low, high)
+            )
             last: list[Entries] = []
-            for block, entries in zip(blocks, read_blocks(self.index, self.read, blocks), strict=True):
+            for block, entries in zip(
+                blocks, read_blocks(self.index, self.read, blocks), strict=True
+            ):
                 self._look_at(block, entries, held, last)
                 last = [entries.take(slice(len(entries) - 1, None))]
                 inside = (entries.high >= np.uint64(low)) & (entries.high <= np.uint64(high))
@@ -66,15 +72,29 @@ class RunCheck:
             message = f"it says that it holds {self.index.count} entries, its commit says {run.entries}; {MEND}"
             findings.expect(self.index.count == run.entries, "I19", run.path, message)
             self._check_order(findings)
-        findings.expect(self._fences, "I19", run.path, f"its directory does not hold the first hash of each block; {MEND}")
-        findings.expect(self._not_denied, "I19", run.path, f"its filter denies keys that it holds; {MEND}")
+        findings.expect(
+            self._fences,
+            "I19",
+            run.path,
+            f"its directory does not hold the first hash of each block; {MEND}",
+        )
+        findings.expect(
+            self._not_denied, "I19", run.path, f"its filter denies keys that it holds; {MEND}"
+        )
         actual_ties = 2 * self.index.ties
-        return findings.expect(actual_ties == ties, "I19", run.path, f"it has {actual_ties} columns of ties, the table has {ties}")
+        return findings.expect(
+            actual_ties == ties,
+            "I19",
+            run.path,
+            f"it has {actual_ties} columns of ties, the table has {ties}",
+        )
 
     def _check_whole(self, findings: Findings) -> None:
         run = self.run
         message = f"it holds {self.seen} entries, its commit says {run.entries}; {MEND}"
-        if not findings.expect(self.seen == run.entries and run.entries > 0, "I19", run.path, message):
+        if not findings.expect(
+            self.seen == run.entries and run.entries > 0, "I19", run.path, message
+        ):
             return
         self._check_order(findings)
         bounds = self._bounds[0], self._bounds[-1]
@@ -85,10 +105,14 @@ class RunCheck:
         claim, seen = self.run.greatest_delta, max(self._deltas, default=None)
         if claim is not None and seen is not None:
             message = f"its greatest delta is {seen}, its commit says {claim}; restore the log from a backup"
-            findings.expect(seen == claim if self.keys.is_all else seen <= claim, "I19", self.run.path, message)
+            findings.expect(
+                seen == claim if self.keys.is_all else seen <= claim, "I19", self.run.path, message
+            )
 
     def _check_order(self, findings: Findings) -> None:
-        findings.expect(self._in_order, "I19", self.run.path, f"its entries are not in order; {MEND}")
+        findings.expect(
+            self._in_order, "I19", self.run.path, f"its entries are not in order; {MEND}"
+        )
         message = f"{self._twice} entries have the key and delta of another; only the greatest may be there"
         findings.expect(not self._twice, "I19", self.run.path, message)
 

@@ -41,7 +41,9 @@ class Extremes:
         self.nulls, self.kind = self.nulls + column.null_count, column.type
         if column.null_count == len(column):
             return
-        self.has_nan |= pa.types.is_floating(column.type) and bool(pc.any(pc.is_nan(column)).as_py())
+        self.has_nan |= pa.types.is_floating(column.type) and bool(
+            pc.any(pc.is_nan(column)).as_py()
+        )
         pair = pc.min_max(_comparable(column))
         self.lows = [_least([*self.lows, pair["min"].as_py()], min)]
         self.highs = [_least([*self.highs, pair["max"].as_py()], max)]
@@ -54,7 +56,9 @@ class Extremes:
         if self.has_nan and bounds.high is not None:
             return False
         comparable = _BOUND_AS.get(_kind_name(self.kind), lambda bound: bound)
-        below = bounds.low is not None and self.lows[0] < comparable(bounds.low)  # a NaN is neither below nor above
+        below = bounds.low is not None and self.lows[0] < comparable(
+            bounds.low
+        )  # a NaN is neither below nor above
         above = bounds.high is not None and self.highs[0] > comparable(bounds.high)
         return not (below or above)
 
@@ -103,15 +107,27 @@ class FileCheck:
 
     def _whole_columns(self, part: pa.Table) -> list[str]:
         """Those in which there is no null."""
-        names = [SEGMENT, OFFSET, *(column.physical for column in (*self.spec.keys, self.spec.delta))]
+        names = [
+            SEGMENT,
+            OFFSET,
+            *(column.physical for column in (*self.spec.keys, self.spec.delta)),
+        ]
         return [*names, DELETED] if DELETED in part.column_names else names
 
-    def _look_at_ids(self, segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32], start: int) -> None:
+    def _look_at_ids(
+        self, segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32], start: int
+    ) -> None:
         if is_ingested(self.file):
             self._in_order &= np.array_equal(offset, np.arange(start, start + len(offset)))
             return
         numbers, position = np.unique(segment, return_inverse=True)
-        limits = np.array([self.segments[number].rows if number in self.segments else 0 for number in numbers.tolist()], np.int64)
+        limits = np.array(
+            [
+                self.segments[number].rows if number in self.segments else 0
+                for number in numbers.tolist()
+            ],
+            np.int64,
+        )
         self._outside += int(((offset < 0) | (offset >= limits[position])).sum())
         add_events(self._ids, Events(segment=segment, offset=offset, until=segment))
 
@@ -128,9 +144,16 @@ class FileCheck:
         sound = self._check_row_ids(findings)
         for role, column in [*(("key", key) for key in self.spec.keys), ("delta", self.spec.delta)]:
             nulls = self._nulls[column.physical]
-            sound &= findings.expect(not nulls, "I14", path, f"{role} column {column.name!r} is null in {nulls} rows; ingest them anew")
+            sound &= findings.expect(
+                not nulls,
+                "I14",
+                path,
+                f"{role} column {column.name!r} is null in {nulls} rows; ingest them anew",
+            )
         nulls = self._nulls[DELETED]
-        sound &= findings.expect(not nulls, "I14", path, f"{DELETED} is null in {nulls} rows; ingest them anew")
+        sound &= findings.expect(
+            not nulls, "I14", path, f"{DELETED} is null in {nulls} rows; ingest them anew"
+        )
         for column in self.bounded:
             if column.id in self.file.bounds and column.id in self._extremes:
                 self._check_bounds(column, findings)
@@ -140,19 +163,28 @@ class FileCheck:
         """Rows of the segments that the commit says, each within its segment; an ingested file holds its one segment whole, in order."""
         file = self.file
         nulls = self._nulls[SEGMENT] + self._nulls[OFFSET]
-        if not findings.expect(not nulls, "I11", file.path, f"{nulls} of its row ids are null; restore the file from a backup"):
+        if not findings.expect(
+            not nulls,
+            "I11",
+            file.path,
+            f"{nulls} of its row ids are null; restore the file from a backup",
+        ):
             return False
         held = sorted(number for number in self._held if number is not None)
         names = [segment_name(number) for number in file.segments]
         message = f"its rows are of segments {sorted(map(segment_name, held))}, its commit says {names}; restore the file from a backup"
         known = [self.segments[number] for number in file.segments if number in self.segments]
-        sound = findings.expect(held == sorted(file.segments) and len(known) == len(held), "I11", file.path, message)
+        sound = findings.expect(
+            held == sorted(file.segments) and len(known) == len(held), "I11", file.path, message
+        )
         for segment in known:
             text = f"it is in group {file.group}, its segment {segment_name(segment.id)} in {segment.group}; restore the log from a backup"
             sound &= findings.expect(segment.group == file.group, "I11", file.path, text)
         if not is_ingested(file):
             return sound and self._check_offsets(findings)
-        message = f"its offsets do not count from 0 to {self.rows - 1}; restore the file from a backup"
+        message = (
+            f"its offsets do not count from 0 to {self.rows - 1}; restore the file from a backup"
+        )
         sound &= findings.expect(self._in_order, "I11", file.path, message)
         for segment in known:
             text = f"segment {segment_name(segment.id)} has {segment.rows} rows, the file {file.rows}; restore the log from a backup"
@@ -170,20 +202,37 @@ class FileCheck:
         bounds = self.file.bounds[column.id]
         message = f"bounds [{bounds.low!r}, {bounds.high!r}] with {bounds.nulls} nulls do not hold for column {column.name!r}"
         holds = self._extremes[column.id].within(bounds, self.rows)
-        findings.expect(holds, "I12", self.file.path, f"{message}; a read with a filter may miss rows: ingest them anew")
+        findings.expect(
+            holds,
+            "I12",
+            self.file.path,
+            f"{message}; a read with a filter may miss rows: ingest them anew",
+        )
 
 
 def _check_schema(rows: pa.Table, file: DataFile, spec: TableSpec, findings: Findings) -> None:
     """Every column is the table's, of its physical type; ids, keys, delta and ties are there. Others may be younger than the file."""
     expected = physical_schema(spec)
-    needed = {SEGMENT, OFFSET, *(column.physical for column in (*spec.keys, spec.delta, *spec.tie_break))} | (
-        {DELETED} if spec.deletes else set()
-    )
+    needed = {
+        SEGMENT,
+        OFFSET,
+        *(column.physical for column in (*spec.keys, spec.delta, *spec.tie_break)),
+    } | ({DELETED} if spec.deletes else set())
     missing = sorted(needed - set(rows.column_names))
-    findings.expect(not missing, "I10", file.path, f"it has no column {', '.join(missing)}; restore the file from a backup")
+    findings.expect(
+        not missing,
+        "I10",
+        file.path,
+        f"it has no column {', '.join(missing)}; restore the file from a backup",
+    )
     for name in rows.column_names:
         here, there = rows.schema.field(name).type, expected.field(name).type
-        findings.expect(here == there, "I10", file.path, f"column {name} is {here}, should be {there}; restore the file from a backup")
+        findings.expect(
+            here == there,
+            "I10",
+            file.path,
+            f"column {name} is {here}, should be {there}; restore the file from a backup",
+        )
 
 
 def bounded_columns(spec: TableSpec) -> tuple[Field, ...]:
@@ -210,4 +259,8 @@ def _kind_name(kind: pa.DataType) -> str:
     return "decimal" if pa.types.is_decimal(kind) else str(kind)
 
 
-_BOUND_AS: dict[str, Callable[[Any], Any]] = {"decimal": Decimal, "binary": bytes.fromhex, "string": str.encode}
+_BOUND_AS: dict[str, Callable[[Any], Any]] = {
+    "decimal": Decimal,
+    "binary": bytes.fromhex,
+    "string": str.encode,
+}

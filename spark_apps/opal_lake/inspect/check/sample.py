@@ -43,7 +43,12 @@ class KeyRange:
 
     def slot_of(self, high: npt.NDArray[np.uint64], slots: int) -> npt.NDArray[np.int32]:
         """Which of equal parts of the range; `slots` and more beyond its end."""
-        return (self.steps(high) * np.uint64(slots) // np.uint64(self.width)).astype(np.int64).clip(0, slots).astype(np.int32)
+        return (
+            (self.steps(high) * np.uint64(slots) // np.uint64(self.width))
+            .astype(np.int64)
+            .clip(0, slots)
+            .astype(np.int32)
+        )
 
     def spans(self) -> Iterator[tuple[int, int]]:
         """The least and greatest first hash words; two pairs where the range passes the end of the circle."""
@@ -78,4 +83,6 @@ def _share(text: str, rows: int) -> float:
         return float(percent[1]) / 100
     if count:
         return min(1.0, int(text) / max(1, rows))
-    raise InvalidInputError(f"sample={text!r} is no share; write a percentage, as 1%, or about how many rows, as 100000")
+    raise InvalidInputError(
+        f"sample={text!r} is no share; write a percentage, as 1%, or about how many rows, as 100000"
+    )

@@ -50,14 +50,20 @@ class Shelf:
         self.size += bytes_here
         return Shelved(rows=rows, kinds=kinds, at=at)
 
-    def column(self, shelved: Shelved, index: int, start: int = 0, stop: int | None = None) -> Column:
+    def column(
+        self, shelved: Shelved, index: int, start: int = 0, stop: int | None = None
+    ) -> Column:
         """A part of one column."""
         stop = shelved.rows if stop is None else stop
         if shelved.arrays:
             return shelved.arrays[index][start:stop]
         assert self._file is not None
         kind = shelved.kinds[index]
-        begin = shelved.at + sum(other.itemsize for other in shelved.kinds[:index]) * shelved.rows + start * kind.itemsize
+        begin = (
+            shelved.at
+            + sum(other.itemsize for other in shelved.kinds[:index]) * shelved.rows
+            + start * kind.itemsize
+        )
         data = bytearray((stop - start) * kind.itemsize)
         view, done = memoryview(data), 0
         while done < len(data):
@@ -88,7 +94,10 @@ class Slots:
             return
         slot = np.concatenate([part[0] for part in self._waiting])
         order = np.argsort(slot, kind="stable")
-        arrays = [np.concatenate([part[index] for part in self._waiting])[order] for index in range(1, len(self._waiting[0]))]
+        arrays = [
+            np.concatenate([part[index] for part in self._waiting])[order]
+            for index in range(1, len(self._waiting[0]))
+        ]
         bounds = np.searchsorted(slot[order], np.arange(self.count + 1))
         self._blocks.append((self.shelf.put(arrays), bounds))
         self._waiting, self._rows = [], 0
@@ -96,11 +105,20 @@ class Slots:
     def take(self, slot: int) -> list[Column] | None:
         """The columns of a slot, in the order in which its rows came; None where there are none."""
         self._flush()
-        parts = [(shelved, int(bounds[slot]), int(bounds[slot + 1])) for shelved, bounds in self._blocks if bounds[slot] < bounds[slot + 1]]
+        parts = [
+            (shelved, int(bounds[slot]), int(bounds[slot + 1]))
+            for shelved, bounds in self._blocks
+            if bounds[slot] < bounds[slot + 1]
+        ]
         if not parts:
             return None
         columns = range(len(parts[0][0].kinds))
-        return [np.concatenate([self.shelf.column(shelved, index, start, stop) for shelved, start, stop in parts]) for index in columns]
+        return [
+            np.concatenate(
+                [self.shelf.column(shelved, index, start, stop) for shelved, start, stop in parts]
+            )
+            for index in columns
+        ]
 
     def each(self) -> Iterator[list[Column] | None]:
         return (self.take(slot) for slot in range(self.count))

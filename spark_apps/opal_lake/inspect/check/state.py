@@ -74,7 +74,10 @@ class KnownEvents:
             file = read_found(self.storage, log, self.findings)
             if file is not None:
                 with self.findings.going_on("I9", log.path):
-                    self.read[log.path] = [self._put(part) for part in event_parts(file.source(), log.path, with_next=True)]
+                    self.read[log.path] = [
+                        self._put(part)
+                        for part in event_parts(file.source(), log.path, with_next=True)
+                    ]
         shelved = self.read[log.path]
         return None if shelved is None else map(self._events, shelved)
 
@@ -83,12 +86,16 @@ class KnownEvents:
         return self.shelf.put((part.segment, part.offset, part.until, *others))
 
     def _events(self, part: Shelved) -> Events:
-        segment, offset, until, *others = (self.shelf.column(part, index) for index in range(len(part.kinds)))
+        segment, offset, until, *others = (
+            self.shelf.column(part, index) for index in range(len(part.kinds))
+        )
         next_rows = RowIds(segment=others[0], offset=others[1]) if others else None
         return Events(segment=segment, offset=offset, until=until, next_rows=next_rows)
 
 
-def check_state(commits: Sequence[Commit], kept: Root | None, sizes: Sizes, events: KnownEvents) -> Snapshot | None:
+def check_state(
+    commits: Sequence[Commit], kept: Root | None, sizes: Sizes, events: KnownEvents
+) -> Snapshot | None:
     """Compare every checkpoint with the fold of the commits; the newest state that can be known.
 
     Below the oldest commit only savepoints count: what other checkpoints there name may be gone. Theirs must not be. Between the oldest
@@ -96,10 +103,16 @@ def check_state(commits: Sequence[Commit], kept: Root | None, sizes: Sizes, even
     they sum up may be gone, but what the newest version's logs mark has to be in them.
     """
     storage, findings = events.storage, events.findings
-    oldest, savepoints = (kept.oldest_version, frozenset(kept.savepoints.values())) if kept else (0, frozenset())
+    oldest, savepoints = (
+        (kept.oldest_version, frozenset(kept.savepoints.values())) if kept else (0, frozenset())
+    )
     by_version = {commit.version: commit for commit in commits}
     first = min(by_version, default=0)
-    counted = (root for root in _checkpoints(storage, sizes, findings) if root.version >= first or root.version in savepoints)
+    counted = (
+        root
+        for root in _checkpoints(storage, sizes, findings)
+        if root.version >= first or root.version in savepoints
+    )
     roots = {root.version: root for root in counted}
     for version in sorted(savepoints & roots.keys()):
         with findings.going_on("I7", _root_path(roots[version])):
@@ -108,7 +121,9 @@ def check_state(commits: Sequence[Commit], kept: Root | None, sizes: Sizes, even
     newest = max((*by_version, *roots), default=-1)
     for version in range(min((*by_version, *roots), default=0), newest + 1):
         state = _next_state(state, by_version.get(version), storage, findings)
-        checkpoint = roots.pop(version, None)  # its lists go with it: of all checkpoints at once they would be too many
+        checkpoint = roots.pop(
+            version, None
+        )  # its lists go with it: of all checkpoints at once they would be too many
         if checkpoint is None:
             continue
         if state is None:
@@ -133,7 +148,12 @@ def _checkpoints(storage: Storage, sizes: Sizes, findings: Findings) -> Iterator
             continue
         with findings.going_on("I6", path):
             root, sections = decode_root(read_sealed(storage, path), f"{storage.uri}/{path}")
-            if findings.expect(root.version == version, "I6", path, f"it holds version {root.version}; delete it, it is derived"):
+            if findings.expect(
+                root.version == version,
+                "I6",
+                path,
+                f"it holds version {root.version}; delete it, it is derived",
+            ):
                 yield Snapshot(storage, root, sections, ())
 
 
@@ -141,7 +161,9 @@ def _root_path(checkpoint: Snapshot) -> str:
     return layout.checkpoint_path(checkpoint.version, checkpoint.root.write_id)
 
 
-def _next_state(state: Snapshot | None, commit: Commit | None, storage: Storage, findings: Findings) -> Snapshot | None:
+def _next_state(
+    state: Snapshot | None, commit: Commit | None, storage: Storage, findings: Findings
+) -> Snapshot | None:
     if commit is None:
         return None
     side = commit.actions.ingested_side
@@ -194,7 +216,13 @@ def _check_bases(checkpoint: Snapshot, state: Snapshot, events: KnownEvents) -> 
                 if base.after is None:
                     marked[base.group] = {}
                 add_bitmaps(marked.setdefault(base.group, {}), here)
-                _check_base(base, marked[base.group], state, events, is_later=checkpoint.version != state.version)
+                _check_base(
+                    base,
+                    marked[base.group],
+                    state,
+                    events,
+                    is_later=checkpoint.version != state.version,
+                )
 
 
 def _list_path(checkpoint: Snapshot, name: str) -> str:
@@ -203,7 +231,9 @@ def _list_path(checkpoint: Snapshot, name: str) -> str:
     return files[-1].path if files else _root_path(checkpoint)
 
 
-def _check_base(base: BitmapBase, marked: Bitmaps, state: Snapshot, events: KnownEvents, *, is_later: bool) -> None:
+def _check_base(
+    base: BitmapBase, marked: Bitmaps, state: Snapshot, events: KnownEvents, *, is_later: bool
+) -> None:
     """The base, and those that it follows, are the fold of all events up to its version, of the segments of its group.
 
     A merged log may hold younger ones as well. A later state may have forgotten events of rows that are gone, so that marks beyond its logs
@@ -221,7 +251,11 @@ def _check_base(base: BitmapBase, marked: Bitmaps, state: Snapshot, events: Know
     every, known = events.every.of(logs, events), events.older.of(older, events)
     if every is None or known is None:
         return  # reported already: without the log the base cannot be checked
-    expected = {number: marks for number, marks in known.items() if number in segments and segments[number].group == base.group}
+    expected = {
+        number: marks
+        for number, marks in known.items()
+        if number in segments and segments[number].group == base.group
+    }
     for number in sorted((marked.keys() & segments.keys()) | expected.keys()):
         here, there = marked.get(number, BitMap()), expected.get(number, BitMap())
         events.findings.expect(

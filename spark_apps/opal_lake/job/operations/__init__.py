@@ -24,7 +24,12 @@ def operation_named(name: object) -> "type[Operation]":
     """The declaration of an operation."""
     from opal_lake.job.operations import folder, rows, table, upkeep
 
-    known: tuple[type[Operation], ...] = (*table.OPERATIONS, *rows.OPERATIONS, *upkeep.OPERATIONS, *folder.OPERATIONS)
+    known: tuple[type[Operation], ...] = (
+        *table.OPERATIONS,
+        *rows.OPERATIONS,
+        *upkeep.OPERATIONS,
+        *folder.OPERATIONS,
+    )
     operation = next((declared for declared in known if declared.name == name), None)
     if operation is None:
         raise InvalidInputError(f"operation {name!r} is unknown; use one of {', '.join(NAMES)}")

@@ -4,7 +4,17 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
 from inspect import Parameter, Signature
-from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, dataclass_transform, get_args, get_origin
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Self,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+)
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.values import Help, Kind, filled_in, filled_in_flag
@@ -64,11 +74,26 @@ class Declared:
     def __init__(self, **values: Any) -> None:
         known = {member.name: member for member in fields(self)}  # type: ignore[arg-type]  # every subclass is a dataclass
         if unknown := [name for name in values if name not in known]:
-            raise TypeError(f"{type(self).__name__}.__init__() got an unexpected keyword argument {unknown[0]!r}")
-        given = {name: value for name, value in values.items() if value is not None or _takes_none(known[name])}
-        if missing := [name for name, member in known.items() if is_required(member) and name not in given]:
-            raise TypeError(f"{type(self).__name__}.__init__() missing the keyword arguments {', '.join(map(repr, missing))}")
-        vars(self).update({name: given[name] if name in given else default_of(member) for name, member in known.items()})
+            raise TypeError(
+                f"{type(self).__name__}.__init__() got an unexpected keyword argument {unknown[0]!r}"
+            )
+        given = {
+            name: value
+            for name, value in values.items()
+            if value is not None or _takes_none(known[name])
+        }
+        if missing := [
+            name for name, member in known.items() if is_required(member) and name not in given
+        ]:
+            raise TypeError(
+                f"{type(self).__name__}.__init__() missing the keyword arguments {', '.join(map(repr, missing))}"
+            )
+        vars(self).update(
+            {
+                name: given[name] if name in given else default_of(member)
+                for name, member in known.items()
+            }
+        )
         self.__post_init__()
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -92,12 +117,22 @@ class Declared:
     def of(cls, arguments: object) -> Self:
         """From a JSON object; null is what is not given."""
         if not isinstance(arguments, Mapping):
-            raise InvalidInputError(f"arguments of {cls.name} must map names to values, and are {_word(type(arguments))}")
+            raise InvalidInputError(
+                f"arguments of {cls.name} must map names to values, and are {_word(type(arguments))}"
+            )
         known = cls.fields()
-        given = {name: value for name, value in arguments.items() if value is not None or (name in known and _takes_none(known[name]))}
+        given = {
+            name: value
+            for name, value in arguments.items()
+            if value is not None or (name in known and _takes_none(known[name]))
+        }
         if unknown := sorted(map(str, set(arguments) - set(known))):
-            raise InvalidInputError(f"{cls.name} has no argument {', '.join(unknown)}; known are {', '.join(known)}")
-        if missing := [name for name, member in known.items() if is_required(member) and name not in given]:
+            raise InvalidInputError(
+                f"{cls.name} has no argument {', '.join(unknown)}; known are {', '.join(known)}"
+            )
+        if missing := [
+            name for name, member in known.items() if is_required(member) and name not in given
+        ]:
             raise InvalidInputError(f"{cls.name} needs the argument {', '.join(missing)}; add it")
         return cls(**cls.plain(given))
 
@@ -108,14 +143,24 @@ class Declared:
 
     def to_arguments(self) -> dict[str, Any]:
         """For JSON: all that are not the default."""
-        arguments = {name: getattr(self, name) for name, member in self.fields().items() if getattr(self, name) != default_of(member)}
-        return {name: value.to_arguments() if isinstance(value, Declared) else value for name, value in arguments.items()}
+        arguments = {
+            name: getattr(self, name)
+            for name, member in self.fields().items()
+            if getattr(self, name) != default_of(member)
+        }
+        return {
+            name: value.to_arguments() if isinstance(value, Declared) else value
+            for name, value in arguments.items()
+        }
 
     @classmethod
     def fields(cls) -> "dict[str, Field[Any]]":
         """The arguments, in the order in which they are declared; what one needs comes first."""
         known = {member.name: member for member in fields(cls)}  # type: ignore[arg-type]  # every subclass is a dataclass
-        return {name: known[name] for name in sorted(known, key=lambda name: not is_required(known[name]))}
+        return {
+            name: known[name]
+            for name in sorted(known, key=lambda name: not is_required(known[name]))
+        }
 
     @classmethod
     def among(cls, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,7 +168,9 @@ class Declared:
         return given_fields(cls, values)
 
     @classmethod
-    def checked(cls, arguments: Mapping[str, Any], is_open: Callable[[Any], bool] = nothing_open) -> dict[str, Any]:
+    def checked(
+        cls, arguments: Mapping[str, Any], is_open: Callable[[Any], bool] = nothing_open
+    ) -> dict[str, Any]:
         """Those that are given, as JSON holds them. What is open, as a template is before its run, is not looked at."""
         known = {member.name: member for member in fields(cls)}  # type: ignore[arg-type]  # every subclass is a dataclass
         checked_arguments = {
@@ -131,7 +178,10 @@ class Declared:
             for name, value in arguments.items()
             if value is not None
         }
-        cls.check_together({**{name: default_of(member) for name, member in known.items()}, **checked_arguments}, is_open)
+        cls.check_together(
+            {**{name: default_of(member) for name, member in known.items()}, **checked_arguments},
+            is_open,
+        )
         return checked_arguments
 
     @classmethod
@@ -142,7 +192,10 @@ class Declared:
     def filled_in(cls, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """What templates have made of them: of numbers and truth values texts."""
         known = cls.fields()
-        return {name: _filled_in(value, known[name].type) if name in known else value for name, value in arguments.items()}
+        return {
+            name: _filled_in(value, known[name].type) if name in known else value
+            for name, value in arguments.items()
+        }
 
 
 class Operation(Declared):
@@ -151,7 +204,11 @@ class Operation(Declared):
 
 def given_fields(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the values that are fields of a dataclass, and given."""
-    return {member.name: values[member.name] for member in fields(kind) if values.get(member.name) is not None}
+    return {
+        member.name: values[member.name]
+        for member in fields(kind)
+        if values.get(member.name) is not None
+    }
 
 
 def is_required(member: "Field[Any]") -> bool:
@@ -184,7 +241,11 @@ def types_of(hint: Any) -> set[Any]:
     """The types of a union, or the one that it is."""
     if get_origin(hint) is Annotated:
         return types_of(get_args(hint)[0])
-    return {kind for part in get_args(hint) for kind in types_of(part)} if get_origin(hint) in _UNIONS else {hint}
+    return (
+        {kind for part in get_args(hint) for kind in types_of(part)}
+        if get_origin(hint) in _UNIONS
+        else {hint}
+    )
 
 
 def _parts(hint: Any) -> list[Any]:
@@ -192,7 +253,11 @@ def _parts(hint: Any) -> list[Any]:
     if get_origin(hint) is Annotated:
         inner, *notes = get_args(hint)
         return [*notes, *_parts(inner)]
-    return [note for part in get_args(hint) for note in _parts(part)] if get_origin(hint) in _UNIONS else []
+    return (
+        [note for part in get_args(hint) for note in _parts(part)]
+        if get_origin(hint) in _UNIONS
+        else []
+    )
 
 
 def _checked(operation: str, name: str, value: Any, hint: Any) -> Any:
@@ -203,10 +268,18 @@ def _checked(operation: str, name: str, value: Any, hint: Any) -> Any:
     if kind is not None:
         return kind.check(name, value)
     if types_of(hint) == {bool} and not isinstance(value, bool):
-        raise InvalidInputError(f"{operation}: {name}={value!r} is {_word(type(value))}, neither true nor false")
+        raise InvalidInputError(
+            f"{operation}: {name}={value!r} is {_word(type(value))}, neither true nor false"
+        )
     if not _fits(value, hint):
         raise InvalidInputError(f"{operation}: argument {name} {_advice(value, hint)}")
-    return dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value
+    return (
+        dict(value)
+        if isinstance(value, Mapping)
+        else list(value)
+        if isinstance(value, tuple)
+        else value
+    )
 
 
 def _filled_in(value: Any, hint: Any) -> Any:
@@ -219,7 +292,11 @@ def _filled_in(value: Any, hint: Any) -> Any:
 def _declared(hint: Any) -> type[Declared] | None:
     if isinstance(hint, type) and issubclass(hint, Declared):
         return hint
-    return next(filter(None, map(_declared, get_args(hint))), None) if get_origin(hint) in (*_UNIONS, Annotated) else None
+    return (
+        next(filter(None, map(_declared, get_args(hint))), None)
+        if get_origin(hint) in (*_UNIONS, Annotated)
+        else None
+    )
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -231,7 +308,9 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin in (list, Sequence):
         return isinstance(value, list | tuple) and all(_fits(member, parts[0]) for member in value)
     if origin in (dict, Mapping):
-        return isinstance(value, Mapping) and all(isinstance(key, str) and _fits(member, parts[1]) for key, member in value.items())
+        return isinstance(value, Mapping) and all(
+            isinstance(key, str) and _fits(member, parts[1]) for key, member in value.items()
+        )
     if hint is Any:
         return True
     return isinstance(value, hint) and (hint is not int or not isinstance(value, bool))
@@ -242,15 +321,23 @@ def _advice(value: Any, hint: Any) -> str:
     expected = [kind for kind in kinds if kind is not type(None)]
     word = _word(type(value))
     if get_origin(expected[0]) in (dict, Mapping):
-        return f"must {_expected(expected[0])}" + ("" if isinstance(value, Mapping) else f", and is {word}")
-    return f"is {word}; give {' or '.join(map(_expected, expected))}" + (", or leave it out" if len(expected) < len(kinds) else "")
+        return f"must {_expected(expected[0])}" + (
+            "" if isinstance(value, Mapping) else f", and is {word}"
+        )
+    return f"is {word}; give {' or '.join(map(_expected, expected))}" + (
+        ", or leave it out" if len(expected) < len(kinds) else ""
+    )
 
 
 def _union(hint: Any) -> tuple[Any, ...]:
     """The parts that a value may be one of."""
     if get_origin(hint) is Annotated:
         return _union(get_args(hint)[0])
-    return tuple(kind for part in get_args(hint) for kind in _union(part)) if get_origin(hint) in _UNIONS else (hint,)
+    return (
+        tuple(kind for part in get_args(hint) for kind in _union(part))
+        if get_origin(hint) in _UNIONS
+        else (hint,)
+    )
 
 
 def _expected(hint: Any) -> str:

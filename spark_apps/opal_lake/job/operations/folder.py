@@ -38,19 +38,33 @@ class Mutate(Operation):
 
     increments: Sequence[str]
     ids: Columns
-    order: Annotated[str, Help("what is later: a field, or file_suffix, or file_position", "FIELD")] = BY_POSITION
+    order: Annotated[
+        str, Help("what is later: a field, or file_suffix, or file_position", "FIELD")
+    ] = BY_POSITION
     order_type: Annotated[OrderType, Help("of a field of text")] = "numeric"
     op_field: Annotated[str | None, Help("the field with the operation of a row", "FIELD")] = None
     deleted_op: Annotated[str, Help("what it holds in rows that delete their record", "TEXT")] = "D"
-    delete_prefix: Annotated[str | None, Help("files whose names begin so hold deletes: rows, or ids alone", "TEXT")] = None
-    partition_by: Annotated[Columns, Help("folders of the new master; repeat for more (default: as those of the old one)")] = field(
-        default_factory=list
-    )
-    fixed_partitions: Annotated[bool, Help("no record moves: look only into the partitions that increments name")] = False
-    schema: Annotated[str | None, Help("the fields as in CREATE TABLE (default: as found; of CSV all are text)", "SQL")] = None
+    delete_prefix: Annotated[
+        str | None, Help("files whose names begin so hold deletes: rows, or ids alone", "TEXT")
+    ] = None
+    partition_by: Annotated[
+        Columns,
+        Help("folders of the new master; repeat for more (default: as those of the old one)"),
+    ] = field(default_factory=list)
+    fixed_partitions: Annotated[
+        bool, Help("no record moves: look only into the partitions that increments name")
+    ] = False
+    schema: Annotated[
+        str | None,
+        Help("the fields as in CREATE TABLE (default: as found; of CSV all are text)", "SQL"),
+    ] = None
     format: Annotated[FolderFormat | None, Help("of the master (default: by the files)")] = None
-    increment_format: Annotated[FolderFormat | None, Help("of the increments (default: by the files)")] = None
-    output_format: Annotated[FolderFormat | None, Help("of the new master (default: as the old one)")] = None
+    increment_format: Annotated[
+        FolderFormat | None, Help("of the increments (default: by the files)")
+    ] = None
+    output_format: Annotated[
+        FolderFormat | None, Help("of the new master (default: as the old one)")
+    ] = None
     delimiter: Annotated[str, Help("between the fields of CSV", "TEXT")] = ","
     header: bool = True
     options: Mapping[str, str] = field(default_factory=dict)
@@ -66,9 +80,13 @@ class Mutate(Operation):
         """There is something to read, and a record has an id."""
         for name, example in (("increments", "['incr/*.csv']"), ("ids", "['id']")):
             if given[name] is not None and not is_open(given[name]) and not given[name]:
-                raise InvalidInputError(f"mutate: {name} is empty; give a list, as {name}={example}")
+                raise InvalidInputError(
+                    f"mutate: {name} is empty; give a list, as {name}={example}"
+                )
         if given["delete_prefix"] == "":
-            raise InvalidInputError("delete_prefix='' would make a delete of every file; leave it out, or write 'del'")
+            raise InvalidInputError(
+                "delete_prefix='' would make a delete of every file; leave it out, or write 'del'"
+            )
 
 
 OPERATIONS = (Mutate,)

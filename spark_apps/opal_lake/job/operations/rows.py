@@ -6,7 +6,15 @@ from typing import Annotated, Any, ClassVar
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.declared import Operation, declaration
-from opal_lake.job.operations.values import CHANGE_AXES, CHANGE_MODES, CONSUMER_ROWS, Bound, Function, Help, one_of
+from opal_lake.job.operations.values import (
+    CHANGE_AXES,
+    CHANGE_MODES,
+    CONSUMER_ROWS,
+    Bound,
+    Function,
+    Help,
+    one_of,
+)
 
 Consumed = Annotated[str, one_of(*CONSUMER_ROWS)]
 ChangeMode = Annotated[str, one_of(*CHANGE_MODES)]
@@ -28,7 +36,9 @@ class Shown(Operation):
     columns: Sequence[str] | None = None
     where: Annotated[str | None, Help("a condition on rows", "SQL")] = None
     limit: Annotated[int | None, Help("most rows (default: 20 shown, all exported)")] = None
-    to: Annotated[str | None, Help("write the rows to this folder instead of showing them", "PATH")] = None
+    to: Annotated[
+        str | None, Help("write the rows to this folder instead of showing them", "PATH")
+    ] = None
     format: Annotated[ExportFormat, Help("of the exported files")] = "parquet"
     overwrite: Annotated[bool, Help("replace what is in the folder")] = False
     writer_options: Mapping[str, str] | None = None
@@ -41,11 +51,22 @@ class Read(Shown):
     name: ClassVar[str] = "read"
 
     version: Annotated[int | None, Help("what was committed up to this version")] = None
-    timestamp: Annotated[str | None, Help("what was committed up to this time, as 2026-01-31T12:00:00+00:00", "TIME")] = None
-    business_snapshot: Annotated[str | None, Help("as of its end, or of now if it is open, as 2022-07-15", "NAME")] = None
-    event_time: Annotated[str | int | None, Help("what was valid at the source, by the delta column; late rows included", "VALUE")] = None
-    partition_key: Annotated[str | None, Help("what was ingested under this key, by a run of a pipeline", "KEY")] = None
-    net: Annotated[bool, Help("also rows of this key that rows of other keys have replaced or deleted")] = False
+    timestamp: Annotated[
+        str | None, Help("what was committed up to this time, as 2026-01-31T12:00:00+00:00", "TIME")
+    ] = None
+    business_snapshot: Annotated[
+        str | None, Help("as of its end, or of now if it is open, as 2022-07-15", "NAME")
+    ] = None
+    event_time: Annotated[
+        str | int | None,
+        Help("what was valid at the source, by the delta column; late rows included", "VALUE"),
+    ] = None
+    partition_key: Annotated[
+        str | None, Help("what was ingested under this key, by a run of a pipeline", "KEY")
+    ] = None
+    net: Annotated[
+        bool, Help("also rows of this key that rows of other keys have replaced or deleted")
+    ] = False
 
 
 @declaration
@@ -54,11 +75,23 @@ class Changes(Shown):
 
     name: ClassVar[str] = "changes"
 
-    start: Annotated[Bound, Help("the first version, or a commit time; latest: the next one; a savepoint: what came after it", "BOUND")]
-    end: Annotated[Bound | None, Help("the last version; or a commit time, or a savepoint (default: the newest)", "BOUND")] = None
+    start: Annotated[
+        Bound,
+        Help(
+            "the first version, or a commit time; latest: the next one; a savepoint: what came after it",
+            "BOUND",
+        ),
+    ]
+    end: Annotated[
+        Bound | None,
+        Help("the last version; or a commit time, or a savepoint (default: the newest)", "BOUND"),
+    ] = None
     mode: Annotated[ChangeMode, Help("netChanges leaves out what later versions undid")] = "none"
     compute_updates: bool = True
-    axis: Annotated[ChangeAxis, Help("event_time: changes of the history, the past included, instead of the current view")] = "commit"
+    axis: Annotated[
+        ChangeAxis,
+        Help("event_time: changes of the history, the past included, instead of the current view"),
+    ] = "commit"
 
 
 @declaration
@@ -78,9 +111,13 @@ class Consume(Operation):
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
         """Rows are new by one of the two; what changed is told from version to version."""
         if (given["partition_key"] is None) == (given["after"] is None):
-            raise InvalidInputError("consume needs one of: partition_key='2026-11-01', or after=7, the last version that was seen")
+            raise InvalidInputError(
+                "consume needs one of: partition_key='2026-11-01', or after=7, the last version that was seen"
+            )
         if given["rows"] == "changes" and given["partition_key"] is not None:
-            raise InvalidInputError("rows='changes' needs versions: give after=7 instead of partition_key")
+            raise InvalidInputError(
+                "rows='changes' needs versions: give after=7 instead of partition_key"
+            )
 
 
 @declaration

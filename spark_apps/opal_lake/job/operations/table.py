@@ -35,9 +35,15 @@ class NewTable(Declared):
     name: ClassVar[str] = "create"
 
     keys: Columns
-    delta: Annotated[str, Help("when the change happened at the source; the latest one wins", "COLUMN")]
-    deletes: Annotated[str | None, Help("a condition: rows that fulfil it delete their key", "SQL")] = None
-    tie_break: Annotated[Columns, Help("decides among equal deltas; repeat for more")] = field(default_factory=list)
+    delta: Annotated[
+        str, Help("when the change happened at the source; the latest one wins", "COLUMN")
+    ]
+    deletes: Annotated[
+        str | None, Help("a condition: rows that fulfil it delete their key", "SQL")
+    ] = None
+    tie_break: Annotated[Columns, Help("decides among equal deltas; repeat for more")] = field(
+        default_factory=list
+    )
     partition_by: Annotated[Columns, Help("repeat for more")] = field(default_factory=list)
     file_format: Annotated[FileFormat, Help("of the data files")] = "parquet"
     schema: Annotated[str | None, Help("the columns as in CREATE TABLE", "SQL")] = None
@@ -67,26 +73,41 @@ class Ingest(Operation):
     metadata: Metadata = "batch"
     on_bad_rows: OnBadRows = "fail"
     reject_threshold: Annotated[
-        int | str | None, Help("with --quarantine: fail if more rows than this are bad (default: never)", "N|N%")
+        int | str | None,
+        Help("with --quarantine: fail if more rows than this are bad (default: never)", "N|N%"),
     ] = None
     on_empty: OnEmpty = "fail"
-    on_new_columns: Annotated[OnNewColumns, Help("what to do with columns of the source that the table lacks")] = "fail"
+    on_new_columns: Annotated[
+        OnNewColumns, Help("what to do with columns of the source that the table lacks")
+    ] = "fail"
     create: NewTable | None = None
     partition_key: str | None = None
     business_snapshot: Annotated[
-        str | None, Help("the business snapshot of the rows, as 2022-07-15; it may not be an earlier one", "NAME")
+        str | None,
+        Help(
+            "the business snapshot of the rows, as 2022-07-15; it may not be an earlier one", "NAME"
+        ),
     ] = None
     business_snapshot_column: Annotated[
-        str | None, Help("a column with the business snapshot of each row; each one is a commit", "COLUMN")
+        str | None,
+        Help("a column with the business snapshot of each row; each one is a commit", "COLUMN"),
     ] = None
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
         """The threshold is a number of rows or a share of them, and needs a place for bad rows. One thing says the business snapshot."""
         if given["business_snapshot"] is not None and given["business_snapshot_column"] is not None:
-            raise InvalidInputError("business_snapshot and business_snapshot_column exclude each other; give one of them")
-        if given["reject_threshold"] is not None and not is_open(given["reject_threshold"]) and not is_open(given["on_bad_rows"]):
-            from opal_lake.job.reject_threshold import parse_threshold  # here: it would be a twentieth of what a DAG file pays
+            raise InvalidInputError(
+                "business_snapshot and business_snapshot_column exclude each other; give one of them"
+            )
+        if (
+            given["reject_threshold"] is not None
+            and not is_open(given["reject_threshold"])
+            and not is_open(given["on_bad_rows"])
+        ):
+            from opal_lake.job.reject_threshold import (
+                parse_threshold,
+            )  # here: it would be a twentieth of what a DAG file pays
 
             parse_threshold(given["reject_threshold"], given["on_bad_rows"])
 
@@ -97,10 +118,14 @@ class Bootstrap(NewTable, Operation):
 
     name: ClassVar[str] = "bootstrap"
 
-    schema: Annotated[str | None, Help("the columns as in CREATE TABLE (default: those of the source)", "SQL")] = None
+    schema: Annotated[
+        str | None, Help("the columns as in CREATE TABLE (default: those of the source)", "SQL")
+    ] = None
     source: str
     format: Annotated[str, one_of(*SOURCE_TABLE_FORMATS), Help("of the source")]
-    source_version: Annotated[int | None, Help("of Delta, or an Iceberg snapshot id (default: newest)")] = None
+    source_version: Annotated[
+        int | None, Help("of Delta, or an Iceberg snapshot id (default: newest)")
+    ] = None
     batch_mb: Annotated[MegaBytes, Help("ingested at once")] = BATCH_MB
     on_bad_rows: OnBadRows = "fail"
 
@@ -130,9 +155,16 @@ class Restore(Operation):
     name: ClassVar[str] = "restore"
 
     version: Annotated[Version | None, Help("what this version showed", "N")] = None
-    timestamp: Annotated[str | None, Help("what had been committed up to this time, as 2026-01-31T12:00:00+00:00", "TIME")] = None
-    savepoint: Annotated[str | None, Help("what the version of this savepoint showed", "NAME")] = None
-    business_snapshots: Annotated[bool, Help("also take back business snapshots that began or were finished since")] = False
+    timestamp: Annotated[
+        str | None,
+        Help("what had been committed up to this time, as 2026-01-31T12:00:00+00:00", "TIME"),
+    ] = None
+    savepoint: Annotated[str | None, Help("what the version of this savepoint showed", "NAME")] = (
+        None
+    )
+    business_snapshots: Annotated[
+        bool, Help("also take back business snapshots that began or were finished since")
+    ] = False
     dry_run: Annotated[bool, Help("change nothing, and count what would")] = False
 
     @classmethod
@@ -140,7 +172,9 @@ class Restore(Operation):
         """One of three."""
         named = [name for name in ("version", "timestamp", "savepoint") if given[name] is not None]
         if len(named) != 1:
-            raise InvalidInputError(f"restore needs one of version, timestamp and savepoint; given are {', '.join(named) or 'none'}")
+            raise InvalidInputError(
+                f"restore needs one of version, timestamp and savepoint; given are {', '.join(named) or 'none'}"
+            )
 
 
 OPERATIONS = (Create, Ingest, Bootstrap, SetProperties, AddColumns, Restore)

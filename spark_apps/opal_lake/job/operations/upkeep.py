@@ -34,13 +34,20 @@ class Compact(Operation):
     name: ClassVar[str] = "compact"
 
     mode: CompactMode = "minor"
-    look_back: Annotated[DeltaSpan | None, Help("drop rows that no event time since then shows, as 30d; a number if the delta is one")] = (
-        None
-    )
+    look_back: Annotated[
+        DeltaSpan | None,
+        Help("drop rows that no event time since then shows, as 30d; a number if the delta is one"),
+    ] = None
     target_mb: Annotated[MegaBytes | None, _TARGET] = None
-    archive_after: Annotated[DeltaSpan | None, Help("compress partitions without younger rows harder; as --look-back")] = None
-    archive_codec: Annotated[Codec | None, Help("how, as zstd:19 (default: property archive_codec)")] = None
-    only_if_due: Annotated[bool, Help("do nothing while the properties small_files and dead_share allow it")] = False
+    archive_after: Annotated[
+        DeltaSpan | None, Help("compress partitions without younger rows harder; as --look-back")
+    ] = None
+    archive_codec: Annotated[
+        Codec | None, Help("how, as zstd:19 (default: property archive_codec)")
+    ] = None
+    only_if_due: Annotated[
+        bool, Help("do nothing while the properties small_files and dead_share allow it")
+    ] = False
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
@@ -51,10 +58,14 @@ class Compact(Operation):
                 f"look_back={look_back!r} has no effect on a minor compaction, which keeps all history; add mode='major'"
             )
         if mode == "major" and look_back is None:
-            raise InvalidInputError("mode='major' drops history and needs look_back, which says how much to keep; add look_back='90d'")
+            raise InvalidInputError(
+                "mode='major' drops history and needs look_back, which says how much to keep; add look_back='90d'"
+            )
         codec = given["archive_codec"]
         if codec is not None and given["archive_after"] is None:
-            raise InvalidInputError(f"archive_codec={codec!r} has no effect without archive_after; add archive_after='365d'")
+            raise InvalidInputError(
+                f"archive_codec={codec!r} has no effect without archive_after; add archive_after='365d'"
+            )
 
 
 @declaration
@@ -65,8 +76,15 @@ class ZOrder(Operation):
 
     columns: ClusterColumns
     target_mb: Annotated[MegaBytes | None, _TARGET] = None
-    whole: Annotated[bool, Help("sort everything again, also what is in this order already (default: only what is new)")] = False
-    only_if_due: Annotated[bool, Help("only when enough is new: property unclustered_share")] = False
+    whole: Annotated[
+        bool,
+        Help(
+            "sort everything again, also what is in this order already (default: only what is new)"
+        ),
+    ] = False
+    only_if_due: Annotated[bool, Help("only when enough is new: property unclustered_share")] = (
+        False
+    )
 
 
 @declaration
@@ -75,7 +93,10 @@ class Retain(Operation):
 
     name: ClassVar[str] = "retain"
 
-    window: Annotated[Span | None, Help("how long versions stay readable, as 30d or 12h (default: the table's property)")] = None
+    window: Annotated[
+        Span | None,
+        Help("how long versions stay readable, as 30d or 12h (default: the table's property)"),
+    ] = None
     grace: Annotated[Span | None, _GRACE] = None
     dry_run: Annotated[bool, Help("change nothing, and list what would go")] = False
 
@@ -104,7 +125,10 @@ class UpkeepPolicy(Declared):
     def plain(cls, arguments: dict[str, Any]) -> dict[str, Any]:
         """Columns may be a text, as the property has them: `a,b`."""
         if isinstance(columns := arguments.get("zorder"), str):
-            return {**arguments, "zorder": [name.strip() for name in columns.split(",") if name.strip()]}
+            return {
+                **arguments,
+                "zorder": [name.strip() for name in columns.split(",") if name.strip()],
+            }
         return arguments
 
 

@@ -23,7 +23,12 @@ class Kind:
     __slots__ = ("check", "choices", "metavar", "takes_number")
 
     def __init__(
-        self, check: Callable[[str, Any], Any], metavar: str, *, takes_number: bool = False, choices: tuple[str, ...] = ()
+        self,
+        check: Callable[[str, Any], Any],
+        metavar: str,
+        *,
+        takes_number: bool = False,
+        choices: tuple[str, ...] = (),
     ) -> None:
         self.check = check
         self.metavar = metavar
@@ -53,18 +58,28 @@ def span_of(name: str, value: Duration) -> timedelta:
 
 def _span(name: str, value: Any) -> Any:
     """The value, if it has the form of a span of time; how long one may be is up to `parse_duration`."""
-    if re.fullmatch(DURATION, value) if isinstance(value, str) else isinstance(value, timedelta) and value >= timedelta():
+    if (
+        re.fullmatch(DURATION, value)
+        if isinstance(value, str)
+        else isinstance(value, timedelta) and value >= timedelta()
+    ):
         return value
-    raise InvalidInputError(f"{name}={value!r} is no duration; write it as '12h', '30d', '2w' or '1h30m', or as timedelta(days=30)")
+    raise InvalidInputError(
+        f"{name}={value!r} is no duration; write it as '12h', '30d', '2w' or '1h30m', or as timedelta(days=30)"
+    )
 
 
 def delta_span(name: str, value: Any) -> str | int:
     """A span of time; or a whole number in the unit of the delta column, if that holds numbers."""
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 0:
-            raise InvalidInputError(f"{name}={value!r} is negative; write a whole number of at least 0, or '30d'")
+            raise InvalidInputError(
+                f"{name}={value!r} is negative; write a whole number of at least 0, or '30d'"
+            )
         return value
-    return value if isinstance(value, str) and re.fullmatch(_WHOLE, value) else span_text(name, value)
+    return (
+        value if isinstance(value, str) and re.fullmatch(_WHOLE, value) else span_text(name, value)
+    )
 
 
 def _delta_span_or_none(name: str, value: Any) -> str | int:
@@ -83,14 +98,18 @@ def percent(name: str, value: Any) -> int:
     if isinstance(value, float) and 0.005 < value <= 1:
         return round(value * 100)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100:
-        raise InvalidInputError(f"{name}={value!r} is no percentage; write a whole number from 1 to 100, or a fraction, as 0.3")
+        raise InvalidInputError(
+            f"{name}={value!r} is no percentage; write a whole number from 1 to 100, or a fraction, as 0.3"
+        )
     return value
 
 
 def codec(name: str, value: Any) -> str:
     """How files are compressed."""
     if not isinstance(value, str) or not re.fullmatch(CODEC, value):
-        raise InvalidInputError(f"{name}={value!r} is no codec; write 'zstd:1' to 'zstd:22', the higher the smaller and slower")
+        raise InvalidInputError(
+            f"{name}={value!r} is no codec; write 'zstd:1' to 'zstd:22', the higher the smaller and slower"
+        )
     return value
 
 
@@ -98,7 +117,9 @@ def cluster_columns(name: str, value: Any) -> list[str]:
     """What a Z-order can go by."""
     columns = _names(value)
     if columns is None:
-        raise InvalidInputError(f"{name}={value!r} is no list of columns; write {name}=['customer_id', 'created_at']")
+        raise InvalidInputError(
+            f"{name}={value!r} is no list of columns; write {name}=['customer_id', 'created_at']"
+        )
     if not 1 <= len(columns) <= MAX_CLUSTER_COLUMNS:
         raise InvalidInputError(
             f"{name} has {len(columns)} columns; give 1 to {MAX_CLUSTER_COLUMNS}, those that queries filter by most: each "
@@ -119,20 +140,28 @@ def column_names(name: str, value: Any) -> list[str]:
         raise InvalidInputError(f"{name}={value!r} is a text; give a list: {name}=[{value!r}]")
     columns = _names(value)
     if columns is None:
-        raise InvalidInputError(f"{name}={value!r} is no list of columns; write {name}=['customer_id']")
+        raise InvalidInputError(
+            f"{name}={value!r} is no list of columns; write {name}=['customer_id']"
+        )
     return columns
 
 
 def _names(value: Any) -> list[str] | None:
     is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-    return list(value) if is_list and all(isinstance(column, str) and column for column in value) else None
+    return (
+        list(value)
+        if is_list and all(isinstance(column, str) and column for column in value)
+        else None
+    )
 
 
 def function_name(name: str, value: Any) -> str:
     """`package.module:function`."""
     module, _, attribute = value.partition(":") if isinstance(value, str) else ("", "", "")
     if not module or not attribute:
-        raise InvalidInputError(f"{name}={value!r} is no function; write it as 'package.module:function'")
+        raise InvalidInputError(
+            f"{name}={value!r} is no function; write it as 'package.module:function'"
+        )
     return str(value)
 
 
@@ -141,14 +170,18 @@ def bound(name: str, value: Any) -> str | int:
     if isinstance(value, str) and value.strip():
         return int(value) if re.fullmatch(_WHOLE, value) else value
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidInputError(f"{name}={value!r}; write a version as 8, a commit time as '2026-01-31T12:00:00Z', or a savepoint's name")
+        raise InvalidInputError(
+            f"{name}={value!r}; write a version as 8, a commit time as '2026-01-31T12:00:00Z', or a savepoint's name"
+        )
     return value
 
 
 def version_number(name: str, value: Any) -> int:
     """A version that there may be."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidInputError(f"{name}={value!r} is no version; write a whole number, as `opal history` lists them")
+        raise InvalidInputError(
+            f"{name}={value!r} is no version; write a whole number, as `opal history` lists them"
+        )
     return value
 
 
@@ -172,7 +205,11 @@ def filled_in(value: Any) -> Any:
 
 def filled_in_flag(value: Any) -> Any:
     """What a template has made of a truth value."""
-    return {"true": True, "false": False}.get(value.strip().lower(), value) if isinstance(value, str) else value
+    return (
+        {"true": True, "false": False}.get(value.strip().lower(), value)
+        if isinstance(value, str)
+        else value
+    )
 
 
 METADATA = one_of("batch", "inline")
@@ -181,7 +218,9 @@ ON_NEW_COLUMNS = one_of("fail", "add", "ignore")
 
 Span = Annotated[Duration, Kind(span_text, "SPAN")]
 DeltaSpan = Annotated[Duration | int, Kind(delta_span, "SPAN", takes_number=True)]
-PolicySpan = Annotated[Duration | int, Kind(_delta_span_or_none, "SPAN", takes_number=True)]  # '' is none, whatever the table's property is
+PolicySpan = Annotated[
+    Duration | int, Kind(_delta_span_or_none, "SPAN", takes_number=True)
+]  # '' is none, whatever the table's property is
 Percent = Annotated[float, Kind(percent, "N", takes_number=True)]
 MegaBytes = Annotated[int, Kind(whole_number, "N", takes_number=True)]
 Count = Annotated[int, Kind(whole_number, "N", takes_number=True)]
@@ -190,7 +229,9 @@ Bound = Annotated[str | int, Kind(bound, "BOUND")]
 Codec = Annotated[str, Kind(codec, "CODEC")]
 Columns = Annotated[Sequence[str], Kind(column_names, "COLUMN")]
 ClusterColumns = Annotated[Sequence[str], Kind(cluster_columns, "COLUMN")]
-PolicyColumns = Annotated[Sequence[str], Kind(_cluster_columns_or_none, "COLUMN")]  # [] is none, whatever the table's property is
+PolicyColumns = Annotated[
+    Sequence[str], Kind(_cluster_columns_or_none, "COLUMN")
+]  # [] is none, whatever the table's property is
 Function = Annotated[str, Kind(function_name, "MODULE:FUNCTION")]
 Properties = Mapping[str, int | str]
 Changes = Mapping[str, int | str | Sequence[str] | None]  # None gives a property its default again

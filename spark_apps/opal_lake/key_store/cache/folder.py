@@ -20,7 +20,9 @@ WAYS_OUT = "name another (spark.opal.cache.folder), or keep nothing (spark.opal.
 DISK_SHARE = 0.9  # of the disk, as far as it is free or taken by this folder, is the most that the folder may take
 MOST_ENTRIES = 10_000  # more, as many small upserts leave, take long to look through
 LOOK_AGAIN_S = 30.0
-LOOK_AGAIN_SHARE = 64  # or when this process has put a 64th of what there may be, in bytes or entries
+LOOK_AGAIN_SHARE = (
+    64  # or when this process has put a 64th of what there may be, in bytes or entries
+)
 SPARE = 16  # a 16th of the bound, and a 10th of the entries, is evicted in advance
 _PART = ".part-"
 _ABANDONED_S = 3600.0
@@ -69,7 +71,9 @@ class CacheFolder:
             return None
         self._make()
         try:
-            with tempfile.TemporaryDirectory(dir=self.path, prefix=_PART, ignore_cleanup_errors=True) as part:
+            with tempfile.TemporaryDirectory(
+                dir=self.path, prefix=_PART, ignore_cleanup_errors=True
+            ) as part:
                 if not self._make_room(size):
                     return None
                 write(Path(part) / "entry")
@@ -92,7 +96,9 @@ class CacheFolder:
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"the cache folder {self.path} cannot be made: {error}; {WAYS_OUT}") from error
+            raise StorageError(
+                f"the cache folder {self.path} cannot be made: {error}; {WAYS_OUT}"
+            ) from error
         self._is_there()
 
     def _is_there(self) -> bool:
@@ -101,7 +107,11 @@ class CacheFolder:
             status = self.path.lstat()
         except FileNotFoundError:
             return False
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        if (
+            not stat.S_ISDIR(status.st_mode)
+            or status.st_uid != os.getuid()
+            or status.st_mode & 0o022
+        ):
             raise StorageError(
                 f"the cache folder {self.path} is no folder, belongs to another user, or others may write to it; remove it, or {WAYS_OUT}"
             )
@@ -117,7 +127,10 @@ class CacheFolder:
         return known.used_bytes + size <= self._room(known)
 
     def _is_old(self, known: _Looked) -> bool:
-        many = known.puts > MOST_ENTRIES // LOOK_AGAIN_SHARE or known.put_bytes > self.max_bytes // LOOK_AGAIN_SHARE
+        many = (
+            known.puts > MOST_ENTRIES // LOOK_AGAIN_SHARE
+            or known.put_bytes > self.max_bytes // LOOK_AGAIN_SHARE
+        )
         return many or time.monotonic() - known.at > LOOK_AGAIN_S
 
     def _count(self, size: int) -> None:
@@ -126,11 +139,15 @@ class CacheFolder:
             known.puts, known.put_bytes = known.puts + 1, known.put_bytes + size
 
     def _room(self, known: _Looked) -> int:
-        return min(self.max_bytes, int(DISK_SHARE * (shutil.disk_usage(self.path).free + known.used_bytes)))
+        return min(
+            self.max_bytes, int(DISK_SHARE * (shutil.disk_usage(self.path).free + known.used_bytes))
+        )
 
     def _look(self, entries: list[tuple[float, int, str]]) -> _Looked:
         looked = _looked[self.path] = _Looked(
-            at=time.monotonic(), used_bytes=sum(used_bytes for _, used_bytes, _ in entries), entries=len(entries)
+            at=time.monotonic(),
+            used_bytes=sum(used_bytes for _, used_bytes, _ in entries),
+            entries=len(entries),
         )
         return looked
 
@@ -141,10 +158,14 @@ class CacheFolder:
         room = self._room(known)
         if size > room or (known.used_bytes + size <= room and known.entries < MOST_ENTRIES):
             return known
-        most = MOST_ENTRIES - 1 if known.entries < MOST_ENTRIES else MOST_ENTRIES - MOST_ENTRIES // 10
+        most = (
+            MOST_ENTRIES - 1 if known.entries < MOST_ENTRIES else MOST_ENTRIES - MOST_ENTRIES // 10
+        )
         for _, entry_bytes, name in entries:
             free = room - known.used_bytes - size
-            if known.entries <= most and (free >= room // SPARE or (free >= 0 and entry_bytes > room // SPARE)):
+            if known.entries <= most and (
+                free >= room // SPARE or (free >= 0 and entry_bytes > room // SPARE)
+            ):
                 break
             self.drop(name)
             known.used_bytes, known.entries = known.used_bytes - entry_bytes, known.entries - 1

@@ -66,10 +66,18 @@ class MappedRuns:
         places, size = _places(count, ties) if (end, boot) == (_END, _boot()) else ([], -1)
         if len(data) != size + _TAIL.size:
             raise OSError(f"{path} is not whole, or from before the machine started")
-        high, low, delta, *ties_, segment, offset, deleted = (np.frombuffer(data, dtype, count, at) for dtype, at in places)
+        high, low, delta, *ties_, segment, offset, deleted = (
+            np.frombuffer(data, dtype, count, at) for dtype, at in places
+        )
         return MappedRun(
             entries=Entries(
-                high=high, low=low, delta=delta, ties=tuple(ties_), segment=segment, offset=offset, deleted=deleted.view(np.bool_)
+                high=high,
+                low=low,
+                delta=delta,
+                ties=tuple(ties_),
+                segment=segment,
+                offset=offset,
+                deleted=deleted.view(np.bool_),
             )
         )
 

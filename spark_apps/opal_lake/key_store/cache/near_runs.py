@@ -25,7 +25,9 @@ from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import missing_error
 
 BACKENDS = ("mapped", "rocksdb")
-OPEN_RUNS = min(512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)  # each has a file open, of 256 on some systems
+OPEN_RUNS = min(
+    512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
+)  # each has a file open, of 256 on some systems
 STORES = 16
 TINY_ENTRIES = 1024
 FEW_BLOCKS = 0.25  # of a run: a batch that needs less than this of a far run leaves it far
@@ -44,9 +46,13 @@ class CacheSettings:
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
-            raise InvalidInputError(f"spark.opal.cache.backend={self.backend!r} is unknown; use one of {', '.join(BACKENDS)}")
+            raise InvalidInputError(
+                f"spark.opal.cache.backend={self.backend!r} is unknown; use one of {', '.join(BACKENDS)}"
+            )
         if self.max_bytes < 0:
-            raise InvalidInputError(f"spark.opal.cache.bytes={self.max_bytes} is negative; 0 keeps nothing")
+            raise InvalidInputError(
+                f"spark.opal.cache.bytes={self.max_bytes} is negative; 0 keeps nothing"
+            )
 
     @property
     def path(self) -> Path:
@@ -88,7 +94,9 @@ class NearRuns:
                     message = f"holds a delta of {found.predecessor_deltas.max()}, the table says at most {run.greatest_delta}"
                     raise FormatError(f"{self.storage.uri}/{run.path} {message}; {MEND}")
                 before = nearest_before[within]
-                before[found.followers] = np.maximum(before[found.followers], found.predecessor_deltas)
+                before[found.followers] = np.maximum(
+                    before[found.followers], found.predecessor_deltas
+                )
                 by_run.append(found.entries)
         return by_run
 
@@ -102,17 +110,23 @@ class NearRuns:
         if len(blocks) > FEW_BLOCKS * len(index.directory):
             found = self._near_neighbours(self._bring(run, index, read), run, probes)
         if found is None:
-            found = neighbours(concat_entries([no_entries(index.ties), *read_blocks(index, read, blocks)]), probes)
+            found = neighbours(
+                concat_entries([no_entries(index.ties), *read_blocks(index, read, blocks)]), probes
+            )
         return found
 
-    def _near_neighbours(self, near: NearRun | None, run: RunFile, probes: Entries) -> Neighbours | None:
+    def _near_neighbours(
+        self, near: NearRun | None, run: RunFile, probes: Entries
+    ) -> Neighbours | None:
         if near is not None:
             with suppress(OSError):  # damaged on this machine since it was opened
                 return near.neighbours(probes)
             self._forget(run)
         return None
 
-    def slices(self, run: RunFile, rows: int, low: int = 0, high: int = GREATEST_WORD) -> Iterator[Entries]:
+    def slices(
+        self, run: RunFile, rows: int, low: int = 0, high: int = GREATEST_WORD
+    ) -> Iterator[Entries]:
         done, near = 0, self._near(run)
         if near is not None:
             try:
@@ -156,7 +170,9 @@ class NearRuns:
 
     def _bring(self, run: RunFile, index: RunIndex, read: Reader) -> NearRun | None:
         """A copy of the whole run; None when there is no room for it."""
-        return self._put(run, read_blocks(index, read, range(len(index.directory))), index.count, index.ties)
+        return self._put(
+            run, read_blocks(index, read, range(len(index.directory))), index.count, index.ties
+        )
 
     def _put(self, run: RunFile, parts: Iterable[Entries], count: int, ties: int) -> NearRun | None:
         form = near_form(self.settings.backend)
@@ -183,7 +199,9 @@ class NearRuns:
             self.opened.popitem(last=False)
 
     def _index(self, run: RunFile, read: Reader) -> RunIndex:
-        index = self.indexes.pop(run, None) or _index_of(run, read, f"{self.storage.uri}/{run.path}")
+        index = self.indexes.pop(run, None) or _index_of(
+            run, read, f"{self.storage.uri}/{run.path}"
+        )
         self.indexes[run] = index
         while len(self.indexes) > OPEN_RUNS:
             self.indexes.popitem(last=False)
@@ -215,9 +233,13 @@ def _index_of(run: RunFile, read: Reader, path: str) -> RunIndex:
     """The index of the very run that the table names, not of a sound one that was laid in its place."""
     index = open_index(read, path)
     if index.count != run.entries:
-        raise FormatError(f"{path} holds {index.count} entries, the table says {run.entries}; {MEND}")
+        raise FormatError(
+            f"{path} holds {index.count} entries, the table says {run.entries}; {MEND}"
+        )
     if index.size != run.size or (index.count and int(index.fences[0]) != run.hash_low):
-        raise FormatError(f"{path} is a run of {index.size} bytes, and not the one that the table names; {MEND}")
+        raise FormatError(
+            f"{path} is a run of {index.size} bytes, and not the one that the table names; {MEND}"
+        )
     return index
 
 
@@ -227,7 +249,10 @@ def _greatest_delta(run: RunFile) -> int:
 
 def _between(entries: Entries, low: int, high: int) -> slice:
     """Of entries sorted by the first hash word, those from `low` to `high`. As words: numpy compares plain integers as floats."""
-    first, last = entries.high.searchsorted(np.uint64(low), "left"), entries.high.searchsorted(np.uint64(high), "right")
+    first, last = (
+        entries.high.searchsorted(np.uint64(low), "left"),
+        entries.high.searchsorted(np.uint64(high), "right"),
+    )
     return slice(int(first), int(last))
 
 

@@ -21,7 +21,9 @@ class RunCache(Protocol):
         """
         ...
 
-    def slices(self, run: RunFile, rows: int, low: int = 0, high: int = GREATEST_WORD) -> Iterator[Entries]:
+    def slices(
+        self, run: RunFile, rows: int, low: int = 0, high: int = GREATEST_WORD
+    ) -> Iterator[Entries]:
         """The entries with first hash words from `low` to `high` in order, at most so many at a time."""
         ...
 

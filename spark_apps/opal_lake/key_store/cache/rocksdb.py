@@ -66,7 +66,11 @@ class RocksRun:
         keys = _keys_of(new)
         with _as_os_error("a read failed"):
             get: Any = self.database.get
-            values = [value for start in range(0, len(keys), _AT_ONCE) for value in get(keys[start : start + _AT_ONCE])]
+            values = [
+                value
+                for start in range(0, len(keys), _AT_ONCE)
+                for value in get(keys[start : start + _AT_ONCE])
+            ]
         pairs = [(key, value) for key, value in zip(keys, values, strict=True) if value is not None]
         return neighbours(_entries(pairs, self.ties), new)
 
@@ -202,7 +206,11 @@ def _pieces(parts: Iterable[Entries], ties: int) -> Iterator[Pair]:
             first = _first_of_key(rows)
             data = _packed(rows, row).tobytes()
             ends = [*(first * row.itemsize).tolist(), len(data)]
-            yield from zip(_key_bytes(rows.high[first], rows.low[first]), (data[a:b] for a, b in pairwise(ends)), strict=True)
+            yield from zip(
+                _key_bytes(rows.high[first], rows.low[first]),
+                (data[a:b] for a, b in pairwise(ends)),
+                strict=True,
+            )
 
 
 def _keys_of(new: Entries) -> list[bytes]:
@@ -227,7 +235,9 @@ def _key_bytes(high: npt.NDArray[np.uint64], low: npt.NDArray[np.uint64]) -> lis
 
 def _row_type(ties: int) -> np.dtype[np.void]:
     tied = [(f"tie{number}", "<i8") for number in range(2 * ties)]
-    return np.dtype([("delta", "<i8"), *tied, ("segment", "<i8"), ("offset", "<i4"), ("deleted", "?")])
+    return np.dtype(
+        [("delta", "<i8"), *tied, ("segment", "<i8"), ("offset", "<i4"), ("deleted", "?")]
+    )
 
 
 def _packed(entries: Entries, row: np.dtype[np.void]) -> npt.NDArray[np.void]:
@@ -244,7 +254,9 @@ def _entries(pairs: list[Pair], ties: int) -> Entries:
     if not pairs:
         return no_entries(ties)
     row = _row_type(ties)
-    keys = np.frombuffer(b"".join([key for key, _ in pairs]), ">u8").astype(np.uint64).reshape(-1, 2)
+    keys = (
+        np.frombuffer(b"".join([key for key, _ in pairs]), ">u8").astype(np.uint64).reshape(-1, 2)
+    )
     rows = np.frombuffer(b"".join([value for _, value in pairs]), row)
     times = [len(value) // row.itemsize for _, value in pairs]
     return Entries(

@@ -34,7 +34,9 @@ def remove_local_left_overs(root: Path, paths: Iterable[str]) -> None:
     for path in (root / path for path in paths):
         if hidden.is_symlink() or hidden not in path.parents or path.parent.is_symlink():
             continue
-        with suppress(FileNotFoundError, IsADirectoryError, PermissionError):  # as the system says of folders
+        with suppress(
+            FileNotFoundError, IsADirectoryError, PermissionError
+        ):  # as the system says of folders
             path.unlink()
         for folder in (path, path.parent):
             if folder != hidden and not folder.is_symlink():

@@ -29,10 +29,14 @@ from opal_lake.errors import InvalidInputError, StorageError
 from opal_lake.storage.local.writer_name import age_text, is_gone, owner_text, writer_name
 
 HIDDEN = ".opal-tmp"
-_NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK})
+_NO_HARD_LINKS = frozenset(
+    {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK}
+)
 _IS_HELD = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 _TURN = "turn-"
-_HELD_TOO_LONG_S = 5.0  # a turn takes two calls of the file system: who is this late is paused, or gone
+_HELD_TOO_LONG_S = (
+    5.0  # a turn takes two calls of the file system: who is this late is paused, or gone
+)
 _PATIENCE_S = 120.0
 _PAUSE_S = 0.005
 _TRIES = 20
@@ -49,7 +53,9 @@ def publish(root: Path, target: Path, data: bytes | memoryview, hard_links: bool
     for _ in range(_TRIES):
         with suppress(_TurnLostError):
             return _try_publish(root, target, data, hard_links)
-    raise StorageError(f"others took this writer for dead {_TRIES} times before it wrote '{target}': the file system is slow; try again")
+    raise StorageError(
+        f"others took this writer for dead {_TRIES} times before it wrote '{target}': the file system is slow; try again"
+    )
 
 
 def stamped_us(root: Path) -> int | None:
@@ -61,7 +67,9 @@ def stamped_us(root: Path) -> int | None:
     places = (root, *root.parents) if hidden.is_symlink() else (hidden, root, *root.parents)
     folder = next(folder_or_parent for folder_or_parent in places if folder_or_parent.is_dir())
     try:
-        descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600)  # without a name, so that nothing can be left behind
+        descriptor = os.open(
+            folder, os.O_TMPFILE | os.O_WRONLY, 0o600
+        )  # without a name, so that nothing can be left behind
     except (OSError, AttributeError):
         return _stamped_by_name(root)
     try:
@@ -96,7 +104,9 @@ def _make_hidden(root: Path) -> None:
 
 
 def _no_folder(path: Path) -> InvalidInputError:
-    return InvalidInputError(f"'{path}' is no folder, but a link or a file: nothing is written there; delete it, then try again")
+    return InvalidInputError(
+        f"'{path}' is no folder, but a link or a file: nothing is written there; delete it, then try again"
+    )
 
 
 def make_folders(folder: Path) -> None:
@@ -108,7 +118,9 @@ def make_folders(folder: Path) -> None:
         folder.mkdir()
     except FileExistsError:
         if not folder.is_dir():
-            raise InvalidInputError(f"'{folder}' is a file, so no object can lie below it: choose another path") from None
+            raise InvalidInputError(
+                f"'{folder}' is a file, so no object can lie below it: choose another path"
+            ) from None
     sync_folder(folder.parent)
 
 
@@ -118,7 +130,11 @@ def sync_folder(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):  # some file systems cannot, and say so
+        if error.errno not in (
+            errno.EINVAL,
+            errno.ENOTSUP,
+            errno.EBADF,
+        ):  # some file systems cannot, and say so
             raise
     finally:
         os.close(descriptor)
@@ -132,7 +148,9 @@ def _try_publish(root: Path, target: Path, data: bytes | memoryview, hard_links:
         if created is None:
             created = _rename_in_turn(root, temporary, target)
     finally:
-        with suppress(OSError):  # a left-over is invisible; the outcome of the put must not hang on it
+        with suppress(
+            OSError
+        ):  # a left-over is invisible; the outcome of the put must not hang on it
             temporary.unlink()
     if created:
         sync_folder(target.parent)
@@ -166,12 +184,18 @@ def _link(temporary: Path, target: Path) -> bool | None:
 
 def _path_is_taken(target: Path) -> bool:
     if target.is_dir():
-        raise InvalidInputError(f"'{target}' is a folder, so no object can have that path: choose another path")
+        raise InvalidInputError(
+            f"'{target}' is a folder, so no object can have that path: choose another path"
+        )
     return False
 
 
 def _rename_in_turn(root: Path, temporary: Path, target: Path) -> bool:
-    turn = root / HIDDEN / f"{_TURN}{uuid.uuid5(uuid.NAMESPACE_URL, str(target.relative_to(root))).hex}"
+    turn = (
+        root
+        / HIDDEN
+        / f"{_TURN}{uuid.uuid5(uuid.NAMESPACE_URL, str(target.relative_to(root))).hex}"
+    )
     own = temporary.with_name(f"{temporary.name}.next")  # the folder that becomes the turn
     own.mkdir()
     held = turn / temporary.name

@@ -32,7 +32,11 @@ class LocalStorage:
         scheme, _ = split_scheme(uri)
         root = local_root(uri)
         # a symlink in the root is the user's own choice; one below it is refused
-        return cls(uri=f"file://{root}" if scheme else root, root=Path(os.path.realpath(root)), hard_links=_hard_links(options or {}))
+        return cls(
+            uri=f"file://{root}" if scheme else root,
+            root=Path(os.path.realpath(root)),
+            hard_links=_hard_links(options or {}),
+        )
 
     def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         check_length(length)
@@ -46,7 +50,9 @@ class LocalStorage:
                 file.seek(begin)
                 return file.read(end - begin)
         except _ABSENT as error:
-            raise NotFoundError(f"'{path}' is not in {self.uri}: it was never written, or deleted since") from error
+            raise NotFoundError(
+                f"'{path}' is not in {self.uri}: it was never written, or deleted since"
+            ) from error
 
     def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
         target = self._file(path)
@@ -85,7 +91,9 @@ class LocalStorage:
     def _file(self, path: str) -> Path:
         check_path(path)
         if HIDDEN in path.split("/"):
-            raise InvalidInputError(f"path '{path}' lies in the store's own hidden folder: choose another path")
+            raise InvalidInputError(
+                f"path '{path}' lies in the store's own hidden folder: choose another path"
+            )
         self._refuse_symlinks(path)
         return self.root / path
 
@@ -93,7 +101,9 @@ class LocalStorage:
         """Only what lies below the root is looked at: every read of a file waits for this."""
         folders = accumulate(path.split("/"), "{}/{}".format, initial=str(self.root))
         if any(map(os.path.islink, islice(folders, 1, None))):
-            raise InvalidInputError(f"path '{path}' leads through a symbolic link in {self.uri}: replace the link by what it points to")
+            raise InvalidInputError(
+                f"path '{path}' leads through a symbolic link in {self.uri}: replace the link by what it points to"
+            )
 
     def check_plain_files(self, paths: Sequence[str]) -> None:
         """For readers that would follow a link, or take a folder for its files: a look at each folder once, and at each file."""
@@ -127,7 +137,11 @@ class LocalStorage:
         try:
             with _store_errors(folder), os.scandir(self.root / folder) as entries:
                 late = [entry for entry in entries if f"{folder}{entry.name}0" > start_after]
-                named = [(_listed_name(folder, entry), entry) for entry in late if entry.name != HIDDEN and not entry.is_symlink()]
+                named = [
+                    (_listed_name(folder, entry), entry)
+                    for entry in late
+                    if entry.name != HIDDEN and not entry.is_symlink()
+                ]
         except _ABSENT:
             return
         yield from sorted(named, key=lambda pair: pair[0])
@@ -139,7 +153,9 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 def _not_plain(path: str, uri: str) -> InvalidInputError:
-    return InvalidInputError(f"'{path}' in {uri} is no plain file, but a link, a folder or a device: put the file itself there")
+    return InvalidInputError(
+        f"'{path}' in {uri} is no plain file, but a link, a folder or a device: put the file itself there"
+    )
 
 
 def _listed_name(folder: str, entry: "os.DirEntry[str]") -> str:
@@ -164,7 +180,9 @@ def _hard_links(options: Mapping[str, str]) -> bool:
     unknown = sorted(set(options) - {"hard_links"})
     value = options.get("hard_links", "true")
     if unknown:  # their values may be secrets
-        raise InvalidInputError(f"a local store was given the options {', '.join(unknown)}: it takes only hard_links, 'true' or 'false'")
+        raise InvalidInputError(
+            f"a local store was given the options {', '.join(unknown)}: it takes only hard_links, 'true' or 'false'"
+        )
     if value not in ("true", "false"):
         raise InvalidInputError(f"hard_links={value!r}: use 'true' or 'false'")
     return value == "true"
@@ -182,4 +200,6 @@ def _store_errors(path: str) -> Iterator[None]:
 
 
 def _failed(path: str, error: OSError) -> StorageError:
-    return StorageError(f"the file system failed at '{path}': {error}: see to the cause, then try again")
+    return StorageError(
+        f"the file system failed at '{path}': {error}: see to the cause, then try again"
+    )

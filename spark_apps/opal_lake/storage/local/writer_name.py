@@ -7,7 +7,9 @@ import uuid
 from functools import lru_cache
 from pathlib import Path
 
-_NAME = re.compile(r"(?P<host>[A-Za-z0-9.-]{1,80})~(?P<pid>[0-9]{1,12})~(?P<start>[0-9]*)~[0-9a-f]{32}")
+_NAME = re.compile(
+    r"(?P<host>[A-Za-z0-9.-]{1,80})~(?P<pid>[0-9]{1,12})~(?P<start>[0-9]*)~[0-9a-f]{32}"
+)
 _ENDED = ("Z", "X")  # killed, and its parent has not asked for it yet
 
 
@@ -55,7 +57,9 @@ def _process_name(pid: int) -> str:
 @lru_cache(maxsize=1)
 def _host() -> str:
     """As it was started, and as its processes are numbered: a container counts its own."""
-    return re.sub(r"[^A-Za-z0-9.-]", "-", os.uname().nodename)[:60] + "".join(f"-{part}" for part in (_boot(), _numbering()) if part)
+    return re.sub(r"[^A-Za-z0-9.-]", "-", os.uname().nodename)[:60] + "".join(
+        f"-{part}" for part in (_boot(), _numbering()) if part
+    )
 
 
 def _boot() -> str:

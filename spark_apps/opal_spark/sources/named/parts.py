@@ -82,9 +82,13 @@ def without_deletes(spark: SparkSession, source: Files) -> Files:
     """The files that hold rows."""
     if source.deletes is None:
         return source
-    rows = [file.path for file in named_files(spark, source) if not _is_deletes(source, file.increment)]
+    rows = [
+        file.path for file in named_files(spark, source) if not _is_deletes(source, file.increment)
+    ]
     if not rows:
-        raise NoRowsError(f"all files of {list(source.paths)} match deletes={source.deletes!r}, and deletes alone do not tell the columns")
+        raise NoRowsError(
+            f"all files of {list(source.paths)} match deletes={source.deletes!r}, and deletes alone do not tell the columns"
+        )
     return replace(source, paths=tuple(rows), format=source.file_format, deletes=None, order=None)
 
 
@@ -106,7 +110,10 @@ def _names_of_deletes(source: Files, spec: TableSpec, file: NamedFile) -> tuple[
     """The cells of a CSV file of deletes. None: those of other rows, or what the format says."""
     if file.first_line is None:
         return None
-    cells, keys = tuple(cells_of(file.first_line, _csv(source))), tuple(key.name for key in spec.keys)
+    cells, keys = (
+        tuple(cells_of(file.first_line, _csv(source))),
+        tuple(key.name for key in spec.keys),
+    )
     if has_header(source):
         return cells
     if len(cells) != len(keys):
@@ -119,7 +126,11 @@ def _names_of_deletes(source: Files, spec: TableSpec, file: NamedFile) -> tuple[
 
 
 def _part(
-    spark: SparkSession, source: Files, spec: TableSpec, form: tuple[bool, str, tuple[str, ...] | None], files: Sequence[NamedFile]
+    spark: SparkSession,
+    source: Files,
+    spec: TableSpec,
+    form: tuple[bool, str, tuple[str, ...] | None],
+    files: Sequence[NamedFile],
 ) -> Part:
     is_deletes, base, names = form
     options = {**source.options, **({"basePath": base} if base else {})}
@@ -127,11 +138,15 @@ def _part(
     if not has_header(source):
         plain = replace(plain, columns=names or source.columns)
     if is_deletes and source.file_format in ("parquet", "orc"):
-        names = tuple(open_files(spark, plain, source.file_format, {"mergeSchema": "true", **options}).columns)
+        names = tuple(
+            open_files(spark, plain, source.file_format, {"mergeSchema": "true", **options}).columns
+        )
     absent = {spec.delta.name} if source.makes_delta else set[str]()
     if is_deletes and names is not None:
         known = {name.casefold() for name in (*names, *folder_values(files[0].increment.path))}
-        absent |= {field.name for field in spec.schema.fields if field.name.casefold() not in known} - {key.name for key in spec.keys}
+        absent |= {
+            field.name for field in spec.schema.fields if field.name.casefold() not in known
+        } - {key.name for key in spec.keys}
         if spec.delta.name in absent and not source.makes_delta:
             raise InvalidInputError(
                 f"{files[0].increment.source} holds deletes without the delta column {spec.delta.name!r}, so that nothing says when they "
@@ -145,4 +160,8 @@ def _less(spec: TableSpec, absent: set[str]) -> TableSpec:
     if not absent:
         return spec
     kept = tuple(field for field in spec.schema.fields if field.name not in absent)
-    return replace(spec, schema=replace(spec.schema, fields=kept), delta_id=spec.key_ids[0] if spec.delta.name in absent else spec.delta_id)
+    return replace(
+        spec,
+        schema=replace(spec.schema, fields=kept),
+        delta_id=spec.key_ids[0] if spec.delta.name in absent else spec.delta_id,
+    )

@@ -18,12 +18,26 @@ from opal_spark.engine.columns import quoted, spark_schema
 from opal_spark.sources.marks import BLOCK, FILE, PATH, plain_uris
 from opal_spark.sources.named.parts import NamedFile, Part
 
-MOST_PLACES = 1_000_000  # file n of ingest m has the delta m * 1,000,000 + n, so that people can read it
-_RANK, _PLACE, _MADE, _NAME, _TURN = "_opal_rank", "_opal_place", "_opal_made", "_opal_name", "_opal_turn"
+MOST_PLACES = (
+    1_000_000  # file n of ingest m has the delta m * 1,000,000 + n, so that people can read it
+)
+_RANK, _PLACE, _MADE, _NAME, _TURN = (
+    "_opal_rank",
+    "_opal_place",
+    "_opal_made",
+    "_opal_name",
+    "_opal_turn",
+)
 _BITS = {"byte": 7, "short": 15, "integer": 31, "long": 63}
 
 
-def with_names(spark: SparkSession, source: Files, spec: TableSpec, number: int, parts: Sequence[tuple[Part, DataFrame]]) -> DataFrame:
+def with_names(
+    spark: SparkSession,
+    source: Files,
+    spec: TableSpec,
+    number: int,
+    parts: Sequence[tuple[Part, DataFrame]],
+) -> DataFrame:
     """The rows of all parts with the table's columns. With an order, the last one of each key and delta, which alone can ever be seen."""
     rows = reduce(DataFrame.unionByName, [_whole(part, read, spec) for part, read in parts])
     if source.order is None:
@@ -37,15 +51,21 @@ def _whole(part: Part, rows: DataFrame, spec: TableSpec) -> DataFrame:
     """With null in the columns that the files do not have."""
     known = set(rows.columns)
     columns = [
-        F.col(quoted(field.name)) if field.name in known else F.lit(None).cast(field.dataType).alias(field.name)
+        F.col(quoted(field.name))
+        if field.name in known
+        else F.lit(None).cast(field.dataType).alias(field.name)
         for field in spark_schema(spec, physical=False)
     ]
     noted = [F.col(name) for name in NOTES if name in known]
-    rank = F.monotonically_increasing_id().alias(_RANK)  # rises within the block of a file that a task reads
+    rank = F.monotonically_increasing_id().alias(
+        _RANK
+    )  # rises within the block of a file that a task reads
     return rows.select(*columns, *noted, FILE, F.lit(part.is_deletes).alias(DELETED), rank)
 
 
-def _deltas(source: Files, spec: TableSpec, number: int, files: Sequence[NamedFile]) -> list[int] | None:
+def _deltas(
+    source: Files, spec: TableSpec, number: int, files: Sequence[NamedFile]
+) -> list[int] | None:
     """What each file's rows have in the delta column; None if they have it themselves."""
     delta = spec.delta
     if source.order not in (BY_SUFFIX, BY_POSITION):
@@ -69,7 +89,13 @@ def _deltas(source: Files, spec: TableSpec, number: int, files: Sequence[NamedFi
         return [number * MOST_PLACES + file.place for file in files]
     suffixes = [file.increment.suffix or 0 for file in files]
     parts = decimal_parts(kind)
-    most = 10 ** (parts[0] - parts[1]) - 1 if parts else (1 << _BITS[kind]) - 1 if kind in _BITS else -1
+    most = (
+        10 ** (parts[0] - parts[1]) - 1
+        if parts
+        else (1 << _BITS[kind]) - 1
+        if kind in _BITS
+        else -1
+    )
     greatest = max(range(len(files)), key=suffixes.__getitem__)
     if most < suffixes[greatest]:
         why = "holds no whole numbers" if most < 0 else f"is {kind}, too small for it"
@@ -80,7 +106,13 @@ def _deltas(source: Files, spec: TableSpec, number: int, files: Sequence[NamedFi
     return suffixes
 
 
-def _placed(spark: SparkSession, rows: DataFrame, files: Sequence[NamedFile], deltas: Sequence[int] | None, spec: TableSpec) -> DataFrame:
+def _placed(
+    spark: SparkSession,
+    rows: DataFrame,
+    files: Sequence[NamedFile],
+    deltas: Sequence[int] | None,
+    spec: TableSpec,
+) -> DataFrame:
     """With the place of each row's file, and the delta that it gives."""
     table = pa.table(
         {
@@ -91,7 +123,12 @@ def _placed(spark: SparkSession, rows: DataFrame, files: Sequence[NamedFile], de
     )
     named = rows.withColumn(_NAME, plain_uris(F.col(FILE).getField(PATH)))
     found = named.join(F.broadcast(spark.createDataFrame(table)), _NAME, "left")
-    place = F.coalesce(_PLACE, F.raise_error(F.concat(F.lit("no file of the source is called "), F.col(_NAME))).cast("int"))
+    place = F.coalesce(
+        _PLACE,
+        F.raise_error(F.concat(F.lit("no file of the source is called "), F.col(_NAME))).cast(
+            "int"
+        ),
+    )
     columns = {_PLACE: place}
     if deltas is not None:
         columns[spec.delta.name] = F.col(_MADE).cast(rows.schema[spec.delta.name].dataType)
@@ -102,7 +139,11 @@ def _last(rows: DataFrame, spec: TableSpec) -> DataFrame:
     """Bad rows are all kept, to be counted: each is alone."""
     needed = [F.col(quoted(column.name)) for column in (*spec.keys, spec.delta)]
     alone = reduce(or_, [F.col(BAD).isNotNull(), *(column.isNull() for column in needed)])
-    equal = [*needed, *(F.col(quoted(column.name)) for column in spec.tie_break), F.when(alone, F.struct(FILE, _RANK))]
+    equal = [
+        *needed,
+        *(F.col(quoted(column.name)) for column in spec.tie_break),
+        F.when(alone, F.struct(FILE, _RANK)),
+    ]
     latest = [F.desc(_PLACE), F.col(FILE).getField(BLOCK).desc(), F.desc(_RANK)]
     turn = F.row_number().over(Window.partitionBy(*equal).orderBy(*latest))
     return rows.withColumn(_TURN, turn).where(F.col(_TURN) == 1).drop(_TURN, _PLACE, _RANK)

@@ -37,11 +37,15 @@ def cells_of(line: str, options: Mapping[str, str]) -> list[str]:
 def separator(options: Mapping[str, str]) -> str:
     given = options["sep"]
     if not given:
-        raise InvalidInputError("the delimiter of the CSV files, option 'sep', is empty: give a character or more, as ';' or '\\t'")
+        raise InvalidInputError(
+            "the delimiter of the CSV files, option 'sep', is empty: give a character or more, as ';' or '\\t'"
+        )
     return given.encode().decode("unicode_escape") if "\\" in given else given
 
 
-def first_line(storage: Storage, path: str, options: Mapping[str, str], name: str | None = None) -> str | None:
+def first_line(
+    storage: Storage, path: str, options: Mapping[str, str], name: str | None = None
+) -> str | None:
     """None of a file without any. `name` is what errors call it, by default its path."""
     encoding = options.get("encoding", options.get("charset", "utf-8"))
     for line in lines(storage, path, encoding, _HEAD_BYTES, name):
@@ -50,7 +54,13 @@ def first_line(storage: Storage, path: str, options: Mapping[str, str], name: st
     return None
 
 
-def lines(storage: Storage, path: str, encoding: str, most_bytes: int | None = None, name: str | None = None) -> Iterator[str]:
+def lines(
+    storage: Storage,
+    path: str,
+    encoding: str,
+    most_bytes: int | None = None,
+    name: str | None = None,
+) -> Iterator[str]:
     """Of a text file, as Spark cuts it; with `most_bytes` of what these hold, the last one perhaps not whole."""
     decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
     rest, is_begun = "", False
@@ -59,8 +69,12 @@ def lines(storage: Storage, path: str, encoding: str, most_bytes: int | None = N
         if text and not is_begun:
             text, is_begun = text.removeprefix("\ufeff"), True
         text = rest + text
-        held = "\r" if text.endswith("\r") else ""  # the next piece may begin with the other half of a line's end
-        *whole, rest = text[: len(text) - len(held)].replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        held = (
+            "\r" if text.endswith("\r") else ""
+        )  # the next piece may begin with the other half of a line's end
+        *whole, rest = (
+            text[: len(text) - len(held)].replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        )
         rest += held
         yield from whole
     if rest := (rest + decoder.decode(b"", final=True)).rstrip("\r"):
@@ -69,14 +83,20 @@ def lines(storage: Storage, path: str, encoding: str, most_bytes: int | None = N
 
 def line_number(storage: Storage, path: str, encoding: str, text: str, copy: int = 1) -> int | None:
     """Where the line stands, from 1; of equal lines, that one of them."""
-    same = (number for number, line in enumerate(lines(storage, path, encoding), start=1) if line == text)
+    same = (
+        number
+        for number, line in enumerate(lines(storage, path, encoding), start=1)
+        if line == text
+    )
     return next(islice(same, copy - 1, None), None)
 
 
 def _unpacked(storage: Storage, path: str, most_bytes: int | None, name: str) -> Iterator[bytes]:
     ending = path.rpartition(".")[2].lower()
     if ending in ("zst", "lz4", "snappy"):
-        raise InvalidInputError(f"{name} is CSV compressed as {ending}, which is not looked into: use gz or bz2")
+        raise InvalidInputError(
+            f"{name} is CSV compressed as {ending}, which is not looked into: use gz or bz2"
+        )
     unpackers: dict[str, Callable[[], Any]] = {
         "gz": lambda: zlib.decompressobj(31),
         "deflate": zlib.decompressobj,
@@ -86,11 +106,15 @@ def _unpacked(storage: Storage, path: str, most_bytes: int | None, name: str) ->
     start, length = 0, min(_PIECE_BYTES, most_bytes or _PIECE_BYTES)
     while data := storage.get(path, start, length):
         if stream is None and not start and data.startswith(_GZIP):
-            raise InvalidInputError(f"{name} looks compressed by gzip, which its name does not say: rename it to end in .gz, as in .csv.gz")
+            raise InvalidInputError(
+                f"{name} looks compressed by gzip, which its name does not say: rename it to end in .gz, as in .csv.gz"
+            )
         try:
             yield stream.decompress(data) if stream is not None else data
         except (zlib.error, OSError) as error:
-            raise InvalidInputError(f"{name} is no {ending} file, or damaged ({error}): deliver it again") from error
+            raise InvalidInputError(
+                f"{name} is no {ending} file, or damaged ({error}): deliver it again"
+            ) from error
         start += len(data)
         if most_bytes is not None and start >= most_bytes:
             return

@@ -15,7 +15,9 @@ from opal_spark.sources.paths import one_file, open_files
 from opal_spark.sources.text.csv_lines import is_true, plain_names, separator
 
 NO_CHARACTER = "\u0000"  # Spark's way to say that there is none
-UNCLOSED = "the quote of its last field is not closed (where fields hold line breaks, set multiLine=true)"
+UNCLOSED = (
+    "the quote of its last field is not closed (where fields hold line breaks, set multiLine=true)"
+)
 CLOSE_QUOTES = "Close the quotes in the files: such rows are never put aside, as those behind an open quote cannot be told apart"
 _TEXT, _RANK, _LINE = "value", "_opal_rank", "_opal_line"
 
@@ -31,18 +33,23 @@ def refuse_open_quotes(spark: SparkSession, source: Files, given: Mapping[str, s
     if (comment := options.get("comment", "")[:1]) not in ("", NO_CHARACTER):
         is_open &= ~F.startswith(text, F.lit(comment))
     found = (
-        _placed(_lines(spark, source, options).where(is_open)).agg(F.min(F.struct(FILE, _RANK, text.alias(_TEXT))).alias("first")).head()
+        _placed(_lines(spark, source, options).where(is_open))
+        .agg(F.min(F.struct(FILE, _RANK, text.alias(_TEXT))).alias("first"))
+        .head()
     )
     if found is None or found["first"] is None:
         return
     first = found["first"]
     path = unquote(first[FILE][PATH])
     numbered = _placed(_lines(spark, one_file(source, path), options)).select(
-        text.alias(_TEXT), F.row_number().over(Window.orderBy(F.col(FILE).getField(BLOCK), _RANK)).alias(_LINE)
+        text.alias(_TEXT),
+        F.row_number().over(Window.orderBy(F.col(FILE).getField(BLOCK), _RANK)).alias(_LINE),
     )
     line = numbered.where(F.col(_TEXT) == F.lit(first[_TEXT])).agg(F.min(_LINE)).head()
     where = path if line is None else f"{path}, line {line[0]}"
-    raise InvalidInputError(f"{where}: {UNCLOSED}: {first[_TEXT]:.200}. Nothing was ingested. {CLOSE_QUOTES}")
+    raise InvalidInputError(
+        f"{where}: {UNCLOSED}: {first[_TEXT]:.200}. Nothing was ingested. {CLOSE_QUOTES}"
+    )
 
 
 def open_quote(options: Mapping[str, str]) -> str | None:
@@ -75,7 +82,10 @@ def _placed(lines: DataFrame) -> DataFrame:
 
 def _text(options: Mapping[str, str]) -> Column:
     """In encodings that write ASCII as ASCII the marks are found whatever the letters between them are."""
-    encoding, marks = options.get("encoding", "UTF-8"), "".join((separator(options), options.get("quote", ""), options.get("escape", "")))
+    encoding, marks = (
+        options.get("encoding", "UTF-8"),
+        "".join((separator(options), options.get("quote", ""), options.get("escape", ""))),
+    )
     try:
         is_plain = marks.isascii() and "\n".encode(encoding) == b"\n"
     except LookupError:  # Java's name, and perhaps not Python's

@@ -16,7 +16,15 @@ from opal_spark.engine.columns import quoted
 from opal_spark.sources.cells import Patterns, parse_text, patterns_of
 from opal_spark.sources.marks import FILE, fault_of, file_column, file_name, mark
 from opal_spark.sources.paths import is_set, open_files, refuse_options
-from opal_spark.sources.text.variants import Target, decode, fields_type, keys_of, parse_value, text_of, unknown_key
+from opal_spark.sources.text.variants import (
+    Target,
+    decode,
+    fields_type,
+    keys_of,
+    parse_value,
+    text_of,
+    unknown_key,
+)
 
 _REFUSED = {
     "mode": "say on_bad_rows='fail' or 'quarantine' instead",
@@ -30,7 +38,9 @@ _NO_OBJECT = "the text is not one JSON object, or has a key twice (where a docum
 _MORE_VALUES = "more than one JSON value on a line"
 
 
-def read_json(spark: SparkSession, source: Files, spec: TableSpec, *, ignore: bool = False) -> DataFrame:
+def read_json(
+    spark: SparkSession, source: Files, spec: TableSpec, *, ignore: bool = False
+) -> DataFrame:
     """Rows of the table's columns, with what is wrong with them. An absent key is null."""
     refuse_options(source, _REFUSED)
     patterns = patterns_of(source.options)
@@ -38,10 +48,18 @@ def read_json(spark: SparkSession, source: Files, spec: TableSpec, *, ignore: bo
     folders = _folders(rows, spec, ignore=ignore)
     fields = [column for column in spec.schema.fields if column.name not in folders]
     rows = rows.select(
-        "*", F.try_variant_get(_OBJECT, F.lit("$"), fields_type(fields)).alias(_FIELDS), keys_of(F.col(_OBJECT)).alias(_KEYS)
+        "*",
+        F.try_variant_get(_OBJECT, F.lit("$"), fields_type(fields)).alias(_FIELDS),
+        keys_of(F.col(_OBJECT)).alias(_KEYS),
     )
-    rows = rows.select("*", *[_read(column, patterns).alias(f"{_READ}{column.id}") for column in fields])
-    rows = rows.select("*", *[_value(column, patterns).alias(column.name) for column in fields], *_from_folders(folders, spec, patterns))
+    rows = rows.select(
+        "*", *[_read(column, patterns).alias(f"{_READ}{column.id}") for column in fields]
+    )
+    rows = rows.select(
+        "*",
+        *[_value(column, patterns).alias(column.name) for column in fields],
+        *_from_folders(folders, spec, patterns),
+    )
     whole = [
         F.when(F.col(_FIELDS).isNull(), F.lit(_NO_OBJECT)),
         F.when(F.col(_MORE), F.lit(_MORE_VALUES)),
@@ -56,11 +74,21 @@ def read_json(spark: SparkSession, source: Files, spec: TableSpec, *, ignore: bo
 def _objects(spark: SparkSession, source: Files) -> DataFrame:
     """One JSON value a row, null where there is none; the text is kept while a row is a whole text."""
     whole = is_set(source, "multiLine")
-    texts = open_files(spark, source, "text", {**source.options, "wholetext": str(whole)}, StructType().add("value", StringType()))
-    folders = F.struct(*[F.col(quoted(name)) for name in texts.columns if name != "value"]).alias(_FOLDERS)
+    texts = open_files(
+        spark,
+        source,
+        "text",
+        {**source.options, "wholetext": str(whole)},
+        StructType().add("value", StringType()),
+    )
+    folders = F.struct(*[F.col(quoted(name)) for name in texts.columns if name != "value"]).alias(
+        _FOLDERS
+    )
     text = F.regexp_replace("value", "^\ufeff", "") if whole else F.col("value")
     parsed = F.try_parse_json(F.concat(F.lit("["), text, F.lit("]"))).alias(_OBJECT)
-    rows = texts.where(F.col("value").rlike(r"\S")).select(F.col("value").alias(_TEXT), parsed, folders, file_column(texts))
+    rows = texts.where(F.col("value").rlike(r"\S")).select(
+        F.col("value").alias(_TEXT), parsed, folders, file_column(texts)
+    )
     first, second = (F.try_variant_get(_OBJECT, f"$[{index}]", "variant") for index in (0, 1))
     rows = rows.select(_TEXT, first.alias(_OBJECT), second.isNotNull().alias(_MORE), _FOLDERS, FILE)
     return _elements(rows) if whole else rows
@@ -91,13 +119,18 @@ def _folder(given: str) -> Column:
 
 
 def _from_folders(folders: dict[str, str], spec: TableSpec, patterns: Patterns) -> list[Column]:
-    return [parse_text(_folder(given), _atomic(spec, name), patterns).alias(name) for name, given in folders.items()]
+    return [
+        parse_text(_folder(given), _atomic(spec, name), patterns).alias(name)
+        for name, given in folders.items()
+    ]
 
 
 def _atomic(spec: TableSpec, name: str) -> Atomic:
     kind = spec.schema.field(name).type
     if not isinstance(kind, Atomic):
-        raise InvalidInputError(f"column {name!r} is nested, and a folder's name cannot hold it; rename the folders")
+        raise InvalidInputError(
+            f"column {name!r} is nested, and a folder's name cannot hold it; rename the folders"
+        )
     return kind
 
 
@@ -118,4 +151,8 @@ def _value(column: Field, patterns: Patterns) -> Column:
 
 def _fault(column: Field) -> Column:
     read = F.col(f"{_READ}{column.id}")
-    return fault_of(read, column.name, column.type) if isinstance(column.type, Atomic) else read.getField("fault")
+    return (
+        fault_of(read, column.name, column.type)
+        if isinstance(column.type, Atomic)
+        else read.getField("fault")
+    )

@@ -49,7 +49,10 @@ def parse_value(value: Column, text: Column, kind: Atomic, patterns: Patterns) -
     if kind.name == "boolean":
         return F.when(text.isin("true", "false"), parsed)
     if decimal_parts(kind.name):  # numbers with an exponent or over 38 digits went through a double
-        return F.when((F.length(text) <= _EXACT_DOUBLE_CHARACTERS) | (F.schema_of_variant(value) != "DOUBLE"), parsed)
+        return F.when(
+            (F.length(text) <= _EXACT_DOUBLE_CHARACTERS) | (F.schema_of_variant(value) != "DOUBLE"),
+            parsed,
+        )
     return parsed
 
 
@@ -59,10 +62,14 @@ def _is_text(value: Column, text: Column) -> Column:
 
 def unknown_key(keys: Column, typed: Column, fields: Sequence[Field], where: str = "") -> Column:
     """The first key of an object that is not a field; `typed` is the object as a struct of its fields."""
-    present = sum((typed.getField(field.name).isNotNull().cast("int") for field in fields), F.lit(0))
+    present = sum(
+        (typed.getField(field.name).isNotNull().cast("int") for field in fields), F.lit(0)
+    )
     known = F.array(*[F.lit(field.name) for field in fields])
     name = F.substring(F.get(F.array_except(keys, known), F.lit(0)), 1, _SHOWN_KEY)
-    return F.when(F.size(keys) > present, F.concat(F.lit("unknown key '"), name, F.lit(f"'{where}")))
+    return F.when(
+        F.size(keys) > present, F.concat(F.lit("unknown key '"), name, F.lit(f"'{where}"))
+    )
 
 
 def keys_of(value: Column, path: str = "$") -> Column:
@@ -76,9 +83,15 @@ def decode(value: Column, target: Target) -> Column:
             typed = F.try_variant_get(value, "$", fields_type(fields))
             return bind(typed, lambda typed: _decode_struct(value, typed, fields, target))
         case Array():
-            return bind(F.try_variant_get(value, "$", "array<variant>"), lambda typed: _decode_array(value, typed, target))
+            return bind(
+                F.try_variant_get(value, "$", "array<variant>"),
+                lambda typed: _decode_array(value, typed, target),
+            )
         case Map():
-            return bind(F.try_variant_get(value, "$", "map<string, variant>"), lambda typed: _decode_map(value, typed, target))
+            return bind(
+                F.try_variant_get(value, "$", "map<string, variant>"),
+                lambda typed: _decode_map(value, typed, target),
+            )
         case Atomic() as kind:
             return bind(text_of(value), lambda text: _decode_atomic(value, text, kind, target))
 
@@ -90,18 +103,30 @@ def _result(value: Column, *faults: Column) -> Column:
 def _decode_atomic(value: Column, text: Column, kind: Atomic, target: Target) -> Column:
     reason = F.lit(wrong_type(target.path, kind))
     return bind(
-        parse_value(value, text, kind, target.patterns), lambda parsed: _result(parsed, F.when(text.isNotNull() & parsed.isNull(), reason))
+        parse_value(value, text, kind, target.patterns),
+        lambda parsed: _result(parsed, F.when(text.isNotNull() & parsed.isNull(), reason)),
     )
 
 
 def _decode_struct(value: Column, typed: Column, fields: Sequence[Field], target: Target) -> Column:
-    members = [decode(typed.getField(field.name), target.inside(field.type, field.name)).alias(f"m{i}") for i, field in enumerate(fields)]
+    members = [
+        decode(typed.getField(field.name), target.inside(field.type, field.name)).alias(f"m{i}")
+        for i, field in enumerate(fields)
+    ]
     unknown = unknown_key(keys_of(value), typed, fields, f" in column '{target.path}'")
 
     def joined(read: Column) -> Column:
-        values = [read.getField(f"m{i}").getField("value").alias(field.name) for i, field in enumerate(fields)]
+        values = [
+            read.getField(f"m{i}").getField("value").alias(field.name)
+            for i, field in enumerate(fields)
+        ]
         faults = [read.getField(f"m{i}").getField("fault") for i in range(len(fields))]
-        return _result(F.when(typed.isNotNull(), F.struct(*values)), _shape(value, typed, target, "object"), unknown, *faults)
+        return _result(
+            F.when(typed.isNotNull(), F.struct(*values)),
+            _shape(value, typed, target, "object"),
+            unknown,
+            *faults,
+        )
 
     return bind(F.struct(*members), joined)
 
@@ -113,7 +138,9 @@ def _decode_array(value: Column, typed: Column, target: Target) -> Column:
     return bind(
         elements,
         lambda read: _result(
-            F.transform(read, lambda element: element.getField("value")), _shape(value, typed, target, "list"), _first_fault(read)
+            F.transform(read, lambda element: element.getField("value")),
+            _shape(value, typed, target, "list"),
+            _first_fault(read),
         ),
     )
 
@@ -123,27 +150,43 @@ def _decode_map(value: Column, typed: Column, target: Target) -> Column:
     assert isinstance(target.kind, Map)
     key, inside = target.kind.key.type, target.inside(target.kind.value.type, "value")
     if not isinstance(key, Atomic):
-        raise InvalidInputError(f"column {target.path!r} has nested keys, which JSON cannot hold; deliver Parquet or ORC")
+        raise InvalidInputError(
+            f"column {target.path!r} has nested keys, which JSON cannot hold; deliver Parquet or ORC"
+        )
     pairs = F.transform(
         F.map_entries(typed),
         lambda entry: F.struct(
-            parse_text(entry.getField("key"), key, target.patterns).alias("key"), decode(entry.getField("value"), inside).alias("item")
+            parse_text(entry.getField("key"), key, target.patterns).alias("key"),
+            decode(entry.getField("value"), inside).alias("item"),
         ),
     )
     reason = F.lit(wrong_type(f"{target.path}.key", key))
 
     def joined(read: Column) -> Column:
         keys = F.transform(read, lambda entry: entry.getField("key"))
-        fit = F.forall(keys, lambda entry: entry.isNotNull()) & (F.size(F.array_distinct(keys)) == F.size(keys))
+        fit = F.forall(keys, lambda entry: entry.isNotNull()) & (
+            F.size(F.array_distinct(keys)) == F.size(keys)
+        )
         items = F.transform(read, lambda entry: entry.getField("item"))
         values = F.map_from_arrays(keys, F.transform(items, lambda entry: entry.getField("value")))
-        return _result(F.when(fit, values), _shape(value, typed, target, "object"), F.when(~fit, reason), _first_fault(items))
+        return _result(
+            F.when(fit, values),
+            _shape(value, typed, target, "object"),
+            F.when(~fit, reason),
+            _first_fault(items),
+        )
 
     return bind(pairs, joined)
 
 
 def _first_fault(read: Column) -> Column:
-    return F.get(F.filter(F.transform(read, lambda decoded: decoded.getField("fault")), lambda fault: fault.isNotNull()), F.lit(0))
+    return F.get(
+        F.filter(
+            F.transform(read, lambda decoded: decoded.getField("fault")),
+            lambda fault: fault.isNotNull(),
+        ),
+        F.lit(0),
+    )
 
 
 def _shape(value: Column, typed: Column, target: Target, expected: str) -> Column:

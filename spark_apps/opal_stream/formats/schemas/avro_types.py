@@ -32,7 +32,9 @@ def avro_columns(schema: Any, *, debezium: bool = False) -> dict[str, pa.DataTyp
     """By name; of a change event those of its row. Null stands for a type that no table has, also of a member."""
     record: Any = expand_schema(schema)
     if debezium:
-        after = next((field["type"] for field in record.get("fields", ()) if field["name"] == "after"), None)
+        after = next(
+            (field["type"] for field in record.get("fields", ()) if field["name"] == "after"), None
+        )
         record = _without_null(after)
     if not isinstance(record, dict) or record.get("type") != "record":
         return {}
@@ -63,7 +65,11 @@ def avro_type(schema: Any) -> pa.DataType:
 
 def _decimal(schema: dict[str, Any]) -> pa.DataType:
     precision, scale = schema.get("precision", 0), schema.get("scale", 0)
-    return pa.decimal128(precision, scale) if 0 < precision <= 38 and 0 <= scale <= precision else pa.null()
+    return (
+        pa.decimal128(precision, scale)
+        if 0 < precision <= 38 and 0 <= scale <= precision
+        else pa.null()
+    )
 
 
 def _nested(make: Any, part: pa.DataType) -> pa.DataType:

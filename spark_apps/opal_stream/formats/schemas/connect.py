@@ -14,7 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_DECIMAL, _VARIABLE = "org.apache.kafka.connect.data.Decimal", "io.debezium.data.VariableScaleDecimal"
+_DECIMAL, _VARIABLE = (
+    "org.apache.kafka.connect.data.Decimal",
+    "io.debezium.data.VariableScaleDecimal",
+)
 _MOST_DIGITS, _MOST_SCHEMAS = 38, 64
 _EXACT = Context(prec=100)
 _HEAD = re.compile(rb'\s*\{\s*"schema"\s*:\s*')
@@ -40,7 +43,12 @@ _CONNECT_TIMES = {
 }
 _DAYS = "days"
 _DATES = ("org.apache.kafka.connect.data.Date", "io.debezium.time.Date")
-_TIMES_OF_DAY = ("org.apache.kafka.connect.data.Time", "io.debezium.time.Time", "io.debezium.time.MicroTime", "io.debezium.time.NanoTime")
+_TIMES_OF_DAY = (
+    "org.apache.kafka.connect.data.Time",
+    "io.debezium.time.Time",
+    "io.debezium.time.MicroTime",
+    "io.debezium.time.NanoTime",
+)
 _NESTED = "it has decimals in base64 within a list or an object, which are not read: set decimal.handling.mode=string"
 _TIME_OF_DAY = "it is a time of day, which is no timestamp"
 _CONNECT_NAMED = {
@@ -71,7 +79,11 @@ class Held:
             return pa.int64() if pa.types.is_timestamp(kind) else None
         if self.is_bytes:
             return pa.string() if pa.types.is_binary(kind) else None
-        return pa.string() if self.scale is not None else pa.struct([("scale", pa.int32()), ("value", pa.string())])
+        return (
+            pa.string()
+            if self.scale is not None
+            else pa.struct([("scale", pa.int32()), ("value", pa.string())])
+        )
 
     def convert(self, column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         """From what was read to the column's own type; an error where it does not fit."""
@@ -81,9 +93,18 @@ class Held:
             return column.cast(pa.timestamp(self.unit, kind.tz)).cast(kind)
         values = column.to_pylist()
         if self.is_bytes:
-            decoded = [None if value is None else base64.b64decode(value, validate=True) for value in values]
+            decoded = [
+                None if value is None else base64.b64decode(value, validate=True)
+                for value in values
+            ]
             return pa.chunked_array([pa.array(decoded, kind)])
-        return pa.chunked_array([of_variable_scale(values, kind) if self.scale is None else _of_scale(values, self.scale).cast(kind)])
+        return pa.chunked_array(
+            [
+                of_variable_scale(values, kind)
+                if self.scale is None
+                else _of_scale(values, self.scale).cast(kind)
+            ]
+        )
 
 
 Holding = Mapping[str, Held]
@@ -146,7 +167,9 @@ def _fields(schema: Any) -> list[Mapping[str, Any]]:
 
 def _members(schema: Any) -> list[Mapping[str, Any]]:
     members = schema.get("fields") if isinstance(schema, dict) else None
-    return [field for field in members if isinstance(field, dict)] if isinstance(members, list) else []
+    return (
+        [field for field in members if isinstance(field, dict)] if isinstance(members, list) else []
+    )
 
 
 def _holding(schema: Any) -> Holding:
@@ -204,26 +227,46 @@ def _has(schema: Any, what: Callable[[Mapping[str, Any]], bool]) -> bool:
     """Whether it or one within it is such."""
     if not isinstance(schema, dict):
         return False
-    return what(schema) or any(_has(inner, what) for inner in (schema.get("items"), *_members(schema)))
+    return what(schema) or any(
+        _has(inner, what) for inner in (schema.get("items"), *_members(schema))
+    )
 
 
 def of_variable_scale(values: Sequence[Mapping[str, Any] | None], kind: pa.DataType) -> pa.Array:
     """Decimals of which each brings its scale, with its digits as bytes or in base64."""
-    decimals = [None if value is None else Decimal(_whole(value["value"])).scaleb(-value["scale"], _EXACT) for value in values]
+    decimals = [
+        None if value is None else Decimal(_whole(value["value"])).scaleb(-value["scale"], _EXACT)
+        for value in values
+    ]
     if pa.types.is_decimal(kind):
         return pa.array(decimals, kind)
-    return pa.array([None if value is None else format(value, "f") for value in decimals], pa.string()).cast(kind)
+    return pa.array(
+        [None if value is None else format(value, "f") for value in decimals], pa.string()
+    ).cast(kind)
 
 
 def _whole(value: str | bytes) -> int:
-    return int.from_bytes(value if isinstance(value, bytes) else base64.b64decode(value, validate=True), "big", signed=True)
+    return int.from_bytes(
+        value if isinstance(value, bytes) else base64.b64decode(value, validate=True),
+        "big",
+        signed=True,
+    )
 
 
 def _of_scale(values: Sequence[str | None], scale: int) -> pa.Array:
     try:
-        data = b"".join((0 if value is None else _whole(value)).to_bytes(16, "little", signed=True) for value in values)
+        data = b"".join(
+            (0 if value is None else _whole(value)).to_bytes(16, "little", signed=True)
+            for value in values
+        )
     except OverflowError as error:
         raise ValueError(f"a decimal has more than {_MOST_DIGITS} digits") from error
-    decimals = pa.Array.from_buffers(pa.decimal128(_MOST_DIGITS, scale), len(values), [None, pa.py_buffer(data)])
+    decimals = pa.Array.from_buffers(
+        pa.decimal128(_MOST_DIGITS, scale), len(values), [None, pa.py_buffer(data)]
+    )
     decimals.validate(full=True)
-    return pc.if_else(pa.array([value is not None for value in values], pa.bool_()), decimals, pa.scalar(None, decimals.type))
+    return pc.if_else(
+        pa.array([value is not None for value in values], pa.bool_()),
+        decimals,
+        pa.scalar(None, decimals.type),
+    )

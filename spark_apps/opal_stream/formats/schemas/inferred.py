@@ -49,6 +49,8 @@ def plain_type(kind: pa.DataType) -> pa.DataType | None:
         element = plain_type(kind.value_type)
         return None if element is None else pa.list_(element)
     if pa.types.is_struct(kind):
-        members = [(field.name, member) for field in kind if (member := plain_type(field.type)) is not None]
+        members = [
+            (field.name, member) for field in kind if (member := plain_type(field.type)) is not None
+        ]
         return pa.struct(members) if members else None
     return kind

@@ -7,7 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
-_PLAIN = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64(), "string": pa.string()}
+_PLAIN = {
+    "boolean": pa.bool_(),
+    "integer": pa.int64(),
+    "number": pa.float64(),
+    "string": pa.string(),
+}
 _DEEPEST = 50
 _FORMATS = {"date-time": pa.timestamp("us", "UTC"), "date": pa.date32()}
 

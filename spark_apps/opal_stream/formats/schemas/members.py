@@ -12,9 +12,16 @@ _ELEMENTS = -1
 Steps = tuple[int, ...]  # to a member: numbers of fields, and `_ELEMENTS` of a list
 
 
-def members_of_types(given: Mapping[str, pa.DataType], own: Mapping[str, pa.DataType]) -> tuple[Member, ...]:
+def members_of_types(
+    given: Mapping[str, pa.DataType], own: Mapping[str, pa.DataType]
+) -> tuple[Member, ...]:
     """What a schema says of the columns that the table has."""
-    return tuple(member for name, kind in own.items() if name in given for member, _, _ in _unknown(given[name], kind, name))
+    return tuple(
+        member
+        for name, kind in own.items()
+        if name in given
+        for member, _, _ in _unknown(given[name], kind, name)
+    )
 
 
 def members_of_values(columns: Mapping[str, pa.Array], own: Mapping[str, pa.DataType]) -> Members:
@@ -32,7 +39,9 @@ def nested_types(types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
     return {name: kind for name, kind in types.items() if pa.types.is_nested(kind)}
 
 
-def _unknown(given: pa.DataType, own: pa.DataType, path: str, steps: Steps = ()) -> Iterator[tuple[Member, Steps, pa.DataType]]:
+def _unknown(
+    given: pa.DataType, own: pa.DataType, path: str, steps: Steps = ()
+) -> Iterator[tuple[Member, Steps, pa.DataType]]:
     if given == own:
         return
     if pa.types.is_struct(given) and pa.types.is_struct(own):
@@ -44,7 +53,11 @@ def _unknown(given: pa.DataType, own: pa.DataType, path: str, steps: Steps = ())
                 yield from _unknown(field.type, known[field.name], place, onward)
             else:
                 twin = by_case.get(field.name.casefold())
-                yield Member(path=place, like=None if twin is None else f"{path}.{twin}"), onward, field.type
+                yield (
+                    Member(path=place, like=None if twin is None else f"{path}.{twin}"),
+                    onward,
+                    field.type,
+                )
     elif pa.types.is_list(given) and pa.types.is_list(own):
         yield from _unknown(given.value_type, own.value_type, f"{path}[]", (*steps, _ELEMENTS))
     elif pa.types.is_map(given) and pa.types.is_map(own):

@@ -47,7 +47,12 @@ class NewColumns:
 
     def of_types(self, types: Mapping[str, pa.DataType]) -> "NewColumns":
         """Of better types, where there are some."""
-        return replace(self, columns=pa.schema([(field.name, types.get(field.name, field.type)) for field in self.columns]))
+        return replace(
+            self,
+            columns=pa.schema(
+                [(field.name, types.get(field.name, field.type)) for field in self.columns]
+            ),
+        )
 
     def paths(self, position: int) -> tuple[str, ...]:
         """Of the members that are at a position."""
@@ -61,19 +66,30 @@ class NewColumns:
 def new_columns_text(names: Sequence[str], paths: Sequence[str] = ()) -> str:
     """A message may have thousands of them, of any length."""
     columns = f"the table has no column{_shown(names)}" if names else ""
-    members = f"the table has no member{_shown(paths)}, and nested columns cannot get more" if paths else ""
+    members = (
+        f"the table has no member{_shown(paths)}, and nested columns cannot get more"
+        if paths
+        else ""
+    )
     return "; ".join(filter(None, (columns, members)))
 
 
 def _shown(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name if len(name) <= _SHOWN_LETTERS else f"{name[:_SHOWN_LETTERS]}...") for name in names[:_SHOWN])
+    shown = ", ".join(
+        repr(name if len(name) <= _SHOWN_LETTERS else f"{name[:_SHOWN_LETTERS]}...")
+        for name in names[:_SHOWN]
+    )
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     return f"{'' if len(names) == 1 else 's'} {shown}{more}"
 
 
 def with_members(new: NewColumns | None, members: Members) -> NewColumns | None:
     """Both, if there is one of both."""
-    return replace(new or NewColumns(columns=pa.schema([]), found={}), members=members) if members else new
+    return (
+        replace(new or NewColumns(columns=pa.schema([]), found={}), members=members)
+        if members
+        else new
+    )
 
 
 def merged(parts: Iterable[NewColumns | None]) -> NewColumns | None:
@@ -89,28 +105,43 @@ def merged(parts: Iterable[NewColumns | None]) -> NewColumns | None:
             others = [field for field in part.columns if field.name not in columns.names]
             columns = pa.schema([*columns, *others])
     found = {position: names for part in given for position, names in part.found.items()}
-    return NewColumns(columns=columns, found=found, members={position: paths for part in given for position, paths in part.members.items()})
+    return NewColumns(
+        columns=columns,
+        found=found,
+        members={position: paths for part in given for position, paths in part.members.items()},
+    )
 
 
 def is_new(name: str, known: Known) -> bool:
     return known is not None and name not in known
 
 
-def apart_by_case(given: NewColumns, names: Iterable[str], filled: Container[str] = ()) -> tuple[NewColumns | None, dict[int, str]]:
+def apart_by_case(
+    given: NewColumns, names: Iterable[str], filled: Container[str] = ()
+) -> tuple[NewColumns | None, dict[int, str]]:
     """Without those that the table has but for their case, and why the messages that have such are bad.
 
     A table can have no second column of that name, and to leave the member out would lose its values without a word. But of a column that
     is filled from elsewhere members are left out, however they are written.
     """
     own = {name.casefold(): name for name in names}
-    new = _without(given, names={name for name in given.columns.names if own.get(name.casefold()) in filled})
+    new = _without(
+        given, names={name for name in given.columns.names if own.get(name.casefold()) in filled}
+    )
     if new is None:
         return None, {}
     same = {name: own[name.casefold()] for name in new.columns.names if name.casefold() in own}
-    inner = {position: twin for position, members in new.members.items() if (twin := next((one for one in members if one.like), None))}
+    inner = {
+        position: twin
+        for position, members in new.members.items()
+        if (twin := next((one for one in members if one.like), None))
+    }
     if not same and not inner:
         return new, {}
-    wrong = {position: _by_case(f"member {twin.path!r}", f"member {twin.like!r}") for position, twin in inner.items()}
+    wrong = {
+        position: _by_case(f"member {twin.path!r}", f"member {twin.like!r}")
+        for position, twin in inner.items()
+    }
     wrong |= {
         position: _by_case(f"member {name!r}", f"column {same[name]!r}")
         for position, found in new.found.items()
@@ -130,11 +161,19 @@ def _by_case(member: str, own: str) -> str:
     return f"{member} differs from {own} in case only; write it as the table does"
 
 
-def _without(new: NewColumns, positions: Container[int] = (), names: Container[str] = ()) -> NewColumns | None:
+def _without(
+    new: NewColumns, positions: Container[int] = (), names: Container[str] = ()
+) -> NewColumns | None:
     """Of the messages at other positions, and without columns of these names."""
     others = {position: given for position, given in new.found.items() if position not in positions}
-    found = {position: left for position, given in others.items() if (left := tuple(name for name in given if name not in names))}
-    members = {position: inner for position, inner in new.members.items() if position not in positions}
+    found = {
+        position: left
+        for position, given in others.items()
+        if (left := tuple(name for name in given if name not in names))
+    }
+    members = {
+        position: inner for position, inner in new.members.items() if position not in positions
+    }
     wanted = {name for left in found.values() for name in left}
     columns = pa.schema([column for column in new.columns if column.name in wanted])
     return NewColumns(columns=columns, found=found, members=members) if found or members else None

@@ -17,16 +17,22 @@ class NewOfSchema:
     members: tuple[Member, ...]
 
 
-def new_of_schema(types: Mapping[str, pa.DataType], own: Mapping[str, pa.DataType], known: Known) -> NewOfSchema:
+def new_of_schema(
+    types: Mapping[str, pa.DataType], own: Mapping[str, pa.DataType], known: Known
+) -> NewOfSchema:
     """`own` are the columns that the table has of the value; it has others of the message."""
     columns = pa.schema([(name, kind) for name, kind in types.items() if is_new(name, known)])
     return NewOfSchema(columns=columns, members=members_of_types(types, own))
 
 
-def new_of_schemas(new_of: Callable[[bytes], NewOfSchema], heads: Mapping[int, bytes]) -> NewColumns | None:
+def new_of_schemas(
+    new_of: Callable[[bytes], NewOfSchema], heads: Mapping[int, bytes]
+) -> NewColumns | None:
     """Of values that name their schema: all that it has and the table lacks, whether a value has it or not."""
     new = {head: new_of(head) for head in set(heads.values())}
-    places = {head: [position for position, other in heads.items() if other == head] for head in new}
+    places = {
+        head: [position for position, other in heads.items() if other == head] for head in new
+    }
     return merged(
         NewColumns(
             columns=found.columns,

@@ -18,7 +18,11 @@ WAITING = 24
 
 relay_dag("relay", tables=["shop.raw", "shop.flat"], start_date=START, start="all")
 
-with DAG("by_partition", schedule=PartitionedAssetTimetable(assets=lakechime_asset("shop.raw")), start_date=START):
+with DAG(
+    "by_partition",
+    schedule=PartitionedAssetTimetable(assets=lakechime_asset("shop.raw")),
+    start_date=START,
+):
 
     @task
     def note(partition_key: str | None = None) -> str | None:
@@ -26,17 +30,30 @@ with DAG("by_partition", schedule=PartitionedAssetTimetable(assets=lakechime_ass
 
     note()
 
-with DAG("by_snapshot", schedule=PartitionedAssetTimetable(assets=lakechime_asset("shop.flat", snapshots=True)), start_date=START):
+with DAG(
+    "by_snapshot",
+    schedule=PartitionedAssetTimetable(assets=lakechime_asset("shop.flat", snapshots=True)),
+    start_date=START,
+):
     note()
 
 watched = Asset(
-    "watched_raw", watchers=[AssetWatcher(name="raw", trigger=LakeChimeTrigger(tables=["shop.watched"], consumer="watcher.raw"))]
+    "watched_raw",
+    watchers=[
+        AssetWatcher(
+            name="raw", trigger=LakeChimeTrigger(tables=["shop.watched"], consumer="watcher.raw")
+        )
+    ],
 )
 with DAG("by_watcher", schedule=[watched], start_date=START):
 
     @task
     def count(triggering_asset_events=None) -> list[str]:
-        events = [event.extra["payload"]["events"] for asset in triggering_asset_events for event in triggering_asset_events[asset]]
+        events = [
+            event.extra["payload"]["events"]
+            for asset in triggering_asset_events
+            for event in triggering_asset_events[asset]
+        ]
         return [one["snapshot_id"] for page in events for one in page]
 
     count()
@@ -44,12 +61,23 @@ with DAG("by_watcher", schedule=[watched], start_date=START):
 with DAG("waiting", schedule=None, start_date=START, max_active_tasks=64):
     for number in range(WAITING):
         PartitionTriggerSensor(
-            task_id=f"wait_{number:02}", table="shop.many", partition=[number], deferrable=True, poke_interval=2, timeout=900
+            task_id=f"wait_{number:02}",
+            table="shop.many",
+            partition=[number],
+            deferrable=True,
+            poke_interval=2,
+            timeout=900,
         )
 
 with DAG("flow", schedule=None, start_date=START, max_active_runs=1):
     new = SnapshotTriggerSensor(
-        task_id="new", tables=["shop.flow"], start="all", acknowledge=False, deferrable=True, poke_interval=1, timeout=600
+        task_id="new",
+        tables=["shop.flow"],
+        start="all",
+        acknowledge=False,
+        deferrable=True,
+        poke_interval=1,
+        timeout=600,
     )
 
     @task

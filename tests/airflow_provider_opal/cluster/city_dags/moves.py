@@ -19,7 +19,9 @@ with DAG("moves", schedule=None, start_date=datetime(2026, 11, 1)):
         from airflow_provider_opal.assets import version_key
 
         table, seed = OpalHook().table("cities.user_city"), int(Variable.get("lake_seed"))
-        versions = [write(table, batch(number, seed)).version for number in range(first, first + AT_ONCE)]
+        versions = [
+            write(table, batch(number, seed)).version for number in range(first, first + AT_ONCE)
+        ]
         outlet_events[VERSIONS].add_partitions(version_key(versions[-1]))
 
     move.expand(first=list(range(1, BATCHES + 1, AT_ONCE)))

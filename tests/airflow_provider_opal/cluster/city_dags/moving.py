@@ -9,7 +9,9 @@ import pyarrow as pa
 from opal_lake.job.job import JobResult
 from opal_lake.table import Table
 
-SCHEMA = pa.schema([("user_id", pa.int64()), ("moved_at", pa.int64()), ("city", pa.string()), ("op", pa.string())])
+SCHEMA = pa.schema(
+    [("user_id", pa.int64()), ("moved_at", pa.int64()), ("city", pa.string()), ("op", pa.string())]
+)
 CITIES = ("Beijing", "Hangzhou", "Wuhan", "Xi'an", "Łódź", "", None)
 USERS, BATCH = 60, 25
 
@@ -36,7 +38,11 @@ def write(table: Table, rows: list[dict[str, Any]]) -> JobResult:
 
 def counted(user_city: Table, version: int | None = None) -> dict[str, int]:
     """How many live in each city, from all rows."""
-    return dict(Counter(row["city"] for row in user_city.read(version).to_pylist() if row["city"] is not None))
+    return dict(
+        Counter(
+            row["city"] for row in user_city.read(version).to_pylist() if row["city"] is not None
+        )
+    )
 
 
 def kept(city_population: Table, **view: Any) -> dict[str, int]:

@@ -20,7 +20,9 @@ opal_dag(
     end_date=END,
     consumers=[
         Consumer(name="copy", function="lake_jobs:copy", own_dag=True, arguments=TO),
-        Consumer(name="follow", function="lake_jobs:follow", by="version", own_dag=True, arguments=TO),
+        Consumer(
+            name="follow", function="lake_jobs:follow", by="version", own_dag=True, arguments=TO
+        ),
     ],
     reconcile=None,
     retry_delay=timedelta(seconds=3),
@@ -43,7 +45,11 @@ opal_dag(
     create=Table(keys=["id"], delta="at"),
     schedule=None,
     start_date=START,
-    consumers=[Consumer(name="follow", function="lake_jobs:follow", by="version", own_dag=True, arguments=TO)],
+    consumers=[
+        Consumer(
+            name="follow", function="lake_jobs:follow", by="version", own_dag=True, arguments=TO
+        )
+    ],
     reconcile=None,
     spark=SPARK,
 )

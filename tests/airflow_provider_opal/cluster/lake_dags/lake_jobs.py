@@ -15,7 +15,11 @@ def copy(change: Change) -> dict[str, int]:
 
 def follow(change: Change) -> dict[str, int]:
     rows = sorted(row["id"] for row in change.rows.collect())
-    _note(change, f"follow-{Path(change.table.table.uri).name}", {"from": change.after, "to": change.version, "ids": rows})
+    _note(
+        change,
+        f"follow-{Path(change.table.table.uri).name}",
+        {"from": change.after, "to": change.version, "ids": rows},
+    )
     return {"rows": len(rows)}
 
 

@@ -4,24 +4,51 @@ from datetime import datetime
 
 from airflow.sdk import DAG
 
-from airflow_provider_opal import Kafka, StreamingIngestOperator, StreamLagSensor, Table, load_yaml_dags, opal_dag
+from airflow_provider_opal import (
+    Kafka,
+    StreamingIngestOperator,
+    StreamLagSensor,
+    Table,
+    load_yaml_dags,
+    opal_dag,
+)
 
 START = datetime(2026, 11, 1)
-MADE = Table(keys=["id"], delta="at", schema="id BIGINT, name STRING, total DOUBLE, op STRING, at TIMESTAMP")
+MADE = Table(
+    keys=["id"], delta="at", schema="id BIGINT, name STRING, total DOUBLE, op STRING, at TIMESTAMP"
+)
 
 with DAG("live", schedule=None, start_date=START):
     StreamingIngestOperator(
-        task_id="read", table="shop.live", source=Kafka(topics="live", mode="continuous"), create=MADE, deferrable=True, retries=0
+        task_id="read",
+        table="shop.live",
+        source=Kafka(topics="live", mode="continuous"),
+        create=MADE,
+        deferrable=True,
+        retries=0,
     )
 
 with DAG("working", schedule=None, start_date=START):
     StreamingIngestOperator(
-        task_id="read", table="shop.working", source=Kafka(topics="working", mode="continuous", flush_interval="1h"), create=MADE, retries=0
+        task_id="read",
+        table="shop.working",
+        source=Kafka(topics="working", mode="continuous", flush_interval="1h"),
+        create=MADE,
+        retries=0,
     )
 
 with DAG("lag", schedule=None, start_date=START):
-    StreamLagSensor(task_id="caught_up", table="shop.live", max_messages=0, deferrable=True, poke_interval=1)
+    StreamLagSensor(
+        task_id="caught_up", table="shop.live", max_messages=0, deferrable=True, poke_interval=1
+    )
 
-opal_dag("days", table="shop.days", source=Kafka(topics="days"), create=MADE, schedule="@daily", start_date=START)
+opal_dag(
+    "days",
+    table="shop.days",
+    source=Kafka(topics="days"),
+    create=MADE,
+    schedule="@daily",
+    start_date=START,
+)
 
 load_yaml_dags(__file__)

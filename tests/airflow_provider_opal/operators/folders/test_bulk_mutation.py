@@ -24,13 +24,20 @@ MASTER = "VR8NCNE7DV,wearables,fitbit,112,88,1427766458\n6QD0BAVS7I,laptop,asus,
 
 @pytest.fixture(autouse=True)
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(tmp_path / "lake")}))
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_OPAL_DEFAULT",
+        json.dumps({"conn_type": "opal", "host": str(tmp_path / "lake")}),
+    )
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"})
+    )
     return tmp_path
 
 
 def made(**given: Any) -> BulkMutationOperator:
-    return BulkMutationOperator(**{"task_id": "t", "master": "/lake/m", "increments": "/lake/incr", "ids": ["id"], **given})
+    return BulkMutationOperator(
+        **{"task_id": "t", "master": "/lake/m", "increments": "/lake/incr", "ids": ["id"], **given}
+    )
 
 
 def test_what_is_given_is_what_is_submitted(commands: Commands) -> None:
@@ -54,9 +61,18 @@ def test_what_is_given_is_what_is_submitted(commands: Commands) -> None:
 
 
 def test_parameters_of_chombo_are_arguments_and_what_is_given_beside_them_counts_more() -> None:
-    task = made(ids=None, delete_prefix="gone", properties={"id.field.ordinals": "0,1", "deleted.record.file.prefix": "del"})
+    task = made(
+        ids=None,
+        delete_prefix="gone",
+        properties={"id.field.ordinals": "0,1", "deleted.record.file.prefix": "del"},
+    )
     found = {name: task.arguments[name] for name in ("ids", "delete_prefix", "order", "header")}
-    assert found == {"ids": ["0", "1"], "delete_prefix": "gone", "order": "file_suffix", "header": False}
+    assert found == {
+        "ids": ["0", "1"],
+        "delete_prefix": "gone",
+        "order": "file_suffix",
+        "header": False,
+    }
 
 
 def test_what_is_given_counts_more_than_the_properties_also_where_it_is_the_default() -> None:
@@ -67,7 +83,13 @@ def test_what_is_given_counts_more_than_the_properties_also_where_it_is_the_defa
         "deleted.op.code": "X",
         "field.delim.regex": ";",
     }
-    defaults = {"order": "file_position", "order_type": "numeric", "deleted_op": "D", "delimiter": ",", "header": True}
+    defaults = {
+        "order": "file_position",
+        "order_type": "numeric",
+        "deleted_op": "D",
+        "delimiter": ",",
+        "header": True,
+    }
     task = made(ids=None, properties=properties)
     assert {name: task.arguments[name] for name in defaults} == {
         "order": "2",
@@ -104,7 +126,9 @@ def test_a_path_with_a_partition_key_asks_for_one() -> None:
     assert task.arguments["increments"] == ["/lake/incr/2026-11-01/*.csv"]
 
 
-def test_a_try_that_was_done_is_not_submitted_again_and_a_clear_is(lake: Path, commands: Commands) -> None:
+def test_a_try_that_was_done_is_not_submitted_again_and_a_clear_is(
+    lake: Path, commands: Commands
+) -> None:
     commands.spark_submit()
     fill(lake / "m", {"a.csv": "a,1\n"})
     fill(lake / "incr", {"1.csv": "a,2\n"})
@@ -118,7 +142,9 @@ def test_a_try_that_was_done_is_not_submitted_again_and_a_clear_is(lake: Path, c
     assert len(commands.notes()) == 1
 
 
-def test_xcom_has_some_of_many_files_and_the_path_of_the_report(lake: Path, commands: Commands) -> None:
+def test_xcom_has_some_of_many_files_and_the_path_of_the_report(
+    lake: Path, commands: Commands
+) -> None:
     commands.spark_submit()
     fill(lake / "incr", {f"{number:03}.csv": f"{number},2\n" for number in range(60)})
     task = made(master=str(lake / "m"), increments=str(lake / "incr"), ids=["0"], header=False)
@@ -138,21 +164,35 @@ def products() -> Any:
 
 
 def executed(task: BulkMutationOperator, folder: Path, **more: Any) -> dict[str, Any]:
-    task.render_template_fields({"var": {"value": {"product_folder": str(folder)}}, "dag": task.dag, "task": task})
+    task.render_template_fields(
+        {"var": {"value": {"product_folder": str(folder)}}, "dag": task.dag, "task": task}
+    )
     return task.execute(context(task, **more))
 
 
 @pytest.mark.slow
-def test_the_example_counts_and_merges_the_paper_s_products(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_counts_and_merges_the_paper_s_products(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With its report in XCom; after a correction a clear merges the file."""
     monkeypatch.setenv("PATH", f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "spark_apps"))
     fill(lake / "master", {"part-r-00000": MASTER})
-    fill(lake / "incr", {"products": "VR8NCNE7DV,wearables,fitbit,112,82,1428415316\n", "del_products": "6QD0BAVS7I\nVOA31MCU9I\n"})
+    fill(
+        lake / "incr",
+        {
+            "products": "VR8NCNE7DV,wearables,fitbit,112,82,1428415316\n",
+            "del_products": "6QD0BAVS7I\nVOA31MCU9I\n",
+        },
+    )
     module = products()
     assert [task.task_id for task in module.count.downstream_list] == ["merge"]
     counted = executed(module.count, lake)
-    assert (counted["version"], counted["counts"]["updates"], counted["counts"]["deletes"]) == (None, 1, 1)
+    assert (counted["version"], counted["counts"]["updates"], counted["counts"]["deletes"]) == (
+        None,
+        1,
+        1,
+    )
     assert (lake / "master" / "part-r-00000").read_text() == MASTER
     merged = executed(module.merge, lake)
     assert {name: merged["counts"][name] for name in counted["counts"]} == counted["counts"]
@@ -163,12 +203,16 @@ def test_the_example_counts_and_merges_the_paper_s_products(lake: Path, monkeypa
 
 
 @pytest.mark.slow
-def test_a_bad_file_fails_for_good_and_a_clear_after_its_correction_merges_it(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_file_fails_for_good_and_a_clear_after_its_correction_merges_it(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "spark_apps"))
     fill(lake / "master", {"part-r-00000": MASTER})
     fill(lake / "incr", {"products": "VR8NCNE7DV,wearables,fitbit,112,82,yesterday\n"})
-    with pytest.raises(AirflowFailException, match="products, line 1: field '_c5', the order, is no number"):
+    with pytest.raises(
+        AirflowFailException, match="products, line 1: field '_c5', the order, is no number"
+    ):
         executed(products().merge, lake)
     fill(lake / "incr", {"products": "VR8NCNE7DV,wearables,fitbit,112,82,1428415316\n"})
     assert executed(products().merge, lake, clears=1)["counts"]["updates"] == 1

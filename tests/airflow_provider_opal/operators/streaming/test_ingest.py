@@ -44,8 +44,17 @@ def table(monkeypatch: pytest.MonkeyPatch, kafka: Broker, tmp_path: Path) -> Lak
 
 def operator(topic: str, **more: Any) -> StreamingIngestOperator:
     of_source = {"mode": "until_empty", **more}
-    source = Kafka(topics=topic, **{name: of_source.pop(name) for name in [*of_source] if name in Kafka.__slots__})
-    usual = {"task_id": "s", "table": "orders", "source": source, "lakechime_conn_id": None, "deferrable": False}
+    source = Kafka(
+        topics=topic,
+        **{name: of_source.pop(name) for name in [*of_source] if name in Kafka.__slots__},
+    )
+    usual = {
+        "task_id": "s",
+        "table": "orders",
+        "source": source,
+        "lakechime_conn_id": None,
+        "deferrable": False,
+    }
     return StreamingIngestOperator(**{**usual, **of_source})
 
 
@@ -55,7 +64,9 @@ def run(task: StreamingIngestOperator, key: str | None = None) -> tuple[dict[str
     return task.execute(given), events
 
 
-def test_a_worker_s_task_makes_the_table_reads_it_all_and_tells_of_it(kafka: Broker, table: LakeTable) -> None:
+def test_a_worker_s_task_makes_the_table_reads_it_all_and_tells_of_it(
+    kafka: Broker, table: LakeTable
+) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1), order(2)])
     create = Table(keys=["id"], delta="at", deletes="op = 'D'", schema=SCHEMA)
@@ -67,21 +78,40 @@ def test_a_worker_s_task_makes_the_table_reads_it_all_and_tells_of_it(kafka: Bro
     totals, events = run(operator(topic, table="shop.new", create=create))
     assert (totals["records"], totals["version"], events[asset].extra["version"]) == (0, 1, 1)
     with pytest.raises(AirflowFailException, match="exists already"):
-        run(operator(topic, table="shop.new", create=Table(keys=["name"], delta="at", schema=SCHEMA)))
+        run(
+            operator(
+                topic, table="shop.new", create=Table(keys=["name"], delta="at", schema=SCHEMA)
+            )
+        )
 
 
-def test_a_rerun_of_an_interval_reads_the_same_range_and_commits_once(kafka: Broker, table: LakeTable) -> None:
+def test_a_rerun_of_an_interval_reads_the_same_range_and_commits_once(
+    kafka: Broker, table: LakeTable
+) -> None:
     topic = new_topic(kafka, retention_ms=str(10**15))
-    kafka.produce(topic, [order(n) for n in range(4)], moments_ms=[MIDNIGHT_MS + hour * HOUR_MS for hour in (-1, 0, 23, 24)])
+    kafka.produce(
+        topic,
+        [order(n) for n in range(4)],
+        moments_ms=[MIDNIGHT_MS + hour * HOUR_MS for hour in (-1, 0, 23, 24)],
+    )
     task = operator(topic, mode="interval", schedule="@daily")
     first, _ = run(task, "2025-11-02")
     assert (first["records"], first["ranges"], ids(table)) == (2, {f"{topic}/0": [1, 3]}, [1, 2])
     again, events = run(task, "2025-11-02")
-    assert (again["records"], again["ranges"], again["version"]) == (0, first["ranges"], first["version"])
+    assert (again["records"], again["ranges"], again["version"]) == (
+        0,
+        first["ranges"],
+        first["version"],
+    )
     assert events[opal_asset("orders")].extra["version"] == first["version"]
     assert run(task, "2025-11-01")[0]["records"] == 1
-    assert sorted(table.read(columns=["id"], partition_key="2025-11-02")["id"].to_pylist()) == [1, 2]
-    by_hand = operator(topic, mode="interval", start_timestamp="2025-11-03", end_timestamp="2025-11-04")
+    assert sorted(table.read(columns=["id"], partition_key="2025-11-02")["id"].to_pylist()) == [
+        1,
+        2,
+    ]
+    by_hand = operator(
+        topic, mode="interval", start_timestamp="2025-11-03", end_timestamp="2025-11-04"
+    )
     assert (run(by_hand)[0]["records"], ids(table)) == (1, [0, 1, 2, 3])
     with pytest.raises(AirflowFailException, match="this run has none"):
         run(task)
@@ -89,18 +119,31 @@ def test_a_rerun_of_an_interval_reads_the_same_range_and_commits_once(kafka: Bro
         run(task, "DE")
 
 
-def test_deferred_it_hands_its_job_to_the_trigger_and_goes_on_with_what_that_says(kafka: Broker, table: LakeTable) -> None:
+def test_deferred_it_hands_its_job_to_the_trigger_and_goes_on_with_what_that_says(
+    kafka: Broker, table: LakeTable
+) -> None:
     topic = new_topic(kafka)
-    task = operator(topic, mode="continuous", deferrable=True, run_for="1h", on_new_columns="add", restarts=3)
+    task = operator(
+        topic, mode="continuous", deferrable=True, run_for="1h", on_new_columns="add", restarts=3
+    )
     with pytest.raises(TaskDeferred) as deferred:
         run(task)
     _, arguments = deferred.value.trigger.serialize()
     assert 3500 < arguments["ends_at_s"] - time.time() <= 3600
     assert arguments["restarts"] == 3
     job = StreamJob.from_json(arguments["job"])
-    assert (job.topics, job.options["on_new_columns"], job.options["until_empty"]) == ([topic], "add", False)
+    assert (job.topics, job.options["on_new_columns"], job.options["until_empty"]) == (
+        [topic],
+        "add",
+        False,
+    )
     given = {**context(task), "outlet_events": Events()}  # type: ignore[arg-type]  # it needs no more of a task
-    assert task.resume(given, {"totals": {"records": 3, "version": 7}, "failure": None, "is_final": False})["version"] == 7
+    assert (
+        task.resume(
+            given, {"totals": {"records": 3, "version": 7}, "failure": None, "is_final": False}
+        )["version"]
+        == 7
+    )
     for is_final, kind in ((True, AirflowFailException), (False, AirflowException)):
         with pytest.raises(kind, match="the store"):
             task.resume(given, {"totals": {}, "failure": "the store is away", "is_final": is_final})
@@ -111,7 +154,11 @@ def test_several_processes_share_the_partitions(kafka: Broker, table: LakeTable)
     for partition in range(3):
         kafka.produce(topic, [order(10 * partition + n) for n in range(5)], partition=partition)
     totals, _ = run(operator(topic, processes=2))
-    assert (totals["records"], len(ids(table)), totals["version"]) == (15, 15, table.log.head().version)
+    assert (totals["records"], len(ids(table)), totals["version"]) == (
+        15,
+        15,
+        table.log.head().version,
+    )
     kafka.produce(topic, [b"nope"], partition=1)
     with pytest.raises(AirflowFailException, match=f"{topic}/1@5: the message is no JSON object"):
         run(operator(topic, processes=2))
@@ -119,16 +166,29 @@ def test_several_processes_share_the_partitions(kafka: Broker, table: LakeTable)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [None, 2])
-def test_one_more_process_may_commit_for_all_and_its_commits_are_told(kafka: Broker, table: LakeTable, processes: int | None) -> None:
+def test_one_more_process_may_commit_for_all_and_its_commits_are_told(
+    kafka: Broker, table: LakeTable, processes: int | None
+) -> None:
     topic, asset = new_topic(kafka, 3), opal_asset("orders")
     for partition in range(3):
         kafka.produce(topic, [order(10 * partition + n) for n in range(5)], partition=partition)
-    before, task = table.log.head().version, operator(topic, processes=processes, commit="gathered", flush_rows=2)
+    before, task = (
+        table.log.head().version,
+        operator(topic, processes=processes, commit="gathered", flush_rows=2),
+    )
     totals, events = run(task)
     head = table.log.head().version
-    assert (totals["records"], len(ids(table)), totals["version"], gathered(table)) == (15, 15, head, [])
+    assert (totals["records"], len(ids(table)), totals["version"], gathered(table)) == (
+        15,
+        15,
+        head,
+        [],
+    )
     assert totals["flushes"] == head - before
-    assert events[asset].extra == {"version": head, "counts": {"records": 15, "bad": 0, "flushes": head - before}}
+    assert events[asset].extra == {
+        "version": head,
+        "counts": {"records": 15, "bad": 0, "flushes": head - before},
+    }
     assert events[opal_asset("orders", versions=True)].keys == [f"{head:020d}"]
     totals, events = run(task)
     assert (totals["records"], totals["version"], events[asset].extra["version"]) == (0, head, head)
@@ -139,15 +199,24 @@ def test_one_more_process_may_commit_for_all_and_its_commits_are_told(kafka: Bro
 
 
 @pytest.mark.slow
-def test_spark_may_read_it_and_goes_on_where_the_table_stands(kafka: Broker, table: LakeTable) -> None:
+def test_spark_may_read_it_and_goes_on_where_the_table_stands(
+    kafka: Broker, table: LakeTable
+) -> None:
     topic = new_topic(kafka, 2)
     for partition in range(2):
         kafka.produce(topic, [order(10 * partition + n) for n in range(5)], partition=partition)
-    spark = {"spark": True, "spark_conf": {"spark.master": "local[1]", "spark.sql.shuffle.partitions": "2"}}
+    spark = {
+        "spark": True,
+        "spark_conf": {"spark.master": "local[1]", "spark.sql.shuffle.partitions": "2"},
+    }
     totals, _ = run(operator(topic, **spark))
     assert (totals["records"], len(ids(table))) == (10, 10)
     kafka.produce(topic, [order(100)])
-    assert (run(operator(topic))[0]["records"], run(operator(topic, **spark))[0]["records"], len(ids(table))) == (1, 0, 11)
+    assert (
+        run(operator(topic))[0]["records"],
+        run(operator(topic, **spark))[0]["records"],
+        len(ids(table)),
+    ) == (1, 0, 11)
     kafka.produce(topic, [b"nope"])
     with pytest.raises(AirflowFailException, match="the message is no JSON object"):
         run(operator(topic, **spark))
@@ -166,27 +235,50 @@ def test_a_bad_message_fails_the_task_for_good(kafka: Broker, table: LakeTable) 
     [
         ({"mode": "sometimes"}, "use one of continuous, until_empty, interval"),
         ({"mode": "interval"}, "needs to know its interval"),
-        ({"mode": "interval", "schedule": "@daily", "start_timestamp": "1", "end_timestamp": "2"}, "needs to know its interval"),
+        (
+            {
+                "mode": "interval",
+                "schedule": "@daily",
+                "start_timestamp": "1",
+                "end_timestamp": "2",
+            },
+            "needs to know its interval",
+        ),
         ({"schedule": "@daily"}, "are for mode='interval'"),
         ({"mode": "until_empty", "run_for": "1h"}, "run_for ends a continuous stream"),
         ({"on_gap": "maybe"}, "use one of fail, continue"),
         ({"spark": True, "processes": 2}, "Spark spreads partitions over tasks by itself"),
-        ({"spark": True, "mode": None, "schedule": "@daily"}, "spark=True does not go with an interval: Spark reads none"),
+        (
+            {"spark": True, "mode": None, "schedule": "@daily"},
+            "spark=True does not go with an interval: Spark reads none",
+        ),
         ({"spark_conf": {"spark.master": "local"}}, "add spark=True"),
         ({"processes": 0}, "processes=0 makes no sense; give a whole number from 1"),
         ({"flush_rows": 0}, "flush_rows=0 makes no sense"),
         ({"flush_mb": -1}, "flush_mb=-1 makes no sense"),
         ({"mode": "continuous", "run_for": "0s"}, "run_for is no time at all"),
         ({"registry": "http://r:1"}, "registry: messages of format=json need no schema registry"),
-        ({"spark": True, "flush_mb": 8}, "flush_mb=8 does not go with spark: Spark's commits are limited by rows; leave it out$"),
-        ({"mode": None, "schedule": "@daily", "start": "latest"}, "start='latest' does not go with an interval: it begins at its own time"),
+        (
+            {"spark": True, "flush_mb": 8},
+            "flush_mb=8 does not go with spark: Spark's commits are limited by rows; leave it out$",
+        ),
+        (
+            {"mode": None, "schedule": "@daily", "start": "latest"},
+            "start='latest' does not go with an interval: it begins at its own time",
+        ),
         (
             {"mode": None, "schedule": "@daily", "processes": 2},
             "interval: one process reads it; leave it out, or give another mode",
         ),
         ({"commit": "later"}, "commit='later' is unknown; use one of direct, gathered"),
-        ({"mode": None, "schedule": "@daily", "commit": "gathered"}, "commit='gathered' does not go with an interval: the process"),
-        ({"spark": True, "commit": "gathered"}, "commit='gathered' does not go with spark: Spark makes its own commits; leave it out$"),
+        (
+            {"mode": None, "schedule": "@daily", "commit": "gathered"},
+            "commit='gathered' does not go with an interval: the process",
+        ),
+        (
+            {"spark": True, "commit": "gathered"},
+            "commit='gathered' does not go with spark: Spark makes its own commits; leave it out$",
+        ),
         ({"create": Table(keys=["id"], delta="at")}, "needs a schema"),
     ],
 )

@@ -19,7 +19,9 @@ from tests.fixtures_cli import metadata, opal_commands
 
 __all__ = ["metadata", "opal_commands"]
 
-COLUMNS = pa.schema([("order_id", pa.int64()), ("updated_at", pa.timestamp("us", "UTC")), ("day", pa.string())])
+COLUMNS = pa.schema(
+    [("order_id", pa.int64()), ("updated_at", pa.timestamp("us", "UTC")), ("day", pa.string())]
+)
 
 pytestmark = pytest.mark.usefixtures("opal_commands")
 
@@ -30,13 +32,18 @@ def pipeline(name: str, table: str, schedule: str = '"@daily"', more: str = "") 
 
 def write(folder: Path, **files: str) -> Path:
     for name, text in files.items():
-        (folder / f"{name}.opal.yaml").write_text(text if "version:" in text else f"version: 1\ndags:\n{text}")
+        (folder / f"{name}.opal.yaml").write_text(
+            text if "version:" in text else f"version: 1\ndags:\n{text}"
+        )
     return folder
 
 
 def problems_in(folder: Path, *, lake: bool = False) -> list[str]:
     """The findings, by file without the folder."""
-    return [f"{Path(problem.file).name}:{str(problem).split(':', 1)[1]}" for problem in lint(folder, lake=lake).problems]
+    return [
+        f"{Path(problem.file).name}:{str(problem).split(':', 1)[1]}"
+        for problem in lint(folder, lake=lake).problems
+    ]
 
 
 def test_sound_files_have_no_findings(tmp_path: Path) -> None:
@@ -47,13 +54,29 @@ def test_sound_files_have_no_findings(tmp_path: Path) -> None:
 
 def test_spans_in_which_consumers_lose_what_they_missed_are_warned_of(tmp_path: Path) -> None:
     consumers = "    consumers: {follow: {function: 'm:f', by: version, own_dag: true}}\n"
-    short = pipeline("one", "shop.one", more=f"{consumers}    maintenance: {{window: 2d, look_back: 36h}}\n")
-    fine = pipeline("two", "shop.two", more=f"{consumers}    maintenance: {{window: 7d, look_back: 1000}}\n")
+    short = pipeline(
+        "one", "shop.one", more=f"{consumers}    maintenance: {{window: 2d, look_back: 36h}}\n"
+    )
+    fine = pipeline(
+        "two", "shop.two", more=f"{consumers}    maintenance: {{window: 7d, look_back: 1000}}\n"
+    )
     alone = pipeline("three", "shop.three", more="    maintenance: {window: 2d}\n")
-    never = pipeline("four", "shop.four", more=f"{consumers}    reconcile: null\n    maintenance: {{window: 2d}}\n")
+    never = pipeline(
+        "four",
+        "shop.four",
+        more=f"{consumers}    reconcile: null\n    maintenance: {{window: 2d}}\n",
+    )
     made = "{name: shop.five, keys: [a], delta: b, properties: {window: 1h}}"
-    write(tmp_path, a=short + fine + alone + never, b=pipeline("five", made, more=f"{consumers}    maintenance: true\n"))
-    write(tmp_path, c="version: 1\ndefaults: {maintenance: {window: 1d}}\ndags:\n" + pipeline("six", "shop.six", more=consumers))
+    write(
+        tmp_path,
+        a=short + fine + alone + never,
+        b=pipeline("five", made, more=f"{consumers}    maintenance: true\n"),
+    )
+    write(
+        tmp_path,
+        c="version: 1\ndefaults: {maintenance: {window: 1d}}\ndags:\n"
+        + pipeline("six", "shop.six", more=consumers),
+    )
     report = lint(tmp_path)
     assert {problem.kind for problem in report.problems} == {"warning"}
     assert report.pipelines == 6
@@ -64,13 +87,27 @@ def test_spans_in_which_consumers_lose_what_they_missed_are_warned_of(tmp_path: 
         "c.opal.yaml:2:34: dags.six.maintenance.window: 1d",
     ]
     [window, look_back, *_] = problems_in(tmp_path)
-    assert "than the look-back of a reconcile, 7d: consumers by version lose what expires before a reconcile has seen it" in window
-    assert "change.rows fails for a key that is consumed later than that, if rows of it were dropped; write '7d' or more" in look_back
+    assert (
+        "than the look-back of a reconcile, 7d: consumers by version lose what expires before a reconcile has seen it"
+        in window
+    )
+    assert (
+        "change.rows fails for a key that is consumed later than that, if rows of it were dropped; write '7d' or more"
+        in look_back
+    )
 
 
 def test_a_circle_of_pipelines_across_files_is_found_once(tmp_path: Path) -> None:
-    write(tmp_path, a=pipeline("one", "shop.one", "{table: shop.three}"), b=pipeline("two", "shop.two", "{table: shop.one}"))
-    write(tmp_path, c=pipeline("three", "shop.three", "{table: shop.two}") + pipeline("four", "shop.four", "{table: shop.two}"))
+    write(
+        tmp_path,
+        a=pipeline("one", "shop.one", "{table: shop.three}"),
+        b=pipeline("two", "shop.two", "{table: shop.one}"),
+    )
+    write(
+        tmp_path,
+        c=pipeline("three", "shop.three", "{table: shop.two}")
+        + pipeline("four", "shop.four", "{table: shop.two}"),
+    )
     [problem] = problems_in(tmp_path)
     assert problem.startswith(
         "a.opal.yaml:4:15: dags.one.schedule: pipelines trigger each other in a cycle: one -> two -> three -> one; give one"
@@ -91,7 +128,9 @@ def test_a_pipeline_that_waits_for_itself_is_a_circle(tmp_path: Path) -> None:
         ("/lake/orders", "file:///lake/orders"),
     ],
 )
-def test_two_writers_of_one_table_are_found_however_it_is_written(first: str, second: str, tmp_path: Path) -> None:
+def test_two_writers_of_one_table_are_found_however_it_is_written(
+    first: str, second: str, tmp_path: Path
+) -> None:
     [problem] = problems_in(write(tmp_path, a=pipeline("one", first), b=pipeline("two", second)))
     assert problem.startswith(
         f"b.opal.yaml:6:12: dags.two.table: table {second!r} is written by 'one' (a.opal.yaml:3) too; let one pipeline"
@@ -99,10 +138,21 @@ def test_two_writers_of_one_table_are_found_however_it_is_written(first: str, se
 
 
 def test_one_name_in_two_lakes_is_two_tables(tmp_path: Path) -> None:
-    assert problems_in(write(tmp_path, a=pipeline("one", "t"), b=pipeline("two", "t", more="    opal_conn_id: other\n"))) == []
+    assert (
+        problems_in(
+            write(
+                tmp_path,
+                a=pipeline("one", "t"),
+                b=pipeline("two", "t", more="    opal_conn_id: other\n"),
+            )
+        )
+        == []
+    )
 
 
-def test_a_pipeline_that_names_its_trigger_otherwise_than_the_writer_is_found(tmp_path: Path) -> None:
+def test_a_pipeline_that_names_its_trigger_otherwise_than_the_writer_is_found(
+    tmp_path: Path,
+) -> None:
     text = pipeline("one", "shop.one") + pipeline("two", "shop.two", "{table: shop/one}")
     [problem] = problems_in(write(tmp_path, a=text))
     assert (
@@ -112,14 +162,24 @@ def test_a_pipeline_that_names_its_trigger_otherwise_than_the_writer_is_found(tm
 
 
 def test_a_pipeline_with_the_id_of_another_one_s_maintenance_is_found(tmp_path: Path) -> None:
-    write(tmp_path, a=pipeline("one", "shop.a", more="    maintenance: true\n"), b=pipeline("one.maintenance", "shop.b"))
+    write(
+        tmp_path,
+        a=pipeline("one", "shop.a", more="    maintenance: true\n"),
+        b=pipeline("one.maintenance", "shop.b"),
+    )
     [problem] = problems_in(tmp_path)
-    assert problem.startswith("b.opal.yaml:3:3: dags.one.maintenance: the DAG 'one.maintenance' is made in a.opal.yaml:3 already")
+    assert problem.startswith(
+        "b.opal.yaml:3:3: dags.one.maintenance: the DAG 'one.maintenance' is made in a.opal.yaml:3 already"
+    )
 
 
 def test_one_id_in_two_files_is_found(tmp_path: Path) -> None:
-    [problem] = problems_in(write(tmp_path, a=pipeline("one", "shop.a"), b=pipeline("one", "shop.b")))
-    assert problem.startswith("b.opal.yaml:3:3: dags.one: the DAG 'one' is made in a.opal.yaml:3 already")
+    [problem] = problems_in(
+        write(tmp_path, a=pipeline("one", "shop.a"), b=pipeline("one", "shop.b"))
+    )
+    assert problem.startswith(
+        "b.opal.yaml:3:3: dags.one: the DAG 'one' is made in a.opal.yaml:3 already"
+    )
 
 
 def test_a_file_with_an_ending_that_is_nearly_right_is_named(tmp_path: Path) -> None:
@@ -143,27 +203,37 @@ with DAG("by_version", schedule=[opal_asset("shop.orders", versions=True)], star
 """
 
 
-def test_a_plain_asset_schedule_in_python_that_keyed_events_never_wake_is_found(tmp_path: Path) -> None:
+def test_a_plain_asset_schedule_in_python_that_keyed_events_never_wake_is_found(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "plain.py").write_text(PLAIN)
     (tmp_path / "load_yaml.py").write_text(LOADER)
     [problem] = problems_in(write(tmp_path, good=GOOD))
     assert problem.startswith(
         "plain.py:6:10: never: a plain asset schedule is never triggered by events with partition keys, as those of 'shop.orders'"
     )
-    assert problem.endswith("; write schedule=PartitionedAssetTimetable(assets=opal_asset('shop.orders'))")
+    assert problem.endswith(
+        "; write schedule=PartitionedAssetTimetable(assets=opal_asset('shop.orders'))"
+    )
 
 
 def test_python_dags_take_part_in_ids_and_tables(tmp_path: Path) -> None:
     same = "from datetime import datetime\nfrom airflow_provider_opal import Files, opal_dag\n"
-    same += (
-        'opal_dag("orders", table="shop.orders", schedule="@daily", start_date=datetime(2026, 11, 1), source=Files(paths=("/x.json",)))\n'
-    )
+    same += 'opal_dag("orders", table="shop.orders", schedule="@daily", start_date=datetime(2026, 11, 1), source=Files(paths=("/x.json",)))\n'
     (tmp_path / "same.py").write_text(f"# airflow dag\n{same}")
     (tmp_path / "other.py").write_text(f"# airflow dag\n{same}".replace('"orders"', '"other"'))
     problems = problems_in(write(tmp_path, good=GOOD))
-    assert any(one.startswith("good.opal.yaml:5:3: dags.orders: the DAG 'orders' is made in same.py:4 already") for one in problems)
     assert any(
-        one.startswith("other.py:4:10: other.table: table 'shop.orders' is written by 'orders' (good.opal.yaml:5) too") for one in problems
+        one.startswith(
+            "good.opal.yaml:5:3: dags.orders: the DAG 'orders' is made in same.py:4 already"
+        )
+        for one in problems
+    )
+    assert any(
+        one.startswith(
+            "other.py:4:10: other.table: table 'shop.orders' is written by 'orders' (good.opal.yaml:5) too"
+        )
+        for one in problems
     )
 
 
@@ -178,7 +248,9 @@ def test_a_python_file_that_cannot_be_loaded_is_a_warning(tmp_path: Path) -> Non
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A lake with shop.orders in it."""
     root = tmp_path / "lake"
-    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(root)}))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "opal", "host": str(root)})
+    )
     layout = TableLayout(keys=["order_id"], delta="updated_at")
     create_on(open_storage(str(root / "shop" / "orders")), plan_spec(COLUMNS, layout))
     return root
@@ -194,7 +266,15 @@ def dags(tmp_path: Path) -> Path:
 
 def test_a_file_that_agrees_with_the_lake_has_no_findings(lake: Path, dags: Path) -> None:
     schema = "      schema: order_id BIGINT, updated_at TIMESTAMP, day STRING\n      delta:"
-    assert problems_in(write(dags, good=GOOD.replace("      delta:", schema), new=GOOD.replace("orders", "new")), lake=True) == []
+    assert (
+        problems_in(
+            write(
+                dags, good=GOOD.replace("      delta:", schema), new=GOOD.replace("orders", "new")
+            ),
+            lake=True,
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -205,13 +285,21 @@ def test_a_file_that_agrees_with_the_lake_has_no_findings(lake: Path, dags: Path
             "[order_id, day]",
             "10:13: dags.orders.table.keys: the table's keys is ['order_id'], not ['order_id', 'day']; write it as",
         ),
-        ("[order_id]", "[orderid]", "10:13: dags.orders.table.keys: the table has no column 'orderid'; did you mean 'order_id'?"),
+        (
+            "[order_id]",
+            "[orderid]",
+            "10:13: dags.orders.table.keys: the table has no column 'orderid'; did you mean 'order_id'?",
+        ),
         (
             "delta: updated_at",
             "delta: day",
             "9:7: dags.orders.table: such a table is not possible: delta column 'day' has type string",
         ),
-        ("delta: updated_at", "delta: at", "11:14: dags.orders.table.delta: the table has no column 'at'"),
+        (
+            "delta: updated_at",
+            "delta: at",
+            "11:14: dags.orders.table.delta: the table has no column 'at'",
+        ),
         (
             "    source:",
             "    maintenance: {zorder: [day, dya]}\n    source:",
@@ -239,33 +327,52 @@ def test_a_file_that_agrees_with_the_lake_has_no_findings(lake: Path, dags: Path
         ),
     ],
 )
-def test_what_a_file_says_otherwise_than_the_lake_is_found(old: str, new: str, said: str, lake: Path, dags: Path) -> None:
+def test_what_a_file_says_otherwise_than_the_lake_is_found(
+    old: str, new: str, said: str, lake: Path, dags: Path
+) -> None:
     [problem] = problems_in(write(dags, t=GOOD.replace(old, new, 1)), lake=True)
     assert problem.startswith(f"t.opal.yaml:{said}")
 
 
 def test_a_table_that_is_nowhere_and_that_nothing_makes_is_found(lake: Path, dags: Path) -> None:
     [problem] = problems_in(write(dags, a=pipeline("one", "shop.none")), lake=True)
-    assert "dags.one.table: the table 'shop.none' does not exist, and cannot be created without 'keys' and 'delta'" in problem
+    assert (
+        "dags.one.table: the table 'shop.none' does not exist, and cannot be created without 'keys' and 'delta'"
+        in problem
+    )
 
 
 def test_a_pipeline_that_only_names_its_table_is_compared_too(lake: Path, dags: Path) -> None:
     write(dags, a=pipeline("one", "shop.orders", more="    maintenance: {zorder: [customer]}\n"))
     [problem] = problems_in(dags, lake=True)
-    assert problem.startswith("a.opal.yaml:8:27: dags.one.maintenance.zorder: the table has no column 'customer'; known are")
+    assert problem.startswith(
+        "a.opal.yaml:8:27: dags.one.maintenance.zorder: the table has no column 'customer'; known are"
+    )
 
 
-def test_two_connections_to_one_lake_are_seen_through(lake: Path, dags: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_connections_to_one_lake_are_seen_through(
+    lake: Path, dags: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_TWIN", json.dumps({"conn_type": "opal", "host": str(lake)}))
     write(dags, a=GOOD, b=GOOD.replace("  orders:", "  twin:\n    opal_conn_id: twin"))
     assert problems_in(dags) == []
     [problem] = problems_in(dags, lake=True)
-    assert "dags.twin.table: table 'shop.orders' is written by 'orders' (a.opal.yaml:5) too" in problem
+    assert (
+        "dags.twin.table: table 'shop.orders' is written by 'orders' (a.opal.yaml:5) too" in problem
+    )
 
 
-def test_a_lake_that_cannot_be_reached_is_named_and_worth_another_try(dags: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lake_that_cannot_be_reached_is_named_and_worth_another_try(
+    dags: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = {"endpoint_url": "http://127.0.0.1:9", "region_name": "x"}
-    conn = {"conn_type": "opal", "host": "s3://nowhere/lake", "login": "a", "password": "b", "extra": store}
+    conn = {
+        "conn_type": "opal",
+        "host": "s3://nowhere/lake",
+        "login": "a",
+        "password": "b",
+        "extra": store,
+    }
     monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps(conn))
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     write(dags, good=GOOD)
@@ -275,8 +382,12 @@ def test_a_lake_that_cannot_be_reached_is_named_and_worth_another_try(dags: Path
 
 
 def test_a_connection_that_is_not_there_is_found_at_its_name(dags: Path) -> None:
-    [problem] = problems_in(write(dags, t=GOOD.replace("    table:", "    opal_conn_id: nobody\n    table:")), lake=True)
-    assert problem.startswith("t.opal.yaml:8:19: dags.orders.opal_conn_id: the connection 'nobody' is not known here")
+    [problem] = problems_in(
+        write(dags, t=GOOD.replace("    table:", "    opal_conn_id: nobody\n    table:")), lake=True
+    )
+    assert problem.startswith(
+        "t.opal.yaml:8:19: dags.orders.opal_conn_id: the connection 'nobody' is not known here"
+    )
 
 
 def test_a_long_path_is_never_cut(tmp_path: Path) -> None:
@@ -286,13 +397,18 @@ def test_a_long_path_is_never_cut(tmp_path: Path) -> None:
     assert "long/bad.opal.yaml:6:15: " in str(lint(folder).problems[0])
 
 
-def test_lint_prints_findings_for_people_and_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lint_prints_findings_for_people_and_for_programs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path, good=GOOD)
     assert main(["dag", "lint", str(tmp_path)]) == OK
     assert capsys.readouterr().out == "1 file, 1 sound pipeline, nothing is wrong\n"
     write(tmp_path, bad=GOOD.replace("orders", "bad").replace("@daily", "@dayly"))
     assert main(["dag", "lint", str(tmp_path)]) == FINDINGS
-    assert "bad.opal.yaml:6:15: dags.bad.schedule: there is no schedule '@dayly'; did you mean '@daily'?\n" in capsys.readouterr().out
+    assert (
+        "bad.opal.yaml:6:15: dags.bad.schedule: there is no schedule '@dayly'; did you mean '@daily'?\n"
+        in capsys.readouterr().out
+    )
     assert main(["dag", "lint", str(tmp_path), "--json"]) == FINDINGS
     report = json.loads(capsys.readouterr().out)
     assert (report["files"], report["pipelines"], len(report["problems"])) == (2, 1, 1)
@@ -301,31 +417,51 @@ def test_lint_prints_findings_for_people_and_for_programs(tmp_path: Path, capsys
     }  # fmt: skip
 
 
-def test_json_stays_json_when_python_files_print_and_fail(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "loud.py").write_text("# airflow dag\nprint('hello')\nraise RuntimeError('not here')\n")
+def test_json_stays_json_when_python_files_print_and_fail(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "loud.py").write_text(
+        "# airflow dag\nprint('hello')\nraise RuntimeError('not here')\n"
+    )
     assert main(["dag", "lint", str(write(tmp_path, good=GOOD)), "--json"]) == OK
     assert json.loads(capfd.readouterr().out)["pipelines"] == 1
 
 
-def test_a_path_that_is_not_there_is_wrong_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_that_is_not_there_is_wrong_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["dag", "lint", str(tmp_path / "none")]) == INPUT
     assert "is not there; name a folder of *.opal.yaml files" in capsys.readouterr().err
 
 
-def test_render_shows_dags_tasks_schedules_and_assets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_render_shows_dags_tasks_schedules_and_assets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path, all=ALL_SAID)
     assert main(["dag", "render", str(tmp_path)]) == OK
     page = capsys.readouterr().out
-    assert "  schedule  30 2 * * * (Europe/Berlin), partition key %Y%m%d of the interval that ended\n" in page
+    assert (
+        "  schedule  30 2 * * * (Europe/Berlin), partition key %Y%m%d of the interval that ended\n"
+        in page
+    )
     assert "  schedule  when opal://lake/shop.all changes for each partition key\n" in page
     assert "  schedule  by hand\n" in page
     assert "  task      ingest (IngestOperator shop.all) -> metagen\n" in page
     assert "            wakes opal://lake/shop.all\n" in page
     assert main(["dag", "render", str(tmp_path / "all.opal.yaml"), "--json"]) == OK
     report = json.loads(capsys.readouterr().out)
-    assert [dag["dag_id"] for dag in report["dags"]] == ["all", "all.maintenance", "all.own", "all.reconcile", "after", "by_hand"]
+    assert [dag["dag_id"] for dag in report["dags"]] == [
+        "all",
+        "all.maintenance",
+        "all.own",
+        "all.reconcile",
+        "after",
+        "by_hand",
+    ]
     assert report["dags"][1]["schedule"] == "0 4 * * * (Europe/Berlin)"
-    tasks = [(task["task_id"], task["operator"], task["wakes"]) for task in report["dags"][1]["tasks"]]
+    tasks = [
+        (task["task_id"], task["operator"], task["wakes"]) for task in report["dags"][1]["tasks"]
+    ]
     assert tasks == [
         ("maintain", "MaintenanceOperator", []),
         ("would_go", "RetentionOperator", []),
@@ -335,7 +471,9 @@ def test_render_shows_dags_tasks_schedules_and_assets(tmp_path: Path, capsys: py
     assert report["dags"][4]["woken_by"] == ["opal://lake/shop.all"]
 
 
-def test_render_shows_the_sound_pipelines_beside_the_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_render_shows_the_sound_pipelines_beside_the_faults(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path, good=GOOD, bad="version: 2")
     assert main(["dag", "render", str(tmp_path)]) == FINDINGS
     output = capsys.readouterr()
@@ -348,9 +486,15 @@ def test_schema_prints_the_published_schema(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out == schema_text()
 
 
-def test_new_writes_a_file_that_lint_has_nothing_against(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_writes_a_file_that_lint_has_nothing_against(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["dag", "new", "orders", "--folder", str(tmp_path)]) == OK
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["load_yaml.py", "opal-v1.schema.json", "orders.opal.yaml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "load_yaml.py",
+        "opal-v1.schema.json",
+        "orders.opal.yaml",
+    ]
     assert capsys.readouterr().out.count("\n") == 3
     assert main(["dag", "lint", str(tmp_path)]) == OK
 
@@ -383,7 +527,9 @@ def test_the_project_s_own_dags_have_nothing_against_them() -> None:
     assert lint(ROOT / "dags").problems == []
 
 
-def test_a_folder_without_pipelines_and_a_file_that_nobody_reads_do_not_pass_for_sound(tmp_path: Path) -> None:
+def test_a_folder_without_pipelines_and_a_file_that_nobody_reads_do_not_pass_for_sound(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(NotFoundError, match=r"no \*.opal.yaml file below"):
         lint(tmp_path)
     (tmp_path / "shop.yaml").write_text(GOOD)
@@ -395,7 +541,9 @@ def test_a_delete_condition_that_no_ingest_would_take_is_found(tmp_path: Path) -
     def table(deletes: str) -> str:
         return f'{{name: shop.one, keys: [order_id], delta: updated_at, deletes: "{deletes}"}}'
 
-    assert not problems_in(write(tmp_path, one=pipeline("one", table("op = 'D' AND user = 'x' AND {{ params.more }}"))))
+    assert not problems_in(
+        write(tmp_path, one=pipeline("one", table("op = 'D' AND user = 'x' AND {{ params.more }}")))
+    )
     [problem] = problems_in(write(tmp_path, one=pipeline("one", table("rand() > 0.5"))))
     assert "dags.one.table.deletes" in problem
     assert "calls rand(), which no delete condition may" in problem

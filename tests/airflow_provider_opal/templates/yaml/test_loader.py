@@ -12,7 +12,12 @@ from typing import Any
 import pytest
 import structlog
 from airflow.dag_processing.dagbag import DagBag
-from airflow.dag_processing.processor import DagFileParseRequest, DagFileParsingResult, _parse_file, _parse_file_entrypoint
+from airflow.dag_processing.processor import (
+    DagFileParseRequest,
+    DagFileParsingResult,
+    _parse_file,
+    _parse_file_entrypoint,
+)
 from airflow.sdk import Asset, CronPartitionTimetable, PartitionedAssetTimetable
 from airflow.sdk.definitions._internal.contextmanager import DagContext
 
@@ -111,7 +116,9 @@ def folder_of(place: Path, **files: str) -> Path:
 def parsed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> DagFileParsingResult:
     """What Airflow's DAG processor makes of the loader, in the process's own context."""
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")
-    request = DagFileParseRequest(file=str(folder / "sub" / "load_yaml.py"), bundle_path=folder, bundle_name="dags")
+    request = DagFileParseRequest(
+        file=str(folder / "sub" / "load_yaml.py"), bundle_path=folder, bundle_name="dags"
+    )
     found = _parse_file(request, structlog.get_logger())
     assert found is not None
     return found
@@ -130,20 +137,38 @@ def bag_of(folder: Path) -> DagBag:
     return DagBag(dag_folder=folder, bundle_path=folder, bundle_name="dags")
 
 
-def test_broken_files_become_import_errors_of_their_own_and_hide_no_other_dag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = GOOD.replace("orders", "other").replace("schedule:", "schedul:") + GOOD[GOOD.index("  orders:") :].replace("orders", "sound")
-    folder = folder_of(tmp_path, good=GOOD, broken="version: 1\ndags: [", deep__half=other, empty="")
+def test_broken_files_become_import_errors_of_their_own_and_hide_no_other_dag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = GOOD.replace("orders", "other").replace("schedule:", "schedul:") + GOOD[
+        GOOD.index("  orders:") :
+    ].replace("orders", "sound")
+    folder = folder_of(
+        tmp_path, good=GOOD, broken="version: 1\ndags: [", deep__half=other, empty=""
+    )
     result = parsed(folder, monkeypatch)
     assert ids(result) == ["orders", "sound"]
     assert result.import_errors is not None
-    assert sorted(result.import_errors) == ["sub/broken.opal.yaml", "sub/deep/half.opal.yaml", "sub/empty.opal.yaml"]
-    assert "\nbroken.opal.yaml:2:8: the file ends within brackets or braces; close them" in result.import_errors["sub/broken.opal.yaml"]
+    assert sorted(result.import_errors) == [
+        "sub/broken.opal.yaml",
+        "sub/deep/half.opal.yaml",
+        "sub/empty.opal.yaml",
+    ]
+    assert (
+        "\nbroken.opal.yaml:2:8: the file ends within brackets or braces; close them"
+        in result.import_errors["sub/broken.opal.yaml"]
+    )
     half = result.import_errors["sub/deep/half.opal.yaml"]
-    assert "\ndeep/half.opal.yaml:6:5: dags.other.schedul: there is no 'schedul' here; did you mean 'schedule'?" in half
+    assert (
+        "\ndeep/half.opal.yaml:6:5: dags.other.schedul: there is no 'schedul' here; did you mean 'schedule'?"
+        in half
+    )
     assert "sound" not in half
 
 
-def test_all_faults_of_a_file_are_in_its_one_import_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_faults_of_a_file_are_in_its_one_import_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     second = GOOD[GOOD.index("  orders:") :].replace("orders", "second").replace("[order_id]", "[]")
     folder = folder_of(tmp_path, two=GOOD.replace("@daily", "@dayly") + second)
     [said] = (parsed(folder, monkeypatch).import_errors or {}).values()
@@ -151,22 +176,32 @@ def test_all_faults_of_a_file_are_in_its_one_import_error(tmp_path: Path, monkey
     assert "two.opal.yaml:21:13: dags.second.table.keys" in said
 
 
-def test_after_the_mend_the_error_is_gone_and_the_dag_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = folder_of(tmp_path, good=GOOD, other=GOOD.replace("orders", "other").replace("@daily", "@dayly"))
+def test_after_the_mend_the_error_is_gone_and_the_dag_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folder_of(
+        tmp_path, good=GOOD, other=GOOD.replace("orders", "other").replace("@daily", "@dayly")
+    )
     assert ids(parsed(folder, monkeypatch)) == ["orders"]
     (folder / "sub" / "other.opal.yaml").write_text(GOOD.replace("orders", "other"))
     result = parsed(folder, monkeypatch)
     assert (ids(result), result.import_errors) == (["orders", "other"], {})
 
 
-def test_airflow_tells_its_dag_processor_s_parse_by_the_name_that_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 'os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "client"' in inspect.getsource(_parse_file_entrypoint)
+def test_airflow_tells_its_dag_processor_s_parse_by_the_name_that_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert 'os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "client"' in inspect.getsource(
+        _parse_file_entrypoint
+    )
     assert not is_dag_processor()
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")
     assert is_dag_processor()
 
 
-def test_a_dag_bag_outside_of_the_dag_processor_names_the_faults_and_keeps_the_dags(tmp_path: Path) -> None:
+def test_a_dag_bag_outside_of_the_dag_processor_names_the_faults_and_keeps_the_dags(
+    tmp_path: Path,
+) -> None:
     broken = GOOD.replace("orders", "other").replace("@daily", "@dayly")
     folder = folder_of(tmp_path, good=GOOD, other=broken, third="version: 9")
     bag = bag_of(folder)
@@ -181,36 +216,53 @@ def test_a_dag_bag_outside_of_the_dag_processor_names_the_faults_and_keeps_the_d
     assert (sorted(mended.dag_ids), mended.import_errors) == (["orders", "other"], {})
 
 
-def test_of_two_pipelines_with_one_id_the_first_file_counts_and_the_second_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_pipelines_with_one_id_the_first_file_counts_and_the_second_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = folder_of(tmp_path, a=GOOD, b=GOOD.replace("shop.orders", "shop.others"))
     result = parsed(folder, monkeypatch)
     assert ids(result) == ["orders"]
     [(name, said)] = (result.import_errors or {}).items()
     assert name == "sub/b.opal.yaml"
-    assert "b.opal.yaml:5:3: dags.orders: the DAG 'orders' is made in a.opal.yaml:5 already; choose another id" in said
+    assert (
+        "b.opal.yaml:5:3: dags.orders: the DAG 'orders' is made in a.opal.yaml:5 already; choose another id"
+        in said
+    )
 
 
-def test_the_dag_of_a_consumer_takes_its_id_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = GOOD.replace('{function: "shop.jobs:revenue"}', '{function: "shop.jobs:revenue", own_dag: true}')
+def test_the_dag_of_a_consumer_takes_its_id_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = GOOD.replace(
+        '{function: "shop.jobs:revenue"}', '{function: "shop.jobs:revenue", own_dag: true}'
+    )
     folder = folder_of(tmp_path, a=own, b=GOOD.replace("  orders:", "  orders.revenue:"))
     result = parsed(folder, monkeypatch)
     assert ids(result) == ["orders", "orders.reconcile", "orders.revenue"]
     assert "the DAG 'orders.revenue' is made in a.opal.yaml:5 already" in said_of(result, "b")
 
 
-def test_a_pipeline_that_an_operator_refuses_leaves_no_half_made_dag_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipeline_that_an_operator_refuses_leaves_no_half_made_dag_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = '"/in/orders/{{ partition_key }}/*.json"'
     assert files in GOOD
     speaking = GOOD.replace("orders", "refused").replace(
-        files.replace("orders", "refused"), '{paths: /in/x.json, options: {proxy: "http://me:pass@host"}}'
+        files.replace("orders", "refused"),
+        '{paths: /in/x.json, options: {proxy: "http://me:pass@host"}}',
     )
     folder = folder_of(tmp_path, good=GOOD, refused=speaking)
     result = parsed(folder, monkeypatch)
     assert ids(result) == ["orders"]
-    assert "refused.opal.yaml:5:3: dags.refused: Airflow rejects it: arguments.source.files.options.proxy" in said_of(result, "refused")
+    assert (
+        "refused.opal.yaml:5:3: dags.refused: Airflow rejects it: arguments.source.files.options.proxy"
+        in said_of(result, "refused")
+    )
 
 
-def test_everything_that_can_be_said_comes_out_in_the_dags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_that_can_be_said_comes_out_in_the_dags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = folder_of(tmp_path, all=ALL_SAID)
     result = parsed(folder, monkeypatch)
     assert result.import_errors == {}
@@ -219,17 +271,41 @@ def test_everything_that_can_be_said_comes_out_in_the_dags(tmp_path: Path, monke
     dags = bag_of(folder).dags
     dag = dags["all"]
     assert isinstance(dag.timetable, CronPartitionTimetable)
-    assert (dag.timetable.expression, dag.timetable.run_offset, dag.timetable.key_format) == ("30 2 * * *", -1, "%Y%m%d")
+    assert (dag.timetable.expression, dag.timetable.run_offset, dag.timetable.key_format) == (
+        "30 2 * * *",
+        -1,
+        "%Y%m%d",
+    )
     assert str(dag.timetable.timezone) == "Europe/Berlin"
     assert dag.start_date is not None
     assert dag.end_date is not None
-    assert (dag.start_date.isoformat(), dag.end_date.isoformat()) == ("2026-03-30T00:30:00+00:00", "2027-01-02T01:30:00+00:00")
-    assert (dag.description, sorted(dag.tags), dag.catchup, dag.max_active_runs) == ("Says all there is to say", ["a", "b"], True, 3)
+    assert (dag.start_date.isoformat(), dag.end_date.isoformat()) == (
+        "2026-03-30T00:30:00+00:00",
+        "2027-01-02T01:30:00+00:00",
+    )
+    assert (dag.description, sorted(dag.tags), dag.catchup, dag.max_active_runs) == (
+        "Says all there is to say",
+        ["a", "b"],
+        True,
+        3,
+    )
     assert dag.deadline
     task: Any = dag.get_task("ingest")
-    assert (task.opal_conn_id, task.spark_conn_id, task.pool, task.retries, task.owner) == ("lake", "spark", "small", 5, "shop")
-    assert (task.retry_delay.total_seconds(), task.execution_timeout.total_seconds()) == (5_400, 3_600)
-    assert (task.arguments["on_bad_rows"], task.arguments["reject_threshold"]) == ("quarantine", "5%")
+    assert (task.opal_conn_id, task.spark_conn_id, task.pool, task.retries, task.owner) == (
+        "lake",
+        "spark",
+        "small",
+        5,
+        "shop",
+    )
+    assert (task.retry_delay.total_seconds(), task.execution_timeout.total_seconds()) == (
+        5_400,
+        3_600,
+    )
+    assert (task.arguments["on_bad_rows"], task.arguments["reject_threshold"]) == (
+        "quarantine",
+        "5%",
+    )
     assert task.arguments["business_snapshot"] == "{{ partition_key }}"
     assert dags["all.reconcile"].get_task("all.own").grace.total_seconds() == 7_200
     assert task.arguments["create"]["schema"].startswith("id BIGINT")
@@ -244,10 +320,16 @@ def test_everything_that_can_be_said_comes_out_in_the_dags(tmp_path: Path, monke
 
 
 def test_maintenance_by_hand_has_no_schedule(tmp_path: Path) -> None:
-    by_hand = ALL_SAID.replace("    table: shop.by_hand\n", "    table: shop.by_hand\n    maintenance: {schedule: null}\n")
+    by_hand = ALL_SAID.replace(
+        "    table: shop.by_hand\n", "    table: shop.by_hand\n    maintenance: {schedule: null}\n"
+    )
     daily = by_hand.replace("maintenance: {schedule: null}", "maintenance: {}")
     expressions = [
-        getattr(bag_of(folder_of(tmp_path / name, all=text)).dags["by_hand.maintenance"].timetable, "expression", None)
+        getattr(
+            bag_of(folder_of(tmp_path / name, all=text)).dags["by_hand.maintenance"].timetable,
+            "expression",
+            None,
+        )
         for name, text in {"null": by_hand, "absent": daily}.items()
     ]
     assert expressions == [None, "0 0 * * *"]
@@ -268,11 +350,15 @@ def said_of_maintenance(dag: Any) -> None:
     ]
     assert dag.get_task("approve").response_timeout.days == 2
     assert {
-        (task.opal_conn_id, task.spark_conn_id, task.pool, task.retries, task.owner) for task in dag.tasks if task.task_id != "approve"
+        (task.opal_conn_id, task.spark_conn_id, task.pool, task.retries, task.owner)
+        for task in dag.tasks
+        if task.task_id != "approve"
     } == {("lake", "spark", "small", 5, "shop")}
 
 
-def test_a_worker_gets_only_the_pipeline_of_its_dag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_gets_only_the_pipeline_of_its_dag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = folder_of(tmp_path, all=ALL_SAID, broken="version: 2", good=GOOD)
     for expected, made in (
         ("all.maintenance", {"all", "all.own", "all.reconcile", "all.maintenance"}),
@@ -303,7 +389,11 @@ assert not heavy, heavy
 
 def test_a_loader_pays_for_no_spark_no_arrow_and_no_numpy(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, all=ALL_SAID, broken="version: 2")
-    done = subprocess.run([sys.executable, "-c", LIGHT.format(folder=str(folder / "sub"))], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", LIGHT.format(folder=str(folder / "sub"))],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -328,7 +418,12 @@ def test_two_processes_make_the_same_dags_to_the_byte(tmp_path: Path) -> None:
     for seed in ("1", "2"):
         answer = tmp_path / f"{seed}.json"
         env = {**os.environ, "PYTHONHASHSEED": seed}
-        done = subprocess.run([sys.executable, "-c", HASHES, str(folder), str(answer)], capture_output=True, text=True, env=env)
+        done = subprocess.run(
+            [sys.executable, "-c", HASHES, str(folder), str(answer)],
+            capture_output=True,
+            text=True,
+            env=env,
+        )
         assert done.returncode == 0, done.stderr
         found.append(json.loads(answer.read_text()))
     assert len(found[0]) == 12
@@ -380,14 +475,32 @@ assert dags == {"orders": (False, False), "other": (False, False)}, dags
 
 
 def test_airflow_s_database_has_the_error_of_the_yaml_file_and_live_dags(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path / "dags", good=GOOD, other=GOOD.replace("orders", "other").replace("@daily", "@dayly"))
-    env = {**os.environ, "AIRFLOW_HOME": str(tmp_path / "home"), "AIRFLOW__CORE__DAGS_FOLDER": str(folder)}
-    done = subprocess.run([sys.executable, "-c", IN_THE_DATABASE], capture_output=True, text=True, env=env)
+    folder = folder_of(
+        tmp_path / "dags",
+        good=GOOD,
+        other=GOOD.replace("orders", "other").replace("@daily", "@dayly"),
+    )
+    env = {
+        **os.environ,
+        "AIRFLOW_HOME": str(tmp_path / "home"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(folder),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", IN_THE_DATABASE], capture_output=True, text=True, env=env
+    )
     assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_the_shop_s_example_makes_its_dags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = folder_of(tmp_path, shop=(ROOT / "dags" / "shop.opal.yaml").read_text(encoding="utf-8"))
+    folder = folder_of(
+        tmp_path, shop=(ROOT / "dags" / "shop.opal.yaml").read_text(encoding="utf-8")
+    )
     result = parsed(folder, monkeypatch)
     assert result.import_errors == {}
-    assert ids(result) == ["shop_customers", "shop_orders", "shop_orders.maintenance", "shop_orders.reconcile", "shop_orders.revenue"]
+    assert ids(result) == [
+        "shop_customers",
+        "shop_orders",
+        "shop_orders.maintenance",
+        "shop_orders.reconcile",
+        "shop_orders.revenue",
+    ]

@@ -52,7 +52,10 @@ def dags_of(folder: Path, text: str) -> dict[str, DAG]:
 def said(folder: Path, text: str) -> list[str]:
     """Without the file's name."""
     (folder / "a.opal.yaml").write_text(text)
-    return [str(problem).partition(".opal.yaml:")[2] for problem in lint(folder / "a.opal.yaml").problems]
+    return [
+        str(problem).partition(".opal.yaml:")[2]
+        for problem in lint(folder / "a.opal.yaml").problems
+    ]
 
 
 def test_a_mutation_is_a_dag_that_counts_and_merges(tmp_path: Path) -> None:
@@ -62,9 +65,20 @@ def test_a_mutation_is_a_dag_that_counts_and_merges(tmp_path: Path) -> None:
     count, merge = tasks["count"], tasks["merge"]
     assert isinstance(merge, BulkMutationOperator)
     assert [task.task_id for task in count.downstream_list] == ["merge"]
-    given = {"ids": ["0"], "order": "5", "header": False, "delete_prefix": "del", "schema": "id STRING, at BIGINT", "dry_run": False}
+    given = {
+        "ids": ["0"],
+        "order": "5",
+        "header": False,
+        "delete_prefix": "del",
+        "schema": "id STRING, at BIGINT",
+        "dry_run": False,
+    }
     assert {name: merge.arguments[name] for name in given} == given
-    assert (count.arguments["dry_run"], merge.retries, merge.table) == (True, 3, "/lake/product/master")
+    assert (count.arguments["dry_run"], merge.retries, merge.table) == (
+        True,
+        3,
+        "/lake/product/master",
+    )
 
 
 def test_tables_and_folders_may_be_in_one_file_and_their_ids_are_distinct(tmp_path: Path) -> None:
@@ -74,44 +88,78 @@ def test_tables_and_folders_may_be_in_one_file_and_their_ids_are_distinct(tmp_pa
 
 
 def test_every_argument_of_the_operation_is_a_key() -> None:
-    own = {field.alias or name for name, field in MutationModel.model_fields.items()} - {*RunOptions.model_fields}
-    assert own == {*Mutate.fields()} - {"dry_run"} | {"master", "schedule", "properties", "count_first"}
+    own = {field.alias or name for name, field in MutationModel.model_fields.items()} - {
+        *RunOptions.model_fields
+    }
+    assert own == {*Mutate.fields()} - {"dry_run"} | {
+        "master",
+        "schedule",
+        "properties",
+        "count_first",
+    }
 
 
 @pytest.mark.parametrize(
     "old, new, message",
     [
-        ("increments:", "increment:", "9:5: mutations.products.increment: there is no 'increment' here; did you mean 'increments'?"),
+        (
+            "increments:",
+            "increment:",
+            "9:5: mutations.products.increment: there is no 'increment' here; did you mean 'increments'?",
+        ),
         ('ids: ["0"]', "", "5:3: mutations.products.ids: is missing; add 'ids: [id]', the fields"),
-        ("master: /lake/product/master", "", "5:3: mutations.products.master: is missing; add 'master: \"/lake/product/master\"'"),
+        (
+            "master: /lake/product/master",
+            "",
+            "5:3: mutations.products.master: is missing; add 'master: \"/lake/product/master\"'",
+        ),
         ('ids: ["0"]', "ids: id", "10:10: mutations.products.ids: a list is needed"),
-        ("partition_key", "ds", "9:17: mutations.products.increments: a run with a partition key has no '{{ ds }}'"),
+        (
+            "partition_key",
+            "ds",
+            "9:17: mutations.products.increments: a run with a partition key has no '{{ ds }}'",
+        ),
         (
             "header: false",
             "order_type: number",
             "11:17: mutations.products.order_type: the text \"number\" is unknown here; did you mean 'numeric'?",
         ),
-        ("header: false", "backups: -1", "11:14: mutations.products.backups: the number -1 is out of range; write at least 0"),
+        (
+            "header: false",
+            "backups: -1",
+            "11:14: mutations.products.backups: the number -1 is out of range; write at least 0",
+        ),
         (
             "header: false",
             "properties: {id.field.ordinal: '0'}",
             "11:17: mutations.products.properties: property 'id.field.ordinal' is unknown; did you mean 'id.field.ordinals'?",
         ),
         ("start_date: 2026-11-01", "", "5:3: mutations.products.start_date: is missing"),
-        ("header: false", "metadata: inline", "11:5: mutations.products.metadata: there is no 'metadata' here"),
+        (
+            "header: false",
+            "metadata: inline",
+            "11:5: mutations.products.metadata: there is no 'metadata' here",
+        ),
     ],
 )
 def test_a_mistake_is_said_with_its_place(tmp_path: Path, old: str, new: str, message: str) -> None:
-    assert any(message in problem for problem in said(tmp_path, GOOD.replace(old, new, 1))), said(tmp_path, GOOD.replace(old, new, 1))
+    assert any(message in problem for problem in said(tmp_path, GOOD.replace(old, new, 1))), said(
+        tmp_path, GOOD.replace(old, new, 1)
+    )
 
 
 def test_a_broken_mutation_hides_no_other(tmp_path: Path) -> None:
     other = GOOD.partition("mutations:\n")[2].replace("products:", "other:").replace("ids:", "id:")
     assert {*dags_of(tmp_path, GOOD + other)} >= {"products"}
-    assert "other" not in dags_of(tmp_path, GOOD + other) or len(dags_of(tmp_path, GOOD + other)["other"].tasks) == 0
+    assert (
+        "other" not in dags_of(tmp_path, GOOD + other)
+        or len(dags_of(tmp_path, GOOD + other)["other"].tasks) == 0
+    )
 
 
-@pytest.mark.parametrize("text", [GOOD, GOOD + TABLE, (ROOT / "dags" / "stock.opal.yaml").read_text(encoding="utf-8")])
+@pytest.mark.parametrize(
+    "text", [GOOD, GOOD + TABLE, (ROOT / "dags" / "stock.opal.yaml").read_text(encoding="utf-8")]
+)
 def test_the_schema_takes_mutations(text: str) -> None:
     VALIDATOR.validate(yaml.load(text, Loader=Editor))
 

@@ -16,7 +16,9 @@ from opal_lake.job.source import Files
 from tests.airflow_provider_opal.templates.yaml.test_loader import ALL_SAID, GOOD, ROOT
 
 SCHEMA: dict[str, Any] = json.loads(PUBLISHED.read_text(encoding="utf-8"))
-VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)  # jsonschema.validate would check the schema each time
+VALIDATOR = jsonschema.Draft202012Validator(
+    SCHEMA
+)  # jsonschema.validate would check the schema each time
 
 
 class Editor(yaml.SafeLoader):
@@ -34,7 +36,9 @@ def read(text: str) -> Any:
 
 
 def test_the_published_schema_is_that_of_the_models() -> None:
-    assert PUBLISHED.read_text(encoding="utf-8") == schema_text(), "write it again: opal dag schema > ..."
+    assert PUBLISHED.read_text(encoding="utf-8") == schema_text(), (
+        "write it again: opal dag schema > ..."
+    )
 
 
 def test_files_are_said_in_yaml_as_in_python() -> None:
@@ -46,7 +50,15 @@ def test_the_schema_is_a_schema() -> None:
     VALIDATOR.check_schema(SCHEMA)
 
 
-@pytest.mark.parametrize("text", [GOOD, ALL_SAID, starter("orders"), (ROOT / "dags" / "shop.opal.yaml").read_text(encoding="utf-8")])
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD,
+        ALL_SAID,
+        starter("orders"),
+        (ROOT / "dags" / "shop.opal.yaml").read_text(encoding="utf-8"),
+    ],
+)
 def test_the_schema_takes_what_the_loader_takes(text: str) -> None:
     VALIDATOR.validate(read(text))
     VALIDATOR.validate(read("x-anchors: {a: 1}\n" + text))
@@ -79,9 +91,13 @@ def test_the_schema_refuses_what_the_loader_refuses(old: str, new: str) -> None:
         VALIDATOR.validate(read(GOOD.replace(old, new, 1)))
 
 
-@pytest.mark.parametrize("said", ["true", "false", "{window: 30d, zorder: [order_id], look_back: 5000}"])
+@pytest.mark.parametrize(
+    "said", ["true", "false", "{window: 30d, zorder: [order_id], look_back: 5000}"]
+)
 def test_the_schema_takes_maintenance_as_the_loader_does(said: str) -> None:
-    VALIDATOR.validate(read(GOOD.replace("    source:", f"    maintenance: {said}\n    source:", 1)))
+    VALIDATOR.validate(
+        read(GOOD.replace("    source:", f"    maintenance: {said}\n    source:", 1))
+    )
 
 
 def test_every_argument_says_what_it_is_for() -> None:

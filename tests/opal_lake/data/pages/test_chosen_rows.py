@@ -49,8 +49,12 @@ def many_columns() -> pa.Table:
             "price": pa.array([Decimal(one) / 4 for one in ids.tolist()], pa.decimal128(12, 2)),
             "bytes": pa.array([b"\xff%d" % (one % 50) for one in ids]),
             "none": pa.nulls(ROWS, pa.int32()),
-            "list": pa.array([[1] * (one % 4) if one % 5 else None for one in ids.tolist()], pa.list_(pa.int32())),
-            "point": pa.array([{"x": one, "name": f"p{one % 3}"} if one % 6 else None for one in ids.tolist()]),
+            "list": pa.array(
+                [[1] * (one % 4) if one % 5 else None for one in ids.tolist()], pa.list_(pa.int32())
+            ),
+            "point": pa.array(
+                [{"x": one, "name": f"p{one % 3}"} if one % 6 else None for one in ids.tolist()]
+            ),
         }
     )
 
@@ -61,7 +65,11 @@ def stored(storage: Storage, rows: pa.Table, *, with_index: bool) -> tuple[DataF
         OFFSET, pa.array(np.arange(ROWS), pa.int32())
     )
     data = encode_file(rows, spec).data if with_index else without_index(rows)
-    footer_bytes = encode_file(rows, spec).footer_bytes if with_index else int.from_bytes(data[-8:-4], "little") + 8
+    footer_bytes = (
+        encode_file(rows, spec).footer_bytes
+        if with_index
+        else int.from_bytes(data[-8:-4], "little") + 8
+    )
     storage.put_if_absent(PATH, data)
     described = DataFile(
         path=PATH,
@@ -80,13 +88,21 @@ def without_index(rows: pa.Table) -> memoryview:
     """As files were written before."""
     sink = pa.BufferOutputStream()
     pq.write_table(
-        rows, sink, row_group_size=5000, compression="zstd", use_dictionary=["few", "bytes"], write_page_checksum=True, store_schema=False
+        rows,
+        sink,
+        row_group_size=5000,
+        compression="zstd",
+        use_dictionary=["few", "bytes"],
+        write_page_checksum=True,
+        store_schema=False,
     )
     return memoryview(sink.getvalue())
 
 
 @pytest.fixture(params=["pages", "no index"])
-def file(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Storage, DataFile, TableSpec]:
+def file(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Storage, DataFile, TableSpec]:
     """Of two row groups, whose columns have one page to five; or as files were before they had an index."""
     monkeypatch.setattr(column_read, "WHOLE_BYTES", 0)
     monkeypatch.setattr(data_file, "GROUP_ROWS", 5000)
@@ -98,7 +114,9 @@ def file(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 30, 1500, ROWS])
-def test_rows_are_those_of_the_whole_file(file: tuple[Storage, DataFile, TableSpec], count: int) -> None:
+def test_rows_are_those_of_the_whole_file(
+    file: tuple[Storage, DataFile, TableSpec], count: int
+) -> None:
     storage, described, spec = file
     whole = read_columns(storage, described, spec, [*many_columns().column_names, SEGMENT, OFFSET])
     random = np.random.default_rng(count)
@@ -109,7 +127,9 @@ def test_rows_are_those_of_the_whole_file(file: tuple[Storage, DataFile, TableSp
         assert rows == whole.take(pa.array(places)).select(rows.column_names)
 
 
-def test_pages_are_found_in_every_flat_column(file: tuple[Storage, DataFile, TableSpec], request: pytest.FixtureRequest) -> None:
+def test_pages_are_found_in_every_flat_column(
+    file: tuple[Storage, DataFile, TableSpec], request: pytest.FixtureRequest
+) -> None:
     storage, described, _ = file
     index = decode_page_index(storage.get(PATH, -described.footer_bytes), described.size)
     assert {*index.columns} == {*many_columns().column_names, SEGMENT, OFFSET} - {"list", "point"}
@@ -118,14 +138,20 @@ def test_pages_are_found_in_every_flat_column(file: tuple[Storage, DataFile, Tab
     assert max(pages) == 1 if "no index" in request.node.name else max(pages) == 5
 
 
-def test_a_place_that_the_file_does_not_have_is_damage(file: tuple[Storage, DataFile, TableSpec], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_that_the_file_does_not_have_is_damage(
+    file: tuple[Storage, DataFile, TableSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
     storage, described, spec = file
     for whole_bytes in (0, 1 << 30):
         monkeypatch.setattr(column_read, "WHOLE_BYTES", whole_bytes)
-        with pytest.raises(FormatError, match=f"{PATH} has 9,000 rows, and none at place 9,000; run `opal check`"):
+        with pytest.raises(
+            FormatError, match=f"{PATH} has 9,000 rows, and none at place 9,000; run `opal check`"
+        ):
             read_places(storage, described, spec, ["id"], np.array([3, ROWS]))
         with pytest.raises(FormatError, match=f"{PATH} cannot be read as parquet"):
-            read_places(storage, replace(described, rows=ROWS + 1), spec, ["id"], np.array([3, ROWS]))
+            read_places(
+                storage, replace(described, rows=ROWS + 1), spec, ["id"], np.array([3, ROWS])
+            )
 
 
 def test_of_a_footer_that_is_too_large_to_take_apart_row_groups_are_read(
@@ -135,9 +161,9 @@ def test_of_a_footer_that_is_too_large_to_take_apart_row_groups_are_read(
     monkeypatch.setattr(page_index, "_MOST_FOOTER", 100)
     monkeypatch.setattr(near_indexes, "_near", OrderedDict())
     places = np.array([0, 4999, 8999])
-    assert read_places(storage, described, spec, ["text", "point"], places) == many_columns().select(["text", "point"]).take(
-        pa.array(places)
-    )
+    assert read_places(
+        storage, described, spec, ["text", "point"], places
+    ) == many_columns().select(["text", "point"]).take(pa.array(places))
 
 
 def dense_columns(rows: int) -> pa.Table:
@@ -154,7 +180,9 @@ def dense_columns(rows: int) -> pa.Table:
             "int": (numbers >> 32).astype(np.int32),
             "short": (few + 20_000).astype(np.int16),
             "day": pa.array((few * 30).astype(np.int32), pa.date32()),
-            "price": pa.array([Decimal(one) / 4 for one in (numbers >> 16).tolist()], pa.decimal128(18, 2)),
+            "price": pa.array(
+                [Decimal(one) / 4 for one in (numbers >> 16).tolist()], pa.decimal128(18, 2)
+            ),
             "large": pa.array([Decimal(one) for one in numbers.tolist()], pa.decimal128(38, 0)),
             "city": [f"city{one}" for one in few.tolist()],
             "bytes": pa.array([b"\xff%d" % (one % 200) for one in few.tolist()]),
@@ -163,7 +191,10 @@ def dense_columns(rows: int) -> pa.Table:
             "runs": pa.array(np.repeat(few[: rows // 100], 100)),
             "flag": few < 450,
             "text": [f"{one:x}" for one in numbers.tolist()],
-            "uneven": [f"{one % 1000:03d}" + "xyzw"[: (1, 2, 1, 0)[place % 4]] for place, one in enumerate(numbers.tolist())],
+            "uneven": [
+                f"{one % 1000:03d}" + "xyzw"[: (1, 2, 1, 0)[place % 4]]
+                for place, one in enumerate(numbers.tolist())
+            ],
             "rising": np.arange(rows),
         }
     )
@@ -174,19 +205,27 @@ DECODED = {"gaps", "runs", "flag", "text", "uneven", "rising"}
 
 @pytest.mark.parametrize("codec", ["zstd", "none", "snappy"])
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
-def test_of_few_rows_values_are_taken_and_the_rest_is_decoded(codec: str, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_few_rows_values_are_taken_and_the_rest_is_decoded(
+    codec: str, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = dense_columns(30_000)
     index, data = laid_out(rows, codec, data_page_version=version)
     decoded: set[str] = set()
     decode = chosen_rows._decoded_together
-    monkeypatch.setattr(chosen_rows, "_decoded_together", lambda group, fetched: (decoded.update(group), decode(group, fetched))[1])
+    monkeypatch.setattr(
+        chosen_rows,
+        "_decoded_together",
+        lambda group, fetched: (decoded.update(group), decode(group, fetched))[1],
+    )
     random = np.random.default_rng(6)
     for count in (1, 3, 400, 1700, 30_000):
         places = np.sort(random.choice(rows.num_rows, count, replace=False))
         decoded.clear()
         found = chosen_rows.read_chosen(index, from_bytes(data), rows.column_names, places)
         expected = rows.take(pa.array(places))
-        assert {name: column.type for name, column in found.items()} == {column.name: column.type for column in rows.schema}
+        assert {name: column.type for name, column in found.items()} == {
+            column.name: column.type for column in rows.schema
+        }
         assert pa.table(found) == expected
         known = codec != "snappy" and version == "1.0" and count < 1800
         assert decoded == (DECODED if known else {*rows.column_names})
@@ -197,7 +236,11 @@ def words_in_runs(random: np.random.Generator, rows: int, size: int) -> np.ndarr
     parts, left = [], rows
     while left > 0:
         length = int(random.choice([8, 16, 63, 64, 504, 505, 1000]))
-        parts.append(random.integers(0, size, length) if random.random() < 0.7 else np.full(length, random.integers(0, size)))
+        parts.append(
+            random.integers(0, size, length)
+            if random.random() < 0.7
+            else np.full(length, random.integers(0, size))
+        )
         left -= length
     return np.concatenate(parts)[:rows]
 
@@ -207,18 +250,25 @@ def test_nulls_and_runs_wherever_they_are_give_the_values_of_a_whole_read(seed: 
     """Pages of any length, of which the last one may have a few rows; what comes first in them is as values are taken from it."""
     random = np.random.default_rng(seed)
     rows, batch = int(random.integers(3000, 9000)), int(random.choice([8, 100, 504, 1100]))
-    group = batch * int(random.integers(1500 // batch + 1, 9000 // batch)) + int(random.integers(1, 9))
+    group = batch * int(random.integers(1500 // batch + 1, 9000 // batch)) + int(
+        random.integers(1, 9)
+    )
     columns: dict[str, pa.Array] = {}
     for size in (2, 3, 16, 200, 900):
         numbers = words_in_runs(random, rows, size)
         gaps = np.zeros(rows, np.bool_)
         gaps[random.integers(0, rows, 2)] = True
         gaps[[*range(group - 3, rows, group), -1 - int(random.integers(0, 7))]] = True
-        columns |= {f"runs{size}": pa.array(numbers), f"gaps{size}": pa.array(random.integers(0, size, rows), mask=gaps)}
+        columns |= {
+            f"runs{size}": pa.array(numbers),
+            f"gaps{size}": pa.array(random.integers(0, size, rows), mask=gaps),
+        }
     columns["plain"] = pa.array(random.random(rows), mask=gaps)
     required = [pa.field("needed", pa.int64(), nullable=False)]
     fields = [*(pa.field(name, column.type) for name, column in columns.items()), *required]
-    table = pa.table([*columns.values(), pa.array(words_in_runs(random, rows, 50))], schema=pa.schema(fields))
+    table = pa.table(
+        [*columns.values(), pa.array(words_in_runs(random, rows, 50))], schema=pa.schema(fields)
+    )
     sink = pa.BufferOutputStream()
     pq.write_table(
         table,
@@ -233,11 +283,23 @@ def test_nulls_and_runs_wherever_they_are_give_the_values_of_a_whole_read(seed: 
         store_schema=False,
     )
     data = sink.getvalue().to_pybytes()
-    index = decode_page_index(data[-data_file._parquet_footer_bytes(pq.read_metadata(pa.BufferReader(data)), len(data)) :], len(data))
+    index = decode_page_index(
+        data[
+            -data_file._parquet_footer_bytes(pq.read_metadata(pa.BufferReader(data)), len(data)) :
+        ],
+        len(data),
+    )
     for step in (17, 29, 83):
-        places = np.unique(np.r_[np.arange(int(random.integers(0, step)), rows, step), rows - 1 - int(random.integers(0, 8))])
+        places = np.unique(
+            np.r_[
+                np.arange(int(random.integers(0, step)), rows, step),
+                rows - 1 - int(random.integers(0, 8)),
+            ]
+        )
         found = chosen_rows.read_chosen(index, from_bytes(data), table.column_names, places)
-        assert {name: column.to_pylist() for name, column in found.items()} == table.take(pa.array(places)).to_pydict()
+        assert {name: column.to_pylist() for name, column in found.items()} == table.take(
+            pa.array(places)
+        ).to_pydict()
 
 
 def test_a_request_is_of_limited_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +309,12 @@ def test_a_request_is_of_limited_size(monkeypatch: pytest.MonkeyPatch) -> None:
     fetch = from_bytes(data)
     monkeypatch.setattr(chosen_rows, "MOST_BYTES", 50_000)
     places = np.arange(0, 30_000, 25)
-    found = chosen_rows.read_chosen(index, lambda start, size: (sizes.append(size), fetch(start, size))[1], rows.column_names, places)
+    found = chosen_rows.read_chosen(
+        index,
+        lambda start, size: (sizes.append(size), fetch(start, size))[1],
+        rows.column_names,
+        places,
+    )
     assert pa.table(found) == rows.take(pa.array(places))
     assert max(sizes) <= 50_000 < sum(sizes)
 
@@ -292,14 +359,18 @@ def laid_out(rows: pa.Table, codec: str, **options: str) -> tuple[page_index.Pag
     return decode_page_index(data[-end:], len(data)), data
 
 
-def test_row_groups_are_fetched_when_the_ones_before_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_groups_are_fetched_when_the_ones_before_are_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Memory holds one; and what lies near each other takes one request."""
     rows = dense_columns(30_000)
     index, data = laid_out(rows, "none")
     steps: list[str] = []
     decode = chosen_rows._decoded
     monkeypatch.setattr(chosen_rows, "NEAR_BYTES", 100_000)
-    monkeypatch.setattr(chosen_rows, "_decoded", lambda *given: (steps.append("decode"), decode(*given))[1])
+    monkeypatch.setattr(
+        chosen_rows, "_decoded", lambda *given: (steps.append("decode"), decode(*given))[1]
+    )
     places = np.array([1, 12_000, 25_000])
     chosen_rows.read_chosen(index, from_bytes(data, steps), ["id", "at"], places)
     assert steps == ["fetch", "decode"] * 3
@@ -338,8 +409,12 @@ def test_whatever_a_page_says_ends_in_an_error_or_in_rows(codec: str) -> None:
         for start in {int(pages.starts[0]), *(pages.dictionary or ())[:1]}:
             forge(forged, start, random)
         try:
-            with data_file.reading(PATH, plan_spec(rows.schema, TableLayout(keys=["id"], delta="at"))):
-                found = chosen_rows.read_chosen(index, from_bytes(forged), [name], np.array([0, 7, 300]))
+            with data_file.reading(
+                PATH, plan_spec(rows.schema, TableLayout(keys=["id"], delta="at"))
+            ):
+                found = chosen_rows.read_chosen(
+                    index, from_bytes(forged), [name], np.array([0, 7, 300])
+                )
             assert len(found[name]) == 3
         except FormatError:
             refused += 1
@@ -348,12 +423,18 @@ def test_whatever_a_page_says_ends_in_an_error_or_in_rows(codec: str) -> None:
 
 def forge(data: bytearray, start: int, random: np.random.Generator) -> None:
     """Change bytes of a page's header or of what it holds, and its checksum accordingly where that takes as many bytes."""
-    told = few_values._DATA_PAGE.match(data, start) or few_values._DICTIONARY_PAGE.match(data, start)
+    told = few_values._DATA_PAGE.match(data, start) or few_values._DICTIONARY_PAGE.match(
+        data, start
+    )
     assert told is not None
     (_, stored, _, _, _), (low, high) = told.groups(), told.span(3)
     begin = told.end()
     end = begin + few_values._number(stored)
-    at = int(random.integers(start, begin) if random.random() < 0.5 else random.integers(begin, min(end, begin + 40)))
+    at = int(
+        random.integers(start, begin)
+        if random.random() < 0.5
+        else random.integers(begin, min(end, begin + 40))
+    )
     data[at] = int(random.integers(0, 256))
     crc = zlib.crc32(data[begin:end])
     signed = crc - (1 << 32) if crc >= 1 << 31 else crc
@@ -374,7 +455,9 @@ def test_a_damaged_page_is_found(file: tuple[Storage, DataFile, TableSpec], tmp_
     assert read_places(storage, described, spec, ["share"], np.array([1])).num_rows == 1
 
 
-def test_whatever_an_index_says_ends_in_an_error_or_in_rows(file: tuple[Storage, DataFile, TableSpec]) -> None:
+def test_whatever_an_index_says_ends_in_an_error_or_in_rows(
+    file: tuple[Storage, DataFile, TableSpec],
+) -> None:
     """Its checksum lies in a commit, and may be a stranger's."""
     storage, described, spec = file
     tail = storage.get(PATH, -described.footer_bytes)
@@ -388,7 +471,12 @@ def test_whatever_an_index_says_ends_in_an_error_or_in_rows(file: tuple[Storage,
         try:
             with data_file.reading(PATH, spec):
                 index = decode_page_index(bytes(forged), described.size)
-                rows = chosen_rows.read_chosen(index, lambda start, size: storage.get(PATH, start, size), names, np.array([5, 4000, 8999]))
+                rows = chosen_rows.read_chosen(
+                    index,
+                    lambda start, size: storage.get(PATH, start, size),
+                    names,
+                    np.array([5, 4000, 8999]),
+                )
             assert all(len(column) == 3 for column in rows.values())
         except FormatError:
             refused += 1
@@ -396,7 +484,9 @@ def test_whatever_an_index_says_ends_in_an_error_or_in_rows(file: tuple[Storage,
     assert pa.total_allocated_bytes() - before < 64 << 20
 
 
-def test_indexes_of_few_bytes_stay_near(file: tuple[Storage, DataFile, TableSpec], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_indexes_of_few_bytes_stay_near(
+    file: tuple[Storage, DataFile, TableSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
     storage, described, _ = file
     asked: list[str] = []
 
@@ -405,7 +495,9 @@ def test_indexes_of_few_bytes_stay_near(file: tuple[Storage, DataFile, TableSpec
         return storage.get(PATH, -described.footer_bytes)
 
     monkeypatch.setattr(near_indexes, "_near", OrderedDict())
-    assert near_index(described, lambda: footer(described)) is near_index(described, lambda: footer(described))
+    assert near_index(described, lambda: footer(described)) is near_index(
+        described, lambda: footer(described)
+    )
     assert asked == [PATH]
     monkeypatch.setattr(near_indexes, "MOST_BYTES", described.footer_bytes)
     other = replace(described, path=f"{PATH}-2")

@@ -5,7 +5,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from opal_lake.data.pages import thrift
-from opal_lake.data.pages.thrift import BINARY, I32, I64, LIST, STRUCT, TRUE, Struct, decode_struct, encode_fields, encode_struct
+from opal_lake.data.pages.thrift import (
+    BINARY,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    TRUE,
+    Struct,
+    decode_struct,
+    encode_fields,
+    encode_struct,
+)
 
 
 def footer_of(table: pa.Table) -> bytes:
@@ -17,7 +28,11 @@ def footer_of(table: pa.Table) -> bytes:
 
 
 def test_a_footer_is_the_same_after_both_ways() -> None:
-    footer = footer_of(pa.table({f"c{number}": [number, None] for number in range(20)} | {"x": [{"a": [1.5]}, None]}))
+    footer = footer_of(
+        pa.table(
+            {f"c{number}": [number, None] for number in range(20)} | {"x": [{"a": [1.5]}, None]}
+        )
+    )
     tree = decode_struct(footer)
     assert encode_struct(tree) == footer
     assert thrift.value_of(tree, 3) == 2
@@ -25,10 +40,19 @@ def test_a_footer_is_the_same_after_both_ways() -> None:
 
 
 def test_numbers_texts_and_fields_far_apart_come_back() -> None:
-    tree: Struct = {1: (I64, -(1 << 63)), 2: (I64, (1 << 63) - 1), 90: (I32, -1), 91: (BINARY, b"\xff" * 200), 300: (TRUE, None)}
+    tree: Struct = {
+        1: (I64, -(1 << 63)),
+        2: (I64, (1 << 63) - 1),
+        90: (I32, -1),
+        91: (BINARY, b"\xff" * 200),
+        300: (TRUE, None),
+    }
     tree[301] = (LIST, (STRUCT, [{1: (I32, number)} for number in range(16)]))
     assert decode_struct(encode_struct(tree)) == tree
-    assert encode_fields({2: tree[2]}, 1) == encode_fields({1: tree[1], 2: tree[2]})[len(encode_fields({1: tree[1]})) :]
+    assert (
+        encode_fields({2: tree[2]}, 1)
+        == encode_fields({1: tree[1], 2: tree[2]})[len(encode_fields({1: tree[1]})) :]
+    )
 
 
 @pytest.mark.parametrize(

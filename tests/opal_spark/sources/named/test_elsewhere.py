@@ -107,8 +107,14 @@ def test_names_and_places_count_on_s3(moto_server: str) -> None:
 @pytest.mark.slow
 def test_names_and_places_count_on_connect_and_a_folder_is_mutated(tmp_path: Path) -> None:
     # with SPARK_TESTING the server takes a free port, not the one port that all of them take
-    more = {"SPARK_TESTING": "1", "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    more = {
+        "SPARK_TESTING": "1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
     words = [sys.executable, "-c", ON_CONNECT, str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False, env=os.environ | more)
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=600, check=False, env=os.environ | more
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert WELL in done.stdout

@@ -31,7 +31,9 @@ DELETES = ("op", "rows", "keys")
 FORMATS = ("csv", "bare csv", "json", "parquet", "orc")
 METADATA = ("batch", "inline")
 COMBINATIONS = [
-    found for found in itertools.product(ORDERS, DELETES, FORMATS, METADATA) if found[:2] != ("at", "keys")
+    found
+    for found in itertools.product(ORDERS, DELETES, FORMATS, METADATA)
+    if found[:2] != ("at", "keys")
 ]  # keys alone say no time
 NOTES = ("plain", "", "a,b", 'say "x"', " spaced ", "Ünï", "null", "\\")
 Row = dict[str, Any]
@@ -62,15 +64,28 @@ class Feed:
         self.ingests += 1
         files = []
         for part in range(self.random.randint(1, 4)):
-            suffix, is_deletes = self.suffixes.pop(), self.deletes != "op" and self.random.random() < 0.4
-            path = self.folder / f"{self.ingests}" / f"{'del' if is_deletes else 'f'}{part}_{suffix}.{self.kind.split()[-1]}"
+            suffix, is_deletes = (
+                self.suffixes.pop(),
+                self.deletes != "op" and self.random.random() < 0.4,
+            )
+            path = (
+                self.folder
+                / f"{self.ingests}"
+                / f"{'del' if is_deletes else 'f'}{part}_{suffix}.{self.kind.split()[-1]}"
+            )
             rows = [self._row() for _ in range(self.random.randint(1, 8))]
-            self._write(path, rows, ["kind", "id"] if is_deletes and self.deletes == "keys" else self._names)
+            self._write(
+                path, rows, ["kind", "id"] if is_deletes and self.deletes == "keys" else self._names
+            )
             files.append((suffix, path, is_deletes, rows))
         files.sort(key=lambda file: file[0] if self.order == "file_suffix" else file[1].name)
         for place, (suffix, _, is_deletes, rows) in enumerate(files):
             for row in rows:
-                order = {"at": row["at"], "file_suffix": suffix, "file_position": (self.ingests, place)}[self.order]
+                order = {
+                    "at": row["at"],
+                    "file_suffix": suffix,
+                    "file_position": (self.ingests, place),
+                }[self.order]
                 key = (row["id"], row["kind"])
                 if key not in self.latest or order >= self.latest[key][0]:
                     self.latest[key] = (order, None if is_deletes or row["op"] == "D" else row)
@@ -85,14 +100,20 @@ class Feed:
         path.parent.mkdir(parents=True, exist_ok=True)
         if self.kind in ("parquet", "orc"):
             table = pa.table({name: [row[name] for row in rows] for name in names})
-            pq.write_table(table, path) if self.kind == "parquet" else pyarrow.orc.write_table(table, path)
+            pq.write_table(table, path) if self.kind == "parquet" else pyarrow.orc.write_table(
+                table, path
+            )
         elif self.kind == "json":
-            path.write_text("".join(json.dumps({name: row[name] for name in names}) + "\n" for row in rows))
+            path.write_text(
+                "".join(json.dumps({name: row[name] for name in names}) + "\n" for row in rows)
+            )
         else:
             text = io.StringIO()
             names = ["id", "kind"] if self.kind == "bare csv" and len(names) == 2 else names
             cells = [[row[name] for name in names] for row in rows]
-            csv.writer(text, quoting=csv.QUOTE_ALL).writerows(cells if self.kind == "bare csv" else [names, *cells])
+            csv.writer(text, quoting=csv.QUOTE_ALL).writerows(
+                cells if self.kind == "bare csv" else [names, *cells]
+            )
             path.write_text(text.getvalue())
 
 
@@ -102,25 +123,41 @@ def shown(table: OpalTable, order: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row[name] for name in names) for row in table.read().collect())
 
 
-def check(spark: SparkSession, folder: Path, combination: tuple[str, str, str, str], ingests: int) -> None:
+def check(
+    spark: SparkSession, folder: Path, combination: tuple[str, str, str, str], ingests: int
+) -> None:
     order, deletes, kind, metadata = combination
     schema = spark.createDataFrame([], SCHEMA).schema
     condition = "op = 'D'" if deletes == "op" else "false"
-    table = OpalTable.create(spark, str(folder / "table"), schema, keys=["id", "kind"], delta="at", deletes=condition)
-    feed, paths, expected = Feed(folder / "in", order, deletes, kind), list[str](), list[tuple[Any, ...]]()
+    table = OpalTable.create(
+        spark, str(folder / "table"), schema, keys=["id", "kind"], delta="at", deletes=condition
+    )
+    feed, paths, expected = (
+        Feed(folder / "in", order, deletes, kind),
+        list[str](),
+        list[tuple[Any, ...]](),
+    )
     for _ in range(ingests):
         paths = feed.arrive()
         table.ingest(Files(paths, **feed.source), metadata=metadata)
         if metadata == "batch":
             table.metagen()
         expected = [
-            (row["id"], row["kind"], row["note"], row["op"], *([at] if order != "file_position" else []))
+            (
+                row["id"],
+                row["kind"],
+                row["note"],
+                row["op"],
+                *([at] if order != "file_position" else []),
+            )
             for at, row in feed.latest.values()
             if row is not None
         ]
         assert shown(table, order) == sorted(expected), (combination, feed.ingests)
     before = sorted(expected)
-    again = paths if order != "file_suffix" else [str(folder / "in" / "1")]  # by suffix, an older list is older still
+    again = (
+        paths if order != "file_suffix" else [str(folder / "in" / "1")]
+    )  # by suffix, an older list is older still
     table.ingest(Files(again, **feed.source), metadata="inline")
     assert shown(table, order) == before
     assert not table.check()
@@ -128,23 +165,38 @@ def check(spark: SparkSession, folder: Path, combination: tuple[str, str, str, s
 
 @pytest.mark.slow_but_one
 @pytest.mark.parametrize("turn", range(3))
-def test_some_combinations_end_as_a_dict_does(spark: SparkSession, tmp_path: Path, turn: int) -> None:
+def test_some_combinations_end_as_a_dict_does(
+    spark: SparkSession, tmp_path: Path, turn: int
+) -> None:
     check(spark, tmp_path, random.Random(f"{SEED} {turn}").choice(COMBINATIONS), ingests=2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("combination", COMBINATIONS, ids=str)
-def test_every_combination_ends_as_a_dict_does(spark: SparkSession, tmp_path: Path, combination: tuple[str, str, str, str]) -> None:
+def test_every_combination_ends_as_a_dict_does(
+    spark: SparkSession, tmp_path: Path, combination: tuple[str, str, str, str]
+) -> None:
     check(spark, tmp_path, combination, ingests=4)
 
 
 class Bench:
     """A table of `id, name, at`, and a folder of files."""
 
-    def __init__(self, spark: SparkSession, folder: Path, columns: str = "id bigint, name string, at bigint", **layout: Any) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        folder: Path,
+        columns: str = "id bigint, name string, at bigint",
+        **layout: Any,
+    ) -> None:
         self.folder = folder
         schema = spark.createDataFrame([], columns).schema
-        self.table = OpalTable.create(spark, str(folder / "table"), schema, **{"keys": ["id"], "delta": "at", "deletes": "false", **layout})
+        self.table = OpalTable.create(
+            spark,
+            str(folder / "table"),
+            schema,
+            **{"keys": ["id"], "delta": "at", "deletes": "false", **layout},
+        )
 
     def put(self, name: str, text: str) -> None:
         path = self.folder / "in" / name
@@ -153,7 +205,14 @@ class Bench:
 
     def files(self, **more: Any) -> Files:
         return Files(
-            str(self.folder / "in"), **{"format": "csv", "header": False, "columns": ["id", "name"], "order": "file_suffix", **more}
+            str(self.folder / "in"),
+            **{
+                "format": "csv",
+                "header": False,
+                "columns": ["id", "name"],
+                "order": "file_suffix",
+                **more,
+            },
         )
 
     def rows(self) -> list[tuple[Any, ...]]:
@@ -193,7 +252,9 @@ def test_the_delta_of_a_position_tells_the_ingest_and_the_file(bench: Bench) -> 
 def test_deletes_need_no_order_where_they_are_whole_rows(bench: Bench) -> None:
     bench.put("a.csv", "1,a,10\n2,b,10\n")
     bench.put("del_a.csv", "1,a,20\n")
-    bench.table.ingest(bench.files(order=None, columns=["id", "name", "at"], deletes="del*"), metadata="inline")
+    bench.table.ingest(
+        bench.files(order=None, columns=["id", "name", "at"], deletes="del*"), metadata="inline"
+    )
     assert bench.rows() == [(2, "b", 10)]
 
 
@@ -227,40 +288,71 @@ def test_bad_rows_are_put_aside_with_their_files(bench: Bench) -> None:
         "del_2.csv",
     ):
         assert reason in str(caught.value)
-    assert bench.table.ingest(source, metadata="inline", on_bad_rows="quarantine").counts["rejected"] == 3
+    assert (
+        bench.table.ingest(source, metadata="inline", on_bad_rows="quarantine").counts["rejected"]
+        == 3
+    )
     assert bench.rows() == []
 
 
 REFUSED: list[tuple[dict[str, str], dict[str, Any], str]] = [
     ({"a.csv": "1,a\n"}, {}, "a.csv has no suffix of up to 18 digits to order by"),
-    ({"a_1.csv": "1\n"}, {"columns": ["id"]}, r"columns=\['id'\] must name the table's columns: missing column 'name'"),
+    (
+        {"a_1.csv": "1\n"},
+        {"columns": ["id"]},
+        r"columns=\['id'\] must name the table's columns: missing column 'name'",
+    ),
     (
         {"a_1.csv": "1,a,5\n"},
         {"columns": ["id", "name", "at"]},
         "unknown column 'at'.*fills the delta column 'at': the files must not have it",
     ),
-    ({"a_1.csv": "1,a\n", "del_2.csv": "id\n1\n"}, {"deletes": "del*"}, "del_2.csv, line 1: 'id' is a header, and these files have none"),
-    ({"a_1.csv": "1,a\n", "del_2.csv": "1,a,b\n"}, {"deletes": "del*"}, "1 row: the row has more or fewer cells.*del_2.csv"),
+    (
+        {"a_1.csv": "1,a\n", "del_2.csv": "id\n1\n"},
+        {"deletes": "del*"},
+        "del_2.csv, line 1: 'id' is a header, and these files have none",
+    ),
+    (
+        {"a_1.csv": "1,a\n", "del_2.csv": "1,a,b\n"},
+        {"deletes": "del*"},
+        "1 row: the row has more or fewer cells.*del_2.csv",
+    ),
     (
         {"a_1.csv": "1,a,3\n", "del.csv": "1\n"},
         {"deletes": "del*", "order": "at", "columns": ["id", "name", "at"]},
         "without the delta column 'at'",
     ),
-    ({"a_1.csv": "1,a\n"}, {"order": "name", "columns": ["id", "name", "at"]}, "order='name', and the table's delta column is 'at'"),
+    (
+        {"a_1.csv": "1,a\n"},
+        {"order": "name", "columns": ["id", "name", "at"]},
+        "order='name', and the table's delta column is 'at'",
+    ),
     (
         {"a_1.json": '{"id": 1, "name": "a"}\n'},
         {"format": "json"},
         r"columns=\['id', 'name'\] name the cells of CSV files, and these are json",
     ),
     ({"a_1.csv": "id,nmae\n1,a\n"}, {"header": True, "columns": []}, "unknown column 'nmae'"),
-    ({"del_1.csv": "id,nmae\n1,a\n"}, {"header": True, "columns": [], "deletes": "del*"}, "unknown column 'nmae'"),
-    ({"del_1.csv": "name\na\n"}, {"header": True, "columns": [], "deletes": "del*"}, "missing column 'id'"),
+    (
+        {"del_1.csv": "id,nmae\n1,a\n"},
+        {"header": True, "columns": [], "deletes": "del*"},
+        "unknown column 'nmae'",
+    ),
+    (
+        {"del_1.csv": "name\na\n"},
+        {"header": True, "columns": [], "deletes": "del*"},
+        "missing column 'id'",
+    ),
 ]
 
 
 @pytest.mark.slow_but_one
-@pytest.mark.parametrize("files, source, message", REFUSED, ids=[message for *_, message in REFUSED])
-def test_what_does_not_fit_is_refused(bench: Bench, files: dict[str, str], source: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(
+    "files, source, message", REFUSED, ids=[message for *_, message in REFUSED]
+)
+def test_what_does_not_fit_is_refused(
+    bench: Bench, files: dict[str, str], source: dict[str, Any], message: str
+) -> None:
     for name, text in files.items():
         bench.put(name, text)
     before = bench.table.history()
@@ -274,19 +366,27 @@ def test_what_does_not_fit_is_refused(bench: Bench, files: dict[str, str], sourc
     "kind, order, message",
     [
         ("timestamp", "file_suffix", "holds no whole numbers; make the table with a BIGINT there"),
-        ("int", "file_suffix", "has the suffix 3000000000, and the delta column 'at' is integer, too small"),
+        (
+            "int",
+            "file_suffix",
+            "has the suffix 3000000000, and the delta column 'at' is integer, too small",
+        ),
         ("decimal(9,2)", "file_suffix", r"is decimal\(9,2\), too small"),
         ("int", "file_position", "needs? a BIGINT, and the delta column 'at' is integer"),
     ],
 )
-def test_a_delta_that_the_files_cannot_give_is_refused(spark: SparkSession, tmp_path: Path, kind: str, order: str, message: str) -> None:
+def test_a_delta_that_the_files_cannot_give_is_refused(
+    spark: SparkSession, tmp_path: Path, kind: str, order: str, message: str
+) -> None:
     bench = Bench(spark, tmp_path, f"id bigint, name string, at {kind}")
     bench.put("a_3000000000.csv", "1,a\n")
     with pytest.raises(InvalidInputError, match=message):
         bench.table.ingest(bench.files(order=order))
 
 
-def test_a_table_without_deletes_takes_no_files_of_them(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_without_deletes_takes_no_files_of_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     bench = Bench(spark, tmp_path, deletes=None)
     bench.put("del_1.csv", "1\n")
     with pytest.raises(InvalidInputError, match="deletes='false' if only files delete"):
@@ -298,13 +398,19 @@ def test_no_file_is_no_row(bench: Bench) -> None:
         bench.table.ingest(bench.files())
 
 
-def test_the_job_makes_the_table_with_the_columns_of_the_files(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_job_makes_the_table_with_the_columns_of_the_files(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     bench = Bench(spark, tmp_path)
     bench.put("a_1.csv", "1,a\n2,b\n")
     bench.put("del_2.csv", "2\n")
-    operation = Ingest(source=source_to_json(bench.files(deletes="del*")), metadata="inline", create=NewTable(keys=["id"], delta="seen"))
+    operation = Ingest(
+        source=source_to_json(bench.files(deletes="del*")),
+        metadata="inline",
+        create=NewTable(keys=["id"], delta="seen"),
+    )
     for _ in range(2):  # the second run finds the same table
         ingest(spark, JobSpec(operation=operation, table=str(tmp_path / "made")))
-    assert [row.asDict() for row in OpalTable.for_path(spark, str(tmp_path / "made")).read().collect()] == [
-        {"id": 1, "name": "a", "seen": 1}
-    ]
+    assert [
+        row.asDict() for row in OpalTable.for_path(spark, str(tmp_path / "made")).read().collect()
+    ] == [{"id": 1, "name": "a", "seen": 1}]

@@ -7,7 +7,9 @@ from opal_stream.formats.schemas.inferred import inferred_columns, plain_type
 
 def test_times_are_text_and_what_was_only_null_is_no_column() -> None:
     assert plain_type(pa.timestamp("s")) == pa.string()
-    assert plain_type(pa.struct([("a", pa.null()), ("b", pa.list_(pa.timestamp("s")))])) == pa.struct([("b", pa.list_(pa.string()))])
+    assert plain_type(
+        pa.struct([("a", pa.null()), ("b", pa.list_(pa.timestamp("s")))])
+    ) == pa.struct([("b", pa.list_(pa.string()))])
     assert plain_type(pa.list_(pa.null())) is None
     new = inferred_columns({"x": pa.array([None, 1]), "y": pa.array([2.5, 1.5]), "z": pa.nulls(2)})
     assert new is not None

@@ -26,11 +26,19 @@ from opal_stream.formats.schemas.json_types import json_schema_columns
     ],
 )
 def test_types_of_json_schema(schema: Any, kind: pa.DataType) -> None:
-    parts = {"size": {"type": "object", "properties": {"w": {"type": "integer"}}}, "itself": {"$ref": "#/$defs/itself"}}
-    assert json_schema_columns(json.dumps({"type": "object", "properties": {"x": schema}, "$defs": parts})) == {"x": kind}
+    parts = {
+        "size": {"type": "object", "properties": {"w": {"type": "integer"}}},
+        "itself": {"$ref": "#/$defs/itself"},
+    }
+    assert json_schema_columns(
+        json.dumps({"type": "object", "properties": {"x": schema}, "$defs": parts})
+    ) == {"x": kind}
 
 
 def test_columns_of_a_change_event_are_those_of_its_row() -> None:
     row = {"type": "object", "properties": {"id": {"type": "integer"}}}
-    event = {"type": "object", "properties": {"after": {"oneOf": [{"type": "null"}, row]}, "op": {"type": "string"}}}
+    event = {
+        "type": "object",
+        "properties": {"after": {"oneOf": [{"type": "null"}, row]}, "op": {"type": "string"}},
+    }
     assert json_schema_columns(json.dumps(event), debezium=True) == {"id": pa.int64()}

@@ -7,10 +7,14 @@ from opal_stream.formats.schemas.new_columns import NewColumns, apart_by_case, i
 
 def test_of_two_types_the_wider_one_counts_or_the_first() -> None:
     parts = [
-        NewColumns(columns=pa.schema([("x", pa.int64()), ("y", pa.int64())]), found={0: ("x", "y")}),
+        NewColumns(
+            columns=pa.schema([("x", pa.int64()), ("y", pa.int64())]), found={0: ("x", "y")}
+        ),
         None,
         NewColumns(columns=pa.schema([("x", pa.float64())]), found={3: ("x",)}),
-        NewColumns(columns=pa.schema([("y", pa.string()), ("z", pa.bool_())]), found={5: ("y", "z")}),
+        NewColumns(
+            columns=pa.schema([("y", pa.string()), ("z", pa.bool_())]), found={5: ("y", "z")}
+        ),
     ]
     new = merged(parts)
     assert new is not None
@@ -25,14 +29,28 @@ def test_names_that_differ_in_case_only_make_their_messages_bad_and_no_column() 
     assert not is_new("x", None)
     found = {0: ("x",), 1: ("ID",), 2: ("x", "At")}
     new, wrong = apart_by_case(
-        NewColumns(columns=pa.schema([("x", pa.int64()), ("ID", pa.int64()), ("At", pa.int64())]), found=found), known
+        NewColumns(
+            columns=pa.schema([("x", pa.int64()), ("ID", pa.int64()), ("At", pa.int64())]),
+            found=found,
+        ),
+        known,
     )
     assert wrong.keys() == {1, 2}
     assert new == NewColumns(columns=pa.schema([("x", pa.int64())]), found={0: ("x",)})
-    assert apart_by_case(NewColumns(columns=pa.schema([("ID", pa.int64())]), found={0: ("ID",)}), known)[0] is None
+    assert (
+        apart_by_case(
+            NewColumns(columns=pa.schema([("ID", pa.int64())]), found={0: ("ID",)}), known
+        )[0]
+        is None
+    )
 
 
-def test_of_a_column_that_is_filled_from_elsewhere_members_are_left_out_however_they_are_written() -> None:
-    given = NewColumns(columns=pa.schema([("x", pa.int64()), ("AT", pa.int64())]), found={0: ("AT",), 1: ("x", "AT")})
+def test_of_a_column_that_is_filled_from_elsewhere_members_are_left_out_however_they_are_written() -> (
+    None
+):
+    given = NewColumns(
+        columns=pa.schema([("x", pa.int64()), ("AT", pa.int64())]),
+        found={0: ("AT",), 1: ("x", "AT")},
+    )
     left = NewColumns(columns=pa.schema([("x", pa.int64())]), found={1: ("x",)})
     assert apart_by_case(given, ["id", "at"], filled={"at": "@timestamp"}) == (left, {})

@@ -34,9 +34,13 @@ def _carried() -> list[sa.Column[str] | sa.Column[int]]:
 
 def upgrade() -> None:
     meta = op.create_table(
-        "lakechime_meta", sa.Column("name", sa.String(64), primary_key=True), sa.Column("value", _number(), nullable=False)
+        "lakechime_meta",
+        sa.Column("name", sa.String(64), primary_key=True),
+        sa.Column("value", _number(), nullable=False),
     )
-    op.bulk_insert(meta, [{"name": "time_horizon", "value": 0}, {"name": "expired_seq", "value": 0}])
+    op.bulk_insert(
+        meta, [{"name": "time_horizon", "value": 0}, {"name": "expired_seq", "value": 0}]
+    )
     op.create_table(
         "lakechime_tables",
         sa.Column("id", _number(), primary_key=True),
@@ -84,8 +88,12 @@ def _make_events() -> None:
     op.create_index("lakechime_events_by_dedup_key", "lakechime_events", ["dedup_key"], unique=True)
     op.create_index("lakechime_events_by_time", "lakechime_events", ["event_ts", "seq"])
     op.create_index("lakechime_events_by_table", "lakechime_events", ["table_id", "seq"])
-    op.create_index("lakechime_events_by_partition", "lakechime_events", ["table_id", "partition_key", "seq"])
-    op.create_index("lakechime_events_by_snapshot", "lakechime_events", ["table_id", "snapshot_id", "gap"])
+    op.create_index(
+        "lakechime_events_by_partition", "lakechime_events", ["table_id", "partition_key", "seq"]
+    )
+    op.create_index(
+        "lakechime_events_by_snapshot", "lakechime_events", ["table_id", "snapshot_id", "gap"]
+    )
     op.create_table(
         "lakechime_event_tags",
         sa.Column("table_id", _number(), primary_key=True, autoincrement=False),

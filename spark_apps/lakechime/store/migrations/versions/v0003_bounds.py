@@ -20,13 +20,19 @@ UPDATE lakechime_tables SET expired_seq = COALESCE((
 
 def upgrade() -> None:
     number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-    op.add_column("lakechime_tables", sa.Column("expired_seq", number, nullable=False, server_default="0"))
+    op.add_column(
+        "lakechime_tables", sa.Column("expired_seq", number, nullable=False, server_default="0")
+    )
     op.add_column("lakechime_positions", sa.Column("batch", sa.String(22)))
     op.create_table(
         "lakechime_seen",
         sa.Column("cluster", sa.Text, primary_key=True),
         sa.Column("name", sa.Text, primary_key=True),
-        sa.Column("item_key", sa.String(22).with_variant(VARCHAR(22, collation="C"), "postgresql"), primary_key=True),
+        sa.Column(
+            "item_key",
+            sa.String(22).with_variant(VARCHAR(22, collation="C"), "postgresql"),
+            primary_key=True,
+        ),
         sa.Column("item", sa.Text, nullable=False),
         sa.Column("value", sa.Text, nullable=False),
     )

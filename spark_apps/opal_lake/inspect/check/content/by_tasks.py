@@ -17,9 +17,21 @@ from opal_lake.data.segment import LogFile, RunFile
 from opal_lake.engine.executor import Batches, Executor, Stage
 from opal_lake.events.segment_log import Events, event_parts
 from opal_lake.inspect.check.content.events import LogCheck
-from opal_lake.inspect.check.content.in_process import Content, FileReader, FileWork, file_works, read_run
+from opal_lake.inspect.check.content.in_process import (
+    Content,
+    FileReader,
+    FileWork,
+    file_works,
+    read_run,
+)
 from opal_lake.inspect.check.content.ranges import Doubts, RangeRules, SegmentFacts, check_range
-from opal_lake.inspect.check.content.slots import ExpectedEnds, Stored, check_slot, columns_of, entries_from
+from opal_lake.inspect.check.content.slots import (
+    ExpectedEnds,
+    Stored,
+    check_slot,
+    columns_of,
+    entries_from,
+)
 from opal_lake.inspect.check.content.tally import Tally
 from opal_lake.inspect.check.files import is_found, read_found
 from opal_lake.inspect.check.finding import Findings
@@ -36,16 +48,44 @@ def look_by_tasks(content: Content, executor: Executor, slots: int) -> None:
     """Check the content of a state."""
     state = content.state
     facts = SegmentFacts.of(state)
-    task = CheckTask(storage=state.storage, spec=state.spec, keys=content.keys, rules=content.rules, facts=facts, slots=slots)
+    task = CheckTask(
+        storage=state.storage,
+        spec=state.spec,
+        keys=content.keys,
+        rules=content.rules,
+        facts=facts,
+        slots=slots,
+    )
     works: list[FileWork | RunWork] = [*file_works(state, content.sizes, content.keys)]
-    works += [RunWork(number=n, run=run) for n, run in enumerate(state.runs.values()) if is_found(run, content.sizes)]
-    logs = [*state.logs.values()]
-    read, size = sum((work.file if isinstance(work, FileWork) else work.run).size for work in works), sum(log.size for log in logs)
-    stages = [
-        Stage(works=works, size=read, read=partial(_read_placed, task=task), schema=task.placed, task=partial(_check_slot, task=task)),
-        Stage(works=logs, size=size, read=partial(_read_events, task=task), schema=_ENDS_SCHEMA, task=partial(_check_range, task=task)),
+    works += [
+        RunWork(number=n, run=run)
+        for n, run in enumerate(state.runs.values())
+        if is_found(run, content.sizes)
     ]
-    _add_findings(content, [report for reports in executor.by_stages(stages, slots) for report in reports])
+    logs = [*state.logs.values()]
+    read, size = (
+        sum((work.file if isinstance(work, FileWork) else work.run).size for work in works),
+        sum(log.size for log in logs),
+    )
+    stages = [
+        Stage(
+            works=works,
+            size=read,
+            read=partial(_read_placed, task=task),
+            schema=task.placed,
+            task=partial(_check_slot, task=task),
+        ),
+        Stage(
+            works=logs,
+            size=size,
+            read=partial(_read_events, task=task),
+            schema=_ENDS_SCHEMA,
+            task=partial(_check_range, task=task),
+        ),
+    ]
+    _add_findings(
+        content, [report for reports in executor.by_stages(stages, slots) for report in reports]
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +114,25 @@ class CheckTask:
     @property
     def placed(self) -> pa.Schema:
         words = ["high", "low", "delta", *(f"tie{n}" for n in range(self.ties)), "segment"]
-        fields = [("run", pa.int32()), *((name, pa.int64()) for name in words), ("offset", pa.int32()), ("deleted", pa.bool_())]
+        fields = [
+            ("run", pa.int32()),
+            *((name, pa.int64()) for name in words),
+            ("offset", pa.int32()),
+            ("deleted", pa.bool_()),
+        ]
         return pa.schema([*_HEAD, *fields])
 
 
 _HEAD = [("slot", pa.int32()), ("report", pa.binary())]
-_ENDS_SCHEMA = pa.schema([*_HEAD, ("kind", pa.int32()), ("segment", pa.int64()), ("offset", pa.int32()), ("until", pa.int64())])
+_ENDS_SCHEMA = pa.schema(
+    [
+        *_HEAD,
+        ("kind", pa.int32()),
+        ("segment", pa.int64()),
+        ("offset", pa.int32()),
+        ("until", pa.int64()),
+    ]
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,18 +144,27 @@ class Report:
     whole: list[str] = field(default_factory=list)
 
 
-def _batch(slot: np.ndarray[Any, Any], columns: Sequence[np.ndarray[Any, Any]], schema: pa.Schema) -> pa.RecordBatch:
+def _batch(
+    slot: np.ndarray[Any, Any], columns: Sequence[np.ndarray[Any, Any]], schema: pa.Schema
+) -> pa.RecordBatch:
     arrays = [pa.array(slot.astype(np.int32)), pa.nulls(len(slot), pa.binary())]
-    arrays += [pa.array(column.view(np.int64) if column.dtype == np.uint64 else column) for column in columns]
+    arrays += [
+        pa.array(column.view(np.int64) if column.dtype == np.uint64 else column)
+        for column in columns
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _report_batch(report: bytes, schema: pa.Schema) -> pa.RecordBatch:
     nothing = [pa.array([0], pa.int32()).cast(member.type) for member in list(schema)[2:]]
-    return pa.RecordBatch.from_arrays([pa.array([0], pa.int32()), pa.array([report], pa.binary()), *nothing], schema=schema)
+    return pa.RecordBatch.from_arrays(
+        [pa.array([0], pa.int32()), pa.array([report], pa.binary()), *nothing], schema=schema
+    )
 
 
-def _read_placed(works: Iterable[FileWork | RunWork], *, task: CheckTask) -> Iterator[pa.RecordBatch]:
+def _read_placed(
+    works: Iterable[FileWork | RunWork], *, task: CheckTask
+) -> Iterator[pa.RecordBatch]:
     """Rows of files and entries of runs, each with its slot."""
     report = Report()
     reader = FileReader(storage=task.storage, spec=task.spec, findings=report.findings)
@@ -136,13 +198,21 @@ def _read_events(logs: Iterable[LogFile], *, task: CheckTask) -> Iterator[pa.Rec
         with report.findings.going_on("I9", log.path):
             check = LogCheck(log=log, facts=task.facts, has_floor=task.rules.floor is not None)
             for part in check.pass_on(event_parts(file.source(), log.path, with_next=True)):
-                yield _ends_batch(part.segment, part.offset, part.until, np.full(len(part), _EVENT, np.int32), task)
+                yield _ends_batch(
+                    part.segment,
+                    part.offset,
+                    part.until,
+                    np.full(len(part), _EVENT, np.int32),
+                    task,
+                )
             check.finish(report.findings)
             report.whole.append(log.path)
     yield _report_batch(pickle.dumps(report), _ENDS_SCHEMA)
 
 
-def _ends_batch(segment: Any, offset: Any, until: Any, kind: Any, task: CheckTask) -> pa.RecordBatch:
+def _ends_batch(
+    segment: Any, offset: Any, until: Any, kind: Any, task: CheckTask
+) -> pa.RecordBatch:
     slot = task.facts.range_of(segment, offset, task.slots)
     return _batch(slot, (kind, segment, offset, until), _ENDS_SCHEMA)
 
@@ -155,8 +225,15 @@ def _split_reports(batches: Batches) -> tuple[list[bytes], list[np.ndarray[Any, 
     rows = pa.Table.from_batches(parts)
     is_report = rows.column(1).is_valid().to_numpy()
     reports = rows.column(1).drop_null().to_pylist()
-    plain = rows.filter(pa.array(~is_report)).combine_chunks() if is_report.any() else rows.combine_chunks()
-    columns = [np.asarray(plain.column(index).combine_chunks().to_numpy(zero_copy_only=False)) for index in range(2, plain.num_columns)]
+    plain = (
+        rows.filter(pa.array(~is_report)).combine_chunks()
+        if is_report.any()
+        else rows.combine_chunks()
+    )
+    columns = [
+        np.asarray(plain.column(index).combine_chunks().to_numpy(zero_copy_only=False))
+        for index in range(2, plain.num_columns)
+    ]
     return reports, columns if plain.num_rows else None
 
 
@@ -173,7 +250,13 @@ def _check_slot(batches: Batches, *, task: CheckTask) -> Iterator[pa.RecordBatch
     ends, doubtful = check_slot(entries.take(is_row), own, task.rules.floor, tally)
     if not task.rules.only_held:
         ends = ends.take(~ends.stays)
-    yield _ends_batch(ends.segment, ends.offset, ends.until, np.where(ends.stays, _STAYS, _ENDS).astype(np.int32), task)
+    yield _ends_batch(
+        ends.segment,
+        ends.offset,
+        ends.until,
+        np.where(ends.stays, _STAYS, _ENDS).astype(np.int32),
+        task,
+    )
     doubts, kind = doubtful.entries, np.full(len(doubtful.run), _DOUBT, np.int32)
     yield _ends_batch(doubts.segment, doubts.offset, doubtful.run.astype(np.int64), kind, task)
     if tally.counts:
@@ -189,7 +272,12 @@ def _check_range(batches: Batches, *, task: CheckTask) -> list[Report]:
         held, event, doubt = kind <= _STAYS, kind == _EVENT, kind == _DOUBT
         report = Report()
         check_range(
-            ExpectedEnds(segment=segment[held], offset=offset[held], until=until[held], stays=kind[held] == _STAYS),
+            ExpectedEnds(
+                segment=segment[held],
+                offset=offset[held],
+                until=until[held],
+                stays=kind[held] == _STAYS,
+            ),
             Events(segment=segment[event], offset=offset[event], until=until[event]),
             Doubts(segment=segment[doubt], offset=offset[doubt], run=until[doubt].astype(np.int32)),
             task.rules,
@@ -208,4 +296,10 @@ def _add_findings(content: Content, reports: Sequence[Report]) -> None:
         content.findings.unique.update(report.findings.unique)
     if whole >= state.files.keys():
         runs = {number: path for number, path in enumerate(state.runs) if path in whole}
-        tally.tell(state, runs, content.findings, events=whole >= state.logs.keys(), store=len(runs) == len(state.runs))
+        tally.tell(
+            state,
+            runs,
+            content.findings,
+            events=whole >= state.logs.keys(),
+            store=len(runs) == len(state.runs),
+        )

@@ -39,7 +39,9 @@ class LogCheck:
         self.events += len(part)
         joined = concat_events([*self._last, part])
         step = np.diff(joined.segment)
-        self._rising &= bool(((step > 0) | ((step == 0) & (np.diff(joined.offset.astype(np.int64)) > 0))).all())
+        self._rising &= bool(
+            ((step > 0) | ((step == 0) & (np.diff(joined.offset.astype(np.int64)) > 0))).all()
+        )
         self._last = [part.take(np.array([len(part) - 1]))]
         self._extremes += [int(part.until.min()), int(part.until.max())]
         self._numbers.update(np.unique(part.segment).tolist())
@@ -55,7 +57,9 @@ class LogCheck:
     def _limits(self, part: Events | RowIds) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         limits = np.full(len(part.segment), np.iinfo(np.int64).max)
         if len(self.facts.ids):
-            position = np.minimum(np.searchsorted(self.facts.ids, part.segment), len(self.facts.ids) - 1)
+            position = np.minimum(
+                np.searchsorted(self.facts.ids, part.segment), len(self.facts.ids) - 1
+            )
             known = self.facts.ids[position] == part.segment
             limits[known] = self.facts.rows[position[known]]
         return limits
@@ -67,33 +71,55 @@ class LogCheck:
     def _check_content(self, findings: Findings) -> None:
         log = self.log
         message = f"it holds {self.events} events, its commit says {log.events}; restore the file from a backup"
-        if not findings.expect(self.events == log.events and log.events > 0, "I16", log.path, message):
+        if not findings.expect(
+            self.events == log.events and log.events > 0, "I16", log.path, message
+        ):
             return
-        message = "its events are not sorted by row, or a row has two; restore the file from a backup"
+        message = (
+            "its events are not sorted by row, or a row has two; restore the file from a backup"
+        )
         findings.expect(self._rising, "I16", log.path, message)
         least, greatest = min(self._extremes), max(self._extremes)
         recorded = f"its commit says [{log.least_until}, {log.greatest_until}]; restore the log from a backup"
         agree = (least, greatest) == (log.least_until, log.greatest_until)
-        findings.expect(agree, "I16", log.path, f"its times lie in [{least}, {greatest}], {recorded}")
+        findings.expect(
+            agree, "I16", log.path, f"its times lie in [{least}, {greatest}], {recorded}"
+        )
 
     def _check_rows_exist(self, findings: Findings) -> None:
         """Events are about rows that are there and processed, and the log names their groups."""
         log, numbers = self.log, np.array(sorted(self._numbers), np.int64)
         known = np.isin(self.facts.ids, numbers)
-        strangers = [segment_name(number) for number in np.setdiff1d(numbers, self.facts.ids).tolist()]
+        strangers = [
+            segment_name(number) for number in np.setdiff1d(numbers, self.facts.ids).tolist()
+        ]
         if not self.has_floor:  # else their rows may have been dropped
-            findings.expect(not strangers, "I17", log.path, f"it has events of segments {strangers}, which the table does not have")
+            findings.expect(
+                not strangers,
+                "I17",
+                log.path,
+                f"it has events of segments {strangers}, which the table does not have",
+            )
             followers = np.array(sorted(self._followed_by), np.int64)
-            strangers = [segment_name(number) for number in np.setdiff1d(followers, self.facts.ids).tolist()]
+            strangers = [
+                segment_name(number) for number in np.setdiff1d(followers, self.facts.ids).tolist()
+            ]
             message = f"its events are followed by rows of segments {strangers}, which the table does not have"
             findings.expect(not strangers, "I17", log.path, message)
         message = f"{self._outside} of its events are of rows beyond the end of their segments; restore the file from a backup"
         findings.expect(not self._outside, "I17", log.path, message)
         message = f"{self._nowhere} of its events are followed by rows beyond the end of their segments; restore the file from a backup"
         findings.expect(not self._nowhere, "I17", log.path, message)
-        pending = sorted(segment_name(number) for number in self.facts.ids[known & self.facts.pending].tolist())
+        pending = sorted(
+            segment_name(number) for number in self.facts.ids[known & self.facts.pending].tolist()
+        )
         message = f"it has events of segments {pending}, which are not processed; restore the log from a backup"
         findings.expect(not pending, "I17", log.path, message)
         groups = set(self.facts.groups[known].tolist())
         named = groups == {*log.groups} or (groups < {*log.groups} and bool(strangers))
-        findings.expect(named, "I16", log.path, f"its events are of groups {sorted(groups)}, its commit says {log.groups}")
+        findings.expect(
+            named,
+            "I16",
+            log.path,
+            f"its events are of groups {sorted(groups)}, its commit says {log.groups}",
+        )

@@ -16,7 +16,13 @@ from opal_lake.events.segment_log import Events
 from opal_lake.inspect.check.chain import Sizes
 from opal_lake.inspect.check.content.events import LogCheck
 from opal_lake.inspect.check.content.ranges import Doubts, RangeRules, SegmentFacts, check_range
-from opal_lake.inspect.check.content.slots import ExpectedEnds, Stored, check_slot, columns_of, entries_from
+from opal_lake.inspect.check.content.slots import (
+    ExpectedEnds,
+    Stored,
+    check_slot,
+    columns_of,
+    entries_from,
+)
 from opal_lake.inspect.check.content.tally import Tally
 from opal_lake.inspect.check.files import is_found, read_found
 from opal_lake.inspect.check.finding import Findings
@@ -32,7 +38,9 @@ from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import Storage
 
 AtStep = Callable[[str, int, int], None]
-BASE_BYTES = 400 << 20  # what a check takes before it looks at the first slot: libraries, a row group, a file
+BASE_BYTES = (
+    400 << 20
+)  # what a check takes before it looks at the first slot: libraries, a row group, a file
 LEAST_BYTES = 512 << 20
 _SLOT_BYTES = 500  # a row or an entry while its slot is looked at
 
@@ -60,7 +68,9 @@ class Content:
     @property
     def rows(self) -> int:
         """Rows and entries that are compared, about."""
-        rows = sum(file.rows for file in self.state.files.values()) + sum(run.entries for run in self.state.runs.values())
+        rows = sum(file.rows for file in self.state.files.values()) + sum(
+            run.entries for run in self.state.runs.values()
+        )
         return int(rows * self.keys.share)
 
     @property
@@ -83,7 +93,9 @@ def file_works(state: Snapshot, sizes: Sizes, keys: KeyRange) -> Iterator[FileWo
     """Of the files that are there."""
     for file in state.files.values():
         if is_found(file, sizes):
-            known = tuple(state.segments[number] for number in file.segments if number in state.segments)
+            known = tuple(
+                state.segments[number] for number in file.segments if number in state.segments
+            )
             pending = not state.pending.isdisjoint(file.segments)
             yield FileWork(file=file, segments=known, is_pending=pending, is_whole=keys.takes(file))
 
@@ -104,8 +116,17 @@ class FileReader:
         if source is None:
             return
         columns = None if work.is_whole else rule_columns(self.spec)
-        bounded = tuple(column for column in bounded_columns(self.spec) if columns is None or column.physical in columns)
-        check = FileCheck(file=file, segments={segment.id: segment for segment in work.segments}, spec=self.spec, bounded=bounded)
+        bounded = tuple(
+            column
+            for column in bounded_columns(self.spec)
+            if columns is None or column.physical in columns
+        )
+        check = FileCheck(
+            file=file,
+            segments={segment.id: segment for segment in work.segments},
+            spec=self.spec,
+            bounded=bounded,
+        )
         with self.findings.going_on("I10", file.path):
             for part in stored_parts(source, self.spec, columns, file.path):
                 if check.add(part) and not work.is_pending:
@@ -123,7 +144,9 @@ class FileReader:
         return None
 
 
-def read_run(storage: Storage, run: RunFile, keys: KeyRange, ties: int, findings: Findings) -> Iterator[Entries | None]:
+def read_run(
+    storage: Storage, run: RunFile, keys: KeyRange, ties: int, findings: Findings
+) -> Iterator[Entries | None]:
     """The entries that can be compared with rows, and None after the last one of a run that could be read to its end."""
     if keys.is_all:
         stored = read_found(storage, run, findings)
@@ -173,7 +196,9 @@ class LocalCheck:
         for id_range in range(self.slots if logs else 0):
             content.at_step("range of rows", id_range, self.slots)
             self._check_range(id_range)
-        self.tally.tell(state, runs, content.findings, events=logs, store=len(runs) == len(state.runs))
+        self.tally.tell(
+            state, runs, content.findings, events=logs, store=len(runs) == len(state.runs)
+        )
 
     def _read_logs(self, facts: SegmentFacts, *, deep: bool) -> bool:
         """Whether all could be read."""
@@ -199,12 +224,16 @@ class LocalCheck:
             content.at_step("run", number, len(state.runs))
             if not is_found(run, content.sizes):
                 continue
-            for entries in read_run(state.storage, run, content.keys, 2 * len(state.spec.tie_break), content.findings):
+            for entries in read_run(
+                state.storage, run, content.keys, 2 * len(state.spec.tie_break), content.findings
+            ):
                 if entries is None:
                     whole[number] = run.path
                 elif deep:
                     slot = content.keys.slot_of(entries.high, self.slots)
-                    self.entries.add(slot, (*columns_of(entries), np.full(len(entries), number, np.int32)))
+                    self.entries.add(
+                        slot, (*columns_of(entries), np.full(len(entries), number, np.int32))
+                    )
         return whole
 
     def _read_files(self) -> bool:
@@ -225,8 +254,14 @@ class LocalCheck:
     def _check_slot(self, slot: int, facts: SegmentFacts) -> None:
         content, nothing = self.content, no_entries(len(self.content.state.spec.tie_break))
         rows, entries = self.rows.take(slot), self.entries.take(slot)
-        stored = Stored(entries=entries_from(entries[:-1]), run=entries[-1]) if entries else Stored(entries=nothing, run=_NO_RUN)
-        ends, doubtful = check_slot(entries_from(rows) if rows else nothing, stored, content.state.root.floor, self.tally)
+        stored = (
+            Stored(entries=entries_from(entries[:-1]), run=entries[-1])
+            if entries
+            else Stored(entries=nothing, run=_NO_RUN)
+        )
+        ends, doubtful = check_slot(
+            entries_from(rows) if rows else nothing, stored, content.state.root.floor, self.tally
+        )
         if not content.rules.only_held:
             ends = ends.take(~ends.stays)
         self.ends.add(facts.range_of(ends.segment, ends.offset, self.slots), ends.columns)
@@ -239,7 +274,15 @@ class LocalCheck:
         rows = ExpectedEnds(segment=segment, offset=offset, until=until, stays=stays)
         of_event, of_row, times = self.events_of_logs.take(slot) or _NO_ENDS[:3]
         events = Events(segment=of_event, offset=of_row, until=times)
-        doubts = Doubts(**dict(zip(("segment", "offset", "run"), self.doubts.take(slot) or (*_NO_ENDS[:2], _NO_RUN), strict=True)))
+        doubts = Doubts(
+            **dict(
+                zip(
+                    ("segment", "offset", "run"),
+                    self.doubts.take(slot) or (*_NO_ENDS[:2], _NO_RUN),
+                    strict=True,
+                )
+            )
+        )
         check_range(rows, events, doubts, self.content.rules, self.tally)
 
 
@@ -249,4 +292,9 @@ def look_here(content: Content) -> None:
 
 
 _NO_RUN = np.empty(0, np.int32)
-_NO_ENDS: tuple[Column, ...] = (np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.bool_))
+_NO_ENDS: tuple[Column, ...] = (
+    np.empty(0, np.int64),
+    np.empty(0, np.int32),
+    np.empty(0, np.int64),
+    np.empty(0, np.bool_),
+)

@@ -30,7 +30,9 @@ class SegmentFacts:
             pending=np.array([segment.id in state.pending for segment in known], np.bool_),
         )
 
-    def range_of(self, segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32], ranges: int) -> npt.NDArray[np.int32]:
+    def range_of(
+        self, segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32], ranges: int
+    ) -> npt.NDArray[np.int32]:
         """Which of about equal ranges of row ids; any of them for rows that there should not be."""
         if not len(self.ids):
             return np.zeros(len(segment), np.int32)
@@ -57,7 +59,9 @@ class RangeRules:
     only_held: bool
 
 
-def check_range(rows: ExpectedEnds, events: Events, doubts: Doubts, rules: RangeRules, tally: Tally) -> None:
+def check_range(
+    rows: ExpectedEnds, events: Events, doubts: Doubts, rules: RangeRules, tally: Tally
+) -> None:
     """The least event of each row is the rule's; later ones may be there as well.
 
     Up to the floor rows may have been dropped: events of theirs may be left, the successor of a row may be gone, and a late row may
@@ -65,16 +69,29 @@ def check_range(rows: ExpectedEnds, events: Events, doubts: Doubts, rules: Range
     is not after it either. The greatest row of a key up to the floor stays, so no other UNTIL depends on what was dropped.
     """
     ends = ~rows.stays
-    expected = least_events(Events(segment=rows.segment[ends], offset=rows.offset[ends], until=rows.until[ends]))
+    expected = least_events(
+        Events(segment=rows.segment[ends], offset=rows.offset[ends], until=rows.until[ends])
+    )
     actual = least_events(events)
     numbers = np.unique(np.concatenate([rows.segment, actual.segment, doubts.segment]))
     held = _codes(rows.segment, rows.offset, numbers)
     if rules.only_held:
         actual = actual.take(np.isin(_codes(actual.segment, actual.offset, numbers), held))
-    expected_codes, actual_codes = (_codes(part.segment, part.offset, numbers) for part in (expected, actual))
-    _, here, there = np.intersect1d(expected_codes, actual_codes, assume_unique=True, return_indices=True)
-    is_old = np.zeros(len(here), np.bool_) if rules.floor is None else np.maximum(actual.until[there], expected.until[here]) <= rules.floor
-    early, late = actual.until[there] < expected.until[here], actual.until[there] > expected.until[here]
+    expected_codes, actual_codes = (
+        _codes(part.segment, part.offset, numbers) for part in (expected, actual)
+    )
+    _, here, there = np.intersect1d(
+        expected_codes, actual_codes, assume_unique=True, return_indices=True
+    )
+    is_old = (
+        np.zeros(len(here), np.bool_)
+        if rules.floor is None
+        else np.maximum(actual.until[there], expected.until[here]) <= rules.floor
+    )
+    early, late = (
+        actual.until[there] < expected.until[here],
+        actual.until[there] > expected.until[here],
+    )
     for what, bad in (
         (MISSING, expected.take(np.setdiff1d(np.arange(len(expected)), here))),
         (LATE, expected.take(here[late & ~is_old])),
@@ -86,6 +103,8 @@ def check_range(rows: ExpectedEnds, events: Events, doubts: Doubts, rules: Range
     tally.add(UNFOUNDED, doubts.run[wrong], doubts.offset[wrong])
 
 
-def _codes(segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32], numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _codes(
+    segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32], numbers: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
     """One number a row: the rank of its segment, and its offset."""
     return np.searchsorted(numbers, segment).astype(np.int64) << 32 | offset.astype(np.int64)

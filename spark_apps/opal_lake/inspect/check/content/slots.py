@@ -33,7 +33,12 @@ class ExpectedEnds:
         return self.segment, self.offset, self.until, self.stays
 
     def take(self, rows: npt.NDArray[np.bool_]) -> "ExpectedEnds":
-        return ExpectedEnds(segment=self.segment[rows], offset=self.offset[rows], until=self.until[rows], stays=self.stays[rows])
+        return ExpectedEnds(
+            segment=self.segment[rows],
+            offset=self.offset[rows],
+            until=self.until[rows],
+            stays=self.stays[rows],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +58,20 @@ def columns_of(entries: Entries) -> tuple[Column, ...]:
 
 def entries_from(columns: Sequence[Column]) -> Entries:
     high, low, delta, *ties, segment, offset, deleted = columns
-    return Entries(high=high, low=low, delta=delta, ties=tuple(ties), segment=segment, offset=offset, deleted=deleted)
+    return Entries(
+        high=high,
+        low=low,
+        delta=delta,
+        ties=tuple(ties),
+        segment=segment,
+        offset=offset,
+        deleted=deleted,
+    )
 
 
-def check_slot(rows: Entries, stored: Stored, floor: int | None, tally: Tally) -> tuple[ExpectedEnds, Stored]:
+def check_slot(
+    rows: Entries, stored: Stored, floor: int | None, tally: Tally
+) -> tuple[ExpectedEnds, Stored]:
     """All rows of some keys, and all entries with hashes like theirs.
 
     Also the entries up to the floor without a row here: their rows may have been dropped, unless there is one by that id under another key.
@@ -71,7 +86,9 @@ def _rule_of(row: Entries) -> ExpectedEnds:
     """THE rule on sorted rows, with no key store."""
     follows = same_as_next(row, 2)
     until = np.where(row.deleted, row.delta, np.append(row.delta[1:], 0)[: len(row)])
-    return ExpectedEnds(segment=row.segment, offset=row.offset, until=until, stays=~(follows | row.deleted))
+    return ExpectedEnds(
+        segment=row.segment, offset=row.offset, until=until, stays=~(follows | row.deleted)
+    )
 
 
 def _check_entries(rows: Entries, stored: Stored, floor: int | None, tally: Tally) -> Stored:
@@ -92,7 +109,9 @@ def _check_entries(rows: Entries, stored: Stored, floor: int | None, tally: Tall
 
 
 def _codes(entries: Entries, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return np.searchsorted(numbers, entries.segment).astype(np.int64) << 32 | entries.offset.astype(np.int64)
+    return np.searchsorted(numbers, entries.segment).astype(np.int64) << 32 | entries.offset.astype(
+        np.int64
+    )
 
 
 def _equal(left: Entries, right: Entries) -> npt.NDArray[np.bool_]:
