@@ -60,6 +60,10 @@ ifneq ($(shell "$(PY)" -c 'print(open("$(VENV)/.locked").read().strip())' 2>/dev
 .PHONY: $(VENV)/.locked
 endif
 
+# Both trust what pip is configured to trust, or else the system: behind a company's proxy its own certificates are not enough.
+PIP = "$(PY)" .ci/with_certificates.py "$(PY)" -m pip
+UV = "$(PY)" .ci/with_certificates.py $(VENV)/bin/uv
+
 $(VENV)/.locked: $(LOCK)
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "Python 3.11 or newer is needed; $(PYTHON) is $$("$(PYTHON)" --version 2>&1 || true)." \
@@ -68,13 +72,13 @@ $(VENV)/.locked: $(LOCK)
 		echo "$(PYTHON) has no venv or ensurepip; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "making $(VENV) (1.5 GB, a few minutes)"
 	"$(PYTHON)" -m venv --clear $(VENV)
-	"$(PY)" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r <(sed -n '/^uv==/,/[^\\]$$/p' $(LOCK))
-	$(VENV)/bin/uv pip install --quiet --no-config --python "$(PY)" --require-hashes -r $(LOCK)
+	$(PIP) install --quiet --disable-pip-version-check --no-deps --require-hashes -r <(sed -n '/^uv==/,/[^\\]$$/p' $(LOCK))
+	$(UV) pip install --quiet --no-config --python "$(PY)" --require-hashes -r $(LOCK)
 	@echo "$(CURDIR)" > $@
 
 # hatchling comes from the lock, so that the build needs no second, unlocked download.
 $(VENV)/.installed: $(VENV)/.locked pyproject.toml
-	"$(PY)" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(PIP) install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
 # The story of a table touches what most jobs need. A file cut off on its way would end every JVM, so it gets its name when it is whole.
@@ -106,19 +110,19 @@ test: $(VENV)/.classes  ## every test but the slow ones
 # The tests that start no Spark, and the story of a table, which does, in an environment beside .venv.
 OTHER = .venv-$(shell "$(PYTHON)" -c 'import platform; print(platform.python_version())')
 test-quick: $(VENV)/.classes  ## the quick tests on another Python: PYTHON=/usr/bin/python3.11
-	@$(VENV)/bin/uv venv --quiet --no-config --allow-existing --python "$(PYTHON)" $(OTHER)
-	@$(VENV)/bin/uv pip install --quiet --no-config --python $(OTHER)/bin/python --require-hashes -r $(LOCK)
-	@$(VENV)/bin/uv pip install --quiet --no-config --python $(OTHER)/bin/python --no-deps --no-build-isolation -e .
+	@$(UV) venv --quiet --no-config --allow-existing --python "$(PYTHON)" $(OTHER)
+	@$(UV) pip install --quiet --no-config --python $(OTHER)/bin/python --require-hashes -r $(LOCK)
+	@$(UV) pip install --quiet --no-config --python $(OTHER)/bin/python --no-deps --no-build-isolation -e .
 	@$(MAKE) --no-print-directory VENV=$(OTHER) quick-tests
 
 # What depends on Spark's own version most, in an environment of the lock but for Spark; of the hashes those of the lock only.
 NEXT_SPARK ?= 4.2.0
 NEXT = .venv-spark-$(NEXT_SPARK)
 test-next-spark: venv  ## streams, format("opal") and the feed on another Spark: NEXT_SPARK=4.2.0
-	@$(VENV)/bin/uv venv --quiet --no-config --allow-existing --python "$(PY)" $(NEXT)
+	@$(UV) venv --quiet --no-config --allow-existing --python "$(PY)" $(NEXT)
 	@sed -E -e '/^ *--hash=/d' -e 's/ \\$$//' -e 's/^(pyspark|pyspark-client)==[^ ]*/\1==$(NEXT_SPARK)/' $(LOCK) > $(NEXT)/requirements.txt
-	@$(VENV)/bin/uv pip install --quiet --no-config --python $(NEXT)/bin/python -r $(NEXT)/requirements.txt
-	@$(VENV)/bin/uv pip install --quiet --no-config --python $(NEXT)/bin/python --no-deps --no-build-isolation -e .
+	@$(UV) pip install --quiet --no-config --python $(NEXT)/bin/python -r $(NEXT)/requirements.txt
+	@$(UV) pip install --quiet --no-config --python $(NEXT)/bin/python --no-deps --no-build-isolation -e .
 	@$(MAKE) --no-print-directory VENV=$(NEXT) next-spark-tests
 
 next-spark-tests:
@@ -221,7 +225,7 @@ scale: venv  ## SCALE="commits partitions rows": 3,000 commits, 5,000 partitions
 	@PYTHONPATH=. "$(PY)" -m tests.scale $(SCALE) $(SCALE_ARGS)
 
 lock: venv  ## renew .ci/requirements.lock from pyproject.toml; UPGRADE=1 takes the newest versions
-	$(VENV)/bin/uv pip compile pyproject.toml --quiet --no-config --all-extras --universal --python-version 3.11 --generate-hashes \
+	$(UV) pip compile pyproject.toml --quiet --no-config --all-extras --universal --python-version 3.11 --generate-hashes \
 		--annotation-style=line --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) --output-file $(LOCK)
 
 # With an engine: ENGINE=podman works as well. BASE names another Debian, e.g. one of your own registry.
