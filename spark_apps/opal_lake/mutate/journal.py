@@ -13,7 +13,7 @@ from opal_lake.decoding import decoding
 from opal_lake.errors import ConflictError, NotFoundError
 from opal_lake.job.job import JobResult, checked_result
 from opal_lake.mutate.increments import Increment
-from opal_lake.mutate.place import MasterFile, run_path
+from opal_lake.mutate.place import MasterFile, MasterForm, run_path
 from opal_lake.storage import Storage
 from opal_lake.storage.verified import read_sealed
 
@@ -36,12 +36,17 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a run. `files` are the new master's where the place has no other list; `suffix` is the greatest merged by then."""
+    """What became of a run.
+
+    `files` are the new master's where the place has no other list; `suffix` is the greatest merged
+    by then; `form` says how the master is written, if a run has written it.
+    """
 
     is_decided: bool
     is_changed: bool = False
     files: tuple[MasterFile, ...] = ()
     suffix: int | None = None
+    form: MasterForm | None = None
     result: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -100,6 +105,7 @@ def decide(side: Storage, run: int, outcome: Outcome) -> bool:
         "changed": outcome.is_changed,
         "files": [file.to_dict() for file in outcome.files],
         "suffix": outcome.suffix,
+        "form": None if outcome.form is None else outcome.form.to_dict(),
         "result": dict(outcome.result),
     }
     path = _document(run, "outcome")
@@ -126,6 +132,7 @@ def read_outcome(side: Storage, run: int) -> Outcome | None:
             is_changed=checked.flag(found["changed"]),
             files=tuple(MasterFile.from_dict(file) for file in checked.listed(found["files"])),
             suffix=None if found["suffix"] is None else checked.count(found["suffix"]),
+            form=None if found["form"] is None else MasterForm.from_dict(found["form"]),
             result=checked.mapped(found["result"]),
         )
 

@@ -12,15 +12,23 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from opal_lake.decoding import decoding
 from opal_lake.errors import ConflictError, FormatError, InvalidInputError
 from opal_lake.mutate.exchange import exchange, sync_file, sync_folder, sync_tree
 from opal_lake.mutate.increments import Increment, is_hidden
 from opal_lake.mutate.journal import RUNS
-from opal_lake.mutate.place import PARTIAL, SIDE, MasterFile, run_path, working_path
+from opal_lake.mutate.place import (
+    PARTIAL,
+    SIDE,
+    MasterFile,
+    MasterForm,
+    run_path,
+    working_path,
+)
 from opal_lake.storage.local.store import LocalStorage
 from opal_lake.storage.uris import local_root
 
-MARKER = "_mutated.json"  # in the master: which run made it
+MARKER = "_mutated.json"  # in the master: which run wrote it, and how
 _BACKUP = re.compile(r"backup-(\d+)")
 
 
@@ -60,6 +68,15 @@ class LocalPlace:
             for file in listed
             if not is_hidden(file.path)
         ]
+
+    def form(self) -> MasterForm | None:
+        path = self.master / MARKER
+        try:
+            document = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        with decoding(str(path), "a description of a master"):
+            return MasterForm.from_dict(json.loads(document))
 
     def take(self, run: int, increments: Sequence[Increment]) -> None:
         (self.side.root / run_path("working", run)).mkdir(parents=True, exist_ok=True)
@@ -110,7 +127,9 @@ class LocalPlace:
     def remember(self, run: int, master: Sequence[MasterFile]) -> None:
         """The folder as a whole becomes a backup."""
 
-    def complete(self, run: int, untouched: Sequence[MasterFile]) -> list[MasterFile]:
+    def complete(
+        self, run: int, untouched: Sequence[MasterFile], form: MasterForm
+    ) -> list[MasterFile]:
         """Where links are refused, untouched files are copied."""
         staged = self._staged(run)
         staged.mkdir(parents=True, exist_ok=True)
@@ -123,7 +142,8 @@ class LocalPlace:
             _link(self.master / file.path, target)
         if self.master.exists():
             shutil.copymode(self.master, staged)  # who may read the old one may read the new one
-        (staged / MARKER).write_text(json.dumps({"run": run}), encoding="utf-8")
+        marker = json.dumps({"run": run, **form.to_dict()}, ensure_ascii=False, indent=2)
+        (staged / MARKER).write_text(marker, encoding="utf-8")
         sync_tree(staged)
         return []  # the folder itself says it
 

@@ -15,7 +15,7 @@ from opal_lake.mutate.increments import Increment, in_order, list_increments
 from opal_lake.mutate.journal import Claim, Outcome
 from opal_lake.mutate.local_place import LocalPlace
 from opal_lake.mutate.merged_names import keep_names, was_merged
-from opal_lake.mutate.place import SIDE, MasterFile, Place, working_path
+from opal_lake.mutate.place import SIDE, MasterFile, MasterForm, Place, working_path
 from opal_lake.mutate.s3_place import S3Place
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.uris import local_root
@@ -41,6 +41,7 @@ class Work:
     increments: Sequence[Increment]
     readable: Sequence[tuple[Storage, str]]
     master: Sequence[MasterFile]
+    form: MasterForm | None  # how the last run wrote the master
     is_first: bool  # no run has been decided before
     suffix: int | None  # the greatest of earlier runs
     side: Storage
@@ -50,10 +51,15 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """What a merge found and wrote. `untouched` are files of the old master that are also the new one's."""
+    """What a merge found and wrote.
+
+    `untouched` are files of the old master that are also the new one's. `form` is the new master's;
+    None if none was written.
+    """
 
     counts: Mapping[str, int]
     is_changed: bool
+    form: MasterForm | None = None
     untouched: Sequence[MasterFile] = ()
     files: Sequence[Mapping[str, object]] = ()
     notes: Sequence[str] = field(default_factory=list)
@@ -228,19 +234,18 @@ def _merged(place: Place, claim: Claim, merge: Merge) -> Outcome:
     place.check_unchanged(claim.run, claim.increments)
     if work.is_first:
         place.remember(claim.run, work.master)
-    files = (
-        place.complete(claim.run, merged.untouched)
-        if merged.is_changed
-        else list(work.master)
-        if is_s3(place.uri)
-        else []
-    )
+    files: list[MasterFile] = []
+    if merged.form is not None:
+        files = place.complete(claim.run, merged.untouched, merged.form)
+    elif is_s3(place.uri):
+        files = list(work.master)
     suffixes = [increment.suffix for increment in claim.increments if increment.suffix is not None]
     return Outcome(
         is_decided=True,
         is_changed=merged.is_changed,
         files=tuple(files),
         suffix=max([*suffixes, *([] if work.suffix is None else [work.suffix])], default=None),
+        form=merged.form or work.form,
         result=_result(place, claim.run, claim.token, merged).to_dict(),
     )
 
@@ -289,10 +294,15 @@ def _work(
     rejected: str,
 ) -> Work:
     newest = journal.newest_decided(place.side)
+    if newest is not None and is_s3(place.uri):
+        master, form = newest.files, newest.form
+    else:
+        master, form = tuple(place.master_files()), place.form() if newest else None
     return Work(
         increments=increments,
         readable=readable,
-        master=newest.files if newest is not None and is_s3(place.uri) else place.master_files(),
+        master=master,
+        form=form,
         is_first=newest is None,
         suffix=None if newest is None else newest.suffix,
         side=place.side,

@@ -1,8 +1,8 @@
 """What a mutation asks of the place where its master lies: one protocol, for local files and for S3."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from opal_lake import checked
@@ -47,6 +47,33 @@ class MasterFile:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MasterForm:
+    """How a run wrote a master: what a reader must know that the files do not say.
+
+    `options` are those of Spark's CSV reader, by their names in small letters; empty for other
+    formats. `schema` is the JSON of Spark's schema, folders included.
+    """
+
+    format: str
+    schema: Mapping[str, Any]
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> "MasterForm":
+        """Raise ValueError, KeyError or TypeError if the data are not a form."""
+        found = checked.mapped(data)
+        options = checked.mapped(found["options"])
+        return cls(
+            format=checked.text(found["format"]),
+            schema=checked.mapped(found["schema"]),
+            options={checked.text(name): checked.text(value) for name, value in options.items()},
+        )
+
+
 class Place(Protocol):
     """A master with its folder beside it. Every verb may be repeated after a crash."""
 
@@ -66,6 +93,10 @@ class Place(Protocol):
 
     def master_files(self) -> list[MasterFile]:
         """As they are now."""
+        ...
+
+    def form(self) -> MasterForm | None:
+        """Return how the last run wrote the master; None if no run has written it."""
         ...
 
     def take(self, run: int, increments: Sequence[Increment]) -> None:
@@ -88,7 +119,9 @@ class Place(Protocol):
         """What the first run found as the master: nothing else of its folder may ever be deleted."""
         ...
 
-    def complete(self, run: int, untouched: Sequence[MasterFile]) -> list[MasterFile]:
+    def complete(
+        self, run: int, untouched: Sequence[MasterFile], form: MasterForm
+    ) -> list[MasterFile]:
         """All files of the new master: what was written, and what stays."""
         ...
 

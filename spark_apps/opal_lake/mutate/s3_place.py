@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from opal_lake.errors import InvalidInputError, NotFoundError, StorageError
 from opal_lake.mutate.increments import Increment, is_hidden
 from opal_lake.mutate.journal import forget_original, newest_decided, read_original, write_original
-from opal_lake.mutate.place import SIDE, MasterFile, run_path, working_path
+from opal_lake.mutate.place import SIDE, MasterFile, MasterForm, run_path, working_path
 from opal_lake.storage import open_storage
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ class S3Place:
     def master_files(self) -> list[MasterFile]:
         newest = newest_decided(self.side)
         return list(newest.files) if newest is not None else self._original()
+
+    def form(self) -> MasterForm | None:
+        newest = newest_decided(self.side)
+        return None if newest is None else newest.form
 
     def _original(self) -> list[MasterFile]:
         listed = open_storage(self.uri, self.options).list("")
@@ -111,7 +115,10 @@ class S3Place:
         if master:
             write_original(self.side, run, master)
 
-    def complete(self, run: int, untouched: Sequence[MasterFile]) -> list[MasterFile]:
+    def complete(
+        self, run: int, untouched: Sequence[MasterFile], form: MasterForm
+    ) -> list[MasterFile]:
+        """List the files; the run's outcome keeps the form."""
         root, prefix = f"{self.uri}{SIDE}/{self._masters(run)}", f"{self._masters(run)}/"
         written = [(file.path.removeprefix(prefix), file.size) for file in self.side.list(prefix)]
         new = [

@@ -5,7 +5,7 @@ record counts, `bad_rows` names wrong rows with file and line, or puts them asid
 `parquet_files` and `avro_files` look into files for what Spark does not tell.
 """
 
-from opal_spark.mutate.master import read_master
 from opal_spark.mutate.mutate import mutate
+from opal_spark.mutate.read import read_master
 
 __all__ = ["mutate", "read_master"]

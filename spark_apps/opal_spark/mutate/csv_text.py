@@ -11,7 +11,7 @@ from pyspark.sql.types import StringType, StructField
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.folder import Mutate
 from opal_spark.engine.columns import quoted
-from opal_spark.sources.text.csv_lines import cells_of, is_true, plain_names
+from opal_spark.sources.text.csv_lines import cells_of, is_true, plain_names, separator
 from opal_spark.sources.text.csv_quotes import NO_CHARACTER
 
 CORRUPT = "_opal_corrupt"
@@ -33,6 +33,16 @@ _WRITE = {
     "emptyvalue": '""',
     "ignoreleadingwhitespace": "false",
     "ignoretrailingwhitespace": "false",
+    **_TIMES,
+}
+# What a reader assumes of an option that nobody gave
+_DEFAULTS = {
+    "sep": ",",
+    "header": "true",
+    "encoding": "UTF-8",
+    "multiline": "false",
+    "quote": '"',
+    "escape": '"',
     **_TIMES,
 }
 JSON_WRITE = {"ignorenullfields": "false", **_TIMES}
@@ -62,6 +72,36 @@ def own_options(job: Mutate) -> dict[str, str]:
 
 def increment_options(job: Mutate) -> dict[str, str]:
     return _read_checked({**own_options(job), **plain_names(job.increment_options)})
+
+
+def written_options(job: Mutate) -> dict[str, str]:
+    """Return what a reader of the CSV that a job writes must know, by Spark's names."""
+    options = {"encoding": "UTF-8", **own_options(job), **plain_names(job.output_options)}
+    if not _has_single_byte_line_ends(options["encoding"]):
+        options["multiline"] = "true"
+    return _read_checked(options)
+
+
+def contradictions(
+    recorded: Mapping[str, str], given: Mapping[str, str]
+) -> dict[str, tuple[str, str]]:
+    """Return the given options that mean something else than the recorded ones, with both."""
+    known = {**_DEFAULTS, **recorded}
+    return {
+        name: (known.get(name, "not set"), value)
+        for name, value in given.items()
+        if _meaning(name, value) != _meaning(name, known.get(name))
+    }
+
+
+def _meaning(name: str, value: str | None) -> str | None:
+    if value is None:
+        return None
+    if name == "encoding":
+        return _codec(value)
+    if name == "sep":
+        return separator({"sep": value})
+    return value.lower() if value.lower() in ("true", "false") else value
 
 
 def header_cells(line: str, options: Mapping[str, str]) -> list[str]:
@@ -151,11 +191,16 @@ def _read_checked(options: dict[str, str]) -> dict[str, str]:
         return _checked(options)
     encoding = options["encoding"]
     name = _codec(encoding)
-    if "\n".encode(encoding) != b"\n" and not is_true(options, "multiline"):
+    if not _has_single_byte_line_ends(encoding) and not is_true(options, "multiline"):
         raise InvalidInputError(
             f"files in {encoding} cannot be cut into lines by their bytes: add the option multiLine=true"
         )
     return _checked({**options, "encoding": _SPARKS.get(name, encoding)})
+
+
+def _has_single_byte_line_ends(encoding: str) -> bool:
+    """Whether files in this encoding can be cut into lines by their bytes."""
+    return "\n".encode(_codec(encoding)) == b"\n"
 
 
 def _checked(options: dict[str, str]) -> dict[str, str]:

@@ -13,12 +13,11 @@ from pyspark.sql.types import StringType, StructField, StructType
 from opal_lake.errors import InvalidInputError, NoRowsError
 from opal_lake.job.s3a import is_s3
 from opal_lake.job.source import format_of
-from opal_lake.mutate.mutation import open_place
-from opal_lake.mutate.place import MasterFile
+from opal_lake.mutate.place import MasterFile, MasterForm
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
 from opal_spark.engine.columns import quoted
-from opal_spark.engine.session import STRICT, bring_avro, few_listing_tasks, storage_options
+from opal_spark.engine.session import STRICT, few_listing_tasks
 from opal_spark.mutate.avro_files import schema_text
 from opal_spark.mutate.csv_text import CORRUPT, header_cells, read_options
 from opal_spark.mutate.groups import AT_ONCE
@@ -77,6 +76,27 @@ def found_schema(spark: SparkSession, master: MasterFiles) -> StructType:
             *folders,
         ]
     )
+
+
+def known_schema(spark: SparkSession, master: MasterFiles, form: MasterForm | None) -> StructType:
+    """Return the fields of a master that a run may have written.
+
+    Text formats have no types, and an empty file has no fields: both follow from the record. What
+    was added to the files since counts too, so that no field is lost silently.
+    """
+    if form is None:
+        return found_schema(spark, master)
+    recorded = StructType.fromJson(dict(form.schema))
+    if not master.files:
+        return recorded
+    if form.format not in ("csv", "json"):
+        return found_schema(spark, master)
+    if form.format == "csv" and not is_true(master.csv, "header"):
+        return recorded
+    known = {name.casefold() for name in recorded.names}
+    found = found_schema(spark, master)
+    added = [field for field in found if field.name.casefold() not in known]
+    return StructType([*recorded.fields, *added])
 
 
 def naming_file(master: MasterFiles) -> tuple[str, str] | None:
@@ -247,29 +267,3 @@ def _load_root(
         *[F.col(quoted(name)) for name in rows.columns],
         rows.metadataColumn("_metadata").getField("file_path").alias(PLACE),
     )
-
-
-def read_master(
-    spark: SparkSession,
-    uri: str,
-    format: str | None = None,
-    options: Mapping[str, str] | None = None,
-) -> DataFrame:
-    """The master at a URI as it is now, on S3 by the newest list. `options` are those of Spark's CSV reader, by default with a header."""
-    stored = storage_options(spark, uri)
-    files = open_place(uri, stored).master_files()
-    if not files:
-        raise NoRowsError(
-            f"there is no master in {uri}: correct the path, or run opal mutate first"
-        )
-    csv = {
-        "sep": ",",
-        "header": "true",
-        **{name.lower(): value for name, value in (options or {}).items()},
-    }
-    kind = format_named([file.path for file in files], format, "files of the master")
-    master = MasterFiles(files=files, format=kind, options=stored, csv=csv)
-    if kind == "avro":
-        bring_avro(spark)
-    rows = read_files(spark, master, found_schema(spark, master))
-    return rows.drop(CORRUPT, PLACE)

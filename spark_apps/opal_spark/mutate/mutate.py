@@ -14,7 +14,7 @@ from opal_lake.errors import InvalidInputError, count_text
 from opal_lake.job.job import JobResult
 from opal_lake.job.operations.folder import Mutate
 from opal_lake.mutate.mutation import Merged, Work, open_place, run_mutation
-from opal_lake.mutate.place import MasterFile
+from opal_lake.mutate.place import MasterFile, MasterForm
 from opal_lake.storage.spark_path import hadoop_uri
 from opal_spark.engine.columns import quoted
 from opal_spark.engine.failures import observed_count, spark_errors
@@ -31,11 +31,13 @@ from opal_spark.mutate.bad_rows import put_aside, refuse, refuse_unclosed
 from opal_spark.mutate.csv_text import (
     JSON_WRITE,
     cell_text,
+    contradictions,
     increment_options,
     needs_java_charsets,
     own_options,
     typed_cells,
     write_options,
+    written_options,
 )
 from opal_spark.mutate.decisions import Rules
 from opal_spark.mutate.groups import Form, Readable, forms_of, increment_format, readable_increments
@@ -43,6 +45,7 @@ from opal_spark.mutate.master import (
     MasterFiles,
     format_named,
     found_schema,
+    known_schema,
     naming_file,
     read_files,
 )
@@ -141,7 +144,10 @@ class _Merge:
 
     def _master(self, work: Work) -> MasterFiles:
         names = [file.path for file in work.master]
-        if names:
+        if work.form is not None:
+            self._check_against_record(work.form)
+            kind = work.form.format
+        elif names:
             kind = format_named(names, self.job.format, "files of the master")
         else:
             kind = self.job.format or self.job.output_format or increment_format(self.job, work)
@@ -149,16 +155,42 @@ class _Merge:
             files=work.master, format=kind, options=self.options, csv=own_options(self.job)
         )
 
+    def _check_against_record(self, form: MasterForm) -> None:
+        """Raise InvalidInputError if the job would read the master otherwise than it was written.
+
+        With another delimiter, or a first row that is taken for a header, values would be lost.
+        """
+        if self.job.format not in (None, form.format):
+            raise InvalidInputError(
+                f"the last run wrote the master as {form.format}, and format={self.job.format!r} "
+                "says otherwise; leave format= out (a new format is output_format=)"
+            )
+        if form.format != "csv":
+            return
+        own = own_options(self.job)
+        wrong = contradictions(own, form.options) or contradictions(form.options, own)
+        for name in wrong:
+            recorded = form.options.get(name)
+            was = "the default" if recorded is None else repr(recorded)
+            now = repr(own[name]) if name in own else "the default"
+            raise InvalidInputError(
+                f"the last run wrote the master with {name}={was}, and this one would read it with "
+                f"{now}; {_remedy(name, recorded)}"
+            )
+
     def _record(self, work: Work, master: MasterFiles) -> Record:
         given = schema_given(self.spark, self.job.schema)
-        fields = given or (self._found(master) if work.master else self._new_schema(work))
+        fields = given or self._known_schema(work, master)
         if not fields.names:
             raise InvalidInputError(
                 "neither the master nor the increments have a line that says what fields there are: give schema="
             )
         parts = master.partition_by
         has_names = (
-            self.job.schema is not None or master.format != "csv" or is_true(master.csv, "header")
+            self.job.schema is not None
+            or work.form is not None
+            or master.format != "csv"
+            or is_true(master.csv, "header")
         )
         if (parts or self.job.partition_by) and not has_names:
             raise InvalidInputError(
@@ -181,9 +213,11 @@ class _Merge:
                 f"{error}. They are those of {naming[0]}, line 1: correct the file, or the delimiter"
             ) from error
 
-    def _found(self, master: MasterFiles) -> StructType:
+    def _known_schema(self, work: Work, master: MasterFiles) -> StructType:
+        if not work.master and work.form is None:
+            return self._new_schema(work)
         try:
-            return found_schema(self.spark, master)
+            return known_schema(self.spark, master, work.form)
         except InvalidInputError:
             refuse_repeated_keys(self.spark, master)  # which says the line, if there is one
             raise
@@ -273,6 +307,7 @@ class _Merging:
         return Merged(
             counts=counts,
             is_changed=True,
+            form=self._form,
             untouched=untouched,
             files=per_file,
             notes=self._notes(counts),
@@ -304,6 +339,16 @@ class _Merging:
     def _kind(self) -> str:
         """The new master's format."""
         return self.merge.job.output_format or self.master.format
+
+    @property
+    def _form(self) -> MasterForm:
+        """How the new master is written, for who reads it and for the next run."""
+        is_csv = self._kind == "csv"
+        return MasterForm(
+            format=self._kind,
+            schema=self.record.fields.jsonValue(),
+            options=written_options(self.merge.job) if is_csv else {},
+        )
 
     @property
     def _typed(self) -> list[StructField]:
@@ -458,6 +503,19 @@ class _Merging:
         if self._stays_csv:
             return staying.select(*map(quoted, fields.names))
         return exact_rows(staying, typed).select(*values.values())
+
+
+def _remedy(name: str, recorded: str | None) -> str:
+    """Say how to give an option of the master's CSV as it was recorded."""
+    if recorded is None:
+        return f"leave the option {name} out; for increments alone it is --increment-option"
+    if name == "header":
+        is_set = recorded == "true"
+        flag = "give no --no-header" if is_set else "--no-header"
+        return f"give header={is_set} ({flag})"
+    if name == "sep":
+        return f"give delimiter={recorded!r} (--delimiter)"
+    return f"give options={{{name!r}: {recorded!r}}} (--csv-option {name}={recorded})"
 
 
 _ACTIONS = (rules_of.INSERT, rules_of.UPDATE, rules_of.DELETE, rules_of.UNCHANGED, rules_of.UNKNOWN)

@@ -6,11 +6,12 @@ from opal_lake.errors import InvalidInputError
 from opal_lake.job.operations.folder import Mutate
 from opal_lake.job.s3a import is_s3
 from opal_lake.mutate.mutation import Merged, Work
-from opal_lake.mutate.place import Place
+from opal_lake.mutate.place import MasterForm, Place
 from opal_lake.storage import open_storage
 
 OLD = {"a": "1", "b": "2", "c": "3"}
 NEW = {"a": "10", "c": "3", "d": "4"}
+FORM = MasterForm(format="csv", schema={}, options={"header": "false"})
 LINES = {"one.csv": "a,9\nd,4\n", "two.csv": "a,10\n", "del.csv": "b\n"}
 
 
@@ -51,7 +52,9 @@ class PlainMerge:
             assert work.side.put_if_absent(f"{work.target}/part-0.csv", text.encode())
             assert work.side.put_if_absent(f"{work.target}/_SUCCESS", b"")
         files = [{"file": increment.source} for increment in work.increments]
-        return Merged(counts=counts, is_changed=rows != before, files=files)
+        is_changed = rows != before
+        form = FORM if is_changed else None
+        return Merged(counts=counts, is_changed=is_changed, form=form, files=files)
 
     def _lines(self, root: str, path: str) -> list[str]:
         return open_storage(root, self.options if is_s3(root) else {}).get(path).decode().split()

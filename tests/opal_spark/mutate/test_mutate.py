@@ -199,9 +199,9 @@ def test_folders_count_by_their_values_however_they_are_written(
     assert (counts["updates"], counts["deletes"], counts["files_replaced"]) == (2, 1, 2)
     rows = read_master(spark, str(tmp_path / "master")).orderBy("id").collect()
     assert [(row.id, row.v, row.month) for row in rows] == [
-        ("1", "new", "1"),
-        ("3", "old", "10"),
-        ("4", "new", "10"),
+        ("1", "new", 1),
+        ("3", "old", 10),
+        ("4", "new", 10),
     ]
 
 
