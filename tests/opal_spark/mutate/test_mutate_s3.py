@@ -24,7 +24,7 @@ def run(**more):
     return mutate(spark, "s3a://lake/mutated/master", job)
 
 def content():
-    return sorted((row.id, row.v, row.country) for row in read_master(spark, "s3a://lake/mutated/master").collect())
+    return sorted((row.id, row.v, row.country) for row in read_master(spark, "s3a://lake/mutated/master", options={"header": "true"}).collect())
 
 put("master/country=de/a.csv", "id,v,at\\n1,a,1\\n2,b,1\\n")
 put("master/country=fr/a.csv", "id,v,at\\n3,c,1\\n")
