@@ -115,6 +115,23 @@ def test_a_history_reads_a_commit_once(start: Start, s3_options: dict[str, str])
     )  # a byte of one more vouches for the end of the log
 
 
+@pytest.mark.s3
+def test_a_restore_reads_bitmap_bases_and_not_every_segment_log(
+    start: Start, s3_options: dict[str, str]
+) -> None:
+    def restore(table: Table) -> None:
+        table.restore(version=table.snapshot_at().version - 3)
+
+    young, old = start(21), start(69)  # five behind a checkpoint both
+    few = asked(s3_options, young, restore)
+    many = asked(s3_options, old, restore)
+    assert many.total <= few.total + 4, many
+    assert many.parts["GET", "_opal/segment_logs"] <= 16, many
+    after = asked(s3_options, old, lambda table: table.read())
+    assert after.parts["GET", "_opal/segment_logs"] <= 4, after
+    assert check_table(old.table) == []
+
+
 def digests(storage: Storage) -> list[str]:
     return paths(storage, layout.DIGESTS)
 

@@ -5,16 +5,19 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
+from opal_lake import checked
 from opal_lake.checked import count, parse_json
 from opal_lake.data.segment import MOST_SEGMENT_ROWS
 from opal_lake.decoding import decoding
 from opal_lake.errors import FormatError
 from opal_lake.events.segment_log import Events
+from opal_lake.layout import PathKind, own_path
 
 MAGIC = b"OPALBIT1"
 _HEAD = struct.Struct("<8sII")
@@ -33,6 +36,23 @@ class BitmapBase:
     version: int
     write_id: str
     after: int | None = None
+
+
+def base_to_json(base: BitmapBase) -> list[Any]:
+    where = [base.group, base.path, base.size, base.crc32, base.version, base.write_id]
+    return where if base.after is None else [*where, base.after]
+
+
+def base_from_json(data: list[Any]) -> BitmapBase:
+    return BitmapBase(
+        group=checked.count(data[0]),
+        path=own_path(PathKind.BASE, data[1]),
+        size=checked.count(data[2]),
+        crc32=checked.crc(data[3]),
+        version=checked.count(data[4]),
+        write_id=checked.plain_id(data[5]),
+        after=checked.count(data[6]) if len(data) > 6 else None,
+    )
 
 
 def add_events(bitmaps: Bitmaps, events: Events) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 from opal_lake import checked, layout
 from opal_lake.decoding import decoding
 from opal_lake.errors import FormatError
-from opal_lake.events.bitmap import BitmapBase
+from opal_lake.events.bitmap import BitmapBase, base_to_json
 from opal_lake.log import sections as parts_of
 from opal_lake.log.commit import FORMAT_VERSION, Commit, canonical_json, seal, unseal
-from opal_lake.log.lists import LISTS, RESTORED_LISTS, base_to_json
+from opal_lake.log.lists import LISTS, RESTORED_LISTS
 from opal_lake.log.sections import (
     MERGE_RATIO,
     InlinePart,

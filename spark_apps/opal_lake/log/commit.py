@@ -28,6 +28,7 @@ from opal_lake.data.segment import (
 )
 from opal_lake.decoding import decoding
 from opal_lake.errors import FormatError
+from opal_lake.events.bitmap import BitmapBase, base_from_json, base_to_json
 from opal_lake.job.job import checked_result
 from opal_lake.layout import PathKind, own_path
 from opal_lake.spec.business_snapshots import (
@@ -76,9 +77,11 @@ class CorrectedTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """The older version, what `side` lists of the files, segments, logs and runs that came back and went, and their sums from now on.
+    """What a restore brings back: the older version, and what is so from now on.
 
-    `business` are the business snapshots from now on; None if they stay as they are.
+    `side` lists the files, segments, logs and runs that came back and went; the sums are those of
+    the version. `bases` are the bitmap bases by which it is read. `business` are its business
+    snapshots; None if they stay as they are.
     """
 
     version: int
@@ -87,6 +90,7 @@ class Restored:
     rows: int
     pending: int
     events: int
+    bases: tuple[BitmapBase, ...]
     incomplete_ingests: tuple[int, ...] = ()
     business: BusinessSnapshots | None = None
 
@@ -340,6 +344,7 @@ def restored_to_json(restored: Restored) -> dict[str, Any]:
             "side": side_to_json(restored.side),
             "groups": [list(pair) for pair in sorted(restored.groups.items())],
             "totals": [restored.rows, restored.pending, restored.events],
+            "bases": [base_to_json(base) for base in restored.bases],
         }
     )
 
@@ -353,6 +358,7 @@ def restored_from_json(data: Mapping[str, Any]) -> Restored:
         rows=rows,
         pending=pending,
         events=events,
+        bases=tuple(base_from_json(base) for base in checked.listed(data["bases"])),
         incomplete_ingests=checked.counts(data.get("thinned", ())),
         business=business_from_json(data["business_snapshots"])
         if "business_snapshots" in data

@@ -19,8 +19,6 @@ from opal_lake.data.segment import (
     segment_from_json,
     segment_to_json,
 )
-from opal_lake.events.bitmap import BitmapBase
-from opal_lake.layout import PathKind, own_path
 from opal_lake.log.commit import Commit, Rewrite, file_from_json, file_to_json
 from opal_lake.log.sections import GONE, decode_section, is_gone
 from opal_lake.storage.protocol import Storage
@@ -85,23 +83,6 @@ def _pair_from_json(data: list[Any]) -> int:
     name, number = data
     checked.text(name)
     return checked.count(number)
-
-
-def base_to_json(base: BitmapBase) -> list[Any]:
-    where = [base.group, base.path, base.size, base.crc32, base.version, base.write_id]
-    return where if base.after is None else [*where, base.after]
-
-
-def base_from_json(data: list[Any]) -> BitmapBase:
-    return BitmapBase(
-        group=checked.count(data[0]),
-        path=own_path(PathKind.BASE, data[1]),
-        size=checked.count(data[2]),
-        crc32=checked.crc(data[3]),
-        version=checked.count(data[4]),
-        write_id=checked.plain_id(data[5]),
-        after=checked.count(data[6]) if len(data) > 6 else None,
-    )
 
 
 def _file_changes(storage: Storage, commit: Commit) -> Iterator[tuple[str, DataFile | None]]:

@@ -9,9 +9,9 @@ from typing import Any
 from opal_lake import layout
 from opal_lake.data.segment import DataFile, LogFile, RunFile, Segment, Segments
 from opal_lake.errors import FormatError, NotFoundError
-from opal_lake.events.bitmap import BitmapBase
+from opal_lake.events.bitmap import BitmapBase, base_from_json
 from opal_lake.log.commit import Commit, canonical_json
-from opal_lake.log.lists import LISTS, base_from_json, ingested_files, list_changes
+from opal_lake.log.lists import LISTS, ingested_files, list_changes
 from opal_lake.log.sections import InlinePart, Part, Sections, decode_lines, decode_section
 from opal_lake.spec.business_snapshots import BusinessSnapshots
 from opal_lake.spec.positions import advanced
@@ -239,9 +239,15 @@ class Snapshot:
 
     @functools.cached_property
     def bases(self) -> tuple[BitmapBase, ...]:
-        """The checkpoint's bitmap bases, of each group oldest first; none once events were forgotten, which they hold still."""
-        if any(commit.actions.forgotten for commit in self.commits):
-            return ()
+        """Bitmap bases that hold no other events than the logs, of each group oldest first.
+
+        They are the checkpoint's; after a restore, those of the state that it brought back. None
+        serves once a major compaction has forgotten events, which older bases hold still.
+        """
+        for commit in reversed(self.commits):
+            if commit.actions.forgotten:
+                restored = commit.actions.restored
+                return () if restored is None else restored.bases
         return tuple(
             base
             for part in self.sections.get("bases", ())

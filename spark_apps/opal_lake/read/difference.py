@@ -8,7 +8,7 @@ from functools import partial
 from pyroaring import BitMap
 
 from opal_lake.data.column_read import read_columns
-from opal_lake.data.segment import DataFile
+from opal_lake.data.segment import DataFile, Segment
 from opal_lake.events.bitmap import Bitmaps, add_bitmaps, add_rows
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
@@ -26,8 +26,10 @@ class Difference:
 
 def difference(before: Snapshot, after: Snapshot) -> Difference:
     """Between any two states, be they of one course of versions or not."""
-    concerned = _differing_segments(before, after)
-    shown_before, shown_after = visible_rows(before, concerned), visible_rows(after, concerned)
+    invalid_before, invalid_after = invalid_rows(before), invalid_rows(after)
+    concerned = _differing_segments(before, invalid_before, after, invalid_after)
+    shown_before = _visible_rows(before, concerned, invalid_before)
+    shown_after = _visible_rows(after, concerned, invalid_after)
     return Difference(
         gone=_without(shown_before, shown_after), come=_without(shown_after, shown_before)
     )
@@ -35,12 +37,19 @@ def difference(before: Snapshot, after: Snapshot) -> Difference:
 
 def visible_rows(snapshot: Snapshot, segments: Collection[int]) -> Bitmaps:
     """Of these segments, those that the state shows: rows that a major compaction dropped have no event, and are in no file."""
-    known = [
-        snapshot.segments[number]
-        for number in segments
-        if number in snapshot.segments and number not in snapshot.pending
-    ]
-    invalid = invalid_rows(snapshot, groups={segment.group for segment in known})
+    known = _processed(snapshot, segments)
+    groups = {segment.group for segment in known}
+    return _visible_rows(snapshot, segments, invalid_rows(snapshot, groups=groups))
+
+
+def _processed(snapshot: Snapshot, segments: Collection[int]) -> list[Segment]:
+    known, pending = snapshot.segments, snapshot.pending
+    return [known[number] for number in segments if number in known and number not in pending]
+
+
+def _visible_rows(snapshot: Snapshot, segments: Collection[int], invalid: Bitmaps) -> Bitmaps:
+    """Return the rows that are in files and not among those with an UNTIL event."""
+    known = _processed(snapshot, segments)
     dropped = groups_that_lack_rows(snapshot)
     held = _rows_in_files(snapshot, {segment.id for segment in known if segment.group in dropped})
     return {
@@ -58,12 +67,13 @@ def count_rows(rows: Mapping[int, BitMap]) -> int:
     return sum(map(len, rows.values()))
 
 
-def _differing_segments(before: Snapshot, after: Snapshot) -> set[int]:
+def _differing_segments(
+    before: Snapshot, invalid_before: Bitmaps, after: Snapshot, invalid_after: Bitmaps
+) -> set[int]:
     """Equal marks do not tell if rows were dropped: their events are forgotten. Then equal files do."""
     processed_before, processed_after = (
         {*state.segments} - state.pending for state in (before, after)
     )
-    invalid_before, invalid_after = invalid_rows(before), invalid_rows(after)
     both = processed_before & processed_after
     differing = {
         number

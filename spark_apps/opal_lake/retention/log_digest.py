@@ -133,6 +133,8 @@ def entry_of(storage: Storage, commit: Commit) -> Entry:
     paths += [log.path for log in actions.add_logs]
     paths += [run.path for run in actions.add_runs]
     paths += restored_paths(storage, commit)
+    if actions.restored is not None:
+        paths += [base.path for base in actions.restored.bases]
     return Entry(
         version=commit.version,
         timestamp_us=commit.timestamp_us,

@@ -127,6 +127,7 @@ def _plan(state: Snapshot, side: SideFile) -> Restored:
         rows=root.rows,
         pending=root.pending,
         events=root.events,
+        bases=state.bases,
         incomplete_ingests=tuple(sorted(root.incomplete_ingests)),
     )
 
