@@ -19,7 +19,7 @@ from opal_lake.duration import Duration
 from opal_lake.engine.executor import Executor
 from opal_lake.engine.in_process import InProcess
 from opal_lake.engine.results import run_once
-from opal_lake.errors import InvalidInputError, TableExistsError
+from opal_lake.errors import InvalidInputError, StorageError, TableExistsError
 from opal_lake.events.bitmap import Bitmaps
 from opal_lake.ids import IdSource, RandomIds
 from opal_lake.job.job import JobResult
@@ -430,6 +430,7 @@ def create_on(
     table = table_on(storage, clock, ids, cache)
     if any(storage.list(layout.LOG)):
         raise _exists(storage)
+    _refuse_within_a_table(storage)
     own_us = table.log.clock.now_us()
     commit = Commit(
         version=0,
@@ -446,6 +447,25 @@ def create_on(
         raise _exists(storage)
     tell_of_commit(table.log, table.log.head)
     return table
+
+
+def _refuse_within_a_table(storage: Storage) -> None:
+    """Raise InvalidInputError where a folder above is a table, which would take the files for its own.
+
+    A folder above that may not be listed is passed over: credentials may reach the table alone.
+    """
+    above = storage.parent()
+    while above is not None:
+        try:
+            is_table = any(above.list(layout.LOG))
+        except StorageError:
+            is_table = False
+        if is_table:
+            raise InvalidInputError(
+                f"{storage.uri} lies inside the Opal table {above.uri}, and a table cannot hold "
+                "another one; choose a path outside of it"
+            )
+        above = above.parent()
 
 
 def _exists(storage: Storage) -> TableExistsError:

@@ -379,6 +379,16 @@ def test_a_store_opened_again_has_the_same_objects(opener: Opener) -> None:
     assert not first.uri.endswith("/")
 
 
+def test_the_parent_s_listing_holds_the_store_s_objects(store: Storage) -> None:
+    fill(store, ["_opal/x"])
+    parent = store.parent()
+    if parent is None:
+        assert store.uri.startswith("memory://")
+        return
+    name = store.uri.rpartition("/")[2]
+    assert [entry.path for entry in parent.list(f"{name}/_opal/")] == [f"{name}/_opal/x"]
+
+
 NAMES = st.text(st.sampled_from("ab-./0=% é😀"), min_size=1, max_size=3).map(
     lambda name: name.replace("/", "_").replace(".", "x")
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,9 +12,10 @@ from opal_lake.engine.in_process import InProcess
 from opal_lake.errors import InvalidInputError, NoRowsError, NotFoundError
 from opal_lake.inspect.check import check_table
 from opal_lake.key_store.run import decode_run
+from opal_lake.storage import open_storage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
-from tests.opal_lake.shop import Row, content, create, latest, rows
+from tests.opal_lake.shop import Row, content, create, latest, reopen, rows
 
 MOMENTS = 12
 ROWS = st.tuples(
@@ -123,3 +125,22 @@ def test_a_token_does_an_operation_once() -> None:
         assert (first.repeated, again.repeated, again.version) == (False, True, first.version)
     assert table.compact(only_if_due=True).notes[0].startswith("not due")
     assert check_table(table) == []
+
+
+@pytest.mark.parametrize("inside", ["orders", "data/orders", "_opal/orders"])
+def test_a_table_inside_another_one_s_folders_is_refused(tmp_path: Path, inside: str) -> None:
+    outer = tmp_path / "shop"
+    create(open_storage(str(outer)))
+    with pytest.raises(InvalidInputError, match=r"lies inside the Opal table .*/shop"):
+        create(open_storage(f"file://{outer}/{inside}"))
+    create(open_storage(str(tmp_path / "shop.orders")))  # beside it
+    assert check_table(reopen(open_storage(str(outer)))) == []
+
+
+@pytest.mark.s3
+def test_a_table_inside_another_one_s_prefix_is_refused(s3_options: dict[str, str]) -> None:
+    create(open_storage("s3://lake/nested/shop", s3_options))
+    for inside in ("s3://lake/nested/shop/orders", "s3a://lake/nested/shop/a/b"):
+        with pytest.raises(InvalidInputError, match=r"lies inside the Opal table .*/nested/shop"):
+            create(open_storage(inside, s3_options))
+    create(open_storage("s3://lake/nested/shop-orders", s3_options))

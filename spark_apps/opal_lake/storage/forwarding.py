@@ -28,5 +28,8 @@ class ForwardingStore:
     def delete(self, paths: Iterable[str]) -> None:
         self.inner.delete(paths)
 
+    def parent(self) -> Storage | None:
+        return self.inner.parent()
+
     def now_us(self) -> int | None:
         return self.inner.now_us()

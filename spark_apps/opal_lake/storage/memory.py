@@ -64,6 +64,9 @@ class MemoryStorage:
                 if self._objects.pop(path, None) is not None:
                     del self._paths[bisect_left(self._paths, path)]
 
+    def parent(self) -> None:
+        """Return None: a name is not a path."""
+
     def now_us(self) -> int | None:
         """The time of a clock that was given: the one of its own means nothing to others."""
         return self._clock.now_us() if self._tells_time else None

@@ -47,6 +47,10 @@ class Storage(Protocol):
         """Remove objects; absent ones are no error."""
         ...
 
+    def parent(self) -> "Storage | None":
+        """Return the store of the folder above; None where there is none."""
+        ...
+
     def now_us(self) -> int | None:
         """The store's own time, by which it stamps objects, to a second or so; None where it tells none.
 

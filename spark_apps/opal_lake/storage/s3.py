@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -92,6 +92,13 @@ class S3Storage:
         key, origin = self._key(path), {"Bucket": source.bucket, "Key": source._key(source_path)}  # noqa: SLF001  # of another store of this kind
         with s3_errors(source.bucket, origin["Key"]):
             self._client().copy(origin, self.bucket, key)  # in parts, where it is large
+
+    def parent(self) -> "S3Storage | None":
+        if not self.prefix:
+            return None
+        above = self.prefix.rstrip("/").rpartition("/")[0]
+        uri = self.uri.rpartition("/")[0]
+        return replace(self, uri=uri, prefix=f"{above}/" if above else "")
 
     def now_us(self) -> int | None:
         return told_us(self.options)

@@ -4,7 +4,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, islice
 from pathlib import Path
 
@@ -84,6 +84,10 @@ class LocalStorage:
     def remove_left_overs(self, paths: Iterable[str]) -> None:
         with _store_errors(HIDDEN):
             remove_local_left_overs(self.root, paths)
+
+    def parent(self) -> "LocalStorage | None":
+        above = self.root.parent
+        return None if above == self.root else replace(self, uri=str(above), root=above)
 
     def now_us(self) -> int | None:
         return stamped_us(self.root)
