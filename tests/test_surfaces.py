@@ -29,7 +29,15 @@ from opal_lake.cli.lake import commands as lake_commands
 from opal_lake.job.operations import NAMES
 from opal_lake.job.operations.declared import Declared, default_of, is_required, types_of
 from opal_lake.job.operations.folder import Mutate
-from opal_lake.job.operations.rows import Changes, Check, Consume, MetaGen, Read, RebuildKeyStore
+from opal_lake.job.operations.rows import (
+    Changes,
+    Check,
+    Consume,
+    Discard,
+    MetaGen,
+    Read,
+    RebuildKeyStore,
+)
 from opal_lake.job.operations.table import (
     COLUMN_ROLES,
     AddColumns,
@@ -191,6 +199,9 @@ SURFACES = {
     "OpalTable.metagen": Surface(
         declared=MetaGen, arguments=parameters(OpalTable.metagen), differs={"token": TOKEN}
     ),
+    "OpalTable.discard": Surface(
+        declared=Discard, arguments=parameters(OpalTable.discard), differs={"job_token": TOKEN}
+    ),
     "OpalTable.read": Surface(
         declared=Read,
         arguments=parameters(OpalTable.read),
@@ -276,6 +287,9 @@ SURFACES = {
     ),
     "Table.metagen": Surface(
         declared=MetaGen, arguments=parameters(LakeTable.metagen), differs={"token": TOKEN}
+    ),
+    "Table.discard": Surface(
+        declared=Discard, arguments=parameters(LakeTable.discard), differs={"job_token": TOKEN}
     ),
     "Table.retain": Surface(
         declared=Retain, arguments=parameters(LakeTable.retain), differs={"token": TOKEN}
@@ -492,6 +506,9 @@ SURFACES = {
         declared=ZOrder,
         arguments=flags("zorder"),
         differs={"token": TOKEN, "columns": "given without a flag", "paths": "the columns"},
+    ),
+    "opal discard": Surface(
+        declared=Discard, arguments=flags("discard"), differs={"job_token": TOKEN}
     ),
     "opal restore": Surface(declared=Restore, arguments=flags("restore"), differs={"token": TOKEN}),
     "opal retain": Surface(declared=Retain, arguments=flags("retain"), differs={"token": TOKEN}),

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.job.job import JobResult
+from opal_lake.job.operations.rows import Discard
 from opal_lake.retention.business_snapshot import finish_business_snapshot
 from opal_lake.retention.clock_repair import repair_clock
 from opal_lake.retention.savepoint import release_savepoint, set_savepoint
 from opal_lake.spec.added_columns import NewColumns
+from opal_lake.write.discard import discard
 from opal_lake.write.spec_change import Changes, add_columns, set_properties
 
 
@@ -37,6 +39,22 @@ class KeptTable(OpenTable):
     def finish_business_snapshot(self, name: str) -> JobResult:
         """No more rows of the open business snapshot come: its version becomes a savepoint of its name, and the next one opens."""
         return finish_business_snapshot(self.log, name)
+
+    def discard(
+        self,
+        *,
+        partition_key: str | None = None,
+        token: str | None = None,
+        job_token: str | None = None,
+    ) -> JobResult:
+        """Withdraw pending rows: those of a partition key, or of the ingest with a token. No MetaGen takes them up any more.
+
+        Rows that are visible already are an error. `job_token` makes a repeat of this call harmless.
+        """
+        job = Discard(partition_key=partition_key, token=token)
+        return discard(
+            self.log, partition_key=job.partition_key, token=job.token, job_token=job_token
+        )
 
     def repair_clock(self, *, dry_run: bool = False) -> JobResult:
         """Correct the times of versions since some writer's clock was ahead; a dry run tells what they would be."""

@@ -24,6 +24,7 @@ from opal_lake.events.bitmap import Bitmaps
 from opal_lake.ids import IdSource, RandomIds
 from opal_lake.job.job import JobResult
 from opal_lake.job.operations.declared import given_fields
+from opal_lake.job.operations.rows import MetaGen
 from opal_lake.job.operations.table import Restore
 from opal_lake.job.operations.upkeep import Retain
 from opal_lake.kept_table import KeptTable
@@ -31,6 +32,7 @@ from opal_lake.key_store.cache.near_runs import CacheSettings, NearRuns
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.commit_times import history, version_at
+from opal_lake.log.pending import Selection
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import writer_now_us
 from opal_lake.log.version_window import is_readable
@@ -139,6 +141,7 @@ class Table(KeptTable):
         partition_key: str | None = None,
         business_snapshot: str | None = None,
         business_snapshot_column: str | None = None,
+        replaces: Sequence[str] | None = None,
     ) -> JobResult:
         """Append rows, pending until a MetaGen, or visible at once when their metadata are made inline.
 
@@ -146,6 +149,7 @@ class Table(KeptTable):
         `reject_threshold` bad rows, as 100 or "5%", fail it. `refuse_empty` makes rows that are none an error. `on_new_columns` says what
         becomes of columns that the table lacks: "fail", "add" them to it, or "ignore" them. `business_snapshot`, as
         "2022-07-15", says which one the rows are of; `business_snapshot_column` names a column that says it, with a commit for each.
+        `replaces` are tokens of earlier tries: what is pending of them is discarded in the same commit, what is visible stays.
         `positions` says how far each application has read its source with these rows; FencedError if another one has read on for it.
         """
         options = IngestOptions(**given_fields(IngestOptions, locals()))
@@ -153,9 +157,22 @@ class Table(KeptTable):
             self, ArrowRows(rows=rows, deleted=deleted), options, business_snapshot_column
         )
 
-    def metagen(self, *, token: str | None = None) -> JobResult:
-        """Make all pending rows visible: find out which rows they replace or delete."""
-        return metagen(self, token)
+    def metagen(
+        self,
+        *,
+        partition_key: str | None = None,
+        tokens: Sequence[str] | None = None,
+        all: bool = False,  # noqa: A002  # the name that every surface has
+        token: str | None = None,
+    ) -> JobResult:
+        """Make pending rows visible: find out which rows they replace or delete.
+
+        With `partition_key` those that were ingested under it, with `tokens` those of the ingests with these tokens, with `all`
+        everything. With none of them only what was ingested without a partition key. `token` is this job's own. Notes of the result
+        say what stays pending.
+        """
+        job = MetaGen(partition_key=partition_key, tokens=tokens, all=all)
+        return metagen(self, token, Selection.of_job(job))
 
     def compact(
         self,

@@ -49,6 +49,19 @@ class KeptOpalTable:
         """No more rows of the open business snapshot come: its version becomes a savepoint of its name, and the next one opens."""
         return self.table.finish_business_snapshot(name)
 
+    def discard(
+        self,
+        *,
+        partition_key: str | None = None,
+        token: str | None = None,
+        job_token: str | None = None,
+    ) -> JobResult:
+        """Withdraw pending rows: those of a partition key, or of the ingest with a token. No MetaGen takes them up any more.
+
+        Rows that are visible already are an error. `job_token` makes a repeat of this call harmless.
+        """
+        return self.table.discard(partition_key=partition_key, token=token, job_token=job_token)
+
     def repair_clock(self, *, dry_run: bool = False) -> JobResult:
         """Correct commit times that are wrong because a writer's clock was ahead. A dry run returns the corrected times."""
         return self.table.repair_clock(dry_run=dry_run)

@@ -16,6 +16,7 @@ from opal_lake.inspect.check import CheckOptions, Finding
 from opal_lake.inspect.describe import describe, file_rows, history_rows, segment_rows
 from opal_lake.job.job import JobResult
 from opal_lake.job.operations.declared import given_fields
+from opal_lake.job.operations.rows import MetaGen
 from opal_lake.job.operations.table import Restore
 from opal_lake.job.operations.upkeep import Compact
 from opal_lake.job.source import BATCH_MB, Files, Jdbc
@@ -106,6 +107,7 @@ class OpalTable(KeptOpalTable):
         partition_key: str | None = None,
         business_snapshot: str | None = None,
         business_snapshot_column: str | None = None,
+        replaces: Sequence[str] | None = None,
     ) -> JobResult:
         """Append the rows of a DataFrame, of files or of a database.
 
@@ -121,6 +123,9 @@ class OpalTable(KeptOpalTable):
         `business_snapshot`, as "2022-07-15", says which one the rows belong to. `business_snapshot_column` names a column of the table that
         says it; then each business snapshot has a commit of its own, and rows of a later one than the open one are held back for the drift
         time (property `drift`).
+
+        `replaces` are tokens of earlier tries of the same task: what is pending of them is discarded in the commit that adds these rows.
+        What is visible of them already stays.
         """
         options = IngestOptions(**given_fields(IngestOptions, locals()))
         return ingest_source(
@@ -143,9 +148,21 @@ class OpalTable(KeptOpalTable):
         options = IngestOptions(**given_fields(IngestOptions, {**locals(), "application": None}))
         return Sink(table=self.table, application=application, options=options)
 
-    def metagen(self, *, token: str | None = None) -> JobResult:
-        """Make all pending rows visible: find out which rows they replace or delete."""
-        return self._on_spark.metagen(token=token)
+    def metagen(
+        self,
+        *,
+        partition_key: str | None = None,
+        tokens: Sequence[str] | None = None,
+        all: bool = False,  # noqa: A002  # the name that every surface has
+        token: str | None = None,
+    ) -> JobResult:
+        """Make pending rows visible: find out which rows they replace or delete.
+
+        With `partition_key` those that were ingested under it, with `tokens` those of the ingests with these tokens, with `all`
+        everything. With none of them only what was ingested without a partition key. `token` is this job's own. Notes of the result
+        say what stays pending.
+        """
+        return self._on_spark.metagen(**MetaGen.among(locals()), token=token)
 
     def read(
         self,

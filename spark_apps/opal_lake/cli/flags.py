@@ -1,7 +1,7 @@
 """Flags of operations: an argument whose declaration has a help text is a flag of its name."""
 
 import argparse
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import Field
 from typing import Any, TypeVar
 
@@ -32,6 +32,13 @@ def add_token(parser: argparse.ArgumentParser, does: str = "runs") -> None:
     parser.add_argument("--token", metavar="TEXT", help=f"the same token twice {does} once")
 
 
+def add_job_token(parser: argparse.ArgumentParser, dest: str, does: str = "runs") -> None:
+    """What makes a repeat harmless, of a command whose `--token` names an ingest."""
+    parser.add_argument(
+        "--job-token", dest=dest, metavar="TEXT", help=f"the same job token twice {does} once"
+    )
+
+
 def operation_of(args: argparse.Namespace, declared: type[DeclaredT], /, **more: Any) -> DeclaredT:
     """The operation that the flags describe, with what no flag says by its own name."""
     return declared.of({**declared.among(vars(args)), **more})
@@ -47,6 +54,8 @@ def _options(member: "Field[Any]") -> dict[str, Any]:
     options: dict[str, Any] = {"help": text, "required": is_required(member), "default": default}
     if default == []:
         return {**options, "action": "append", "metavar": "COLUMN"}
+    if Sequence[str] in types_of(member.type):
+        return {**options, "action": "append", "metavar": help_text.metavar or "TEXT"}
     if kind is not None and kind.choices:
         options["choices"] = kind.choices
     elif types_of(member.type) <= {int, type(None)}:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from opal_lake.cli.command import KEEP, Verb, Verbs, add_command, pairs, store_options, whole_number
-from opal_lake.cli.flags import add_flags, add_token, operation_of
+from opal_lake.cli.flags import add_flags, add_job_token, add_token, operation_of
 from opal_lake.cli.pages import counts_text
 from opal_lake.cli.progress import ProgressLine, Step
 from opal_lake.cli.render import (
@@ -23,6 +23,7 @@ from opal_lake.cli.render import (
 )
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.job import JobResult
+from opal_lake.job.operations.rows import Discard
 from opal_lake.job.operations.table import Restore
 from opal_lake.job.operations.upkeep import Retain
 
@@ -36,6 +37,7 @@ def commands(verbs: Verbs) -> None:
     _add_columns(verbs)
     _add_savepoint(verbs)
     _add_finish(verbs)
+    _add_discard(verbs)
     _add_restore(verbs)
     _add_retain(verbs)
     _add_repair_clock(verbs)
@@ -172,6 +174,23 @@ def _add_finish(verbs: Verbs) -> None:
 
 def finish(args: argparse.Namespace) -> None:
     _show(args, _table(args).finish_business_snapshot(args.name), "finished")
+
+
+def _add_discard(verbs: Verbs) -> None:
+    example = "opal discard lake/users --token 2026-11-24T06:00"
+    summary = "withdraw rows that were ingested, and that no metagen has made visible yet"
+    parser = add_command(
+        verbs, Verb(name="discard", group=KEEP, summary=summary, example=example, run=discard)
+    )
+    which = parser.add_mutually_exclusive_group(required=True)
+    add_flags(which, Discard)
+    add_job_token(parser, "job_token", "discards")
+
+
+def discard(args: argparse.Namespace) -> None:
+    job = operation_of(args, Discard)
+    result = _table(args).discard(**vars(job), job_token=args.job_token)
+    _show(args, result, "discarded")
 
 
 def _add_restore(verbs: Verbs) -> None:

@@ -4,7 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from opal_lake.checked import count, counts, crc, flag, hash_word, word
+from opal_lake.checked import (
+    business_snapshot,
+    count,
+    counts,
+    crc,
+    flag,
+    hash_word,
+    moment,
+    text,
+    word,
+)
 from opal_lake.data.bounds import Bounds
 from opal_lake.errors import FormatError
 from opal_lake.ids import segment_part
@@ -34,6 +44,33 @@ class Segment:
     group: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingSegment:
+    """A segment that no MetaGen has taken up yet, and the ingest that brought it: its version, its commit time and its names."""
+
+    id: int
+    rows: int
+    version: int
+    ingested_us: int
+    token: str | None = None
+    partition_key: str | None = None
+    business_snapshot: str | None = None
+
+    def is_of_token(self, token: str) -> bool:
+        """Whether its ingest had this token. One by business snapshots makes a commit for each, with TOKEN/NAME."""
+        if self.token is None:
+            return False
+        return self.token in (token, f"{token}/{self.business_snapshot}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscardedSegment:
+    """A pending segment that a commit withdraws, and the one file that holds its rows."""
+
+    path: str
+    segment: Segment
+
+
 class Segments(dict[int, Segment]):
     """By id. A file that speaks of another one is no file of this table."""
 
@@ -41,6 +78,40 @@ class Segments(dict[int, Segment]):
         raise FormatError(
             f"a file, log or run of the table holds rows of segment {number}, which the table does not have; run `opal check`"
         )
+
+
+def pending_to_json(segment: PendingSegment) -> list[Any]:
+    return [
+        segment.id,
+        segment.rows,
+        segment.version,
+        segment.ingested_us,
+        segment.token,
+        segment.partition_key,
+        segment.business_snapshot,
+    ]
+
+
+def pending_from_json(data: Sequence[Any]) -> PendingSegment:
+    number, rows, version, ingested_us, token, partition_key, name = data
+    return PendingSegment(
+        id=count(number),
+        rows=count(rows),
+        version=count(version),
+        ingested_us=moment(ingested_us),
+        token=None if token is None else text(token),
+        partition_key=None if partition_key is None else text(partition_key),
+        business_snapshot=None if name is None else business_snapshot(name),
+    )
+
+
+def discarded_to_json(discarded: DiscardedSegment) -> list[Any]:
+    return [discarded.path, *segment_to_json(discarded.segment)]
+
+
+def discarded_from_json(data: Sequence[Any]) -> DiscardedSegment:
+    path, *segment = data
+    return DiscardedSegment(path=own_path(PathKind.DATA, path), segment=segment_from_json(segment))
 
 
 def segment_to_json(segment: Segment) -> list[int]:

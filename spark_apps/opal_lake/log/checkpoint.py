@@ -194,8 +194,13 @@ def _plan_list(snapshot: Snapshot, name: str, *, is_touched: bool) -> ListPlan:
 
 def list_items(snapshot: Snapshot, name: str) -> dict[Hashable, Any]:
     """One of the lists that a restore sets back, by what names its items."""
-    items = getattr(snapshot, name)
-    return {item: item for item in items} if name == "pending" else items
+    if name == "partitions":
+        ingests = snapshot.partitions.items()
+        return {(key, number): number for key, numbers in ingests for number in sorted(numbers)}
+    items: dict[Hashable, Any] = getattr(
+        snapshot, "pending_segments" if name == "pending" else name
+    )
+    return items
 
 
 def _merges(part: Part, new: int) -> bool:
@@ -252,7 +257,7 @@ def read_lists(state: Snapshot) -> tuple[object, ...]:
     return (
         state.files,
         state.segments,
-        state.pending,
+        state.pending_segments,
         state.logs,
         state.runs,
         state.tokens,
@@ -277,6 +282,8 @@ def touched_sections(commits: Iterable[Commit]) -> set[str]:
             {"files", "segments", "pending"} if actions.ingested or actions.ingested_side else set()
         )
         touched |= {"pending"} if actions.processed else set()
+        touched |= {"files", "segments", "pending"} if actions.discarded else set()
+        touched |= {"partitions"} if actions.withdrawn else set()
         touched |= {"files"} if actions.rewrite else set()
         touched |= {"segments"} if actions.rewrite and actions.rewrite.gone else set()
         touched |= {"logs"} if actions.add_logs or actions.remove_logs else set()

@@ -12,11 +12,14 @@ from opal_lake.data.reported import check_files, check_ingested
 from opal_lake.data.segment import (
     Cluster,
     DataFile,
+    DiscardedSegment,
     LogFile,
     RunFile,
     Segment,
     SideFile,
     check_rows,
+    discarded_from_json,
+    discarded_to_json,
     log_from_json,
     log_to_json,
     run_from_json,
@@ -43,7 +46,8 @@ FORMAT_VERSION = 1
 NEWER_FORMAT = 2  # of a commit that restores, or is of a business snapshot: who knows only 1 must not read past it
 BUSINESS_FORMAT = 3  # of a restore that takes business snapshots back
 POSITIONS_FORMAT = 4  # with positions, which who folds the log must not lose
-NEWEST_FORMAT = 5  # with a log that names next rows
+NEXT_ROWS_FORMAT = 5  # with a log that names next rows
+NEWEST_FORMAT = 6  # with discarded segments, which who knows less would take for pending ones
 MAX_FILES_IN_COMMIT = 256  # more are listed in a side file
 _OPEN, _BODY, _CLOSE = b'{"crc32":"', b'","commit":', b"}\n"
 
@@ -100,13 +104,16 @@ class Actions:
     """What a commit changes. `ingested` files bring a segment each, which is pending until `processed` names it.
 
     `removed_events` are those of the `remove_logs`; `forgotten` says that some of them are in no other log. `finished` is a business
-    snapshot of which no more rows come.
+    snapshot of which no more rows come. `discarded` are pending segments that the table gives up; `withdrawn` are the partition key and
+    the number of each ingest of which that leaves nothing.
     """
 
     spec: TableSpec | None = None
     ingested: tuple[DataFile, ...] = ()
     ingested_side: SideFile | None = None
     processed: tuple[int, ...] = ()
+    discarded: tuple[DiscardedSegment, ...] = ()
+    withdrawn: tuple[tuple[str, int], ...] = ()
     add_logs: tuple[LogFile, ...] = ()
     add_runs: tuple[RunFile, ...] = ()
     remove_runs: tuple[str, ...] = ()
@@ -206,8 +213,10 @@ def encode_commit(commit: Commit) -> bytes:
 
 def _format_of(commit: Commit) -> int:
     restored = commit.actions.restored
-    if any(log.has_next for log in commit.actions.add_logs):
+    if commit.actions.discarded:
         return NEWEST_FORMAT
+    if any(log.has_next for log in commit.actions.add_logs):
+        return NEXT_ROWS_FORMAT
     if commit.positions:
         return POSITIONS_FORMAT
     if restored is not None and restored.business is not None:
@@ -271,6 +280,8 @@ def actions_to_json(actions: Actions) -> dict[str, Any]:
         "ingested": [file_to_json(file) for file in actions.ingested],
         "ingested_side": side_to_json(side) if side else None,
         "processed": list(actions.processed),
+        "discarded": [discarded_to_json(discarded) for discarded in actions.discarded],
+        "withdrawn": [list(pair) for pair in actions.withdrawn],
         "add_logs": [log_to_json(log) for log in actions.add_logs],
         "add_runs": [run_to_json(run) for run in actions.add_runs],
         "remove_runs": list(actions.remove_runs),
@@ -298,6 +309,8 @@ def actions_from_json(data: Mapping[str, Any]) -> Actions:
         ingested=tuple(map(file_from_json, data.get("ingested", ()))),
         ingested_side=side_from_json(data["ingested_side"]) if "ingested_side" in data else None,
         processed=checked.counts(data.get("processed", ())),
+        discarded=tuple(map(discarded_from_json, checked.listed(data.get("discarded", [])))),
+        withdrawn=tuple(map(ingest_of_key, checked.listed(data.get("withdrawn", [])))),
         add_logs=tuple(map(log_from_json, data.get("add_logs", ()))),
         add_runs=tuple(map(run_from_json, data.get("add_runs", ()))),
         remove_runs=tuple(map(checked.text, checked.listed(data.get("remove_runs", ())))),
@@ -318,6 +331,12 @@ def actions_from_json(data: Mapping[str, Any]) -> Actions:
         if "restored" in data
         else None,
     )
+
+
+def ingest_of_key(data: Any) -> tuple[str, int]:
+    """A partition key and the number of an ingest that carries it, from JSON."""
+    key, number = checked.listed(data)
+    return checked.text(key), checked.count(number)
 
 
 def _times_to_json(times: CorrectedTimes | None) -> list[int] | None:

@@ -9,17 +9,20 @@ from opal_lake import checked
 from opal_lake.data.segment import (
     DataFile,
     LogFile,
+    PendingSegment,
     RunFile,
     Segment,
     SideFile,
     log_from_json,
     log_to_json,
+    pending_from_json,
+    pending_to_json,
     run_from_json,
     run_to_json,
     segment_from_json,
     segment_to_json,
 )
-from opal_lake.log.commit import Commit, Rewrite, file_from_json, file_to_json
+from opal_lake.log.commit import Commit, Rewrite, file_from_json, file_to_json, ingest_of_key
 from opal_lake.log.sections import GONE, decode_section, is_gone
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_verified
@@ -90,6 +93,7 @@ def _file_changes(storage: Storage, commit: Commit) -> Iterator[tuple[str, DataF
     rewritten = rewritten_files(storage, commit)
     yield from ((file.path, file) for file in rewritten.add)
     yield from ((path, None) for path in rewritten.remove)
+    yield from ((discarded.path, None) for discarded in commit.actions.discarded)
 
 
 def _segment_changes(storage: Storage, commit: Commit) -> Iterator[tuple[int, Segment | None]]:
@@ -100,11 +104,25 @@ def _segment_changes(storage: Storage, commit: Commit) -> Iterator[tuple[int, Se
         (segment.id, None)
         for segment in (commit.actions.rewrite.gone if commit.actions.rewrite else ())
     )
+    yield from ((discarded.segment.id, None) for discarded in commit.actions.discarded)
 
 
-def _pending_changes(storage: Storage, commit: Commit) -> Iterator[tuple[int, int | None]]:
-    yield from ((file.segments[0], file.segments[0]) for file in ingested_files(storage, commit))
+def _pending_changes(
+    storage: Storage, commit: Commit
+) -> Iterator[tuple[int, PendingSegment | None]]:
+    for file in ingested_files(storage, commit):
+        segment = PendingSegment(
+            id=file.segments[0],
+            rows=file.rows,
+            version=commit.version,
+            ingested_us=commit.timestamp_us,
+            token=commit.token,
+            partition_key=commit.partition_key,
+            business_snapshot=commit.business_snapshot,
+        )
+        yield segment.id, segment
     yield from ((segment, None) for segment in commit.actions.processed)
+    yield from ((discarded.segment.id, None) for discarded in commit.actions.discarded)
 
 
 def _log_changes(_: Storage, commit: Commit) -> Iterator[tuple[str, LogFile | None]]:
@@ -124,9 +142,17 @@ def _token_changes(_: Storage, commit: Commit) -> Iterator[tuple[str, int]]:
         yield commit.token, commit.version
 
 
-def _partition_changes(_: Storage, commit: Commit) -> Iterator[tuple[tuple[str, int], int]]:
+def _partition_changes(_: Storage, commit: Commit) -> Iterator[tuple[tuple[str, int], int | None]]:
     if commit.partition_key is not None and commit.number is not None:
         yield (commit.partition_key, commit.number), commit.number
+    yield from ((ingest, None) for ingest in commit.actions.withdrawn)
+
+
+def _key_from_json(key: Any) -> Hashable:
+    """What names an item that is gone."""
+    if isinstance(key, list):
+        return ingest_of_key(key)
+    return checked.word(key) if isinstance(key, int) else checked.text(key)
 
 
 def _path_of(item: Any) -> Hashable:
@@ -151,9 +177,7 @@ class ListKind:
         if not is_gone(item):
             value = self.from_json(item)
             return self.key_of(item), value
-        return checked.word(item[GONE]) if isinstance(item[GONE], int) else checked.text(
-            item[GONE]
-        ), None
+        return _key_from_json(item[GONE]), None
 
 
 # In the order in which a checkpoint writes them.
@@ -172,9 +196,9 @@ LISTS: dict[str, ListKind] = {
     ),
     "pending": ListKind(
         changes=_pending_changes,
-        key_of=int,
-        from_json=checked.count,
-        to_json=lambda segment, _: segment,
+        key_of=_first_of,
+        from_json=pending_from_json,
+        to_json=lambda _, segment: pending_to_json(segment),
     ),
     "logs": ListKind(
         changes=_log_changes,
@@ -203,7 +227,8 @@ LISTS: dict[str, ListKind] = {
 }
 
 # What a restore sets back. Tokens and partition keys of what it undoes stay known: a retry must not ingest once more.
-RESTORED_LISTS = ("files", "segments", "pending", "logs", "runs")
+# So of `partitions` a restore only brings back what was withdrawn since.
+RESTORED_LISTS = ("files", "segments", "pending", "logs", "runs", "partitions")
 
 
 def list_changes(name: str, storage: Storage, commit: Commit) -> Iterator[tuple[Hashable, Any]]:
@@ -232,7 +257,7 @@ def pending_again(storage: Storage, commit: Commit) -> Iterator[int]:
     changes = (
         _restored_changes(storage, commit.actions.restored.side) if commit.actions.restored else ()
     )
-    return (value for name, (_, value) in changes if name == "pending" and value is not None)
+    return (value.id for name, (_, value) in changes if name == "pending" and value is not None)
 
 
 def _restored_changes(

@@ -145,8 +145,14 @@ def decode_part(data: bytes, path: str, key_of: Callable[[Any], Hashable]) -> Li
         lines = _inflated(data)
         pairs = zip(_items(lines), lines, strict=True)
         return dict(
-            (item[GONE], None) if is_gone(item) else (key_of(item), line) for item, line in pairs
+            (_gone_key(item[GONE]), None) if is_gone(item) else (key_of(item), line)
+            for item, line in pairs
         )
+
+
+def _gone_key(key: Any) -> Hashable:
+    """A key of several parts is a list in JSON."""
+    return tuple(key) if isinstance(key, list) else key
 
 
 def is_gone(item: Any) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from opal_lake import layout
-from opal_lake.data.segment import DataFile, LogFile, RunFile, Segment, Segments
+from opal_lake.data.segment import DataFile, LogFile, PendingSegment, RunFile, Segment, Segments
 from opal_lake.errors import FormatError, NotFoundError
 from opal_lake.events.bitmap import BitmapBase, base_from_json
 from opal_lake.log.commit import Commit, canonical_json
@@ -81,7 +81,10 @@ def fold_root(root: Root, commit: Commit, ingested: Iterable[DataFile]) -> Root:
         root.events + sum(log.events for log in actions.add_logs) - actions.removed_events,
         root.incomplete_ingests,
     )
-    pending -= len(actions.processed)
+    pending -= len(actions.processed) + len(actions.discarded)
+    for discarded in actions.discarded:
+        groups[discarded.segment.group] -= discarded.segment.rows
+        rows -= discarded.segment.rows
     if actions.rewrite:
         rows -= actions.rewrite.dropped_rows
         incomplete |= {*actions.rewrite.incomplete_ingests}
@@ -212,9 +215,14 @@ class Snapshot:
         return Segments(self._list("segments"))
 
     @functools.cached_property
+    def pending_segments(self) -> dict[int, PendingSegment]:
+        """By id the segments whose rows no MetaGen has looked at yet, with the ingests that brought them."""
+        return self._list("pending")
+
+    @functools.cached_property
     def pending(self) -> frozenset[int]:
-        """Segments whose rows no MetaGen has looked at yet: their rows are not visible."""
-        return frozenset(self._list("pending"))
+        """The ids of these: their rows are not visible."""
+        return frozenset(self.pending_segments)
 
     @functools.cached_property
     def logs(self) -> dict[str, LogFile]:
@@ -231,7 +239,7 @@ class Snapshot:
 
     @functools.cached_property
     def partitions(self) -> dict[str, frozenset[int]]:
-        """The numbers of the ingests that carry each partition key."""
+        """The numbers of the ingests that carry each partition key, but for those that were withdrawn."""
         numbers_by_key: dict[str, set[int]] = {}
         for key, number in self._list("partitions"):
             numbers_by_key.setdefault(key, set()).add(number)

@@ -9,6 +9,7 @@ from opal_lake.engine.executor import Rows
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import InvalidInputError, count_text
 from opal_lake.job.job import JobResult
+from opal_lake.log.pending import Selection
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.retention.business_snapshot import is_over, segments_due
 from opal_lake.spec.business_snapshots import BusinessSnapshots, first_of
@@ -119,11 +120,11 @@ def ingest_by_column(
 
 
 def _take_up(table: OpenTable, options: IngestOptions) -> None:
-    """After an inline ingest what is pending and held back no more."""
+    """After an inline ingest what is pending of its partition key, or without one, and held back no more."""
     if options.metadata == "inline":
         head = table.log.head()
         if segments_due(head) or is_over(table.log, head):
-            metagen(table)
+            metagen(table, selection=Selection(partition_key=options.partition_key))
 
 
 def plan_parts(
@@ -167,6 +168,7 @@ def _own(options: IngestOptions, name: str) -> IngestOptions:
     return replace(
         options,
         token=None if token is None else f"{token}/{name}",
+        replaces=[f"{earlier}/{name}" for earlier in options.replaces],
         application=None if application is None else (f"{application[0]}/{name}", application[1]),
     )
 

@@ -22,6 +22,7 @@ from opal_lake.log.claim import claim_number
 from opal_lake.log.commit import MAX_FILES_IN_COMMIT, Actions, Commit, file_to_json
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.conflict import Draft, Proposal, check_positions
+from opal_lake.log.pending import Selection, discarding
 from opal_lake.log.sections import write_side
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.retention.business_snapshot import finish_before, waits
@@ -42,6 +43,8 @@ SourceRows = Callable[[TableSpec, int], Rows]
 class IngestOptions:
     """How to ingest. `expected_rows` is what a list says that the source holds; `notes` come first in the result.
 
+    `replaces` are tokens of earlier tries, whose pending rows the same commit discards.
+
     `hurried` is who has to make the next commit soon: an inline ingest then leaves large merges of the key store to a compaction.
     """
 
@@ -55,6 +58,7 @@ class IngestOptions:
     on_new_columns: str = "fail"
     partition_key: str | None = None
     business_snapshot: str | None = None
+    replaces: Sequence[str] = ()
     expected_rows: int | None = None
     hurried: bool = False
     notes: tuple[str, ...] = ()
@@ -72,6 +76,7 @@ class IngestRun:
     positions: Mapping[str, Advance] = field(default_factory=dict)
     partition_key: str | None = None
     business_snapshot: str | None = None
+    replaces: Sequence[str] = ()
     quarantine: bool = False
     reject_threshold: RejectThreshold | None = None
     refuse_empty: bool = False
@@ -114,6 +119,10 @@ def start_ingest(
 ) -> IngestRun | JobResult:
     """Claim a number; or the result, if this was done before. New columns come in a commit of their own, before that of the rows."""
     quarantine, started_us = check_on_bad_rows(options.on_bad_rows), table.log.clock.now_us()
+    if isinstance(options.replaces, str):
+        raise InvalidInputError(
+            f"replaces={options.replaces!r} is a text; give a list: replaces=[{options.replaces!r}]"
+        )
     base = table.log.head(to_commit=True)
     if (
         earlier := table.log.earlier_result(base, "ingest", options.token, options.application)
@@ -133,6 +142,7 @@ def start_ingest(
         positions=options.positions,
         partition_key=options.partition_key,
         business_snapshot=options.business_snapshot,
+        replaces=options.replaces,
         quarantine=quarantine,
         refuse_empty=options.refuse_empty,
         expected_rows=options.expected_rows,
@@ -192,28 +202,40 @@ def commit_ingest(
     tries = count()
 
     def build(head: Snapshot, winners: Sequence[Commit]) -> Draft | None:
-        if not (files or rejected or run.positions) and (
+        replaced = discarding(head, Selection(tokens=tuple(run.replaces)).of(head))
+        if not (files or rejected or run.positions or replaced.discarded) and (
             run.token,
             run.application,
             run.business_snapshot,
         ) == (None, None, None):
             return None
-        notes = [*run.notes, *_notes_of_business(run, head, is_inline=rule_outputs is not None)]
+        notes = [*run.notes, *_replaced_notes(replaced)]
+        notes += [*_notes_of_business(run, head, is_inline=rule_outputs is not None)]
         placed = assign_groups(files, head)
         actions = _processing(rule_outputs, head, winners, placed) if rule_outputs else Actions()
         is_side = len(placed) > MAX_FILES_IN_COMMIT
         side = _write_side(log, run.number, next(tries), placed) if is_side else None
-        actions = replace(actions, ingested=() if is_side else placed, ingested_side=side)
+        actions = replace(
+            actions,
+            ingested=() if is_side else placed,
+            ingested_side=side,
+            discarded=replaced.discarded,
+            withdrawn=replaced.withdrawn,
+        )
         notes += [
             f"rejected {count_text(number, 'row')}: {reason}"
             for reason, number in rejected.most_common()
         ]
         notes += [_where(log, run)] if rejected else []
-        notes += [*rule_notes(rule_outputs.counts), *_pending_notes(head)] if rule_outputs else ()
+        notes += (
+            [*rule_notes(rule_outputs.counts), *_pending_notes(head, replaced)]
+            if rule_outputs
+            else ()
+        )
         result = JobResult(
             operation="ingest",
             table=log.storage.uri,
-            counts=counts,
+            counts=counts | _replaced_counts(run, replaced),
             notes=tuple(notes),
             examples=examples,
         )
@@ -296,9 +318,25 @@ def _notes_of_business(run: IngestRun, head: Snapshot, *, is_inline: bool) -> It
         yield f"rows of business snapshot {name} are held back until {business.open} is finished, by a metagen after the drift time"
 
 
-def _pending_notes(head: Snapshot) -> list[str]:
+def _replaced_counts(run: IngestRun, replaced: Actions) -> dict[str, int]:
+    """The pending rows that an ingest takes the place of, if it names earlier tries."""
+    if not run.replaces:
+        return {}
+    return {"replaced": sum(one.segment.rows for one in replaced.discarded)}
+
+
+def _replaced_notes(replaced: Actions) -> list[str]:
+    if not replaced.discarded:
+        return []
+    rows = sum(one.segment.rows for one in replaced.discarded)
+    return [
+        f"discarded {count_text(rows, 'pending row')} of earlier tries, which these rows replace"
+    ]
+
+
+def _pending_notes(head: Snapshot, replaced: Actions) -> list[str]:
     """What an inline ingest does not take up."""
-    pending = head.root.pending
+    pending = head.root.pending - len(replaced.discarded)
     if not pending:
         return []
     wait = "waits" if pending == 1 else "wait"

@@ -1,19 +1,30 @@
 """A MetaGen from plan to commit: pending rows to their range of the key hash, the rule in each task, one commit."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from opal_lake.data.segment import DataFile
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.engine.results import find_result, keep_result
-from opal_lake.errors import FormatError
+from opal_lake.errors import ConflictError, FormatError
 from opal_lake.job.job import JobResult
 from opal_lake.log.claim import claim_number
 from opal_lake.log.commit import Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.conflict import Draft, Proposal
+from opal_lake.log.pending import (
+    MAX_KEYS_LISTED,
+    WITHOUT_KEY,
+    Selection,
+    check_tokens,
+    discarded_since,
+    pending_keys,
+    pending_notes,
+)
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.retention.business_snapshot import (
     finish_what_is_over,
@@ -24,55 +35,86 @@ from opal_lake.retention.business_snapshot import (
 from opal_lake.rule.outputs import JobOutputs, rule_counts, rule_notes, slot_writer
 from opal_lake.write.metagen_task import process_entries
 
+_PLANS = 16  # so often a MetaGen plans again because of a discard, then it gives up
+
+
+class DiscardedError(ConflictError):
+    """Segments that a MetaGen had taken up were discarded: its runs hold entries of rows that are gone."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaGenPlan:
-    """The segments that a run takes up, and the files that hold their rows."""
+    """The segments that a run takes up, and the files that hold their rows.
+
+    `selects_held` says whether it also selects some that are held back.
+    """
 
     number: int
     base: Snapshot
     started_us: int
     segments: tuple[int, ...]
     files: tuple[DataFile, ...]
+    selection: Selection = WITHOUT_KEY
+    selects_held: bool = False
 
     @property
     def rows(self) -> int:
         return sum(file.rows for file in self.files)
 
 
-def metagen(table: OpenTable, token: str | None = None) -> JobResult:
-    """Apply the rule to all pending rows and make them visible: of each business snapshot in a commit of its own, the last by the token."""
+def metagen(
+    table: OpenTable, token: str | None = None, selection: Selection = WITHOUT_KEY
+) -> JobResult:
+    """Apply the rule to the selected pending rows and make them visible.
+
+    Those of each business snapshot are a commit of their own, the last of which has the token.
+    """
+    for _ in range(_PLANS - 1):
+        with suppress(DiscardedError):
+            return _metagen(table, token, selection)
+    return _metagen(table, token, selection)
+
+
+def _metagen(table: OpenTable, token: str | None, selection: Selection) -> JobResult:
     while True:
-        plan = start_metagen(table, token)
+        plan = start_metagen(table, token, selection)
         if isinstance(plan, JobResult):
             return plan
-        is_last = not is_over(table.log, plan.base)
+        over = is_over(table.log, plan.base)
+        is_last = not (over and plan.selects_held and segments_due(plan.base) <= {*plan.segments})
         result = commit_metagen(
             table.log, plan, apply_to_pending(table, plan), token if is_last else None
         )
         if is_last:
+            if over:
+                finish_what_is_over(table.log, table.log.refresh(plan.base))
             return result
 
 
-def start_metagen(table: OpenTable, token: str | None) -> MetaGenPlan | JobResult:
-    """Claim a number and take up what is pending; or the result, if this was done before, or there is nothing to do.
+def start_metagen(
+    table: OpenTable, token: str | None, selection: Selection = WITHOUT_KEY
+) -> MetaGenPlan | JobResult:
+    """Claim a number and take up what is selected; or the result, if this was done before, or there is nothing to do.
 
     With nothing left to do for the open business snapshot, and its drift time over, it is finished first.
     """
     started_us, base = table.log.clock.now_us(), table.log.head()
     if (earlier := find_result(table.log, base, "metagen", token)) is not None:
         return earlier
+    check_tokens(base, selection.tokens or (), table.log.read_commit)
     base = finish_what_is_over(table.log, base)
-    if not segments_due(base):
-        return nothing_pending(base, token)
-    return plan_metagen(
-        base, claim_number(table.storage, base.root, "metagen", table.log.clock), started_us
-    )
+    if not selection.of(base) & segments_due(base):
+        return nothing_pending(table.log, base, token, selection)
+    number = claim_number(table.storage, base.root, "metagen", table.log.clock)
+    return plan_metagen(base, number, started_us, selection)
 
 
-def plan_metagen(base: Snapshot, number: int, started_us: int) -> MetaGenPlan:
-    """All pending segments that are not held back. A pending segment lies in one file: no rewrite takes it."""
-    pending = segments_due(base)
+def plan_metagen(
+    base: Snapshot, number: int, started_us: int, selection: Selection = WITHOUT_KEY
+) -> MetaGenPlan:
+    """Take up the selected segments that are not held back. A pending segment lies in one file: no rewrite takes it."""
+    selected, due = selection.of(base), segments_due(base)
+    pending = selected & due
     files = tuple(file for file in base.files.values() if not pending.isdisjoint(file.segments))
     return MetaGenPlan(
         number=number,
@@ -80,6 +122,8 @@ def plan_metagen(base: Snapshot, number: int, started_us: int) -> MetaGenPlan:
         started_us=started_us,
         segments=tuple(sorted(pending)),
         files=files,
+        selection=selection,
+        selects_held=bool(selected - due),
     )
 
 
@@ -106,12 +150,19 @@ def commit_metagen(
 
     def build(head: Snapshot, winners: Sequence[Commit]) -> Draft | None:
         nonlocal seen
-        seen, left = head, tuple(segment for segment in plan.segments if segment in head.pending)
+        seen = head
+        _check_none_discarded(plan, head)
+        left = tuple(segment for segment in plan.segments if segment in head.pending)
         if not left:
             return None
-        counts = rule_counts(rule_outputs.counts, len(left))
-        notes = (*rule_notes(rule_outputs.counts), *held_notes(head))
-        result = JobResult(operation="metagen", table=log.storage.uri, counts=counts, notes=notes)
+        staying = _staying(log, head, frozenset(left))
+        result = JobResult(
+            operation="metagen",
+            table=log.storage.uri,
+            counts={**rule_counts(rule_outputs.counts, len(left)), **staying.counts},
+            notes=(*rule_notes(rule_outputs.counts), *staying.notes),
+            examples=staying.examples,
+        )
         actions = replace(rule_outputs.actions(head, winners), processed=left)
         return Draft(actions=actions, result=result, changes_view=True)
 
@@ -124,18 +175,66 @@ def commit_metagen(
         business_snapshot=plan.base.root.business.open,
     )
     result = log.commit(plan.base, proposal)
-    return nothing_pending(seen, token) if result.version is None else result
+    if result.version is not None:
+        return result
+    return nothing_pending(log, seen, token, plan.selection)
 
 
-def nothing_pending(head: Snapshot, token: str | None) -> JobResult:
+def _check_none_discarded(plan: MetaGenPlan, head: Snapshot) -> None:
+    gone = discarded_since(head, plan.base.version)
+    discarded = [segment for segment in plan.segments if segment in gone]
+    if discarded:
+        raise DiscardedError(
+            f"version {gone[discarded[0]]} discarded rows that this metagen had taken up; run it again"
+        )
+
+
+def nothing_pending(
+    log: CommitLog, head: Snapshot, token: str | None, selection: Selection
+) -> JobResult:
     """The result of a run that has nothing to do; its version is one at which all that was to be processed is visible."""
-    counts, notes = rule_counts(Counter(), 0), held_notes(head)
+    staying = _staying(log, head)
     done = JobResult(
         operation="metagen",
         table=head.storage.uri,
         version=head.version,
         token=token,
-        counts=counts,
-        notes=notes,
+        counts={**rule_counts(Counter(), 0), **staying.counts},
+        notes=(*_nothing_notes(head, selection), *staying.notes),
+        examples=staying.examples,
     )
     return keep_result(head.storage, done)
+
+
+def _nothing_notes(head: Snapshot, selection: Selection) -> tuple[str, ...]:
+    """Tell whoever asked for a partition key or a token that none of its rows waits, or that they are held back."""
+    if selection.all or selection == WITHOUT_KEY:
+        return ()
+    if selection.of(head):
+        return (f"the pending rows of {selection.name} are held back",)
+    return (f"no row of {selection.name} is pending",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staying:
+    """What a result says of the rows that stay pending; nothing where there are none."""
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    examples: tuple[Mapping[str, Any], ...] = ()
+
+
+def _staying(log: CommitLog, head: Snapshot, taken: frozenset[int] = frozenset()) -> Staying:
+    """Tell what a MetaGen leaves: held back segments by their business snapshots, the others by partition key."""
+    if head.root.pending <= len(taken):
+        return Staying(notes=held_notes(head))
+    staying = [segment for segment in head.pending_segments.values() if segment.id not in taken]
+    keys = pending_keys(head, taken | (head.pending - segments_due(head)))
+    return Staying(
+        counts={
+            "pending_segments": len(staying),
+            "pending_rows": sum(segment.rows for segment in staying),
+        },
+        notes=(*held_notes(head), *pending_notes(keys, log.clock.now_us())),
+        examples=tuple(key.to_json() for key in keys[:MAX_KEYS_LISTED]),
+    )

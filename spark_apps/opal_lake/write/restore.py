@@ -155,7 +155,8 @@ def _changed_lines(head: Snapshot, state: Snapshot) -> Iterator[list[Any]]:
     """What the lists of the head lack, and what they have too much."""
     for name in RESTORED_LISTS:
         new, old = (list_items(snapshot, name) for snapshot in (head, state))
-        yield from (restored_line(name, key, None) for key in new.keys() - old.keys())
+        if name != "partitions":  # those of what a restore undoes stay known
+            yield from (restored_line(name, key, None) for key in new.keys() - old.keys())
         yield from (
             restored_line(name, key, value) for key, value in old.items() if new.get(key) != value
         )

@@ -17,12 +17,12 @@ from opal_lake.cli.command import (
     pairs,
     store_options,
 )
-from opal_lake.cli.flags import add_flags, add_token, operation_of
+from opal_lake.cli.flags import add_flags, add_job_token, add_token, operation_of
 from opal_lake.cli.progress import ProgressLine
 from opal_lake.cli.render import Style, output_width
 from opal_lake.errors import InvalidInputError, OpalError
 from opal_lake.job.job import JobResult, JobSpec
-from opal_lake.job.operations.declared import Operation
+from opal_lake.job.operations.declared import Operation, help_of
 from opal_lake.job.operations.rows import Changes, MetaGen, Read, RebuildKeyStore, Shown
 from opal_lake.job.operations.table import Bootstrap, Create, Ingest
 from opal_lake.job.operations.upkeep import Compact, Maintain, UpkeepPolicy, ZOrder
@@ -199,11 +199,18 @@ def _add_metagen(verbs: Verbs) -> argparse.ArgumentParser:
             name="metagen",
             group=WORK,
             summary=summary,
-            example="opal metagen lake/users",
+            example="opal metagen lake/users --partition-key 2026-11-24",
             run=metagen,
         ),
     )
-    add_token(parser)
+    which = parser.add_mutually_exclusive_group()
+    add_flags(which, MetaGen, "partition_key", "all")
+    tokens = help_of(MetaGen.fields()["tokens"].type)
+    assert tokens is not None
+    which.add_argument(
+        "--token", dest="tokens", action="append", metavar=tokens.metavar, help=tokens.text
+    )
+    add_job_token(parser, "token")
     return parser
 
 
@@ -433,7 +440,7 @@ def _source(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def metagen(args: argparse.Namespace) -> None:
-    _run_one(args, MetaGen())
+    _run_one(args, operation_of(args, MetaGen))
 
 
 def read(args: argparse.Namespace) -> None:

@@ -38,7 +38,7 @@ def result_page(
         yield f"{style.good(what)}{_place(result)}{_took(result, style)}"
     for note in result.notes:
         yield f"{style.warn('note')}  {escaped(note)}"
-    if result.examples and result.operation not in ("read", "changes"):
+    if result.examples and result.operation not in ("read", "changes", "metagen"):
         yield from text_table(
             [Column(key=name, title=name, shrinks=True) for name in result.examples[0]],
             result.examples,

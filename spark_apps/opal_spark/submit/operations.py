@@ -21,6 +21,7 @@ from opal_lake.job.operations.rows import (
     Changes,
     Check,
     Consume,
+    Discard,
     MetaGen,
     Read,
     RebuildKeyStore,
@@ -128,6 +129,7 @@ def ingest(spark: SparkSession, spec: JobSpec[Ingest]) -> JobResult:
         business_snapshot=job.business_snapshot,
         business_snapshot_column=job.business_snapshot_column,
         on_new_columns=job.on_new_columns,
+        replaces=job.replaces,
     )
     refuse_empty = job.on_empty == "fail"
     try:
@@ -146,8 +148,15 @@ def ingest(spark: SparkSession, spec: JobSpec[Ingest]) -> JobResult:
 
 
 def metagen(spark: SparkSession, spec: JobSpec[MetaGen]) -> JobResult:
-    """Make all pending rows visible."""
-    return OpalTable.for_path(spark, spec.table).metagen(token=spec.token)
+    """Make pending rows visible."""
+    return OpalTable.for_path(spark, spec.table).metagen(**vars(spec.operation), token=spec.token)
+
+
+def discard(spark: SparkSession, spec: JobSpec[Discard]) -> JobResult:
+    """Withdraw pending rows. It needs no tasks."""
+    return OpalTable.for_path(spark, spec.table).discard(
+        **vars(spec.operation), job_token=spec.token
+    )
 
 
 def rebuild_key_store(spark: SparkSession, spec: JobSpec[RebuildKeyStore]) -> JobResult:

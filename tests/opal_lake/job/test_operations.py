@@ -24,6 +24,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "ingest": {"source": {"files": ["in.csv"]}},
     "changes": {"start": 8, "end": "2026-01-31T12:00:00Z"},
     "consume": {"function": "shop:revenue", "after": 3},
+    "discard": {"partition_key": "2026-11-24"},
     "bootstrap": {"keys": ["id"], "delta": "at", "source": "old", "format": "parquet"},
     "zorder": {"columns": ["a", "b"]},
     "restore": {"version": 7},

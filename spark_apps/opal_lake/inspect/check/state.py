@@ -25,7 +25,7 @@ from opal_lake.storage.verified import read_sealed, read_verified
 _LISTS: dict[str, Callable[[Snapshot], Any]] = {
     "files": lambda snapshot: snapshot.files,
     "segments": lambda snapshot: snapshot.segments,
-    "pending": lambda snapshot: snapshot.pending,
+    "pending": lambda snapshot: snapshot.pending_segments,
     "logs": lambda snapshot: snapshot.logs,
     "runs": lambda snapshot: snapshot.runs,
     "partitions": lambda snapshot: snapshot.partitions,

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from opal_lake.job.operations.declared import Operation
 
 NAMES = (
-    "create", "ingest", "metagen", "read", "changes", "consume", "check", "rebuild_key_store", "bootstrap", "compact", "zorder", "retain",
+    "create", "ingest", "metagen", "discard",
+    "read", "changes", "consume", "check", "rebuild_key_store", "bootstrap", "compact", "zorder", "retain",
     "maintain", "set_properties", "add_columns", "restore", "mutate",
 )  # fmt: skip
 

@@ -24,9 +24,55 @@ ExportFormat = Annotated[str, one_of("parquet", "csv", "json", "orc")]
 
 @declaration
 class MetaGen(Operation):
-    """Make all pending rows visible."""
+    """Make pending rows visible: those of a partition key, of some ingests, or all; else those that were ingested without a key."""
 
     name: ClassVar[str] = "metagen"
+
+    partition_key: Annotated[
+        str | None, Help("only what was ingested under this partition key", "KEY")
+    ] = None
+    tokens: Annotated[
+        Sequence[str] | None,
+        Help("only what the ingest with this token brought; repeat for more", "TOKEN"),
+    ] = None
+    all: Annotated[bool, Help("everything, whatever partition keys it was ingested under")] = False
+
+    @classmethod
+    def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
+        """At most one of the three."""
+        named = [name for name in ("partition_key", "tokens") if given[name] is not None]
+        named += ["all"] if given["all"] is True else []
+        if len(named) > 1:
+            raise InvalidInputError(
+                f"metagen takes one of partition_key, tokens and all; given are {', '.join(named)}"
+            )
+        if given["tokens"] in ([], ()):
+            raise InvalidInputError(
+                "metagen: tokens is empty; name at least one, or leave it out for what was "
+                "ingested without a partition key"
+            )
+
+
+@declaration
+class Discard(Operation):
+    """Withdraw pending rows: those of a partition key, or of the ingest with a token."""
+
+    name: ClassVar[str] = "discard"
+
+    partition_key: Annotated[str | None, Help("what is pending of this partition key", "KEY")] = (
+        None
+    )
+    token: Annotated[str | None, Help("what is pending of the ingest with this token", "TOKEN")] = (
+        None
+    )
+
+    @classmethod
+    def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
+        """Exactly one."""
+        if (given["partition_key"] is None) == (given["token"] is None):
+            raise InvalidInputError(
+                "discard needs one of partition_key and token: which pending rows to withdraw"
+            )
 
 
 @declaration
@@ -143,4 +189,4 @@ class RebuildKeyStore(Operation):
     name: ClassVar[str] = "rebuild_key_store"
 
 
-OPERATIONS = (MetaGen, Read, Changes, Consume, Check, RebuildKeyStore)
+OPERATIONS = (MetaGen, Discard, Read, Changes, Consume, Check, RebuildKeyStore)

@@ -1,6 +1,6 @@
 """Operations that make a table, fill it, or change what it is."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Annotated, Any, ClassVar
 
@@ -64,7 +64,8 @@ class Ingest(Operation):
 
     `create` makes a table that is not there yet; without a schema its columns are the source's. `on_empty` says whether a source without
     files or rows fails, or is accepted as no change; `on_new_columns` what becomes of columns that the table lacks. With
-    metadata="inline" the rows are visible at once, else by the next metagen.
+    metadata="inline" the rows are visible at once, else by the next metagen that takes their partition key. `replaces` discards what is
+    pending of earlier tries in the commit of the new rows; what is visible of them stays.
     """
 
     name: ClassVar[str] = "ingest"
@@ -91,6 +92,13 @@ class Ingest(Operation):
     business_snapshot_column: Annotated[
         str | None,
         Help("a column with the business snapshot of each row; each one is a commit", "COLUMN"),
+    ] = None
+    replaces: Annotated[
+        Sequence[str] | None,
+        Help(
+            "the token of an earlier try, whose pending rows these take the place of; repeat for more",
+            "TOKEN",
+        ),
     ] = None
 
     @classmethod

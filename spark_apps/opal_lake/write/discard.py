@@ -1,0 +1,113 @@
+"""Discard: withdraw pending rows of an ingest, before a MetaGen makes them visible (FORMAT, pending segments)."""
+
+from collections.abc import Sequence
+
+from opal_lake.engine.results import find_result, keep_result
+from opal_lake.errors import ConflictError, InvalidInputError, NotFoundError, count_text
+from opal_lake.job.job import JobResult
+from opal_lake.log.commit import Actions, Commit
+from opal_lake.log.commit_log import CommitLog
+from opal_lake.log.conflict import Draft, Proposal
+from opal_lake.log.pending import Selection, check_token, discarded_since, discarding
+from opal_lake.log.snapshot import Snapshot
+
+OPERATION = "discard"
+
+
+def discard(
+    log: CommitLog,
+    *,
+    partition_key: str | None = None,
+    token: str | None = None,
+    job_token: str | None = None,
+) -> JobResult:
+    """Take the pending segments of a partition key, or of the ingest with a token, out of the table.
+
+    InvalidInputError if they are visible already, NotFoundError if nothing was ingested so.
+    """
+    base = log.head()
+    earlier = find_result(log, base, OPERATION, job_token)
+    if earlier is not None:
+        return earlier
+    selection = Selection(partition_key=partition_key, tokens=None if token is None else (token,))
+    if not selection.of(base):
+        raise _nothing_to_discard(log, base, selection)
+    return discard_pending(log, base, selection, job_token)
+
+
+def discard_pending(
+    log: CommitLog, base: Snapshot, selection: Selection, job_token: str | None = None
+) -> JobResult:
+    """Discard what is pending of a selection in a state, as long as it still is at the head."""
+    started_us, planned = log.clock.now_us(), selection.of(base)
+
+    def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
+        """What is pending since is of another ingest, and stays."""
+        gone = discarded_since(head, base.version)
+        visible = planned - head.pending - gone.keys()
+        if visible:
+            raise ConflictError(
+                f"{log.storage.uri}: a metagen made {count_text(len(visible), 'segment')} of "
+                f"{selection.name} visible meanwhile; nothing was discarded. To take visible "
+                "rows back, restore an older version, or ingest deletes"
+            )
+        actions = discarding(head, planned - gone.keys())
+        if not actions.discarded:
+            return None
+        return Draft(actions=actions, result=_result(log, actions, selection))
+
+    proposal = Proposal(
+        operation=OPERATION, number=None, build=build, started_us=started_us, token=job_token
+    )
+    result = log.commit(base, proposal)
+    if result.version is not None:
+        return result
+    note = f"another job discarded {selection.name} meanwhile"
+    done = JobResult(
+        operation=OPERATION,
+        table=log.storage.uri,
+        token=job_token,
+        counts=discard_counts(Actions()),
+        notes=(note,),
+    )
+    return keep_result(log.storage, done)
+
+
+def discard_counts(actions: Actions) -> dict[str, int]:
+    """How much the actions of a commit discard."""
+    discarded = actions.discarded
+    return {
+        "segments": len(discarded),
+        "rows": sum(one.segment.rows for one in discarded),
+        "files": len({one.path for one in discarded}),
+    }
+
+
+def _result(log: CommitLog, actions: Actions, selection: Selection) -> JobResult:
+    note = (
+        f"the rows of {selection.name} are rejected: no metagen takes them up. Their files stay "
+        "until a retention finds that no readable version has them"
+    )
+    return JobResult(
+        operation=OPERATION,
+        table=log.storage.uri,
+        counts=discard_counts(actions),
+        notes=(note,),
+    )
+
+
+def _nothing_to_discard(log: CommitLog, head: Snapshot, selection: Selection) -> Exception:
+    """The error for a key or a token without pending rows."""
+    uri, name = log.storage.uri, selection.name
+    for token in selection.tokens or ():
+        check_token(head, token, log.read_commit)
+    key = selection.partition_key
+    if key is not None and key not in head.partitions:
+        return NotFoundError(
+            f"{uri} has no ingest of partition key {key!r} up to version {head.version}, or what "
+            "it had was discarded; `opal describe` lists what is pending"
+        )
+    return InvalidInputError(
+        f"{uri}: no row of {name} is pending: what was ingested so is visible already. To take "
+        "visible rows back, restore an older version, or ingest deletes"
+    )
