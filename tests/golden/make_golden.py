@@ -85,7 +85,7 @@ def build(file_format: str) -> Storage:
             token=f"day/{batch}",
             partition_key=f"2026-11-{batch:02}",
         )
-        table.metagen()
+        table.metagen(all=True)
     inline = [row_of(6, position) for position in range(3)]
     table.ingest(pa.Table.from_pylist(inline, SCHEMA), [False, False, True], metadata="inline")
     table.ingest(pa.Table.from_pylist([row_of(9, 0)], SCHEMA), [False])

@@ -151,7 +151,7 @@ def original() -> dict[str, bytes]:
             *rows([("a", at, at), ("b", at, None if at == 2 else at), (f"c{at}", at, at)]),
             token=f"t{at}",
         )
-        table.metagen()
+        table.metagen(all=True)
     table.ingest(*rows([("e", 1, 1)]))
     return {stored.path: storage.get(stored.path) for stored in storage.list("")}
 

@@ -24,14 +24,14 @@ assert "connect" in type(spark).__module__
 rows = spark.createDataFrame([("a", 1, 10), ("b", 1, 20)], "sku STRING, at BIGINT, price INT")
 table = OpalTable.create(spark, sys.argv[1], rows.schema, keys=["sku"], delta="at", deletes="price < 0")
 table.ingest(rows)
-table.metagen()
+table.metagen(all=True)
 table.ingest(spark.createDataFrame([("a", 2, 11), ("b", 2, -1), ("c", 0, 7)], rows.schema))
-result = table.metagen()
+result = table.metagen(all=True)
 assert (result.counts["updates"], result.counts["deletes"]) == (2, 1), result
 assert sorted(map(tuple, table.read().collect())) == [("a", 2, 11), ("c", 0, 7)]
 table.ingest(spark.createDataFrame([("a", 3, 1), ("a", 4, 2), ("b", 0, -1)], rows.schema), partition_key="k")
 table.ingest(spark.createDataFrame([("a", 5, 3)], rows.schema), partition_key="l")
-table.metagen()
+table.metagen(all=True)
 assert [tuple(row) for row in table.read(partition_key="k", net=True).collect()] == [("a", 4, 2)]
 assert table.read(partition_key="k").count() == 0
 assert table.read(version=2, where="price > 15").count() == 1
@@ -54,7 +54,7 @@ assert rough_rows(days.crossJoin(days).crossJoin(days).crossJoin(days).crossJoin
 for mode in ("inline", "batch"):
     table = OpalTable.create(spark, f"{sys.argv[1]}-{mode}", days.schema, keys=["id"], delta="at", partition_by=["day"])
     result = table.ingest(days, metadata=mode)
-    table.metagen()
+    table.metagen(all=True)
     assert len(table.files()) <= 10, (mode, len(table.files()))
 large = spark.range(400_000).selectExpr("id", "id AS at")
 table = OpalTable.create(spark, f"{sys.argv[1]}-large", large.schema, keys=["id"], delta="at")

@@ -7,7 +7,7 @@ has come, so that nobody waits for it for ever.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from lakechime.client import LakeChime
 from lakechime.event import DEFAULT_CLUSTER, DataChangeEvent, OperationType, TableFormat
@@ -27,6 +27,7 @@ from opal_lake.ids import segment_part
 from opal_lake.log.commit import Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.commit_times import CommitTimes
+from opal_lake.log.lists import list_changes
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, table_on
@@ -89,12 +90,16 @@ def event_table(head: Snapshot) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What was registered: up to this version, whose commit has this write id, and the snapshot of the last event."""
+    """What was registered: up to this version, whose commit has this write id, and the snapshot of the last event.
+
+    `untold` are partition keys of ingests without rows that came while other rows of the key were pending.
+    """
 
     version: int = -1
     write_id: str | None = None
     snapshot: str | None = None
     again: str | None = None
+    untold: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,26 +193,41 @@ class _Events:
     head: Snapshot
     kept: Kept
     keys: dict[int, str] = field(default_factory=dict)
+    waiting: set[int] | None = None
 
     def know(self, commits: Sequence[Commit]) -> None:
-        """The partition keys of ingests: of these commits, or, for ingests that came before, of the whole table."""
+        """The partition keys of ingests: of these commits, or, for ingests that came before, of the whole table.
+
+        Also which segments are pending before these commits, if that decides what is told.
+        """
+        has_empty = any(map(is_empty_ingest, commits))
         came = {commit.number for commit in commits if commit.number is not None}
         keyed = ((commit.number, commit.partition_key) for commit in commits)
         self.keys = {number: key for number, key in keyed if number is not None and key is not None}
-        if any(
+        is_older = any(
             segment_part(segment) not in came
             for commit in commits
             for segment in commit.actions.processed
-        ):
+        )
+        if is_older or has_empty or self.kept.untold:
             self.keys |= {
                 number: key for key, numbers in self.head.partitions.items() for number in numbers
             }
+        if has_empty or self.kept.untold:
+            withdrawn = (pair for commit in commits for pair in commit.actions.withdrawn)
+            self.keys |= {number: key for key, number in withdrawn}
+            self.waiting = _pending_before(self.head, commits)
 
     def step(self, commit: Commit) -> Step:
-        events = tuple(self._events(commit)) if _is_told(commit) else ()
+        keys = self._keys_of(commit)
+        events = tuple(self._events(commit, keys)) if keys or commit.changes_view else ()
         snapshot = str(commit.version) if events else self.kept.snapshot
         self.kept = replace(
-            self.kept, version=commit.version, write_id=commit.write_id, snapshot=snapshot
+            self.kept,
+            version=commit.version,
+            write_id=commit.write_id,
+            snapshot=snapshot,
+            untold=self._untold_after(commit, keys),
         )
         return Step(position=self._position(), events=events)
 
@@ -232,7 +252,7 @@ class _Events:
         said = f"{self.head.storage.uri}: versions {lost} expired before they were registered; version {viewed} stands for all of them"
         return Step(position=self._position(), events=(event,), note=said)
 
-    def _events(self, commit: Commit) -> Iterator[DataChangeEvent]:
+    def _events(self, commit: Commit, keys: Sequence[str]) -> Iterator[DataChangeEvent]:
         restored = commit.actions.restored
         tags = {"opal.operation": commit.operation}
         if restored is not None:
@@ -250,14 +270,32 @@ class _Events:
             operation_type=_operation(commit),
             tags=self._tags(tags),
         )
-        keys = self._keys_of(commit)
         yield from (replace(event, partition=(key,)) for key in keys) if keys else [event]
 
     def _keys_of(self, commit: Commit) -> list[str]:
-        numbers = [*map(segment_part, commit.actions.processed)]
-        if is_empty_ingest(commit) and commit.number is not None:
-            numbers = [commit.number]
-        return [*dict.fromkeys(self.keys[number] for number in numbers if number in self.keys)]
+        """The partition keys of the rows that a commit made visible, or of an ingest that had none.
+
+        As long as other rows of its key are pending, an ingest without rows is not told: the MetaGen of the key tells it, or, if they
+        are discarded, the commit that does that.
+        """
+        numbers = dict.fromkeys(map(segment_part, commit.actions.processed))
+        keys = [self.keys[number] for number in numbers if number in self.keys]
+        if self.waiting is None:
+            return [*dict.fromkeys(keys)]
+        for segment, pending in list_changes("pending", self.head.storage, commit):
+            (self.waiting.discard if pending is None else self.waiting.add)(cast(int, segment))
+        empty = [*self.kept.untold, *_key_without_rows(commit)]
+        pending_keys = self._pending_keys()
+        keys += [key for key in empty if key not in pending_keys]
+        return [*dict.fromkeys(keys)]
+
+    def _untold_after(self, commit: Commit, told: Sequence[str]) -> tuple[str, ...]:
+        untold = dict.fromkeys([*self.kept.untold, *_key_without_rows(commit)])
+        return tuple(key for key in untold if key not in told)
+
+    def _pending_keys(self) -> set[str]:
+        numbers = {*map(segment_part, self.waiting or ())}
+        return {self.keys[number] for number in numbers if number in self.keys}
 
     def _tags(self, tags: Mapping[str, str]) -> dict[str, str]:
         return {"opal.table_id": self.head.root.table_id, **tags, **again_tags(self.kept.again)}
@@ -266,8 +304,19 @@ class _Events:
         return {**self.origin.to_json(), **{name: getattr(self.kept, name) for name in _KEPT}}
 
 
-def _is_told(commit: Commit) -> bool:
-    return commit.changes_view or is_empty_ingest(commit)
+def _pending_before(head: Snapshot, commits: Sequence[Commit]) -> set[int]:
+    """The segments that were pending before commits that lead to a head: what each did, taken back."""
+    waiting = {*head.pending}
+    for commit in reversed(commits):
+        for segment, pending in reversed([*list_changes("pending", head.storage, commit)]):
+            (waiting.add if pending is None else waiting.discard)(cast(int, segment))
+    return waiting
+
+
+def _key_without_rows(commit: Commit) -> list[str]:
+    """The partition key of an ingest that brought no rows."""
+    key = commit.partition_key
+    return [key] if key is not None and is_empty_ingest(commit) else []
 
 
 def is_empty_ingest(commit: Commit) -> bool:

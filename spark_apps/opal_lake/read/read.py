@@ -80,9 +80,15 @@ def segments_of_partition(snapshot: Snapshot, partition_key: str) -> frozenset[i
 
 
 def visible_ingests(snapshot: Snapshot) -> dict[str, frozenset[int]]:
-    """The numbers of the ingests of each partition key whose rows no MetaGen has to look at any more."""
+    """The numbers of the ingests of each partition key whose rows no MetaGen has to look at any more.
+
+    As long as rows of a key are pending, its ingests without rows do not count.
+    """
     waiting = {segment_part(segment) for segment in snapshot.pending}
     visible = {key: numbers - waiting for key, numbers in snapshot.partitions.items()}
+    for key, numbers in snapshot.partitions.items():
+        if numbers & waiting:
+            visible[key] &= {segment_part(segment) for segment in snapshot.segments}
     return {key: numbers for key, numbers in visible.items() if numbers}
 
 

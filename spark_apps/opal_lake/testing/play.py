@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from opal_lake.data.data_file import decode_file
 from opal_lake.engine.in_process import InProcess
-from opal_lake.errors import ConflictError
+from opal_lake.errors import ConflictError, InvalidInputError, NotFoundError
 from opal_lake.job.job import JobResult
 from opal_lake.log.lists import ingested_files
+from opal_lake.log.pending import Selection
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.version_window import is_readable
 from opal_lake.spec.ordering import encode_order
@@ -25,6 +26,7 @@ from opal_lake.upkeep.compaction import CompactOptions, compact
 from opal_lake.upkeep.zorder import zorder
 from opal_lake.upkeep.zorder_plan import ZOrderOptions
 from opal_lake.write.arrow_rows import ArrowRows
+from opal_lake.write.discard import discard_pending
 from opal_lake.write.ingest_job import (
     IngestOptions,
     IngestRun,
@@ -33,7 +35,13 @@ from opal_lake.write.ingest_job import (
     write_inline,
     write_segments,
 )
-from opal_lake.write.metagen_job import MetaGenPlan, apply_to_pending, commit_metagen, start_metagen
+from opal_lake.write.metagen_job import (
+    DiscardedError,
+    MetaGenPlan,
+    apply_to_pending,
+    commit_metagen,
+    start_metagen,
+)
 
 _TARGET_BYTES = 12_000  # a handful of tiny files
 _KEYS = ("2026-11-01", None, "2026-11-02")
@@ -41,7 +49,10 @@ _KEYS = ("2026-11-01", None, "2026-11-02")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hand:
-    """Work that is done and not committed: the rows of an ingest, or the rows that a MetaGen took up."""
+    """Work that is done and not committed: the rows of an ingest, or those that a MetaGen took up, or a discard.
+
+    An ingest `replaces` what is pending of these tokens.
+    """
 
     commit: Callable[[], JobResult]
     token: str | None
@@ -49,6 +60,8 @@ class Hand:
     is_ingest: bool
     epoch: int
     is_inline: bool = False
+    is_discard: bool = False
+    replaces: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,6 +74,7 @@ class Play:
     rows: dict[int, ModelRow] = field(default_factory=dict)
     puts_by_serial: dict[int, Put] = field(default_factory=dict)
     keys: dict[int, str | None] = field(default_factory=dict)
+    tokens_by_serial: dict[int, str | None] = field(default_factory=dict)
     tokens: dict[str, int] = field(default_factory=dict)
     idle: dict[str, int] = field(default_factory=dict)
     versions: list[int] = field(default_factory=lambda: [0])
@@ -81,12 +95,12 @@ class Play:
     def play(self, step: Step) -> None:
         """Do the step to both."""
         match step.verb:
-            case "ingest" | "begin_ingest":
-                self._begin(self._begin_ingest(step), step)
-            case "inline" | "begin_inline":
+            case "ingest" | "begin_ingest" | "inline" | "begin_inline":
                 self._begin(self._begin_ingest(step), step)
             case "metagen" | "begin_metagen":
                 self._begin(self._begin_metagen(step), step)
+            case "discard" | "begin_discard":
+                self._begin(self._begin_discard(step), step)
             case "finish" if self.hands:
                 self._finish(self.hands.pop(step.hand % len(self.hands)))
             case "compact":
@@ -228,7 +242,10 @@ class Play:
         self.next_serial += len(serials)
         self.puts_by_serial.update(zip(serials, step.puts, strict=True))
         run = replace(run, partition_key=_KEYS[run.number % len(_KEYS)])
+        replaces = ("never", *self._pending_tokens()[: step.replaces]) if step.replaces else ()
+        run = replace(run, replaces=replaces)
         self.keys.update(dict.fromkeys(serials, run.partition_key))
+        self.tokens_by_serial.update(dict.fromkeys(serials, step.token))
         rows, table = self._with_more(serials, run), self._cut(step)
         rows = pa.Table.from_batches(rows.to_batches(max_chunksize=2), rows.schema)
         is_inline, rule_outputs = step.verb.endswith("inline"), None
@@ -244,6 +261,7 @@ class Play:
             is_ingest=True,
             epoch=len(self.restored),
             is_inline=is_inline,
+            replaces=replaces,
         )
 
     def _cut(self, step: Step) -> Table:
@@ -283,16 +301,17 @@ class Play:
         return ArrowRows(rows=rows).marked(run.base.spec)
 
     def _begin_metagen(self, step: Step) -> Hand | None:
-        started = start_metagen(self.table, step.token)
+        selection = self._selection(step)
+        started = start_metagen(self.table, step.token, selection)
         if isinstance(started, JobResult):
-            self._expect_done_or_idle(started, step.token)
+            self._expect_done_or_idle(started, step.token, selection)
             return None
         plan = _part_of(started, step.part)
         segments = {*plan.segments}
         pending = tuple(
             serial
-            for serial, row in self.rows.items()
-            if row.processed is None and (not step.part or row.row_id[0] in segments)
+            for serial in self._pending(selection)
+            if not step.part or self.rows[serial].row_id[0] in segments
         )
         outputs = apply_to_pending(self._cut(step), plan)
         assert outputs.counts["rows"] == len(pending)
@@ -305,19 +324,94 @@ class Play:
             epoch=len(self.restored),
         )
 
-    def _finish(self, hand: Hand) -> None:
+    def _selection(self, step: Step) -> Selection:
+        """What is picked; of the tokens one whose rows are pending, if there is one."""
+        tokens = self._pending_tokens()
+        if step.pick == 4 and tokens:
+            return Selection(tokens=(tokens[step.hand % len(tokens)],))
+        if step.pick in (2, 3):
+            return Selection(partition_key=("2026-11-01", "2026-11-02")[step.pick - 2])
+        return Selection(all=step.pick != 1)
+
+    def _pending_tokens(self) -> list[str]:
+        pending = (
+            self.tokens_by_serial[serial]
+            for serial, row in self.rows.items()
+            if row.processed is None
+        )
+        return [*dict.fromkeys(token for token in pending if token is not None)]
+
+    def _pending(self, selection: Selection) -> list[int]:
+        """The serial numbers of the model's rows that a selection is about."""
+        return [
+            serial
+            for serial, row in self.rows.items()
+            if row.processed is None
+            and (
+                selection.all
+                or (
+                    row.partition_key == selection.partition_key
+                    if selection.tokens is None
+                    else self.tokens_by_serial[serial] in selection.tokens
+                )
+            )
+        ]
+
+    def _begin_discard(self, step: Step) -> Hand | None:
+        """By a key or a token; where nothing of it is pending that is an error, and changes nothing."""
+        selection = self._selection(step)
+        if selection.all:
+            selection = Selection(tokens=("never",))
+        serials = tuple(self._pending(selection))
+        if not serials:
+            token = None if selection.tokens is None else selection.tokens[0]
+            try:
+                self.table.discard(partition_key=selection.partition_key, token=token)
+            except (InvalidInputError, NotFoundError):
+                return None
+            raise AssertionError(f"{selection} discards rows, but none of it is pending")
+        commit = partial(discard_pending, self.table.log, self.table.log.head(), selection)
+        return Hand(
+            commit=commit,
+            token=None,
+            serials=serials,
+            is_ingest=False,
+            epoch=len(self.restored),
+            is_discard=True,
+        )
+
+    def _finish_discard(self, hand: Hand) -> None:
+        """What is pending still goes; if a MetaGen was faster with some of it, nothing does."""
+        left = [serial for serial in hand.serials if serial in self.rows]
+        is_visible = any(self.rows[serial].processed is not None for serial in left)
         try:
             result = hand.commit()
         except ConflictError:
-            if hand.epoch == len(self.restored):
-                raise  # of another reason
+            assert is_visible or hand.epoch != len(self.restored)
             return
-        assert (
-            hand.epoch == len(self.restored) or self.table.log.head().version == self.versions[-1]
-        ), "it saw no restore, and committed"
+        assert not is_visible
+        assert result.counts["rows"] == len(left)
+        assert result.version == (self.versions[-1] + 1 if left else None)
+        self._drop(left)
+        self.see_versions()
+
+    def _drop(self, serials: Iterable[int]) -> None:
+        for serial in serials:
+            del self.rows[serial]
+
+    def _finish(self, hand: Hand) -> None:
+        if hand.is_discard:
+            self._finish_discard(hand)
+            return
+        result = self._committed(hand)
+        if result is None:
+            return
         if hand.token is not None and hand.token in self._remembered():
             self._expect_repeat(result, hand.token)
             return
+        replaced = self._pending(Selection(tokens=hand.replaces))
+        if hand.replaces:
+            assert result.version is None or result.counts["replaced"] == len(replaced)
         new = [
             serial
             for serial in hand.serials
@@ -327,7 +421,7 @@ class Play:
             self._expect_idle(result, hand.token)
             return
         assert not result.repeated
-        if not new and hand.token is None:
+        if not new and not replaced and hand.token is None:
             assert result.version is None, (
                 f"{result} says that something was done, but nothing was left to do"
             )
@@ -336,11 +430,28 @@ class Play:
         if hand.token is not None:
             self.tokens.pop(hand.token, None)
             self.tokens[hand.token] = result.version
+        self._drop(replaced)
         if hand.is_ingest:
             self._take_in(new, result.version)
         for serial in new if hand.is_inline or not hand.is_ingest else ():
             self.rows[serial] = replace(self.rows[serial], processed=result.version)
         self.see_versions()
+
+    def _committed(self, hand: Hand) -> JobResult | None:
+        """None where a restore, or a discard of rows that a MetaGen took up, ends the job."""
+        try:
+            result = hand.commit()
+        except DiscardedError:
+            assert any(serial not in self.rows for serial in hand.serials)
+            return None
+        except ConflictError:
+            if hand.epoch == len(self.restored):
+                raise  # of another reason
+            return None
+        assert (
+            hand.epoch == len(self.restored) or self.table.log.head().version == self.versions[-1]
+        ), "it saw no restore, and committed"
+        return result
 
     def _take_in(self, serials: list[int], version: int) -> None:
         """Row ids are the table's to give; everything else of a row the model knows."""
@@ -379,12 +490,14 @@ class Play:
         assert token in self._remembered()
         assert result.version == self._remembered()[token]
 
-    def _expect_done_or_idle(self, result: JobResult, token: str | None) -> None:
+    def _expect_done_or_idle(
+        self, result: JobResult, token: str | None, selection: Selection
+    ) -> None:
         if token in self._remembered():
             self._expect_repeat(result, token)
             return
         if token not in self.idle:
-            pending = [serial for serial, row in self.rows.items() if row.processed is None]
+            pending = self._pending(selection)
             assert not pending, f"{result} says that nothing is pending, and rows {pending} are"
         self._expect_idle(result, token)
 

@@ -136,6 +136,8 @@ class Step:
     MetaGen takes: all (0), the 1st, 3rd ..., or the others. `compact` is minor, or, with a part, major; `zorder` takes what is new, or,
     with a part, all; `during` happens while they run. `restore` takes the table back to the version at place `hand`.
     `add` adds a column, or, with a part, the one of that number, which may be there already.
+    `pick` says which pending rows a MetaGen takes up and a `discard` withdraws: all (0), those without a key (1), of a key (2, 3), or of
+    the ingest with the token at place `hand` (4). An ingest `replaces` as many of the pending ones that have a token.
     """
 
     verb: str
@@ -145,6 +147,8 @@ class Step:
     tasks: int = 1
     part: int = 0
     hand: int = 0
+    pick: int = 0
+    replaces: int = 0
     during: tuple["Step", ...] = ()
 
 
@@ -223,7 +227,12 @@ _TASKS = st.integers(1, 3)
 def _work(verb: str) -> st.SearchStrategy[Step]:
     if verb.endswith(("ingest", "inline")):
         return st.builds(
-            Step, verb=st.just(verb), raw=_RAW_ROWS.map(tuple), token=_INGEST_TOKENS, tasks=_TASKS
+            Step,
+            verb=st.just(verb),
+            raw=_RAW_ROWS.map(tuple),
+            token=_INGEST_TOKENS,
+            tasks=_TASKS,
+            replaces=st.sampled_from((0, 0, 0, 1, 2)),
         )
     return st.builds(
         Step,
@@ -231,6 +240,8 @@ def _work(verb: str) -> st.SearchStrategy[Step]:
         token=_METAGEN_TOKENS,
         tasks=_TASKS,
         part=st.sampled_from((0, 0, 0, 1, 2)),
+        pick=st.sampled_from((0, 0, 0, 1, 2, 3, 4)),
+        hand=st.integers(0, 3),
     )
 
 
@@ -239,7 +250,27 @@ _INGEST, _METAGEN, _BEGIN_INGEST, _BEGIN_METAGEN = map(
 )
 _INLINE, _BEGIN_INLINE = map(_work, ("inline", "begin_inline"))
 _FINISH = st.builds(Step, verb=st.just("finish"), hand=st.integers(0, 3))
-_DURING = st.lists(st.one_of(_INGEST, _METAGEN, _INLINE, _FINISH), max_size=3).map(tuple)
+_DISCARD, _BEGIN_DISCARD = (
+    st.builds(Step, verb=st.just(verb), pick=st.integers(2, 4), hand=st.integers(0, 3))
+    for verb in ("discard", "begin_discard")
+)
+# an ingest and another try of it
+_TRY, _RETRY, _BEGIN_RETRY = (
+    st.builds(
+        Step,
+        verb=st.just(verb),
+        raw=_RAW_ROWS.map(tuple),
+        token=st.just(token),
+        tasks=_TASKS,
+        replaces=st.just(replaces),
+    )
+    for verb, token, replaces in (
+        ("ingest", "try 1", 0),
+        ("ingest", "try 2", 1),
+        ("begin_ingest", "try 3", 2),
+    )
+)
+_DURING = st.lists(st.one_of(_INGEST, _METAGEN, _INLINE, _FINISH, _DISCARD), max_size=3).map(tuple)
 _COMPACT = st.builds(
     Step, verb=st.just("compact"), part=st.integers(0, 1), hand=st.integers(0, 9), during=_DURING
 )
@@ -320,9 +351,24 @@ _SCENES = st.one_of(
     st.tuples(_INGEST, _METAGEN, _INLINE, _COMPACT, _RESTORE, _METAGEN, _ZORDER, _RESTORE),
     st.tuples(_INLINE, _BEGIN_INLINE, _BEGIN_METAGEN, _RESTORE, _FINISH, _FINISH, _UNDONE, _INLINE),
     st.tuples(_BEGIN_INGEST, _BEGIN_INGEST, _FINISH, _BEGIN_METAGEN, _FINISH, _FINISH, _METAGEN),
+    st.tuples(_INGEST, _INGEST, _INGEST, _METAGEN, _METAGEN, _DISCARD, _METAGEN, _REOPEN),
+    st.tuples(_INGEST, _INGEST, _BEGIN_METAGEN, _DISCARD, _FINISH, _METAGEN),
+    st.tuples(_INGEST, _INGEST, _BEGIN_DISCARD, _METAGEN, _DISCARD, _FINISH, _METAGEN),
+    st.tuples(_INGEST, _INGEST, _DISCARD, _RESTORE, _METAGEN, _RESTORE, _METAGEN, _COMPACT),
+    st.tuples(_TRY, _RETRY, _METAGEN, _REOPEN),
+    st.tuples(_TRY, _INGEST, _BEGIN_RETRY, _METAGEN, _FINISH, _METAGEN, _RESTORE, _METAGEN),
+    st.tuples(_TRY, _BEGIN_METAGEN, _RETRY, _FINISH, _DISCARD, _METAGEN),
     st.lists(
         st.one_of(
-            _INGEST, _METAGEN, _INLINE, _BEGIN_INGEST, _BEGIN_METAGEN, _BEGIN_INLINE, _FINISH
+            _INGEST,
+            _METAGEN,
+            _INLINE,
+            _BEGIN_INGEST,
+            _BEGIN_METAGEN,
+            _BEGIN_INLINE,
+            _FINISH,
+            _DISCARD,
+            _BEGIN_DISCARD,
         ),
         min_size=1,
         max_size=4,

@@ -80,7 +80,7 @@ def commit_to_opal(chance: random.Random, table: Table, number: int) -> None:
     elif verb == "compact":
         table.compact()
     else:
-        table.metagen()
+        table.metagen(all=True)
 
 
 def count_opal(consumer: Consumer, table: Table) -> None:

@@ -47,7 +47,7 @@ def test_each_version_that_changes_the_view_is_an_event(client: LakeChime) -> No
     put(table, ("a", 2, None), metadata="inline")
     put(table, ("c", 3, 1), partition_key="2026-11-02")
     put(table, ("b", 3, 11), partition_key="2026-11-03")
-    table.metagen()
+    table.metagen(all=True)
     table.compact()
     table.savepoint("kept")
     synced = sync_opal(client, table, NAME)
@@ -74,7 +74,7 @@ def test_partition_keys_of_ingests_that_were_looked_at_before_are_known(client: 
     table = shop.create(MemoryStorage())
     put(table, ("c", 3, 1), partition_key="2026-11-02")
     sync_opal(client, table, NAME)
-    table.metagen()
+    table.metagen(all=True)
     sync_opal(client, table, NAME)
     assert events_of(client, NAME)[-1].partition == ("2026-11-02",)
 
@@ -300,7 +300,7 @@ def act(table: Table, verb: str, number: int, at: int) -> None:
             row = ("abc"[number % 3], at, None if number % 5 == 0 else number)
             put(table, row, metadata=verb, partition_key=(None, "k1", "k2")[number % 3])
         case "metagen":
-            table.metagen()
+            table.metagen(all=True)
         case "compact":
             table.compact()
         case "restore":

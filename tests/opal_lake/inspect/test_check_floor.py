@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from opal_lake.events.segment_log import Events
-from opal_lake.inspect.check.content.ranges import Doubts, RangeRules, check_range
-from opal_lake.inspect.check.content.slots import ExpectedEnds
+from opal_lake.inspect.check.content.ranges import Doubts, check_range
+from opal_lake.inspect.check.content.slots import ExpectedEnds, RangeRules
 from opal_lake.inspect.check.content.tally import EARLY, LATE, Tally
 
 ROW = {"segment": np.array([5]), "offset": np.array([0], np.int32)}

@@ -62,13 +62,13 @@ def assert_net_of_own_files(
     for place, day in enumerate(order, start=1):
         put(table, day, files[DAYS.index(day)])
         if place % at_once == 0:
-            table.metagen()
-    table.metagen()
+            table.metagen(all=True)
+    table.metagen(all=True)
     visible = table.snapshot_at().version
     compact(table, CompactOptions())
     put(table, cleared, files[DAYS.index(cleared)])
     assert {day: net(table, day) for day in DAYS} == model, "what is pending does not count"
-    table.metagen()
+    table.metagen(all=True)
     for version in range(visible, table.snapshot_at().version + 1):
         assert {day: net(table, day, version) for day in DAYS} == model
     everything = [row for day in DAYS for row in content(table, partition_key=day)]
@@ -85,7 +85,7 @@ def test_a_correction_of_the_key_counts_from_its_version_on() -> None:
         ("mon", [("a", 1, 4), ("b", 5, None)]),
     ):
         put(table, key, values)  # type: ignore[arg-type]  # lists are invariant
-        table.metagen()
+        table.metagen(all=True)
     assert [net(table, "mon", version) for version in (2, 4, 6)] == [
         [("a", 1, 1), ("b", 1, 2)]
     ] * 2 + [[("a", 1, 4)]]
@@ -96,7 +96,7 @@ def test_net_rows_that_a_major_compaction_dropped_are_missed_aloud() -> None:
     table = create(MemoryStorage())
     for key, values in (("mon", [("a", 1, 1), ("b", 1, 2)]), ("tue", [("a", 2, 3)])):
         put(table, key, values)  # type: ignore[arg-type]  # lists are invariant
-        table.metagen()
+        table.metagen(all=True)
     before = table.snapshot_at().version
     compact(table, CompactOptions(mode="major", floor=3))
     with pytest.raises(

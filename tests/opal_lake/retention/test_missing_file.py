@@ -134,7 +134,7 @@ def slow_metagen(table: Table, meanwhile: Callable[[], None]) -> None:
     table.ingest(*rows(batch(7)))
     cache = _Slow(storage=table.storage)
     cache.meanwhile = meanwhile
-    replace(table, cache=cache).metagen()
+    replace(table, cache=cache).metagen(all=True)
 
 
 class _Slow(MemoryRuns):

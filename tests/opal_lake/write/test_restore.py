@@ -290,8 +290,8 @@ def test_who_knows_no_restore_stops_there(table: Table) -> None:
     path = layout.commit_path(5)
     assert b'"format":2' in table.storage.get(path)
     assert b'"format":5' in table.storage.get(layout.commit_path(4))
-    with pytest.raises(FormatError, match="has format 6, this version reads 5; upgrade"):
-        decode_commit(resealed(table.storage.get(path).replace(b'"format":2', b'"format":6')), path)
+    with pytest.raises(FormatError, match="has format 7, this version reads 6; upgrade"):
+        decode_commit(resealed(table.storage.get(path).replace(b'"format":2', b'"format":7')), path)
 
 
 def resealed(data: bytes) -> bytes:

@@ -212,7 +212,7 @@ def test_an_ingest_adds_ignores_or_refuses_the_columns_that_the_table_lacks(
         on_new_columns="add",
         token="t",
     )
-    table.metagen()
+    table.metagen(all=True)
     assert [(row["id"], row["discount"], row["tag"]) for row in shown(table)] == [
         (1, None, None),
         (2, 0.5, "x"),

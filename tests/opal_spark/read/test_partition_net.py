@@ -85,11 +85,11 @@ def test_spark_reads_the_net_rows_of_a_key_as_the_core_does(
         rows += len(values)
         put(table, KEYS[number % 3], values)
         if number % 2:
-            table.metagen()
+            table.metagen(all=True)
             versions.append(table.snapshot_at().version)
         if number == 5:
             compact(table, CompactOptions())
-    table.metagen()
+    table.metagen(all=True)
     opened = OpalTable.for_path(spark, table.uri)
     for version in (versions[1], None):
         for key in KEYS:
@@ -106,7 +106,7 @@ def test_a_filter_comes_after_the_choice_of_rows(spark: SparkSession, table: Tab
     put(table, "mon", [{**row, "at": 1, "n": 1}])
     put(table, "mon", [{**row, "at": 2, "n": 2}])
     put(table, "tue", [{**row, "at": 3, "n": 3}])
-    table.metagen()
+    table.metagen(all=True)
     opened = OpalTable.for_path(spark, table.uri)
     assert [
         row.n for row in opened.read(partition_key="mon", net=True, columns=["n"]).collect()
@@ -126,7 +126,7 @@ def test_only_the_files_of_the_key_are_opened_and_sorted_only_where_rows_were_re
             key,
             [{"id": position, "part": "x", "at": 1, "rank": 0, "gone": False, "n": position}],
         )
-    table.metagen()
+    table.metagen(all=True)
     opened = OpalTable.for_path(spark, table.uri)
     assert len(plan_net(table.snapshot_at(), "mon").files) == 1
     plans = []
@@ -135,7 +135,7 @@ def test_only_the_files_of_the_key_are_opened_and_sorted_only_where_rows_were_re
         assert len(rows.inputFiles()) == 1
         plans.append(rows._jdf.queryExecution().toString())  # type: ignore[operator]  # py4j
         put(table, "tue", [{"id": 0, "part": "x", "at": 2, "rank": 0, "gone": False, "n": 9}])
-        table.metagen()
+        table.metagen(all=True)
     assert ["row_number" in plan for plan in plans] == [False, True]
     assert "WindowGroupLimit" in plans[1]
 
@@ -159,7 +159,7 @@ def test_a_key_of_many_ingests_is_told_from_what_lies_in_the_same_files(
                     }
                 ],
             )
-    table.metagen()
+    table.metagen(all=True)
     compact(table, CompactOptions())
     assert len(table.snapshot_at().files) < 40
     given = OpalTable.for_path(spark, table.uri).read(partition_key="mon", net=True).collect()
@@ -172,7 +172,7 @@ def test_the_model_agrees(spark: SparkSession, table: Table) -> None:
         values = random_rows(seed, 100 * number)
         put(table, KEYS[number % 2], values)
         model += [(KEYS[number % 2], number, position, row) for position, row in enumerate(values)]
-    table.metagen()
+    table.metagen(all=True)
     rows = [
         ModelRow(
             key=(row["id"], row["part"]),

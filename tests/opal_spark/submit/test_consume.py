@@ -76,7 +76,7 @@ def table(tmp_path: Path) -> Table:
         ("mon", [("a", 1, 5), ("b", 1, 6)]),
     ):
         made.ingest(*rows(values), partition_key=key)  # type: ignore[arg-type]  # lists are invariant
-        made.metagen()
+        made.metagen(all=True)
     made.ingest(*rows([("d", 9, 9)]), partition_key="wed")
     return made
 
@@ -258,7 +258,7 @@ def test_a_sum_of_changes_is_the_sum_of_all(
         ]
         made.ingest(*rows(batch), metadata=seed.choice(["inline", "batch"]))
         if seed.random() < 0.4:
-            made.metagen()
+            made.metagen(all=True)
         if seed.random() < 0.3:
             compact(made, CompactOptions())
         if seed.random() < 0.6:

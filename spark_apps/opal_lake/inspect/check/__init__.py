@@ -28,7 +28,7 @@ from opal_lake.inspect.check.content.in_process import (
     LocalCheck,
     look_here,
 )
-from opal_lake.inspect.check.files import check_sizes, check_totals
+from opal_lake.inspect.check.files import check_pending, check_sizes, check_totals
 from opal_lake.inspect.check.finding import Finding, Findings
 from opal_lake.inspect.check.restores import check_restores
 from opal_lake.inspect.check.sample import KeyRange, check_sample, plan_sample
@@ -142,12 +142,14 @@ def _check(table: Table, kept: Root | None, options: CheckOptions, look: Look) -
     _check_condition(state, findings)
     check_sizes(state, sizes, findings)
     check_totals(state, commits, findings)
+    discarded = check_pending(storage, commits, findings)
     keys = plan_sample(options.sample, state)
     content = Content(
         state=state,
         sizes=sizes,
         events=events,
         keys=keys,
+        discarded=discarded,
         memory=options.memory_bytes,
         at_step=options.at_step,
     )

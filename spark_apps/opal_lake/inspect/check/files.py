@@ -1,6 +1,6 @@
 """Referenced files are there as they were written, and the totals of the metadata agree with each other (I9, I15)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import IO
@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from opal_lake import layout
 from opal_lake.data.spool import nameless_file, room_errors
+from opal_lake.ids import segment_name
 from opal_lake.inspect.check.chain import Sizes
 from opal_lake.inspect.check.finding import Findings
 from opal_lake.log.commit import Commit
@@ -117,22 +118,45 @@ def check_totals(snapshot: Snapshot, commits: list[Commit], findings: Findings) 
     )
     strangers = sorted(snapshot.pending - segments.keys())
     findings.expect(not strangers, "I15", path, f"segments {strangers} are pending, and in no file")
-    _check_processed(snapshot.storage, commits, findings)
     _check_groups(snapshot, commits, findings)
 
 
-def _check_processed(storage: Storage, commits: list[Commit], findings: Findings) -> None:
-    """A segment is processed once, and again if a restore made it pending again."""
-    done: dict[int, int] = {}
+def check_pending(
+    storage: Storage, commits: Sequence[Commit], findings: Findings
+) -> frozenset[int]:
+    """Check that a segment is processed or discarded once, and again if a restore made it pending again.
+
+    Returns the segments that are discarded at the newest version, as far as the log tells.
+    """
+    processed: dict[int, int] = {}
+    discarded: dict[int, int] = {}
+    discarded_at: dict[int, dict[int, int]] = {}  # by version; a restore leads to one of them
     for commit in commits:
-        for segment in pending_again(storage, commit):
-            done.pop(segment, None)
-        for segment in commit.actions.processed:
-            before = done.setdefault(segment, commit.version)
-            message = f"it processes segment {segment}, which version {before} processed; restore the log from a backup"
+        actions, path = commit.actions, layout.commit_path(commit.version)
+        if actions.restored is not None:
+            discarded = discarded_at.get(actions.restored.version, {})
+            for segment in pending_again(storage, commit):
+                processed.pop(segment, None)
+        given_up = [one.segment.id for one in actions.discarded]
+        for does, segment in (
+            *(("processes", segment) for segment in actions.processed),
+            *(("discards", segment) for segment in given_up),
+        ):
+            done, before = "processed", processed.get(segment)
+            if segment in discarded:
+                done, before = "discarded", discarded[segment]
             findings.expect(
-                before == commit.version, "I15", layout.commit_path(commit.version), message
+                before is None,
+                "I15" if (does, done) == ("processes", "processed") else "I30",
+                path,
+                f"it {does} segment {segment_name(segment)}, which version {before} {done}; "
+                "restore the log from a backup",
             )
+        processed.update(dict.fromkeys(actions.processed, commit.version))
+        if given_up:
+            discarded = {**discarded, **dict.fromkeys(given_up, commit.version)}
+        discarded_at[commit.version] = discarded
+    return frozenset(discarded)
 
 
 def _check_groups(snapshot: Snapshot, commits: list[Commit], findings: Findings) -> None:

@@ -24,9 +24,10 @@ from opal_lake.inspect.check.content.in_process import (
     file_works,
     read_run,
 )
-from opal_lake.inspect.check.content.ranges import Doubts, RangeRules, SegmentFacts, check_range
+from opal_lake.inspect.check.content.ranges import Doubts, SegmentFacts, check_range
 from opal_lake.inspect.check.content.slots import (
     ExpectedEnds,
+    RangeRules,
     Stored,
     check_slot,
     columns_of,
@@ -47,7 +48,7 @@ _ENDS, _STAYS, _EVENT, _DOUBT = range(4)
 def look_by_tasks(content: Content, executor: Executor, slots: int) -> None:
     """Check the content of a state."""
     state = content.state
-    facts = SegmentFacts.of(state)
+    facts = SegmentFacts.of(state, content.discarded)
     task = CheckTask(
         storage=state.storage,
         spec=state.spec,
@@ -247,7 +248,7 @@ def _check_slot(batches: Batches, *, task: CheckTask) -> Iterator[pa.RecordBatch
     entries = entries_from([high.view(np.uint64), low.view(np.uint64), *others])
     is_row = run == _ROW
     own, tally = Stored(entries=entries.take(~is_row), run=run[~is_row]), Tally()
-    ends, doubtful = check_slot(entries.take(is_row), own, task.rules.floor, tally)
+    ends, doubtful = check_slot(entries.take(is_row), own, task.rules, tally)
     if not task.rules.only_held:
         ends = ends.take(~ends.stays)
     yield _ends_batch(

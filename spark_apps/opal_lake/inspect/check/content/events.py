@@ -106,6 +106,13 @@ class LogCheck:
             ]
             message = f"its events are followed by rows of segments {strangers}, which the table does not have"
             findings.expect(not strangers, "I17", log.path, message)
+        discarded = [*map(segment_name, np.intersect1d(numbers, self.facts.discarded).tolist())]
+        findings.expect(
+            not discarded,
+            "I30",
+            log.path,
+            f"it has events of segments {discarded}, which were discarded; restore the log from a backup",
+        )
         message = f"{self._outside} of its events are of rows beyond the end of their segments; restore the file from a backup"
         findings.expect(not self._outside, "I17", log.path, message)
         message = f"{self._nowhere} of its events are followed by rows beyond the end of their segments; restore the file from a backup"

@@ -15,9 +15,10 @@ from opal_lake.data.segment import DataFile, RunFile, Segment
 from opal_lake.events.segment_log import Events
 from opal_lake.inspect.check.chain import Sizes
 from opal_lake.inspect.check.content.events import LogCheck
-from opal_lake.inspect.check.content.ranges import Doubts, RangeRules, SegmentFacts, check_range
+from opal_lake.inspect.check.content.ranges import Doubts, SegmentFacts, check_range
 from opal_lake.inspect.check.content.slots import (
     ExpectedEnds,
+    RangeRules,
     Stored,
     check_slot,
     columns_of,
@@ -53,6 +54,7 @@ class Content:
     sizes: Sizes
     events: KnownEvents
     keys: KeyRange
+    discarded: frozenset[int]
     memory: int
     at_step: AtStep
 
@@ -63,7 +65,11 @@ class Content:
     @property
     def rules(self) -> RangeRules:
         floor = self.state.root.floor
-        return RangeRules(floor=floor, only_held=floor is not None or not self.keys.is_all)
+        return RangeRules(
+            floor=floor,
+            only_held=floor is not None or not self.keys.is_all,
+            discarded=np.array(sorted(self.discarded), np.int64),
+        )
 
     @property
     def rows(self) -> int:
@@ -185,7 +191,7 @@ class LocalCheck:
 
     def run(self, *, deep: bool) -> None:
         content, state = self.content, self.content.state
-        facts = SegmentFacts.of(state)
+        facts = SegmentFacts.of(state, content.discarded)
         logs = self._read_logs(facts, deep=deep)
         runs = self._read_runs(deep=deep)
         if not deep or not self._read_files():
@@ -260,7 +266,7 @@ class LocalCheck:
             else Stored(entries=nothing, run=_NO_RUN)
         )
         ends, doubtful = check_slot(
-            entries_from(rows) if rows else nothing, stored, content.state.root.floor, self.tally
+            entries_from(rows) if rows else nothing, stored, content.rules, self.tally
         )
         if not content.rules.only_held:
             ends = ends.take(~ends.stays)

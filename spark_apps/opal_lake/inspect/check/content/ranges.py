@@ -1,12 +1,13 @@
 """Events against the rule, on a range of row ids (I18), and entries whose rows seemed to be gone (I20)."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from opal_lake.events.segment_log import Events, least_events
-from opal_lake.inspect.check.content.slots import ExpectedEnds
+from opal_lake.inspect.check.content.slots import ExpectedEnds, RangeRules
 from opal_lake.inspect.check.content.tally import EARLY, EXTRA, LATE, MISSING, UNFOUNDED, Tally
 from opal_lake.log.snapshot import Snapshot
 
@@ -19,15 +20,17 @@ class SegmentFacts:
     rows: npt.NDArray[np.int64]
     groups: npt.NDArray[np.int64]
     pending: npt.NDArray[np.bool_]
+    discarded: npt.NDArray[np.int64]  # which the state has no longer
 
     @classmethod
-    def of(cls, state: Snapshot) -> "SegmentFacts":
+    def of(cls, state: Snapshot, discarded: Collection[int]) -> "SegmentFacts":
         known = sorted(state.segments.values(), key=lambda segment: segment.id)
         return cls(
             ids=np.array([segment.id for segment in known], np.int64),
             rows=np.array([segment.rows for segment in known], np.int64),
             groups=np.array([segment.group for segment in known], np.int64),
             pending=np.array([segment.id in state.pending for segment in known], np.bool_),
+            discarded=np.array(sorted(discarded), np.int64),
         )
 
     def range_of(
@@ -49,14 +52,6 @@ class Doubts:
     segment: npt.NDArray[np.int64]
     offset: npt.NDArray[np.int32]
     run: npt.NDArray[np.int32]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangeRules:
-    """The floor, and whether only events of the rows at hand count: others may have been dropped up to the floor, or be in no sample."""
-
-    floor: int | None
-    only_held: bool
 
 
 def check_range(

@@ -1,7 +1,7 @@
 """The rule and the key store on a slot of keys: what the logs have to add up to (I18), and what the runs have to hold (I20, I21)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -69,16 +69,28 @@ def entries_from(columns: Sequence[Column]) -> Entries:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeRules:
+    """The floor, and whether only events of the rows at hand count: others may have been dropped up to the floor, or be in no sample.
+
+    Rows of `discarded` segments were never dropped by a compaction: nothing may be left of them.
+    """
+
+    floor: int | None
+    only_held: bool
+    discarded: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+
+
 def check_slot(
-    rows: Entries, stored: Stored, floor: int | None, tally: Tally
+    rows: Entries, stored: Stored, rules: RangeRules, tally: Tally
 ) -> tuple[ExpectedEnds, Stored]:
     """All rows of some keys, and all entries with hashes like theirs.
 
     Also the entries up to the floor without a row here: their rows may have been dropped, unless there is one by that id under another key.
     """
     rows = sorted_entries(rows)
-    doubtful = _check_entries(rows, stored, floor, tally)
-    _check_store(rows, stored.entries, floor, tally)
+    doubtful = _check_entries(rows, stored, rules, tally)
+    _check_store(rows, stored.entries, rules.floor, tally)
     return _rule_of(rows), doubtful
 
 
@@ -91,7 +103,7 @@ def _rule_of(row: Entries) -> ExpectedEnds:
     )
 
 
-def _check_entries(rows: Entries, stored: Stored, floor: int | None, tally: Tally) -> Stored:
+def _check_entries(rows: Entries, stored: Stored, rules: RangeRules, tally: Tally) -> Stored:
     """Every entry is a processed row, with all that the row holds; of one up to the floor the row may be gone."""
     entries, nothing = stored.entries, np.zeros(len(stored.run), np.bool_)
     there, agrees = nothing, nothing
@@ -102,7 +114,10 @@ def _check_entries(rows: Entries, stored: Stored, floor: int | None, tally: Tall
         position = np.minimum(np.searchsorted(codes, entry_codes), len(codes) - 1)
         there = np.isin(entries.segment, numbers) & (codes[position] == entry_codes)
         agrees = there & _equal(entries, rows.take(by_row[position]))
-    doubtful = nothing if floor is None else ~there & (entries.delta <= floor)
+    doubtful = nothing
+    if rules.floor is not None:
+        doubtful = ~there & (entries.delta <= rules.floor)
+        doubtful &= ~np.isin(entries.segment, rules.discarded)
     wrong = ~(agrees | doubtful)
     tally.add(UNFOUNDED, stored.run[wrong], entries.offset[wrong])
     return stored.take(doubtful)
