@@ -1,0 +1,1 @@
+"""Lives of tables in which every operation may run inside any store call of another one."""
