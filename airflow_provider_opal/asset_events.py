@@ -1,5 +1,6 @@
 """The asset events by which a task that makes rows visible triggers the consumers of the table."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -36,13 +37,15 @@ class AssetEvents:
     def outlets(self) -> list["Asset"]:
         return [self.asset, self.versions]
 
-    def emit(self, context: "Context", result: dict[str, Any], partition: str | None) -> None:
-        """The events carry the version. A keyed run stamps its key by itself; `partition` adds another key."""
+    def emit(
+        self, context: "Context", result: dict[str, Any], partition_keys: Sequence[str]
+    ) -> None:
+        """Emit events that carry the version. A keyed run stamps its key by itself."""
         for asset in self.outlets:
             context["outlet_events"][asset].extra = {
                 "version": result["version"],
                 "counts": result["counts"],
             }
-        if partition is not None:
-            context["outlet_events"][self.asset].add_partitions(partition)
+        if partition_keys:
+            context["outlet_events"][self.asset].add_partitions(list(partition_keys))
         context["outlet_events"][self.versions].add_partitions(version_key(result["version"]))

@@ -17,18 +17,29 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 GENERATION = "opal_generation"
+# Earlier generations that are remembered: Airflow's state store takes some 64 KB a value
+MAX_EARLIER = 100
 
 
 def generation_of(context: "Context") -> str:
     """The id of the task instance at the first try: unique, also when a run was deleted and made anew with the same name."""
     store, now = context["task_state_store"], _seen(context)
-    kept = store.get(GENERATION)
-    generation = {"id": str(context["ti"].id), **now, "ended": False}
-    if isinstance(kept, dict) and not _was_cleared(kept, now, context["task"].retries or 0):
-        generation = {**kept, "tries": now["tries"]}
+    kept: Any = store.get(GENERATION)
+    generation: dict[str, Any] = {"id": str(context["ti"].id), **now, "ended": False, "earlier": []}
+    if isinstance(kept, dict):
+        if _was_cleared(kept, now, context["task"].retries or 0):
+            generation["earlier"] = [*kept["earlier"], kept["id"]][-MAX_EARLIER:]
+        else:
+            generation = {**kept, "tries": now["tries"]}
     if generation != kept:
         store.set(GENERATION, generation, retention=NEVER_EXPIRE)
     return str(generation["id"])
+
+
+def earlier_generations_of(context: "Context") -> list[str]:
+    """Return the ids of the generations before this one, oldest first."""
+    kept: Any = context["task_state_store"].get(GENERATION)
+    return [str(earlier) for earlier in kept["earlier"]] if isinstance(kept, dict) else []
 
 
 def end_generation(context: "Context") -> None:

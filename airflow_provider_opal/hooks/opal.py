@@ -172,6 +172,19 @@ class OpalHook(BaseHook):
             state = opened.snapshot_at(head.root.oldest_version if is_expired else version)
         return state.version, len(visible_ingests(state).get(key, ()))
 
+    def keys_published(self, table: str, after: int, until: int) -> list[str]:
+        """Return the partition keys of which commits made rows visible, after a version."""
+        from opal_lake.ids import segment_part
+
+        opened = self.table(table)
+        numbers = {
+            segment_part(segment)
+            for commit in opened.log.commits_after(after, until)
+            for segment in commit.actions.processed
+        }
+        partitions = opened.snapshot_at().partitions
+        return sorted(key for key, ingests in partitions.items() if ingests & numbers)
+
     def settled_version(self, table: str, until: datetime) -> int | None:
         """The last version up to a moment that changed the view."""
         return next(

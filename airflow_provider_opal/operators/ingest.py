@@ -7,7 +7,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_opal.asset_events import AssetEvents
 from airflow_provider_opal.assets import DEFAULT_CONN_ID, distinct
-from airflow_provider_opal.operators.spark import OpalSparkOperator
+from airflow_provider_opal.operators.spark import OpalSparkOperator, earlier_tokens_of
 from airflow_provider_opal.secrets import secret_arguments
 from airflow_provider_opal.templated import is_templated
 from opal_lake.errors import InvalidInputError
@@ -45,6 +45,9 @@ class IngestOperator(OpalSparkOperator):
     Rows are visible after the table's MetaGenOperator. With `metadata="inline"` they are by this task, which then needs no MetaGen and has
     a MetaGenOperator's outlets: one shuffle and one commit less. A table may switch at any time; what is pending then waits for one more
     MetaGen.
+
+    A clear ingests again. Rows of the cleared try that are still pending, because no MetaGen has
+    published them, are discarded in the same commit: what was removed from the source is gone.
 
     `business_snapshot`, as "{{ partition_key }}", says which one the rows belong to, or `business_snapshot_column` names the column that
     says it. They never fall: a run for one that is finished fails.
@@ -129,7 +132,8 @@ class IngestOperator(OpalSparkOperator):
             self.outlets = distinct(
                 [*events.outlets, *self.outlets]
             )  # a template has named the table by now
-            events.emit(context, xcom, self.arguments.get("partition_key"))
+            key = self.arguments.get("partition_key")
+            events.emit(context, xcom, [] if key is None else [key])
         return xcom
 
     def changes_view(self) -> bool:
@@ -143,18 +147,23 @@ class IngestOperator(OpalSparkOperator):
         return f"there is no table {self.table!r}, and the ingest may not create it: add create=Table(keys=['id'], delta='updated_at')"
 
     def job_arguments(self, context: "Context") -> dict[str, Any]:
-        """With the partition key, where there is one."""
+        """Return the arguments with the run's partition key and the tokens of earlier tries.
+
+        After a clear, rows of an earlier try that no MetaGen has published are replaced. A retry
+        has the token of the try before, and applies once.
+        """
         key = context.get("partition_key")
         source = source_arguments(self.arguments["source"])
         if secret := secret_arguments(source, "source"):
             raise ValueError(
                 f"{', '.join(secret)} holds a secret; put it into an environment variable, and name that: password_env="
             )
-        return {
-            **({} if key is None else {"partition_key": key}),
-            **self.arguments,
-            "source": source,
-        }
+        arguments = {**self.arguments, "source": source}
+        if key is not None:
+            arguments.setdefault("partition_key", key)
+        if earlier := earlier_tokens_of(context):
+            arguments["replaces"] = earlier
+        return arguments
 
 
 def source_arguments(source: Any) -> dict[str, Any]:

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_opal.asset_events import AssetEvents
 from airflow_provider_opal.assets import DEFAULT_CONN_ID, distinct
 from airflow_provider_opal.operators.spark import OpalSparkOperator
+from airflow_provider_opal.templated import is_templated
+from opal_lake.errors import NotFoundError
+from opal_lake.job.operations.rows import MetaGen
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -14,29 +17,42 @@ if TYPE_CHECKING:
 
 
 class MetaGenOperator(OpalSparkOperator):
-    """Decides which row of each key is the valid one. The table's asset is its outlet: ingested rows alone are not visible yet.
+    """Makes pending rows visible: decides which row of each key is the valid one.
 
-    A second outlet, the asset of the table's versions, gets an event keyed by the version, for consumers that go by versions.
-    An event of the table carries the run's partition key, or `partition` (a template), as the ingest's.
+    It takes the rows of one partition key: `partition_key`, by default the key of the DAG run. In a
+    run without a key it takes the rows that were ingested without one. `tokens` takes the rows of
+    some ingests (templates, as `["{{ ti.xcom_pull('ingest')['token'] }}"]`), `all=True` every
+    pending row. So a check between ingest and MetaGen holds: what failed it stays pending, whatever
+    other runs publish meanwhile. The task log names the keys that stay pending, and for how long.
 
-    With a template in `table`, or mapped over tables, it has these outlets when it runs: whoever listens hears of it.
+    The table's asset is its outlet: ingested rows alone are not visible yet. Its event carries the
+    partition keys that were published. A second outlet, the asset of the table's versions, gets an
+    event keyed by the version, for consumers that go by versions. With a template in `table`, or
+    mapped over tables, it has these outlets when it runs: whoever listens hears of it.
 
-    It never skips: with nothing to do it says so and emits all the same, or a cascade of keyed runs would stop.
+    It never skips: with nothing to do it says so and emits all the same, or a cascade of keyed runs
+    would stop.
     """
 
     operation = "metagen"
 
-    template_fields: Sequence[str] = ("partition", *OpalSparkOperator.template_fields)
-
-    def __init__(self, *, table: str, partition: str | None = None, **kwargs: Any) -> None:
-        super().__init__(table=table, **kwargs)
-        self.partition = partition
+    def __init__(
+        self,
+        *,
+        table: str,
+        partition_key: str | None = None,
+        tokens: Sequence[str] | None = None,
+        all: bool = False,  # noqa: A002  # the name that every surface has
+        **kwargs: Any,
+    ) -> None:
+        given = {"partition_key": partition_key, "tokens": tokens, "all": all}
+        super().__init__(table=table, arguments=MetaGen.checked(given, is_templated), **kwargs)
         self.asset_events = AssetEvents.known(table, self.opal_conn_id)
         self.asset = self.asset_events and self.asset_events.asset
         self.versions = self.asset_events and self.asset_events.versions
-        self.outlets = distinct(
-            [*(self.asset_events.outlets if self.asset_events else ()), *self.outlets]
-        )
+        own_outlets = self.asset_events.outlets if self.asset_events else ()
+        self.outlets = distinct([*own_outlets, *self.outlets])
+        self._version_before: int | None = None
 
     @classmethod
     def assets_of(cls, given: Mapping[str, Any]) -> Mapping[str, Sequence[Any]]:
@@ -44,15 +60,54 @@ class MetaGenOperator(OpalSparkOperator):
         events = AssetEvents.known(given.get("table"), given.get("opal_conn_id", DEFAULT_CONN_ID))
         return {"outlets": events.outlets if events else []}
 
+    def needs_key(self, context: "Context") -> bool:
+        """Return whether a run without a key is refused: only if asked for, by `keyed`."""
+        return self.keyed
+
     def changes_view(self) -> bool:
         return True
 
+    def job_arguments(self, context: "Context") -> dict[str, Any]:
+        """Return what to publish: what was asked for, else the rows of the run's own key."""
+        arguments = MetaGen.filled_in(self.arguments)
+        if arguments.get("all") or arguments.get("tokens") is not None:
+            return arguments
+        key = arguments.get("partition_key", context.get("partition_key"))
+        return {} if key is None else {"partition_key": key}
+
+    def execute(self, context: "Context") -> dict[str, Any]:  # type: ignore[override]  # it has a result
+        """Publish, and return the JobResult as a plain dict."""
+        if not self._is_of_one_key:
+            self._version_before = self._head()
+        return super().execute(context)
+
     def finish(self, context: "Context", result: "JobResult") -> dict[str, Any]:
-        """The events carry the version."""
+        """Emit the events, which carry the version."""
         xcom = super().finish(context, result)
         events = AssetEvents.of(self.table, self.opal_conn_id)
-        self.outlets = distinct(
-            [*events.outlets, *self.outlets]
-        )  # a template has named the table by now
-        events.emit(context, xcom, self.partition)
+        self.outlets = distinct([*events.outlets, *self.outlets])  # a template has named the table
+        events.emit(context, xcom, self._published_keys(result))
         return xcom
+
+    @property
+    def _is_of_one_key(self) -> bool:
+        arguments = MetaGen.filled_in(self.arguments)
+        return not arguments.get("all") and arguments.get("tokens") is None
+
+    def _head(self) -> int | None:
+        """Return the newest version; None where the job will say that there is no table."""
+        try:
+            return self.opal.head(self.table)
+        except NotFoundError:
+            return None
+
+    def _published_keys(self, result: "JobResult") -> list[str]:
+        """Return the keys to emit beside the run's own one, which Airflow stamps by itself."""
+        if self._is_of_one_key:
+            key = self.arguments.get("partition_key")
+            return [] if key is None else [key]
+        if result.version is None:
+            return []
+        # A MetaGen of several business snapshots makes a commit for each
+        since = result.version - 1 if self._version_before is None else self._version_before
+        return self.opal.keys_published(self.table, since, result.version)

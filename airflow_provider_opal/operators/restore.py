@@ -59,5 +59,5 @@ class RestoreOperator(UpkeepOperator):
             self.outlets = [outlet for outlet in self.outlets if outlet not in events.outlets]
         else:
             self.outlets = distinct([*events.outlets, *self.outlets])
-            events.emit(context, xcom, None)
+            events.emit(context, xcom, [])
         return xcom

@@ -18,7 +18,11 @@ from airflow.sdk import CronPartitionTimetable, PartitionedAssetTimetable
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
 
 from airflow_provider_opal.assets import DEFAULT_CONN_ID, DEFAULT_LAKECHIME_CONN_ID, distinct
-from airflow_provider_opal.generation import end_generation, generation_of
+from airflow_provider_opal.generation import (
+    earlier_generations_of,
+    end_generation,
+    generation_of,
+)
 from airflow_provider_opal.hooks.opal import OpalHook
 from airflow_provider_opal.hooks.submit import OpalSubmitHook, end_left_over
 from airflow_provider_opal.links import SparkUILink
@@ -170,7 +174,8 @@ class OpalSparkOperator(SparkSubmitOperator):
 
         try:
             table = self.opal.lake.uri(self.table)
-            return JobSpec.of(self.operation, table, self.job_arguments(context), token_of(context))
+            token = token_of(context)  # first: it begins a generation, by which others are earlier
+            return JobSpec.of(self.operation, table, self.job_arguments(context), token)
         except (AirflowNotFoundException, ValueError) as error:
             raise AirflowFailException(str(error)) from error  # to try again would not help
 
@@ -391,8 +396,17 @@ def takes_keys(timetable: Any) -> bool:
 
 def token_of(context: "Context") -> str:
     """Retries share a token, so the job applies once. A clear or a reprocess gets another token, and runs the job again."""
+    return _token(context, generation_of(context))
+
+
+def earlier_tokens_of(context: "Context") -> list[str]:
+    """Return the tokens that this task had before it was cleared, oldest first."""
+    return [_token(context, generation) for generation in earlier_generations_of(context)]
+
+
+def _token(context: "Context", generation: str) -> str:
     ti = context["ti"]
-    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}/{generation_of(context)}"
+    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}/{generation}"
 
 
 def app_path(operation: str) -> str:

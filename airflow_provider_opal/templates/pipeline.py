@@ -89,6 +89,15 @@ class Pipeline:
         """Whether rows without a partition key would reach nobody."""
         return any(consumer.by == "partition" for consumer in self.consumers)
 
+    @property
+    def has_business_snapshots(self) -> bool:
+        """Return whether the table holds rows back, until the business snapshot before is over.
+
+        A later run publishes them then, whatever their partition key is.
+        """
+        names = ("business_snapshot", "business_snapshot_column")
+        return any(self.ingest.get(name) is not None for name in names)
+
     def consume(self, consumer: Consumer, name: str) -> ConsumeOperator:
         """A consumer's task; behind one that waits, if there is something to wait for."""
         consume = ConsumeOperator(
@@ -211,7 +220,7 @@ def add_tasks(pipeline: Pipeline, name: str) -> Tasks:
     metagen = (
         None
         if pipeline.ingest["metadata"] == "inline"
-        else MetaGenOperator(task_id="metagen", **common)
+        else MetaGenOperator(task_id="metagen", all=pipeline.has_business_snapshots, **common)
     )
     if metagen is not None:
         ingest >> metagen

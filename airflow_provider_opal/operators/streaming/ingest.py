@@ -198,7 +198,7 @@ class StreamingIngestOperator(BaseOperator):
             [*events.outlets, *self.outlets]
         )  # a template has named the table by now
         counts = {name: totals.get(name, 0) for name in ("records", "bad", "flushes")}
-        events.emit(context, {"version": totals["version"], "counts": counts}, None)
+        events.emit(context, {"version": totals["version"], "counts": counts}, [])
         return totals
 
 
