@@ -16,7 +16,15 @@ from lakechime.producers.delta_log import (
     PartitionColumn,
     TouchedFile,
 )
-from lakechime.producers.outbox import Origin, Position, Step, Target, again_tags, place_of
+from lakechime.producers.outbox import (
+    Origin,
+    Position,
+    Step,
+    Target,
+    again_tags,
+    check_format,
+    place_of,
+)
 from lakechime.tags import LOST, RESTORED
 
 _RESTORE, _DELETE = "RESTORE", "DELETE"
@@ -61,6 +69,8 @@ class DeltaSource:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def steps(self, position: Position | None) -> Iterator[Step]:
+        if position is not None:
+            check_format(position, self.target, TableFormat.DELTA, place_of(self.path))
         log, kept = DeltaLog.open(self.path, self.options), Kept.of(position)
         at_hand = log.read(kept.version) if position is not None else None
         if position is not None and at_hand is not None and at_hand.checksum == kept.checksum:

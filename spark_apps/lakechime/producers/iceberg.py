@@ -13,7 +13,14 @@ from lakechime.errors import InvalidEventError, NotFoundError, UnavailableError
 from lakechime.event import DataChangeEvent, OperationType, TableFormat
 from lakechime.producers.folders import Folder
 from lakechime.producers.lineage import Course, Lineage, Link, plan_course
-from lakechime.producers.outbox import Origin, Position, Step, Target, again_tags
+from lakechime.producers.outbox import (
+    Origin,
+    Position,
+    Step,
+    Target,
+    again_tags,
+    check_format,
+)
 from lakechime.producers.partition_values import levels_of, values_of
 from lakechime.tags import LOST, RESTORED
 
@@ -126,6 +133,8 @@ class IcebergSource:
             at=f"{self.place.text}{branch}",
             id=f"{table.metadata.table_uuid}{branch}",
         )
+        if position is not None:
+            check_format(position, self.target, TableFormat.ICEBERG, origin.at)
         head, lineage = self._head(table), Lineage.of(position)
         if position is not None and not origin.is_of(position, self.target):
             lineage = Lineage(turns=lineage.turns + 1)

@@ -131,15 +131,12 @@ class OpalSource:
         """Where another table is at this place, or this one went back to a backup, its versions are counted once more."""
         if position is None:
             return Kept()
+        is_same_table = origin.is_of(position, self.target)
         kept = Kept(**{name: position[name] for name in _KEPT})
         is_followed = kept.version < head.version or (
             kept.version == head.version and kept.write_id == head.root.write_id
         )
-        return (
-            kept
-            if origin.is_of(position, self.target) and is_followed
-            else Kept(again=_course(head))
-        )
+        return kept if is_same_table and is_followed else Kept(again=_course(head))
 
     def _after(self, position: Position | None, head: Snapshot) -> Iterator[Step]:
         origin = Origin(

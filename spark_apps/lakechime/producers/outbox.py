@@ -132,10 +132,7 @@ class _Registering:
         waiting: list[Step] = []
         for step in steps:
             waiting.append(self._fitting(step))
-            if (
-                sum(len(step.events) for step in waiting) >= EVENTS_AT_ONCE
-                or len(waiting) >= EVENTS_AT_ONCE
-            ):
+            if sum(map(_weight, waiting)) >= EVENTS_AT_ONCE:
                 self._register(waiting)
                 waiting = []
                 if self.stop():
@@ -197,6 +194,11 @@ class _Registering:
         )
 
 
+def _weight(step: Step) -> int:
+    """How much of a registration a step takes: its events, what is to be remembered, or itself."""
+    return max(len(step.events), len(step.seen), 1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """Which table a position is of: its format, where it lies, and its own id."""
@@ -209,14 +211,26 @@ class Origin:
         return {"format": str(self.table_format), "at": self.at, "id": self.id}
 
     def is_of(self, position: Position, target: Target) -> bool:
-        """False: another table is at this place now. InvalidEventError where the name is that of a table elsewhere."""
-        if position.get("format") == str(self.table_format) and position.get("id") == self.id:
+        """False: another table is at this place now. InvalidEventError where the name is that of a table elsewhere, or of another format."""
+        check_format(position, target, self.table_format, self.at)
+        if position.get("id") == self.id:
             return True
-        if position.get("format") == str(self.table_format) and position.get("at") == self.at:
+        if position.get("at") == self.at:
             return False
         raise InvalidEventError(
             f"{target.table!r} of cluster {target.cluster!r} is the {position.get('format')} table at {position.get('at')}, and this the "
             f"{self.table_format} table at {self.at}; register it under another name, or in another cluster"
+        )
+
+
+def check_format(position: Position, target: Target, table_format: TableFormat, at: str) -> None:
+    """Refuse a name that another format has. Ask before a position is read: each format has its own members there."""
+    before = position.get("format")
+    if before != str(table_format):
+        raise InvalidEventError(
+            f"{target.table!r} of cluster {target.cluster!r} was the {before} table at {position.get('at')}, and is the {table_format} table "
+            f"at {at} now: one name has events of one format. Nothing was registered; register the table under another name, or in another "
+            "cluster, and point its consumers there"
         )
 
 
