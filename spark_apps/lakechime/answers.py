@@ -1,12 +1,17 @@
 """What is asked of a store and what it answers, in SQL and over HTTP; and the store itself, as a protocol."""
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from lakechime.event import DEFAULT_CLUSTER, DataChangeEvent, JsonValue, check_name
+from lakechime.errors import InvalidEventError
+from lakechime.event import DEFAULT_CLUSTER, DataChangeEvent, JsonValue, check_name, json_text
 
 SEEN_EVENTS = "events"  # the key of the watermarks whose value is a seq: snapshot triggers keep them, and retention heeds them
+MAX_VALUE_BYTES = 65_536  # of a watermark
+MAX_STEP_CHARS = 22
+_STEP_BYTES = 16  # 22 characters
 TableName = str | tuple[str, str]  # a table of the default cluster, or (cluster, table)
 
 
@@ -14,6 +19,27 @@ def table_name(table: TableName) -> tuple[str, str]:
     """(cluster, table) of either form."""
     cluster, name = (DEFAULT_CLUSTER, table) if isinstance(table, str) else table
     return check_name("cluster", cluster), check_name("table", name)
+
+
+def new_step() -> str:
+    """Return the name of one change of a watermark: sent again, it is known by it."""
+    return secrets.token_urlsafe(_STEP_BYTES)
+
+
+def checked_step(step: str) -> str:
+    """Return the name of a change as the store keeps it."""
+    if not 1 <= len(step) <= MAX_STEP_CHARS or not (step.isascii() and step.isprintable()):
+        raise InvalidEventError(
+            f"step={step[:80]!r} is not the name of a step; write 1 to {MAX_STEP_CHARS} printable ASCII characters"
+        )
+    return step
+
+
+def watermark_text(value: JsonValue) -> str:
+    """Return the value of a watermark as the store keeps it."""
+    if value is None:
+        raise InvalidEventError("a watermark has a value; delete it instead of setting it to null")
+    return json_text("the value of a watermark", value, MAX_VALUE_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +77,8 @@ class Page:
 
     `next_after` is what to ask after next time, and what a watermark may take once these events are done: also where events in between
     did not match. `more`: ask again at once. `head`: the greatest seq that there was. `expired`: the greatest seq of these tables' events
-    that expired (of all tables where none was named); who asked after a lesser one may have missed some.
+    that expired (of all tables where none was named; of the partition where one was named with tables); who asked after a lesser one may
+    have missed some.
     """
 
     events: tuple[Registered, ...]
@@ -63,13 +90,16 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsBetween:
-    """The events of a range of times, and how far that is final.
+    """The events of a range of times, and the part of it that is whole and final.
 
-    No event before `covered_until_ts` is missing, and none will ever come. It is the end of the range, where that has passed by the clock
-    that gives events their times. Else ask again: events at `covered_until_ts` or later may still get company.
+    No event from `covered_from_ts` on and before `covered_until_ts` is missing, and none will ever come.
+    `covered_from_ts` is the start of the range, unless retention deleted events of the table at that time or later: those may be missing.
+    `covered_until_ts` is the end of the range, where that has passed by the clock that gives events their times. Else ask again: events at
+    `covered_until_ts` or later may still get company.
     """
 
     events: tuple[Registered, ...]
+    covered_from_ts: int
     covered_until_ts: int
 
 
@@ -173,10 +203,14 @@ class Store(Protocol):
     def consumers(self, limit: int) -> list[Consumer]: ...
 
     def put_watermark(
-        self, consumer: str, key: str, value: JsonValue, *, expected: int | None
-    ) -> Watermark: ...
+        self, consumer: str, key: str, value: JsonValue, *, expected: int | None, step: str
+    ) -> Watermark:
+        """Move it once, however often the same step is asked for."""
+        ...
 
-    def delete_watermark(self, consumer: str, key: str, *, expected: int) -> None: ...
+    def delete_watermark(self, consumer: str, key: str, *, expected: int, step: str) -> None:
+        """Delete it once, as above."""
+        ...
 
     def expire(self, older_than_ms: int, *, keep_unseen: bool) -> int: ...
 

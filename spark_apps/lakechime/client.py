@@ -1,7 +1,7 @@
 """The one client of LakeChime: the same methods over a database and over the service."""
 
-import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -19,7 +19,10 @@ from lakechime.answers import (
     TableName,
     TableState,
     Watermark,
+    checked_step,
+    new_step,
     table_name,
+    watermark_text,
 )
 from lakechime.errors import InvalidEventError, NotFoundError
 from lakechime.event import (
@@ -30,13 +33,14 @@ from lakechime.event import (
     check_number,
     checked_partition,
     checked_tags,
+    json_text,
 )
 
 MAX_LIMIT = 10_000
 MAX_TABLES = 10_000  # that one statement looks up
 MAX_SEEN = 10_000  # items of one registration
 MAX_POSITION_BYTES = 65_536
-MAX_ITEM_CHARS = 4_096
+MAX_ITEM_CHARS = 16_384  # a path of 4,096 bytes, quoted
 MAX_ITEM_BYTES = 1_024
 _WEB = ("http://", "https://")
 
@@ -99,8 +103,33 @@ class LakeChime:
         check_number("after", after)
         if until is not None:
             check_number("until", until)
-        return self._store.events(
-            _filter(tables, partition, tags), after=after, until=until, limit=limit
+        meant = _filter(tables, partition, tags)
+        if len(meant.tables) <= MAX_TABLES:
+            return self._store.events(meant, after=after, until=until, limit=limit)
+        return self._events_of_many(meant, after, until, limit)
+
+    def _events_of_many(self, meant: Filter, after: int, until: int | None, limit: int) -> Page:
+        """Ask for more tables than one statement looks up. What is registered after the first answer is for the next page."""
+        pages: list[Page] = []
+        for first in range(0, len(meant.tables), MAX_TABLES):
+            portion = replace(meant, tables=meant.tables[first : first + MAX_TABLES])
+            pages.append(self._store.events(portion, after=after, until=until, limit=limit))
+            until = pages[0].head if until is None else min(until, pages[0].head)
+        next_after = min(page.next_after for page in pages)
+        events = sorted(
+            (event for page in pages for event in page.events),
+            key=lambda found: found.event.seq or 0,
+        )
+        fitting = [found for found in events if (found.event.seq or 0) <= next_after]
+        if len(fitting) > limit:
+            fitting = fitting[:limit]
+            next_after = fitting[-1].event.seq or 0
+        return Page(
+            events=tuple(fitting),
+            next_after=next_after,
+            more=len(fitting) < len(events) or any(page.more for page in pages),
+            head=pages[0].head,
+            expired=max(page.expired for page in pages),
         )
 
     def events_between(
@@ -125,16 +154,21 @@ class LakeChime:
     def find(self, interests: Sequence[Interest]) -> Found:
         """For each interest the first seq that matches: one query for all of them, or one for each 10,000 tables that they name.
 
-        The head is then that of the first query.
+        The head is then that of the first query: of what came after it, later queries may have found some, and earlier ones none.
         """
-        answers = [
-            self._store.find(batch)
-            for batch in _portions([_checked(interest) for interest in interests])
+        parts = [
+            (number, part)
+            for number, interest in enumerate(interests)
+            for part in _parts_of(_checked(interest))
         ]
-        return Found(
-            seqs=tuple(seq for answer in answers for seq in answer.seqs),
-            head=min(answer.head for answer in answers),
-        )
+        answers = [self._store.find(batch) for batch in _portions([part for _, part in parts])]
+        seqs = [seq for answer in answers for seq in answer.seqs]
+        firsts: list[int | None] = [None] * len(interests)
+        for (number, _), seq in zip(parts, seqs, strict=True):
+            first = firsts[number]
+            if seq is not None and (first is None or seq < first):
+                firsts[number] = seq
+        return Found(seqs=tuple(firsts), head=min(answer.head for answer in answers))
 
     def tail(self, after: int, limit: int = 1000) -> Page:
         """What is new for everybody."""
@@ -184,21 +218,42 @@ class LakeChime:
         return list(there)
 
     def put_watermark(
-        self, consumer: str, key: str, value: JsonValue, *, expected: int | None
+        self,
+        consumer: str,
+        key: str,
+        value: JsonValue,
+        *,
+        expected: int | None,
+        step: str | None = None,
     ) -> Watermark:
-        """Set it, if its revision is still the one that was read (None: there is none yet); else ConflictError."""
+        """Set it, if its revision is still the one that was read (None: there is none yet); else ConflictError.
+
+        `step` names this change: asked for again under the same name, it is done once, and answered as it was.
+        A watermark `events` names a place in the order of events: InvalidEventError where it is beyond the head.
+        """
         if expected is not None:
             check_number("expected", expected)
         if key == SEEN_EVENTS:  # retention and triggers read it as a place
             check_number("the value of a watermark 'events'", value)
+        watermark_text(value)
         return self._store.put_watermark(
-            check_name("consumer", consumer), checked_key(key), value, expected=expected
+            check_name("consumer", consumer),
+            checked_key(key),
+            value,
+            expected=expected,
+            step=new_step() if step is None else checked_step(step),
         )
 
-    def delete_watermark(self, consumer: str, key: str, *, expected: int) -> None:
+    def delete_watermark(
+        self, consumer: str, key: str, *, expected: int, step: str | None = None
+    ) -> None:
+        """Delete it, if its revision is still the one that was read. `step` as above."""
         check_number("expected", expected)
         self._store.delete_watermark(
-            check_name("consumer", consumer), checked_key(key), expected=expected
+            check_name("consumer", consumer),
+            checked_key(key),
+            expected=expected,
+            step=new_step() if step is None else checked_step(step),
         )
 
     def expire(self, older_than_ms: int, *, keep_unseen: bool = True) -> int:
@@ -243,10 +298,7 @@ def checked_outbox(outbox: Outbox) -> Outbox:
     check_name("cluster", outbox.cluster)
     check_name("table", outbox.table)
     for name, value in (("position", outbox.position), ("expected", outbox.expected)):
-        if (length := _json_length(name, value)) > MAX_POSITION_BYTES:
-            raise InvalidEventError(
-                f"{name} takes {length:,} bytes, and may take {MAX_POSITION_BYTES:,}; put what grows with the table into `seen`"
-            )
+        json_text(name, value, MAX_POSITION_BYTES)
     if len(outbox.seen) > MAX_SEEN:
         raise InvalidEventError(
             f"seen has {len(outbox.seen):,} items, and a registration may have {MAX_SEEN:,}; make several"
@@ -256,18 +308,8 @@ def checked_outbox(outbox: Outbox) -> Outbox:
             raise InvalidEventError(
                 f"an item of seen is a text of 1 to {MAX_ITEM_CHARS:,} printable characters; shorten or quote it"
             )
-        if _json_length("an item of seen", value) > MAX_ITEM_BYTES:
-            raise InvalidEventError(
-                f"an item of seen takes {MAX_ITEM_BYTES:,} bytes at most; keep less"
-            )
+        json_text("an item of seen", value, MAX_ITEM_BYTES)
     return outbox
-
-
-def _json_length(name: str, value: JsonValue) -> int:
-    try:
-        return len(json.dumps(value, separators=(",", ":"), allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidEventError(f"{name} is JSON, and this is none: {error}") from error
 
 
 def _filter(
@@ -297,11 +339,17 @@ def _portions(interests: Sequence[Interest]) -> list[list[Interest]]:
     return portions
 
 
+def _parts_of(interest: Interest) -> list[Interest]:
+    """Split an interest of more tables than one statement looks up."""
+    return [
+        replace(interest, tables=interest.tables[first : first + MAX_TABLES])
+        for first in range(0, len(interest.tables), MAX_TABLES)
+    ]
+
+
 def _checked(interest: Interest) -> Interest:
-    if not 1 <= len(interest.tables) <= MAX_TABLES:
-        raise InvalidEventError(
-            f"an interest names {len(interest.tables):,} tables; name at least one, and at most {MAX_TABLES:,}"
-        )
+    if not interest.tables:
+        raise InvalidEventError("an interest names no table; name at least one")
     check_number("after", interest.after)
     meant = _filter(interest.tables, interest.partition, interest.tags)
     return Interest(

@@ -27,6 +27,10 @@ class NotFoundError(LakeChimeError, KeyError):
         return str(self.args[0]) if self.args else ""  # KeyError would print the repr
 
 
+class ExpiredError(LakeChimeError):
+    """Retention deleted the events that are asked for: read the table itself, or have them registered again."""
+
+
 class UnavailableError(LakeChimeError):
     """The database or the service is away, full or locked: try again later. What was not registered is still in the producer's outbox."""
 

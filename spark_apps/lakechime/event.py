@@ -14,7 +14,9 @@ JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[st
 
 DEFAULT_CLUSTER = "default"
 MAX_NAME_CHARS = 512
-MAX_SNAPSHOT_CHARS = 256
+# An index row of PostgreSQL takes 2,704 bytes. Two names and a digest are in one: (cluster, table, item), (consumer, key).
+MAX_NAME_BYTES = 1024
+MAX_SNAPSHOT_CHARS = 256  # at most 1,024 bytes, in an index with two numbers
 MAX_PARTITION_LEVELS = 32
 MAX_PARTITION_BYTES = 4096
 MAX_TAGS = 64
@@ -170,7 +172,33 @@ def check_name(what: str, value: Any) -> str:
         raise InvalidEventError(
             f"{what}={_shown(value)} is no name; write 1 to {MAX_NAME_CHARS} characters without control characters"
         )
+    if (size := len(value.encode())) > MAX_NAME_BYTES:
+        raise InvalidEventError(
+            f"{what}={_shown(value)} takes {size:,} bytes in UTF-8, and a name may take {MAX_NAME_BYTES:,}, "
+            "which is what every database indexes; shorten it"
+        )
     return value
+
+
+def json_text(what: str, value: Any, max_bytes: int) -> str:
+    """Return a value that is stored as JSON as its compact text, in ASCII.
+
+    Raises InvalidEventError for what JSON cannot say, for an unpaired surrogate, and for what is too long.
+    """
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except UnicodeEncodeError as error:
+        raise InvalidEventError(
+            f"{what} has an unpaired surrogate, which UTF-8 cannot say; leave it out"
+        ) from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidEventError(f"{what} is JSON, and this is none: {error}") from error
+    if len(text) > max_bytes:
+        raise InvalidEventError(
+            f"{what} takes {len(text):,} bytes, and may take {max_bytes:,}; store a short value here, and what is long beside the data"
+        )
+    return text
 
 
 def checked_partition(value: Any) -> tuple[JsonValue, ...]:

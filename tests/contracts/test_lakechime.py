@@ -5,6 +5,7 @@ start it over `request.getfixturevalue(...)`'s database and return its URL and a
 `LakeChime.open(**chime_address)` makes others of the same store.
 """
 
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 
 from lakechime import (
     ConflictError,
+    ExpiredError,
     Interest,
     InvalidEventError,
     LakeChime,
@@ -23,9 +25,14 @@ from lakechime import (
     Registered,
     TableFormat,
 )
-from lakechime.event import JsonValue
+from lakechime.event import MAX_NAME_BYTES, JsonValue
+from lakechime.triggers.partition import PartitionTrigger
+from lakechime.triggers.snapshot import SnapshotTrigger
 from tests.lakechime.made import TABLE, hive, made
 
+CJK_512 = "".join(
+    map(chr, random.Random(7).choices(range(0x4E00, 0x9FFF), k=512))
+)  # no compression makes it fit
 HOSTILE = "o'rders\"; DROP TABLE lakechime_events; --"
 
 
@@ -315,6 +322,7 @@ def test_a_range_says_how_far_it_is_final(chime: LakeChime) -> None:
 
 
 def test_watermarks_move_only_from_where_they_were_read(chime: LakeChime) -> None:
+    chime.register([made(number) for number in range(1, 7)])
     assert chime.watermark("report", "events") is None
     first = chime.put_watermark("report", "events", 3, expected=None)
     with pytest.raises(ConflictError, match="none was expected"):
@@ -331,14 +339,14 @@ def test_watermarks_move_only_from_where_they_were_read(chime: LakeChime) -> Non
 def test_watermarks_hold_json_by_key(chime: LakeChime) -> None:
     values = {
         "": 1,
-        "events": 12,
+        "events": 0,
         "versions/shop": {"version": 7, "at": ["x", None, 1.5]},
         "text": "ü\x00",
         "no": False,
     }
     for key, value in values.items():
         chime.put_watermark("report", key, value, expected=None)
-    chime.put_watermark("other", "events", 99, expected=None)
+    chime.put_watermark("other", "events", 0, expected=None)
     assert {key: found.value for key, found in chime.watermarks("report").items()} == values
     assert chime.watermarks("nobody") == {}
     with pytest.raises(InvalidEventError, match="may take 65,536"):
@@ -355,6 +363,7 @@ def test_how_far_events_are_seen_is_a_place(chime: LakeChime, value: JsonValue) 
 
 
 def test_a_deleted_watermark_never_has_an_old_revision_again(chime: LakeChime) -> None:
+    chime.register([made(number) for number in range(1, 5)])
     first = chime.put_watermark("report", "events", 3, expected=None)
     with pytest.raises(ConflictError):
         chime.delete_watermark("report", "events", expected=first.revision + 1)
@@ -370,6 +379,7 @@ def test_a_deleted_watermark_never_has_an_old_revision_again(chime: LakeChime) -
 
 
 def test_of_many_who_move_a_watermark_at_once_one_does(chime: LakeChime) -> None:
+    chime.register([made(number) for number in range(1, 4)])
     start = chime.put_watermark("report", "events", 0, expected=None)
     barrier = threading.Barrier(4)
 
@@ -519,6 +529,7 @@ def test_what_a_consumer_has_not_passed_stays(chime: LakeChime) -> None:
 
 def test_consumers_are_told_from_the_furthest_behind_on(chime: LakeChime) -> None:
     assert chime.consumers() == []
+    chime.register([made(number) for number in range(1, 11)])
     for consumer, value in (("fast", 10), ("slow", 9), ("slower", 2)):
         chime.put_watermark(consumer, "events", value, expected=None)
     chime.put_watermark("slower", "version", 1, expected=None)
@@ -533,6 +544,7 @@ def test_consumers_are_told_from_the_furthest_behind_on(chime: LakeChime) -> Non
 
 
 def test_a_consumer_that_is_gone_is_forgotten(chime: LakeChime) -> None:
+    chime.register([made(1), made(2)])
     chime.put_watermark("gone", "events", 2, expected=None)
     chime.put_watermark("gone", "claims", {}, expected=None)
     assert chime.forget("gone") == ["claims", "events"]
@@ -574,9 +586,6 @@ def test_names_are_only_names(chime: LakeChime) -> None:
         lambda chime: chime.events_between("t", 2, 1),
         lambda chime: chime.events_between("t", 1, 1 << 64),
         lambda chime: chime.find([Interest(tables=())]),
-        lambda chime: chime.find(
-            [Interest(tables=tuple(f"t{number}" for number in range(10_001)))]
-        ),
         lambda chime: chime.register([], outbox=Outbox(table="t", position="x" * 70_000)),
         lambda chime: chime.register([], outbox=Outbox(table="t", position=1, seen={"": 1})),
         lambda chime: chime.register([], outbox=Outbox(table="t", position=1, seen={"\udcff": 1})),
@@ -584,6 +593,33 @@ def test_names_are_only_names(chime: LakeChime) -> None:
             [], outbox=Outbox(table="t", position=1, seen={"a": "x" * 2_000})
         ),
         lambda chime: chime.register([], outbox=Outbox(table="t", position=float("nan"))),
+        lambda chime: chime.register([], outbox=Outbox(table="t", position="\ud800")),
+        lambda chime: chime.register([], outbox=Outbox(table="t", position=1, expected="\udc00")),
+        lambda chime: chime.register(
+            [], outbox=Outbox(table="t", position=1, seen={"a": "\ud800"})
+        ),
+        lambda chime: chime.register([], outbox=Outbox(table="t\ud800", position=1)),
+        lambda chime: chime.register([made(1, tags={"\ud800": "a"})]),
+        lambda chime: chime.register([made(1, tags={"a": "\ud800"})]),
+        lambda chime: chime.register([made(1, partition=({"a": "\ud800"},))]),
+        lambda chime: chime.register([made(1, cluster="\ud800")]),
+        lambda chime: chime.events(tags={"a": "\ud800"}),
+        lambda chime: chime.events(partition=["\ud800"]),
+        lambda chime: chime.find([Interest(tables=("t",), tags={"\ud800": "a"})]),
+        lambda chime: chime.events_between("\ud800", 0, 1),
+        lambda chime: chime.put_watermark("c", "k", "\ud800", expected=None),
+        lambda chime: chime.put_watermark("c", "k", {"a": ["x", "\ud83d"]}, expected=None),
+        lambda chime: chime.put_watermark("c", "k", {"\ud800": 1}, expected=None),
+        lambda chime: chime.put_watermark("\ud800", "k", 1, expected=None),
+        lambda chime: chime.put_watermark("c", "\ud800", 1, expected=None),
+        lambda chime: chime.delete_watermark("c", "\ud800", expected=1),
+        lambda chime: chime.watermarks("\ud800"),
+        lambda chime: chime.register([made(1, table=CJK_512)]),
+        lambda chime: chime.register([made(1, cluster=CJK_512)]),
+        lambda chime: chime.register([], outbox=Outbox(table=CJK_512, position=1)),
+        lambda chime: chime.events([CJK_512]),
+        lambda chime: chime.put_watermark(CJK_512, "", 1, expected=None),
+        lambda chime: chime.put_watermark("c", CJK_512, 1, expected=None),
         lambda chime: chime.find([Interest(tables=("t",), after=-1)]),
         lambda chime: chime.watermark(""),
         lambda chime: chime.watermark("a\nb"),
@@ -628,3 +664,113 @@ def test_a_check_says_what_is_there(chime: LakeChime) -> None:
     chime.register([made(1), made(2)])
     assert "2 events" in chime.check()
     assert "head 2, 0 in the inbox" in chime.check()
+
+
+def test_the_longest_names_fit_every_index(chime: LakeChime) -> None:
+    """Of four bytes a character, in no order that a database could compress."""
+    numbers = random.Random(3)
+    names = [
+        "".join(map(chr, numbers.choices(range(0x20000, 0x2A000), k=MAX_NAME_BYTES // 4)))
+        for _ in range(2)
+    ]
+    event = made(1, cluster=names[0], table=names[1])
+    outbox = Outbox(cluster=names[0], table=names[1], position=1, seen={"dt=1": 1})
+    chime.register([event], outbox=outbox)
+    chime.put_watermark(names[0], names[1], 1, expected=None)
+    assert chime.events([(names[0], names[1])]).events[0].event.table == names[1]
+    assert chime.seen(names[1], names[0]) == {"dt=1": 1}
+    assert chime.watermarks(names[0])[names[1]].value == 1
+
+
+def test_a_name_that_no_index_takes_stops_nobody(chime: LakeChime) -> None:
+    with pytest.raises(InvalidEventError, match="takes 1,536 bytes in UTF-8, and a name may take"):
+        chime.register([made(1, cluster=CJK_512, table=CJK_512)])
+    chime.register([made(1)])
+    assert chime.head() == 1
+    assert chime.find([Interest(tables=(TABLE,))]).seqs == (1,)
+    assert len(chime.events().events) == 1
+    assert chime.expire(1 << 60) == 0
+
+
+def test_a_watermark_beyond_the_head_is_refused(chime: LakeChime) -> None:
+    chime.register([made(1), made(2)])
+    with pytest.raises(InvalidEventError, match="would be at 3, and the newest event is 2"):
+        chime.put_watermark("report", "events", 3, expected=None)
+    assert chime.watermark("report", "events") is None
+    mark = chime.put_watermark("report", "events", 2, expected=None)
+    with pytest.raises(InvalidEventError, match="would be at 9, and the newest event is 2"):
+        chime.put_watermark("report", "events", 9, expected=mark.revision)
+
+
+def test_a_step_of_a_watermark_is_done_once_however_often_it_is_asked_for(
+    chime: LakeChime,
+) -> None:
+    first = chime.put_watermark("report", "at", 1, expected=None, step="one")
+    assert chime.put_watermark("report", "at", 1, expected=None, step="one") == first
+    second = chime.put_watermark("report", "at", 2, expected=first.revision, step="two")
+    assert chime.put_watermark("report", "at", 2, expected=first.revision, step="two") == second
+    with pytest.raises(ConflictError):  # another process wanted the same, and came second
+        chime.put_watermark("report", "at", 2, expected=first.revision, step="another")
+    with pytest.raises(ConflictError):
+        chime.put_watermark("report", "at", 1, expected=None, step="one")
+    chime.delete_watermark("report", "at", expected=second.revision, step="three")
+    chime.delete_watermark("report", "at", expected=second.revision, step="three")
+    with pytest.raises(NotFoundError):
+        chime.delete_watermark("report", "at", expected=second.revision, step="four")
+    with pytest.raises(ConflictError):
+        chime.put_watermark("report", "at", 2, expected=second.revision, step="three")
+
+
+def test_a_partition_that_expired_is_told_to_who_waits_for_it(chime: LakeChime) -> None:
+    days = [made(number, partition=(f"day {number}",)) for number in range(1, 4)]
+    chime.register([*days, made(4, partition=("day 1",), tags={"x": "1"}), made(5)])
+    chime.expire(1 << 60)
+    gone = PartitionTrigger(table=TABLE, partition=("day 1",))
+    with pytest.raises(ExpiredError, match="was registered, and its events up to seq 4 have"):
+        gone.evaluate(chime, 1 << 60)
+    assert chime.events([TABLE], partition=["day 1"]).expired == 4
+    assert chime.events([TABLE], partition=["day 2"]).expired == 2
+    assert chime.events([TABLE], partition=["day 9"]).expired == 0
+    never = PartitionTrigger(table=TABLE, partition=("day 9",))
+    assert never.evaluate(chime, 1 << 60) == ()
+    tagged = PartitionTrigger(table=TABLE, partition=("day 2",), tags={"x": "2"})
+    look = tagged.look(chime, 1 << 60)
+    assert (look.events, look.expired_seq) == ((), 2)
+    assert "is not known any more" in (look.warning(tagged.interest) or "")
+    chime.register([made(6, partition=("day 1",))])
+    assert len(gone.evaluate(chime, 1 << 60)) == 1
+
+
+def test_a_range_whose_events_expired_says_from_when_on_it_is_whole(chime: LakeChime) -> None:
+    times = []
+    for number in range(1, 5):
+        (given,) = chime.register([made(number)])
+        times.append(given.event.event_ts or 0)
+        time.sleep(0.003)
+    chime.register([made(1, table="other")])
+    whole = chime.events_between(TABLE, 0, times[3])
+    assert (whole.covered_from_ts, len(whole.events)) == (0, 3)
+    chime.expire(times[2])
+    found = chime.events_between(TABLE, times[0], times[3])
+    assert seqs(found.events) == [3]
+    assert found.covered_from_ts == times[1] + 1
+    assert chime.events_between(TABLE, times[1] + 1, times[3]).covered_from_ts == times[1] + 1
+    assert chime.events_between(TABLE, times[2], times[3]).covered_from_ts == times[2]
+    assert chime.events_between("other", 0, times[3]).covered_from_ts == 0
+
+
+def test_a_trigger_of_more_tables_than_a_request_takes_fires(chime: LakeChime) -> None:
+    names = [f"t{number}" for number in range(10_001)]
+    trigger = SnapshotTrigger(tables=names)
+    assert trigger.evaluate(chime, 0) is None
+    chime.register([made(1, table=names[0]), made(1, table=names[-1]), made(2, table=names[0])])
+    fired = trigger.evaluate(chime, 0)
+    assert fired is not None
+    assert [event.table for event in fired.events] == [names[0], names[-1], names[0]]
+    assert chime.find(trigger.interests(0)).seqs == (1,)
+    assert seqs(chime.events(names, limit=2).events) == [1, 2]
+    page = chime.events(names, after=2, limit=2)
+    assert (seqs(page.events), page.more, page.next_after) == ([3], False, 3)
+    each = SnapshotTrigger(tables=names, mode="all")
+    look = each.look(chime, 0)
+    assert (look.fired, look.covered_seq) == (None, 0)

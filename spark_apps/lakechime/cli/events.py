@@ -131,6 +131,12 @@ def _between(client: "LakeChime", args: argparse.Namespace) -> list["Registered"
         partition=partition_of(args),
         tags=tags_of(args),
     )
+    if found.covered_from_ts > start and args.start is not None:
+        print(
+            f"lakechime: events of {escaped(args.paths[0])} have expired: those from before {moment_text(found.covered_from_ts)} may be "
+            "missing; read the table itself for that time",
+            file=sys.stderr,
+        )
     return list(found.events)
 
 

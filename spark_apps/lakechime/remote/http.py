@@ -73,7 +73,7 @@ class HttpStore:
 
     def events_between(self, meant: Filter, start_ts: int, end_ts: int) -> EventsBetween:
         found: list[Registered] = []
-        covered, after, more = end_ts, 0, True
+        covered_from, covered_until, after, more = start_ts, end_ts, 0, True
         while more:
             body = {
                 **filter_json(meant),
@@ -85,12 +85,12 @@ class HttpStore:
             answer = self.transport.post(f"{V1}/events/query", body)
             page = page_of(answer)
             found += page.events
-            covered, after, more = (
-                min(covered, answer["covered_until_ts"]),
-                page.next_after,
-                page.more,
-            )
-        return EventsBetween(events=tuple(found), covered_until_ts=covered)
+            covered_from = max(covered_from, answer["covered_from_ts"])
+            covered_until = min(covered_until, answer["covered_until_ts"])
+            after, more = page.next_after, page.more
+        return EventsBetween(
+            events=tuple(found), covered_from_ts=covered_from, covered_until_ts=covered_until
+        )
 
     def find(self, interests: Sequence[Interest]) -> Found:
         """Very many interests go in several requests; the head is then the least of their answers."""
@@ -130,14 +130,22 @@ class HttpStore:
         ]
 
     def put_watermark(
-        self, consumer: str, key: str, value: JsonValue, *, expected: int | None
+        self, consumer: str, key: str, value: JsonValue, *, expected: int | None, step: str
     ) -> Watermark:
-        body = {"consumer": consumer, "key": key, "value": value, "expected": expected}
-        return watermark_of(self.transport.once("PUT", f"{V1}/watermark", body=body)["watermark"])
+        body = {
+            "consumer": consumer,
+            "key": key,
+            "value": value,
+            "expected": expected,
+            "step": step,
+        }
+        return watermark_of(
+            self.transport.in_one_step("PUT", f"{V1}/watermark", body=body)["watermark"]
+        )
 
-    def delete_watermark(self, consumer: str, key: str, *, expected: int) -> None:
-        self.transport.once(
-            "DELETE", f"{V1}/watermark", consumer=consumer, key=key, expected=expected
+    def delete_watermark(self, consumer: str, key: str, *, expected: int, step: str) -> None:
+        self.transport.in_one_step(
+            "DELETE", f"{V1}/watermark", consumer=consumer, key=key, expected=expected, step=step
         )
 
     def expire(self, older_than_ms: int, *, keep_unseen: bool) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 from lakechime.errors import (
     AccessError,
     ConflictError,
+    ExpiredError,
     InvalidEventError,
     LakeChimeError,
     NotFoundError,
@@ -58,6 +59,12 @@ CONFLICT = Problem(
     meaning="somebody else moved it: read it again",
     raises=ConflictError,
 )
+EXPIRED = Problem(
+    name="expired",
+    status=410,
+    meaning="retention deleted the events that are asked for",
+    raises=ExpiredError,
+)
 TOO_LARGE = Problem(
     name="too_large",
     status=413,
@@ -91,13 +98,14 @@ PROBLEMS = (
     NOT_FOUND,
     METHOD,
     CONFLICT,
+    EXPIRED,
     TOO_LARGE,
     BUG,
     SCHEMA,
     UNAVAILABLE,
 )
 # What the service answers when its own client raises. Its database refusing it is no fault of who asked.
-_OF_ERROR = (INVALID, NOT_FOUND, CONFLICT, SCHEMA, UNAVAILABLE)
+_OF_ERROR = (INVALID, NOT_FOUND, CONFLICT, EXPIRED, SCHEMA, UNAVAILABLE)
 
 
 def problem_of(error: LakeChimeError) -> Problem:

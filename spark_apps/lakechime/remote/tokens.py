@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from lakechime.access import Token, checked_role, checked_token_name, token_of
 from lakechime.remote.transport import Transport
@@ -23,4 +22,4 @@ class HttpTokens:
         return [token_of(token) for token in self.transport.get(f"{V1}/tokens")["tokens"]]
 
     def revoke(self, name: str) -> None:
-        self.transport.once("DELETE", f"{V1}/tokens/{quote(checked_token_name(name), safe='')}")
+        self.transport.once("DELETE", f"{V1}/token", name=checked_token_name(name))

@@ -60,12 +60,29 @@ class Transport:
         content = None if body is None else encoded(body)
         return self._ask(method, path, repeatable=False, content=content, params=_given(params))
 
+    def in_one_step(
+        self, method: str, path: str, *, body: Mapping[str, Any] | None = None, **params: Any
+    ) -> Any:
+        """What names its step, so that it is done once: asked again where the answer was lost.
+
+        Where no answer comes at last, it may have been done all the same.
+        """
+        content = None if body is None else encoded(body)
+        return self._ask(
+            method, path, repeatable=True, sure=False, content=content, params=_given(params)
+        )
+
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
             self._client = None
 
-    def _ask(self, method: str, path: str, *, repeatable: bool, **request: Any) -> Any:
+    def _ask(
+        self, method: str, path: str, *, repeatable: bool, sure: bool | None = None, **request: Any
+    ) -> Any:
+        """`sure`: whether the caller may ask again, though nobody knows what was done; by default where it is repeatable."""
+        if sure is None:
+            sure = repeatable
         attempt = 0
         while True:
             attempt += 1
@@ -79,7 +96,7 @@ class Transport:
                 return self._value(answer)
             if attempt == ATTEMPTS or not _may_repeat(answer, failure, repeatable=repeatable):
                 raise self._error(
-                    answer, failure, sure=repeatable or isinstance(failure, _NEVER_SENT)
+                    answer, failure, sure=sure or isinstance(failure, _NEVER_SENT)
                 ) from failure
             self.sleep(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
 

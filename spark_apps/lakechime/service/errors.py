@@ -44,10 +44,15 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 def answered(problem: Problem, message: str) -> Response:
-    response = json_response(problem_json(problem, message), problem.status)
+    response = json_response(problem_json(problem, _said(message)), problem.status)
     if problem is UNAVAILABLE:
         response.headers["Retry-After"] = _RETRY_AFTER_SECONDS
     return response
+
+
+def _said(message: str) -> str:
+    """Return a message that quotes what was sent: an unpaired surrogate cannot be sent back as it is."""
+    return message.encode("utf-8", "backslashreplace").decode()
 
 
 async def _ours(_: Request, error: Exception) -> Response:
@@ -91,7 +96,7 @@ async def _of_the_framework(request: Request, error: Exception) -> Response:
         message = f"there is nothing at {request.url.path[:200]}; the paths are in openapi.json"
     elif problem is METHOD:
         message = f"{request.url.path[:200]} takes no {request.method[:20]}; the methods are in openapi.json"
-    response = json_response(problem_json(problem, message), status)
+    response = json_response(problem_json(problem, _said(message)), status)
     response.headers.update(getattr(error, "headers", None) or {})
     return response
 

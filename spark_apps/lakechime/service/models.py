@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from lakechime.access import MAX_TOKEN_NAME_CHARS, ROLES, checked_role, checked_token_name
-from lakechime.answers import Interest, Outbox, TableName, table_name
+from lakechime.answers import MAX_STEP_CHARS, Interest, Outbox, TableName, table_name
 from lakechime.client import MAX_LIMIT, MAX_SEEN, MAX_TABLES, checked_key
 from lakechime.event import (
     DEFAULT_CLUSTER,
@@ -74,6 +74,14 @@ def _partition(value: Any) -> tuple[Any, ...] | None:
 
 Name = Annotated[str, PlainValidator(lambda value: check_name("name", value)), WithJsonSchema(NAME)]
 Key = Annotated[str, PlainValidator(checked_key), WithJsonSchema({**NAME, "minLength": 0})]
+_STEP_PATTERN = r"^[A-Za-z0-9_-]*$"
+Step = Annotated[str, Field(min_length=1, max_length=MAX_STEP_CHARS, pattern=_STEP_PATTERN)]
+_STEP_IN_URL = {  # where null cannot be written
+    "type": "string",
+    "minLength": 1,
+    "maxLength": MAX_STEP_CHARS,
+    "pattern": _STEP_PATTERN,
+}
 Table = Annotated[Any, PlainValidator(_table), WithJsonSchema(TABLE)]
 Partition = Annotated[Any, PlainValidator(_partition), WithJsonSchema(PARTITION)]
 Tags = Annotated[Any, PlainValidator(checked_tags), WithJsonSchema(TAGS)]
@@ -155,7 +163,8 @@ class Tail(Strict):
 class Page(BaseModel):
     """Ask again after `next_after`; at once if there is `more`. `expired`: the greatest seq of these tables' events that expired.
 
-    `covered_until_ts`, of a range of times: no event before it is missing, and none will come.
+    Of a range of times: no event from `covered_from_ts` on and before `covered_until_ts` is missing, and none will come. Earlier ones
+    expired.
     """
 
     events: list[Registered]
@@ -163,6 +172,7 @@ class Page(BaseModel):
     more: bool
     head: Long
     expired: Long
+    covered_from_ts: Long | None = None
     covered_until_ts: Long | None = None
 
 
@@ -260,18 +270,22 @@ class WatermarkQuery(ConsumerQuery):
 
 
 class WatermarkDelete(WatermarkQuery):
-    """`expected` is the revision that was read."""
+    """`expected` is the revision that was read. `step` names this change: sent again under the same name, it is done once."""
 
     expected: LongText
+    step: Annotated[Step | None, WithJsonSchema(_STEP_IN_URL)] = None
 
 
 class WatermarkPut(Strict):
-    """`expected` is the revision that was read; null when there is none yet."""
+    """`expected` is the revision that was read; null when there is none yet. `step` names this change: sent again under the same name, it is
+    done once.
+    """
 
     consumer: Name
     key: Key = ""
     value: JsonValue
     expected: Long | None = None
+    step: Step | None = None
 
 
 class Watermark(BaseModel):
@@ -329,9 +343,12 @@ class PartitionTriggerBody(Strict):
 
 
 class PartitionFired(BaseModel):
-    """It fires when there is an event."""
+    """It fires when there is an event. Where none matches, `expired_seq` is that of the partition's last event that expired: one with
+    the tags may be among them. Without tags that is answered by 410.
+    """
 
     events: list[RegisteredEvent]
+    expired_seq: Long
 
 
 class SnapshotTriggerBody(Strict):
@@ -381,14 +398,23 @@ class Check(BaseModel):
     check: str
 
 
+TokenName = Annotated[
+    str,
+    PlainValidator(checked_token_name),
+    WithJsonSchema({**NAME, "maxLength": MAX_TOKEN_NAME_CHARS}),
+]
+
+
+class TokenQuery(Strict):
+    """Which token. A name may be one that no path can hold, such as `..`."""
+
+    name: TokenName
+
+
 class TokenBody(Strict):
     """A new token."""
 
-    name: Annotated[
-        str,
-        PlainValidator(checked_token_name),
-        WithJsonSchema({**NAME, "maxLength": MAX_TOKEN_NAME_CHARS}),
-    ]
+    name: TokenName
     role: Annotated[
         str, PlainValidator(checked_role), WithJsonSchema({"type": "string", "enum": list(ROLES)})
     ]

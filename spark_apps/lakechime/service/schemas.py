@@ -6,6 +6,7 @@ from lakechime.event import (
     DEFAULT_CLUSTER,
     FIELDS,
     GIVEN_AT_REGISTRATION,
+    MAX_NAME_BYTES,
     MAX_NAME_CHARS,
     MAX_PARTITION_LEVELS,
     MAX_SNAPSHOT_CHARS,
@@ -29,7 +30,10 @@ def _text(most: int) -> dict[str, Any]:
     return {"type": "string", "minLength": 1, "maxLength": most, "pattern": _CLEAN}
 
 
-NAME = _text(MAX_NAME_CHARS)
+NAME = {
+    **_text(MAX_NAME_CHARS),
+    "description": f"at most {MAX_NAME_BYTES:,} bytes in UTF-8, which every database indexes",
+}
 _SNAPSHOT = _or_null(
     {**_text(MAX_SNAPSHOT_CHARS), "description": "as the table format's metadata names it"}
 )

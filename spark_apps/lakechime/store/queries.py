@@ -12,7 +12,7 @@ from lakechime.store.database.recordset import LONG, TEXT, recordset, rows_text
 from lakechime.store.database.statements import EXPIRED
 from lakechime.store.digests import partition_key, tag_keys
 from lakechime.store.rows import registered_of, select_events
-from lakechime.store.schema import event_tags, events, meta, tables
+from lakechime.store.schema import event_tags, events, expired_partitions, meta, tables
 from lakechime.store.sequencer import Head, Sequencer
 
 MAX_UNION = 100  # tables that are looked up one by one
@@ -22,14 +22,28 @@ def read_head(connection: Connection) -> int:
     return int(connection.execute(select(func.coalesce(func.max(events.c.seq), 0))).scalar_one())
 
 
-def read_expired(connection: Connection, ids: Sequence[int] | None) -> int:
-    """The greatest seq that went, of these tables or of all."""
+def read_expired(connection: Connection, ids: Sequence[int] | None, key: str | None = None) -> int:
+    """The greatest seq that went, of these tables, or of one partition of them, or of all."""
     if ids is None:
         return int(
             connection.execute(select(meta.c.value).where(meta.c.name == EXPIRED)).scalar_one()
         )
-    greatest = select(func.coalesce(func.max(tables.c.expired_seq), 0)).where(tables.c.id.in_(ids))
+    column, of_table = tables.c.expired_seq, tables.c.id
+    if key is not None:
+        column, of_table = expired_partitions.c.expired_seq, expired_partitions.c.table_id
+    greatest = select(func.coalesce(func.max(column), 0)).where(of_table.in_(ids))
+    if key is not None:
+        greatest = greatest.where(expired_partitions.c.partition_key == key)
     return int(connection.execute(greatest).scalar_one())
+
+
+def read_covered_from(connection: Connection, ids: Sequence[int] | None, start_ts: int) -> int:
+    """Return from when on these tables, or all, have all their events; `start_ts` where that is earlier."""
+    chosen = select(func.max(tables.c.expired_ts))
+    if ids is not None:
+        chosen = chosen.where(tables.c.id.in_(ids))
+    expired_ts = connection.execute(chosen).scalar()
+    return start_ts if expired_ts is None else max(start_ts, expired_ts + 1)
 
 
 def read_page(
@@ -43,6 +57,7 @@ def read_page(
     has to tell of all that was gone when the rows were read.
     """
     after, until = span
+    key = None if meant.partition is None else partition_key(meant.partition)
     head = read_head(connection)
     last = head if until is None else min(until, head)
     ids = (
@@ -56,13 +71,13 @@ def read_page(
             next_after=max(after, last),
             more=False,
             head=head,
-            expired=read_expired(connection, ids),
+            expired=read_expired(connection, ids, key),
         )
     seqs = _seqs(meant, ids, (after, last), limit + 1).subquery("matching")
     rows = connection.execute(
         select_events().where(events.c.seq.in_(select(seqs.c.seq))).order_by(events.c.seq)
     ).all()
-    expired, more = read_expired(connection, ids), len(rows) > limit
+    expired, more = read_expired(connection, ids, key), len(rows) > limit
     found = tuple(registered_of(row) for row in rows[:limit])
     return Page(
         events=found,
@@ -125,8 +140,8 @@ def _seqs(
 def _matching(
     ids: Sequence[int] | None, key: str | None, keys: Sequence[str], span: tuple[int, int]
 ) -> Select[Any]:
-    """By tags first where there are any: they are what is rare."""
-    if not keys or ids is None:
+    """By partition first, which has few events, else by tags: what is common to many events is looked up event by event."""
+    if key is not None or not keys or ids is None:
         chosen = select(events.c.seq).where(events.c.seq > span[0], events.c.seq <= span[1])
         if ids is not None:
             chosen = chosen.where(
@@ -141,13 +156,6 @@ def _matching(
     chosen = chosen.where(
         event_tags.c.table_id == ids[0] if len(ids) == 1 else event_tags.c.table_id.in_(ids)
     )
-    if key is not None:
-        same = (
-            (events.c.table_id == event_tags.c.table_id)
-            & (events.c.partition_key == key)
-            & (events.c.seq == event_tags.c.seq)
-        )
-        chosen = chosen.where(select(events.c.seq).where(same).exists())
     return _with_tags(chosen, event_tags, keys[1:])
 
 

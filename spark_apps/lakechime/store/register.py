@@ -19,6 +19,7 @@ from lakechime.store.database.engine import Database, check_revision
 from lakechime.store.database.recordset import insert_into, recordset, rows_text
 from lakechime.store.database.statements import VERSIONS, types_of
 from lakechime.store.digests import batch_key, item_key
+from lakechime.store.put_aside import reasons_of
 from lakechime.store.rows import pending_of, registered_of, row_of, select_events
 from lakechime.store.schema import CARRIED, events, inbox, positions, seen
 from lakechime.store.sequencer import Place, Sequencer
@@ -46,9 +47,13 @@ class Registration:
         )
         if isinstance(placed, dict):  # somebody else is giving places; these wait in the inbox
             inbox_ids = placed
-            by_key = self.database.write(
+            by_key, refused = self.database.write(
                 lambda connection: self._second(connection, inbox_ids), repeatable=True
             )
+            if refused:
+                raise InvalidEventError(
+                    f"{len(refused):,} of {len(rows):,} events were put aside and are not registered; the first, since {refused[0]}"
+                )
         else:
             by_key = dict(placed)
         return [
@@ -115,15 +120,17 @@ class Registration:
 
     def _second(
         self, connection: Connection, inbox_ids: Mapping[str, int]
-    ) -> dict[str, Registered]:
-        """Whoever had the lock before may have given these their places."""
+    ) -> tuple[dict[str, Registered], list[str]]:
+        """Whoever had the lock before may have given these their places. And why some of them got none."""
         self.sequencer.lock(connection)
         self.sequencer.drain(connection)
         there = self._stored(connection, list(inbox_ids))
-        return {
+        placed = {
             key: registered_of(row, duplicate=row.inbox_id != inbox_ids[key])
             for key, row in there.items()
         }
+        missing = [inbox_id for key, inbox_id in inbox_ids.items() if key not in there]
+        return placed, list(reasons_of(connection, missing).values()) if missing else []
 
     def _stored(self, connection: Connection, keys: Sequence[str]) -> dict[str, Any]:
         if not keys:

@@ -1,15 +1,22 @@
 """Old events go, in batches, and never one that somebody still waits for."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, case, delete, func, select, update
+from sqlalchemy import Connection, delete, func, select, tuple_, update
 
-from lakechime.store.database.recordset import LONG, TEXT, recordset, rows_text
+from lakechime.store.database.recordset import (
+    LONG,
+    TEXT,
+    Types,
+    insert_into,
+    recordset,
+    rows_text,
+)
 from lakechime.store.database.statements import EXPIRED
 from lakechime.store.digests import tag_keys
-from lakechime.store.schema import event_tags, events, meta, tables
+from lakechime.store.schema import event_tags, events, expired_partitions, meta, tables
 from lakechime.store.watermarks import read_consumers
 
 BATCH = 1_000
@@ -46,7 +53,14 @@ def expire_batch(connection: Connection, dialect: str, span: tuple[int, int]) ->
         .exists()
     )
     chosen = (
-        select(events.c.seq, events.c.table_id, events.c.tags, is_newest.label("newest"))
+        select(
+            events.c.seq,
+            events.c.event_ts,
+            events.c.table_id,
+            events.c.partition_key,
+            events.c.tags,
+            is_newest.label("newest"),
+        )
         .where(events.c.seq > after, events.c.seq <= last)
         .order_by(events.c.seq)
         .limit(BATCH)
@@ -57,41 +71,67 @@ def expire_batch(connection: Connection, dialect: str, span: tuple[int, int]) ->
     gone = [row for row in found if not row.newest]
     if gone:
         _delete(connection, dialect, gone)
-        _note(connection, dialect, {row.table_id: row.seq for row in gone})
+        _note(connection, dialect, {row.table_id: (row.seq, row.event_ts) for row in gone})
+        _note_partitions(connection, dialect, gone)
     return len(gone), found[-1].seq
 
 
-def _note(connection: Connection, dialect: str, last: Mapping[int, int]) -> None:
-    """How far each table expired, and the whole store. Another retention beside this one may be further."""
-    rows = recordset(dialect, "rows", {"id": LONG, "seq": LONG})
-    mine = select(rows.c.seq).where(rows.c.id == tables.c.id).scalar_subquery()
-    further = case((tables.c.expired_seq > mine, tables.c.expired_seq), else_=mine)
-    given = rows_text({"id": table_id, "seq": seq} for table_id, seq in sorted(last.items()))
-    connection.execute(
-        update(tables).where(tables.c.id.in_(select(rows.c.id))).values(expired_seq=further),
-        {"rows": given},
+def _note(connection: Connection, dialect: str, last: Mapping[int, tuple[int, int]]) -> None:
+    """How far each table expired, by seq and time, and the whole store. Another retention beside this one may be further."""
+    rows = recordset(dialect, "rows", {"id": LONG, "seq": LONG, "event_ts": LONG})
+    # Joined from the rows: a subquery in SET would read all of them for each table
+    noted = (
+        update(tables)
+        .where(tables.c.id == rows.c.id, tables.c.expired_seq < rows.c.seq)
+        .values(expired_seq=rows.c.seq, expired_ts=rows.c.event_ts)
     )
-    greatest = max(last.values())
+    given = rows_text(
+        {"id": table_id, "seq": seq, "event_ts": event_ts}
+        for table_id, (seq, event_ts) in sorted(last.items())
+    )
+    connection.execute(noted, {"rows": given})
+    greatest = max(seq for seq, _ in last.values())
     connection.execute(
         update(meta).where(meta.c.name == EXPIRED, meta.c.value < greatest).values(value=greatest)
     )
 
 
-def _delete(connection: Connection, dialect: str, gone: list[Any]) -> None:
+def _note_partitions(connection: Connection, dialect: str, gone: Sequence[Any]) -> None:
+    """Which partitions had events: who waits for one of them hears that it was there."""
+    last = {(row.table_id, row.partition_key): row.seq for row in gone if row.partition_key}
+    if not last:
+        return
+    names = ("table_id", "partition_key", "expired_seq")
+    types: Types = {"table_id": LONG, "partition_key": TEXT, "expired_seq": LONG}
+    rows = recordset(dialect, "rows", types)
+    # SQLite reads ON after a plain SELECT as that of a join
+    chosen = select(*(rows.c[name] for name in names)).where(rows.c.expired_seq > 0)
+    written = insert_into(connection, expired_partitions).from_select(list(names), chosen)
+    noted = written.on_conflict_do_update(
+        index_elements=["table_id", "partition_key"],
+        set_={"expired_seq": written.excluded.expired_seq},
+        where=expired_partitions.c.expired_seq < written.excluded.expired_seq,
+    )
+    given = rows_text(
+        {"table_id": table_id, "partition_key": key, "expired_seq": seq}
+        for (table_id, key), seq in sorted(last.items())
+    )
+    connection.execute(noted, {"rows": given})
+
+
+def _delete(connection: Connection, dialect: str, gone: Sequence[Any]) -> None:
+    """Each row of tags is found in the index of its whole key, not by looking at all of them."""
     keys = [
         {"table_id": row.table_id, "tag_key": key, "seq": row.seq}
         for row in gone
         for key in tag_keys(json.loads(row.tags))
     ]
     if keys:
+        names = ("table_id", "tag_key", "seq")
         rows = recordset(dialect, "rows", {"table_id": LONG, "tag_key": TEXT, "seq": LONG})
-        same = (
-            (event_tags.c.table_id == rows.c.table_id)
-            & (event_tags.c.tag_key == rows.c.tag_key)
-            & (event_tags.c.seq == rows.c.seq)
-        )
+        whole_key = tuple_(*(event_tags.c[name] for name in names))
         connection.execute(
-            delete(event_tags).where(select(rows.c.seq).where(same).exists()),
+            delete(event_tags).where(whole_key.in_(select(*(rows.c[name] for name in names)))),
             {"rows": rows_text(keys)},
         )
     rows = recordset(dialect, "rows", {"seq": LONG})

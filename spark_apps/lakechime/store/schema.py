@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import VARCHAR
 
-REVISION = "0003"  # of the newest migration
+REVISION = "0004"  # of the newest migration
 VERSION_TABLE = "lakechime_alembic_version"
 DIGEST_CHARS = 22
 
@@ -53,7 +53,17 @@ tables = Table(
     Column(
         "expired_seq", number(), nullable=False, server_default="0"
     ),  # the greatest of its events that expired
+    Column("expired_ts", number()),  # when that one was registered; null while none expired
     UniqueConstraint("cluster", "name", name="lakechime_tables_by_name"),
+)
+
+# Partitions that had events, and lost them: who waits for one of them would wait for ever.
+expired_partitions = Table(
+    "lakechime_expired_partitions",
+    metadata,
+    Column("table_id", number(), primary_key=True, autoincrement=False),
+    Column("partition_key", digest(), primary_key=True),
+    Column("expired_seq", number(), nullable=False),
 )
 
 positions = Table(
@@ -97,6 +107,17 @@ inbox = Table(
     Column("tag_keys", Text, nullable=False),
 )
 
+# What came through the inbox and is no event, or fits no table: it would stop everybody behind it.
+put_aside = Table(
+    "lakechime_put_aside",
+    metadata,
+    Column("id", number(), primary_key=True),
+    Column("inbox_id", number(), nullable=False),
+    Column("put_aside_ts", number(), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("inbox_row", Text, nullable=False),  # as JSON
+)
+
 events = Table(
     "lakechime_events",
     metadata,
@@ -137,6 +158,9 @@ watermarks = Table(
     Column("value", Text),  # null: deleted; the row stays, so that the revision never starts again
     Column("revision", number(), nullable=False),
     Column("updated_ts", number(), nullable=False),
+    Column(
+        "step", String(DIGEST_CHARS)
+    ),  # of the last change: one that is sent again is known by it
 )
 
 tokens = Table(

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, exc, func, insert, select, update
 
 from lakechime.event import MAX_TAG_VALUE_CHARS, MAX_TAGS
 from lakechime.store.database.engine import check_revision
+from lakechime.store.database.failures import is_of_data, said
 from lakechime.store.database.recordset import rows_text
 from lakechime.store.database.statements import (
     DATABASE_CLOCK,
@@ -27,6 +28,7 @@ from lakechime.store.database.statements import (
     tags_statement,
 )
 from lakechime.store.digests import tag_keys
+from lakechime.store.put_aside import put_row_aside, unfit_reason
 from lakechime.store.schema import inbox, tables
 from lakechime.tags import OTHER_PARTITION
 from opal_lake.clock import Clock
@@ -172,47 +174,50 @@ class Sequencer:
     def drain(self, connection: Connection) -> Head:
         """Under the lock: give what is visible in the inbox its places. The head afterwards."""
         while (head := self.head(connection)).has_pending:
-            batch = self._pending(connection)
-            if self._fit_levels(connection, batch):
-                batch = self._pending(connection)
-            self.place(connection, batch, head)
-            connection.execute(
-                delete_statement(self.dialect),
-                {"rows": rows_text({"id": event.row} for event in batch)},
-            )
+            self._place_pending(connection, self._pending(connection, head), head)
         return head
+
+    def _place_pending(self, connection: Connection, batch: Sequence[Pending], head: Head) -> None:
+        """Place rows of the inbox. Where the database refuses them, halves are tried, until what it refuses is found and put aside."""
+        if not batch:
+            return
+        try:
+            with connection.begin_nested():
+                fitting = self._fitting(connection, batch)
+                self.place(connection, fitting, head)
+                connection.execute(
+                    delete_statement(self.dialect),
+                    {"rows": rows_text({"id": event.row} for event in batch)},
+                )
+        except exc.DBAPIError as error:
+            if not is_of_data(error):
+                raise
+            if len(batch) == 1:
+                row = connection.execute(select(inbox).where(inbox.c.id == batch[0].row)).one()
+                put_row_aside(connection, dict(row._mapping), said(error), head.next_ts)  # noqa: SLF001  # the name that SQLAlchemy documents
+                return
+            middle = len(batch) // 2
+            self._place_pending(connection, batch[:middle], head)
+            self._place_pending(connection, batch[middle:], self.head(connection))
 
     def has_pending(self, connection: Connection) -> bool:
         return connection.execute(select(inbox.c.id).limit(1)).first() is not None
 
-    def _pending(self, connection: Connection) -> list[Pending]:
-        columns = (
-            inbox.c.id,
-            inbox.c.cluster,
-            inbox.c.name,
-            inbox.c.dedup_key,
-            inbox.c.snapshot_id,
-            inbox.c.prev_snapshot_id,
-        )
-        found = connection.execute(
-            select(*columns, inbox.c.depth, inbox.c.tag_keys).order_by(inbox.c.id).limit(BATCH)
-        )
-        return [
-            Pending(
-                row=row.id,
-                table=(row.cluster, row.name),
-                dedup_key=row.dedup_key,
-                snapshot_id=row.snapshot_id,
-                prev_snapshot_id=row.prev_snapshot_id,
-                depth=row.depth,
-                tag_keys=row.tag_keys.split(),
-            )
-            for row in found
-        ]
+    def _pending(self, connection: Connection, head: Head) -> list[Pending]:
+        """Return the first rows of the inbox that are events. The others are put aside."""
+        found = connection.execute(select(inbox).order_by(inbox.c.id).limit(BATCH)).mappings()
+        pending = []
+        for row in map(dict, found.all()):
+            reason = unfit_reason(row)
+            if reason is None:
+                pending.append(_pending_of(row))
+            else:
+                put_row_aside(connection, row, reason, head.next_ts)
+        return pending
 
-    def _fit_levels(self, connection: Connection, batch: Sequence[Pending]) -> bool:
+    def _fitting(self, connection: Connection, batch: Sequence[Pending]) -> Sequence[Pending]:
         """Two transactions may bring the first partitions of a table, of different levels, and neither sees the other. A table has one
-        number of levels, so the later event keeps its partition as a tag. Whether there was such an event.
+        number of levels, so the later event keeps its partition as a tag.
         """
         depths = {
             name: depth
@@ -226,15 +231,13 @@ class Sequencer:
                 strangers.append(event.row)
             elif event.depth is not None:
                 depths[event.table] = event.depth
-        for row in connection.execute(
-            select(inbox.c.id, inbox.c.partition, inbox.c.tags).where(inbox.c.id.in_(strangers))
-        ).all():
-            connection.execute(
-                update(inbox)
-                .where(inbox.c.id == row.id)
-                .values(**without_partition(row.partition, json.loads(row.tags)))
-            )
-        return bool(strangers)
+        changed = {}
+        rows = connection.execute(select(inbox).where(inbox.c.id.in_(strangers))).mappings()
+        for row in map(dict, rows.all()):
+            values = without_partition(row["partition"], json.loads(row["tags"]))
+            connection.execute(update(inbox).where(inbox.c.id == row["id"]).values(**values))
+            changed[row["id"]] = _pending_of({**row, **values})
+        return [changed.get(event.row, event) for event in batch]
 
     def place(
         self,
@@ -322,6 +325,19 @@ class Sequencer:
         asked = {"rows": rows_text({"cluster": cluster, "name": name} for cluster, name in names)}
         found = connection.execute(tables_statement(self.dialect), asked)
         return {(row.cluster, row.name): (row.id, row.depth) for row in found}
+
+
+def _pending_of(row: Mapping[str, Any]) -> Pending:
+    """Of a row of the inbox."""
+    return Pending(
+        row=row["id"],
+        table=(row["cluster"], row["name"]),
+        dedup_key=row["dedup_key"],
+        snapshot_id=row["snapshot_id"],
+        prev_snapshot_id=row["prev_snapshot_id"],
+        depth=row["depth"],
+        tag_keys=row["tag_keys"].split(),
+    )
 
 
 def without_partition(partition: str, tags: Mapping[str, str]) -> dict[str, Any]:

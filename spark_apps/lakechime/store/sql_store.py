@@ -25,7 +25,15 @@ from lakechime.store import watermarks
 from lakechime.store.database.engine import Database, check_revision, open_database
 from lakechime.store.database.statements import HORIZON, VERSIONS
 from lakechime.store.migrate import ensure_schema, read_revision
-from lakechime.store.queries import Span, find_first, read_head, read_page, span_of
+from lakechime.store.put_aside import put_aside_text
+from lakechime.store.queries import (
+    Span,
+    find_first,
+    read_covered_from,
+    read_head,
+    read_page,
+    span_of,
+)
 from lakechime.store.register import Registration, read_seen
 from lakechime.store.retention import expire_batch, last_expirable
 from lakechime.store.schema import events, inbox, meta, positions
@@ -77,7 +85,21 @@ class SqlStore:
             page = self.events(meant, after=after, until=span.until, limit=_PAGE)
             found += page.events
             after = page.next_after
-        return EventsBetween(events=tuple(found), covered_until_ts=span.covered_until_ts)
+        return EventsBetween(
+            events=tuple(found),
+            covered_from_ts=self.covered_from(meant, start_ts),
+            covered_until_ts=span.covered_until_ts,
+        )
+
+    def covered_from(self, meant: Filter, start_ts: int) -> int:
+        """Return from when on no event of these tables has expired. Asked after the events were read, it speaks of them."""
+
+        def work(connection: Connection) -> int:
+            known = self.sequencer.tables(connection, meant.tables).values()
+            ids = [table_id for table_id, _ in known] if meant.tables else None
+            return read_covered_from(connection, ids, start_ts)
+
+        return self.database.read(work)
 
     def span(self, start_ts: int, end_ts: int) -> Span:
         """A range of times as one of seq. Nobody waits for it where the range is final already, or as good as."""
@@ -169,21 +191,25 @@ class SqlStore:
         return self.database.read(watermarks.read_consumers)[:limit]
 
     def put_watermark(
-        self, consumer: str, key: str, value: JsonValue, *, expected: int | None
+        self, consumer: str, key: str, value: JsonValue, *, expected: int | None, step: str
     ) -> Watermark:
         wanted = Watermark(consumer=consumer, key=key, value=value, revision=0, updated_ts=0)
 
         def work(connection: Connection) -> Watermark:
+            _check_revision(connection)
+            now_ms = self.sequencer.now_ms(connection)
             return watermarks.put_watermark(
-                connection, replace(wanted, updated_ts=self.sequencer.now_ms(connection)), expected
+                connection, replace(wanted, updated_ts=now_ms), expected, step
             )
 
-        return self.database.write(work)
+        return self.database.write(work, repeatable=True)
 
-    def delete_watermark(self, consumer: str, key: str, *, expected: int) -> None:
-        self.database.write(
-            lambda connection: watermarks.delete_watermark(connection, consumer, key, expected)
-        )
+    def delete_watermark(self, consumer: str, key: str, *, expected: int, step: str) -> None:
+        def work(connection: Connection) -> None:
+            _check_revision(connection)
+            watermarks.delete_watermark(connection, consumer, key, expected, step)
+
+        self.database.write(work, repeatable=True)
 
     def expire(self, older_than_ms: int, *, keep_unseen: bool) -> int:
         """Consumers may begin, or go back, between two batches: each batch asks anew what may go."""
@@ -204,7 +230,7 @@ class SqlStore:
         self, connection: Connection, *, older_than_ms: int, keep_unseen: bool, after: int
     ) -> tuple[int, int | None]:
         """How many went, and the seq to go on after; None at the end."""
-        check_revision(connection.execute(select(VERSIONS.c.version_num)).scalar())
+        _check_revision(connection)
         self.sequencer.lock(connection)
         self.sequencer.drain(
             connection
@@ -218,7 +244,8 @@ class SqlStore:
         def work(connection: Connection) -> str:
             count, waiting = (_count_text(connection, table) for table in (events, inbox))
             revision, head = read_revision(connection), read_head(connection)
-            return f"{self.database.dialect}, revision {revision}, {count} events, head {head:,}, {waiting} in the inbox"
+            counted = f"{self.database.dialect}, revision {revision}, {count} events, head {head:,}, {waiting} in the inbox"
+            return counted + put_aside_text(connection)
 
         return self.database.read(work)
 
@@ -234,6 +261,10 @@ class SqlStore:
         """Whoever has the lock does it for us."""
         if self.sequencer.try_lock(connection):
             self.sequencer.drain(connection)
+
+
+def _check_revision(connection: Connection) -> None:
+    check_revision(connection.execute(select(VERSIONS.c.version_num)).scalar())
 
 
 def _count_text(connection: Connection, table: Table) -> str:

@@ -6,32 +6,12 @@ That they move after success only is up to who moves them: in Airflow `events.co
 import json
 from typing import Any
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, Row, func, select, update
 
-from lakechime.answers import SEEN_EVENTS, Consumer, Watermark
+from lakechime.answers import SEEN_EVENTS, Consumer, Watermark, watermark_text
 from lakechime.errors import ConflictError, InvalidEventError, NotFoundError
-from lakechime.event import JsonValue
 from lakechime.store.database.recordset import insert_into
-from lakechime.store.schema import watermarks
-
-MAX_VALUE_BYTES = 65_536
-
-
-def value_text(value: JsonValue) -> str:
-    if value is None:
-        raise InvalidEventError("a watermark has a value; delete it instead of setting it to null")
-    try:
-        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidEventError(
-            f"the value of a watermark is JSON, and this is none: {error}"
-        ) from error
-    if len(text) > MAX_VALUE_BYTES:
-        raise InvalidEventError(
-            f"the value of a watermark takes {len(text):,} bytes, and may take {MAX_VALUE_BYTES:,}; store a short value here, and what is "
-            "long beside the data"
-        )
-    return text
+from lakechime.store.schema import events, watermarks
 
 
 def read_watermark(connection: Connection, consumer: str, key: str) -> Watermark | None:
@@ -63,9 +43,19 @@ def read_consumers(connection: Connection) -> list[Consumer]:
     return sorted(found, key=lambda consumer: (consumer.seq, consumer.consumer))
 
 
-def put_watermark(connection: Connection, wanted: Watermark, expected: int | None) -> Watermark:
-    """`wanted.revision` is not looked at: the database gives it."""
-    values = {"value": value_text(wanted.value), "updated_ts": wanted.updated_ts}
+def put_watermark(
+    connection: Connection, wanted: Watermark, expected: int | None, step: str
+) -> Watermark:
+    """Move a watermark, or find that this very step moved it before and its answer was lost.
+
+    `wanted.revision` is not looked at: the database gives it.
+    """
+    _check_place(connection, wanted)
+    values = {
+        "value": watermark_text(wanted.value),
+        "updated_ts": wanted.updated_ts,
+        "step": step,
+    }
     if expected is None:
         first = {"consumer": wanted.consumer, "key": wanted.key, "revision": 1, **values}
         if (
@@ -90,20 +80,43 @@ def put_watermark(connection: Connection, wanted: Watermark, expected: int | Non
         .values(**values, revision=watermarks.c.revision + 1)
         .returning(watermarks)
     )
-    row = connection.execute(changed).first()
-    if row is None:
+    row = connection.execute(changed).first() or _moved_by(
+        connection, wanted.consumer, wanted.key, step
+    )
+    if row is None or row.value is None:
         raise _conflict(connection, wanted.consumer, wanted.key, expected)
     return _watermark(row)
 
 
-def delete_watermark(connection: Connection, consumer: str, key: str, expected: int) -> None:
+def _check_place(connection: Connection, wanted: Watermark) -> None:
+    """A consumer beyond the head would see nothing of what comes up to there."""
+    if wanted.key != SEEN_EVENTS or not isinstance(wanted.value, int):
+        return
+    head = connection.execute(select(func.coalesce(func.max(events.c.seq), 0))).scalar_one()
+    if wanted.value > head:
+        raise InvalidEventError(
+            f"the watermark 'events' of consumer {wanted.consumer} would be at {wanted.value}, and the newest event is {head}: those "
+            f"between would be missed; set it to {head} at most"
+        )
+
+
+def _moved_by(connection: Connection, consumer: str, key: str, step: str) -> Row[Any] | None:
+    """Return the watermark if this step was the last to change it."""
+    return connection.execute(
+        select(watermarks).where(_named(consumer, key), watermarks.c.step == step)
+    ).first()
+
+
+def delete_watermark(
+    connection: Connection, consumer: str, key: str, expected: int, step: str
+) -> None:
     still = (watermarks.c.revision == expected) & watermarks.c.value.is_not(None)
     changed = (
         update(watermarks)
         .where(_named(consumer, key), still)
-        .values(value=None, revision=watermarks.c.revision + 1)
+        .values(value=None, revision=watermarks.c.revision + 1, step=step)
     )
-    if connection.execute(changed).rowcount == 1:
+    if connection.execute(changed).rowcount == 1 or _moved_by(connection, consumer, key, step):
         return
     if read_watermark(connection, consumer, key) is None:
         raise NotFoundError(

@@ -1,7 +1,8 @@
 """Events as environment variables of the flow that they start, and read back there.
 
 LAKECHIME_EVENT_COUNT, LAKECHIME_FIRST_SEQ and LAKECHIME_LAST_SEQ are always there. LAKECHIME_EVENTS has the events as a JSON list. Where it
-would be longer than the limit, LAKECHIME_QUERY names them instead, as the question to LakeChime that finds them: they are never cut.
+would be longer than the limit, LAKECHIME_QUERY names them instead, as the question to LakeChime that finds them: they are never cut. The
+question names the filter of the trigger, or, where nobody gave one, the places of the events: others of these tables are not found.
 """
 
 import json
@@ -30,7 +31,7 @@ class Query:
 def event_variables(
     events: Sequence[DataChangeEvent], *, query: Query | None = None, limit_bytes: int = LIMIT_BYTES
 ) -> dict[str, str]:
-    """Of the events in the order of their seq. `query`: the partition and tags that they were found by."""
+    """Of the events in the order of their seq. `query`: the partition and tags that they were found by; None: nobody knows."""
     seqs = [event.seq for event in events if event.seq is not None]
     variables = {COUNT: str(len(events))}
     if seqs:
@@ -42,7 +43,7 @@ def event_variables(
         raise InvalidEventError(
             f"{len(events):,} events take {len(text):,} bytes, and a query for them would miss those without a seq; register them first"
         )
-    named = _query(events, query or Query(), (min(seqs) - 1, max(seqs)))
+    named = _query(events, query, (min(seqs) - 1, max(seqs)))
     if len(named) > limit_bytes:
         raise InvalidEventError(
             f"the query that names the events takes {len(named):,} bytes, and at most {limit_bytes:,} are passed on; wait for fewer tables"
@@ -50,17 +51,42 @@ def event_variables(
     return {**variables, QUERY: named}
 
 
-def _query(events: Sequence[DataChangeEvent], query: Query, span: tuple[int, int]) -> str:
+def _query(events: Sequence[DataChangeEvent], query: Query | None, span: tuple[int, int]) -> str:
     named: dict[str, Any] = {
         "tables": sorted({(event.cluster, event.table) for event in events}),
         "after": span[0],
         "until": span[1],
     }
+    if query is None:
+        named["runs"] = _runs([event.seq or 0 for event in events], span[0])
+        query = Query()
     if query.partition is not None:
         named["partition"] = list(query.partition)
     if query.tags:
         named["tags"] = dict(query.tags)
     return json.dumps(named, separators=(",", ":"))
+
+
+def _runs(seqs: Sequence[int], after: int) -> list[int]:
+    """Return places as lengths by turns: how many are left out after `after`, how many follow on each other, and so on."""
+    runs, last = [0, 0], after
+    for seq in sorted(set(seqs)):
+        if seq > last + 1:
+            runs += [seq - last - 1, 0]
+        runs[-1] += 1
+        last = seq
+    return runs
+
+
+def _places(runs: Sequence[int], after: int) -> set[int]:
+    """Return the places that `_runs` named."""
+    places: set[int] = set()
+    last = after
+    for left_out, taken in zip(runs[::2], runs[1::2], strict=True):
+        first = last + left_out + 1
+        places.update(range(first, first + taken))
+        last = first + taken - 1
+    return places
 
 
 def read_variables(
@@ -84,9 +110,17 @@ def read_variables(
         tables=tables, partition=partition, tags=named.get("tags", {}), after=named["after"]
     )
     events = tuple(found.event for found in read_all(reader, interest, named["until"]))
+    if "runs" in named:
+        places = _places(named["runs"], named["after"])
+        events = tuple(event for event in events if event.seq in places)
     if COUNT in variables and len(events) < int(variables[COUNT]):
         raise InvalidEventError(
             f"{QUERY} finds {len(events):,} of the {int(variables[COUNT]):,} events that started this flow, since retention deleted the "
             "others; read the tables as a whole, and keep events longer"
+        )
+    if COUNT in variables and len(events) > int(variables[COUNT]):
+        raise InvalidEventError(
+            f"{QUERY} finds {len(events):,} events, and {int(variables[COUNT]):,} started this flow: its filter is another one than "
+            "they were found by; give the trigger's own filter as query=, or none"
         )
     return events

@@ -81,7 +81,8 @@ class SnapshotTrigger:
             found = reader.find(self.interests(after_seq))
             firsts = [seq for seq in found.seqs if seq is not None]
             if len(firsts) < len(found.seqs):
-                covered = min(firsts) - 1 if firsts else found.head
+                # Found in several requests, one beyond the head may hide others before it
+                covered = min([found.head, *(first - 1 for first in firsts)])
                 page = reader.events(
                     self.tables, after=after_seq, until=after_seq, limit=1
                 )  # for what has expired alone

@@ -32,7 +32,7 @@ WRITES = [
 ADMIN = [
     ("GET", "/v1/tokens"),
     ("POST", "/v1/tokens"),
-    ("DELETE", "/v1/tokens/nobody"),
+    ("DELETE", "/v1/token?name=nobody"),
     ("POST", "/v1/expire"),
 ]
 BODIES = {

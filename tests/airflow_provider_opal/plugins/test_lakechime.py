@@ -14,7 +14,7 @@ from airflow_provider_opal.plugins.lakechime import URL_PREFIX, LakeChimePlugin
 from airflow_provider_opal.plugins.lakechime_app import mounted_app, open_store
 from lakechime.errors import UnavailableError
 
-ADMIN = {"/v1/expire", "/v1/tokens", "/v1/tokens/{name}"}
+ADMIN = {"/v1/expire", "/v1/tokens", "/v1/token"}
 WRITES = {("POST", "/v1/events"), ("PUT", "/v1/watermark"), ("DELETE", "/v1/watermark")}
 WITHOUT = """
 import sys

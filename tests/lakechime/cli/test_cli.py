@@ -394,3 +394,31 @@ def test_help_and_the_client_of_a_service_load_no_more_than_they_need() -> None:
     heavy = ("sqlalchemy", "fastapi", "pyarrow", "numpy")
     assert loaded("from lakechime.cli import build_parser; build_parser()", *heavy, "httpx") == []
     assert loaded("from lakechime import LakeChime; LakeChime.open('http://host')", *heavy) == []
+
+
+def test_what_no_database_keeps_is_refused_before_it_is_sent(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_argument = b"\xff".decode("utf-8", "surrogateescape")
+    for words in (
+        ("register", as_argument, "--format", "HIVE"),
+        ("register", "t", "--format", "HIVE", "--tag", f"a={as_argument}"),
+        ("register", "t", "--format", "HIVE", "--partition", as_argument),
+    ):
+        run(capsys, *words, code=INPUT)
+    feed(monkeypatch, r'{"table": "t", "table_format": "HIVE", "tags": {"a": "\ud800"}}')
+    assert "unpaired surrogate" in run(capsys, "register", "-", code=INPUT)
+    too_long = run(capsys, "register", "\u6f22" * 512, "--format", "HIVE", code=INPUT)
+    assert "takes 1,536 bytes in UTF-8, and a name may take 1,024" in too_long
+    assert "0 events" in run(capsys, "check")
+
+
+def test_a_range_of_expired_events_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed(monkeypatch, *map(line, range(1, 4)))
+    run(capsys, "register", "-")
+    time.sleep(0.01)
+    run(capsys, "expire", "--older-than", "0s")
+    assert main(["events", "shop.orders", "--from", "2020-01-01T00:00:00Z"]) == OK
+    assert "events of shop.orders have expired: those from before 20" in capsys.readouterr().err

@@ -232,3 +232,27 @@ def test_folders_on_s3(client: LakeChime, s3_options: dict[str, str]) -> None:
 
 def test_a_folder_without_files_has_no_partitions() -> None:
     assert partition_states(iter(()), None) == {}
+
+
+def test_very_many_folders_of_other_levels_stop_nobody(client: LakeChime, tmp_path: Path) -> None:
+    root = tmp_path / "logs"
+    put(root, "dt=1/hour=01/a.parquet", 10)
+    for number in range(10_100):
+        put(root, f"old={number}/a.parquet", 20)
+    synced = look(client, root)
+    assert synced.events == 1
+    assert "10,097 more" in synced.notes[0]
+    assert look(client, root).notes == ()
+    put(root, "dt=1/hour=02/a.parquet", 30)
+    assert look(client, root).events == 1
+
+
+def test_a_partition_with_the_longest_path_that_a_disk_takes_stops_nobody(
+    client: LakeChime, tmp_path: Path
+) -> None:
+    root = tmp_path / "logs"
+    put(root, "dt=1/a.parquet", 10)
+    deep = "/".join(f"k{level}=" + "\u6f22" * 80 for level in range(7))
+    put(root, f"{deep}/a.parquet", 20)
+    assert look(client, root).events == 1
+    assert look(client, root).notes == ()

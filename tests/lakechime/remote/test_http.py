@@ -4,15 +4,18 @@ import http.server
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from lakechime import (
     AccessError,
     ConflictError,
     DataChangeEvent,
+    ExpiredError,
     InvalidEventError,
     LakeChime,
     NotFoundError,
@@ -24,8 +27,9 @@ from lakechime import (
 from lakechime.answers import Interest
 from lakechime.remote.http import MAX_BATCH_ENTRIES, HttpStore
 from lakechime.remote.problems import PROBLEMS, error_of, problem_json, problem_of
+from lakechime.remote.tokens import HttpTokens
 from lakechime.remote.transport import ATTEMPTS, Transport
-from tests.fixtures_lakechime import Served, serving
+from tests.fixtures_lakechime import CERTIFICATES, Served, serving
 
 
 class Proxy(http.server.BaseHTTPRequestHandler):
@@ -108,17 +112,78 @@ def test_it_gives_up_in_the_end(proxy: type[Proxy]) -> None:
     assert len(proxy.asked) == ATTEMPTS
 
 
-@pytest.mark.parametrize("failure", [(503, BUSY), (0, "")])
-def test_a_watermark_is_never_moved_twice(proxy: type[Proxy], failure: tuple[int, str]) -> None:
-    proxy.script = [failure]
-    for move in (
-        lambda: client(proxy.url).put_watermark("c", "events", 1, expected=None),
-        lambda: client(proxy.url).delete_watermark("c", "events", expected=1),
+class Lossy(http.server.BaseHTTPRequestHandler):
+    """Stands before a service: passes every request on, and loses the first answers."""
+
+    protocol_version = "HTTP/1.1"
+    behind: str
+    lost: int
+
+    def _pass_on(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        sent = {name: self.headers[name] for name in ("Authorization", "Content-Type")}
+        answer = httpx.request(
+            self.command, self.behind + self.path, content=body, headers=sent, verify=CERTIFICATES
+        )
+        handler = type(self)
+        if handler.lost > 0:
+            handler.lost -= 1
+            self.close_connection = True
+            return
+        self.send_response(answer.status_code)
+        self.send_header("Content-Length", str(len(answer.content)))
+        self.end_headers()
+        self.wfile.write(answer.content)
+
+    do_GET = do_POST = do_PUT = do_DELETE = _pass_on
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def losing(served: Served, count: int) -> Iterator[LakeChime]:
+    """A client, the next answers to which are lost."""
+    handler: Any = type("OneLossy", (Lossy,), {"behind": served.url, "lost": count})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        ).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        transport = Transport(url=url, token=served.tokens["admin"], sleep=[].append)
+        yield LakeChime(HttpStore(transport=transport))
+        server.shutdown()
+
+
+def test_a_watermark_whose_answer_was_lost_is_moved_once_and_answered(served: Served) -> None:
+    with served.open() as direct, losing(served, 2) as chime:
+        direct.register([EVENT])
+        mark = chime.put_watermark("c", "events", 1, expected=None)
+        assert direct.watermark("c", "events") == mark
+        assert mark.revision == 1
+    with served.open() as direct, losing(served, 1) as chime:
+        moved = chime.put_watermark("c", "events", 0, expected=mark.revision)
+        assert (moved.revision, direct.watermark("c", "events")) == (2, moved)
+    with served.open() as direct, losing(served, 1) as chime:
+        chime.delete_watermark("c", "events", expected=moved.revision)
+        assert direct.watermark("c", "events") is None
+
+
+def test_a_refused_watermark_whose_answer_was_lost_is_refused(served: Served) -> None:
+    """Another process moved it to the same value: that was not this client."""
+    with served.open() as direct, losing(served, 1) as chime:
+        mark = direct.put_watermark("c", "at", 1, expected=None)
+        direct.put_watermark("c", "at", 2, expected=mark.revision)
+        with pytest.raises(ConflictError):
+            chime.put_watermark("c", "at", 2, expected=mark.revision)
+
+
+def test_a_watermark_that_nothing_answers_may_have_been_moved(served: Served) -> None:
+    with (
+        losing(served, ATTEMPTS) as chime,
+        pytest.raises(UnavailableError, match="may have been done: read the state before"),
     ):
-        before = len(proxy.asked)
-        with pytest.raises(UnavailableError):
-            move()
-        assert len(proxy.asked) == before + 1
+        chime.put_watermark("c", "at", 1, expected=None)
 
 
 def test_a_step_of_a_producer_may_be_sent_twice(served: Served) -> None:
@@ -134,7 +199,8 @@ def test_a_step_of_a_producer_may_be_sent_twice(served: Served) -> None:
 def test_an_answer_that_was_lost_says_that_it_may_have_been_done(proxy: type[Proxy]) -> None:
     proxy.script = [(0, "")]
     with pytest.raises(UnavailableError, match="may have been done: read the state before"):
-        client(proxy.url).put_watermark("c", "", 1, expected=None)
+        client(proxy.url).expire(0)
+    assert len(proxy.asked) == 1
 
 
 def test_a_service_that_is_not_there_is_tried_and_said() -> None:
@@ -182,12 +248,13 @@ def test_every_error_comes_back_as_itself() -> None:
         NotFoundError("c"),
         UnavailableError("d"),
         SchemaError("e"),
+        ExpiredError("f"),
     ):
         problem = problem_of(error)
         back = error_of(problem.status, problem_json(problem, str(error)))
         assert (type(back), str(back)) == (type(error), str(error))
     assert {type(error_of(problem.status, problem_json(problem, ""))) for problem in PROBLEMS} == {
-        InvalidEventError, ConflictError, NotFoundError, UnavailableError, SchemaError, AccessError,
+        InvalidEventError, ConflictError, NotFoundError, UnavailableError, SchemaError, AccessError, ExpiredError,
     }  # fmt: skip
 
 
@@ -247,3 +314,16 @@ def test_without_a_token_the_message_says_how_to_give_one(served: Served) -> Non
 
 def test_a_token_is_in_no_traceback() -> None:
     assert "secret" not in repr(HttpStore.open("http://127.0.0.1:1", token="lakechime_secret"))
+
+
+@pytest.mark.parametrize("name", [".", "..", "a/b", "/", "../x", "%2e%2e", "a?b#c", "ü ü"])
+def test_a_token_of_any_name_is_revoked(served: Served, name: str) -> None:
+    transport = Transport(url=served.url, token=served.tokens["admin"])
+    keeper = HttpTokens(transport=transport)
+    secret = keeper.create(name, "read")
+    with LakeChime.open(served.url, token=secret) as chime:
+        assert chime.head() == 0
+        keeper.revoke(name)
+        with pytest.raises(AccessError):
+            chime.head()
+    transport.close()

@@ -28,7 +28,7 @@ RIGHTS = {
     ("POST", "/v1/expire"): "admin",
     ("GET", "/v1/tokens"): "admin",
     ("POST", "/v1/tokens"): "admin",
-    ("DELETE", "/v1/tokens/{name}"): "admin",
+    ("DELETE", "/v1/token"): "admin",
 }
 EVENT = {"table": "t", "table_format": "HIVE"}
 BODIES = {
@@ -46,6 +46,7 @@ PARAMS = {
     ("GET", "/v1/watermarks"): {"consumer": "c"},
     ("GET", "/v1/watermark"): {"consumer": "c"},
     ("DELETE", "/v1/watermark"): {"consumer": "c", "expected": "1"},
+    ("DELETE", "/v1/token"): {"name": "nobody"},
 }
 
 

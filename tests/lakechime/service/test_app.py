@@ -196,10 +196,12 @@ def test_triggers_are_evaluated_by_the_service(served: Served) -> None:
     asked = {"table": "shop.orders", "partition": ["a"]}
     assert len(post(served, "/v1/triggers/partition", asked).json()["events"]) == 1
     assert post(served, "/v1/triggers/partition", {**asked, "tags": {"x": "1"}}).json() == {
-        "events": []
+        "events": [],
+        "expired_seq": 0,
     }
     assert post(served, "/v1/triggers/partition", {**asked, "start_ts": 1 << 47}).json() == {
-        "events": []
+        "events": [],
+        "expired_seq": 0,
     }
     fired = post(served, "/v1/triggers/snapshot", {"tables": ["shop.orders", "other"]}).json()[
         "fired"
@@ -314,3 +316,74 @@ def test_a_long_unknown_name_is_cut_before_anything_is_compared_with_it(
     assert "there is no field" in answer.json()["message"]
     assert len(answer.text) < 1_000
     assert [len(name) for name in asked] == [80]
+
+
+@pytest.mark.parametrize(
+    "method, path, body",
+    [
+        ("PUT", "/v1/watermark", r'{"consumer": "c", "key": "k", "value": "\ud800"}'),
+        ("PUT", "/v1/watermark", r'{"consumer": "c", "key": "k", "value": {"a": ["\udfff"]}}'),
+        ("PUT", "/v1/watermark", r'{"consumer": "c", "key": "k", "value": {"\ud800": 1}}'),
+        ("PUT", "/v1/watermark", r'{"consumer": "\ud800", "value": 1}'),
+        ("PUT", "/v1/watermark", r'{"consumer": "c", "key": "\ud800", "value": 1}'),
+        ("PUT", "/v1/watermark", r'{"consumer": "c", "value": 1, "step": "\ud800"}'),
+        ("PUT", "/v1/watermark", r'{"consumer": "c", "value": 1, "\ud800": 1}'),
+        ("POST", "/v1/events", r'{"events": [{"table": "\ud800", "table_format": "HIVE"}]}'),
+        (
+            "POST",
+            "/v1/events",
+            r'{"events": [{"table": "t", "table_format": "HIVE", "tags": {"a": "\ud800"}}]}',
+        ),
+        (
+            "POST",
+            "/v1/events",
+            r'{"events": [{"table": "t", "table_format": "HIVE", "partition": ["\ud800"]}]}',
+        ),
+        ("POST", "/v1/events", r'{"events": [], "outbox": {"table": "t", "position": "\ud800"}}'),
+        (
+            "POST",
+            "/v1/events",
+            r'{"events": [], "outbox": {"table": "t", "position": 1, "seen": {"\ud800": 1}}}',
+        ),
+        (
+            "POST",
+            "/v1/events",
+            r'{"events": [], "outbox": {"table": "t", "position": 1, "seen": {"a": "\ud800"}}}',
+        ),
+        ("POST", "/v1/events/query", r'{"tables": ["\ud800"]}'),
+        ("POST", "/v1/events/query", r'{"tags": {"\ud800": "a"}}'),
+        ("POST", "/v1/events/find", r'{"interests": [{"tables": ["t"], "partition": ["\ud800"]}]}'),
+        ("POST", "/v1/triggers/snapshot", r'{"tables": ["t"], "tags": {"a": "\ud800"}}'),
+        ("POST", "/v1/triggers/partition", r'{"table": "t", "partition": ["\ud800"]}'),
+        ("POST", "/v1/tokens", r'{"name": "\ud800", "role": "read"}'),
+        ("POST", "/v1/tokens", r'{"name": "n", "role": "\ud800"}'),
+    ],
+)
+def test_an_unpaired_surrogate_is_refused_at_every_entrance(
+    served: Served, method: str, path: str, body: str
+) -> None:
+    answer = request(served, method, path, content=body.encode())
+    assert (answer.status_code, answer.json()["error"]) == (422, "invalid")
+    assert request(served, "GET", "/v1/watermarks?consumer=c").json() == {"watermarks": []}
+    assert request(served, "GET", "/v1/table?table=t").json() == {"state": None}
+
+
+def test_a_name_that_no_index_takes_is_refused_with_its_size(served: Served) -> None:
+    answer = post(served, "/v1/events", {"events": [event(1, cluster="\u6f22" * 512)]})
+    assert answer.status_code == 422
+    assert "takes 1,536 bytes in UTF-8, and a name may take 1,024" in answer.json()["message"]
+
+
+def test_a_partition_that_expired_is_answered_as_gone(served: Served) -> None:
+    with served.open() as client:
+        client.register(
+            [
+                DataChangeEvent(table="t", table_format="HIVE", partition=(day,))
+                for day in ("1", "2")
+            ]
+        )
+        client.expire(1 << 60)
+    answer = post(served, "/v1/triggers/partition", {"table": "t", "partition": ["1"]})
+    assert (answer.status_code, answer.json()["error"]) == (410, "expired")
+    never = post(served, "/v1/triggers/partition", {"table": "t", "partition": ["3"]})
+    assert never.json() == {"events": [], "expired_seq": 0}

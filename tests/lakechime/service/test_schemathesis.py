@@ -12,7 +12,7 @@ NEEDED = {
     "POST /v1/events",
     "POST /v1/events/query",
     "PUT /v1/watermark",
-    "DELETE /v1/tokens/{name}",
+    "DELETE /v1/token",
 }
 
 

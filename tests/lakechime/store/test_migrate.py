@@ -146,7 +146,7 @@ def write_something(store: SqlStore, kind: str) -> None:
     writes: dict[str, Callable[[], object]] = {
         "events": lambda: store.register([made(2)], None),
         "position": lambda: store.register([], Outbox(table=TABLE, position=1)),
-        "watermark": lambda: store.put_watermark("report", "events", 1, expected=None),
+        "watermark": lambda: store.put_watermark("report", "events", 1, expected=None, step="s"),
         "expiry": lambda: store.expire(1 << 60, keep_unseen=False),
         "token": lambda: SqlTokens.of(store).create("ci", "read"),
     }

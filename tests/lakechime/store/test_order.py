@@ -7,15 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import Connection, Engine, create_engine, insert, text
 
 from lakechime import EventsBetween, Interest, InvalidEventError, LakeChime
 from lakechime.store.queries import first_seq_statement
 from lakechime.store.register import register_in
+from lakechime.store.rows import row_of
+from lakechime.store.schema import inbox
 from lakechime.store.sequencer import LOCK
 from lakechime.tags import OTHER_PARTITION
 from tests.fixtures_lakechime import wait_until
@@ -298,7 +301,9 @@ def test_a_range_that_is_final_is_read_while_somebody_gives_places(
     with engine.connect() as holder:
         holder.execute(text(f"SELECT pg_advisory_xact_lock({LOCK})"))
         assert chime.events_between(TABLE, 0, now + 5) == first
-        assert chime.events_between(TABLE, 0, now) == EventsBetween(events=(), covered_until_ts=now)
+        assert chime.events_between(TABLE, 0, now) == EventsBetween(
+            events=(), covered_from_ts=0, covered_until_ts=now
+        )
         assert chime.events_between(TABLE, 0, now + 3_600_000).events == ahead.events
         holder.rollback()
 
@@ -315,3 +320,99 @@ def test_a_range_of_times_is_found_in_an_index(postgres_chime: tuple[LakeChime, 
             )
         )
         assert "Index Only Scan using lakechime_events_by_time" in "\n".join(plan.scalars())
+
+
+def _poison(url: str, **changed: Any) -> None:
+    """An event in the inbox as another program may have written it there."""
+    row = {**row_of(made(7, table="poisoned", partition=("a",), tags={"x": "1"})), **changed}
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(insert(inbox), row)
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"name": "\u6f22" * 512},
+        {"table_format": "PARQUET"},
+        {"operation_type": "MERGE"},
+        {"partition": "no JSON"},
+        {"tags": "no JSON"},
+        {"tags": '{"x": 1}'},
+        {"tags": r'{"x": "\ud800"}'},
+        {"depth": 2},
+        {"snapshot_ts": -1},
+        {"snapshot_id": "7", "prev_snapshot_id": "7"},
+    ],
+)
+def test_a_poisoned_row_of_the_inbox_stops_nobody(address: str, changed: dict[str, Any]) -> None:
+    with LakeChime.open(address) as chime:
+        chime.register([made(1)])
+        engine = create_engine(address)
+        for number in (2, 3):
+            with engine.begin() as connection:
+                register_in(connection, [made(number)])
+            if number == 2:
+                _poison(address, **changed)
+        engine.dispose()
+        assert chime.head() == 3
+        assert [found.event.snapshot_id for found in chime.tail(0).events] == ["1", "2", "3"]
+        assert not chime.register([made(4)])[0].gap
+        assert chime.find([Interest(tables=(TABLE,), after=3)]).seqs == (4,)
+        assert chime.expire(1 << 60) == 3
+        assert "0 in the inbox, 1 put aside that are not registered; the last, since" in (
+            chime.check()
+        )
+
+
+_FUNCTION = """CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN RAISE EXCEPTION 'no event of the moon' USING ERRCODE = '54000'; END $$"""
+_TRIGGER = """CREATE TRIGGER refuse BEFORE INSERT ON lakechime_tables FOR EACH ROW
+WHEN (NEW.name = 'moon') EXECUTE FUNCTION refuse()"""
+_SQLITE_TRIGGER = """CREATE TRIGGER refuse BEFORE INSERT ON lakechime_tables WHEN NEW.name = 'moon'
+BEGIN SELECT RAISE(ABORT, 'no event of the moon'); END"""
+_REFUSING = {"postgresql": (_FUNCTION, _TRIGGER), "sqlite": (_SQLITE_TRIGGER,)}
+
+
+def test_what_a_database_refuses_is_put_aside_and_the_others_are_registered(address: str) -> None:
+    with LakeChime.open(address) as chime:
+        engine = create_engine(address)
+        with engine.begin() as connection:
+            for statement in _REFUSING[engine.dialect.name]:
+                connection.execute(text(statement))
+        with engine.begin() as connection:
+            events = [made(number) for number in range(1, 21)]
+            events[5:5] = [made(1, table="moon")]
+            events[11:11] = [made(2, table="moon")]
+            register_in(connection, events)
+        engine.dispose()
+        found = chime.tail(0).events
+        assert [one.event.snapshot_id for one in found] == [str(number) for number in range(1, 21)]
+        assert not [one for one in found if one.gap]
+        assert "2 put aside that are not registered; the last, since no event of the moon" in (
+            chime.check()
+        )
+        chime.register([made(21)])
+
+
+@pytest.mark.postgres
+def test_who_registers_what_is_put_aside_is_told(
+    postgres_chime: tuple[LakeChime, Engine],
+) -> None:
+    """Somebody else gives places, so that the event goes through the inbox."""
+    chime, engine = postgres_chime
+    with engine.begin() as connection:
+        for statement in _REFUSING["postgresql"]:
+            connection.execute(text(statement))
+    with engine.connect() as holder, ThreadPoolExecutor(1) as pool:
+        holder.execute(text(f"SELECT pg_advisory_lock({LOCK})"))
+        waiting = pool.submit(chime.register, [made(1), made(1, table="moon")])
+        waits = "SELECT count(*) FROM lakechime_inbox"
+        with engine.connect() as watcher:
+            watcher = watcher.execution_options(isolation_level="AUTOCOMMIT")
+            wait_until(lambda: watcher.execute(text(waits)).scalar() == 2)
+        holder.execute(text(f"SELECT pg_advisory_unlock({LOCK})"))
+        with pytest.raises(InvalidEventError, match=r"1 of 2 events were put aside .* the moon"):
+            waiting.result()
+    assert len(chime.tail(0).events) == 1

@@ -77,7 +77,7 @@ def test_a_consumer_that_begins_during_retention_keeps_its_events(
     def begin(*_: Any) -> None:
         done.append("batch")
         if len(done) == 2:
-            store.put_watermark("late", "events", 3, expected=None)
+            store.put_watermark("late", "events", 3, expected=None, step="s")
 
     listening.listen(store.database.engine, "checkin", begin)
     store.expire(1 << 60, keep_unseen=True)

@@ -1,12 +1,13 @@
 """Partition triggers look from the beginning to now, snapshot triggers from the last success to now; and what they hand on."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from lakechime import DataChangeEvent, InvalidEventError, LakeChime
+from lakechime import DataChangeEvent, Found, Interest, InvalidEventError, LakeChime
+from lakechime.triggers.argument import decode_events, encode_events
 from lakechime.triggers.environment import EVENTS, QUERY, Query, event_variables, read_variables
 from lakechime.triggers.partition import PartitionTrigger
 from lakechime.triggers.schedule import FrequencyUnit
@@ -166,3 +167,51 @@ def test_few_events_are_variables_and_many_are_named_by_a_query(chime: LakeChime
 
 def test_no_events_are_variables_too() -> None:
     assert read_variables(event_variables([])) == ()
+
+
+class _Between:
+    """A client whose producers register between the requests of one question."""
+
+    def __init__(self, client: LakeChime, events: Sequence[DataChangeEvent]) -> None:
+        self.client = client
+        self.events = client.events
+        self.coming = [*events]
+
+    def find(self, interests: Sequence[Interest]) -> Found:
+        half = len(interests) // 2
+        first = self.client.find(interests[:half])
+        self.client.register(self.coming)
+        second = self.client.find(interests[half:])
+        return Found(seqs=(*first.seqs, *second.seqs), head=min(first.head, second.head))
+
+
+def test_an_event_between_the_requests_of_a_question_is_not_passed_over(chime: LakeChime) -> None:
+    """The first request has answered that a and b have none when both get one, and the second request finds the one of d."""
+    trigger = SnapshotTrigger(tables=("a", "b", "c", "d"), mode="all")
+    chime.register([made(1, table="other")])
+    coming = [made(1, table=name) for name in ("a", "b", "d")]
+    look = trigger.look(_Between(chime, coming), 0)
+    assert (look.fired, look.covered_seq) == (None, 1)
+    chime.register([made(1, table="c")])
+    fired = trigger.evaluate(chime, look.covered_seq)
+    assert fired is not None
+    assert sorted(event.table for event in fired.events) == ["a", "b", "c", "d"]
+
+
+def test_many_events_without_a_filter_are_found_again_and_no_others(chime: LakeChime) -> None:
+    """As a template hands them on, which knows the events alone."""
+    large = {"large": "x" * 200, "even": "1"}
+    chime.register([made(number, tags=({}, large)[number % 2]) for number in range(1, 1_000)])
+    found = SnapshotTrigger(tables=(TABLE,), tags=large).evaluate(chime, 0)
+    assert found is not None
+    assert len(found.events) == 500
+    variables = event_variables(found.events)
+    assert QUERY in variables
+    assert read_variables(variables, chime) == found.events
+    assert decode_events(encode_events(found.events), chime) == found.events
+    assert decode_events(encode_events(found.events[3:400:7]), chime) == found.events[3:400:7]
+    with pytest.raises(InvalidEventError, match="finds 999 events, and 500 started this flow"):
+        read_variables(event_variables(found.events, query=Query()), chime)
+    chime.expire(EVER)
+    with pytest.raises(InvalidEventError, match="finds 1 of the 500 events"):
+        read_variables(variables, chime)

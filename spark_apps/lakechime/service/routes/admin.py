@@ -2,21 +2,18 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Response
-from pydantic import WithJsonSchema
+from fastapi import APIRouter, Depends, Response
+from fastapi import Query as InUrl
 
-from lakechime.access import MAX_TOKEN_NAME_CHARS, token_json
+from lakechime.access import token_json
 from lakechime.remote.problems import UNAVAILABLE
 from lakechime.remote.wire import V1
 from lakechime.service import models
 from lakechime.service.access import Access
 from lakechime.service.routes.answers import MISSING, WITH_BODY, AnyBackend, problems, router
-from lakechime.service.schemas import NAME
 from lakechime.service.work import json_response
 from lakechime.store.migrate import read_revision
 from lakechime.store.sql_tokens import SqlTokens
-
-TokenName = Annotated[str, Path(), WithJsonSchema({**NAME, "maxLength": MAX_TOKEN_NAME_CHARS})]
 
 
 def routes(access: Access) -> APIRouter:
@@ -91,12 +88,10 @@ def _tokens(access: Access) -> APIRouter:
         secret = await backend.run(lambda store: SqlTokens.of(store).create(body.name, body.role))
         return json_response({"token": secret, "name": body.name, "role": body.role}, 201)
 
-    @admin.delete(
-        "/tokens/{name}", status_code=204, response_class=Response, responses=problems(*MISSING)
-    )
-    async def revoke(name: TokenName, backend: AnyBackend) -> Response:
+    @admin.delete("/token", status_code=204, response_class=Response, responses=problems(*MISSING))
+    async def revoke(asked: Annotated[models.TokenQuery, InUrl()], backend: AnyBackend) -> Response:
         """Revoke a token: from now on it opens nothing."""
-        await backend.run(lambda store: SqlTokens.of(store).revoke(name))
+        await backend.run(lambda store: SqlTokens.of(store).revoke(asked.name))
         return Response(status_code=204)
 
     return admin

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Request
 from lakechime.errors import InvalidEventError
 from lakechime.remote.problems import (
     CONFLICT,
+    EXPIRED,
     FORBIDDEN,
     INVALID,
     MALFORMED,
@@ -26,8 +27,9 @@ ALWAYS = (UNAUTHENTICATED, FORBIDDEN, INVALID, UNAVAILABLE)
 WITH_BODY = (MALFORMED, TOO_LARGE)
 MOVED = (CONFLICT,)
 MISSING = (NOT_FOUND,)
+GONE = (EXPIRED,)
 
-__all__ = ["ALWAYS", "MISSING", "MOVED", "WITH_BODY", "AnyBackend", "problems", "router"]
+__all__ = ["ALWAYS", "GONE", "MISSING", "MOVED", "WITH_BODY", "AnyBackend", "problems", "router"]
 
 
 def router(right: Callable[..., Any], tag: str) -> APIRouter:

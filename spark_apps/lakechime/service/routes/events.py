@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Response
 from fastapi import Query as InUrl
 
+from lakechime.answers import Filter
 from lakechime.client import LakeChime
 from lakechime.errors import InvalidEventError
 from lakechime.remote.wire import V1, found_json, page_json, state_json
@@ -113,4 +114,8 @@ def _page(store: SqlStore, body: models.Query) -> Any:
         tags=body.tags,
         limit=body.limit,
     )
-    return {**page_json(page), "covered_until_ts": covered}
+    answer = {**page_json(page), "covered_until_ts": covered}
+    if body.start_ts is not None:  # after the events were read: they may have expired meanwhile
+        tables = Filter(tables=tuple(body.tables))
+        answer["covered_from_ts"] = store.covered_from(tables, body.start_ts)
+    return answer

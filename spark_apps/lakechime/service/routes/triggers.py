@@ -8,7 +8,7 @@ from lakechime.client import LakeChime
 from lakechime.remote.wire import V1
 from lakechime.service import models
 from lakechime.service.access import Access
-from lakechime.service.routes.answers import WITH_BODY, AnyBackend, problems, router
+from lakechime.service.routes.answers import GONE, WITH_BODY, AnyBackend, problems, router
 from opal_lake.clock import SystemClock
 
 
@@ -16,7 +16,9 @@ def routes(access: Access) -> APIRouter:
     reading = router(access.read, "triggers")
 
     @reading.post(
-        "/triggers/partition", response_model=models.PartitionFired, responses=problems(*WITH_BODY)
+        "/triggers/partition",
+        response_model=models.PartitionFired,
+        responses=problems(*WITH_BODY, *GONE),
     )
     async def partition(body: models.PartitionTriggerBody, backend: AnyBackend) -> Response:
         """The events of a partition from the first one to now. The trigger fires when there is one."""
@@ -24,11 +26,13 @@ def routes(access: Access) -> APIRouter:
             body.trigger(),
             SystemClock().now_us() // 1000 if body.now_ts is None else body.now_ts,
         )
-        return await backend.answer(
-            lambda client: {
-                "events": [event.to_json() for event in trigger.evaluate(client, now_ts)]
-            }
-        )
+
+        def fired(client: LakeChime) -> dict[str, Any]:
+            look = trigger.look(client, now_ts)
+            events = [event.to_json() for event in look.events]
+            return {"events": events, "expired_seq": look.expired_seq}
+
+        return await backend.answer(fired)
 
     @reading.post(
         "/triggers/snapshot", response_model=models.SnapshotAnswer, responses=problems(*WITH_BODY)

@@ -78,7 +78,11 @@ def _writing(access: Access) -> APIRouter:
             return {
                 "watermark": watermark_json(
                     client.put_watermark(
-                        body.consumer, body.key, body.value, expected=body.expected
+                        body.consumer,
+                        body.key,
+                        body.value,
+                        expected=body.expected,
+                        step=body.step,
                     )
                 )
             }
@@ -94,7 +98,7 @@ def _writing(access: Access) -> APIRouter:
         """Delete it, if its revision is still the one that was read."""
         await backend.run(
             lambda store: LakeChime(store).delete_watermark(
-                asked.consumer, asked.key, expected=asked.expected
+                asked.consumer, asked.key, expected=asked.expected, step=asked.step
             )
         )
         return Response(status_code=204)

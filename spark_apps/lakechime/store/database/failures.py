@@ -8,6 +8,12 @@ from lakechime.errors import AccessError, LakeChimeError, SchemaError, Unavailab
 
 _AGAIN = {"40001", "40P01"}  # serialization, deadlock
 _AWAY = ("08", "57P")
+_OF_DATA = (
+    "22",
+    "23",
+    "54",
+    "P0",
+)  # data, integrity, limits of the program, and what a trigger raises
 _ADVICE = {
     "away": "see that it runs and can be reached, then try again; what was not registered stays in its producer's log",
     "full": "free some space, then try again; what was not registered stays in its producer's log",
@@ -66,30 +72,42 @@ def is_passing(error: exc.DBAPIError, *, repeatable: bool) -> bool:
     return repeatable and (error.connection_invalidated or (code or "").startswith(_AWAY))
 
 
+def is_of_data(error: exc.DBAPIError) -> bool:
+    """Whether the database refuses these rows, and would take others: too long for an index, a constraint, a trigger."""
+    code = getattr(error.orig, "pgcode", None)
+    if code is not None:
+        return str(code).startswith(_OF_DATA)
+    return isinstance(error, exc.IntegrityError | exc.DataError)
+
+
+def said(error: exc.SQLAlchemyError) -> str:
+    """Return the first line of what the database said."""
+    return str(getattr(error, "orig", None) or error).strip().split("\n")[0]
+
+
 def translated(error: exc.SQLAlchemyError, database: str) -> LakeChimeError:
     if isinstance(error, exc.TimeoutError):
         return UnavailableError(
             f"every connection to {database} is in use; close clients that are done, or try again"
         )
     kind = _kind_of(error)
-    said = str(getattr(error, "orig", None) or error).strip().split("\n")[0]
     return _KINDS.get(kind, UnavailableError)(
-        f"the database {database} is {kind} ({said}); {_ADVICE[kind]}"
+        f"the database {database} is {kind} ({said(error)}); {_ADVICE[kind]}"
     )
 
 
 def _kind_of(error: Any) -> str:
     code = getattr(getattr(error, "orig", None), "pgcode", None)
-    said = str(getattr(error, "orig", error)).lower()
+    text = str(getattr(error, "orig", error)).lower()
     if code is not None:
         return next((kind for prefix, kind in _POSTGRES if code.startswith(prefix)), "failed")
     if (
-        "password authentication failed" in said
-        or "no pg_hba.conf entry" in said
-        or ("does not exist" in said and "fatal" in said)
+        "password authentication failed" in text
+        or "no pg_hba.conf entry" in text
+        or ("does not exist" in text and "fatal" in text)
     ):
         return "refused"
-    found = next((kind for part, kind in _SQLITE if part in said), None)
+    found = next((kind for part, kind in _SQLITE if part in text), None)
     if found is None and isinstance(error, exc.OperationalError | exc.InterfaceError):
         return "away"
     return found or "failed"

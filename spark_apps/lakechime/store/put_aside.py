@@ -1,0 +1,85 @@
+"""Inbox rows that are no event, or that the tables do not take. They are put aside, where an operator sees them, and stop nobody.
+
+Clients check events before they write them into the inbox. What is found here was written by another program, or by hand, or meets a
+constraint or a trigger of this database.
+"""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, delete, func, insert, select
+
+from lakechime.errors import InvalidEventError
+from lakechime.event import DataChangeEvent
+from lakechime.store.schema import inbox, put_aside
+
+log = logging.getLogger(__name__)
+
+_FIELDS = (
+    "cluster",
+    "snapshot_id",
+    "snapshot_ts",
+    "prev_snapshot_id",
+    "table_format",
+    "operation_type",
+)
+
+
+def unfit_reason(row: Mapping[str, Any]) -> str | None:
+    """Return why a row of the inbox cannot be an event; None where it can."""
+    try:
+        partition = None if row["partition"] is None else json.loads(row["partition"])
+        event = DataChangeEvent(
+            table=row["name"],
+            partition=partition,
+            tags=json.loads(row["tags"]),
+            **{name: row[name] for name in _FIELDS},
+        )
+    except (InvalidEventError, TypeError, ValueError, RecursionError) as error:
+        return str(error)
+    depth = None if event.partition is None else len(event.partition)
+    if row["depth"] != depth:
+        return f"its depth is {row['depth']}, and its partition has {depth} levels"
+    return None
+
+
+def put_row_aside(connection: Connection, row: Mapping[str, Any], reason: str, now_ms: int) -> None:
+    """Move a row out of the inbox, with the reason."""
+    log.error(
+        "event %s of %r in the inbox was put aside, and is not registered: %s",
+        row["id"],
+        row["name"],
+        reason,
+    )
+    written = {
+        "inbox_id": row["id"],
+        "put_aside_ts": now_ms,
+        "reason": reason.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0"),
+        "inbox_row": json.dumps(dict(row), default=repr),
+    }
+    connection.execute(insert(put_aside), written)
+    connection.execute(delete(inbox).where(inbox.c.id == row["id"]))
+
+
+def reasons_of(connection: Connection, inbox_ids: Sequence[int]) -> dict[int, str]:
+    """Return why rows were put aside, by their id in the inbox."""
+    chosen = select(put_aside.c.inbox_id, put_aside.c.reason).where(
+        put_aside.c.inbox_id.in_(inbox_ids)
+    )
+    return {row.inbox_id: row.reason for row in connection.execute(chosen)}
+
+
+def put_aside_text(connection: Connection) -> str:
+    """Return how many rows were put aside and why the last one was; nothing where there is none."""
+    count = connection.execute(select(func.count()).select_from(put_aside)).scalar_one()
+    if not count:
+        return ""
+    newest = connection.execute(
+        select(put_aside.c.reason).order_by(put_aside.c.id.desc()).limit(1)
+    ).scalar_one()
+    return (
+        f", {count:,} put aside that are not registered; the last, since {newest}. Read the table {put_aside.name}, "
+        "register corrected events, then delete its rows"
+    )
