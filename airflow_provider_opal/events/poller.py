@@ -50,6 +50,11 @@ class Waiter:
             and all(event.tags.get(name) == value for name, value in interest.tags.items())
         )
 
+    @property
+    def waits_for_partition(self) -> bool:
+        """Whether any event of a partition is enough: if one expired, no other may come."""
+        return self.partition is not None and not self.interest.tags
+
     def tell(self, seq: int | None) -> None:
         if not self.answer.done():
             self.answer.set_result(seq)
@@ -148,13 +153,24 @@ class Poller:
         self._new = self._new[len(asking) :]
         for waiter, seq in zip(asking, found.seqs, strict=True):
             self._take(waiter, seq)
+        try:
+            await self._fail_behind(client, asking, found.head)
+        finally:
+            for waiter in asking:
+                if not waiter.stays:
+                    waiter.tell(None)
+
+    async def _fail_behind(self, client: "LakeChime", asking: Sequence[Waiter], head: int) -> None:
+        """Those who are new, and for whom something expired before they looked."""
+        # To one who begins with whatever there is nothing is missing; but a partition that was there comes no more
         behind = [
             (waiter, waiter.interest.after)
             for waiter in asking
-            if waiter.interest.after > 0 and not waiter.answer.done()
+            if (waiter.interest.after > 0 or waiter.waits_for_partition)
+            and not waiter.answer.done()
         ]
         if behind:
-            page = await asyncio.to_thread(client.tail, found.head, 1)
+            page = await asyncio.to_thread(client.tail, head, 1)
             await self._fail_expired(client, behind, page.expired)
 
     async def _asked(self, client: "LakeChime", asking: Sequence[Waiter]) -> "Found":
@@ -205,27 +221,41 @@ class Poller:
         self, client: "LakeChime", waiters: Sequence[tuple[Waiter, int]], expired: int
     ) -> None:
         """Those whose tables have lost events that nobody matched with what they wait for: each with the place up to which it was."""
-        lost: dict[tuple[TableName, ...], int] = {}
+        lost: dict[tuple[tuple[TableName, ...], str | None], int] = {}
         for waiter, seen in waiters:
             if expired <= seen or waiter.answer.done():
                 continue
             tables = waiter.interest.tables
-            if tables not in lost:
+            meant = (tables, waiter.partition)
+            if meant not in lost:
                 page = await asyncio.to_thread(
-                    partial(client.events, tables, after=seen, until=seen, limit=1)
+                    partial(
+                        client.events,
+                        tables,
+                        after=seen,
+                        until=seen,
+                        partition=waiter.interest.partition,
+                        limit=1,
+                    )
                 )  # what expired alone
-                lost[tables] = page.expired
-            if lost[tables] > seen:
+                lost[meant] = page.expired
+            if lost[meant] > seen:
+                of_partition = (
+                    "" if waiter.partition is None else f"partition {waiter.partition} of "
+                )
+                names = ", ".join(str(table) for table in tables)
                 waiter.fail(
                     RuntimeError(
-                        f"events after {seen} up to {lost[tables]} of {', '.join(str(table) for table in tables)} have expired before they "
-                        "were looked at. Read the tables whole, and keep events for longer than anybody waits"
+                        f"events after {seen} up to {lost[meant]} of {of_partition}{names} have expired before they were looked at. "
+                        "Read the tables whole, and keep events for longer than anybody waits"
                     )
                 )
 
     def _take(self, waiter: Waiter, seq: int | None) -> None:
-        if seq is not None or not waiter.stays or waiter.answer.done():
+        """An answer, or a place among those who wait. Who does not stay is answered last."""
+        if seq is not None:
             waiter.tell(seq)
+        if not waiter.stays or waiter.answer.done():
             return
         for table in waiter.interest.tables:
             assert not isinstance(table, str)

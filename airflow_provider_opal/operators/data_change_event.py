@@ -101,6 +101,11 @@ class DataChangeEventOperator(BaseOperator):
                     answer = client.events_between(self.dataset, start_ts, end_ts, **what)
             except InvalidEventError as error:
                 raise AirflowFailException(str(error)) from error
+        if answer.covered_from_ts > start_ts:
+            raise AirflowFailException(
+                f"events of {self.dataset} registered from {self.start_time} on have expired: those before {answer.covered_from_ts} ms may "
+                "be missing from the span. Read the table whole, or begin the span there; keep events for longer than runs are cleared"
+            )
         found = answer.events
         self.log.info(
             "%s events of %s from %s to %s",

@@ -28,6 +28,8 @@ UNITS = ("minute", "hour", "day", "week", "month")
 class PartitionTriggerSensor(BaseSensorOperator):
     """Succeeds when there is an event of the partition, ever, with all of the tags; returns the events as a list of plain dicts.
 
+    It fails where the partition had events and all of them expired. With `tags` it warns and waits on: one of those may have had the tags.
+
     `partition` has a value a level, as ["{{ ds }}", "DE"]: templates of the run. It is looked for every `poke_interval`; or, with
     `start_timestamp`, `frequency` and `frequency_unit`, when the task begins and at start_timestamp + n * frequency alone. Before
     `start_timestamp` nothing is looked for. Months have the lengths of the calendar, in UTC.
@@ -102,7 +104,7 @@ class PartitionTriggerSensor(BaseSensorOperator):
 
     def poke(self, context: "Context") -> PokeReturnValue:
         from lakechime import Interest
-        from lakechime.triggers.reader import read_all
+        from lakechime.triggers.partition import look_at_partition
 
         if not self._is_due(context):
             return PokeReturnValue(is_done=False)
@@ -111,8 +113,11 @@ class PartitionTriggerSensor(BaseSensorOperator):
             interest = Interest(
                 tables=((self.cluster, self.table),), partition=tuple(partition), tags=tags
             )
-            found = [registered.event for registered in read_all(client, interest)]
+            look = look_at_partition(client, interest)
+        found = look.events
         if not found:
+            if (warning := look.warning(interest)) is not None:
+                self.log.warning(warning)
             return PokeReturnValue(is_done=False)
         newest = found if self.max_events is None else found[-self.max_events :]
         if len(newest) < len(found):

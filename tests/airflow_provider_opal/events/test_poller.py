@@ -267,3 +267,24 @@ def test_who_comes_back_after_its_events_expired_is_told(chime: LakeChime) -> No
         fresh.cancel()
 
     asyncio.run(wait())
+
+
+def test_who_waits_for_a_partition_that_expired_is_told(chime: LakeChime) -> None:
+    """Its triggerer was away meanwhile. Another partition of the table is waited for."""
+    put(chime, event("shop.t1", partition=("a",)), event("shop.t1", 2, partition=("b",)))
+    chime.expire(1 << 60)
+
+    async def wait() -> None:
+        gone, coming = (
+            interests_of([("default", "shop.t1")], partition=[name])[0] for name in ("a", "c")
+        )
+        waiting = asyncio.ensure_future(poller_of(CONN).wait(coming, 0.1))
+        for asked in (poller_of(CONN).wait(gone, 0.1), poller_of(CONN).look(gone)):
+            with pytest.raises(RuntimeError, match=r'up to 1 of partition \["a"\] of .* expired'):
+                await asyncio.wait_for(asked, 10)
+        assert await asyncio.wait_for(poller_of(CONN).look(coming), 10) is None
+        assert not waiting.done()
+        seq = put(chime, event("shop.t1", 3, partition=("c",)))
+        assert await asyncio.wait_for(waiting, 10) == seq
+
+    asyncio.run(wait())

@@ -217,3 +217,16 @@ def test_the_plugin_has_the_macros() -> None:
     assert [
         one.to_json() for one in decode_events(template.render(macros=macros, events=events))
     ] == events
+
+
+def test_a_span_whose_events_expired_fails_instead_of_being_short(chime: LakeChime) -> None:
+    times = registered(chime, 3)
+    span = {"start_time": times[0], "end_time": times[-1] + 1}
+    assert len(fetch(**span).execute(Run(fetch()).context)) == 3
+    chime.expire(2**50)
+    with pytest.raises(AirflowFailException, match="have expired: those before"):
+        fetch(**span).execute(Run(fetch()).context)
+    sleep(0.002)
+    assert (
+        fetch(start_time=times[-1] + 1, end_time=times[-1] + 2).execute(Run(fetch()).context) == []
+    )

@@ -21,7 +21,7 @@ from airflow_provider_opal import (
     SnapshotTriggerSensor,
     lakechime_asset,
 )
-from lakechime import LakeChime, Watermark
+from lakechime import ExpiredError, LakeChime, Watermark
 from lakechime.triggers.environment import read_variables
 from tests.airflow_provider_opal.chime import Run, chime, event, put
 from tests.airflow_provider_opal.stand_ins import Store
@@ -499,3 +499,33 @@ def test_a_consumer_of_other_tables_or_tags_is_refused_under_the_same_name(
             sensor(consumer="c", **other).execute(Run(sensor(), "two").context)
     put(chime, event(snapshot=2))
     assert sensor(consumer="c").execute(Run(sensor(), "three").context) == {"from": 2, "to": 3}
+
+
+def test_a_partition_that_expired_fails_its_sensor(chime: LakeChime) -> None:
+    put(chime, event(partition=("2026-11-01", 7)), event(snapshot=2, partition=("2026-11-02", 7)))
+    chime.expire(2**50)
+    for more in ({}, {"skip_when_empty": False, "deferrable": True}):
+        with pytest.raises(ExpiredError, match="was registered, and its events up to seq 1 have"):
+            partition(**more).execute(Run(partition()).context)
+    with pytest.raises(AirflowSkipException, match="is not there yet"):
+        partition(partition=["2026-11-03", 7]).execute(Run(partition()).context)
+    put(chime, event(snapshot=3, partition=("2026-11-01", 7)))
+    assert len(partition().execute(Run(partition()).context)) == 1
+
+
+def test_a_partition_whose_tags_may_have_expired_warns_and_waits_on(
+    chime: LakeChime, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(
+        chime,
+        event(partition=("2026-11-01", 7), tags={"completeness.hourly": "50"}),
+        event(snapshot=2, partition=("2026-11-02", 7)),
+    )
+    chime.expire(2**50)
+    waiting = partition(tags={"completeness.hourly": "99"})
+    with capture_logs() as logs, pytest.raises(AirflowSkipException):
+        waiting.execute(Run(waiting).context)
+    told = [*(str(entry["event"]) for entry in logs), *caplog.messages]
+    assert any(
+        "up to seq 1 have expired; whether one of them had the tags" in text for text in told
+    )

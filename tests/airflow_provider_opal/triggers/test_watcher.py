@@ -100,8 +100,8 @@ def test_alone_it_counts_an_event_as_stored_when_the_next_one_is_asked_for(
 
 
 def test_what_expired_before_it_was_stored_ends_the_stream_and_says_so(chime: LakeChime) -> None:
-    chime.put_watermark("c", "events", 1, expected=None)
     put(chime, *(event(snapshot=number) for number in range(1, 5)))
+    chime.put_watermark("c", "events", 1, expected=None)
     chime.expire(2**50, keep_unseen=False)
 
     async def run() -> None:
