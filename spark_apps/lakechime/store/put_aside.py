@@ -6,7 +6,9 @@ constraint or a trigger of this database.
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select
@@ -39,10 +41,30 @@ def unfit_reason(row: Mapping[str, Any]) -> str | None:
         )
     except (InvalidEventError, TypeError, ValueError, RecursionError) as error:
         return str(error)
+    digests = (row["dedup_key"], row["partition_key"] or "", row["tag_keys"])
+    if not all(isinstance(digest, str) and digest.isascii() for digest in digests):
+        return f"its digests {digests!r} are no ASCII texts"
     depth = None if event.partition is None else len(event.partition)
     if row["depth"] != depth:
         return f"its depth is {row['depth']}, and its partition has {depth} levels"
     return None
+
+
+@contextmanager
+def any_bytes_as_text(connection: Connection) -> Iterator[None]:
+    """Read bytes that are no UTF-8 as unpaired surrogates, which no event may have.
+
+    SQLite may hold such bytes, and its driver would read no row at all.
+    """
+    driver: Any = connection.connection.dbapi_connection
+    if connection.dialect.name != "sqlite":
+        yield
+        return
+    driver.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
+    try:
+        yield
+    finally:
+        driver.text_factory = str
 
 
 def put_row_aside(connection: Connection, row: Mapping[str, Any], reason: str, now_ms: int) -> None:

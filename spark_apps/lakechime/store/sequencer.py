@@ -28,7 +28,7 @@ from lakechime.store.database.statements import (
     tags_statement,
 )
 from lakechime.store.digests import tag_keys
-from lakechime.store.put_aside import put_row_aside, unfit_reason
+from lakechime.store.put_aside import any_bytes_as_text, put_row_aside, unfit_reason
 from lakechime.store.schema import inbox, tables
 from lakechime.tags import OTHER_PARTITION
 from opal_lake.clock import Clock
@@ -205,9 +205,11 @@ class Sequencer:
 
     def _pending(self, connection: Connection, head: Head) -> list[Pending]:
         """Return the first rows of the inbox that are events. The others are put aside."""
-        found = connection.execute(select(inbox).order_by(inbox.c.id).limit(BATCH)).mappings()
+        with any_bytes_as_text(connection):
+            chosen = select(inbox).order_by(inbox.c.id).limit(BATCH)
+            found = connection.execute(chosen).mappings().all()
         pending = []
-        for row in map(dict, found.all()):
+        for row in map(dict, found):
             reason = unfit_reason(row)
             if reason is None:
                 pending.append(_pending_of(row))

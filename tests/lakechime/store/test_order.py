@@ -366,6 +366,21 @@ def test_a_poisoned_row_of_the_inbox_stops_nobody(address: str, changed: dict[st
         )
 
 
+@pytest.mark.parametrize("column", ["name", "snapshot_id", "tags", "dedup_key", "tag_keys"])
+def test_bytes_that_are_no_text_stop_nobody_in_sqlite(tmp_path: Path, column: str) -> None:
+    address = f"sqlite:///{tmp_path}/lakechime.db"
+    with LakeChime.open(address) as chime:
+        _poison(address)
+        engine = create_engine(address)
+        with engine.begin() as connection:
+            poisoned = f"UPDATE lakechime_inbox SET {column} = CAST(x'61ff' AS TEXT)"
+            connection.execute(text(poisoned))
+            register_in(connection, [made(1)])
+        engine.dispose()
+        assert [found.event.table for found in chime.tail(0).events] == [TABLE]
+        assert "1 put aside" in chime.check()
+
+
 _FUNCTION = """CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN RAISE EXCEPTION 'no event of the moon' USING ERRCODE = '54000'; END $$"""
 _TRIGGER = """CREATE TRIGGER refuse BEFORE INSERT ON lakechime_tables FOR EACH ROW
