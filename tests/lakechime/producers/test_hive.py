@@ -2,22 +2,30 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import boto3
 import pytest
 
-from lakechime import InvalidEventError, LakeChime, NotFoundError, Outbox
+from lakechime import (
+    DataChangeEvent,
+    InvalidEventError,
+    LakeChime,
+    NotFoundError,
+    Outbox,
+    TableFormat,
+)
 from lakechime.completeness import completeness_tag
+from lakechime.event import JsonValue
 from lakechime.producers.hive import (
     HiveSource,
     partition_of_path,
     partition_states,
     register_partition,
 )
-from lakechime.producers.outbox import Synced, Target, sync
+from lakechime.producers.outbox import Step, Synced, Target, sync
 from tests.fixtures_s3 import BUCKET
 from tests.lakechime.producers.told import events_of
 
@@ -234,6 +242,30 @@ def test_a_folder_without_files_has_no_partitions() -> None:
     assert partition_states(iter(()), None) == {}
 
 
+class _Remembered:
+    """A look that has more to remember than one registration takes, and one event at its end."""
+
+    target = Target(table=NAME)
+
+    def steps(self, position: object) -> Iterator[Step]:
+        if position is not None:
+            return
+        for portion in range(21):
+            seen: dict[str, JsonValue] = {
+                f"old={portion}/n={number}": None for number in range(500)
+            }
+            yield Step(position={"at": portion}, seen=seen)
+        event = DataChangeEvent(table=NAME, table_format=TableFormat.HIVE, partition=("1",))
+        yield Step(position={"at": 21}, events=(event,))
+
+
+def test_what_is_remembered_is_registered_in_portions(client: LakeChime) -> None:
+    assert sync(client, _Remembered()).events == 1
+    assert len(client.seen(NAME)) == 10_500
+    assert sync(client, _Remembered()).events == 0
+
+
+@pytest.mark.slow
 def test_very_many_folders_of_other_levels_stop_nobody(client: LakeChime, tmp_path: Path) -> None:
     root = tmp_path / "logs"
     put(root, "dt=1/hour=01/a.parquet", 10)
