@@ -67,9 +67,7 @@ class ArrowRows:
                     [field.name for field in missing if not spec.schema.is_added(field)],
                 )
             )
-        for field in missing:
-            rows = rows.append_column(field.name, pa.nulls(rows.num_rows, arrow_type(field.type)))
-        return rows
+        return _with_added(rows, spec)
 
     def _table(self, spec: TableSpec) -> pa.Table:
         if isinstance(self.rows, pa.Table):
@@ -97,14 +95,25 @@ class ArrowSplit:
             for pair in pc.value_counts(self.rows[self.column]).to_pylist()
         }
 
-    def part(self, chosen: Collection[str | None], bad: Mapping[str | None, str]) -> pa.Table:
+    def part(
+        self, chosen: Collection[str | None], bad: Mapping[str | None, str], spec: TableSpec
+    ) -> pa.Table:
         texts = [_text(value) for value in self.rows[self.column].to_pylist()]
-        kept = self.rows.filter(pa.array([text in chosen for text in texts], pa.bool_()))
+        chosen_rows = self.rows.filter(pa.array([text in chosen for text in texts], pa.bool_()))
+        kept = _with_added(chosen_rows, spec)
         if not bad:
             return kept
         return kept.append_column(
             BAD, pa.array([bad.get(text) for text in texts if text in chosen], pa.string())
         )
+
+
+def _with_added(rows: pa.Table, spec: TableSpec) -> pa.Table:
+    """Give rows the columns that were added to the table and that they lack: null."""
+    for field in spec.schema.fields:
+        if spec.schema.is_added(field) and field.name not in rows.column_names:
+            rows = rows.append_column(field.name, pa.nulls(rows.num_rows, arrow_type(field.type)))
+    return rows
 
 
 def _text(value: object) -> str | None:

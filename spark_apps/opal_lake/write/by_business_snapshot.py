@@ -29,8 +29,14 @@ class SplitRows(Protocol):
     def values(self, most: int) -> Mapping[str | None, int]:
         """How many rows have each text; more than `most` texts need not be told apart."""
 
-    def part(self, chosen: Collection[str | None], bad: Mapping[str | None, str]) -> Rows:
-        """The rows with these texts, for the executor; those with a bad one are noted as bad, with the reason."""
+    def part(
+        self, chosen: Collection[str | None], bad: Mapping[str | None, str], spec: TableSpec
+    ) -> Rows:
+        """Return the rows with these texts, for the executor.
+
+        Rows with a bad text are noted as bad, with the reason. Columns that the table got since the
+        rows were parted are null.
+        """
 
 
 Split = Callable[[TableSpec, int], SplitRows]
@@ -178,8 +184,8 @@ def _is_applied(table: OpenTable, base: Snapshot, own: IngestOptions) -> bool:
     return table.log.earlier_result(base, "ingest", own.token, own.application) is not None
 
 
-def _rows_of(rows: SplitRows, part: Part, _: TableSpec, __: int) -> Rows:
-    return rows.part(part.values, part.bad)
+def _rows_of(rows: SplitRows, part: Part, spec: TableSpec, _: int) -> Rows:
+    return rows.part(part.values, part.bad, spec)
 
 
 def _check_column(spec: TableSpec, column: str) -> None:

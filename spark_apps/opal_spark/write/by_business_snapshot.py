@@ -9,7 +9,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from opal_lake.data.rejects import BAD
-from opal_spark.engine.columns import quoted
+from opal_lake.spec.table_spec import TableSpec
+from opal_spark.engine.columns import quoted, spark_schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +32,12 @@ class SparkSplit:
         )
         return {row["text"]: row["rows"] for row in counted.collect()}
 
-    def part(self, chosen: Collection[str | None], bad: Mapping[str | None, str]) -> DataFrame:
+    def part(
+        self, chosen: Collection[str | None], bad: Mapping[str | None, str], spec: TableSpec
+    ) -> DataFrame:
         texts = [text for text in chosen if text is not None]
-        kept = self.rows.where(self._text.isin(texts) | F.lit(None in chosen) & self._text.isNull())
+        is_chosen = self._text.isin(texts) | F.lit(None in chosen) & self._text.isNull()
+        kept = _with_added(self.rows.where(is_chosen), spec)
         if not bad:
             return kept
         reasons = F.create_map(
@@ -44,6 +48,16 @@ class SparkSplit:
         )
         noted = F.coalesce(F.col(BAD), reason) if BAD in kept.columns else reason
         return kept.withColumn(BAD, noted.cast("string"))
+
+
+def _with_added(rows: DataFrame, spec: TableSpec) -> DataFrame:
+    """Give rows the columns that the table got since they were made to fit it: null."""
+    missing = {
+        member.name: F.lit(None).cast(member.dataType)
+        for member in spark_schema(spec, physical=False)
+        if member.name not in rows.columns
+    }
+    return rows.withColumns(missing) if missing else rows
 
 
 @dataclass(slots=True, kw_only=True)

@@ -36,6 +36,7 @@ from opal_lake.log.version_window import is_readable
 from opal_lake.spec.business_snapshots import BusinessSnapshots
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import Storage
+from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on, table_on
 from opal_lake.testing.business_model import BusinessModel, RefusedError
@@ -720,6 +721,50 @@ def test_a_column_of_dates_tells_the_business_snapshot() -> None:
     )
     assert table.read(business_snapshot=FRIDAY)["at"].to_pylist() == [1]
     assert table.read()["at"].to_pylist() == [2]
+
+
+class MeddledStore(ForwardingStore):
+    """Another writer acts right before the n-th object is put, from 1."""
+
+    def __init__(self, inner: Storage, at: int, act: Callable[[], object]) -> None:
+        self.inner, self.at, self.act, self.puts = inner, at, act, 0
+
+    def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
+        self.puts += 1
+        if self.puts == self.at:
+            self.act()
+        return self.inner.put_if_absent(path, data)
+
+
+@pytest.mark.parametrize("on_new_columns", ["fail", "ignore", "add"])
+@pytest.mark.parametrize("metadata", ["batch", "inline"])
+def test_columns_may_be_added_while_days_are_committed_one_by_one(
+    metadata: str, on_new_columns: str
+) -> None:
+    rows = [("A", 1, "Xian", FRIDAY), ("B", 2, "Wuhan", SATURDAY), ("C", 3, "Xian", SUNDAY)]
+    batch = arrow(rows)
+    if on_new_columns != "fail":
+        batch = batch.append_column("mine", pa.array([1, 2, 3]))
+    at, puts = 0, 0
+    while at <= puts:
+        at += 1
+        sound = create(storage=MemoryStorage())
+        store = MeddledStore(
+            sound.storage, at, lambda table=sound: table.add_columns({"zip": pa.int64()})
+        )
+        table = table_on(store, ManualClock(), CountingIds(prefix="w"))
+        table.ingest(
+            batch,
+            metadata=metadata,
+            business_snapshot_column="day",
+            on_new_columns=on_new_columns,
+        )
+        table.metagen()
+        puts = store.puts
+        assert cities(sound) == {"A": "Xian", "B": "Wuhan", "C": "Xian"}
+        assert on_new_columns != "add" or sorted(sound.read()["mine"].to_pylist()) == [1, 2, 3]
+        assert check_table(sound) == []
+    assert at > 10
 
 
 STREAM: list[list[Row]] = [

@@ -9,12 +9,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 import opal_spark
+from opal_lake import layout
 from opal_lake.clock import ManualClock
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.job import JobSpec
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import open_storage
-from opal_lake.table import create_on
+from opal_lake.storage.forwarding import ForwardingStore
+from opal_lake.table import create_on, table_on
 from opal_lake.testing.clocks import SilentStore
 from opal_spark import Files, OpalTable
 from opal_spark.engine.columns import arrow_of_spark
@@ -90,6 +92,31 @@ def test_the_drift_story(spark: SparkSession, tmp_path: Path, metadata: str) -> 
         InvalidInputError, match=f"{FRIDAY} is not after {FRIDAY}, which is finished"
     ):
         table.ingest(frame(spark, STREAM[0]), business_snapshot=FRIDAY)
+
+
+def test_a_column_may_be_added_while_days_are_committed_one_by_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table, _ = create(spark, tmp_path / "t", "0s")
+    inner = table.table.storage
+
+    class AddingStore(ForwardingStore):
+        """Another writer adds a column right before the first day is committed."""
+
+        def __init__(self) -> None:
+            self.inner, self.is_added = inner, False
+
+        def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
+            if path == layout.commit_path(1) and not self.is_added:
+                self.is_added = True
+                table.add_columns("zip BIGINT")
+            return self.inner.put_if_absent(path, data)
+
+    racing = OpalTable(spark=spark, table=table_on(AddingStore(), ManualClock()))
+    rows = [("A", 1, "Xian", FRIDAY), ("B", 2, "Wuhan", SATURDAY)]
+    racing.ingest(frame(spark, rows), metadata="inline", business_snapshot_column="day")
+    assert cities(table) == {"A": "Xian", "B": "Wuhan"}
+    assert table.check() == []
 
 
 @pytest.mark.slow
