@@ -1,15 +1,15 @@
 """Lists that the code holds: the properties of a table, and the functions of a delete condition."""
 
 from opal_lake.spec.condition import FUNCTIONS
-from opal_lake.spec.properties import PROPERTIES, Number, Words
+from opal_lake.spec.properties import MAX_NUMBER, PROPERTIES, Number, Words
 
 
 def properties() -> str:
     rows = ["| property | default | allowed | meaning |", "|---|---|---|---|"]
     for name, known in PROPERTIES.items():
         match known.kind:
-            case Number(least=least, most=most):
-                allowed = f"{least} to {most}" if most is not None else f"a number from {least}"
+            case Number():
+                allowed = _numbers(known.kind)
             case Words(choices=choices):
                 allowed = ", ".join(f"`{choice}`" for choice in choices)
             case _:
@@ -17,6 +17,13 @@ def properties() -> str:
         default = "" if known.kind.default == "" else f"`{known.kind.default}`"
         rows.append(f"| `{name}` | {default} | {allowed} | {known.summary} |")
     return "\n".join(rows)
+
+
+def _numbers(kind: Number) -> str:
+    off = "0, or " if kind.can_be_0 else ""
+    if kind.most == MAX_NUMBER:
+        return f"{off}a number from {kind.least}"
+    return f"{off}{kind.least} to {kind.most}"
 
 
 def functions() -> str:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from opal_lake.data.segment import Cluster, DataFile, Segment
-from opal_lake.errors import InvalidInputError
 from opal_lake.events.bitmap import Bitmaps
 from opal_lake.layout import folder_of
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
 from opal_lake.read.read import delta_bounds
+from opal_lake.spec.properties import check_properties
 
 SMALL_SHARE = 0.75  # of the target: files from there on are left alone
 DEAD_SHARE = 0.05  # of a file's rows that can go: from there on a major compaction writes it anew
@@ -183,8 +183,5 @@ def target_bytes_of(target_mb: int | None) -> int | None:
     """None where the table's property says it."""
     if target_mb is None:
         return None
-    if target_mb < 1:
-        raise InvalidInputError(
-            f"target_mb={target_mb} is no size for a file; give megabytes, as 256"
-        )
+    check_properties({"target_mb": target_mb})
     return target_mb << 20

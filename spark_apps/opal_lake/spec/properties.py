@@ -12,15 +12,29 @@ from opal_lake.spec.schema import Atomic, Schema
 _CODEC = re.compile(r"zstd(:([1-9]|1[0-9]|2[0-2]))?\Z")
 Given = int | str | Sequence[str] | timedelta  # a property as callers write it
 _WHOLE = re.compile(r"[0-9]{1,18}\Z")
+MAX_NUMBER = (1 << 63) - 1  # of every count in a table's metadata
+_MAX_SEGMENT_ROWS = 1 << 31  # offsets are 32-bit
+_MAX_SEGMENT_BYTES = 1 << 40
+_MAX_FAN_IN = 1 << 20
+_MAX_FILE_MB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """A whole number."""
+    """A whole number from `least` to `most`, or 0 if that switches off what the number is for."""
 
     default: int
     least: int = 1
-    most: int | None = None
+    most: int = MAX_NUMBER
+    can_be_0: bool = False
+
+    def check(self, value: object) -> None:
+        """Raise InvalidInputError for what is not such a number."""
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        if is_number and (self.least <= value <= self.most or (self.can_be_0 and value == 0)):
+            return
+        off = "0, or " if self.can_be_0 else ""
+        raise InvalidInputError(f"use {off}a whole number from {self.least} to {self.most}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,21 +116,22 @@ PROPERTIES: dict[str, Property] = {
         summary="rows of one group: a rewrite, a broadcast and a log stay within it",
     ),
     "segment_rows": Property(
-        kind=Number(default=1 << 22), summary="most rows of one ingested file"
+        kind=Number(default=1 << 22, most=_MAX_SEGMENT_ROWS),
+        summary="most rows of one ingested file",
     ),
     "segment_bytes": Property(
-        kind=Number(default=128 << 20),
+        kind=Number(default=128 << 20, most=_MAX_SEGMENT_BYTES),
         summary="bytes in memory at which an ingested file is closed",
     ),
     "checkpoint_commits": Property(
         kind=Number(default=4), summary="commits between two checkpoints"
     ),
     "key_store_fan_in": Property(
-        kind=Number(default=8, least=2),
+        kind=Number(default=8, least=2, most=_MAX_FAN_IN),
         summary="runs of similar size that are merged into one; a larger number makes probes slower",
     ),
     "fold_files": Property(
-        kind=Number(default=16, least=0),
+        kind=Number(default=16, least=2, most=_MAX_FAN_IN, can_be_0=True),
         summary="small files that inline upserts put together in passing; 0: none",
     ),
     "token_keep": Property(
@@ -130,7 +145,9 @@ PROPERTIES: dict[str, Property] = {
     "clock_bound": _upkeep(
         Text(default="10m", check=_check_bound), "how far a writer's clock may be from the store's"
     ),
-    "target_mb": _upkeep(Number(default=256), "size of the files that a compaction writes"),
+    "target_mb": _upkeep(
+        Number(default=256, most=_MAX_FILE_MB), "size of the files that a compaction writes"
+    ),
     "small_files": _upkeep(
         Number(default=16), "most small files of a partition before a compaction is due"
     ),
@@ -202,14 +219,8 @@ def _check(kind: Number | Words | Text, value: object, schema: Schema | None) ->
     match kind:
         case Words(choices=choices) if value not in choices:
             raise InvalidInputError(f"use one of {', '.join(choices)}")
-        case Number(least=least, most=most) if (
-            not isinstance(value, int) or isinstance(value, bool) or value < least
-        ):
-            raise InvalidInputError(
-                f"use a whole number from {least}" + (f" to {most}" if most else "")
-            )
-        case Number(most=int(most)) if isinstance(value, int) and value > most:
-            raise InvalidInputError(f"use a whole number of at most {most}")
+        case Number():
+            kind.check(value)
         case Text(check=check):
             if not isinstance(value, str):
                 raise InvalidInputError("write it as text")
