@@ -400,9 +400,9 @@ class Table(KeptTable):
         if partition_key is not None:
             invalid = narrowed(snapshot, segments_of_partition(snapshot, partition_key), invalid)
         if after is not None:
-            invalid = narrowed(
-                snapshot, segments_after(snapshot, self.snapshot_for_consumer(after)), invalid
-            )
+            earlier = self.snapshot_for_consumer(after)
+            fresh = segments_after(snapshot, earlier, self.log.read_commit)
+            invalid = narrowed(snapshot, fresh, invalid)
         return invalid
 
     def snapshot_for_consumer(self, version: int) -> Snapshot | None:

@@ -1,6 +1,6 @@
 """What a read has to look at: which files whole, which through the filter, which not at all."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -21,6 +21,7 @@ from opal_lake.data.segment import DataFile, Segment
 from opal_lake.errors import FormatError, InvalidInputError, NotFoundError
 from opal_lake.events.bitmap import Bitmaps, Marks
 from opal_lake.ids import segment_part
+from opal_lake.log.commit import Commit
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
 from opal_lake.spec.ordering import encode_order, from_order, to_order
@@ -92,14 +93,55 @@ def visible_ingests(snapshot: Snapshot) -> dict[str, frozenset[int]]:
     return {key: numbers for key, numbers in visible.items() if numbers}
 
 
-def segments_after(snapshot: Snapshot, earlier: Snapshot | None) -> frozenset[int]:
-    """The segments whose rows became visible after an earlier version; after None all of them."""
-    if earlier is not None and earlier.version > snapshot.version:
+def segments_after(
+    snapshot: Snapshot, earlier: Snapshot | None, read_commit: Callable[[int], Commit]
+) -> frozenset[int]:
+    """Return the segments whose rows became visible after an earlier version; after None all.
+
+    A segment that a restore brings back is not new if the earlier version had it, be it that a
+    major compaction had dropped its last row by then. Only the commits tell that.
+    """
+    if earlier is None:
+        return frozenset(snapshot.segments.keys() - snapshot.pending)
+    if earlier.version > snapshot.version:
         raise InvalidInputError(
             f"after={earlier.version} is beyond version {snapshot.version}; give an earlier version"
         )
-    before = set() if earlier is None else earlier.segments.keys() - earlier.pending
-    return frozenset(snapshot.segments.keys() - snapshot.pending - before)
+    fresh = snapshot.segments.keys() - snapshot.pending
+    fresh -= earlier.segments.keys() - earlier.pending
+    has_restore = snapshot.root.epoch != earlier.root.epoch
+    if has_restore and earlier.root.floor is not None and fresh:
+        fresh &= _processed_since_parting(snapshot, earlier, read_commit)
+    return frozenset(fresh)
+
+
+def _processed_since_parting(
+    snapshot: Snapshot, earlier: Snapshot, read_commit: Callable[[int], Commit]
+) -> frozenset[int]:
+    """Return what only the later version has processed since the two had a state in common.
+
+    Both are followed back to that state, from a restore to the version that it restored.
+    """
+    known = {commit.version: commit for commit in (*earlier.commits, *snapshot.commits)}
+    ends = {"later": snapshot.version, "earlier": earlier.version}
+    processed: dict[str, set[int]] = {"later": set(), "earlier": set()}
+    while ends["later"] != ends["earlier"]:
+        side = max(ends, key=lambda name: ends[name])
+        version = ends[side]
+        try:
+            commit = known.get(version) or read_commit(version)
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"{snapshot.storage.uri}: after={earlier.version} needs the commit of version {version}, as a restore "
+                f"has brought rows back since, and it has expired; read without after"
+            ) from error
+        restored = commit.actions.restored
+        if restored is None:
+            processed[side] |= {*commit.actions.processed}
+            ends[side] = version - 1
+        else:
+            ends[side] = restored.version
+    return frozenset(processed["later"] - processed["earlier"])
 
 
 def narrowed(snapshot: Snapshot, only: frozenset[int], invalid: Bitmaps) -> Bitmaps:

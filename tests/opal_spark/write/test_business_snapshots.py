@@ -1,7 +1,7 @@
 """Business snapshots on Spark: batches parted by a column, rows held back, a stream that starts again, and the jobs of operators."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from opal_lake.clock import ManualClock
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.job import JobSpec
 from opal_lake.spec.table_spec import TableLayout, plan_spec
-from opal_lake.storage import open_storage
+from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.table import create_on, table_on
 from opal_lake.testing.clocks import SilentStore
@@ -94,25 +94,32 @@ def test_the_drift_story(spark: SparkSession, tmp_path: Path, metadata: str) -> 
         table.ingest(frame(spark, STREAM[0]), business_snapshot=FRIDAY)
 
 
+class AddingStore(ForwardingStore):
+    """Another writer adds a column right before version 1 is put. Tasks get the store behind it."""
+
+    def __init__(self, inner: Storage, add: Callable[[], object]) -> None:
+        self.inner, self.add, self.is_added = inner, add, False
+
+    def __reduce__(self) -> tuple[Callable[..., Storage], tuple[object, ...]]:
+        return itself, (self.inner,)
+
+    def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
+        if path == layout.commit_path(1) and not self.is_added:
+            self.is_added = True
+            self.add()
+        return self.inner.put_if_absent(path, data)
+
+
+def itself(store: Storage) -> Storage:
+    return store
+
+
 def test_a_column_may_be_added_while_days_are_committed_one_by_one(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table, _ = create(spark, tmp_path / "t", "0s")
-    inner = table.table.storage
-
-    class AddingStore(ForwardingStore):
-        """Another writer adds a column right before the first day is committed."""
-
-        def __init__(self) -> None:
-            self.inner, self.is_added = inner, False
-
-        def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
-            if path == layout.commit_path(1) and not self.is_added:
-                self.is_added = True
-                table.add_columns("zip BIGINT")
-            return self.inner.put_if_absent(path, data)
-
-    racing = OpalTable(spark=spark, table=table_on(AddingStore(), ManualClock()))
+    store = AddingStore(table.table.storage, lambda: table.add_columns("zip BIGINT"))
+    racing = OpalTable(spark=spark, table=table_on(store, ManualClock()))
     rows = [("A", 1, "Xian", FRIDAY), ("B", 2, "Wuhan", SATURDAY)]
     racing.ingest(frame(spark, rows), metadata="inline", business_snapshot_column="day")
     assert cities(table) == {"A": "Xian", "B": "Wuhan"}

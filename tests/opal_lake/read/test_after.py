@@ -1,0 +1,110 @@
+"""Reads of what came after a version: each row once, whatever rewrites and restores lie in between."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opal_lake import layout
+from opal_lake.errors import NotFoundError
+from opal_lake.inspect.check import check_table
+from opal_lake.storage.memory import MemoryStorage
+from opal_lake.table import Table
+from tests.opal_lake.shop import Row, content, create, rows
+
+Step = tuple[str, int]
+KEYS = ("ax", "bow", "cup")
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["ingest", "inline", "metagen", "major", "minor", "restore"]),
+        st.integers(0, 1000),
+    ),
+    min_size=1,
+    max_size=14,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Came:
+    """A table, and of each version which ingests a reader of it has seen, and which are pending."""
+
+    table: Table = field(default_factory=lambda: create(MemoryStorage(), checkpoint_commits=3))
+    seen: list[frozenset[int]] = field(default_factory=lambda: [frozenset()])
+    pending: list[frozenset[int]] = field(default_factory=lambda: [frozenset()])
+    at: int = 0
+
+    def run(self, step: Step) -> None:
+        verb, number = step
+        before = self.table.snapshot_at().version
+        seen, pending = self.seen[-1], self.pending[-1]
+        if verb in ("ingest", "inline"):
+            self.at += 1
+            batch: list[Row] = [(KEYS[number % 3], self.at, self.at), ("all", self.at, self.at)]
+            self.table.ingest(*rows(batch), metadata="inline" if verb == "inline" else "batch")
+            seen, pending = (
+                (seen | {self.at}, pending) if verb == "inline" else (seen, pending | {self.at})
+            )
+        elif verb == "metagen":
+            self.table.metagen()
+            seen, pending = seen | pending, frozenset()
+        elif verb == "major":
+            self.table.compact(mode="major", look_back=0)
+        elif verb == "minor":
+            self.table.compact()
+        else:
+            version = number % (before + 1)
+            self.table.restore(version=version)
+            seen, pending = self.seen[version], self.pending[version]
+        for _ in range(before, self.table.snapshot_at().version):
+            self.seen.append(seen)
+            self.pending.append(pending)
+
+    def check(self) -> None:
+        """A row's price is the ingest that brought it."""
+        for version in range(len(self.seen)):
+            shown = content(self.table, version=version)
+            for after in range(version + 1):
+                came = self.seen[version] - self.seen[after]
+                expected = [row for row in shown if row[2] in came]
+                assert content(self.table, version=version, after=after) == expected
+
+
+def test_rows_that_a_restore_brings_back_are_not_new_after_a_major_compaction() -> None:
+    came = Came()
+    for verb, number in [("inline", 0), ("inline", 0), ("major", 0), ("restore", 1)]:
+        came.run((verb, number))
+    assert content(came.table) == [("all", 1, 1), ("ax", 1, 1)]
+    assert content(came.table, after=3) == []
+    came.check()
+
+
+@settings(max_examples=25, deadline=None)
+@given(STEPS)
+def test_each_row_comes_once_to_whoever_reads_after_a_version(steps: list[Step]) -> None:
+    came = Came()
+    for step in steps:
+        came.run(step)
+    came.check()
+
+
+@pytest.mark.slow
+@settings(max_examples=1_000, deadline=None)
+@given(STEPS)
+def test_each_row_comes_once_in_many_histories(steps: list[Step]) -> None:
+    came = Came()
+    for step in steps:
+        came.run(step)
+    came.check()
+    assert check_table(came.table) == []
+
+
+def test_commits_that_have_gone_are_named_when_they_would_tell_what_came() -> None:
+    came = Came()
+    for verb, number in [("inline", 0), ("inline", 0), ("major", 0), ("restore", 1)]:
+        came.run((verb, number))
+    came.table.storage.delete([layout.commit_path(2)])
+    with pytest.raises(
+        NotFoundError, match=r"after=3 needs the commit of version 2, .* read without"
+    ):
+        came.table.read(after=3)
