@@ -5,11 +5,12 @@ The redo of a MetaGen or an inline ingest is `opal_lake.rule.outputs.redo`. Two 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
 
-from opal_lake.errors import ConflictError
+from opal_lake.errors import ConflictError, FormatError
 from opal_lake.job.job import JobResult
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.snapshot import Root, Snapshot, newest_first
@@ -99,7 +100,8 @@ def check_positions(
 
 def _writer_of(head: Snapshot, application: str, read_commit: Callable[[int], Commit]) -> str:
     """Which commit took it there, in words."""
-    for commit in islice(newest_first(head, read_commit), _SEARCHED):
-        if application in commit.positions or (commit.application or ("",))[0] == application:
-            return f"version {commit.version}, write {commit.write_id}, of job {commit.number}, took it there"
+    with suppress(FormatError):  # a hole in the log is not what this writer has to know
+        for commit in islice(newest_first(head, read_commit), _SEARCHED):
+            if application in commit.positions or (commit.application or ("",))[0] == application:
+                return f"version {commit.version}, write {commit.write_id}, of job {commit.number}, took it there"
     return "no readable version says more"

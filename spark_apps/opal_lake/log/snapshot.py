@@ -8,7 +8,7 @@ from typing import Any
 
 from opal_lake import layout
 from opal_lake.data.segment import DataFile, LogFile, PendingSegment, RunFile, Segment, Segments
-from opal_lake.errors import FormatError, NotFoundError
+from opal_lake.errors import ExpiredError, FormatError, NotFoundError
 from opal_lake.events.bitmap import BitmapBase, base_from_json
 from opal_lake.log.commit import Commit, canonical_json
 from opal_lake.log.lists import LISTS, ingested_files, list_changes
@@ -17,7 +17,7 @@ from opal_lake.spec.business_snapshots import BusinessSnapshots
 from opal_lake.spec.positions import advanced
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import Storage
-from opal_lake.storage.verified import read_verified
+from opal_lake.storage.verified import missing_error, read_verified
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,13 +327,23 @@ def chain(commits: Sequence[Commit], start: Snapshot) -> list[Commit]:
 
 
 def newest_first(head: Snapshot, read_commit: Callable[[int], Commit]) -> Iterator[Commit]:
-    """The commits of the versions that can be read, as long as they are there."""
+    """Yield the commits of the versions that can be read, newest first.
+
+    A checkpoint may have replaced the commit of the oldest version. Where any other one is missing,
+    the versions below it have expired meanwhile, or the log is damaged: FormatError.
+    """
     known = {commit.version: commit for commit in head.commits}
-    for version in range(head.version, head.root.oldest_version - 1, -1):
+    oldest = head.root.oldest_version
+    for version in range(head.version, oldest - 1, -1):
         try:
             commit = known.get(version) or read_commit(version)
-        except NotFoundError:
-            return
+        except NotFoundError as error:
+            if version == oldest > 0:
+                return
+            missing = missing_error(head.storage, layout.commit_path(version))
+            if isinstance(missing, ExpiredError):
+                return
+            raise missing from error
         yield commit
 
 

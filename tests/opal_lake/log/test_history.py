@@ -1,0 +1,47 @@
+"""The history of a table: all versions that can be read, or an error that names the missing one."""
+
+from itertools import islice
+
+import pytest
+
+from opal_lake import layout
+from opal_lake.errors import FormatError
+from opal_lake.storage.memory import MemoryStorage
+from tests.opal_lake.retention.test_retention import at_hour, history
+from tests.opal_lake.shop import create, reopen, rows
+
+
+@pytest.mark.parametrize("lost", [2, 5, 9])
+def test_history_names_the_version_that_the_log_lacks(lost: int) -> None:
+    storage = MemoryStorage()
+    table = create(storage, checkpoint_commits=3)
+    for hour in range(1, 11):
+        table.ingest(*rows([("ax", hour, hour)]), metadata="inline")
+    storage.delete([layout.commit_path(lost)])
+    listed = []
+    with pytest.raises(FormatError, match=rf"{layout.commit_path(lost)} is missing.*from a backup"):
+        listed.extend(commit.version for commit in reopen(storage).history())
+    assert listed == list(range(reopen(storage).snapshot_at().version, lost, -1))
+    assert len([*islice(reopen(storage).history(), len(listed))]) == len(listed)
+
+
+def test_history_ends_where_versions_have_expired() -> None:
+    storage = MemoryStorage()
+    history(storage, 12)
+    table = at_hour(storage, 12)
+    table.retain(window="4h", grace="1h")
+    oldest = table.snapshot_at().root.oldest_version
+    assert oldest > 4
+    versions = [commit.version for commit in table.history()]
+    assert versions[0] - len(versions) + 1 in (oldest, oldest + 1)
+
+
+def test_history_ends_where_versions_expire_while_it_is_read() -> None:
+    storage = MemoryStorage()
+    history(storage, 12)
+    commits = at_hour(storage, 12).history()
+    first = next(commits).version
+    at_hour(storage, 12).retain(window="4h", grace="1h")
+    versions = [first, *(commit.version for commit in commits)]
+    assert versions == list(range(first, first - len(versions), -1))
+    assert len(versions) >= 4
