@@ -35,6 +35,18 @@ class StorageError(OpalError):
     """The store failed or did not answer: try again."""
 
 
+class NotWrittenError(StorageError):
+    """The store refused to write, and nothing was written: see to the cause, then try again."""
+
+
+class NoSpaceError(NotWrittenError):
+    """The disk or a quota is full, and nothing was written: free space, then try again."""
+
+
+class ReadOnlyError(NotWrittenError):
+    """This process may not write there, and nothing was written: trying again fails again."""
+
+
 class CommitUnknownError(OpalError):
     """It is unknown whether the commit landed: read the table back, then rerun with the same token."""
 

@@ -12,6 +12,7 @@ from opal_lake.errors import (
     FunctionError,
     InvalidInputError,
     NotFoundError,
+    ReadOnlyError,
     StorageError,
 )
 
@@ -36,6 +37,7 @@ MEANINGS = {
 _OF_ERROR: tuple[tuple[type[Exception], int], ...] = (
     (InvalidInputError, INPUT),
     (NotFoundError, INPUT),
+    (ReadOnlyError, INPUT),
     (StorageError, RETRY),
     (ClockError, RETRY),
     (ConflictError, RETRY),

@@ -2,7 +2,7 @@
 
 from opal_lake import layout
 from opal_lake.clock import Clock
-from opal_lake.errors import StorageError
+from opal_lake.errors import NotWrittenError, StorageError
 from opal_lake.ids import MAX_PART
 from opal_lake.log.commit import canonical_json, seal
 from opal_lake.log.snapshot import Root
@@ -23,6 +23,8 @@ def claim_number(storage: Storage, root: Root, operation: str, clock: Clock) -> 
         try:
             if storage.put_if_absent(layout.claim_path(number), body):
                 return number
+        except NotWrittenError:
+            raise
         except StorageError:
             failures += 1
             if failures == 3:

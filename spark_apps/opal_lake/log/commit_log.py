@@ -20,6 +20,7 @@ from opal_lake.errors import (
     FormatError,
     InvalidInputError,
     NotFoundError,
+    NotWrittenError,
     OpalError,
     StorageError,
 )
@@ -416,8 +417,8 @@ class CommitLog:
                     return True
                 return self.read_commit(link.version).write_id == link.write_id
             except (StorageError, NotFoundError) as error:
-                if failure is None and isinstance(error.__cause__, PermissionError):
-                    raise  # who may not write has not written
+                if failure is None and isinstance(error, NotWrittenError):
+                    raise
                 failure = error
             with suppress(StorageError, NotFoundError):  # what failed first tells more
                 return self.read_commit(link.version).write_id == link.write_id

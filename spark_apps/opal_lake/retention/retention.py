@@ -13,7 +13,13 @@ from itertools import groupby
 
 from opal_lake import layout
 from opal_lake.duration import parse_duration
-from opal_lake.errors import ExpiredError, FormatError, NotFoundError
+from opal_lake.errors import (
+    ExpiredError,
+    FormatError,
+    NoSpaceError,
+    NotFoundError,
+    count_text,
+)
 from opal_lake.job.job import JobResult
 from opal_lake.job.operations.upkeep import Retain
 from opal_lake.log.checkpoint import checkpoint_paths, ensure_checkpoint, read_lists
@@ -76,9 +82,9 @@ def _retain(log: CommitLog, job: Retain, at_file: AtFile) -> JobResult:
     counts: Counter[str] = Counter()
     version = None
     if expiry.stale or expiry.oldest > head.root.oldest_version:
-        _secure(view)
-        committed = _commit(log, head, expiry, started_us)
-        version, counts = committed.version, Counter(committed.counts)
+        committed, counts = _expire(view, expiry, started_us, at_file)
+        version = committed.version
+        counts += Counter(committed.counts)
         now = log.refresh(head)
         view = _view(log, now, completed(log, now, digest), now.root.oldest_version, view.state)
     needed = find_needed(view, expiry.claims, frozenset())
@@ -95,6 +101,42 @@ def _retain(log: CommitLog, job: Retain, at_file: AtFile) -> JobResult:
             *clock_notes(log.storage.now_us(), head.root, log.storage.uri),
         ),
     )
+
+
+def _expire(
+    view: LogView, expiry: Expiry, started_us: int, at_file: AtFile
+) -> tuple[JobResult, Counter[str]]:
+    """Commit what expires. On a full disk, first delete what may go without that commit."""
+    counts: Counter[str] = Counter()
+    try:
+        _secure(view)
+        return _commit(view.log, view.head, expiry, started_us), counts
+    except NoSpaceError:
+        counts = _make_room(view, expiry, at_file)
+    try:
+        _secure(view)
+        return _commit(view.log, view.head, expiry, started_us), counts
+    except NoSpaceError as error:
+        raise NoSpaceError(
+            f"{view.log.storage.uri}: what expires cannot be deleted before that is committed, and there is no space for the "
+            f"commit, though {count_text(counts['bytes'], 'byte')} were deleted ({error}); free 100 kB outside the table, "
+            "then run it again"
+        ) from error
+
+
+def _make_room(view: LogView, expiry: Expiry, at_file: AtFile) -> Counter[str]:
+    """Delete what an earlier commit lets go, and what is derived and of retention's own use.
+
+    What is about to expire has to stay: nothing is given up before a commit says so.
+    """
+    log, head = view.log, view.head
+    now = _view(log, head, view.digest, head.root.oldest_version)
+    needed = find_needed(now, expiry.claims, frozenset())
+    counts = _delete(log, needed, _garbage(log.storage, needed, expiry), at_file)
+    digests = [*log.storage.list(layout.DIGESTS)]
+    log.storage.delete(entry.path for entry in digests)
+    counts["bytes"] += sum(entry.size for entry in digests)
+    return counts
 
 
 def plan_expiry(

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from botocore.exceptions import ClientError
 
-from opal_lake.errors import InvalidInputError, StorageError
+from opal_lake.errors import InvalidInputError, NotWrittenError, StorageError
 from opal_lake.storage.paths import check_length, check_path, check_prefix, is_path
 from opal_lake.storage.protocol import StoredObject
 from opal_lake.storage.s3_client import (
@@ -20,10 +20,13 @@ from opal_lake.storage.s3_client import (
     s3_client,
     s3_errors,
     told_us,
+    translated,
+    was_retried,
 )
 from opal_lake.storage.uris import bucket_and_prefix
 
 _DELETE_BATCH = 1000
+_REFUSED = (403, 404)  # no right to write, no such bucket
 _CONFLICT_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 
 
@@ -122,6 +125,9 @@ class S3Storage:
                     return False
                 if error_status(error) == 409:
                     return None
+                if error_status(error) in _REFUSED and not was_retried(error):
+                    refused = translated(error, self.bucket, key)
+                    raise NotWrittenError(f"nothing was written: {refused}") from error
                 raise
         return True
 

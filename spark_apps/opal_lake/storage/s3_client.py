@@ -111,7 +111,7 @@ def s3_errors(bucket: str, key: str) -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        raise _translated(error, bucket, key) from error
+        raise translated(error, bucket, key) from error
     except (
         NoCredentialsError
     ) as error:  # a machine's own credentials may be late, so that trying again can help
@@ -135,7 +135,12 @@ def error_status(error: ClientError) -> int:
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
-def _translated(error: ClientError, bucket: str, key: str) -> NotFoundError | StorageError:
+def was_retried(error: ClientError) -> bool:
+    """Whether an earlier try of the client has failed otherwise: that one may have had an effect."""
+    return int(error.response.get("ResponseMetadata", {}).get("RetryAttempts", 0)) > 0
+
+
+def translated(error: ClientError, bucket: str, key: str) -> NotFoundError | StorageError:
     """An answer of S3 as the error that tells the caller what to do."""
     code = error_code(error)
     if code in ("NoSuchKey", "404"):  # a HEAD's answer has no body to name it

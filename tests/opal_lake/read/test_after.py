@@ -89,7 +89,7 @@ def test_each_row_comes_once_to_whoever_reads_after_a_version(steps: list[Step])
 
 
 @pytest.mark.slow
-@settings(max_examples=1_000, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(STEPS)
 def test_each_row_comes_once_in_many_histories(steps: list[Step]) -> None:
     came = Came()

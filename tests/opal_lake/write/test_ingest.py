@@ -8,7 +8,13 @@ import pyarrow as pa
 import pytest
 
 from opal_lake import layout
-from opal_lake.errors import CommitUnknownError, FormatError, InvalidInputError, StorageError
+from opal_lake.errors import (
+    CommitUnknownError,
+    FormatError,
+    InvalidInputError,
+    ReadOnlyError,
+    StorageError,
+)
 from opal_lake.log.visibility import FOLD_AT_LOGS
 from opal_lake.spec.table_spec import MAX_KEY_BYTES, TableLayout, plan_spec
 from opal_lake.storage.local.store import LocalStorage
@@ -156,11 +162,9 @@ def test_a_writer_without_permission_gets_an_error_that_says_so() -> None:
 
     class ClosedStore(MemoryStorage):
         def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
-            raise StorageError(f"the file system failed at {path!r}") from PermissionError(
-                13, "Permission denied"
-            )
+            raise ReadOnlyError(f"{path!r} was not written: Permission denied")
 
-    with pytest.raises(StorageError, match="the file system failed"):
+    with pytest.raises(ReadOnlyError, match="was not written"):
         create(ClosedStore())
 
 

@@ -118,7 +118,7 @@ def test_a_column_may_be_added_while_days_are_committed_one_by_one(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table, _ = create(spark, tmp_path / "t", "0s")
-    store = AddingStore(table.table.storage, lambda: table.add_columns("zip BIGINT"))
+    store = AddingStore(table.table.storage, lambda: table.add_columns({"zip": "long"}))
     racing = OpalTable(spark=spark, table=table_on(store, ManualClock()))
     rows = [("A", 1, "Xian", FRIDAY), ("B", 2, "Wuhan", SATURDAY)]
     racing.ingest(frame(spark, rows), metadata="inline", business_snapshot_column="day")

@@ -22,7 +22,8 @@ import os
 import stat
 import time
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from opal_lake.errors import InvalidInputError, StorageError
@@ -31,6 +32,20 @@ from opal_lake.storage.local.writer_name import age_text, is_gone, owner_text, w
 HIDDEN = ".opal-tmp"
 _NO_HARD_LINKS = frozenset(
     {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK}
+)
+_NOT_DONE = (
+    frozenset(  # link() and rename() with these have done nothing, on a network's file system too
+        {
+            errno.ENOSPC,
+            errno.EDQUOT,
+            errno.EROFS,
+            errno.EACCES,
+            errno.EPERM,
+            errno.EFBIG,
+            errno.ENAMETOOLONG,
+            errno.ENOTDIR,
+        }
+    )
 )
 _IS_HELD = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 _TURN = "turn-"
@@ -46,10 +61,42 @@ class _TurnLostError(Exception):
     """Another writer assumed that this one was dead, and deleted its file."""
 
 
+class BeforeNameError(Exception):
+    """The file system failed, for the `cause`, before the file had its name: it has not been written."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+@contextmanager
+def _before_name() -> Iterator[None]:
+    """Around what gives no file its name."""
+    try:
+        yield
+    except OSError as error:
+        raise BeforeNameError(error) from error
+
+
+@contextmanager
+def _naming() -> Iterator[None]:
+    """Around the call that gives a file its name: whether it did, only some errors tell."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NOT_DONE:
+            raise BeforeNameError(error) from error
+        raise
+
+
 def publish(root: Path, target: Path, data: bytes | memoryview, hard_links: bool) -> bool:
-    """Write a hidden temporary file, then give it its name. False when the name is taken."""
-    _make_hidden(root)
-    make_folders(target.parent)
+    """Write a hidden temporary file, then give it its name. False when the name is taken.
+
+    BeforeNameError says that it has no name; after any other OSError it may have.
+    """
+    with _before_name():
+        _make_hidden(root)
+        make_folders(target.parent)
     for _ in range(_TRIES):
         with suppress(_TurnLostError):
             return _try_publish(root, target, data, hard_links)
@@ -143,7 +190,8 @@ def sync_folder(folder: Path) -> None:
 def _try_publish(root: Path, target: Path, data: bytes | memoryview, hard_links: bool) -> bool:
     temporary = root / HIDDEN / writer_name()
     try:
-        _write_durably(temporary, data)
+        with _before_name():
+            _write_durably(temporary, data)
         created = _link(temporary, target) if hard_links else None
         if created is None:
             created = _rename_in_turn(root, temporary, target)
@@ -168,7 +216,8 @@ def _write_durably(path: Path, data: bytes | memoryview) -> None:
 def _link(temporary: Path, target: Path) -> bool | None:
     """None where there are no hard links."""
     try:
-        os.link(temporary, target)
+        with _naming():
+            os.link(temporary, target)
         return True
     except FileExistsError:
         return _path_is_taken(target)
@@ -176,6 +225,9 @@ def _link(temporary: Path, target: Path) -> bool | None:
         if os.path.lexists(temporary):
             raise
         raise _TurnLostError from None
+    except BeforeNameError as error:
+        if error.cause.errno not in _NO_HARD_LINKS:
+            raise
     except OSError as error:
         if error.errno not in _NO_HARD_LINKS:
             raise
@@ -197,7 +249,8 @@ def _rename_in_turn(root: Path, temporary: Path, target: Path) -> bool:
         / f"{_TURN}{uuid.uuid5(uuid.NAMESPACE_URL, str(target.relative_to(root))).hex}"
     )
     own = temporary.with_name(f"{temporary.name}.next")  # the folder that becomes the turn
-    own.mkdir()
+    with _before_name():
+        own.mkdir()
     held = turn / temporary.name
     try:
         os.rename(temporary, own / temporary.name)
@@ -205,7 +258,8 @@ def _rename_in_turn(root: Path, temporary: Path, target: Path) -> bool:
             return _path_is_taken(target)
         if os.path.lexists(target):
             return _path_is_taken(target)
-        os.rename(held, target)
+        with _naming():
+            os.rename(held, target)
         return True
     except FileNotFoundError:
         if os.path.lexists(held) or os.path.lexists(own / temporary.name):

@@ -1,5 +1,6 @@
 """A store in a folder. Objects are files; whatever lies in the hidden folder is none."""
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,14 +9,23 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, islice
 from pathlib import Path
 
-from opal_lake.errors import InvalidInputError, NotFoundError, StorageError
+from opal_lake.errors import (
+    InvalidInputError,
+    NoSpaceError,
+    NotFoundError,
+    NotWrittenError,
+    ReadOnlyError,
+    StorageError,
+)
 from opal_lake.storage.left_overs import LeftOver
 from opal_lake.storage.local.left_overs import local_left_overs, remove_local_left_overs
-from opal_lake.storage.local.publish import HIDDEN, publish, stamped_us
+from opal_lake.storage.local.publish import HIDDEN, BeforeNameError, publish, stamped_us
 from opal_lake.storage.paths import byte_range, check_length, check_path, check_prefix, is_path
 from opal_lake.storage.protocol import StoredObject
 from opal_lake.storage.uris import local_root, split_scheme
 
+_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_IS_READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
@@ -58,6 +68,8 @@ class LocalStorage:
         target = self._file(path)
         try:
             return publish(self.root, target, data, self.hard_links)
+        except BeforeNameError as error:
+            raise _not_written(path, self.uri, error.cause) from error.cause
         except OSError as error:
             raise _failed(path, error) from error
 
@@ -201,6 +213,20 @@ def _store_errors(path: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise _failed(path, error) from error
+
+
+def _not_written(path: str, uri: str, error: OSError) -> NotWrittenError:
+    """Say what was refused, and what to do about it."""
+    refused = f"'{path}' was not written to {uri}: {error}"
+    if error.errno in _IS_FULL:
+        return NoSpaceError(
+            f"{refused}: free space there (`opal retain` deletes what no version needs), then try again"
+        )
+    if error.errno in _IS_READ_ONLY:
+        return ReadOnlyError(
+            f"{refused}: give this user the right to write there, or mount it writable"
+        )
+    return NotWrittenError(f"{refused}: see to the cause, then try again")
 
 
 def _failed(path: str, error: OSError) -> StorageError:
