@@ -22,6 +22,7 @@ from lakechime.producers.outbox import (
     sync,
 )
 from lakechime.tags import LOST
+from opal_lake import layout
 from opal_lake.errors import NotFoundError
 from opal_lake.ids import segment_part
 from opal_lake.log.commit import Commit
@@ -30,6 +31,7 @@ from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.lists import list_changes
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.storage import open_storage
+from opal_lake.storage.verified import missing_error
 from opal_lake.table import Table, table_on
 
 NAME_PROPERTY = "event_table"
@@ -154,9 +156,12 @@ class OpalSource:
             kept = Kept(again=_course(head))  # the log of a copy, or of a backup
             commits = _commits_after(self.log, head, kept.version)
         writer = _Events(target=self.target, origin=origin, head=head, kept=kept)
-        if not commits or commits[0].version != kept.version + 1:
+        if _first_missing(commits, kept.version, head.version) is not None:
             base = self.log.at(head.root.oldest_version, head)
             commits = [commit for commit in commits if commit.version > base.version]
+            lost = _first_missing(commits, max(kept.version, base.version), head.version)
+            if lost is not None:
+                raise missing_error(self.log.storage, layout.commit_path(lost))
             yield writer.lost(base)
         writer.know(commits)
         for commit in commits:
@@ -179,6 +184,12 @@ def _commits_after(log: CommitLog, head: Snapshot, version: int) -> list[Commit]
         if all(number in known for number in asked)
         else log.commits_after(version, head.version)
     )
+
+
+def _first_missing(commits: Sequence[Commit], after: int, last: int) -> int | None:
+    """Return the first version after one, up to the last, whose commit is not among these."""
+    known = {commit.version for commit in commits}
+    return next((version for version in range(after + 1, last + 1) if version not in known), None)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -22,8 +22,10 @@ from lakechime import (
 )
 from lakechime.chains import ProblemKind
 from lakechime.producers.opal import is_empty_ingest, sync_opal
+from opal_lake import layout
 from opal_lake.clock import ManualClock
 from opal_lake.duration import parse_duration
+from opal_lake.errors import FormatError
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import Storage
 from opal_lake.storage.memory import MemoryStorage
@@ -182,6 +184,29 @@ def lapse(table: Table, clock: ManualClock) -> None:
         table.retain(window="0s", grace="0s")
         table.savepoint("s", move=True)
         table.release("s")
+
+
+@pytest.mark.parametrize("looked_at", [0, 2, 3])
+def test_no_event_is_passed_over_where_the_log_has_a_hole(
+    client: LakeChime, looked_at: int
+) -> None:
+    storage = MemoryStorage()
+    table = shop.create(storage, checkpoint_commits=3)
+    for hour in range(looked_at):
+        put(table, ("a", hour, 1), metadata="inline")
+    sync_opal(client, table, NAME)
+    before = events_of(client, NAME)
+    for hour in range(looked_at, 8):
+        put(table, ("a", hour, 1), metadata="inline")
+    path = layout.commit_path(5)
+    held = storage.get(path)
+    storage.delete([path])
+    with pytest.raises(FormatError, match=f"{path} is missing"):
+        sync_opal(client, shop.reopen(storage), NAME)
+    assert events_of(client, NAME) == before
+    storage.put_if_absent(path, held)
+    sync_opal(client, shop.reopen(storage), NAME)
+    assert [event.snapshot_id for event in events_of(client, NAME)] == [*map(str, range(9))]
 
 
 def test_rewrites_that_expired_are_no_gap(client: LakeChime) -> None:
