@@ -28,10 +28,12 @@ class Number:
     most: int = MAX_NUMBER
     can_be_0: bool = False
 
+    def _allows(self, number: int) -> bool:
+        return self.least <= number <= self.most or (self.can_be_0 and number == 0)
+
     def check(self, value: object) -> None:
         """Raise InvalidInputError for what is not such a number."""
-        is_number = isinstance(value, int) and not isinstance(value, bool)
-        if is_number and (self.least <= value <= self.most or (self.can_be_0 and value == 0)):
+        if isinstance(value, int) and not isinstance(value, bool) and self._allows(value):
             return
         off = "0, or " if self.can_be_0 else ""
         raise InvalidInputError(f"use {off}a whole number from {self.least} to {self.most}")
