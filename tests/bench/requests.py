@@ -135,6 +135,12 @@ def jobs(
         start("time").upsert(commits),
         lambda table: table.read(timestamp=middle(table)),
     )
+    yield (
+        "restore",
+        start("restore").upsert(commits),
+        lambda table: table.restore(version=commits // 2),
+    )
+    yield "changes", start("changes").upsert(commits), lambda table: table.changes(1)
     yield "savepoint", start("savepoint").upsert(commits), lambda table: table.savepoint("s")
 
 

@@ -22,7 +22,7 @@ from opal_lake.errors import (
 )
 from opal_lake.inspect.check import check_table
 from opal_lake.log import sections
-from opal_lake.log.checkpoint import read_checkpoint
+from opal_lake.log.checkpoint import checkpoint_paths, read_checkpoint
 from opal_lake.log.commit import decode_commit, encode_commit, seal
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table, create_on, table_on
@@ -400,3 +400,27 @@ def test_business_snapshots_stay_as_they_are_and_go_on(storage: Storage) -> None
     table.ingest(*rows([("cup", 4, 40)]), metadata="inline", business_snapshot="2022-07-17")
     assert content(table) == [("ax", 2, 20), ("cup", 4, 40)]
     assert check_table(table) == []
+
+
+def test_a_restore_that_names_bitmap_bases_of_another_version_is_found(storage: Storage) -> None:
+    table = create(storage, checkpoint_commits=2, fold_files=0)
+    for hour in range(1, 13):
+        table.ingest(*rows([("ax", hour, hour)]), metadata="inline")
+    later = table.snapshot_at().bases
+    assert later
+    restored = table.restore(version=6).version
+    assert restored is not None
+    assert table.snapshot_at().logs
+    assert check_table(table) == []
+    commit = table.log.read_commit(restored)
+    actions = commit.actions
+    assert actions.restored is not None
+    forged = replace(actions, restored=replace(actions.restored, bases=later))
+    own = [
+        path for path in checkpoint_paths(storage) if layout.checkpoint_version(path) == restored
+    ]
+    storage.delete([*own, layout.commit_path(restored)])
+    storage.put_if_absent(
+        layout.commit_path(restored), encode_commit(replace(commit, actions=forged))
+    )
+    assert {finding.invariant for finding in check_table(reopen(storage))} == {"I8"}

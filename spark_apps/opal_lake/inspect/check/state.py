@@ -120,7 +120,10 @@ def check_state(
     state, last = None, None
     newest = max((*by_version, *roots), default=-1)
     for version in range(min((*by_version, *roots), default=0), newest + 1):
-        state = _next_state(state, by_version.get(version), storage, findings)
+        commit = by_version.get(version)
+        state = _next_state(state, commit, storage, findings)
+        if state is not None and commit is not None and version >= oldest:
+            _check_restored_bases(commit, state, events)
         checkpoint = roots.pop(
             version, None
         )  # its lists go with it: of all checkpoints at once they would be too many
@@ -207,22 +210,28 @@ def _compare_lists(checkpoint: Snapshot, expected: Snapshot, findings: Findings)
 
 def _check_bases(checkpoint: Snapshot, state: Snapshot, events: KnownEvents) -> None:
     """By the logs of a state: that of the checkpoint, or a later one."""
-    findings = events.findings
+    is_later = checkpoint.version != state.version
+    with events.findings.going_on("I7", _list_path(checkpoint, "bases")):
+        _check_marks(checkpoint.bases, state, events, is_later=is_later)
+
+
+def _check_restored_bases(commit: Commit, state: Snapshot, events: KnownEvents) -> None:
+    """Check what a restore says that serves, by the logs that it brought back."""
+    if commit.actions.restored is not None:
+        _check_marks(commit.actions.restored.bases, state, events, is_later=False)
+
+
+def _check_marks(
+    bases: Sequence[BitmapBase], state: Snapshot, events: KnownEvents, *, is_later: bool
+) -> None:
     marked: dict[int, Bitmaps] = {}
-    with findings.going_on("I7", _list_path(checkpoint, "bases")):
-        for base in checkpoint.bases:
-            with findings.going_on("I8", base.path):
-                here = decode_base(read_verified(state.storage, base), base.path)
-                if base.after is None:
-                    marked[base.group] = {}
-                add_bitmaps(marked.setdefault(base.group, {}), here)
-                _check_base(
-                    base,
-                    marked[base.group],
-                    state,
-                    events,
-                    is_later=checkpoint.version != state.version,
-                )
+    for base in bases:
+        with events.findings.going_on("I8", base.path):
+            here = decode_base(read_verified(state.storage, base), base.path)
+            if base.after is None:
+                marked[base.group] = {}
+            add_bitmaps(marked.setdefault(base.group, {}), here)
+            _check_base(base, marked[base.group], state, events, is_later=is_later)
 
 
 def _list_path(checkpoint: Snapshot, name: str) -> str:
