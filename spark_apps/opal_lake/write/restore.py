@@ -21,6 +21,7 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.version_window import is_readable, readable_text
 from opal_lake.read.difference import count_rows, difference
 from opal_lake.spec.business_snapshots import BusinessSnapshots
+from opal_lake.write.restored_files import verify_restored_files
 
 OPERATION = "restore"
 
@@ -54,6 +55,8 @@ def restore(
         result = JobResult(operation=OPERATION, table=log.storage.uri, token=token, notes=(note,))
         return result if dry_run else keep_result(log.storage, result)
     _check_possible(base, state)
+    verified: set[str] = set()
+    verify_restored_files(log, base, state, verified)
     if dry_run:
         return _result(base, state, _earlier_days(base, state) if business_snapshots else None)
     number, attempts = claim_number(log.storage, base.root, OPERATION, log.clock), count()
@@ -61,6 +64,7 @@ def restore(
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft:
         """Each lost race compares the state with another head."""
         _check_possible(head, state)
+        verify_restored_files(log, head, state, verified)  # a rewrite may have taken more out
         restored = _plan(
             state,
             write_side(

@@ -424,3 +424,42 @@ def test_a_restore_that_names_bitmap_bases_of_another_version_is_found(storage: 
         layout.commit_path(restored), encode_commit(replace(commit, actions=forged))
     )
     assert {finding.invariant for finding in check_table(reopen(storage))} == {"I8"}
+
+
+def _only_of(table: Table, version: int) -> str:
+    """Return a data file that a version has and the newest one lacks."""
+    newest = table.snapshot_at().files
+    return next(path for path in table.snapshot_at(version).files if path not in newest)
+
+
+def _damaged(data: bytes, damage: str) -> bytes | None:
+    flipped = data[:-6] + bytes([data[-6] ^ 1]) + data[-5:]
+    return {"missing": None, "cut": data[:-9], "longer": data + b"x", "flipped": flipped}[damage]
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize("damage", ["missing", "cut", "longer", "flipped"])
+def test_restore_commits_nothing_if_a_file_that_it_brings_back_is_damaged(
+    table: Table, damage: str, dry_run: bool
+) -> None:
+    table.compact()
+    path, newest, before = _only_of(table, 2), table.snapshot_at().version, content(table)
+    damaged = _damaged(table.storage.get(path), damage)
+    table.storage.delete([path])
+    if damaged is not None:
+        assert table.storage.put_if_absent(path, damaged)
+    with pytest.raises(FormatError, match=path) as error:
+        table.restore(version=2, dry_run=dry_run)
+    assert "version 2 cannot be restored" in str(error.value)
+    assert (table.snapshot_at().version, content(table)) == (newest, before)
+
+
+def test_error_of_a_restore_names_a_version_whose_files_are_whole(table: Table) -> None:
+    table.compact()
+    path = (table.snapshot_at(2).files.keys() - table.snapshot_at(1).files.keys()).pop()
+    assert path not in table.snapshot_at().files
+    table.storage.delete([path])
+    with pytest.raises(FormatError, match="or restore version 1, whose files are whole"):
+        table.restore(version=2)
+    table.restore(version=1)
+    assert content(table) == latest(BATCHES[:1])

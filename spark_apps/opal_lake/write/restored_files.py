@@ -1,0 +1,96 @@
+"""The files that a restore brings back: they must exist as they were written before it commits."""
+
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+
+from opal_lake.data.segment import DataFile
+from opal_lake.errors import ExpiredError, FormatError, NotFoundError, count_text
+from opal_lake.log.commit_log import CommitLog
+from opal_lake.log.snapshot import Snapshot
+from opal_lake.storage.protocol import READERS, Storage
+from opal_lake.storage.verified import FileRef, missing_error
+
+MAX_NAMED = 5  # damaged files that an error names; it counts the others
+MAX_TRIED = 20  # versions that are tried to name one that can be restored instead
+
+
+def verify_restored_files(
+    log: CommitLog, head: Snapshot, state: Snapshot, verified: set[str]
+) -> None:
+    """Raise FormatError if a file that the head lacks is missing or damaged.
+
+    Adds the paths of whole files to `verified`, and does not look at those again.
+    """
+    damages = _damages(head, state, verified)
+    if not damages:
+        return
+    shown = "; ".join(damages[:MAX_NAMED])
+    if len(damages) > MAX_NAMED:
+        shown += f"; and {count_text(len(damages) - MAX_NAMED, 'more file')}"
+    raise FormatError(
+        f"{log.storage.uri}: version {state.version} cannot be restored: {shown}. "
+        f"Restore the files from a backup{_alternative(log, head, state, verified)}"
+    )
+
+
+def _damages(head: Snapshot, state: Snapshot, verified: set[str]) -> list[str]:
+    """Describe each damaged file that the state has and the head lacks."""
+    kept = {file.path for file in _referenced(head)}
+    returning = [
+        file for file in _referenced(state) if file.path not in kept and file.path not in verified
+    ]
+    if not returning:
+        return []
+    with ThreadPoolExecutor(min(READERS, len(returning))) as readers:
+        found = [*readers.map(lambda file: _damage(head.storage, file), returning)]
+    damages = []
+    for file, damage in zip(returning, found, strict=True):
+        if damage is None:
+            verified.add(file.path)
+        else:
+            damages.append(damage)
+    return damages
+
+
+def _referenced(state: Snapshot) -> Iterator[FileRef]:
+    return chain(state.files.values(), state.logs.values(), state.runs.values(), state.bases)
+
+
+def _damage(storage: Storage, file: FileRef) -> str | None:
+    """Describe what is wrong with the end of a file; one request, whatever its size."""
+    is_data = isinstance(file, DataFile)
+    tail_bytes = file.footer_bytes if isinstance(file, DataFile) else min(1, file.size)
+    try:
+        # One byte more than was written: a file that is longer shows it.
+        tail = storage.get(file.path, file.size - tail_bytes, tail_bytes + 1)
+    except NotFoundError:
+        error = missing_error(storage, file.path)
+        if isinstance(error, ExpiredError):  # retention was faster: this is no damage
+            raise error from None
+        return f"{file.path} is missing"
+    if len(tail) != tail_bytes:
+        return f"{file.path} does not have the {file.size:,} bytes that were written"
+    if is_data and zlib.crc32(tail) != file.footer_crc32:
+        return f"the footer of {file.path} has another checksum than was written"
+    return None
+
+
+def _alternative(log: CommitLog, head: Snapshot, state: Snapshot, verified: set[str]) -> str:
+    """Name the nearest version whose files are whole, if one is found."""
+    root = head.root
+    near = range(
+        max(root.oldest_version, state.version - MAX_TRIED),
+        min(head.version, state.version + MAX_TRIED + 1),
+    )
+    candidates = {*near, *root.savepoints.values()} - {state.version, head.version}
+    nearest = sorted(candidates, key=lambda version: (abs(version - state.version), version))
+    for version in nearest[:MAX_TRIED]:
+        try:
+            is_whole = not _damages(head, log.at(version, head), verified)
+        except (FormatError, NotFoundError):
+            continue
+        if is_whole:
+            return f", or restore version {version}, whose files are whole"
+    return f"; none of the {count_text(len(nearest[:MAX_TRIED]), 'version')} tried is whole"
