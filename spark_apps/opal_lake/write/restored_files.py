@@ -60,7 +60,6 @@ def _referenced(state: Snapshot) -> Iterator[FileRef]:
 
 def _damage(storage: Storage, file: FileRef) -> str | None:
     """Describe what is wrong with the end of a file; one request, whatever its size."""
-    is_data = isinstance(file, DataFile)
     tail_bytes = file.footer_bytes if isinstance(file, DataFile) else min(1, file.size)
     try:
         # One byte more than was written: a file that is longer shows it.
@@ -72,7 +71,7 @@ def _damage(storage: Storage, file: FileRef) -> str | None:
         return f"{file.path} is missing"
     if len(tail) != tail_bytes:
         return f"{file.path} does not have the {file.size:,} bytes that were written"
-    if is_data and zlib.crc32(tail) != file.footer_crc32:
+    if isinstance(file, DataFile) and zlib.crc32(tail) != file.footer_crc32:
         return f"the footer of {file.path} has another checksum than was written"
     return None
 
