@@ -1,10 +1,11 @@
 """The files that a restore brings back: they must exist as they were written before it commits."""
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
+from opal_lake import layout
 from opal_lake.data.segment import DataFile
 from opal_lake.errors import ExpiredError, FormatError, NotFoundError, count_text
 from opal_lake.log.commit_log import CommitLog
@@ -13,7 +14,10 @@ from opal_lake.storage.protocol import READERS, Storage
 from opal_lake.storage.verified import FileRef, missing_error
 
 MAX_NAMED = 5  # damaged files that an error names; it counts the others
+MAX_OPENED = 32  # files whose ends are read; of more, a listing tells the sizes
 MAX_TRIED = 20  # versions that are tried to name one that can be restored instead
+
+_FOLDERS = (layout.DATA, layout.SEGMENT_LOGS, layout.KEY_STORE, layout.BITMAPS)
 
 
 def verify_restored_files(
@@ -43,6 +47,8 @@ def _damages(head: Snapshot, state: Snapshot, verified: set[str]) -> list[str]:
     ]
     if not returning:
         return []
+    if len(returning) > MAX_OPENED:
+        return _damages_by_listing(head.storage, returning, verified)
     with ThreadPoolExecutor(min(READERS, len(returning))) as readers:
         found = [*readers.map(lambda file: _damage(head.storage, file), returning)]
     damages = []
@@ -52,6 +58,35 @@ def _damages(head: Snapshot, state: Snapshot, verified: set[str]) -> list[str]:
         else:
             damages.append(damage)
     return damages
+
+
+def _damages_by_listing(
+    storage: Storage, returning: Sequence[FileRef], verified: set[str]
+) -> list[str]:
+    """Describe the files that are missing or of another size: a store lists 1,000 a request."""
+    folders = {f for f in _FOLDERS if any(file.path.startswith(f) for file in returning)}
+    sizes = {entry.path: entry.size for folder in folders for entry in storage.list(folder)}
+    damages = []
+    for file in returning:
+        size = sizes.get(file.path)
+        if size == file.size:
+            verified.add(file.path)
+        elif size is None:
+            damages.append(_missing(storage, file))
+        else:
+            damages.append(_wrong_size(file))
+    return damages
+
+
+def _missing(storage: Storage, file: FileRef) -> str:
+    error = missing_error(storage, file.path)
+    if isinstance(error, ExpiredError):  # retention was faster: this is no damage
+        raise error from None
+    return f"{file.path} is missing"
+
+
+def _wrong_size(file: FileRef) -> str:
+    return f"{file.path} does not have the {file.size:,} bytes that were written"
 
 
 def _referenced(state: Snapshot) -> Iterator[FileRef]:
@@ -65,12 +100,9 @@ def _damage(storage: Storage, file: FileRef) -> str | None:
         # One byte more than was written: a file that is longer shows it.
         tail = storage.get(file.path, file.size - tail_bytes, tail_bytes + 1)
     except NotFoundError:
-        error = missing_error(storage, file.path)
-        if isinstance(error, ExpiredError):  # retention was faster: this is no damage
-            raise error from None
-        return f"{file.path} is missing"
+        return _missing(storage, file)
     if len(tail) != tail_bytes:
-        return f"{file.path} does not have the {file.size:,} bytes that were written"
+        return _wrong_size(file)
     if isinstance(file, DataFile) and zlib.crc32(tail) != file.footer_crc32:
         return f"the footer of {file.path} has another checksum than was written"
     return None

@@ -454,6 +454,27 @@ def test_restore_commits_nothing_if_a_file_that_it_brings_back_is_damaged(
     assert (table.snapshot_at().version, content(table)) == (newest, before)
 
 
+def test_restore_of_many_files_lists_them_and_names_what_is_missing(storage: Storage) -> None:
+    table = create(storage, checkpoint_commits=4, fold_files=0)
+    for hour in range(1, 40):
+        table.ingest(*rows([(f"sku{hour}", hour, hour)]), metadata="inline")
+    version = table.snapshot_at().version
+    table.compact()
+    table.ingest(*rows([("later", 50, 50)]), metadata="inline")
+    path = _only_of(table, version)
+    data = storage.get(path)
+    storage.delete([path])
+    with pytest.raises(FormatError, match=f"{path} is missing"):
+        table.restore(version=version)
+    storage.put_if_absent(path, data + b"x")
+    with pytest.raises(FormatError, match=f"{path} does not have the"):
+        table.restore(version=version)
+    storage.delete([path])
+    storage.put_if_absent(path, data)
+    assert table.restore(version=version).version is not None
+    assert check_table(table) == []
+
+
 def test_error_of_a_restore_names_a_version_whose_files_are_whole(table: Table) -> None:
     table.compact()
     path = (table.snapshot_at(2).files.keys() - table.snapshot_at(1).files.keys()).pop()
