@@ -25,11 +25,14 @@ KINDS = ("outside", "store", "file")
 _TICKS_A_BATCH = 90
 _TRIES = 4
 _JOB_S = 120
+_INGESTS = ("ingest", "inline", "retry")
 _FIRST_JOBS = ("inline", "ingest", "metagen", "inline")
 _WEIGHTS = {
     "ingest": 3,
     "inline": 3,
     "metagen": 2,
+    "retry": 2,
+    "discard": 1,
     "compact": 2,
     "major": 1,
     "zorder": 2,
@@ -119,7 +122,7 @@ class Story:
         self._measure(operation, answer)
         version = self.table.snapshot_at().version
         again = self._run(job, None)
-        if operation in ("ingest", "inline") and (
+        if operation in _INGESTS and (
             again is None or "error" in again or self.table.snapshot_at().version != version
         ):
             self._fail(where, f"a third run with the same token is not what it should be: {again}")
@@ -130,7 +133,7 @@ class Story:
         batch = Batch(writer=1, turn=self.turn, tick=self.turn * _TICKS_A_BATCH)
         return Job(
             operation=operation,
-            token=batch.token if operation in ("ingest", "inline") else f"{operation} {self.turn}",
+            token=batch.token if operation in _INGESTS else f"{operation} {self.turn}",
         )
 
     def _kill(self, operation: str) -> "Kill | Outside":

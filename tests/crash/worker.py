@@ -13,6 +13,7 @@ from typing import Any
 from opal_lake.data.z_value import z_fields
 from opal_lake.engine.in_process import InProcess
 from opal_lake.engine.results import run_once
+from opal_lake.errors import NotFoundError
 from opal_lake.job.job import JobResult
 from opal_lake.storage.left_overs import KeepsLeftOvers, LeftOver
 from opal_lake.storage.protocol import Storage, StoredObject
@@ -49,6 +50,27 @@ def _ingest(table: Table, token: str, metadata: str) -> JobResult:
     return table.ingest(*arrow_of(columns_of(batch_of(token))), token=token, metadata=metadata)
 
 
+def _pending_tokens(table: Table) -> list[str]:
+    pending = table.snapshot_at().pending_segments.values()
+    return [*dict.fromkeys(segment.token for segment in pending if segment.token is not None)]
+
+
+def _retry(table: Table, token: str) -> JobResult:
+    """An ingest in the place of the oldest one that is pending."""
+    rows = arrow_of(columns_of(batch_of(token)))
+    earlier = [one for one in _pending_tokens(table) if one != token][:1]
+    return table.ingest(*rows, token=token, replaces=earlier)
+
+
+def _discard(table: Table, token: str) -> JobResult:
+    """Withdraw what the oldest ingest that is pending brought, if there is one."""
+    oldest = (*_pending_tokens(table), "none")[0]
+    try:
+        return table.discard(token=oldest, job_token=token)
+    except NotFoundError:
+        return JobResult(operation="discard", table=table.uri)
+
+
 def _rewrite(table: Table, token: str, options: CompactOptions) -> JobResult:
     return run_once(table.log, "compact", token, lambda: compact(table, options))
 
@@ -64,6 +86,8 @@ def _zorder(table: Table, token: str) -> JobResult:
 JOBS: dict[str, Callable[[Table, str], JobResult]] = {
     "ingest": lambda table, token: _ingest(table, token, "batch"),
     "inline": lambda table, token: _ingest(table, token, "inline"),
+    "retry": _retry,
+    "discard": _discard,
     "metagen": lambda table, token: table.metagen(token=token),
     "compact": lambda table, token: _rewrite(
         table, token, CompactOptions(target_bytes=TARGET_BYTES)

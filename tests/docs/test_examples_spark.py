@@ -103,7 +103,7 @@ def table_api(spark: SparkSession, folder: Path) -> None:
     names = run_page(
         "docs/table-api.md",
         {"/lake/": f"{folder}/", "/in/": f"{folder}/in/"},
-        {"spark": spark},
+        {"spark": spark, "monday": changes(spark), "tuesday": changes(spark)},
         left_out=JDBC,
     )
     assert [row["order_id"] for row in names["orders"].read().collect()] == [1]

@@ -14,6 +14,7 @@ from tests.opal_lake.shop import Row, content, copied, create, latest, reopen, r
 
 FIRST: list[Row] = [("ax", 1, 10), ("bow", 1, 20), ("cup", 1, 30), ("dye", 5, 40)]
 SECOND: list[Row] = [("ax", 2, 11), ("bow", 3, None), ("cup", 0, 29), ("elk", 2, 50)]
+THIRD: list[Row] = [("ax", 2, 12), ("fig", 2, 60)]
 # every second version a checkpoint, and every second run a merge, so that crashes meet these too; tiny segments: more than one file
 PROPERTIES = {"checkpoint_commits": 2, "segment_rows": 3, "key_store_fan_in": 2}
 
@@ -87,6 +88,35 @@ def walk(job: Job, fresh: Callable[[], Storage], mode: Mode, stride: int = 1) ->
     return calls
 
 
+def discard(storage: Storage, writer: str) -> None:
+    reopen(storage, writer).discard(token="ingest-2", job_token="discard-2")
+
+
+def retry(storage: Storage, writer: str) -> None:
+    table = reopen(storage, writer)
+    table.ingest(*rows(THIRD), token="ingest-3", replaces=["ingest-2"])
+
+
+def walk_withdrawal(job: Job, fresh: Callable[[], Storage], mode: Mode) -> int:
+    """Fail at each call of a job that withdraws pending rows, in turn; how many there are."""
+    begun = prepared(fresh(), pending=True)
+    dry = FailingStore(copied(begun, fresh()))
+    job(dry, "dry")
+    kept = [FIRST] if job is discard else [FIRST, THIRD]
+    for fail_at in range(1, len(dry.trace) + 1):
+        storage = copied(begun, fresh())
+        run_until_done(job, FailingStore(storage, fail_at, mode), storage)
+        job(storage, "again")  # a third run changes nothing: the token is known
+        where = (mode, fail_at, dry.trace[fail_at - 1])
+        table = reopen(storage, "reader")
+        metagen(storage, "after")
+        assert content(table) == latest(kept), where
+        discards = [commit for commit in table.history() if commit.actions.discarded]
+        assert len(discards) == 1, where
+        assert check_table(table) == [], where
+    return len(dry.trace)
+
+
 MODES: list[Mode] = ["before", "after", "failed", "done_but_failed"]
 
 
@@ -99,6 +129,17 @@ def test_a_failure_at_any_call_in_memory_costs_nothing_but_a_rerun(
     numbers = iter(range(10_000))
     calls = walk(job, lambda: open_storage(f"memory://{request.node.name}-{next(numbers)}"), mode)
     assert calls > 10
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("job", [discard, retry])
+def test_a_failure_at_any_call_leaves_rows_pending_or_withdrawn(
+    job: Job, mode: Mode, request: pytest.FixtureRequest
+) -> None:
+    numbers = iter(range(10_000))
+    name = request.node.name
+    calls = walk_withdrawal(job, lambda: open_storage(f"memory://{name}-{next(numbers)}"), mode)
+    assert calls > 5
 
 
 @pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])

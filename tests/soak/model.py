@@ -71,6 +71,8 @@ class Ledger:
             assert commit.token not in self.tokens, f"{commit.token} was applied twice"
             self.tokens[commit.token] = commit.version
             self._ingested[commit.number] = commit.token, _segments(actions.ingested)
+        for number in {segment_part(discarded.segment.id) for discarded in actions.discarded}:
+            self._ingested.pop(number)
         processed = frozenset(actions.processed)
         for number in sorted({segment_part(segment) for segment in processed}):
             token, segments = self._ingested.pop(number)

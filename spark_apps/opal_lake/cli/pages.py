@@ -23,6 +23,7 @@ from opal_lake.spec.business_snapshots import finished_text
 if TYPE_CHECKING:
     from opal_lake.inspect.check import Checked
 
+_PENDING_SHOWN = 20
 # Of a result's counts, what a person wants to know first
 _ORDER = (
     "rows",
@@ -55,6 +56,34 @@ def describe_page(description: Mapping[str, Any], style: Style, now: datetime) -
         Column(key="role", title="role", paint=Style.good),
     ]
     yield from ("  " + line for line in text_table(columns, rows, style))
+    yield from _pending_lines(description["pending"], style, now)
+
+
+def _pending_lines(
+    pending: Sequence[Mapping[str, Any]], style: Style, now: datetime
+) -> Iterator[str]:
+    """What waits for a MetaGen, by partition key, the oldest first."""
+    if not pending:
+        return
+    yield ""
+    rows = [
+        {
+            **key,
+            "partition_key": key["partition_key"] or "(without a key)",
+            "ago": ago_text(key["ingested_at"], now),
+        }
+        for key in pending[:_PENDING_SHOWN]
+    ]
+    columns = [
+        Column(key="partition_key", title="pending of", shrinks=True, paint=Style.warn),
+        Column(key="rows", title="rows", right=True),
+        Column(key="segments", title="segments", right=True),
+        Column(key="ago", title="ingested"),
+    ]
+    yield from ("  " + line for line in text_table(columns, rows, style))
+    if len(pending) > _PENDING_SHOWN:
+        more = len(pending) - _PENDING_SHOWN
+        yield style.faint(f"  and {count_text(more, 'more partition key')}; --json lists all")
 
 
 def _size_facts(description: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from opal_lake.errors import InvalidInputError
 from opal_lake.events.bitmap import Bitmaps
 from opal_lake.ids import segment_name
 from opal_lake.log.commit import Commit
+from opal_lake.log.pending import pending_keys
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
 from opal_lake.read.read import delta_bounds
@@ -55,6 +56,7 @@ def describe(table: Table) -> dict[str, Any]:
         ],
         "properties": dict(spec.properties),
         "counts": _sizes(snapshot),
+        "pending": [key.to_json() for key in pending_keys(snapshot)],
     }
 
 

@@ -25,7 +25,8 @@ from lakechime.producers.opal import is_empty_ingest, sync_opal
 from opal_lake import layout
 from opal_lake.clock import ManualClock
 from opal_lake.duration import parse_duration
-from opal_lake.errors import FormatError
+from opal_lake.errors import FormatError, InvalidInputError, NotFoundError
+from opal_lake.read.read import visible_ingests
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import Storage
 from opal_lake.storage.memory import MemoryStorage
@@ -89,6 +90,70 @@ def test_a_partition_without_rows_is_told(client: LakeChime) -> None:
         ("0", None),
         ("1", ("2026-11-02",)),
     ]
+
+
+def keys_told(client: LakeChime) -> list[tuple[str | None, str | None]]:
+    """Which version told which partition key."""
+    return [
+        (event.snapshot_id, event.partition[0] if event.partition else None)
+        for event in events_of(client, NAME)[1:]
+    ]
+
+
+def test_only_the_key_that_was_published_is_told(client: LakeChime) -> None:
+    table = shop.create(MemoryStorage())
+    put(table, ("a", 1, 1), partition_key="2026-11-01")
+    put(table, ("b", 1, 1), partition_key="2026-11-02")
+    put(table, ("c", 1, 1))
+    table.metagen(partition_key="2026-11-02")
+    sync_opal(client, table, NAME)
+    assert keys_told(client) == [("4", "2026-11-02")]
+    table.metagen()
+    table.discard(partition_key="2026-11-01")
+    sync_opal(client, table, NAME)
+    assert keys_told(client) == [("4", "2026-11-02"), ("5", None)]
+
+
+def test_an_ingest_without_rows_does_not_tell_a_key_that_is_pending(client: LakeChime) -> None:
+    table = shop.create(MemoryStorage())
+    put(table, ("a", 1, 1), partition_key="2026-11-01")
+    put(table, partition_key="2026-11-01", token="empty")
+    put(table, partition_key="2026-11-02", token="other")
+    sync_opal(client, table, NAME)
+    assert keys_told(client) == [("3", "2026-11-02")]
+    assert "2026-11-01" not in visible_ingests(table.snapshot_at())
+    table.metagen(partition_key="2026-11-01")
+    sync_opal(client, table, NAME)
+    assert keys_told(client) == [("3", "2026-11-02"), ("4", "2026-11-01")]
+
+
+@pytest.mark.parametrize("looks", ["once", "at each version"])
+def test_a_key_without_rows_is_told_when_what_was_pending_is_discarded(
+    client: LakeChime, looks: str
+) -> None:
+    table = shop.create(MemoryStorage())
+    for step in (
+        lambda: put(table, ("a", 1, 1), partition_key="2026-11-01", token="bad"),
+        lambda: put(table, partition_key="2026-11-01", token="empty"),
+        lambda: table.discard(token="bad"),
+        lambda: put(table, ("b", 1, 1), partition_key="2026-11-01", token="late"),
+        lambda: table.discard(token="late"),
+    ):
+        step()
+        if looks == "at each version":
+            sync_opal(client, table, NAME)
+    sync_opal(client, table, NAME)
+    assert keys_told(client) == [("3", "2026-11-01")]
+
+
+def test_a_try_without_rows_tells_its_key_when_it_replaces_what_was_pending(
+    client: LakeChime,
+) -> None:
+    table = shop.create(MemoryStorage())
+    put(table, ("a", 1, 1), partition_key="2026-11-01", token="try 1")
+    put(table, partition_key="2026-11-01", token="try 2", replaces=["try 1"])
+    sync_opal(client, table, NAME)
+    assert keys_told(client) == [("2", "2026-11-01")]
 
 
 def test_business_snapshots_and_restores_are_tags(client: LakeChime) -> None:
@@ -283,6 +348,7 @@ VERBS = (
     "compact",
     "restore",
     "savepoint",
+    "discard",
     "look",
     "look",
     "killed before",
@@ -325,7 +391,11 @@ def act(table: Table, verb: str, number: int, at: int) -> None:
             row = ("abc"[number % 3], at, None if number % 5 == 0 else number)
             put(table, row, metadata=verb, partition_key=(None, "k1", "k2")[number % 3])
         case "metagen":
-            table.metagen(all=True)
+            key = (None, "k1", "k2", None)[number % 4]
+            table.metagen(partition_key=key, all=number % 4 == 3)
+        case "discard":
+            with contextlib.suppress(InvalidInputError, NotFoundError):
+                table.discard(partition_key=("k1", "k2")[number % 2])
         case "compact":
             table.compact()
         case "restore":

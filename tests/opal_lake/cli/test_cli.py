@@ -108,6 +108,7 @@ def test_describe_for_people(uri: str, capsys: pytest.CaptureFixture[str]) -> No
     assert main(["describe", uri]) == OK
     shown = capsys.readouterr().out
     assert "1,000 visible, 10 pending, 1,010 ingested" in shown
+    assert re.search(r"^  \(without a key\) +10 +1 +just now$", shown, re.MULTILINE)
     assert re.search(r"^  id +bigint +key$", shown, re.MULTILINE)
     assert re.search(r"^  at +timestamp +delta$", shown, re.MULTILINE)
 

@@ -68,6 +68,28 @@ def test_a_savepoint_is_set_listed_and_released(
     assert "version 1 is first no longer" in capsys.readouterr().out
 
 
+def test_pending_rows_are_discarded_by_key_or_token(
+    uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = reopen(open_storage(uri))
+    table.ingest(*rows([("new", 1, 1)]), partition_key="2026-11-24", token="run 7")
+    before = content(table)
+    assert (
+        main(["discard", uri, "--partition-key", "2026-11-24", "--job-token", "d", "--json"]) == OK
+    )
+    result = json.loads(capsys.readouterr().out)
+    assert result["counts"] == {"segments": 1, "rows": 1, "files": 1}
+    assert main(["discard", uri, "--partition-key", "2026-11-24", "--job-token", "d"]) == OK
+    assert "done before" in capsys.readouterr().out
+    assert main(["discard", uri, "--token", "run 7"]) == INPUT
+    assert "discarded the rows that were ingested with token 'run 7'" in capsys.readouterr().err
+    for words in ([], ["--token", "a", "--partition-key", "b"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(["discard", uri, *words])
+    reopen(open_storage(uri)).metagen(all=True)
+    assert content(reopen(open_storage(uri))) == before
+
+
 def test_a_dry_run_lists_what_would_go(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["retain", uri, "--window", "0s", "--grace", "0s", "--dry-run"]) == OK
     shown = capsys.readouterr().out

@@ -14,6 +14,7 @@ import pytest
 from opal_lake import layout
 from opal_lake.clock import ManualClock
 from opal_lake.data.data_file import decode_file, encode_file
+from opal_lake.data.segment import DiscardedSegment
 from opal_lake.errors import FormatError
 from opal_lake.events.bitmap import decode_base, encode_base
 from opal_lake.events.segment_log import NO_ROW, Events, RowIds, decode_events, encode_events
@@ -401,3 +402,99 @@ def test_business_snapshots_that_fall_are_found(
         or path in {finding.path for finding in named}
         or layout.commit_path(version + 1) in {f.path for f in named}
     )
+
+
+@pytest.fixture
+def withdrawn() -> Forger:
+    """Versions 1 and 2 ingest, 3 discards what 2 brought, 4 processes what 1 brought."""
+    storage = MemoryStorage()
+    table = create(storage, checkpoint_commits=100)
+    table.ingest(*rows([("a", 1, 1), ("a", 2, 2), ("b", 1, 1)]))
+    table.ingest(*rows([("a", 3, 3), ("c", 1, 1)]), token="bad")
+    table.discard(token="bad")
+    table.metagen()
+    assert check_table(table) == []
+    return Forger(
+        {
+            stored.path: storage.get(stored.path)
+            for stored in storage.list("")
+            if not stored.path.startswith(layout.CHECKPOINTS)
+        }
+    )
+
+
+def discards_of(forger: Forger, version: int) -> tuple[DiscardedSegment, ...]:
+    path = layout.commit_path(version)
+    return decode_commit(forger.files[path], path).actions.discarded
+
+
+DISCARDED = 2 << 32
+TO_DISCARDED = {"segment": np.array([DISCARDED]), "offset": np.array([0], np.int32)}
+HAUNTED: dict[str, tuple[str, str, Callable[[Forger], object]]] = {
+    "discarded rows are processed": (
+        "I30",
+        "it processes segment 2:0, which version 3 discarded",
+        lambda forger: forger.actions(
+            4, lambda actions: replace(actions, processed=(*actions.processed, DISCARDED))
+        ),
+    ),
+    "rows are discarded twice": (
+        "I30",
+        "it discards segment 2:0, which version 3 discarded",
+        lambda forger: forger.actions(
+            4, lambda actions: replace(actions, discarded=discards_of(forger, 3))
+        ),
+    ),
+    "an event is of a discarded row": (
+        "I30",
+        "it has events of segments .'2:0'., which were discarded",
+        lambda forger: forger.log(4, lambda events: with_rows(events, **TO_DISCARDED)),
+    ),
+    "an entry is of a discarded row": (
+        "I20",
+        "1 of its entries are not what the data files hold",
+        lambda forger: forger.run(4, lambda entries: with_first(entries, **TO_DISCARDED)),
+    ),
+}
+
+
+def with_rows(events: Events, segment: Any, offset: Any) -> Events:
+    return replace(events, segment=segment, offset=offset)
+
+
+def with_first(entries: Entries, segment: Any, offset: Any) -> Entries:
+    """Its first entry is that of another row."""
+    return replace(
+        entries,
+        segment=np.append(segment, entries.segment[1:]),
+        offset=np.append(offset, entries.offset[1:]),
+    )
+
+
+@pytest.mark.parametrize("floor", [None, 9])
+@pytest.mark.parametrize("what", HAUNTED)
+def test_what_is_left_of_discarded_rows_is_found(
+    withdrawn: Forger, what: str, floor: int | None
+) -> None:
+    """Also up to a floor, where rows may have been dropped."""
+    invariant, says, forge = HAUNTED[what]
+    withdrawn.actions(4, lambda actions: replace(actions, floor=floor))
+    forge(withdrawn)
+    found = [one for one in check_table(withdrawn.table()) if one.invariant == invariant]
+    assert any(re.search(says, finding.message) for finding in found), check_table(
+        withdrawn.table()
+    )
+
+
+def test_a_discard_of_visible_rows_is_found(withdrawn: Forger) -> None:
+    """The rows of version 1 are processed by version 4; a later version discards them."""
+    table = withdrawn.table()
+    table.ingest(*rows([("z", 1, 1)]), token="last")
+    table.discard(token="last")
+    forger = Forger(
+        {stored.path: table.storage.get(stored.path) for stored in table.storage.list("")}
+    )
+    first = replace(discards_of(forger, 6)[0], segment=table.snapshot_at().segments[1 << 32])
+    forger.actions(6, lambda actions: replace(actions, discarded=(first,)))
+    says = "it discards segment 1:0, which version 4 processed"
+    assert any(says in finding.message for finding in check_table(forger.table()))

@@ -74,6 +74,17 @@ def test_counts_tell_visible_pending_and_all_rows_apart(table: Table) -> None:
     assert counts["bytes"] == sum(file["bytes"] for file in file_rows(table))
 
 
+def test_what_is_pending_is_described_by_partition_key(table: Table) -> None:
+    table.ingest(rows(range(30, 33), 3), [False] * 3, partition_key="2026-01-03")
+    pending = describe(table)["pending"]
+    assert [(key["partition_key"], key["rows"], key["segments"]) for key in pending] == [
+        (None, 5, 1),
+        ("2026-01-03", 3, 1),
+    ]
+    commit = table.log.read_commit(table.snapshot_at().version)
+    assert pending[1]["ingested_at"] == moment_text(commit.timestamp_us)
+
+
 def test_the_contract_with_writers_is_described_by_names(table: Table) -> None:
     description = describe(table)
     assert (
