@@ -13,8 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import opal_spark
+from opal_lake.cli import main
 from opal_lake.errors import InvalidInputError, NotFoundError
+from opal_lake.job.exit_codes import OK
+from opal_lake.job.job import JobSpec
 from opal_spark import OpalTable
+from opal_spark.submit import operations
 from tests.opal_lake.shop import Row, latest
 
 DDL = "sku STRING, at BIGINT, price INT"
@@ -260,3 +264,27 @@ def test_points_that_cannot_be_read_say_what_can(spark: SparkSession, tmp_path: 
             table.ingest(table.read().drop("price"), metadata=metadata)
     with pytest.raises(InvalidInputError, match="an Opal table already"):
         create(spark, tmp_path / "table")
+
+
+def test_a_metagen_takes_its_own_key_and_pending_rows_are_withdrawn(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table, path = create(spark, tmp_path / "t"), str(tmp_path / "t")
+    table.ingest(frame(spark, [("a", 1, 1)]), partition_key="mon", token="mon 1")
+    table.ingest(frame(spark, [("b", 1, 2)]), partition_key="tue", token="tue 1")
+    spec = JobSpec.of("metagen", path, {"partition_key": "tue"})
+    assert operations.metagen(spark, spec).counts["pending_rows"] == 1
+    assert content(table.read()) == [("b", 1, 2)]
+    replaced = table.ingest(
+        frame(spark, [("a", 1, 5)]), partition_key="mon", token="mon 2", replaces=["mon 1"]
+    )
+    assert replaced.counts["replaced"] == 1
+    assert main(["metagen", path, "--token", "mon 2", "--job-token", "m"]) == OK
+    assert content(table.read()) == [("a", 1, 5), ("b", 1, 2)]
+    table.ingest(frame(spark, [("c", 1, 5)]), partition_key="wed", token="wed")
+    discard = JobSpec.of("discard", path, {"token": "wed"}, "d")
+    assert operations.discard(spark, discard).counts == {"segments": 1, "rows": 1, "files": 1}
+    assert operations.discard(spark, discard).repeated
+    assert main(["metagen", path, "--all"]) == OK
+    assert content(table.read()) == [("a", 1, 5), ("b", 1, 2)]
+    assert table.check() == []

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from opal_lake.clock import ManualClock
@@ -17,7 +18,7 @@ from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
 from opal_lake.write.discard import discard_pending
 from opal_lake.write.metagen_job import DiscardedError, metagen
-from tests.opal_lake.shop import Row, content, create, rows
+from tests.opal_lake.shop import SCHEMA, Row, content, create, rows
 
 DAY_1, DAY_2 = "2026-11-24", "2026-11-25"
 HOUR_US = 3_600_000_000
@@ -440,4 +441,80 @@ def test_a_savepoint_keeps_the_files_of_discarded_rows(table: Table, clock: Manu
     table.restore(savepoint="before")
     table.metagen(partition_key=DAY_1)
     assert content(table) == [("ax", 1, 10), ("bow", 1, 20)]
+    assert check_table(table) == []
+
+
+# Business snapshots: what is held back stays held back
+
+
+FRIDAY, SATURDAY = "2022-07-15", "2022-07-16"
+
+
+@pytest.fixture
+def days(table: Table) -> Table:
+    """Friday is open, Saturday is held back for two hours; each has a partition key of its own."""
+    table.set_properties({"drift": "2h"})
+    for day, batch in ((FRIDAY, FIRST), (SATURDAY, SECOND)):
+        table.ingest(*rows(batch), partition_key=day, business_snapshot=day, token=day)
+    return table
+
+
+def test_held_back_rows_of_a_key_stay_held_back(days: Table) -> None:
+    result = days.metagen(partition_key=SATURDAY)
+    assert result.counts["rows"] == 0
+    assert result.notes[0] == f"the pending rows of partition key {SATURDAY!r} are held back"
+    days.metagen(partition_key=FRIDAY)
+    assert content(days) == [("ax", 1, 10), ("bow", 1, 20)]
+
+
+def test_a_day_is_finished_only_when_its_own_key_was_published(
+    days: Table, clock: ManualClock
+) -> None:
+    clock.at_us += 3 * HOUR_US
+    days.metagen(partition_key=SATURDAY)
+    assert days.snapshot_at().root.business.open == FRIDAY
+    days.metagen(partition_key=FRIDAY)
+    days.metagen(partition_key=SATURDAY)
+    assert days.snapshot_at().root.business.finished == (FRIDAY,)
+    assert content(days, business_snapshot=FRIDAY) == [("ax", 1, 10), ("bow", 1, 20)]
+    assert content(days) == [("ax", 2, 11), ("bow", 1, 20), ("cap", 2, 30)]
+    assert check_table(days) == []
+
+
+def test_a_day_whose_rows_were_discarded_holds_nothing_back(
+    days: Table, clock: ManualClock
+) -> None:
+    clock.at_us += 3 * HOUR_US
+    days.discard(partition_key=FRIDAY)
+    days.metagen(partition_key=SATURDAY, token="m")
+    assert content(days, business_snapshot=FRIDAY) == []
+    assert content(days) == [("ax", 2, 11), ("cap", 2, 30)]
+    assert days.metagen(partition_key=SATURDAY, token="m").counts["rows"] == 2
+    assert check_table(days) == []
+
+
+def test_everything_is_taken_up_day_by_day(days: Table, clock: ManualClock) -> None:
+    clock.at_us += 3 * HOUR_US
+    days.metagen(all=True)
+    assert content(days, business_snapshot=FRIDAY) == [("ax", 1, 10), ("bow", 1, 20)]
+    assert content(days) == [("ax", 2, 11), ("bow", 1, 20), ("cap", 2, 30)]
+    assert check_table(days) == []
+
+
+def test_a_try_by_business_snapshots_replaces_each_of_its_commits(table: Table) -> None:
+    table.set_properties({"drift": "2h"})
+    table.add_columns({"day": "string"})
+    for attempt, replaces in (("try 1", []), ("try 2", ["try 1"])):
+        columns = {"sku": ["ax", "bow"], "at": [1, 1], "price": [1, 2]}
+        batch = pa.table(columns, schema=SCHEMA).append_column("day", [[FRIDAY, SATURDAY]])
+        table.ingest(
+            batch,
+            [False, False],
+            token=attempt,
+            replaces=replaces,
+            business_snapshot_column="day",
+        )
+    pending = table.snapshot_at().pending_segments.values()
+    assert {segment.token for segment in pending} == {f"try 2/{FRIDAY}", "try 2"}
+    assert table.discard(token="try 2").counts["rows"] == 2
     assert check_table(table) == []
