@@ -26,7 +26,7 @@ __all__ = ["metadata", "opal_commands", "spark"]
 
 pytestmark = pytest.mark.spark
 
-JDBC = "Jdbc(url="
+JDBC = "import Jdbc"
 DRIVER = "org.postgresql:postgresql:42.7.8"
 
 

@@ -178,7 +178,7 @@ def _result(head: Snapshot, state: Snapshot, days: EarlierDays | None) -> JobRes
     if again:
         rows = sum(state.segments[number].rows for number in again)
         notes.append(
-            f"{count_text(rows, 'row')} that waited for a metagen in version {state.version} wait again; that of their partition key shows them"
+            f"{count_text(rows, 'row')} that waited for a metagen in version {state.version} wait again, for one that takes their partition key"
         )
     notes += [] if days is None else [*_day_notes(head, state, days.business)]
     counts = {"rows_restored": count_rows(changed.come), "rows_removed": count_rows(changed.gone)}

@@ -147,7 +147,7 @@ def test_pending_rows_are_pending_again_and_later_ones_go(table: Table) -> None:
     result = table.restore(version=5)
     assert [note.split(" of version")[0] for note in result.notes[1:]] == [
         "the restore also took back 1 row that waited for a metagen",
-        "1 row that waited for a metagen in version 5 wait again; the next one shows them",
+        "1 row that waited for a metagen in version 5 wait again, for one that takes their partition key",
     ]
     assert content(table) == latest(BATCHES)
     table.metagen()
