@@ -102,7 +102,8 @@ class JobSpec(_Json, Generic[OperationT_co]):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult(_Json):
     """What was done. `version` is its commit, None when nothing had to change; of a metagen without work the newest one, at which all
-    that was ingested is visible. `repeated` marks the answer of an earlier run.
+    that it was asked for is visible. `repeated` marks the answer of an earlier run. `examples` of a metagen are the partition keys
+    that stay pending, the oldest first.
     """
 
     operation: str
