@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow_provider_opal.streaming.job import POLICIES, checked
 from opal_lake.job.operations.values import Span, span_of, span_text
-from opal_stream.rules import INTERVAL, check_options, clashes
+from opal_stream.rules import INTERVAL, UNAVAILABLE, check_options, clashes
 
 MODES = ("continuous", "until_empty", "interval")
 
@@ -30,6 +30,7 @@ class Kafka:
     registry: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     time_unit: str = "ms"
+    unavailable_value: str = UNAVAILABLE
     partitions: Sequence[int] = ()
     processes: int | None = None
     commit: str = "direct"
@@ -87,6 +88,7 @@ class Kafka:
         names = (
             "format",
             "time_unit",
+            "unavailable_value",
             "start",
             "flush_rows",
             "flush_mb",

@@ -17,6 +17,7 @@ _COUNTS = (
 _SPANS = ("replan_interval", "stall_after", "watched", "run_for")
 _PORTS = 65_535
 INTERVAL, SPARK = "an interval", "spark"
+UNAVAILABLE = "__debezium_unavailable_value"  # Debezium's default for a large value that an update did not touch
 _CLASHES = {  # what cannot be had together, and why
     INTERVAL: {
         "processes": "one process reads it",
@@ -86,4 +87,11 @@ def check_options(given: Mapping[str, Any], spelled: Callable[[str], str] = str)
         others = ", ".join(name for name, other in FORMATS.items() if other.is_registered)
         raise InvalidInputError(
             f"{spelled('registry')}: messages of {spelled('format')}={form} need no schema registry, as {others} do; leave it out"
+        )
+    if given.get("unavailable_value", UNAVAILABLE) != UNAVAILABLE and not (
+        form in FORMATS and FORMATS[form].is_debezium
+    ):
+        raise InvalidInputError(
+            f"{spelled('unavailable_value')} is a setting of Debezium's connectors, and messages of {spelled('format')}={form} are not "
+            "their change events; leave it out"
         )

@@ -15,11 +15,13 @@ import pyarrow.parquet as pq
 from opal_lake.spec.schema import RESERVED_PREFIX, Atomic, Field
 from opal_lake.spec.table_spec import MAX_KEY_BYTES, TableSpec
 
-# What a source reader found wrong with a row already, where the row stood, and what it held before it was given types
-BAD, SOURCE, ROW = NOTES = ("_opal_bad", "_opal_source", "_opal_row")
+# What a source reader found wrong with a row already, where the row stood, what it held before it was given types, and a JSON list of the
+# columns whose values it lacks, as they did not change: they stay those of the row before it
+BAD, SOURCE, ROW, UNCHANGED = NOTES = ("_opal_bad", "_opal_source", "_opal_row", "_opal_unchanged")
 EXAMPLES = 5
 MOST_REASONS, OTHER_REASONS = 20, "other reasons"
 EXAMPLE_CHARACTERS = 1000
+_LACKING = "the row lacks values that did not change, and only an ingest that makes rows visible at once looks them up"
 SCHEMA = pa.schema([("reason", pa.string()), ("source", pa.string()), ("row", pa.string())])
 
 
@@ -130,6 +132,8 @@ def _complaints(rows: pa.Table, spec: TableSpec) -> list[tuple[npt.NDArray[np.bo
     complaints: list[tuple[npt.NDArray[np.bool_], Any]] = []
     if BAD in rows.column_names and rows[BAD].null_count < rows.num_rows:
         complaints.append((_mask(pc.is_valid(rows[BAD])), np.array(rows[BAD].to_pylist(), object)))
+    if UNCHANGED in rows.column_names and rows[UNCHANGED].null_count < rows.num_rows:
+        complaints.append((_mask(pc.is_valid(rows[UNCHANGED])), _LACKING))
     for role, column in [("key", key) for key in spec.keys] + [("delta", spec.delta)]:
         if rows[column.name].null_count:
             complaints.append(

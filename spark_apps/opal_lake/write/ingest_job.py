@@ -34,6 +34,7 @@ from opal_lake.storage.spark_path import spark_path
 from opal_lake.write.ingest_task import IngestOutput, write_partition
 from opal_lake.write.inline import write_slot
 from opal_lake.write.spec_change import NewColumnsOf, with_new_columns
+from opal_lake.write.unchanged import KnownTable, check_look_ups
 
 # A source's rows with the table's columns, for the executor; called once there is work to do, with the number of the job
 SourceRows = Callable[[TableSpec, int], Rows]
@@ -170,7 +171,12 @@ def write_inline(
     writer = slot_writer(run.base, run.number, table.cache, hurried=run.hurried)
     slots = table.executor.slots(writer.merged_entries, rows)
     task = partial(
-        write_slot, spec=run.base.spec, writer=writer, slots=slots, quarantine=run.quarantine
+        write_slot,
+        spec=run.base.spec,
+        writer=writer,
+        slots=slots,
+        quarantine=run.quarantine,
+        known=KnownTable(snapshot=run.base),
     )
     written = table.executor.by_key_hash(rows, run.base, slots, task)
     outputs = tuple(output.rule_output for output in written)
@@ -199,6 +205,7 @@ def commit_ingest(
         (file for output in outputs for file in output.files), key=lambda file: file.segments
     )
     counts = _counts(files, rejected, rule_outputs)
+    look_ups = [output.look_ups for output in outputs if output.look_ups is not None]
     tries = count()
 
     def build(head: Snapshot, winners: Sequence[Commit]) -> Draft | None:
@@ -209,6 +216,8 @@ def commit_ingest(
             run.business_snapshot,
         ) == (None, None, None):
             return None
+        if look_ups and rule_outputs is not None:
+            check_look_ups(head, rule_outputs.writer.cache, run.base.version, look_ups)
         notes = [*run.notes, *_replaced_notes(replaced)]
         notes += [*_notes_of_business(run, head, is_inline=rule_outputs is not None)]
         placed = assign_groups(files, head)

@@ -20,6 +20,7 @@ from opal_lake.ids import segment_id
 from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import Storage
+from opal_lake.write.unchanged import LookUps
 
 OnSegment = Callable[[pa.Table, pa.Table], None]
 FILES_A_TASK = MOST_TASKS = 1 << 16  # their product is what a segment's sequence can number
@@ -47,6 +48,7 @@ class IngestOutput:
     files: tuple[DataFile, ...] = ()
     rejected: Mapping[str, int] = field(default_factory=dict)
     examples: tuple[Mapping[str, Any], ...] = ()
+    look_ups: LookUps | None = None
 
 
 def write_partition(

@@ -13,6 +13,7 @@ from opal_lake.rule.slot import Slot, SlotOutput, SlotWriter, process_slot
 from opal_lake.spec.key_hash import hashes_from_bytes
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.write.ingest_task import IngestOutput, IngestTask, ingest_rows
+from opal_lake.write.unchanged import KnownTable, filled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ def write_slot(
     writer: SlotWriter,
     slots: int,
     quarantine: bool,
+    known: KnownTable,
 ) -> InlineOutput:
     """The whole task."""
     slot = Slot(
@@ -47,7 +49,9 @@ def write_slot(
             attempt=attempt.name,
             quarantine=quarantine,
         )
-        return inline_rows(batches, task, replace(writer, storage=store), slot)
+        rows, look_ups = filled(batches, known.snapshot, writer.cache, writer.number)
+        output = inline_rows(rows, task, replace(writer, storage=store), slot)
+        return replace(output, ingested=replace(output.ingested, look_ups=look_ups))
 
 
 def inline_rows(

@@ -20,7 +20,7 @@ from opal_stream.cli.plan import add_plan, plan
 from opal_stream.cli.status import add_alarms, status
 from opal_stream.cli.supervised import add_supervised, has_committer, is_supervised, supervisor_of
 from opal_stream.cli.uses import COMMIT, READ, STATUS, check_use, use_of
-from opal_stream.rules import FORMATS
+from opal_stream.rules import FORMATS, UNAVAILABLE
 from opal_stream.waits import GIVE_UP_S
 
 if TYPE_CHECKING:
@@ -136,6 +136,12 @@ def _add_formats(parser: argparse.ArgumentParser) -> None:
         choices=("s", "ms", "us", "ns"),
         default="ms",
         help="of times that are numbers (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--unavailable-value",
+        default=UNAVAILABLE,
+        metavar="TEXT",
+        help="what unavailable.value.placeholder of Debezium's connector is: such values stay as they are (default: %(default)s)",
     )
 
 
@@ -354,6 +360,7 @@ def _options(args: argparse.Namespace) -> "StreamOptions":
             columns=pairs(args.column, "--column"),
             time_unit=args.time_unit,
             on_new_columns=args.on_new_columns,
+            unavailable_value=args.unavailable_value,
         ),
         limits=FlushLimits(interval_s=interval_s, bytes=args.flush_mb * _MIB, rows=args.flush_rows),
         policies=Policies(on_gap=args.on_gap, on_new_topic=args.on_new_topic),

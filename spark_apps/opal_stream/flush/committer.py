@@ -80,6 +80,13 @@ class Gathered:
             self.taken[partition].joined(new) if partition in self.taken else replace(new)
         )
 
+    @property
+    def most_bad(self) -> int | None:
+        """How many rows may be put aside: those that their processes found, and any where one puts aside whatever is bad."""
+        if all(header.quarantine for header in self.files):
+            return None
+        return sum(header.bad for header in self.files)
+
     def rows_for(self, spec: TableSpec) -> pa.Table:
         return pa.concat_tables([fitted(part, spec) for part in self.parts])
 
@@ -214,7 +221,11 @@ class Committer:
     def _commit(self, gathered: Gathered) -> None:
         began_s, files = time.monotonic(), gathered.files
         options = IngestOptions(
-            positions=gathered.advances, metadata="inline", hurried=True, on_bad_rows="quarantine"
+            positions=gathered.advances,
+            metadata="inline",
+            hurried=True,
+            on_bad_rows="quarantine",
+            reject_threshold=gathered.most_bad,
         )
         self._one_by_one = max(0, self._one_by_one - 1)
         try:
@@ -228,7 +239,11 @@ class Committer:
         except InvalidInputError as error:  # of one file, which is looked for
             self._has_more, self._one_by_one = True, len(files) if len(files) > 1 else 0
             if not self._one_by_one:
-                self._folder.refuse(files[0], f"its rows cannot go into the table: {error}")
+                self._folder.refuse(
+                    files[0],
+                    f"its rows cannot go into the table: {error}\nOr delete it, and start its stream again with "
+                    "--on-bad-message quarantine",
+                )
             return
         self._folder.delete([header.path for header in files])
         self._count(gathered, result, time.monotonic() - began_s)

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from opal_lake.data.rejects import SOURCE, Rejects, split_bad_rows
+from opal_lake.data.rejects import SOURCE, UNCHANGED, Rejects, split_bad_rows
 from opal_lake.errors import ConflictError, NotFoundError
 from opal_lake.job.job import JobResult
 from opal_lake.log.snapshot import Snapshot
@@ -106,7 +106,10 @@ class Publisher(Writer):
         """What the committer would have to refuse stops this process, which knows what becomes of bad messages."""
         rows = fitted(batch.rows_for(spec), spec)
         rejects = Rejects(keep=False)
-        split_bad_rows(rows, spec, rejects)
+        complete = rows.drop_columns(
+            [UNCHANGED]
+        )  # the committer, which knows what came before, fills them
+        split_bad_rows(complete, spec, rejects)
         if self.on_bad_message != "quarantine" and rejects.counts.total() > batch.bad:
             raise BadMessageError(
                 f"messages cannot go into the table, and nothing of them was committed: {dict(rejects.counts)}, as {rejects.examples[:1]}. "
@@ -133,6 +136,7 @@ class Publisher(Writer):
             taken=own,
             first=begin is None,
             after=self._before(application),
+            quarantine=self.on_bad_message == "quarantine",
         )
         part = (
             rows

@@ -20,8 +20,6 @@ from fastavro.read import SchemaResolutionError
 from opal_stream.formats.debezium_json import (
     ENVELOPE,
     OPERATIONS,
-    UNAVAILABLE,
-    unavailable_value,
     unknown_operation,
 )
 from opal_stream.formats.parsed import Parsed
@@ -30,8 +28,10 @@ from opal_stream.formats.schemas.avro_types import avro_columns
 from opal_stream.formats.schemas.connect import of_variable_scale
 from opal_stream.formats.schemas.new_columns import Known
 from opal_stream.formats.schemas.of_schemas import NewOfSchema, new_of_schema, new_of_schemas
+from opal_stream.formats.unavailable import Placeholder
 
 Record = dict[str, Any]
+_UNCHANGED = "@unchanged"  # of an event: the columns whose values it lacks, as they did not change
 _ERRORS = (
     ValueError,
     EOFError,
@@ -58,8 +58,10 @@ class AvroParser:
         debezium: bool = False,
         source: Mapping[str, pa.DataType] | None = None,
         known: Known = None,
+        placeholder: Placeholder | None = None,
     ) -> None:
         self.registry = registry
+        self._placeholder = placeholder or Placeholder()
         self._types = dict(types)
         self._time_unit = time_unit
         self._debezium = debezium
@@ -91,6 +93,8 @@ class AvroParser:
             self._to_columns(records, parsed)
         if self._debezium:
             parsed.deleted = pa.array([record["@op"] == "d" for record in records], pa.bool_())
+            if any(_UNCHANGED in record for record in records):
+                parsed.unchanged = [record.get(_UNCHANGED, ()) for record in records]
         if self._known is not None:
             parsed.new = new_of_schemas(
                 self._new_of, {position: values[position][:HEAD_BYTES] for position in parsed.kept}
@@ -148,12 +152,12 @@ class AvroParser:
             raise ValueError(
                 "the change event has no row: a delete needs `before` (REPLICA IDENTITY FULL), everything else `after`"
             )
-        if UNAVAILABLE in row.values():
-            raise unavailable_value(
-                next(name for name, value in row.items() if value == UNAVAILABLE)
-            )
+        unchanged = self._placeholder.split(row)
+        row |= dict.fromkeys(unchanged)
         source = record.get("source") or {}
         of_event = {f"@{name}": record.get(name) for name in ENVELOPE}
+        if unchanged and operation != "d":
+            of_event[_UNCHANGED] = tuple(name for name in unchanged if name in self._types)
         return {**row, **of_event, **{f"@source.{name}": source.get(name) for name in self._source}}
 
     def _to_columns(self, records: Sequence[Record], parsed: Parsed) -> list[tuple[int, str]]:

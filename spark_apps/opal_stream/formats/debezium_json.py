@@ -3,7 +3,7 @@
 `avro` reads the same in Avro.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,10 +14,10 @@ from opal_stream.formats.schemas.connect import ConnectSchemas, connect_columns
 from opal_stream.formats.schemas.inferred import inferred_columns
 from opal_stream.formats.schemas.members import members_of_values
 from opal_stream.formats.schemas.new_columns import Known, Member, NewColumns, is_new, with_members
+from opal_stream.formats.unavailable import Placeholder
 
 OPERATIONS = ("c", "u", "r", "d")  # insert, update, read by a snapshot, delete
 _BASE64 = ": decimals in base64 need the schema in the event (schemas.enable=true), else decimal.handling.mode=string"
-UNAVAILABLE = "__debezium_unavailable_value"  # in the place of a large value that did not change
 ENVELOPE = {"op": pa.string(), "ts_ms": pa.int64()}  # what columns may ask for as @op and @ts_ms
 
 
@@ -30,8 +30,10 @@ class DebeziumJsonParser:
         time_unit: str = "ms",
         source: Mapping[str, pa.DataType] | None = None,
         known: Known = None,
+        placeholder: Placeholder | None = None,
     ) -> None:
         self._json = TypedJson(types, time_unit, known)
+        self._placeholder = placeholder or Placeholder()
         self._source = dict(source or {})
         self._schemas = ConnectSchemas()
 
@@ -59,7 +61,7 @@ class DebeziumJsonParser:
 
     def _parse(self, values: Sequence[bytes]) -> Parsed:
         self._json.holding = self._schemas.holding(values)
-        events = self._json.read(values, self._enveloped)
+        events, unchanged = self._events(values)
         is_delete = check_operations(_leaf(events, "op"))
         if not pc.all(
             pc.if_else(is_delete, _is_there(events, "before"), _is_there(events, "after"))
@@ -68,9 +70,6 @@ class DebeziumJsonParser:
                 "the change event has no row: a delete needs `before` (REPLICA IDENTITY FULL), everything else `after`"
             )
         columns = {name: self._column(events, name, is_delete) for name in self._json.types}
-        for name, column in columns.items():
-            if pa.types.is_string(column.type) and pc.any(pc.equal(column, UNAVAILABLE)).as_py():
-                raise unavailable_value(name)
         table = self._json.convert(
             {name: pa.chunked_array([column]) for name, column in columns.items()}
         )
@@ -78,7 +77,34 @@ class DebeziumJsonParser:
             table = table.append_column(f"@{name}", _leaf(events, name))
         for name in self._source:
             table = table.append_column(f"@source.{name}", _leaf(events, "source", name))
-        return Parsed(rows=table, kept=[], deleted=is_delete, new=self._new(events))
+        return Parsed(
+            rows=table, kept=[], deleted=is_delete, new=self._new(events), unchanged=unchanged
+        )
+
+    def _events(self, values: Sequence[bytes]) -> tuple[pa.Table, list[tuple[str, ...]] | None]:
+        """Events with null for values that did not change, and of each the columns that lack one so.
+
+        The text is looked at only where the values look like it, or fit no column, as the placeholder of an array may.
+        """
+        try:
+            events = self._json.read(values, self._enveloped)
+            if not any(self._placeholder.may_be_in(row) for row in self._rows(events)):
+                return events, None
+        except ERRORS:
+            if not any(map(self._placeholder.may_be_in_text, values)):
+                raise
+        taken_out = [self._placeholder.taken_out(value) for value in values]
+        unchanged = [
+            tuple(name for name in names if name in self._json.types) for _, names in taken_out
+        ]
+        events = self._json.read([value for value, _ in taken_out], self._enveloped)
+        return events, unchanged if any(unchanged) else None
+
+    def _rows(self, events: pa.Table) -> Iterator[pa.Array]:
+        """The rows before and after, of the events themselves and of their payloads."""
+        for side in ("before", "after"):
+            yield one_array(events[side])
+            yield pc.struct_field(one_array(events["payload"]), side)
 
     def _column(self, events: pa.Table, name: str, is_delete: pa.Array) -> pa.Array:
         """Rows before and after may differ in members that the table lacks."""
@@ -117,12 +143,6 @@ class DebeziumJsonParser:
 def unknown_operation(name: object) -> ValueError:
     return ValueError(
         f"op={name!r} is no change of a row; those are {', '.join(OPERATIONS)}: let the connector leave others out"
-    )
-
-
-def unavailable_value(column: str) -> ValueError:
-    return ValueError(
-        f"the event lacks the value of column {column!r}, which did not change: set REPLICA IDENTITY FULL at its table"
     )
 
 

@@ -1,12 +1,13 @@
 """Messages to the rows of a table: the value's columns, those of the message, deletes and tombstones, and the messages that are no row."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from opal_lake.data.rejects import BAD, ROW, SOURCE
+from opal_lake.data.rejects import BAD, NOTES, ROW, SOURCE, UNCHANGED
 from opal_lake.errors import InvalidInputError
 from opal_lake.spec.schema import DELETED, arrow_schema
 from opal_lake.spec.table_spec import TableSpec
@@ -24,7 +25,8 @@ from opal_stream.formats.parsed import Parser
 from opal_stream.formats.parsers import parser_of
 from opal_stream.formats.rows import row_schema
 from opal_stream.formats.schemas.new_columns import NewColumns, apart_by_case, apart_by_member
-from opal_stream.rules import FORMATS, Format
+from opal_stream.formats.unavailable import unavailable_value
+from opal_stream.rules import FORMATS, UNAVAILABLE, Format
 
 ON_NEW_COLUMNS = ("fail", "add", "ignore", "quarantine")
 _OBJECTS = (b"{", b"\0")  # of JSON, and of a schema registry
@@ -37,6 +39,7 @@ class FormatOptions:
 
     `on_new_columns` says what becomes of columns that the table lacks: "fail", "add" them to the table, "ignore" them, or put the messages
     aside ("quarantine"). The same holds for members of nested columns, but that none can be added: such messages are bad then.
+    `unavailable_value` is what `unavailable.value.placeholder` of Debezium's connector is.
     """
 
     format: str = "json"
@@ -44,6 +47,7 @@ class FormatOptions:
     columns: Mapping[str, str] = field(default_factory=dict)
     time_unit: str = "ms"
     on_new_columns: str = "fail"
+    unavailable_value: str = UNAVAILABLE
 
     def chosen(self) -> Format:
         if self.format not in FORMATS:
@@ -198,8 +202,28 @@ class Decoder:
             }
         )
         deleted = parsed.deleted if self._condition is None else self._condition.of(table)
+        if parsed.unchanged is not None:
+            table, without = self._with_unchanged(table, parsed.unchanged, parsed.deleted)
+            wrong = without | wrong
         bad += [(kept[position], reason) for position, reason in wrong.items()]
         return *self._finish(table, deleted, messages, kept, bad), new
+
+    def _with_unchanged(
+        self, table: pa.Table, unchanged: Sequence[tuple[str, ...]], deleted: pa.Array | None
+    ) -> tuple[pa.Table, dict[int, str]]:
+        """With the names of columns that an ingest fills, and rows that cannot be placed without. A deleted row needs no values."""
+        ordering = [*self.spec.keys, self.spec.delta, *self.spec.tie_break]
+        needed = {column.name for column in ordering}
+        is_deleted = [False] * table.num_rows if deleted is None else deleted.to_pylist()
+        texts: list[str | None] = []
+        wrong: dict[int, str] = {}
+        for row, names in enumerate(unchanged):
+            missing = needed.intersection(names)
+            if missing:
+                wrong[row] = str(unavailable_value(min(missing)))
+            is_lacking = names and not is_deleted[row]
+            texts.append(json.dumps(names) if is_lacking else None)
+        return table.append_column(UNCHANGED, pa.array(texts, pa.string())), wrong
 
     def _fit(self, new: NewColumns | None) -> tuple[NewColumns | None, list[tuple[int, str]]]:
         """What somebody has to decide, and the messages that are bad for what the table lacks of them."""
@@ -346,13 +370,13 @@ class Decoder:
             none = "the event deletes a row, but the table has no delete condition"
             reasons |= {kept[row]: none for row in pc.indices_nonzero(deleted).to_pylist()}
         table = table.append_column(SOURCE, messages.sources())
-        for name in (BAD, ROW):
+        for name in (name for name in self._notes if name not in table.column_names):
             table = table.append_column(name, pa.nulls(table.num_rows, pa.string()))
         if reasons:
             table = table.filter(
                 pa.array([position not in reasons for position in kept], pa.bool_())
             )
-        return table.cast(self.row_schema), sorted(reasons.items())
+        return table.select(self.row_schema.names).cast(self.row_schema), sorted(reasons.items())
 
     def _bad_rows(self, batch: MessageBatch, bad: Sequence[tuple[int, str]]) -> pa.Table:
         """Null but for what is wrong, where it stood, and what it held: the ingest puts them aside."""
@@ -374,7 +398,12 @@ class Decoder:
     @property
     def row_schema(self) -> pa.Schema:
         """Of the rows that `decode` makes."""
-        return row_schema(self.spec)
+        return row_schema(self.spec, self._notes)
+
+    @property
+    def _notes(self) -> list[str]:
+        """Only change events may lack values that did not change."""
+        return [name for name in NOTES if name != UNCHANGED or self._format.is_debezium]
 
     def _of(self, prefix: str) -> list[tuple[str, str]]:
         return [(name, path) for name, path in self._columns.items() if path.startswith(prefix)]

@@ -15,7 +15,8 @@ BadValues = list[tuple[int, str]]  # position in what was parsed, and what is wr
 class Parsed:
     """A row for each position of `kept`, with the columns that the values hold. `deleted` where the format itself says so.
 
-    `new` are columns that the table lacks, if the parser was told what it has.
+    `new` are columns that the table lacks, if the parser was told what it has. `unchanged` are of each row the names of columns whose
+    values the message lacks, as they did not change, if there are such rows.
     """
 
     rows: pa.Table
@@ -23,6 +24,7 @@ class Parsed:
     bad: BadValues = field(default_factory=list)
     deleted: pa.Array | None = None
     new: NewColumns | None = None
+    unchanged: Sequence[tuple[str, ...]] | None = None
 
 
 class Parser(Protocol):
@@ -67,12 +69,16 @@ def halve_until_good(
                 middle = (start + stop) // 2
                 waiting += [(middle, stop), (start, middle)]
     deleted = [part.deleted for part in parts]
+    unchanged: list[tuple[str, ...]] = []
+    for part in parts:
+        unchanged += part.unchanged or [()] * part.rows.num_rows
     return Parsed(
         rows=pa.concat_tables([part.rows for part in parts]) if parts else pa.table({}),
         kept=kept,
         bad=bad,
         deleted=pa.concat_arrays(deleted) if parts and None not in deleted else None,
         new=merged(part.new for part in parts),
+        unchanged=unchanged if any(unchanged) else None,
     )
 
 

@@ -12,6 +12,7 @@ from opal_stream.formats.parsed import Parser
 from opal_stream.formats.registry import SchemaRegistry
 from opal_stream.formats.registry_json import RegistryJsonParser
 from opal_stream.formats.schemas.new_columns import Known
+from opal_stream.formats.unavailable import Placeholder
 from opal_stream.rules import FORMATS
 
 Types = Mapping[str, pa.DataType]
@@ -26,6 +27,8 @@ class Chosen(Protocol):
     def registry(self) -> str | None: ...
     @property
     def time_unit(self) -> str: ...
+    @property
+    def unavailable_value(self) -> str: ...
 
 
 def parser_of(
@@ -35,6 +38,7 @@ def parser_of(
     form = FORMATS[chosen.format]
     registry = SchemaRegistry(chosen.registry or "") if form.is_registered else None
     is_event = form.is_debezium and not is_key
+    placeholder = Placeholder(chosen.unavailable_value)
     if form.is_avro and registry is not None:
         from opal_stream.formats.avro import AvroParser  # fastavro is needed here only
 
@@ -45,9 +49,11 @@ def parser_of(
             debezium=is_event,
             source=source,
             known=known,
+            placeholder=placeholder,
         )
     of_values = None if form.is_registered else known  # else the schemas say it
-    make = partial(DebeziumJsonParser, source=source) if is_event else JsonParser
+    of_events = partial(DebeziumJsonParser, source=source, placeholder=placeholder)
+    make = of_events if is_event else JsonParser
     inner: Parser = make(types, chosen.time_unit, known=of_values)
     return (
         RegistryJsonParser(registry, inner, types, known=known, debezium=is_event)

@@ -1,19 +1,21 @@
 """Rows as an ingest takes them: the table's columns, the mark of deletes, and notes of what is wrong with a row."""
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
-from opal_lake.data.rejects import BAD, NOTES, ROW, SOURCE
+from opal_lake.data.rejects import NOTES
 from opal_lake.spec.schema import DELETED, arrow_schema
 from opal_lake.spec.table_spec import TableSpec
 
 
-def row_schema(spec: TableSpec) -> pa.Schema:
+def row_schema(spec: TableSpec, notes: Sequence[str] = NOTES) -> pa.Schema:
     deleted = [pa.field(DELETED, pa.bool_())] if spec.deletes is not None else []
     return pa.schema(
         [
             *arrow_schema(spec.schema),
             *deleted,
-            *((name, pa.string()) for name in (SOURCE, BAD, ROW)),
+            *((name, pa.string()) for name in notes),
         ]
     )
 

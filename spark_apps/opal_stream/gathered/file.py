@@ -26,7 +26,8 @@ _WHAT = "gathered rows"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What a file holds, and of whom. `first` may begin where the table knows no position; `bad` of the rows are to be put aside.
+    """What a file holds, and of whom. `first` may begin where the table knows no position; `bad` of the rows are to be put aside, and with
+    `quarantine` also those that the commit finds to be bad.
 
     `after` are ids of all topics that had its name before, as far as its writer knew: their rows come before its own. None if it does not
     say.
@@ -39,6 +40,7 @@ class Header:
     first: bool
     after: tuple[str, ...] | None = ()
     bad: int = 0
+    quarantine: bool = False
     size: int = 0
     plain_size: int = 0
     crc32: int = 0
@@ -118,6 +120,7 @@ def _to_json(header: Header) -> dict[str, Any]:
         "bytes": taken.bytes,
         "timestamps_ms": [taken.oldest_ms, taken.newest_ms],
         "bad": header.bad,
+        "quarantine": header.quarantine,
         "size": header.size,
         "plain_size": header.plain_size,
         "rows_crc32": header.crc32,
@@ -158,6 +161,7 @@ def _from_json(body: Mapping[str, Any]) -> Header:
         if (after := body.get("after")) is None
         else tuple(map(checked.text, checked.listed(after))),
         bad=checked.count(body["bad"]),
+        quarantine=checked.flag(body["quarantine"]),
         size=size,
         plain_size=plain_size,
         crc32=checked.crc(body["rows_crc32"]),

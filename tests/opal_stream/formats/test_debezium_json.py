@@ -71,13 +71,3 @@ def test_what_is_no_change_of_a_row_is_a_bad_message(value: Any, reason: str) ->
     decoded = decode([event("c", None, {"id": 1}, 1), value], OPTIONS)
     assert [row["id"] for row in good(decoded)] == [1]
     assert reason in bad(decoded)["orders/3@101"]
-
-
-def test_a_large_value_that_the_event_lacks_is_a_bad_message_and_no_text() -> None:
-    values = [
-        event("u", None, {"id": 1, "name": "__debezium_unavailable_value"}, 1),
-        event("u", None, {"id": 2, "name": "b"}, 2),
-    ]
-    decoded = decode(values, OPTIONS)
-    assert [row["name"] for row in good(decoded)] == ["b"]
-    assert "REPLICA IDENTITY FULL" in bad(decoded)["orders/3@100"]

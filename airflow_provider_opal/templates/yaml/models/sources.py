@@ -20,7 +20,7 @@ from airflow_provider_opal.templates.yaml.models.base import (
     is_text,
 )
 from opal_lake.job.source import FILE_FORMATS, Source, source_from_json
-from opal_stream.rules import check_options
+from opal_stream.rules import UNAVAILABLE, check_options
 
 
 class FilesModel(Strict):
@@ -109,6 +109,10 @@ class KafkaModel(Strict):
     )
     time_unit: Literal["s", "ms", "us", "ns"] = Field(
         "ms", description="Of times that are numbers."
+    )
+    unavailable_value: Text = Field(
+        UNAVAILABLE,
+        description="What `unavailable.value.placeholder` of Debezium's connector is: such values stay as they are.",
     )
     start: Literal["earliest", "latest"] = Field(
         "earliest", description="Where it begins in a topic that it has never read."

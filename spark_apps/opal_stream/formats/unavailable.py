@@ -1,0 +1,270 @@
+"""Debezium's placeholder for a large value that an update did not touch, in all the forms that its connectors give it.
+
+A text is the placeholder itself, bytes are its bytes (in JSON their base64), an array of texts has it as its only element, an hstore as its
+only key and value. Arrays of other types have an element for each of its bytes: numbers, decimals, dates, true for each of them.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from functools import cached_property
+from hashlib import md5
+from json.decoder import scanstring  # type: ignore[attr-defined]  # the json module's own
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from opal_lake.errors import InvalidInputError
+from opal_stream.rules import UNAVAILABLE
+
+REMEDY = "set REPLICA IDENTITY FULL at its table"
+_HEX = "hex:"  # begins a placeholder that is given in hexadecimal digits, as Debezium takes it
+_SPACE = re.compile(r"[ \t\n\r]*")
+_SIDES = ("before", "after")
+_DECODER = json.JSONDecoder()
+_EPOCH = date(1970, 1, 1)
+_MOST_DIGITS = 38
+_ROW = tuple[dict[str, Any], dict[str, tuple[int, int]]]
+
+
+def unavailable_value(column: str) -> ValueError:
+    return ValueError(
+        f"the event lacks the value of column {column!r}, which did not change: {REMEDY}"
+    )
+
+
+class Placeholder:
+    """What `unavailable.value.placeholder` of the connector is set to."""
+
+    def __init__(self, given: str = UNAVAILABLE) -> None:
+        self._data = _bytes_of(given)
+        self._text = self._data.decode(errors="replace")
+        encoded = {base64.b64encode(self._data), base64.urlsafe_b64encode(self._data)}
+        digits = self._data.hex()
+        of_hstore = json.dumps({self._text: self._text}, ensure_ascii=False)
+        self._texts = {
+            self._text,
+            *(one.decode() for one in encoded),
+            digits,
+            digits.upper(),
+            of_hstore,
+            of_hstore.replace('": "', '":"'),
+        }
+        self._uuid = str(UUID(bytes=md5(self._data, usedforsecurity=False).digest(), version=3))
+        self._numbers = [byte - 256 if byte > 127 else byte for byte in self._data]  # Java's bytes
+        self._bytes = {self._data, *(text.encode() for text in self._texts)}
+
+    def split(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the names of the members that are the placeholder; ValueError for one within."""
+        names = []
+        for name, value in row.items():
+            if value.__class__ in (int, float, bool) or value is None:
+                continue
+            if self._is_whole(value):
+                names.append(name)
+            elif self._is_within(value):
+                raise ValueError(
+                    f"a part of member {name!r} is the placeholder of a value that did not change, "
+                    f"and only whole columns are looked up: {REMEDY}"
+                )
+        return tuple(names)
+
+    def may_be_in(self, rows: pa.Array) -> bool:
+        """Whether one of the values of an array, or of what is within it, looks like the placeholder."""
+        kind = rows.type
+        if pa.types.is_struct(kind):
+            return any(self.may_be_in(rows.field(n)) for n in range(kind.num_fields))
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            return self._may_be_list(rows) or self.may_be_in(rows.values)
+        if pa.types.is_map(kind):
+            return self.may_be_in(rows.keys) or self.may_be_in(rows.items)
+        if not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
+            return False
+        fits = pc.is_in(pc.binary_length(rows), value_set=self._lengths)
+        if not fits.true_count:
+            return False
+        values = rows.filter(fits).cast(pa.binary())
+        return bool(pc.is_in(values, value_set=self._values).true_count)
+
+    def may_be_in_text(self, value: bytes) -> bool:
+        """The same of a message in JSON."""
+        return any(needle in value for needle in self._needles) or bool(self._listed.search(value))
+
+    def taken_out(self, value: bytes) -> tuple[bytes, tuple[str, ...]]:
+        """Return a change event in JSON with null for each such member of its rows, and the names of those of `after`."""
+        if not self.may_be_in_text(value):
+            return value, ()
+        text = value.decode()
+        try:
+            event, spans = _members(text, 0)
+            if isinstance(event.get("payload"), dict):
+                event, spans = _members(text, spans["payload"][0])
+            names: tuple[str, ...] = ()
+            cuts: list[tuple[int, int]] = []
+            for side in (name for name in _SIDES if isinstance(event.get(name), dict)):
+                row, places = _members(text, spans[side][0])
+                names = self.split(row)
+                cuts += [places[name] for name in names]
+            names = names if isinstance(event.get("after"), dict) else ()
+        except RecursionError as error:
+            raise ValueError("the message is nested too deeply") from error
+        for start, stop in sorted(cuts, reverse=True):
+            text = f"{text[:start]}null{text[stop:]}"
+        return text.encode(), names
+
+    @cached_property
+    def _lengths(self) -> pa.Array:
+        return pa.array(sorted({len(one) for one in self._bytes} | {len(self._uuid)}), pa.int32())
+
+    @cached_property
+    def _values(self) -> pa.Array:
+        return pa.array([*self._bytes, self._uuid.encode()], pa.binary())
+
+    @cached_property
+    def _needles(self) -> list[bytes]:
+        plain = [json.dumps(text, ensure_ascii=False)[1:-1] for text in self._texts]
+        escaped = [json.dumps(text)[1:-1] for text in self._texts]
+        return [text.encode() for text in {*plain, *escaped, self._uuid}]
+
+    @cached_property
+    def _listed(self) -> re.Pattern[bytes]:
+        """The begin of an array with an element for each byte."""
+        first = self._numbers[0]
+        digit = re.escape(base64.b64encode(self._data[:1]))
+        number = rb"%d(?:\.0*)?" % first
+        within = rb'(?:"%b"|\{[^{}]*"%b"[^{}]*\})' % (digit, digit)
+        return re.compile(rb"\[\s*(?:%b|%b|true)\s*[,\]]" % (number, within))
+
+    def _is_whole(self, value: Any) -> bool:
+        match value:
+            case str():
+                return value in self._texts
+            case bytes():
+                return value in self._bytes
+            case (str(), member) if isinstance(value, tuple):  # of a union in Avro, with its type
+                return self._is_whole(member)
+            case {**members} if len(members) == 1:
+                return members == {self._text: self._text}
+            case [one] if not isinstance(one, list | dict | tuple) and (
+                one == self._uuid or str(one) == self._uuid or self._is_whole(one)
+            ):
+                return True
+            case list() if len(value) == len(self._numbers):
+                return self._is_bytes(value)
+        return False
+
+    def _is_bytes(self, values: Sequence[Any]) -> bool:
+        """Whether each element is what a byte of the placeholder becomes. An array of true alone may as well be one."""
+        if all(value is True for value in values):
+            raise ValueError(
+                f"an array of {len(values)} times true may be one that did not change, or a new one: {REMEDY}"
+            )
+        numbers = [_number(value) for value in values]
+        if None in numbers:
+            return False
+        first = self._numbers[0]
+        has_scale = first and any(isinstance(number, Decimal) for number in numbers)
+        scales = range(_MOST_DIGITS + 1) if has_scale else (0,)
+        return any(
+            all(
+                number == Decimal(byte).scaleb(-scale)
+                for number, byte in zip(numbers, self._numbers, strict=True)
+            )
+            for scale in scales
+        )
+
+    def _is_within(self, value: Any) -> bool:
+        if isinstance(value, dict):
+            return any(map(self._is_found, (*value.keys(), *value.values())))
+        if isinstance(value, list | tuple):
+            return any(map(self._is_found, value))
+        return False
+
+    def _is_found(self, value: Any) -> bool:
+        return self._is_whole(value) or self._is_within(value)
+
+    def _may_be_list(self, rows: pa.Array) -> bool:
+        """Whether a list has an element for each byte, and the first one fits."""
+        kind = rows.type.value_type
+        fits = pc.fill_null(pc.equal(pc.list_value_length(rows), len(self._numbers)), False)
+        if not fits.true_count:
+            return False
+        if pa.types.is_integer(kind):
+            first: int | str = self._numbers[0]
+        elif pa.types.is_string(kind):
+            first = base64.b64encode(self._data[:1]).decode()
+        else:
+            return True
+        return bool(pc.any(pc.equal(pc.list_element(rows.filter(fits), 0), first)).as_py())
+
+
+def _bytes_of(given: str) -> bytes:
+    try:
+        data = bytes.fromhex(given.removeprefix(_HEX)) if given.startswith(_HEX) else given.encode()
+    except ValueError as error:
+        raise InvalidInputError(
+            f"unavailable_value={given!r} has no hexadecimal digits after {_HEX!r}; give what unavailable.value.placeholder of the "
+            "connector is"
+        ) from error
+    if not data:
+        raise InvalidInputError(
+            "unavailable_value is empty; give what unavailable.value.placeholder of the connector is"
+        )
+    return data
+
+
+def _number(value: Any) -> Decimal | int | float | None:
+    """What an element of an array is as a number, if it stands for one."""
+    match value:
+        case bool():
+            return None
+        case int() | float() | Decimal():
+            return value
+        case datetime():
+            return round(value.timestamp() * 1000) if value.tzinfo else None
+        case date():
+            return (value - _EPOCH).days
+        case {"scale": int(scale), "value": str() | bytes() as whole} if len(value) == 2:
+            digits = _number(whole)
+            return None if digits is None else Decimal(digits).scaleb(-scale)
+        case bytes() if len(value) == 1:
+            return int.from_bytes(value, signed=True)
+        case str() if len(value) == 4:
+            try:
+                return _number(base64.b64decode(value, validate=True))
+            except ValueError:
+                return None
+    return None
+
+
+def _members(text: str, start: int) -> _ROW:
+    """The members of an object in JSON, and where the value of each stands in the text."""
+    values: dict[str, Any] = {}
+    spans: dict[str, tuple[int, int]] = {}
+    position = _past_space(text, start)
+    if text[position : position + 1] != "{":
+        raise ValueError("the message is no JSON object")
+    position = _past_space(text, position + 1)
+    while text[position : position + 1] == '"':
+        name, position = scanstring(text, position + 1)
+        position = _past_space(text, position)
+        if text[position : position + 1] != ":":
+            raise ValueError(f"the message is not JSON: member {name!r} has no value")
+        begin = _past_space(text, position + 1)
+        values[name], end = _DECODER.raw_decode(text, begin)
+        spans[name] = (begin, end)
+        position = _past_space(text, end)
+        if text[position : position + 1] != ",":
+            break
+        position = _past_space(text, position + 1)
+    return values, spans
+
+
+def _past_space(text: str, position: int) -> int:
+    match = _SPACE.match(text, position)
+    return match.end() if match else position
