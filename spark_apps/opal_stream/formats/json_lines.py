@@ -27,6 +27,7 @@ ERRORS = (
     OverflowError,
 )
 _CHANGED = re.compile(r"Column\(/(?P<path>.+)\) changed from (string to number|number to string)")
+_NO_FORM = re.compile(r"Column\(/(?P<path>.+)\) changed from (string|number) to (?P<found>\w+)")
 SchemaOf = Callable[[pa.Schema], pa.Schema]
 
 
@@ -66,10 +67,23 @@ class TypedJson:
             except pa.ArrowInvalid as error:
                 changed = _CHANGED.search(str(error))
                 column = changed["path"].rpartition("/")[2] if changed else ""
+                if (other := self._of_no_form(str(error))) is not None:
+                    raise other from error
                 if column in turned or not _has_two_forms(self.types.get(column)):
                     raise  # both forms in one batch: its halves are parsed apart
                 turned.add(column)
                 self._other ^= {column}
+
+    def _of_no_form(self, error: str) -> ValueError | None:
+        """What is wrong with a value of neither form. Which form other messages had must not be in the reason."""
+        match = _NO_FORM.search(error)
+        if match is None or match["found"] in ("string", "number"):
+            return None
+        if not _has_two_forms(self.types.get(match["path"].rpartition("/")[2])):
+            return None
+        return ValueError(
+            f"JSON parse error: Column(/{match['path']}) is {match['found']}, not a text or a number"
+        )
 
     def convert(self, columns: Mapping[str, pa.ChunkedArray]) -> pa.Table:
         """To the columns' own types."""

@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -132,3 +133,11 @@ def test_a_batch_gives_what_its_messages_give_one_by_one(values: list[bytes]) ->
     assert [message.position for message in together.bad] == [
         position for position, decoded in enumerate(alone) if decoded.bad
     ]
+
+
+@pytest.mark.parametrize("first", ["2026-01-01T00:00:00Z", 1_700_000_000_000])
+def test_the_reason_of_a_bad_time_does_not_depend_on_the_messages_before_it(first: Any) -> None:
+    decoded = decode([order(1, at=first), order(2, at=[])])
+    assert bad(decoded) == {
+        "orders/3@101": "JSON parse error: Column(/at) is array, not a text or a number"
+    }
