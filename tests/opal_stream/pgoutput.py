@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Row = dict[str, str | None]
-_UNCHANGED = object()  # a large value that an update did not touch
+UNCHANGED: Any = (
+    object()
+)  # a large value that an update did not touch, and that the row before does not have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,16 +61,17 @@ class Decoding:
             self._learn(data)
         elif kind in b"IUD":
             columns, before, after = self._columns[struct.unpack_from(">i", data, 1)[0]], None, None
-            position = 5
+            position, is_whole = 5, False
             while position < len(data):
                 side = data[position : position + 1]
                 row, position = _tuple(data, position + 1, columns)
                 before, after = (before, row) if side == b"N" else (row, after)
-            if after is not None:
-                after = {
-                    name: before[name] if value is _UNCHANGED and before else value
-                    for name, value in after.items()
-                }
+                is_whole = (
+                    is_whole or side == b"O"
+                )  # with REPLICA IDENTITY FULL; else it has the key
+            if after is not None and before is not None and is_whole:
+                for name in [name for name, value in after.items() if value is UNCHANGED]:
+                    after[name] = before[name]
             return Change(
                 operation=kind.decode(),
                 before=before,
@@ -111,5 +114,5 @@ def _tuple(data: bytes, position: int, columns: Sequence[str]) -> tuple[dict[str
             end = position + 4 + struct.unpack_from(">i", data, position)[0]
             row[name], position = data[position + 4 : end].decode(), end
         else:
-            row[name] = None if kind == b"n" else _UNCHANGED
+            row[name] = None if kind == b"n" else UNCHANGED
     return row, position
