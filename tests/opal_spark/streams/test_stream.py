@@ -8,6 +8,7 @@ from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
 from opal_lake.inspect.check import check_table
+from opal_lake.storage.open import open_storage
 from opal_lake.table import Table
 from opal_spark.streams.source import EXCLUDES, package
 from opal_spark.streams.stream import SparkStream
@@ -19,6 +20,7 @@ from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.offsets import Policies
 from opal_stream.tracking.events import Tracker
 from tests.fixtures_kafka import Kafka, Registry
+from tests.opal_stream import toast
 from tests.opal_stream.formats.test_registry import FIRST, SECOND, avro, record
 from tests.opal_stream.orders import ends, ids, new_table, new_topic, order, read
 
@@ -92,6 +94,31 @@ def test_a_start_at_the_latest_offset_is_fixed_and_new_partitions_are_read_from_
     kafka.produce(topic, [order(3)], partition=1)
     assert read_by_spark(reader, table, kafka, topic, start="latest").records == 2
     assert (ids(table), ends(table)) == ([2, 3], [2, 1])
+
+
+@pytest.mark.slow
+def test_values_that_did_not_change_stay_as_they_are(
+    reader: SparkSession, kafka: Kafka, tmp_path: Path
+) -> None:
+    table = toast.new_table(open_storage(str(tmp_path)))
+    topic = new_topic(kafka, 2)
+    rows = [toast.row(key, 1, note=f"n{key}", data=b"\0\1", tags=[key]) for key in range(4)]
+    formats = FormatOptions(format="debezium-json", columns=toast.OF_EVENT)
+    kafka.produce(topic, [toast.event("c", one, 1) for one in rows[:3]])
+    read_by_spark(reader, table, kafka, topic, formats=formats)
+    changed = [{**one, "small": 2} for one in rows]
+    events = [toast.event("u", one, 5, toast.LARGE) for one in changed]
+    kafka.produce(topic, [events[0], toast.event("c", rows[3], 1), *events[3:]])
+    kafka.produce(topic, events[1:3], partition=1)
+    lost = toast.event("u", toast.row(9), 5, ["note"])
+    kafka.produce(topic, [lost])
+    with pytest.raises(BadMessageError, match=r"(?s)REPLICA IDENTITY FULL.*/0@6"):
+        read_by_spark(reader, table, kafka, topic, formats=formats)
+    totals = read_by_spark(
+        reader, table, kafka, topic, formats=formats, on_bad_message="quarantine"
+    )
+    assert (totals.bad, toast.stored(table)) == (1, {one["id"]: one for one in changed})
+    assert check_table(table) == []
 
 
 def test_a_bad_message_stops_it_or_is_put_aside(

@@ -13,6 +13,7 @@ import pytest
 
 from opal_lake.errors import InvalidInputError
 from opal_stream.formats.decoder import Decoded, Decoder, FormatOptions
+from opal_stream.rules import check_options
 from tests.fixtures_kafka import Registry
 from tests.opal_stream.formats.test_debezium_json import event
 from tests.opal_stream.formats.test_registry import avro
@@ -155,6 +156,13 @@ def test_the_connector_may_have_another_placeholder() -> None:
     for wrong, reason in (("", "is empty"), ("hex:7", "no hexadecimal digits")):
         with pytest.raises(InvalidInputError, match=reason):
             decode("a", pa.string(), unavailable_value=wrong)
+
+
+def test_other_formats_have_no_placeholder() -> None:
+    check_options({"format": "debezium-json", "unavailable_value": "~"})
+    check_options({"format": "json", "unavailable_value": TEXT})
+    with pytest.raises(InvalidInputError, match="not their change events; leave it out"):
+        check_options({"format": "json", "unavailable_value": "~"})
 
 
 def test_no_column_is_made_of_a_placeholder() -> None:
