@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from confluent_kafka import IsolationLevel, Producer, TopicCollection, TopicPartition
@@ -145,16 +146,42 @@ def kafka() -> Iterator[Kafka]:
 
 @dataclass(slots=True, kw_only=True)
 class Registry:
-    """Answers /schemas/ids/N, and counts how often. `away` makes every answer a 503."""
+    """Answers for schemas by id, and counts how often, and for the versions of subjects. `away` makes every answer a 503.
+
+    Versions are in the order in which they were registered. `has_versions` is whether it gives them.
+    """
 
     url: str = ""
     schemas: dict[int, Any] = field(default_factory=dict)
+    subjects: dict[str, list[int]] = field(default_factory=dict)
     asked: list[int] = field(default_factory=list)
     away: bool = False
+    has_versions: bool = True
 
-    def register(self, number: int, schema: Any) -> int:
+    def register(self, number: int, schema: Any, subject: str = "orders-value") -> int:
         self.schemas[number] = schema
+        self.subjects.setdefault(subject, []).append(number)
         return number
+
+    def answer(self, path: str) -> Any:
+        """What a registry answers, None where it has nothing there."""
+        match path.strip("/").split("/"):
+            case ["schemas", "ids", number]:
+                self.asked.append(int(number))
+                found = int(number) in self.schemas
+                return {"schema": json.dumps(self.schemas[int(number)])} if found else None
+            case ["schemas", "ids", number, "versions"] if self.has_versions:
+                return [
+                    {"subject": subject, "version": ids.index(int(number)) + 1}
+                    for subject, ids in self.subjects.items()
+                    if int(number) in ids
+                ]
+            case ["subjects", subject, "versions"]:
+                return [*range(1, len(self.subjects[unquote(subject)]) + 1)]
+            case ["subjects", subject, "versions", version]:
+                given = self.subjects[unquote(subject)][int(version) - 1]
+                return {"id": given, "schema": json.dumps(self.schemas[given])}
+        return None
 
 
 @pytest.fixture
@@ -163,14 +190,9 @@ def registry() -> Iterator[Registry]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            number = int(self.path.rpartition("/")[2])
-            known.asked.append(number)
-            code = 503 if known.away else 200 if number in known.schemas else 404
-            body = json.dumps(
-                {"schema": json.dumps(known.schemas[number])}
-                if code == 200
-                else {"error_code": 40403}
-            ).encode()
+            answer = known.answer(self.path)
+            code = 503 if known.away else 404 if answer is None else 200
+            body = json.dumps(answer or {"error_code": 40403}).encode()
             self.send_response(code)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

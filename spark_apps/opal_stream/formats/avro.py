@@ -1,22 +1,19 @@
-"""Avro in a registry's wire format, Debezium's change events included: read by the schema that it was written with, as records
-of the newest schema seen.
+"""Avro in a registry's wire format, Debezium's change events included: each message by the schema that it was written with.
 
-So a record of an older schema gets the defaults of members that it does not know.
+So a message means the same whatever others come before it or with it. Fields go by name into the table's columns, and a column that the
+message's own schema lacks is null.
 """
 
-import io
-import json
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, datetime
-from datetime import time as time_of_day
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
-from uuid import UUID
 
-import fastavro
 import pyarrow as pa
-from fastavro.read import SchemaResolutionError
+import pyarrow.compute as pc
 
+from opal_stream.formats.avro_values import ERRORS, Conversions, Convert
 from opal_stream.formats.debezium_json import (
     ENVELOPE,
     OPERATIONS,
@@ -24,26 +21,51 @@ from opal_stream.formats.debezium_json import (
 )
 from opal_stream.formats.parsed import Parsed
 from opal_stream.formats.registry import HEAD_BYTES, SchemaRegistry, first_unseen, schema_id
-from opal_stream.formats.schemas.avro_types import avro_columns
-from opal_stream.formats.schemas.connect import of_variable_scale
-from opal_stream.formats.schemas.new_columns import Known
+from opal_stream.formats.schemas.avro_members import members_of_record
+from opal_stream.formats.schemas.avro_schema import AvroSchema, Node, branches, is_record
+from opal_stream.formats.schemas.avro_types import record_columns
+from opal_stream.formats.schemas.new_columns import Known, NewColumns
 from opal_stream.formats.schemas.of_schemas import NewOfSchema, new_of_schema, new_of_schemas
 from opal_stream.formats.unavailable import Placeholder
 
 Record = dict[str, Any]
+_READ_ERRORS = (*ERRORS, EOFError, LookupError, MemoryError, RecursionError, struct.error)
+_MOST_LETTERS = 300
 _UNCHANGED = "@unchanged"  # of an event: the columns whose values it lacks, as they did not change
-_ERRORS = (
-    ValueError,
-    EOFError,
-    IndexError,
-    TypeError,
-    KeyError,
-    OverflowError,
-    MemoryError,
-    struct.error,
-    pa.ArrowInvalid,
-    pa.ArrowTypeError,
-)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Filled:
+    """A column, and the field that fills it: of the row, or of the event around it. None where there is no such field."""
+
+    column: str
+    kind: pa.DataType
+    field: str
+    is_of_event: bool = False
+    convert: Convert | None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Group:
+    """Messages that were written alike, and their places in the batch. `event` and `row` are records of the schema."""
+
+    schema: AvroSchema
+    number: int
+    event: Node
+    row: Node
+    positions: list[int] = field(default_factory=list)
+    events: list[Record] = field(default_factory=list)
+    rows: list[Record] = field(default_factory=list)
+
+    def without(self, wrong: Container[int]) -> "_Group":
+        """The same, but for those of some places within the group."""
+        kept = [place for place in range(len(self.positions)) if place not in wrong]
+        return replace(
+            self,
+            positions=[self.positions[place] for place in kept],
+            events=[self.events[place] for place in kept],
+            rows=[self.rows[place] for place in kept],
+        )
 
 
 class AvroParser:
@@ -62,148 +84,234 @@ class AvroParser:
     ) -> None:
         self.registry = registry
         self._placeholder = placeholder or Placeholder()
+        self.schemas: dict[bytes, AvroSchema] = {}
         self._types = dict(types)
         self._time_unit = time_unit
         self._debezium = debezium
         self._source = dict(source or {})
-        self.schemas: dict[int, Any] = {}
-        self.newest = -1
         self._known = known
-        self._new: dict[bytes, NewOfSchema] = {}
+        self._new: dict[int, NewOfSchema] = {}
+        self._filled: dict[tuple[int, int], list[_Filled]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which plans by itself: the plans go by the places of schemas in memory."""
+        return {**self.__dict__, "_new": {}, "_filled": {}}
 
     def parse(self, values: Sequence[bytes]) -> Parsed:
-        records: list[Record] = []
         parsed = Parsed(rows=pa.table({}), kept=[])
-        for position, value in enumerate(values):
-            try:
-                records.append(self._row(self._record(value)))
-                parsed.kept.append(position)
-            except _ERRORS as error:
-                parsed.bad.append(
-                    (position, (str(error) or type(error).__name__).splitlines()[0][:300])
-                )
-        wrong = self._to_columns(records, parsed)
-        if wrong:
-            parsed.bad += [(parsed.kept[position], reason) for position, reason in wrong]
-            gone = {position for position, _ in wrong}
-            records = [record for position, record in enumerate(records) if position not in gone]
-            parsed.kept = [
-                number for position, number in enumerate(parsed.kept) if position not in gone
-            ]
-            self._to_columns(records, parsed)
+        groups: list[_Group] = []
+        tables: list[pa.Table] = []
+        for group in self._groups(values, parsed):
+            table, wrong = self._table(group)
+            if wrong:
+                parsed.bad += [(group.positions[place], reason) for place, reason in wrong.items()]
+                group = group.without(wrong)
+                table, _ = self._table(group)
+            groups.append(group)
+            tables.append(table)
+        kept = [position for group in groups for position in group.positions]
+        parsed.kept = sorted(kept)
+        parsed.rows = _in_order(tables, kept)
         if self._debezium:
-            parsed.deleted = pa.array([record["@op"] == "d" for record in records], pa.bool_())
-            if any(_UNCHANGED in record for record in records):
-                parsed.unchanged = [record.get(_UNCHANGED, ()) for record in records]
-        if self._known is not None:
-            parsed.new = new_of_schemas(
-                self._new_of, {position: values[position][:HEAD_BYTES] for position in parsed.kept}
+            operations = [event["op"] for group in groups for event in group.events]
+            deletes = pa.table(
+                {"deleted": pa.array([name == "d" for name in operations], pa.bool_())}
             )
+            parsed.deleted = _in_order([deletes], kept)["deleted"].combine_chunks()
+            parsed.unchanged = _unchanged(groups, parsed.kept)
+        if self._known is not None:
+            parsed.new = self._new_columns(groups)
         return parsed
-
-    def _new_of(self, head: bytes) -> NewOfSchema:
-        if head not in self._new:
-            types = avro_columns(self._schema(schema_id(head)), debezium=self._debezium)
-            self._new[head] = new_of_schema(types, self._types, self._known)
-        return self._new[head]
-
-    def take_over(self, other: "AvroParser") -> None:
-        self.registry, self.schemas, self.newest = other.registry, other.schemas, other.newest
 
     def unseen(self, values: Sequence[bytes | None]) -> int | None:
         return first_unseen(self.registry, list(values))
 
     def learn(self, value: bytes) -> None:
+        """Asks the registry for all that messages of the schema need of it: tasks of Spark do not reach it."""
         try:
-            self._schema(schema_id(value))
+            number = schema_id(value)
+            schema = self._schema(value[:HEAD_BYTES])
         except ValueError:
             return  # of an unknown schema: a bad message, as parsing it says
+        if self._known is not None:
+            for row in _rows_of(schema, debezium=self._debezium):
+                self._new_of(schema, number, row)
 
-    def _schema(self, number: int) -> Any:
-        if number not in self.schemas:
-            self.schemas[number] = fastavro.parse_schema(json.loads(self.registry.schema(number)))
-            self.newest = max(self.newest, number)
-        return self.schemas[number]
+    def take_over(self, other: "AvroParser") -> None:
+        self.registry, self.schemas = other.registry, other.schemas
 
-    def _record(self, value: bytes) -> Record:
-        written = self._schema(schema_id(value))
-        newest = self.schemas[self.newest]
-        body = io.BytesIO(value)
-        body.seek(HEAD_BYTES)
-        try:
-            record = fastavro.schemaless_reader(
-                body, written, None if written is newest else newest
-            )
-        except SchemaResolutionError:  # a topic may hold records of several kinds
-            body.seek(HEAD_BYTES)
-            record = fastavro.schemaless_reader(body, written, None)
-        if not isinstance(record, dict):
-            raise ValueError("the message is no Avro record")
-        return record
+    def _schema(self, value: bytes) -> AvroSchema:
+        head = value[:HEAD_BYTES]
+        if head not in self.schemas:
+            self.schemas[head] = AvroSchema(self.registry.schema(schema_id(value)))
+        return self.schemas[head]
 
-    def _row(self, record: Record) -> Record:
-        if not self._debezium:
-            return record
+    def _groups(self, values: Sequence[bytes], parsed: Parsed) -> Iterable[_Group]:
+        groups: dict[tuple[int, int], _Group] = {}
+        for position, value in enumerate(values):
+            try:
+                schema = self.schemas.get(value[:HEAD_BYTES]) or self._schema(value)
+                event, record = schema.root, schema.read(value, HEAD_BYTES)
+                if not schema.is_record:
+                    event, record = schema.chosen(event, record)
+                    if not is_record(event):
+                        raise ValueError("the message is no Avro record")
+                row, fields = event, record
+                if self._debezium:
+                    row, fields = self._row_of_event(schema, event, record)
+            except _READ_ERRORS as error:
+                parsed.bad.append((position, _one_line(error)[:_MOST_LETTERS]))
+                continue
+            group = groups.get((id(event), id(row)))
+            if group is None:
+                group = _Group(schema=schema, number=schema_id(value), event=event, row=row)
+                groups[id(event), id(row)] = group
+            group.positions.append(position)
+            group.events.append(record)
+            group.rows.append(fields)
+        return groups.values()
+
+    def _row_of_event(self, schema: AvroSchema, event: Node, record: Record) -> tuple[Node, Record]:
+        """The row after the change; of a delete the row before it. The event gets the names of what it lacks."""
         operation = record.get("op")
         if operation not in OPERATIONS:
             raise unknown_operation(operation)
-        row = record.get("before" if operation == "d" else "after")
-        if row is None:
+        name = "before" if operation == "d" else "after"
+        node, row = schema.chosen(schema.fields(event).get(name, "null"), record.get(name))
+        if not isinstance(row, dict) or not is_record(node):
             raise ValueError(
                 "the change event has no row: a delete needs `before` (REPLICA IDENTITY FULL), everything else `after`"
             )
         unchanged = self._placeholder.split(row)
         row |= dict.fromkeys(unchanged)
-        source = record.get("source") or {}
-        of_event = {f"@{name}": record.get(name) for name in ENVELOPE}
         if unchanged and operation != "d":
-            of_event[_UNCHANGED] = tuple(name for name in unchanged if name in self._types)
-        return {**row, **of_event, **{f"@source.{name}": source.get(name) for name in self._source}}
+            record[_UNCHANGED] = tuple(name for name in unchanged if name in self._types)
+        return node, row
 
-    def _to_columns(self, records: Sequence[Record], parsed: Parsed) -> list[tuple[int, str]]:
-        """Fills the rows; returns which records do not fit instead, if some do not."""
-        wanted = dict(self._types)
-        if self._debezium:
-            wanted |= {f"@{name}": kind for name, kind in ENVELOPE.items()}
-            wanted |= {f"@source.{name}": kind for name, kind in self._source.items()}
+    def _table(self, group: _Group) -> tuple[pa.Table, dict[int, str]]:
+        """The rows of a group, or why those at some places of it do not fit."""
         columns: dict[str, pa.Array] = {}
         wrong: dict[int, str] = {}
-        for name, kind in wanted.items():
+        for filled in self._plan(group):
+            if filled.convert is None:
+                columns[filled.column] = pa.nulls(len(group.positions), filled.kind)
+                continue
+            records = group.events if filled.is_of_event else group.rows
+            values = [record[filled.field] for record in records]
             try:
-                columns[name] = self._column((record.get(name) for record in records), kind)
-            except _ERRORS:
-                wrong |= self._wrong(name, kind, records)
-        parsed.rows = pa.table(columns) if not wrong else parsed.rows
-        return sorted(wrong.items())
+                columns[filled.column] = filled.convert(values)
+            except ERRORS:
+                found = _wrong(filled, values)
+                if not found:  # each fits alone: not what the messages hold is wrong
+                    raise
+                wrong = found | wrong
+        return pa.table(columns if not wrong else {}), wrong
 
-    def _wrong(self, name: str, kind: pa.DataType, records: Sequence[Record]) -> dict[int, str]:
-        wrong = {}
-        for position, record in enumerate(records):
-            try:
-                self._column([record.get(name)], kind)
-            except _ERRORS as error:
-                wrong[position] = f"column {name!r}: {str(error).splitlines()[0][:200]}"
-        return wrong
+    def _plan(self, group: _Group) -> list[_Filled]:
+        key = (id(group.event), id(group.row))
+        if key not in self._filled:
+            conversions = Conversions(group.schema, self._time_unit)
+            self._filled[key] = list(self._plans(group.schema, conversions, group.event, group.row))
+        return self._filled[key]
 
-    def _column(self, values: Iterable[Any], kind: pa.DataType) -> pa.Array:
-        found = list(values)
-        first = next((value for value in found if value is not None), None)
-        if pa.types.is_timestamp(kind) and isinstance(first, int):
-            return (
-                pa.array(found, pa.int64()).cast(pa.timestamp(self._time_unit, kind.tz)).cast(kind)
+    def _plans(
+        self, schema: AvroSchema, conversions: Conversions, event: Node, row: Node
+    ) -> Iterable[_Filled]:
+        fields = schema.fields(row)
+        for name, kind in self._types.items():
+            convert = conversions.of(fields[name], kind) if name in fields else None
+            yield _Filled(column=name, kind=kind, field=name, convert=convert)
+        if not self._debezium:
+            return
+        fields = schema.fields(event)
+        for name, kind in ENVELOPE.items():
+            convert = conversions.of(fields[name], kind) if name in fields else None
+            yield _Filled(
+                column=f"@{name}", kind=kind, field=name, is_of_event=True, convert=convert
             )
-        if pa.types.is_temporal(kind) and isinstance(first, str):
-            return pa.array(found, pa.string()).cast(kind)
-        if pa.types.is_timestamp(kind) and kind.tz is None and isinstance(first, datetime):
-            found = [None if value is None else value.replace(tzinfo=None) for value in found]
-        if pa.types.is_date(kind) and isinstance(first, int) and not isinstance(first, date):
-            return pa.array(found, pa.int32()).cast(kind)
-        if isinstance(first, UUID | time_of_day):
-            found = [None if value is None else str(value) for value in found]
-        if (
-            isinstance(first, dict)
-            and first.keys() == {"scale", "value"}
-            and not pa.types.is_nested(kind)
-        ):
-            return of_variable_scale(found, kind)
-        return pa.array(found, kind)
+        for name, kind in self._source.items():
+            convert = (
+                conversions.member(fields["source"], name, kind) if "source" in fields else None
+            )
+            yield _Filled(
+                column=f"@source.{name}",
+                kind=kind,
+                field="source",
+                is_of_event=True,
+                convert=convert,
+            )
+
+    def _new_columns(self, groups: Sequence[_Group]) -> NewColumns | None:
+        by_position: dict[int, NewOfSchema] = {}
+        for group in groups:
+            new = self._new_of(group.schema, group.number, group.row)
+            if new.columns.names or new.members:
+                by_position |= dict.fromkeys(group.positions, new)
+        return new_of_schemas(
+            lambda new: new, {position: by_position[position] for position in sorted(by_position)}
+        )
+
+    def _new_of(self, schema: AvroSchema, number: int, row: Node) -> NewOfSchema:
+        if id(row) not in self._new:
+            self._new[id(row)] = new_of_schema(
+                record_columns(row),
+                self._known,
+                members_of_record(schema, row, self._types),
+                lambda: self._types_of_versions(number),
+            )
+        return self._new[id(row)]
+
+    def _types_of_versions(self, number: int) -> Iterable[Mapping[str, pa.DataType]]:
+        for text in self.registry.versions(number):
+            try:
+                version = AvroSchema(text)
+            except ValueError:
+                continue  # of a subject that had schemas of another kind before
+            for row in _rows_of(version, debezium=self._debezium):
+                yield record_columns(row)
+
+
+def _rows_of(schema: AvroSchema, *, debezium: bool) -> Iterable[Node]:
+    """The records that rows of a schema may be written as."""
+    for event in map(schema.resolved, branches(schema.root)):
+        rows = [event]
+        if debezium:
+            rows = branches(schema.fields(event).get("after", "null"))
+        yield from filter(is_record, map(schema.resolved, rows))
+
+
+def _unchanged(groups: Sequence[_Group], kept: Sequence[int]) -> list[tuple[str, ...]] | None:
+    """Of each row the columns that its event lacks; None where no event lacks one."""
+    names = {
+        position: event[_UNCHANGED]
+        for group in groups
+        for position, event in zip(group.positions, group.events, strict=True)
+        if _UNCHANGED in event
+    }
+    return [names.get(position, ()) for position in kept] if names else None
+
+
+def _wrong(filled: _Filled, values: Sequence[Any]) -> dict[int, str]:
+    """Which values do not fit the column, and why."""
+    wrong: dict[int, str] = {}
+    for place, value in enumerate(values):
+        try:
+            if filled.convert is not None:
+                filled.convert([value])
+        except ERRORS as error:
+            wrong[place] = f"column {filled.column!r}: {_one_line(error)[:200]}"
+    return wrong
+
+
+def _in_order(tables: Sequence[pa.Table], positions: Sequence[int]) -> pa.Table:
+    """Join the tables; the rows are at these positions of the batch."""
+    if not tables:
+        return pa.table({})
+    joined = pa.concat_tables(tables)
+    is_sorted = all(first < second for first, second in pairwise(positions))
+    return joined if is_sorted else joined.take(pc.sort_indices(pa.array(positions, pa.int64())))
+
+
+def _one_line(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__

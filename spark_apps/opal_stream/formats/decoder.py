@@ -1,8 +1,9 @@
 """Messages to the rows of a table: the value's columns, those of the message, deletes and tombstones, and the messages that are no row."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -233,6 +234,8 @@ class Decoder:
         if new is not None and self.options.on_new_columns == "add":
             new, never = apart_by_member(new)
             wrong |= never
+            if new is not None and self._format.is_registered:
+                new = new.of_first()  # the others may be bad messages of the table that has these
         if new is not None and self.options.on_new_columns == "quarantine":
             wrong |= {position: new.text(position) for position in new.positions}
         return new, list(wrong.items())
@@ -260,7 +263,11 @@ class Decoder:
         for name, path in self._columns.items():
             kind = self._type(name)
             if path in rows.column_names:
-                columns[name] = _event_column(rows[path], kind)
+                of_events = rows[path].combine_chunks()
+                columns[name], without = _each(
+                    len(messages), path, kind, partial(_event_part, of_events, kind)
+                )
+                wrong |= without
             elif path.startswith(KEY_MEMBER):
                 columns[name] = (
                     pa.nulls(len(messages), kind)
@@ -268,7 +275,9 @@ class Decoder:
                     else key_rows[path.removeprefix(KEY_MEMBER)]
                 )
             else:
-                columns[name], without = _each(messages, path, kind)
+                columns[name], without = _each(
+                    len(messages), path, kind, partial(_part, messages, path, kind)
+                )
                 wrong |= without
         return columns, wrong
 
@@ -326,7 +335,8 @@ class Decoder:
         wrong: dict[int, str] = {}
         if plain:
             [(name, kind)] = missing.items()
-            column, without = _each(batch.take(plain), KEY, kind)
+            keys = batch.take(plain)
+            column, without = _each(len(keys), KEY, kind, partial(_part, keys, KEY, kind))
             columns[name].append(column)
             wrong |= {plain[position]: reason for position, reason in without.items()}
         if objects:
@@ -436,25 +446,30 @@ def _bad_message(batch: MessageBatch, position: int, reason: str, *, has_new: bo
     )
 
 
-def _event_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+def _event_part(column: pa.Array, kind: pa.DataType, start: int, stop: int) -> pa.Array:
+    part = column.slice(start, stop - start)
     if pa.types.is_timestamp(kind) and pa.types.is_integer(column.type):
-        return column.cast(pa.timestamp("ms", tz=kind.tz)).cast(
-            kind
-        )  # Debezium's own times are milliseconds
-    return column.cast(kind)
+        part = part.cast(pa.timestamp("ms", tz=kind.tz))  # Debezium's own times are milliseconds
+    return part.cast(kind)
 
 
-def _each(messages: MessageBatch, path: str, kind: pa.DataType) -> tuple[pa.Array, dict[int, str]]:
+def _part(messages: MessageBatch, path: str, kind: pa.DataType, start: int, stop: int) -> pa.Array:
+    return message_column(messages.slice(start, stop), path, kind)
+
+
+def _each(
+    count: int, path: str, kind: pa.DataType, part: Callable[[int, int], pa.Array]
+) -> tuple[pa.Array, dict[int, str]]:
     """All at once; one by one where that fails."""
     try:
-        return message_column(messages, path, kind), {}
+        return part(0, count), {}
     except _ERRORS:
         pass
     parts: list[pa.Array] = []
     wrong: dict[int, str] = {}
-    for position in range(len(messages)):
+    for position in range(count):
         try:
-            parts.append(message_column(messages.slice(position, position + 1), path, kind))
+            parts.append(part(position, position + 1))
         except _ERRORS as error:
             parts.append(pa.nulls(1, kind))
             wrong[position] = f"{path}: {str(error).splitlines()[0][:200]}"

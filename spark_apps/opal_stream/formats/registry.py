@@ -2,13 +2,15 @@
 
 import base64
 import json
+import logging
 import os
 import struct
 import time
 import urllib.error
 import urllib.request
+from http import HTTPStatus
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from opal_lake.errors import InvalidInputError
 from opal_stream.errors import RegistryError
@@ -16,10 +18,20 @@ from opal_stream.errors import RegistryError
 HEAD_BYTES = 5
 LOGIN = "SCHEMA_REGISTRY_LOGIN"  # user:password, from the environment
 _TRIES, _FIRST_PAUSE_S, _TIMEOUT_S = 6, 0.2, 10.0
+_FINAL = (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
+logger = logging.getLogger(__name__)
 
 
 class UnknownSchemaError(ValueError):
     """A message names a schema that the registry does not have."""
+
+
+class _NotGivenError(Exception):
+    """The registry answers, and says that it does not give it."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"HTTP Error {code}")
+        self.code = code
 
 
 class SchemaRegistry:
@@ -33,14 +45,34 @@ class SchemaRegistry:
         self.url = url.rstrip("/")
         self._schemas: dict[int, str] = {}
         self._unknown: dict[int, float] = {}
+        self._versions: dict[int, list[str]] = {}
 
     def schema(self, number: int) -> str:
         """Its text. An id that the registry does not know may be known a second later."""
         if number not in self._schemas:
             if time.monotonic() - self._unknown.get(number, float("-inf")) < 1:
                 raise UnknownSchemaError(f"the schema registry has no schema {number}")
-            self._schemas[number] = self._fetch(number)["schema"]
+            self._schemas[number] = self._schema_of_id(number)["schema"]
         return self._schemas[number]
+
+    def versions(self, number: int) -> list[str]:
+        """Return the texts of all versions of a schema, of its subjects by name, the newest version first.
+
+        They are asked for once. Of a registry that does not give them there are none.
+        """
+        if number not in self._versions:
+            try:
+                self._versions[number] = self._versions_of_id(number)
+            except (_NotGivenError, KeyError, TypeError) as error:
+                logger.warning(
+                    "%s does not give the versions of schema %d (%r): a new column has the type "
+                    "that the first message with it has",
+                    self.url,
+                    number,
+                    error,
+                )
+                self._versions[number] = []
+        return self._versions[number]
 
     def knows(self, number: int) -> bool:
         """Whether it was asked for before, also in vain."""
@@ -52,31 +84,49 @@ class SchemaRegistry:
             "url": self.url,
             "_schemas": dict(self._schemas),
             "_unknown": dict.fromkeys(self._unknown, float("-inf")),
+            "_versions": dict(self._versions),
         }
 
-    def _fetch(self, number: int) -> Any:
+    def _schema_of_id(self, number: int) -> Any:
+        try:
+            return self._fetch(f"/schemas/ids/{number}", f"schema {number}")
+        except _NotGivenError as error:
+            if error.code != HTTPStatus.NOT_FOUND:
+                raise self._failed(f"schema {number}", error) from error
+            self._unknown[number] = time.monotonic()
+            raise UnknownSchemaError(f"the schema registry has no schema {number}") from error
+
+    def _versions_of_id(self, number: int) -> list[str]:
+        what = f"the versions of schema {number}"
+        uses = self._fetch(f"/schemas/ids/{number}/versions", what)
+        texts: list[str] = []
+        for subject in sorted({use["subject"] for use in uses}):
+            path = f"/subjects/{quote(subject, safe='')}/versions"
+            versions = sorted(self._fetch(path, what), reverse=True)
+            texts += [self._fetch(f"{path}/{version}", what)["schema"] for version in versions]
+        return texts
+
+    def _fetch(self, path: str, what: str) -> Any:
         pause_s = _FIRST_PAUSE_S
         failure: Exception | None = None
         for attempt in range(_TRIES):
             try:
-                with urllib.request.urlopen(
-                    self._request(f"/schemas/ids/{number}"), timeout=_TIMEOUT_S
-                ) as answer:
+                with urllib.request.urlopen(self._request(path), timeout=_TIMEOUT_S) as answer:
                     return json.load(answer)
             except urllib.error.HTTPError as error:
-                if error.code == 404:
-                    self._unknown[number] = time.monotonic()
-                    raise UnknownSchemaError(
-                        f"the schema registry has no schema {number}"
-                    ) from error
+                if error.code in _FINAL:
+                    raise _NotGivenError(error.code) from error
                 failure = error
             except (OSError, ValueError) as error:
                 failure = error
             if attempt < _TRIES - 1:
                 time.sleep(pause_s)
                 pause_s *= 2
-        raise RegistryError(
-            f"{self.url} did not give schema {number}: {failure}; nothing of these messages was committed, try again"
+        raise self._failed(what, failure)
+
+    def _failed(self, what: str, failure: Exception | None) -> RegistryError:
+        return RegistryError(
+            f"{self.url} did not give {what}: {failure}; nothing of these messages was committed, try again"
         )
 
     def _request(self, path: str) -> urllib.request.Request:

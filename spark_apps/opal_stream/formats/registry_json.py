@@ -1,6 +1,6 @@
 """JSON in a registry's wire format: the head is taken off, and the rest is JSON as ever."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -13,6 +13,7 @@ from opal_stream.formats.registry import (
     schema_id,
 )
 from opal_stream.formats.schemas.json_types import json_schema_columns
+from opal_stream.formats.schemas.members import members_of_types
 from opal_stream.formats.schemas.new_columns import Known
 from opal_stream.formats.schemas.of_schemas import NewOfSchema, new_of_schema, new_of_schemas
 
@@ -54,18 +55,28 @@ class RegistryJsonParser:
             if value[:HEAD_BYTES] in wrong
         ]
         if self._known is not None:
-            parsed.new = new_of_schemas(
-                self._new_of, {position: values[position][:HEAD_BYTES] for position in parsed.kept}
-            )
+            heads = {position: values[position][:HEAD_BYTES] for position in sorted(parsed.kept)}
+            parsed.new = new_of_schemas(self._new_of, heads)
         return parsed
 
     def _new_of(self, head: bytes) -> NewOfSchema:
         if head not in self._new:
-            types = json_schema_columns(
-                self.registry.schema(schema_id(head)), debezium=self._debezium
+            number = schema_id(head)
+            types = json_schema_columns(self.registry.schema(number), debezium=self._debezium)
+            self._new[head] = new_of_schema(
+                types,
+                self._known,
+                members_of_types(types, self._types),
+                lambda: self._types_of_versions(number),
             )
-            self._new[head] = new_of_schema(types, self._types, self._known)
         return self._new[head]
+
+    def _types_of_versions(self, number: int) -> Iterator[Mapping[str, pa.DataType]]:
+        for text in self.registry.versions(number):
+            try:
+                yield json_schema_columns(text, debezium=self._debezium)
+            except ValueError:
+                continue  # of a subject that had schemas of another kind before
 
     def take_over(self, other: "RegistryJsonParser") -> None:
         self.registry = other.registry
@@ -74,8 +85,10 @@ class RegistryJsonParser:
         return first_unseen(self.registry, list(values))
 
     def learn(self, value: bytes) -> None:
-        """That the registry has it is all that JSON needs of a schema."""
-        self._why_wrong(value[:HEAD_BYTES])
+        """Asks the registry for all that messages of the schema need of it: tasks of Spark do not reach it."""
+        head = value[:HEAD_BYTES]
+        if self._why_wrong(head) is None and self._known is not None:
+            self._new_of(head)
 
     def _why_wrong(self, head: bytes) -> str | None:
         try:

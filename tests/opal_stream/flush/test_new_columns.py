@@ -74,13 +74,48 @@ def test_a_new_schema_of_the_registry_adds_its_columns_behind_what_was_read_by_o
         1: (None, None),
         2: (None, None),
         3: (0.5, [1, 2]),
-        4: (None, []),
-    }  # as the newest says
+        4: (None, None),
+    }
     operations = [
         (commit.operation, [advance.end for advance in commit.positions.values()])
         for commit in table.history()
     ]
     assert operations == [("ingest", [4]), ("add_columns", []), ("ingest", [2]), ("create", [])]
+
+
+@pytest.mark.parametrize("policy", ["add", "ignore"])
+def test_one_run_and_two_runs_of_a_topic_of_several_schemas_give_the_same_rows(
+    policy: str, kafka: Kafka, tmp_path: Path, registry: Registry
+) -> None:
+    topic, size = new_topic(kafka), {"name": "size", "type": "int"}
+    schemas = {
+        7: {**FIRST, "fields": [*FIRST["fields"], size, {"name": "name", "type": "string"}]},
+        3: FIRST,
+        5: {**FIRST, "fields": [*FIRST["fields"], {**size, "type": ["null", "long"]}]},
+    }
+    for number, schema in schemas.items():
+        registry.register(number, schema, f"{topic}-value")
+    rows = [
+        (7, {"size": 1, "name": "a"}),
+        (3, {}),
+        (5, {"size": 2**40}),
+        (7, {"size": 4, "name": "d"}),
+    ]
+    values = [
+        avro(number, schemas[number], record(place, **row))
+        for place, (number, row) in enumerate(rows, 1)
+    ]
+    formats = FormatOptions(format="avro", registry=registry.url, on_new_columns=policy)
+    twice, once = new_table(tmp_path / "twice"), new_table(tmp_path / "once")
+    for part in (values[:2], values[2:]):
+        kafka.produce(topic, part)
+        read(twice, kafka, topic, formats=formats)
+    read(once, kafka, topic, formats=formats)
+    columns = ["name", *(["size"] if policy == "add" else [])]
+    sizes = {1: 1, 2: None, 3: 2**40, 4: 4} if policy == "add" else {}
+    names = {1: "a", 2: None, 3: None, 4: "d"}
+    expected = {place: (name, sizes[place]) if sizes else (name,) for place, name in names.items()}
+    assert of(once, *columns) == of(twice, *columns) == expected
 
 
 @pytest.mark.parametrize("form", ["json", "debezium-json", "json-registry"])

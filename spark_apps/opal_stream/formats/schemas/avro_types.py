@@ -3,7 +3,8 @@
 from typing import Any
 
 import pyarrow as pa
-from fastavro.schema import expand_schema
+
+from opal_stream.formats.schemas.connect import VARIABLE
 
 _PLAIN = {
     "boolean": pa.bool_(),
@@ -16,6 +17,7 @@ _PLAIN = {
     "enum": pa.string(),
     "fixed": pa.binary(),
 }
+# Nanoseconds are not here: a table has microseconds, so that such a column is a long
 _LOGICAL = {
     "date": pa.date32(),
     "time-millis": pa.string(),
@@ -26,19 +28,24 @@ _LOGICAL = {
     "local-timestamp-micros": pa.timestamp("us"),
     "uuid": pa.string(),
 }
+_WRITTEN_AS = {
+    "date": ("int",),
+    "time-millis": ("int",),
+    "time-micros": ("long",),
+    "timestamp-millis": ("long",),
+    "timestamp-micros": ("long",),
+    "timestamp-nanos": ("long",),
+    "local-timestamp-millis": ("long",),
+    "local-timestamp-micros": ("long",),
+    "local-timestamp-nanos": ("long",),
+    "uuid": ("string", "fixed"),
+    "decimal": ("bytes", "fixed"),
+}
 
 
-def avro_columns(schema: Any, *, debezium: bool = False) -> dict[str, pa.DataType]:
-    """By name; of a change event those of its row. Null stands for a type that no table has, also of a member."""
-    record: Any = expand_schema(schema)
-    if debezium:
-        after = next(
-            (field["type"] for field in record.get("fields", ()) if field["name"] == "after"), None
-        )
-        record = _without_null(after)
-    if not isinstance(record, dict) or record.get("type") != "record":
-        return {}
-    return {field["name"]: avro_type(field["type"]) for field in record["fields"]}
+def record_columns(record: Any) -> dict[str, pa.DataType]:
+    """Return the columns of an expanded record, by name; none of what is not a record."""
+    return {field["name"]: avro_type(field["type"]) for field in record.get("fields", ())}
 
 
 def avro_type(schema: Any) -> pa.DataType:
@@ -47,12 +54,14 @@ def avro_type(schema: Any) -> pa.DataType:
         return _PLAIN.get(schema, pa.null())
     if not isinstance(schema, dict):
         return pa.null()  # a union of several types
-    logical = schema.get("logicalType")
+    logical = logical_type(schema)
     if logical == "decimal":
         return _decimal(schema)
     if logical in _LOGICAL:
         return _LOGICAL[logical]
     kind = schema["type"]
+    if schema.get("name") == VARIABLE:
+        return pa.string()  # as exact, and of any scale
     if kind == "array":
         return _nested(pa.list_, avro_type(schema["items"]))
     if kind == "map":
@@ -63,13 +72,28 @@ def avro_type(schema: Any) -> pa.DataType:
     return avro_type(kind) if isinstance(kind, dict | list) else _PLAIN.get(kind, pa.null())
 
 
+def logical_type(node: Any) -> str | None:
+    """Return what a value means beside its plain type; None where that is unknown or does not fit the type, as Avro says."""
+    if not isinstance(node, dict):
+        return None
+    logical = node.get("logicalType")
+    if not isinstance(logical, str) or node["type"] not in _WRITTEN_AS.get(logical, ()):
+        return None
+    is_uuid_of_other_size = logical == "uuid" and node.get("size", 16) != 16
+    return None if is_uuid_of_other_size or not _has_digits(node, logical) else logical
+
+
+def _has_digits(node: dict[str, Any], logical: str) -> bool:
+    """Whether a decimal says how many it has."""
+    if logical != "decimal":
+        return True
+    precision, scale = node.get("precision"), node.get("scale", 0)
+    return isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision > 0
+
+
 def _decimal(schema: dict[str, Any]) -> pa.DataType:
-    precision, scale = schema.get("precision", 0), schema.get("scale", 0)
-    return (
-        pa.decimal128(precision, scale)
-        if 0 < precision <= 38 and 0 <= scale <= precision
-        else pa.null()
-    )
+    precision, scale = schema["precision"], schema.get("scale", 0)
+    return pa.decimal128(precision, scale) if precision <= 38 else pa.null()
 
 
 def _nested(make: Any, part: pa.DataType) -> pa.DataType:

@@ -14,12 +14,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_DECIMAL, _VARIABLE = (
+_DECIMAL, VARIABLE = (
     "org.apache.kafka.connect.data.Decimal",
     "io.debezium.data.VariableScaleDecimal",
 )
 _MOST_DIGITS, _MOST_SCHEMAS = 38, 64
-_EXACT = Context(prec=100)
+_MOST_SCALE, _MOST_BITS = 1_000, 3_300
+_EXACT = Context(prec=2 * _MOST_SCALE)
 _HEAD = re.compile(rb'\s*\{\s*"schema"\s*:\s*')
 _CONNECT = {
     "boolean": pa.bool_(),
@@ -35,15 +36,15 @@ _CONNECT = {
     "bytes": pa.string(),  # base64 in JSON
 }
 # Numbers since 1970, of the unit beside them
-_CONNECT_TIMES = {
+CONNECT_TIMES = {
     "org.apache.kafka.connect.data.Timestamp": "ms",
     "io.debezium.time.Timestamp": "ms",
     "io.debezium.time.MicroTimestamp": "us",
     "io.debezium.time.NanoTimestamp": "ns",
 }
 _DAYS = "days"
-_DATES = ("org.apache.kafka.connect.data.Date", "io.debezium.time.Date")
-_TIMES_OF_DAY = (
+DATES = ("org.apache.kafka.connect.data.Date", "io.debezium.time.Date")
+TIMES_OF_DAY = (
     "org.apache.kafka.connect.data.Time",
     "io.debezium.time.Time",
     "io.debezium.time.MicroTime",
@@ -52,7 +53,7 @@ _TIMES_OF_DAY = (
 _NESTED = "it has decimals in base64 within a list or an object, which are not read: set decimal.handling.mode=string"
 _TIME_OF_DAY = "it is a time of day, which is no timestamp"
 _CONNECT_NAMED = {
-    **dict.fromkeys(_DATES, pa.date32()),
+    **dict.fromkeys(DATES, pa.date32()),
     "io.debezium.time.ZonedTimestamp": pa.timestamp("us", "UTC"),
 }
 
@@ -102,7 +103,9 @@ class Held:
             [
                 of_variable_scale(values, kind)
                 if self.scale is None
-                else _of_scale(values, self.scale).cast(kind)
+                else of_scale(
+                    [None if value is None else _whole(value) for value in values], self.scale
+                ).cast(kind)
             ]
         )
 
@@ -181,16 +184,16 @@ def _held(field: Mapping[str, Any]) -> Held | None:
     name = str(field.get("name"))
     if name == _DECIMAL and field.get("type") == "bytes":
         return Held(scale=_parameter(field, "scale", 0))
-    if name == _VARIABLE:
+    if name == VARIABLE:
         return Held()
     if field.get("type") == "bytes":
         return Held(is_bytes=True)
-    if name in _TIMES_OF_DAY:
+    if name in TIMES_OF_DAY:
         return Held(unfit=_TIME_OF_DAY)
-    if name in _DATES:
+    if name in DATES:
         return Held(unit=_DAYS)
-    if name in _CONNECT_TIMES:
-        return Held(unit=_CONNECT_TIMES[name])
+    if name in CONNECT_TIMES:
+        return Held(unit=CONNECT_TIMES[name])
     return Held(unfit=_NESTED) if _has(field, _is_decimal) else None
 
 
@@ -201,7 +204,7 @@ def _parameter(field: Mapping[str, Any], name: str, default: int) -> int:
 def _connect_type(field: Mapping[str, Any], time_unit: str) -> pa.DataType | None:
     """None where the value says it as well; null where JSON cannot fill what a table would have."""
     name = str(field.get("name"))
-    if name == _VARIABLE:
+    if name == VARIABLE:
         return pa.string()  # as exact, and of any scale
     if _has(field, _is_map) or (name != _DECIMAL and _has(field, _is_decimal)):
         return pa.null()
@@ -210,7 +213,7 @@ def _connect_type(field: Mapping[str, Any], time_unit: str) -> pa.DataType | Non
         return pa.decimal128(precision, _parameter(field, "scale", 0))
     if name in _CONNECT_NAMED:
         return _CONNECT_NAMED[name]
-    if _CONNECT_TIMES.get(name) == time_unit:
+    if CONNECT_TIMES.get(name) == time_unit:
         return pa.timestamp("us")
     return _CONNECT.get(str(field.get("type")))
 
@@ -220,7 +223,7 @@ def _is_map(schema: Mapping[str, Any]) -> bool:
 
 
 def _is_decimal(schema: Mapping[str, Any]) -> bool:
-    return schema.get("name") in (_DECIMAL, _VARIABLE)
+    return schema.get("name") in (_DECIMAL, VARIABLE)
 
 
 def _has(schema: Any, what: Callable[[Mapping[str, Any]], bool]) -> bool:
@@ -235,7 +238,7 @@ def _has(schema: Any, what: Callable[[Mapping[str, Any]], bool]) -> bool:
 def of_variable_scale(values: Sequence[Mapping[str, Any] | None], kind: pa.DataType) -> pa.Array:
     """Decimals of which each brings its scale, with its digits as bytes or in base64."""
     decimals = [
-        None if value is None else Decimal(_whole(value["value"])).scaleb(-value["scale"], _EXACT)
+        None if value is None else scaled(_whole(value["value"]), value["scale"])
         for value in values
     ]
     if pa.types.is_decimal(kind):
@@ -243,6 +246,13 @@ def of_variable_scale(values: Sequence[Mapping[str, Any] | None], kind: pa.DataT
     return pa.array(
         [None if value is None else format(value, "f") for value in decimals], pa.string()
     ).cast(kind)
+
+
+def scaled(whole: int, scale: int) -> Decimal:
+    """Return a decimal exactly. ValueError where it has more digits than anybody writes: a few bytes would make a text of gigabytes."""
+    if whole.bit_length() > _MOST_BITS or abs(scale) > _MOST_SCALE:
+        raise ValueError(f"a decimal has more than {_MOST_SCALE:,} digits")
+    return Decimal(whole).scaleb(-scale, _EXACT)
 
 
 def _whole(value: str | bytes) -> int:
@@ -253,20 +263,18 @@ def _whole(value: str | bytes) -> int:
     )
 
 
-def _of_scale(values: Sequence[str | None], scale: int) -> pa.Array:
+def of_scale(wholes: Sequence[int | None], scale: int) -> pa.Array:
+    """Return decimals of one scale. ValueError where one has more than 38 digits."""
     try:
-        data = b"".join(
-            (0 if value is None else _whole(value)).to_bytes(16, "little", signed=True)
-            for value in values
-        )
+        data = b"".join((whole or 0).to_bytes(16, "little", signed=True) for whole in wholes)
     except OverflowError as error:
         raise ValueError(f"a decimal has more than {_MOST_DIGITS} digits") from error
     decimals = pa.Array.from_buffers(
-        pa.decimal128(_MOST_DIGITS, scale), len(values), [None, pa.py_buffer(data)]
+        pa.decimal128(_MOST_DIGITS, scale), len(wholes), [None, pa.py_buffer(data)]
     )
     decimals.validate(full=True)
     return pc.if_else(
-        pa.array([value is not None for value in values], pa.bool_()),
+        pa.array([whole is not None for whole in wholes], pa.bool_()),
         decimals,
         pa.scalar(None, decimals.type),
     )

@@ -45,6 +45,15 @@ class NewColumns:
         members = {positions[position]: paths for position, paths in self.members.items()}
         return replace(self, found=found, members=members)
 
+    def of_first(self) -> "NewColumns":
+        """Return what the first message has, without what only others have."""
+        names = self.found.get(self.first, ())
+        return NewColumns(
+            columns=pa.schema([self.columns.field(name) for name in names]),
+            found={self.first: names} if names else {},
+            members={self.first: self.members[self.first]} if self.first in self.members else {},
+        )
+
     def of_types(self, types: Mapping[str, pa.DataType]) -> "NewColumns":
         """Of better types, where there are some."""
         return replace(

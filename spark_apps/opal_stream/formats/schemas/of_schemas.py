@@ -1,12 +1,15 @@
 """What the schemas of a registry have and the table lacks."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow as pa
 
-from opal_stream.formats.schemas.members import members_of_types
-from opal_stream.formats.schemas.new_columns import Known, Member, NewColumns, is_new, merged
+from opal_stream.formats.schemas.new_columns import Known, Member, NewColumns, is_new
+
+S = TypeVar("S")
+Types = Mapping[str, pa.DataType]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,27 +21,54 @@ class NewOfSchema:
 
 
 def new_of_schema(
-    types: Mapping[str, pa.DataType], own: Mapping[str, pa.DataType], known: Known
+    types: Types, known: Known, members: Iterable[Member], versions: Callable[[], Iterable[Types]]
 ) -> NewOfSchema:
-    """`own` are the columns that the table has of the value; it has others of the message."""
-    columns = pa.schema([(name, kind) for name, kind in types.items() if is_new(name, known)])
-    return NewOfSchema(columns=columns, members=members_of_types(types, own))
+    """Return what a table lacks that knows these columns.
+
+    `versions` are the types of all versions of the schema, the newest one first. A new column has the widest of its types, or the newest
+    one's: so it does not depend on which of its messages comes first.
+    """
+    new = {name: kind for name, kind in types.items() if is_new(name, known)}
+    if new:
+        others = list(versions())
+        new = {name: _widest([*_types_of(name, others), kind]) for name, kind in new.items()}
+    return NewOfSchema(columns=pa.schema(list(new.items())), members=tuple(members))
+
+
+def _types_of(name: str, versions: Iterable[Types]) -> list[pa.DataType]:
+    return [types[name] for types in versions if name in types]
+
+
+def _widest(kinds: Sequence[pa.DataType]) -> pa.DataType:
+    """Of types that go together; the first one's otherwise."""
+    widest = kinds[0]
+    for kind in kinds[1:]:
+        pair = [pa.schema([("", widest)]), pa.schema([("", kind)])]
+        try:
+            widest = pa.unify_schemas(pair, promote_options="permissive").field(0).type
+        except (pa.ArrowTypeError, pa.ArrowInvalid):
+            continue
+    return widest
 
 
 def new_of_schemas(
-    new_of: Callable[[bytes], NewOfSchema], heads: Mapping[int, bytes]
+    new_of: Callable[[S], NewOfSchema], schemas: Mapping[int, S]
 ) -> NewColumns | None:
-    """Of values that name their schema: all that it has and the table lacks, whether a value has it or not."""
-    new = {head: new_of(head) for head in set(heads.values())}
-    places = {
-        head: [position for position, other in heads.items() if other == head] for head in new
-    }
-    return merged(
-        NewColumns(
-            columns=found.columns,
-            found=dict.fromkeys(places[head] if found.columns else (), tuple(found.columns.names)),
-            members=dict.fromkeys(places[head] if found.members else (), found.members),
-        )
-        for head, found in sorted(new.items(), key=lambda item: item[0])
-        if found.columns or found.members
-    )
+    """Of values, in the order of their positions: all that their schemas have and the table lacks, whether a value has it or not.
+
+    Of two types of a column that of the first value counts.
+    """
+    columns: dict[str, pa.DataType] = {}
+    found: dict[int, tuple[str, ...]] = {}
+    members: dict[int, tuple[Member, ...]] = {}
+    for position, schema in schemas.items():
+        new = new_of(schema)
+        if new.columns.names:
+            found[position] = tuple(new.columns.names)
+            for column in new.columns:
+                columns.setdefault(column.name, column.type)
+        if new.members:
+            members[position] = new.members
+    if not found and not members:
+        return None
+    return NewColumns(columns=pa.schema(list(columns.items())), found=found, members=members)

@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from opal_stream.formats.schemas.avro_types import avro_columns, avro_type
+from opal_stream.formats.schemas.avro_types import avro_type, record_columns
 
 SIZE = {
     "type": "record",
@@ -32,6 +32,10 @@ SIZE = {
         ({"type": "array", "items": ["null", "double"]}, pa.list_(pa.float64())),
         ({"type": "map", "values": "long"}, pa.map_(pa.string(), pa.int64())),
         (SIZE, pa.struct([("w", pa.int32()), ("unit", pa.string())])),
+        (
+            {"type": "record", "name": "io.debezium.data.VariableScaleDecimal", "fields": []},
+            pa.string(),
+        ),
         (["null", "int", "string"], pa.null()),
         ({"type": "array", "items": ["int", "string"]}, pa.null()),
     ],
@@ -40,17 +44,22 @@ def test_types(schema: Any, kind: pa.DataType) -> None:
     assert avro_type(schema) == kind
 
 
-def test_columns_of_a_change_event_are_those_of_its_row() -> None:
-    row = {
-        "type": "record",
-        "name": "Row",
-        "fields": [{"name": "id", "type": "long"}, {"name": "tag", "type": ["null", "string"]}],
-    }
-    members = [
-        {"name": "before", "type": ["null", row]},
-        {"name": "after", "type": ["null", "Row"]},
-        {"name": "op", "type": "string"},
-    ]
-    envelope = {"type": "record", "name": "Envelope", "fields": members}
-    assert avro_columns(envelope, debezium=True) == {"id": pa.int64(), "tag": pa.string()}
-    assert avro_columns("string") == {}
+def test_columns_of_a_record_are_its_fields() -> None:
+    assert record_columns(SIZE) == {"w": pa.int32(), "unit": pa.string()}
+    assert record_columns({"type": "fixed", "name": "Bits", "size": 2}) == {}
+
+
+@pytest.mark.parametrize(
+    "schema, kind",
+    [
+        ({"type": "string", "logicalType": "timestamp-millis"}, pa.string()),
+        ({"type": "long", "logicalType": "of-somebody"}, pa.int64()),
+        ({"type": "bytes", "logicalType": "decimal"}, pa.binary()),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 3}, pa.binary()),
+        ({"type": "fixed", "name": "Bits", "size": 16, "logicalType": "uuid"}, pa.string()),
+        ({"type": "fixed", "name": "Bits", "size": 8, "logicalType": "uuid"}, pa.binary()),
+        ({"type": "long", "logicalType": "timestamp-nanos"}, pa.int64()),
+    ],
+)
+def test_a_meaning_that_does_not_go_with_its_type_is_none(schema: Any, kind: pa.DataType) -> None:
+    assert avro_type(schema) == kind

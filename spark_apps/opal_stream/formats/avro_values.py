@@ -1,0 +1,407 @@
+"""Values of Avro to a column's type, each by the schema that it was written with.
+
+A value that the column cannot hold as it is makes a ValueError: it never becomes null, or another value. A number in a column of doubles
+or floats is the nearest one.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import time as time_of_day
+from decimal import Decimal
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from opal_stream.formats.schemas.avro_schema import AvroSchema, Node, base_type, branches, is_record
+from opal_stream.formats.schemas.avro_types import logical_type
+from opal_stream.formats.schemas.connect import (
+    CONNECT_TIMES,
+    DATES,
+    TIMES_OF_DAY,
+    of_scale,
+    scaled,
+)
+
+Values = Sequence[
+    Any
+]  # as fastavro reads them, null or of one type, with the marks of `AvroSchema`
+Convert = Callable[[Values], pa.Array]
+ERRORS = (
+    ValueError,
+    TypeError,
+    OverflowError,
+    pa.ArrowInvalid,
+    pa.ArrowTypeError,
+    pa.ArrowNotImplementedError,
+)
+_MOMENTS = {
+    "timestamp-millis": "ms",
+    "timestamp-micros": "us",
+    "timestamp-nanos": "ns",
+    "local-timestamp-millis": "ms",
+    "local-timestamp-micros": "us",
+    "local-timestamp-nanos": "ns",
+}
+_A_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_MICROS = {"time-millis": 1_000, "time-micros": 1}
+_MOST_SCALE = 38
+_WITH_ZONE = r"[T ].*([Zz]|[+-]\d{2}(:?\d{2})?)$"
+_INTEGERS, _FLOATS = ("int", "long"), ("float", "double")
+_TEXTS, _BYTES = ("string", "enum"), ("bytes", "fixed")
+
+
+class Conversions:
+    """Of one schema. Numbers that nothing says the unit of are times of `time_unit`, or days."""
+
+    def __init__(self, schema: AvroSchema, time_unit: str) -> None:
+        self._schema = schema
+        self._time_unit = time_unit
+
+    def of(self, node: Node, kind: pa.DataType) -> Convert:
+        """Return what makes a column of values of a type."""
+        others = branches(node)
+        if len(others) != 1:
+            return self._of_union(node, kind) if others else partial(_refused, "null", kind)
+        node = self._schema.resolved(others[0])
+        if isinstance(node, list):
+            return self.of(node, kind)
+        if isinstance(node, dict) and isinstance(node["type"], dict | list):
+            return self.of(node["type"], kind)
+        return self._nested(node, kind) if pa.types.is_nested(kind) else self._atomic(node, kind)
+
+    def member(self, node: Node, name: str, kind: pa.DataType) -> Convert:
+        """Return what makes a column of one field of records, null where there is no record."""
+        convert = self.of(node, pa.struct([(name, kind)]))
+        return lambda values: pc.struct_field(convert(values), name)
+
+    def _of_union(self, node: Node, kind: pa.DataType) -> Convert:
+        """Each value by the type that the union chose for it."""
+        converts: dict[int, Convert] = {}
+
+        def convert(values: Values) -> pa.Array:
+            groups: dict[int, tuple[list[int], list[Any]]] = {}
+            for position, value in enumerate(values):
+                branch, inner = self._schema.chosen(node, value)
+                if value is None:
+                    branch = others[0]
+                if id(branch) not in converts:
+                    converts[id(branch)] = self.of(branch, kind)
+                positions, inners = groups.setdefault(id(branch), ([], []))
+                positions.append(position)
+                inners.append(inner)
+            parts = [(found, converts[branch](inner)) for branch, (found, inner) in groups.items()]
+            return in_order(parts, kind)
+
+        others = [self._schema.resolved(branch) for branch in branches(node)]
+        return convert
+
+    def _nested(self, node: Node, kind: pa.DataType) -> Convert:
+        if self._is_plain(node, kind):
+            return partial(pa.array, type=kind)
+        base = base_type(node)
+        if base == "array" and pa.types.is_list(kind):
+            return partial(_lists, convert=self.of(node["items"], kind.value_type), kind=kind)
+        if base == "map" and pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
+            return partial(_maps, convert=self.of(node["values"], kind.item_type), kind=kind)
+        if is_record(node) and pa.types.is_struct(kind):
+            fields = self._schema.fields(node)
+            members = [
+                (field, self.of(fields[field.name], field.type) if field.name in fields else None)
+                for field in kind
+            ]
+            return partial(_structs, members=members, kind=kind)
+        return partial(_refused, base, kind)
+
+    def _is_plain(self, node: Node, kind: pa.DataType) -> bool:
+        """Whether Arrow takes the values as they are, and none means anything beside what it is."""
+        others = branches(node)
+        if len(others) != 1:
+            return False
+        node = self._schema.resolved(others[0])
+        if not isinstance(node, str) and not isinstance(node["type"], str):
+            return False
+        base = base_type(node)
+        if base == "array" and pa.types.is_list(kind):
+            return self._is_plain(node["items"], kind.value_type)
+        if base == "map" and pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
+            return self._is_plain(node["values"], kind.item_type)
+        if is_record(node) and pa.types.is_struct(kind):
+            fields = self._schema.fields(node)
+            return all(
+                field.name not in fields or self._is_plain(fields[field.name], field.type)
+                for field in kind
+            )
+        return logical_type(node) is None and _is_own(base, kind)
+
+    def _atomic(self, node: Node, kind: pa.DataType) -> Convert:
+        base, logical = base_type(node), logical_type(node)
+        if logical is not None:
+            return _logical(node, logical, kind)
+        if base in _INTEGERS:
+            return _named_by_connect(node, kind) or _integers(kind, self._time_unit)
+        if base in _FLOATS:
+            return _floats(kind)
+        if base in _TEXTS:
+            return _texts(kind) or partial(_refused, base, kind)
+        if base in _BYTES:
+            return _bytes(kind) or partial(_refused, base, kind)
+        if base == "boolean" and pa.types.is_boolean(kind):
+            return partial(pa.array, type=kind)
+        if is_record(node) and self._schema.fields(node).keys() == {"scale", "value"}:
+            return partial(_variable, kind=kind)
+        return partial(_refused, base, kind)
+
+
+def in_order(parts: Sequence[tuple[Sequence[int], pa.Array]], kind: pa.DataType) -> pa.Array:
+    """Join arrays, of each of which the positions are given that its values have in the whole."""
+    if len(parts) == 1:
+        return parts[0][1]
+    if not parts:
+        return pa.array([], kind)
+    places = pa.array([position for positions, _ in parts for position in positions], pa.int64())
+    return pa.concat_arrays([array for _, array in parts]).take(pc.sort_indices(places))
+
+
+def _refused(written: str, kind: pa.DataType, values: Values) -> pa.Array:
+    """Nulls; a ValueError where there is a value."""
+    if any(value is not None for value in values):
+        raise ValueError(f"a value of Avro's type {written} does not fit a column of type {kind}")
+    return pa.nulls(len(values), kind)
+
+
+def _is_own(base: str, kind: pa.DataType) -> bool:
+    return bool(
+        (base == "boolean" and pa.types.is_boolean(kind))
+        or (base in _INTEGERS and pa.types.is_signed_integer(kind))
+        or (base in _FLOATS and pa.types.is_float64(kind))
+        or (base in _TEXTS and pa.types.is_string(kind))
+        or (base in _BYTES and pa.types.is_binary(kind))
+    )
+
+
+def _integers(kind: pa.DataType, unit: str) -> Convert:
+    if pa.types.is_signed_integer(kind) or pa.types.is_decimal(kind):
+        return partial(pa.array, type=kind)
+    if pa.types.is_floating(kind):
+        return lambda values: pa.array(values, pa.int64()).cast(kind)
+    if pa.types.is_timestamp(kind):
+        return partial(_moments, unit=unit, kind=kind)
+    if pa.types.is_date(kind):
+        return partial(_dates, kind=kind)
+    return partial(_refused, "int or long", kind)
+
+
+def _named_by_connect(node: Node, kind: pa.DataType) -> Convert | None:
+    """Times that Kafka Connect and Debezium name beside a plain number, which a column of numbers takes as it is."""
+    name = node.get("connect.name") if isinstance(node, dict) else None
+    is_temporal = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+    if not isinstance(name, str) or not is_temporal:
+        return None
+    if name in TIMES_OF_DAY:
+        return partial(_refused, name, kind)
+    if name in DATES:
+        return partial(_dates, kind=kind)
+    return partial(_moments, unit=CONNECT_TIMES[name], kind=kind) if name in CONNECT_TIMES else None
+
+
+def _logical(node: Node, logical: str, kind: pa.DataType) -> Convert:
+    refused = partial(_refused, logical, kind)
+    is_temporal = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+    if logical in _MOMENTS:
+        if is_temporal:
+            return partial(_moments, unit=_MOMENTS[logical], kind=kind)
+        is_number = logical.endswith("nanos") and pa.types.is_int64(kind)
+        return partial(pa.array, type=kind) if is_number else refused
+    if logical == "date":
+        return partial(_dates, kind=kind) if is_temporal else refused
+    if logical in _MICROS:
+        is_text = pa.types.is_string(kind)
+        return partial(_times_of_day, unit_us=_MICROS[logical]) if is_text else refused
+    if logical == "decimal":
+        scale = node.get("scale", 0)
+        return partial(_decimals, scale=scale, kind=kind) if _takes_decimals(kind) else refused
+    if base_type(node) == "fixed":
+        if pa.types.is_binary(kind):
+            return partial(pa.array, type=kind)
+        return (
+            (lambda values: _uuids(values, _uuid_of_bytes)) if pa.types.is_string(kind) else refused
+        )
+    return (lambda values: _uuids(values, UUID)) if pa.types.is_string(kind) else refused
+
+
+def _moments(values: Values, unit: str, kind: pa.DataType) -> pa.Array:
+    numbers = pa.array(values, pa.int64())
+    if pa.types.is_timestamp(kind):
+        return numbers.cast(pa.timestamp(unit, kind.tz)).cast(kind)
+    days = pc.divide(numbers, _A_DAY[unit])
+    if pc.any(pc.not_equal(pc.multiply(days, _A_DAY[unit]), numbers)).as_py():
+        raise ValueError("a time within a day does not fit a column of dates")
+    return _days(days, kind)
+
+
+def _dates(values: Values, kind: pa.DataType) -> pa.Array:
+    return _days(pa.array(values, pa.int64()), kind)
+
+
+def _days(numbers: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A date is the begin of its day."""
+    dates = numbers.cast(pa.int32()).cast(pa.date32())
+    if not pa.types.is_timestamp(kind):
+        return dates.cast(kind)
+    return dates.cast(pa.timestamp("s", kind.tz)).cast(kind)
+
+
+def _times_of_day(values: Values, unit_us: int) -> pa.Array:
+    texts = [None if value is None else _time_text(value * unit_us) for value in values]
+    return pa.array(texts, pa.string())
+
+
+def _time_text(micros: int) -> str:
+    seconds, micros = divmod(micros, 1_000_000)
+    minutes, second = divmod(seconds, 60)
+    hour, minute = divmod(minutes, 60)
+    return str(time_of_day(hour, minute, second, micros))
+
+
+def _uuids(values: Values, of: Callable[[Any], UUID]) -> pa.Array:
+    return pa.array([None if value is None else str(of(value)) for value in values], pa.string())
+
+
+def _uuid_of_bytes(value: bytes) -> UUID:
+    return UUID(bytes=value)
+
+
+def _floats(kind: pa.DataType) -> Convert:
+    if pa.types.is_float64(kind):
+        return partial(pa.array, type=kind)
+    if pa.types.is_floating(kind):
+        return lambda values: _narrowed(pa.array(values, pa.float64()), kind)
+    if pa.types.is_signed_integer(kind):
+        return lambda values: pa.array(values, pa.float64()).cast(kind)
+    return partial(_refused, "float or double", kind)
+
+
+def _narrowed(doubles: pa.Array, kind: pa.DataType) -> pa.Array:
+    narrowed = doubles.cast(kind)
+    is_beyond = pc.and_(pc.is_inf(narrowed), pc.is_finite(doubles))
+    if pc.any(is_beyond).as_py():
+        raise ValueError(f"a number is too large for a column of type {kind}")
+    return narrowed
+
+
+def _takes_decimals(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_decimal(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_signed_integer(kind)
+    )
+
+
+def _decimals(values: Values, scale: int, kind: pa.DataType) -> pa.Array:
+    """Of bytes that hold a whole number."""
+    wholes = [
+        None if value is None else int.from_bytes(value, "big", signed=True) for value in values
+    ]
+    if pa.types.is_decimal(kind) and scale <= _MOST_SCALE:
+        return of_scale(wholes, scale).cast(kind)
+    return _of_decimals([None if whole is None else scaled(whole, scale) for whole in wholes], kind)
+
+
+def _variable(values: Values, kind: pa.DataType) -> pa.Array:
+    """Debezium's decimals of which each brings its scale."""
+    if not _takes_decimals(kind):
+        return _refused("record", kind, values)
+    wholes = [
+        None
+        if value is None
+        else scaled(int.from_bytes(value["value"], "big", signed=True), value["scale"])
+        for value in values
+    ]
+    return _of_decimals(wholes, kind)
+
+
+def _of_decimals(values: Sequence[Decimal | None], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_decimal(kind):
+        return pa.array(values, kind)
+    if pa.types.is_floating(kind):
+        doubles = [None if value is None else float(value) for value in values]
+        return _narrowed(_finite(doubles), kind)
+    if pa.types.is_signed_integer(kind):
+        return pa.array([None if value is None else _whole(value) for value in values], kind)
+    return pa.array([None if value is None else format(value, "f") for value in values], kind)
+
+
+def _finite(doubles: Sequence[float | None]) -> pa.Array:
+    numbers = pa.array(doubles, pa.float64())
+    if pc.any(pc.is_inf(numbers)).as_py():
+        raise ValueError("a decimal is too large for a double")
+    return numbers
+
+
+def _whole(value: Decimal) -> int:
+    if value != value.to_integral_value():
+        raise ValueError(f"{value} is not a whole number")
+    return int(value)
+
+
+def _texts(kind: pa.DataType) -> Convert | None:
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return partial(pa.array, type=kind)
+    if pa.types.is_timestamp(kind):
+        return lambda values: _moments_of_texts(pa.array(values, pa.string()), kind)
+    if pa.types.is_date(kind) or pa.types.is_decimal(kind):
+        return lambda values: pa.array(values, pa.string()).cast(kind)
+    return None
+
+
+def _moments_of_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Texts without a zone are in UTC; a column without one takes no text with it."""
+    if kind.tz is None:
+        return texts.cast(kind)
+    has_zone = pc.match_substring_regex(texts, _WITH_ZONE)
+    with_zone = pc.if_else(has_zone, texts, None).cast(kind)
+    without = pc.if_else(has_zone, None, texts).cast(pa.timestamp(kind.unit)).cast(kind)
+    return pc.coalesce(with_zone, without)
+
+
+def _bytes(kind: pa.DataType) -> Convert | None:
+    is_taken = pa.types.is_binary(kind) or pa.types.is_string(kind)
+    return partial(pa.array, type=kind) if is_taken else None
+
+
+def _lists(values: Values, convert: Convert, kind: pa.DataType) -> pa.Array:
+    elements = convert([element for value in values for element in value or ()])
+    return pa.ListArray.from_arrays(_offsets(values), elements, type=kind)
+
+
+def _maps(values: Values, convert: Convert, kind: pa.DataType) -> pa.Array:
+    keys = pa.array([key for value in values for key in value or ()], pa.string())
+    items = convert([item for value in values for item in (value or {}).values()])
+    return pa.MapArray.from_arrays(_offsets(values), keys, items, type=kind)
+
+
+def _offsets(values: Values) -> pa.Array:
+    """Where each begins, and the last one ends; null for null."""
+    offsets: list[int | None] = []
+    end = 0
+    for value in values:
+        offsets.append(None if value is None else end)
+        end += len(value or ())
+    return pa.array([*offsets, end], pa.int32())
+
+
+def _structs(
+    values: Values, members: Sequence[tuple[pa.Field, Convert | None]], kind: pa.DataType
+) -> pa.Array:
+    """By name. Members that were not written are null."""
+    columns = [
+        pa.nulls(len(values), field.type)
+        if convert is None
+        else convert([None if value is None else value[field.name] for value in values])
+        for field, convert in members
+    ]
+    is_null = pa.array([value is None for value in values], pa.bool_())
+    return pa.StructArray.from_arrays(columns, fields=list(kind), mask=is_null)

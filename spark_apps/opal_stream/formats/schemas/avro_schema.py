@@ -1,0 +1,155 @@
+"""A schema of Avro as a registry gives it, and how values are read that it wrote.
+
+Values are read as they are written: without logical types, and with a mark where a union chooses among several types.
+What a value means is then decided by its own schema, not by what Python makes of it.
+"""
+
+import io
+import json
+from typing import Any
+
+import fastavro
+from fastavro import _read_py
+from fastavro.read import LOGICAL_READERS
+from fastavro.schema import SchemaParseException, expand_schema
+
+Node = Any  # a part of a schema: the name of a plain type, an object, or the list of a union
+_PLAIN = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+_RECORDS = ("record", "error")
+_MARK, _BRANCH = "opal-branch", "branch"
+_NOT_AVRO = (SchemaParseException, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
+def _marked(
+    value: Any, written: dict[Any, Any] | None, _: dict[Any, Any] | None
+) -> tuple[str, Any]:
+    return (written or {})[_BRANCH], value
+
+
+# fastavro itself marks the named types of a union, and others only by a logical type
+for _plain in (*_PLAIN, "array", "map"):
+    LOGICAL_READERS[f"{_plain}-{_MARK}"] = _marked
+
+
+class AvroSchema:
+    """A schema, to read values by. ValueError where the text is not one of Avro."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._tags: dict[str, str] = {}
+        self._named: dict[str, Node] = {}
+        self._fields: dict[int, dict[str, Node]] = {}
+        self._is_recursive = False
+        self._has_named_choices = False
+        try:
+            self.root: Node = expand_schema(json.loads(text))
+            self._written = fastavro.parse_schema(self._readable(self.root))
+        except _NOT_AVRO as error:
+            reason = (str(error) or type(error).__name__).splitlines()[0][:200]
+            raise ValueError(f"the registry's schema is not one of Avro: {reason}") from error
+        self.is_record = is_record(self.root)
+        # Asked for only where a union has several named types: to look for them costs a tenth of reading
+        names = ("return_named_type", "return_named_type_override")
+        self._options: dict[str, Any] = dict.fromkeys(
+            names if self._has_named_choices else (), True
+        )
+        # The compiled reader has no limit of depth: a message of 5,000 levels ends the process
+        self._read = (
+            _read_py.schemaless_reader if self._is_recursive else fastavro.schemaless_reader
+        )
+
+    def __reduce__(self) -> tuple[type["AvroSchema"], tuple[str]]:
+        return AvroSchema, (self.text,)
+
+    def read(self, value: bytes, start: int) -> Any:
+        """Return what a message holds from a byte on; `chosen` says of which type it is."""
+        body = io.BytesIO(value)
+        body.seek(start)
+        return self._read(body, self._written, None, **self._options)
+
+    def resolved(self, node: Node) -> Node:
+        """Return the definition that a name within itself stands for."""
+        return self._named.get(self._tags.get(node, ""), node) if isinstance(node, str) else node
+
+    def chosen(self, node: Node, value: Any) -> tuple[Node, Any]:
+        """Return the type that a value is written as, and the value without its mark."""
+        if not isinstance(node, list):
+            return self.resolved(node), value
+        if value is None:
+            return "null", None
+        others = branches(node)
+        if len(others) == 1:
+            return self.chosen(others[0], value)
+        if not isinstance(value, tuple):  # the only named type of the union has no mark
+            return next(branch for branch in map(self.resolved, others) if is_named(branch)), value
+        mark, inner = value
+        return self.chosen(node[int(mark)] if mark.isdigit() else self._named[mark], inner)
+
+    def fields(self, record: Node) -> dict[str, Node]:
+        """Return the types of a record's fields, by name; none of what is not a record."""
+        if not is_record(record):
+            return {}
+        if id(record) not in self._fields:
+            self._fields[id(record)] = {field["name"]: field["type"] for field in record["fields"]}
+        return self._fields[id(record)]
+
+    def _readable(self, node: Node) -> Node:
+        """Without logical types, with marks. Names are made anew: those of one name and several namespaces stay apart."""
+        if isinstance(node, list):
+            if len(branches(node)) <= 1:
+                return [self._readable(branch) for branch in node]
+            readable = [self._branch(number, branch) for number, branch in enumerate(node)]
+            named = [branch for branch in map(self.resolved, node) if is_named(branch)]
+            self._has_named_choices |= len(named) > 1
+            return readable
+        if isinstance(node, str):
+            self._is_recursive |= node not in _PLAIN
+            return node if node in _PLAIN else self._tags[node]
+        kind = node["type"]
+        if kind == "array":
+            return {"type": "array", "items": self._readable(node["items"])}
+        if kind == "map":
+            return {"type": "map", "values": self._readable(node["values"])}
+        return self._definition(node) if is_named(node) else self._readable(kind)
+
+    def _branch(self, number: int, node: Node) -> Node:
+        readable = self._readable(node)
+        if readable == "null" or is_named(self.resolved(node)):
+            return readable
+        parts = readable if isinstance(readable, dict) else {"type": readable}
+        return {**parts, "logicalType": _MARK, _BRANCH: str(number)}
+
+    def _definition(self, node: Node) -> Node:
+        """The first time as a whole, afterwards by its name."""
+        name = node["name"]
+        if name in self._tags:
+            return self._tags[name]
+        tag = f"opal.type{len(self._tags)}"
+        self._tags[name], self._named[tag] = tag, node
+        readable = {"type": node["type"], "name": tag}
+        if is_record(node):
+            fields = [(field["name"], self._readable(field["type"])) for field in node["fields"]]
+            return {**readable, "fields": [{"name": name, "type": kind} for name, kind in fields]}
+        member = "symbols" if node["type"] == "enum" else "size"
+        return {**readable, member: node[member]}
+
+
+def branches(node: Node) -> list[Node]:
+    """Return the types that a value may have, but for null."""
+    nodes = node if isinstance(node, list) else [node]
+    return [branch for branch in nodes if branch not in ("null", {"type": "null"})]
+
+
+def is_record(node: Node) -> bool:
+    return isinstance(node, dict) and node.get("type") in _RECORDS
+
+
+def is_named(node: Node) -> bool:
+    return is_record(node) or (isinstance(node, dict) and node.get("type") in ("enum", "fixed"))
+
+
+def base_type(node: Node) -> str:
+    """Return the type as which a value is written, without what it means."""
+    while isinstance(node, dict):
+        node = node["type"]
+    return node if isinstance(node, str) else "union"
