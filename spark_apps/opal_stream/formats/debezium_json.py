@@ -117,18 +117,18 @@ class DebeziumJsonParser:
         members: dict[str, pa.Array] = {}
         inner: dict[int, tuple[Member, ...]] = {}
         for path in (("after",), ("payload", "after")):
-            row = events.schema.field(path[0]).type
+            row = one_array(events[path[0]])
             for step in path[1:]:
-                row = row.field(step).type
-            for name in (field.name for field in row if is_new(field.name, self._json.known)):
-                values = pc.struct_field(one_array(events[path[0]]), [*path[1:], name])
+                row = pc.struct_field(row, step)
+            names = (field.name for field in row.type)
+            of_row = dict(zip(names, row.flatten(), strict=True))  # one by one would be quadratic
+            for name, values in of_row.items():
+                if not is_new(name, self._json.known):
+                    continue
                 if name not in members or members[name].null_count == len(values):
                     members[name] = values
             if self._json.nested:
-                nested = {
-                    name: pc.struct_field(one_array(events[path[0]]), [*path[1:], name])
-                    for name in self._json.nested
-                }
+                nested = {name: of_row[name] for name in self._json.nested}
                 inner |= members_of_values(nested, self._json.nested)
         return with_members(inferred_columns(members) if members else None, inner)
 

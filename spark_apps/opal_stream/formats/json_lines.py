@@ -8,6 +8,7 @@ told of where somebody asks.
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
@@ -26,6 +27,13 @@ ERRORS = (
     ValueError,
     OverflowError,
 )
+# Levels of objects and lists. Arrow's stream format, which gathered files and Spark's tasks use,
+# carries 64; beyond some thousands a type that is inferred overflows the stack of the process.
+MAX_DEPTH = 60
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_STEPS = np.zeros(256, np.int8)
+_STEPS[[*b"{["]] = 1
+_STEPS[[*b"}]"]] = -1
 _CHANGED = re.compile(r"Column\(/(?P<path>.+)\) changed from (string to number|number to string)")
 _NO_FORM = re.compile(r"Column\(/(?P<path>.+)\) changed from (string|number) to (?P<found>\w+)")
 SchemaOf = Callable[[pa.Schema], pa.Schema]
@@ -119,12 +127,25 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
+def check_depth(text: bytes, what: str = "the message") -> None:
+    """Raise ValueError for JSON that nests deeper than MAX_DEPTH levels."""
+    if text.count(b"{") + text.count(b"[") <= MAX_DEPTH:
+        return
+    outside_of_strings = np.frombuffer(_STRING.sub(b"", text), np.uint8)
+    depth = int(_STEPS[outside_of_strings].cumsum(dtype=np.int64).max(initial=0))
+    if depth > MAX_DEPTH:
+        raise ValueError(f"{what} nests {depth:,} levels deep, and {MAX_DEPTH} are read")
+
+
 def _has_two_forms(kind: pa.DataType | None) -> bool:
     return kind is not None and bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
 
 def _read_lines(values: Sequence[bytes], schema: pa.Schema, others: str) -> pa.Table:
     """Each value begins an object and Arrow counts as many rows as values: then each row is that of its value."""
+    if others == "infer":  # what is skipped may nest as it likes
+        for value in values:
+            check_depth(value)
     lines = b"\n".join(values)
     if (
         lines.count(b"\n") != len(values) - 1
@@ -174,10 +195,9 @@ class JsonParser:
 
     def _parse(self, values: Sequence[bytes]) -> Parsed:
         rows = self._json.read(values)
+        columns = zip(rows.column_names, rows.columns, strict=True)
         others = {
-            name: one_array(rows[name])
-            for name in rows.column_names
-            if is_new(name, self._json.known)
+            name: one_array(column) for name, column in columns if is_new(name, self._json.known)
         }
         new = inferred_columns(others) if others else None
         if self._json.nested:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
+from opal_stream.formats.json_lines import check_depth
 from opal_stream.formats.parsed import Parsed, Parser
 from opal_stream.formats.registry import (
     HEAD_BYTES,
@@ -92,7 +93,7 @@ class RegistryJsonParser:
 
     def _why_wrong(self, head: bytes) -> str | None:
         try:
-            self.registry.schema(schema_id(head))
+            check_depth(self.registry.schema(schema_id(head)).encode(), "the registry's schema")
         except (UnknownSchemaError, ValueError) as error:
             return str(error)
         return None

@@ -1,6 +1,9 @@
 """JSON messages to rows: times in both forms, and each bad message found without the good ones being lost."""
 
 import json
+import subprocess
+import sys
+import time
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 
 from opal_lake.errors import InvalidInputError
 from opal_stream.formats.decoder import FormatOptions
+from opal_stream.formats.json_lines import MAX_DEPTH
 from tests.opal_stream.orders import bad, decode, good, new_spec, order
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678000, UTC)
@@ -141,3 +145,95 @@ def test_the_reason_of_a_bad_time_does_not_depend_on_the_messages_before_it(firs
     assert bad(decoded) == {
         "orders/3@101": "JSON parse error: Column(/at) is array, not a text or a number"
     }
+
+
+SHAPES = {"lists": (b"[", b"]"), "objects": (b'{"a":', b"}"), "both": (b'[{"a\\"]":', b"}]")}
+DEEP = """
+import sys
+from opal_stream.formats.decoder import FormatOptions
+from tests.opal_stream.orders import bad, decode
+
+form, policy = sys.argv[1:]
+values = sys.stdin.buffer.read().split(b"\\n")
+print(bad(decode(values, FormatOptions(format=form, on_new_columns=policy))))
+"""
+
+
+def deep(levels: int, shape: str) -> bytes:
+    """A value that nests so deep."""
+    begin, end = SHAPES[shape]
+    times = levels // (begin.count(b"[") + begin.count(b"{"))
+    return begin * times + b"1" + end * times
+
+
+def order_with(value: bytes, form: str = "json") -> bytes:
+    row = json.dumps(order(1)).encode()[:-1] + b', "deep": ' + value + b"}"
+    around = {
+        "json": b"%b",
+        "debezium-json": b'{"before":null,"op":"c","after":%b}',
+        "payload": b'{"schema":null,"payload":{"before":null,"op":"c","after":%b}}',
+    }
+    return around[form] % row
+
+
+@pytest.mark.parametrize("form", ["json", "debezium-json", "payload"])
+def test_a_message_that_nests_too_deep_is_a_bad_one_and_does_not_end_the_process(form: str) -> None:
+    values = [order_with(deep(40_000, shape), form) for shape in SHAPES]
+    name = "json" if form == "json" else "debezium-json"
+    command = [sys.executable, "-c", DEEP, name, "quarantine"]
+    done = subprocess.run(command, input=b"\n".join(values), capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr[-1000:]
+    levels = 40_001 + ["json", "debezium-json", "payload"].index(form)
+    reason = f"the message nests {levels:,} levels deep, and {MAX_DEPTH} are read"
+    told = {f"orders/3@{100 + number}": reason for number in range(len(SHAPES))}
+    assert done.stdout.decode().strip() == str(told)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("policy", ["fail", "add", "quarantine", "ignore"])
+def test_the_limit_of_depth_is_exact_and_holds_where_new_columns_count(
+    policy: str, shape: str
+) -> None:
+    options = FormatOptions(on_new_columns=policy)
+    least = deep(MAX_DEPTH - 2, shape)
+    most, beyond = b"[" + least + b"]", b"[[" + least + b"]]"
+    decoded = decode([order_with(most), order_with(beyond)], options)
+    reason = f"the message nests {MAX_DEPTH + 1} levels deep, and {MAX_DEPTH} are read"
+    told = bad(decoded)
+    assert told.get("orders/3@101") == (None if policy == "ignore" else reason)
+    assert ("orders/3@100" in told) == (policy == "quarantine")
+    if policy in ("fail", "add"):
+        assert decoded.new is not None
+        assert decoded.new.positions == [0]
+
+
+def test_brackets_within_texts_are_not_levels() -> None:
+    text = "[{" * 1000 + '\\"'
+    rows = good(decode([order(1, name=text), order(2, name=text[::-1])]))
+    assert [row["name"] for row in rows] == [text, text[::-1]]
+
+
+@pytest.mark.parametrize("place", ["column", "member", "element"])
+@pytest.mark.parametrize("form", ["json", "debezium-json"])
+def test_time_is_linear_in_the_members_that_the_table_lacks(form: str, place: str) -> None:
+    spec = new_spec(
+        id=pa.int64(),
+        op=pa.string(),
+        at=pa.timestamp("us", "UTC"),
+        address=pa.struct([("city", pa.string())]),
+        lines=pa.list_(pa.struct([("sku", pa.string())])),
+    )
+
+    def took_s(members: int) -> float:
+        more = {f"m{number}": number for number in range(members)}
+        within = {"column": more, "member": {"address": more}, "element": {"lines": [more]}}
+        row = {"id": 1, "op": "I", "at": 5, **within[place]}
+        value = row if form == "json" else {"before": None, "after": row, "op": "c", "ts_ms": 5}
+        began_s = time.process_time()
+        decoded = decode([value], FormatOptions(format=form, on_new_columns="quarantine"), spec)
+        assert "table has no" in bad(decoded)["orders/3@100"]
+        return time.process_time() - began_s
+
+    took_s(10)
+    few_s = took_s(1_000)
+    assert took_s(8_000) < 24 * few_s  # eight times as many; 64 times as long were quadratic

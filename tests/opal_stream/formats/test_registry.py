@@ -245,3 +245,13 @@ def test_a_registry_that_is_away_stops_the_stream_and_makes_no_bad_messages(
         decoder(registry).decode(batch([avro(1, FIRST, record(1))]))
     registry.away = False
     assert len(good(decoder(registry).decode(batch([avro(1, FIRST, record(1))])))) == 1
+
+
+def test_a_schema_that_nests_too_deep_makes_its_messages_bad(registry: Registry) -> None:
+    nested: Any = {"type": "string"}
+    for _ in range(100):
+        nested = {"type": "object", "properties": {"a": nested}}
+    registry.register(1, nested)
+    decoded = decoder(registry, "json-registry").decode(batch([head(1) + b'{"id":1}']))
+    reason = "the registry's schema nests 201 levels deep, and 60 are read"
+    assert bad(decoded) == {"orders/3@100": reason}

@@ -14,7 +14,7 @@ from opal_stream.formats.schemas.new_columns import NewColumns
 def inferred_columns(members: Mapping[str, pa.Array]) -> NewColumns | None:
     """Of the values of members that the table lacks."""
     fields: list[pa.Field] = []
-    found: dict[int, tuple[str, ...]] = {}
+    found: dict[int, list[str]] = {}
     for name, values in members.items():
         kind = plain_type(values.type)
         positions = [] if kind is None else pc.indices_nonzero(has_value(values)).to_pylist()
@@ -22,8 +22,11 @@ def inferred_columns(members: Mapping[str, pa.Array]) -> NewColumns | None:
             continue
         fields.append(pa.field(name, kind))
         for position in positions:
-            found[position] = (*found.get(position, ()), name)
-    return NewColumns(columns=pa.schema(fields), found=found) if fields else None
+            found.setdefault(position, []).append(name)
+    if not fields:
+        return None
+    names = {position: tuple(names) for position, names in found.items()}
+    return NewColumns(columns=pa.schema(fields), found=names)
 
 
 def has_value(values: pa.Array) -> pa.Array:

@@ -1,6 +1,7 @@
 """Members that messages have inside nested columns and the table lacks. It can get new columns, but a nested one gets no more members."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,12 +27,15 @@ def members_of_types(
 
 def members_of_values(columns: Mapping[str, pa.Array], own: Mapping[str, pa.DataType]) -> Members:
     """Those that have a value."""
-    found: dict[int, tuple[Member, ...]] = {}
+    found: dict[int, list[Member]] = {}
     for name, values in columns.items():
+        parts: dict[Steps, _Part] = {(): _Part(values=values)}
         for member, steps, kind in _unknown(values.type, own[name], name):
-            if plain_type(kind) is not None:
-                found |= {row: (*found.get(row, ()), member) for row in _rows_with(values, steps)}
-    return found
+            if plain_type(kind) is None:
+                continue
+            for row in _part(parts, steps).rows():
+                found.setdefault(row, []).append(member)
+    return {row: tuple(members) for row, members in found.items()}
 
 
 def nested_types(types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
@@ -64,15 +68,40 @@ def _unknown(
         yield from _unknown(given.item_type, own.item_type, f"{path}[]", (*steps, _ELEMENTS))
 
 
-def _rows_with(values: pa.Array, steps: Steps) -> list[int]:
-    rows = None
-    for step in steps:
-        if step == _ELEMENTS:
-            parents = pc.list_parent_indices(values)
-            rows = parents if rows is None else rows.take(parents)
-            values = pc.list_flatten(values)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """Values within a column, and of which row each is; None where row and place are one."""
+
+    values: pa.Array
+    row_of: pa.Array | None = None
+
+    def rows(self) -> list[int]:
+        """Return the rows in which something is lost if these values are."""
+        places = pc.indices_nonzero(has_value(self.values))
+        if self.row_of is None:
+            rows: list[int] = places.to_pylist()
         else:
-            values = pc.struct_field(values, step)
-    there = pc.indices_nonzero(has_value(values))
-    found: list[int] = (there if rows is None else rows.take(there).unique()).to_pylist()
-    return found
+            rows = self.row_of.take(places).unique().to_pylist()
+        return rows
+
+    def members(self) -> "list[_Part]":
+        """Return those of a struct all at once: to take one of thousands costs as much as all."""
+        return [_Part(values=values, row_of=self.row_of) for values in self.values.flatten()]
+
+    def elements(self) -> "_Part":
+        """Return those of a list or a map's values."""
+        parents = pc.list_parent_indices(self.values)
+        rows = parents if self.row_of is None else self.row_of.take(parents)
+        return _Part(values=pc.list_flatten(self.values), row_of=rows)
+
+
+def _part(parts: dict[Steps, _Part], steps: Steps) -> _Part:
+    """Return the values at the end of the steps; `parts` remembers what was taken on the way."""
+    if steps not in parts:
+        above, step = _part(parts, steps[:-1]), steps[-1]
+        if step == _ELEMENTS:
+            parts[steps] = above.elements()
+        else:
+            for number, part in enumerate(above.members()):
+                parts[(*steps[:-1], number)] = part
+    return parts[steps]

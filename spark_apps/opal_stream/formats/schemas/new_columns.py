@@ -111,7 +111,8 @@ def merged(parts: Iterable[NewColumns | None]) -> NewColumns | None:
         try:
             columns = pa.unify_schemas([columns, part.columns], promote_options="permissive")
         except pa.ArrowTypeError:
-            others = [field for field in part.columns if field.name not in columns.names]
+            names = set(columns.names)
+            others = [field for field in part.columns if field.name not in names]
             columns = pa.schema([*columns, *others])
     found = {position: names for part in given for position, names in part.found.items()}
     return NewColumns(
