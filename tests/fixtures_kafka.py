@@ -1,6 +1,7 @@
 """A real Kafka broker, shared by a session and alone; and a small schema registry over HTTP."""
 
 import json
+import subprocess
 import tempfile
 import threading
 import time
@@ -18,7 +19,17 @@ from confluent_kafka.admin import NewPartitions, NewTopic, OffsetSpec  # type: i
 
 from opal_stream.demo.broker import Broker, free_port, kafka_jars
 
-__all__ = ["Kafka", "Registry", "free_port", "kafka", "kafka_broker", "kafka_jars", "registry"]
+__all__ = [
+    "Kafka",
+    "Listeners",
+    "Registry",
+    "free_port",
+    "kafka",
+    "kafka_broker",
+    "kafka_jars",
+    "kafka_listeners",
+    "registry",
+]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,12 +133,12 @@ class Kafka(Broker):
 
 
 @contextmanager
-def kafka_broker(**settings: str) -> Iterator[Kafka]:
+def kafka_broker(*, port: int | None = None, **settings: str) -> Iterator[Kafka]:
     """A broker of its own, gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="opal-kafka-", dir="/tmp") as home:
         broker = Kafka(
             home=Path(home),
-            port=free_port(),
+            port=port or free_port(),
             settings={name.replace("_", "."): value for name, value in settings.items()},
         )
         broker.format()
@@ -136,6 +147,49 @@ def kafka_broker(**settings: str) -> Iterator[Kafka]:
             yield broker
         finally:
             broker.stop()
+
+
+@dataclass(slots=True, kw_only=True)
+class Listeners:
+    """Addresses of one broker, by what it asks for: TLS, or a login without TLS."""
+
+    kafka: Kafka
+    tls: str
+    login: str
+    certificate: Path
+
+
+@contextmanager
+def kafka_listeners(folder: Path) -> Iterator[Listeners]:
+    """A broker with listeners for TLS and for SASL/PLAIN: user opal, password secret."""
+    certificate, keys = folder / "certificate.pem", folder / "keys.pem"
+    request = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext"
+    files = ["-keyout", str(folder / "key.pem"), "-out", str(certificate)]
+    name = "subjectAltName=DNS:localhost,IP:127.0.0.1"
+    subprocess.run([*request.split(), name, *files], check=True, capture_output=True)
+    keys.write_text((folder / "key.pem").read_text() + certificate.read_text())
+    plain, tls, login, controller = (free_port() for _ in range(4))
+    addresses = {"PLAINTEXT": plain, "TLS": tls, "LOGIN": login}
+    listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in addresses.items())
+    users = 'user_broker="b" user_opal="secret"'
+    jaas = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="broker" password="b" {users};'
+    settings = {
+        "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": listeners,
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,TLS:SSL,LOGIN:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.login.plain.sasl.jaas.config": jaas,
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(keys),
+    }
+    with kafka_broker(port=plain, **settings) as broker:
+        yield Listeners(
+            kafka=broker,
+            tls=f"127.0.0.1:{tls}",
+            login=f"127.0.0.1:{login}",
+            certificate=certificate,
+        )
 
 
 @pytest.fixture(scope="session")

@@ -51,6 +51,10 @@ class KafkaError(StorageError):
     """Kafka does not answer, or refuses: try again."""
 
 
+class KafkaSettingsError(StreamError):
+    """Kafka refuses the login or TLS, or its address is unknown: the same settings fail again."""
+
+
 class RegistryError(StorageError):
     """The schema registry does not answer: try again."""
 

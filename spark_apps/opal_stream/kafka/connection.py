@@ -1,8 +1,11 @@
 """How Kafka is reached: the settings of librdkafka, and what its errors mean."""
 
+import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import KafkaError as Failure
@@ -10,7 +13,10 @@ from confluent_kafka.admin import AdminClient
 
 from opal_lake.errors import InvalidInputError
 from opal_stream.errors import KafkaError
+from opal_stream.kafka.contact import Contact
 
+Answer = TypeVar("Answer")
+_POLL_S = 0.1  # between two looks whether Kafka can be reached at all
 TIMEOUT_S = 30.0
 _GROUP = "group.id"
 OWN_SETTINGS = (
@@ -29,6 +35,7 @@ class Connection:
 
     bootstrap_servers: str
     settings: Mapping[str, str] = field(default_factory=dict)
+    _contact: Contact = field(default_factory=Contact, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if own := sorted(set(self.settings) & set(OWN_SETTINGS)):
@@ -42,9 +49,32 @@ class Connection:
                 f"librdkafka refuses the settings of Kafka: {text_of(error)}"
             ) from error
 
-    def client(self) -> dict[str, str | int | float | bool]:
+    def client(self) -> dict[str, Any]:
         """For an admin client or a producer."""
-        return {"bootstrap.servers": self.bootstrap_servers, "log_level": 0, **self.settings}
+        return {
+            "bootstrap.servers": self.bootstrap_servers,
+            "log_level": 0,
+            "error_cb": self._contact.note,
+            **self.settings,
+        }
+
+    def answer(self, admin: AdminClient, future: "Future[Answer]") -> Answer:
+        """Return what Kafka answers. What never will be answered is an error at once.
+
+        Raises KafkaException, TimeoutError, or KafkaSettingsError with the setting to correct.
+        """
+        until_s = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                found = future.result(_POLL_S)
+            except (KafkaException, TimeoutError) as error:
+                admin.poll(0)  # calls back with what went wrong
+                self._contact.check(self.bootstrap_servers, self.settings)
+                if isinstance(error, KafkaException) or time.monotonic() > until_s:
+                    raise
+            else:
+                self._contact.made()
+                return found
 
     def consumer(self, settings: Mapping[str, str | int | float | bool] | None = None) -> Consumer:
         """Whose partitions are assigned by hand. librdkafka wants a group, under which nothing is ever stored."""
@@ -58,8 +88,10 @@ class Connection:
         )
 
     def failure(self, error: object) -> KafkaError:
+        text, cause = text_of(error), self._contact.last
+        why = text if not cause or cause in text else f"{text} ({cause})"
         return KafkaError(
-            f"Kafka at {self.bootstrap_servers} does not answer: {text_of(error)}; try again when it does"
+            f"Kafka at {self.bootstrap_servers} does not answer: {why}; try again when it does"
         )
 
 

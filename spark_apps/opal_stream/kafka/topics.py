@@ -69,9 +69,8 @@ class Topics:
 
     def _ask(self, name: str) -> Topic | None:
         try:
-            described = self._admin.describe_topics(
-                TopicCollection([name]), request_timeout=TIMEOUT_S
-            )[name].result(TIMEOUT_S)
+            asked = self._admin.describe_topics(TopicCollection([name]), request_timeout=TIMEOUT_S)
+            described = self._connection.answer(self._admin, asked[name])
         except KafkaException as error:
             if error.args[0].name() in _UNKNOWN:
                 return None
@@ -85,9 +84,8 @@ class Topics:
         """Whether Kafka cannot have deleted messages of then by itself. Nobody can say so of a topic that is limited in size."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, name)
         try:
-            config = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S)[
-                resource
-            ].result(TIMEOUT_S)
+            asked = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S)
+            config = self._connection.answer(self._admin, asked[resource])
         except (KafkaException, TimeoutError):  # it may not be asked
             return False
         retention_ms, retention_bytes = (

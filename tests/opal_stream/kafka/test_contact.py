@@ -1,0 +1,119 @@
+"""A Kafka that cannot be reached as it is asked for: said at once, with the setting to correct."""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from opal_lake.cli import main
+from opal_lake.job.exit_codes import INPUT, OK
+from opal_lake.table import Table
+from opal_stream.errors import KafkaError, KafkaSettingsError
+from opal_stream.kafka import connection as connections
+from opal_stream.kafka.connection import Connection
+from opal_stream.kafka.topics import Topics
+from tests.fixtures_cli import metadata, opal_commands
+from tests.fixtures_kafka import Listeners, free_port, kafka_listeners
+from tests.opal_stream.orders import ids, new_table, order
+
+__all__ = ["metadata", "opal_commands"]
+
+LOGIN = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "PLAIN",
+    "sasl.username": "opal",
+    "sasl.password": "secret",
+}
+WRONG = [
+    (
+        "login",
+        {**LOGIN, "sasl.password": "wrong"},
+        "Authentication failed: Invalid username or password; correct sasl.username, sasl.password",
+    ),
+    (
+        "login",
+        {**LOGIN, "sasl.mechanism": "SCRAM-SHA-256"},
+        "supported mechanisms: PLAIN; correct sasl.username, sasl.password and sasl.mechanism",
+    ),
+    (
+        "login",
+        {},
+        "security.protocol is PLAINTEXT, and the listener has SASL_PLAINTEXT; correct security",
+    ),
+    ("plain", LOGIN, "the listener takes no login: correct security.protocol"),
+    (
+        "plain",
+        {"security.protocol": "ssl"},
+        "security.protocol is SSL, and the listener has PLAINTEXT; correct security.protocol",
+    ),
+    (
+        "tls",
+        {},
+        "security.protocol is PLAINTEXT, and the listener has SSL; correct security.protocol",
+    ),
+    ("tls", LOGIN, "security.protocol is SASL_PLAINTEXT, and the listener has SSL; correct"),
+    ("tls", {"security.protocol": "SSL"}, "certificate verify failed"),
+    ("tls", {"security.protocol": "SSL"}, "correct ssl.ca.location"),
+    ("nowhere.invalid:9092", {}, "the host 'nowhere.invalid' is unknown; correct --bootstrap-serv"),
+    ("nowhere.invalid,nowhere2.invalid:1", {}, "none of its hosts is known; correct --bootstrap-s"),
+]
+
+
+@pytest.fixture(scope="module")
+def listeners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listeners]:
+    with kafka_listeners(tmp_path_factory.mktemp("listeners")) as known:
+        known.kafka.create_topic("orders")
+        known.kafka.produce("orders", [order(1)])
+        yield known
+
+
+def servers_of(listeners: Listeners, name: str) -> str:
+    known = {"login": listeners.login, "tls": listeners.tls, "plain": listeners.kafka.servers}
+    return known.get(name, name)
+
+
+@pytest.mark.parametrize("name, settings, message", WRONG)
+def test_what_no_try_mends_is_said_at_once_with_the_setting_to_correct(
+    name: str, settings: dict[str, str], message: str, listeners: Listeners
+) -> None:
+    connection = Connection(bootstrap_servers=servers_of(listeners, name), settings=settings)
+    began_s = time.monotonic()
+    with pytest.raises(KafkaSettingsError, match=re.escape(message)):
+        Topics(connection).describe(["orders"])
+    assert time.monotonic() - began_s < connections.TIMEOUT_S / 2
+
+
+@pytest.mark.parametrize("name", ["login", "tls", "plain", "nowhere.invalid:9092,{plain}"])
+def test_the_right_settings_reach_kafka_also_if_one_of_several_hosts_is_unknown(
+    name: str, listeners: Listeners
+) -> None:
+    tls = {"security.protocol": "SSL", "ssl.ca.location": str(listeners.certificate)}
+    settings = {"login": LOGIN, "tls": tls}.get(name, {})
+    servers = servers_of(listeners, name).format(plain=listeners.kafka.servers)
+    connection = Connection(bootstrap_servers=servers, settings=settings)
+    assert Topics(connection).describe(["orders"])["orders"].partitions == (0,)
+
+
+def test_a_broker_that_is_not_there_may_come_and_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "TIMEOUT_S", 2.0)
+    connection = Connection(bootstrap_servers=f"127.0.0.1:{free_port()}")
+    with pytest.raises(KafkaError, match="does not answer: .*Connection refused.*; try again"):
+        Topics(connection).describe(["orders"])
+
+
+@pytest.mark.usefixtures("opal_commands")
+def test_a_wrong_password_is_wrong_input_of_the_command(
+    listeners: Listeners, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table: Table = new_table(tmp_path)
+    words = ["stream", table.uri, "--bootstrap-servers", listeners.login, "--topic", "orders"]
+    for name, value in LOGIN.items():
+        words += ["--kafka", f"{name}={value}"]
+    assert main([*words, "--kafka", "sasl.password=wrong", "--until-empty"]) == INPUT
+    assert "Invalid username or password; correct sasl.username" in capsys.readouterr().err
+    assert main([*words, "--until-empty"]) == OK
+    assert ids(table) == [1]
