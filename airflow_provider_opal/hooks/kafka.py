@@ -2,7 +2,7 @@
 
 Its extra holds settings of librdkafka: {"bootstrap.servers": "...", "security.protocol": "..."}. Host and port may say the servers instead,
 login and password the user of SASL. Beside them `schema.registry.url` and `schema.registry.basic.auth.user.info` (user:password), as
-Confluent's clients call them. Settings that are a stream's own, as group.id, are left out.
+Confluent's clients call them. Settings of consumer groups, as group.id, are left out: others may share the connection.
 """
 
 from collections.abc import Mapping
@@ -13,6 +13,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_opal.secrets import mask
+from opal_stream.rules import ISOLATION, OWN_SETTINGS
 
 DEFAULT_KAFKA_CONN_ID = "kafka_default"
 _SERVERS, _REGISTRY, _LOGIN = (
@@ -20,14 +21,8 @@ _SERVERS, _REGISTRY, _LOGIN = (
     "schema.registry.url",
     "schema.registry.basic.auth.user.info",
 )
-_STREAMS_OWN = (
-    "enable.auto.commit",
-    "enable.auto.offset.store",
-    "auto.offset.reset",
-    "enable.partition.eof",
-    "group.id",
-    "client.id",
-)
+# What a stream gives itself, but for what would change which messages are read: that is refused
+_LEFT_OUT = {*OWN_SETTINGS, "client.id"} - {ISOLATION}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +86,7 @@ def access_of(connection: Any, bootstrap_servers: str | None = None) -> KafkaAcc
     settings = {
         name: str(value)
         for name, value in {**user, **extra}.items()
-        if value and name not in _STREAMS_OWN
+        if value and name not in _LEFT_OUT
     }
     mask([*settings.items(), ("registry.password", (login or "").partition(":")[2])])
     return KafkaAccess(

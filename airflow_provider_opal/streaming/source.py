@@ -40,6 +40,7 @@ class Kafka:
     flush_interval: Span = "1s"
     flush_rows: int | None = None
     flush_mb: int | None = None
+    broker_timeout: Span | None = None
     on_new_columns: str | None = None
     on_gap: str = "fail"
     on_new_topic: str = "fail"
@@ -104,6 +105,8 @@ class Kafka:
         given["processes"] = self.processes or (
             1 if self.commit == "gathered" else None
         )  # whoever has a committer has a supervisor
+        if self.broker_timeout is not None:
+            given["broker_timeout"] = span_text("broker_timeout", self.broker_timeout)
         return given | {
             "on_new_columns": self.on_new_columns or "fail",
             "flush_interval": span_text("flush_interval", self.flush_interval),

@@ -14,8 +14,9 @@ _COUNTS = (
     "flush_rows",
     "flush_mb",
 )  # of which none makes no sense
-_SPANS = ("replan_interval", "stall_after", "watched", "run_for")
+_SPANS = ("replan_interval", "stall_after", "watched", "run_for", "broker_timeout")
 _PORTS = 65_535
+METRICS_HOST = "127.0.0.1"  # metrics need no login: who serves them to others says so
 INTERVAL, SPARK = "an interval", "spark"
 UNAVAILABLE = "__debezium_unavailable_value"  # Debezium's default for a large value that an update did not touch
 _CLASHES = {  # what cannot be had together, and why
@@ -33,6 +34,26 @@ _CLASHES = {  # what cannot be had together, and why
         "commit": "Spark makes its own commits",
         "flush_mb": "Spark's commits are limited by rows",
     },
+}
+
+
+_POSITIONS = "the table keeps the positions, and no group does"
+_BEGIN = "the stream begins where the table stands, or as --start says"
+ISOLATION = "isolation.level"
+# Settings of Kafka that a stream gives itself, and why: to override one silently would mislead
+OWN_SETTINGS = {
+    "auto.commit.enable": _POSITIONS,
+    "auto.commit.interval.ms": _POSITIONS,
+    "auto.offset.reset": _BEGIN,
+    "bootstrap.servers": "it is --bootstrap-servers",
+    "enable.auto.commit": _POSITIONS,
+    "enable.auto.offset.store": _POSITIONS,
+    "enable.partition.eof": "the stream has to see where partitions end",
+    "group.id": _POSITIONS,
+    "group.instance.id": _POSITIONS,
+    ISOLATION: "messages of aborted transactions are never read",
+    "max.poll.interval.ms": "a commit may wait for a store",
+    "metadata.broker.list": "it is --bootstrap-servers",
 }
 
 

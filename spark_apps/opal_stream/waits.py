@@ -1,6 +1,8 @@
 """How long a stream waits for what fails, and so how long it may need to end."""
 
 GIVE_UP_S = 60.0  # for a store, unless `--give-up-after` says else
+# For Kafka, unless `--broker-timeout` says else. Rows in hand wait with it: nothing is lost by that
+BROKER_TIMEOUT, BROKER_TIMEOUT_S = "1h", 3600.0
 _DRAIN_S = 30.0
 SPARK_DRAIN_S = 600.0  # Spark ends behind its micro-batch, however long that takes
 _ROUNDS = 5  # a supervisor ends its processes, then its committer, and may need one more committer

@@ -24,6 +24,7 @@ from opal_spark.engine.failures import as_opal_error
 from opal_spark.streams.decode import Met, decoded_rows, met_in
 from opal_spark.streams.executor import MicroBatchExecutor
 from opal_spark.streams.source import read_ends, source_options
+from opal_stream.errors import KafkaError
 from opal_stream.flush.intake import Intake, refused_columns
 from opal_stream.flush.options import Setup, Totals
 from opal_stream.flush.places import Places
@@ -60,6 +61,7 @@ class SparkStream:
         self._tracker = tracker = setup.tracker
         self._places = Places(table, connection, options, tracker)
         self._writer, self.totals = self._places.writer, self._places.totals
+        self._writer.is_ending = lambda: self._stopping
         self._intake = Intake(table, options.formats, options.on_bad_message, _nothing, _nothing)
         self._consumer = connection.consumer()  # asks for the ends of partitions alone
         self._next: dict[Partition, int] = {}
@@ -98,7 +100,9 @@ class SparkStream:
         return reach_of(self._consumer, self._connection, partitions)
 
     def _wait_after(self, error: StorageError) -> None:
-        if time.monotonic() - self._moved_s > self.options.give_up_s:
+        is_kafka = isinstance(error, KafkaError)
+        limit_s = self.options.broker_timeout_s if is_kafka else self.options.give_up_s
+        if time.monotonic() - self._moved_s > limit_s:
             self._begin()  # where a gap is the cause, this says so
             raise error
         logger.warning("the query failed and begins anew: %s", error)
@@ -226,7 +230,7 @@ def _understood(error: PySparkException) -> Exception:
     """What stops a query beside our own errors is Kafka's: away, or without what was asked for. The next begin tells."""
     understood = as_opal_error(error)
     if isinstance(understood, InvalidInputError) or not isinstance(understood, OpalError):
-        return StorageError(f"Spark's source of Kafka failed: {' '.join(str(error).split())[:500]}")
+        return KafkaError(f"Spark's source of Kafka failed: {' '.join(str(error).split())[:500]}")
     return understood
 
 

@@ -20,8 +20,8 @@ from opal_stream.cli.plan import add_plan, plan
 from opal_stream.cli.status import add_alarms, status
 from opal_stream.cli.supervised import add_supervised, has_committer, is_supervised, supervisor_of
 from opal_stream.cli.uses import COMMIT, READ, STATUS, check_use, use_of
-from opal_stream.rules import FORMATS, UNAVAILABLE
-from opal_stream.waits import GIVE_UP_S
+from opal_stream.rules import FORMATS, METRICS_HOST, UNAVAILABLE
+from opal_stream.waits import BROKER_TIMEOUT, GIVE_UP_S
 
 if TYPE_CHECKING:
     from opal_lake.table import Table
@@ -177,6 +177,12 @@ def _add_flush(parser: argparse.ArgumentParser) -> None:
         metavar="SPAN",
         help="how long to wait for a store that fails (default: %(default)s)",
     )
+    parser.add_argument(
+        "--broker-timeout",
+        default=BROKER_TIMEOUT,
+        metavar="SPAN",
+        help="and for a Kafka that has answered before and does not any more (default: %(default)s)",
+    )
 
 
 def _add_policies(parser: argparse.ArgumentParser) -> None:
@@ -221,6 +227,12 @@ def _add_tracking(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--metrics-port", type=whole_number, metavar="PORT", help="Prometheus metrics, served"
+    )
+    parser.add_argument(
+        "--metrics-host",
+        default=METRICS_HOST,
+        metavar="ADDRESS",
+        help="where they are served: 0.0.0.0 for all that reach this machine (default: %(default)s)",
     )
 
 
@@ -368,6 +380,7 @@ def _options(args: argparse.Namespace) -> "StreamOptions":
         start=args.start,
         until_empty=args.until_empty,
         give_up_s=parse_duration(args.give_up_after, name="--give-up-after") / 1e6,
+        broker_timeout_s=parse_duration(args.broker_timeout, name="--broker-timeout") / 1e6,
         commit=args.commit,
         gathered_bytes=args.gathered_mb * _MIB,
     )
@@ -465,7 +478,11 @@ def _tracker(
             )
         sinks.append(TopicSink(connection, args.tracking_topic))
     has_metrics = args.metrics_file is not None or args.metrics_port is not None
-    metrics = Metrics(path=args.metrics_file, port=args.metrics_port) if has_metrics else None
+    metrics = (
+        Metrics(path=args.metrics_file, port=args.metrics_port, host=args.metrics_host)
+        if has_metrics
+        else None
+    )
     listeners = [] if table is None or is_of_interval(args) else [TrafficRecorder(table, args.name)]
     tell = ToldTotals() if args.watched and args.json else None
     return Tracker(

@@ -29,7 +29,7 @@ _OF_SUPERVISOR = (
     "watched",
     "partitions",
 )
-_OF_METRICS = ("metrics_file", "metrics_port")
+_OF_METRICS = ("metrics_file", "metrics_port", "metrics_host")
 _OF_READERS = ("until_empty",)  # which the committer outlives
 
 
@@ -97,7 +97,7 @@ def supervisor_of(
     def words(share: "Collection[Partition]") -> list[str]:
         return [*shared, f"--partitions={','.join(map(str, sorted(share)))}"]
 
-    metrics = FleetMetrics(path=args.metrics_file, port=args.metrics_port)
+    metrics = FleetMetrics(path=args.metrics_file, port=args.metrics_port, host=args.metrics_host)
     committer = (lambda: committer_words(args)) if has_committer(args) else None
     return Supervisor(
         table, connection, options, fleet, words, metrics=metrics, committer=committer

@@ -16,7 +16,7 @@ TAKES = {
     STATUS: _KAFKA | {"topic", "name", "alarm_lag", "alarm_stall", "tracking", "gathered_mb"},
     COMMIT: _KAFKA
     | {"name", "flush_interval", "flush_mb", "until_empty", "give_up_after", "watched"}
-    | {"tracking", "tracking_topic", "metrics_file", "metrics_port"},
+    | {"tracking", "tracking_topic", "metrics_file", "metrics_port", "metrics_host"},
     PLAN: _KAFKA | {"topic", "name", "processes", "capacity", "hours", "current"},
     **dict.fromkeys(MONITORING, frozenset[str]()),
 }
@@ -88,6 +88,8 @@ def _unmet(args: argparse.Namespace, use: str) -> Iterator[tuple[str, str]]:
         yield from ((name, "--bootstrap-servers") for name in ("kafka", "kafka_settings"))
     if use == STATUS and not args.topic:
         yield "name", "--topic"
+    if args.metrics_port is None:
+        yield "metrics_host", "--metrics-port"
     if use != READ:
         return
     if args.processes is None and args.capacity is None:

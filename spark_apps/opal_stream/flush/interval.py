@@ -25,6 +25,7 @@ from opal_stream.kafka.topics import Partition, Topics, chosen_partitions
 from opal_stream.tracking.events import FlushEvents, Tracker
 
 _POLL_S = 0.5
+_TELL_S = 30.0  # between two lines that it waits
 logger = logging.getLogger(__name__)
 
 
@@ -72,7 +73,10 @@ class IntervalRun:
         )
         self._buffer = Buffer(limits=options.limits)
         self._writer = Writer(
-            table=table, on_bad_message=options.on_bad_message, give_up_s=options.give_up_s
+            table=table,
+            on_bad_message=options.on_bad_message,
+            give_up_s=options.give_up_s,
+            broker_timeout_s=options.broker_timeout_s,
         )
         self._ids: dict[str, str] = {}
         self._held = self._held_bytes = 0
@@ -122,6 +126,7 @@ class IntervalRun:
         """The messages of a range. At its end may be marks of transactions, which are no messages."""
         self._source.assign({partition: offsets.low})
         heard_s = time.monotonic()
+        told_s = 0.0
         is_over = False
         while not is_over:
             if self._stopping:
@@ -129,7 +134,13 @@ class IntervalRun:
                     f"{partition}: stopped before the interval was read; run it again, what is committed is not read twice"
                 )
             fetched = self._source.fetch(_POLL_S)
-            if fetched.suspect or time.monotonic() - heard_s > self.options.give_up_s:
+            silent_s = time.monotonic() - heard_s
+            if silent_s > told_s + _TELL_S:
+                told_s = silent_s
+                logger.warning(
+                    "%s: Kafka has given nothing for %.0f s; waiting", partition, silent_s
+                )
+            if fetched.suspect or silent_s > self.options.broker_timeout_s:
                 raise KafkaError(
                     f"{partition}: Kafka does not give what it had at offset {offsets.low}; run this again"
                 )
@@ -142,6 +153,7 @@ class IntervalRun:
             )
             yield fetched.batch.slice(0, inside)
             if len(fetched.batch):
+                told_s = 0.0
                 heard_s = time.monotonic()  # behind a commit, which may have taken longer
         self._source.drop(partition)
 

@@ -12,7 +12,7 @@ from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.offsets import Policies
 from opal_stream.kafka.topics import Partition
 from opal_stream.tracking.events import Tracker
-from opal_stream.waits import GIVE_UP_S
+from opal_stream.waits import BROKER_TIMEOUT_S, GIVE_UP_S
 
 COMMITS = ("direct", "gathered")
 
@@ -35,6 +35,7 @@ class StreamOptions:
     start: str = "earliest"
     until_empty: bool = False
     give_up_s: float = GIVE_UP_S
+    broker_timeout_s: float = BROKER_TIMEOUT_S
     commit: str = "direct"
     gathered_bytes: int = 1 << 30
 

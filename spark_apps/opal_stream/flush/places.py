@@ -34,6 +34,7 @@ class Places:
             "table": table,
             "on_bad_message": options.on_bad_message,
             "give_up_s": options.give_up_s,
+            "broker_timeout_s": options.broker_timeout_s,
         }
         if options.commit == "gathered":
             self.gate = Gate(table.storage, options.name, options.gathered_bytes, table.uri)

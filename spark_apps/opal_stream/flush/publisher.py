@@ -19,7 +19,7 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS
 from opal_stream.errors import BadMessageError, TakenOverError
-from opal_stream.flush.writer import PASSING, Backoff, Batch, Writer, taken_over
+from opal_stream.flush.writer import PASSING, Batch, Writer, taken_over
 from opal_stream.formats.batch import from_partition
 from opal_stream.formats.rows import fitted
 from opal_stream.gathered.backlog import Gate
@@ -67,7 +67,7 @@ class Publisher(Writer):
         """Publish what a batch holds. Of a flush that fails halfway, what is there stays, and counts."""
         if not batch.taken:
             return None
-        backoff, left = Backoff(what="a flush", give_up_s=self.give_up_s), dict(batch.taken)
+        backoff, left = self.backoff(), dict(batch.taken)
         for partition, taken in left.items():
             self._bounds.setdefault(self.applications[partition], set()).add(taken.high)
         while left:

@@ -35,6 +35,7 @@ class Stream:
         self._tracker = tracker or Tracker()
         self._places = Places(table, connection, options, self._tracker)
         self._writer, self.totals = self._places.writer, self._places.totals
+        self._writer.is_ending = lambda: self._stopping
         self._intake = Intake(
             table, options.formats, options.on_bad_message, self._flush, self._flush_before
         )
@@ -48,6 +49,7 @@ class Stream:
         self._targets: dict[Partition, int] = {}
         self._suspects: set[Partition] = set()
         self._looked_s = time.monotonic()
+        self._away_s: float | None = None  # since when Kafka does not answer
         self._flush_began_s: float | None = None  # of a flush since which nothing was fetched
         self._stopping = False
 
@@ -185,7 +187,7 @@ class Stream:
     def _check_topics(self) -> None:
         """Before each commit: the topics must be those that the messages were read of."""
         new = self._places.check_topics()
-        self._looked_s = time.monotonic()
+        self._looked_s, self._away_s = time.monotonic(), None
         if new:
             logger.info("new partitions: %s", ", ".join(map(str, new)))
             self._read_also(new)
@@ -198,7 +200,15 @@ class Stream:
             self._check_topics()
         except KafkaError as error:
             self._looked_s = time.monotonic()
-            logger.warning("%s", error)
+            self._bear(error)
+
+    def _bear(self, error: KafkaError) -> None:
+        """Go on without Kafka for a while: librdkafka goes on by itself when it is back."""
+        now_s = time.monotonic()
+        self._away_s = now_s if self._away_s is None else self._away_s
+        if now_s - self._away_s > self.options.broker_timeout_s:
+            raise error
+        logger.warning("%s", error)
 
     def _look_into(self, suspect: list[Partition]) -> None:
         """Kafka has not what was asked for: the topic is gone or another one, or retention was faster than the stream."""
@@ -206,8 +216,8 @@ class Stream:
         try:
             self._check_topics()
             reach = self._source.reach(suspect)
-        except KafkaError as error:  # a broker restarts: librdkafka goes on by itself, and this is looked into when it can be
-            logger.warning("%s", error)
+        except KafkaError as error:  # this is looked into when it can be
+            self._bear(error)
             return
         positions = {
             part: self._next[part]

@@ -21,12 +21,12 @@ from opal_lake.log.snapshot import Root
 from opal_lake.spec.positions import Advance
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.write.ingest_job import IngestOptions, ingest
-from opal_stream.errors import BadMessageError, TakenOverError
+from opal_stream.errors import BadMessageError, KafkaError, TakenOverError
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
 from opal_stream.same_table import check_id, check_same
-from opal_stream.waits import GIVE_UP_S
+from opal_stream.waits import BROKER_TIMEOUT_S, GIVE_UP_S
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 PASSING = (StorageError, CommitUnknownError, ConflictError, ClockError)
@@ -39,17 +39,30 @@ class Backoff:
 
     what: str
     give_up_s: float
+    broker_s: float | None = None  # for Kafka, if that is longer; a process that ends has no time
+    is_ending: Callable[[], bool] = lambda: False
     pause_s: float = _FIRST_PAUSE_S
     since_s: float = field(default_factory=time.monotonic)
+    away_s: float | None = None  # since when Kafka does not answer
 
     def wait(self, error: Exception, while_waiting: Callable[[], None]) -> None:
         """Raises the error when it has lasted too long."""
-        if time.monotonic() + self.pause_s > self.since_s + self.give_up_s:
+        if time.monotonic() + self.pause_s > self._until_s(error):
             raise error
         logger.warning("%s failed and is tried again: %s", self.what, error)
         while_waiting()
         time.sleep(self.pause_s)
         self.pause_s = min(2 * self.pause_s, _LONGEST_PAUSE_S)
+
+    def _until_s(self, error: Exception) -> float:
+        """Kafka and the store are waited for apart: a store that fails has not failed while Kafka was away."""
+        now_s = time.monotonic()
+        if isinstance(error, KafkaError) and self.broker_s is not None:
+            self.away_s = now_s if self.away_s is None else self.away_s
+            return self.away_s + (self.give_up_s if self.is_ending() else self.broker_s)
+        if self.away_s is not None:
+            self.since_s, self.away_s = now_s, None
+        return self.since_s + self.give_up_s
 
 
 class Batch(Protocol):
@@ -70,6 +83,8 @@ class Writer:
     table: OpenTable
     on_bad_message: str = "fail"
     give_up_s: float = GIVE_UP_S
+    broker_timeout_s: float = BROKER_TIMEOUT_S
+    is_ending: Callable[[], bool] = lambda: False
     applications: dict[Partition, Application] = field(default_factory=dict)
     positions: dict[Partition, int | None] = field(default_factory=dict)
     spec: TableSpec | None = None  # of the table, as the last commit met it
@@ -81,6 +96,15 @@ class Writer:
         self._root = self._root or head.root
         check_id(self.table.uri, head.root, self._root)
         return head.positions
+
+    def backoff(self) -> Backoff:
+        """Return how long one flush waits."""
+        return Backoff(
+            what="a flush",
+            give_up_s=self.give_up_s,
+            broker_s=self.broker_timeout_s,
+            is_ending=self.is_ending,
+        )
 
     def is_held_back(self, now_s: float) -> bool:
         """Whether nothing more is to be read for now."""
@@ -96,7 +120,7 @@ class Writer:
         }
         if not advances:
             return None
-        backoff = Backoff(what="a flush", give_up_s=self.give_up_s)
+        backoff = self.backoff()
         result, is_first = None, True
         while result is None:
             try:
@@ -122,7 +146,7 @@ class Writer:
         self, batch: Batch, token: str, partition_key: str | None, while_waiting: Callable[[], None]
     ) -> JobResult:
         """Commit what a batch holds under a token, or find that it is there. No position is moved."""
-        backoff = Backoff(what="a flush", give_up_s=self.give_up_s)
+        backoff = self.backoff()
         is_first = True
         while True:
             try:

@@ -14,19 +14,12 @@ from confluent_kafka.admin import AdminClient
 from opal_lake.errors import InvalidInputError
 from opal_stream.errors import KafkaError
 from opal_stream.kafka.contact import Contact
+from opal_stream.rules import ISOLATION, OWN_SETTINGS
 
 Answer = TypeVar("Answer")
 _POLL_S = 0.1  # between two looks whether Kafka can be reached at all
 TIMEOUT_S = 30.0
 _GROUP = "group.id"
-OWN_SETTINGS = (
-    "enable.auto.commit",
-    "enable.auto.offset.store",
-    "auto.offset.reset",
-    "enable.partition.eof",
-    _GROUP,
-    "bootstrap.servers",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +31,9 @@ class Connection:
     _contact: Contact = field(default_factory=Contact, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if own := sorted(set(self.settings) & set(OWN_SETTINGS)):
+        if own := sorted(self.settings.keys() & OWN_SETTINGS.keys()):
             raise InvalidInputError(
-                f"the Kafka setting {own[0]!r} is the stream's own; leave it out"
+                f"the Kafka setting {own[0]!r} is the stream's own: {OWN_SETTINGS[own[0]]}; leave it out"
             )
         try:
             AdminClient(self.client())
@@ -83,6 +76,7 @@ class Connection:
                 **self.client(),
                 _GROUP: "opal-stream",
                 "enable.auto.commit": False,
+                ISOLATION: "read_committed",
                 **(settings or {}),
             }
         )

@@ -47,20 +47,20 @@ class Source:
         self._headers = headers
         self._fetch_bytes = buffer_bytes // 4
         self._message_bytes = _USUAL_BYTES  # of the last messages, on average
-        kib = str(max(1024, buffer_bytes // 1024))
+        usual = {
+            "queued.max.messages.kbytes": str(max(1024, buffer_bytes // 1024)),
+            "fetch.wait.max.ms": "50",
+            "fetch.error.backoff.ms": "100",
+            "reconnect.backoff.max.ms": "2000",
+            "topic.metadata.refresh.interval.ms": "10000",
+        }
         self.consumer = connection.consumer(
             {
+                **{name: connection.settings.get(name, value) for name, value in usual.items()},
                 "enable.auto.offset.store": False,
                 "auto.offset.reset": "error",
                 "enable.partition.eof": True,
                 "max.poll.interval.ms": _DAY_MS,  # a commit may wait for a store
-                "queued.max.messages.kbytes": connection.settings.get(
-                    "queued.max.messages.kbytes", kib
-                ),
-                "fetch.wait.max.ms": connection.settings.get("fetch.wait.max.ms", "50"),
-                "fetch.error.backoff.ms": "100",
-                "reconnect.backoff.max.ms": "2000",
-                "topic.metadata.refresh.interval.ms": "10000",
             }
         )
         self.paused = False

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from opal_stream.rules import METRICS_HOST
 from opal_stream.tracking.metrics import HELP, MetricsFile, described, serve
 
 _SAMPLE = re.compile(r"(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
@@ -16,7 +17,9 @@ Own = Mapping[str, Mapping[int | str, float]]  # values by metric and process
 class FleetMetrics:
     """Written to `path` when they are gathered, served on `port` as they are. Without either there are none."""
 
-    def __init__(self, *, path: str | None = None, port: int | None = None) -> None:
+    def __init__(
+        self, *, path: str | None = None, port: int | None = None, host: str = METRICS_HOST
+    ) -> None:
         self._page = MetricsFile(path)
         self._folder = (
             Path(tempfile.mkdtemp(prefix="opal-stream-metrics-"))
@@ -25,7 +28,7 @@ class FleetMetrics:
         )
         self._own: dict[str, dict[str, float]] = {}
         self._there: set[str] = set()
-        self._server = serve(self.text, port) if port is not None else None
+        self._server = serve(self.text, host, port) if port is not None else None
 
     @property
     def port(self) -> int | None:

@@ -51,7 +51,7 @@ class TopicSink:
     """A message for each event, by its partition."""
 
     def __init__(self, connection: Connection, topic: str) -> None:
-        self._producer = Producer({**connection.client(), "linger.ms": 50})
+        self._producer = Producer({"linger.ms": 50, **connection.client()})
         self._topic = topic
 
     def __str__(self) -> str:

@@ -1,6 +1,7 @@
 """Metrics in Prometheus' text format: on a port, or in a file for the node exporter's textfile collector."""
 
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -8,6 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from opal_lake.errors import InvalidInputError
+from opal_stream.rules import METRICS_HOST
 from opal_stream.tracking.outage import Outage
 
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -74,14 +77,16 @@ Labels = tuple[tuple[str, str], ...]
 class Metrics:
     """Values by name and labels; written to `path` after each flush, served on `port` while the process lives."""
 
-    def __init__(self, *, path: str | None = None, port: int | None = None) -> None:
+    def __init__(
+        self, *, path: str | None = None, port: int | None = None, host: str = METRICS_HOST
+    ) -> None:
         self._values: dict[tuple[str, Labels], float] = {}
         self._stuck_s: dict[
             Labels, tuple[float, float]
         ] = {}  # position, and since when there is lag that it has not moved for
         self._lock = threading.Lock()
         self._file = MetricsFile(path)
-        self._server = serve(self.text, port) if port is not None else None
+        self._server = serve(self.text, host, port) if port is not None else None
 
     @property
     def port(self) -> int | None:
@@ -213,7 +218,19 @@ def _shown(labels: Labels) -> str:
     return "{" + ",".join(f'{name}="{value}"' for name, value in labels) + "}" if labels else ""
 
 
-def serve(text: Callable[[], str], port: int) -> ThreadingHTTPServer:
+class _Server(ThreadingHTTPServer):
+    """Of both families of addresses."""
+
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), handler)
+
+
+def serve(text: Callable[[], str], host: str, port: int) -> ThreadingHTTPServer:
+    """Answer on this address alone; InvalidInputError where that cannot be."""
+
     class Handler(BaseHTTPRequestHandler):
         """Answers every path with the metrics."""
 
@@ -228,7 +245,12 @@ def serve(text: Callable[[], str], port: int) -> ThreadingHTTPServer:
         def log_message(self, format: str, *args: Any) -> None:
             """Nothing: a scrape every few seconds is no news."""
 
-    server = ThreadingHTTPServer(("0.0.0.0", port), Handler)
-    server.daemon_threads = True
+    try:
+        server = _Server(host, port, Handler)
+    except (OSError, UnicodeError) as error:
+        raise InvalidInputError(
+            f"metrics cannot be served at {host}:{port}: {getattr(error, 'strerror', None) or error}; give another --metrics-port, as 0 for "
+            "any that is free, or another --metrics-host"
+        ) from error
     threading.Thread(target=server.serve_forever, name="opal-stream-metrics", daemon=True).start()
     return server

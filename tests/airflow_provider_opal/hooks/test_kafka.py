@@ -7,7 +7,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_opal.hooks.kafka import KafkaAccess, kafka_access
-from opal_stream.kafka.connection import OWN_SETTINGS
+from opal_stream.rules import ISOLATION, OWN_SETTINGS
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, **given: Any) -> KafkaAccess:
@@ -15,11 +15,12 @@ def connect(monkeypatch: pytest.MonkeyPatch, **given: Any) -> KafkaAccess:
     return kafka_access("kafka_default")
 
 
-def test_settings_are_those_of_airflow_s_own_provider_without_what_is_a_stream_s_own(
+def test_settings_are_those_of_airflow_s_own_provider_without_those_of_consumer_groups(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     extra = {
-        **dict.fromkeys(OWN_SETTINGS, "x"),
+        **dict.fromkeys(OWN_SETTINGS.keys() - {ISOLATION}, "x"),
+        "client.id": "x",
         "bootstrap.servers": "a:1,b:2",
         "security.protocol": "SASL_SSL",
         "x": None,

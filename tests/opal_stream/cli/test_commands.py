@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -23,6 +24,9 @@ from tests.opal_stream.orders import ends, ids, new_table, new_topic, order, rea
 __all__ = ["metadata", "opal_commands"]
 
 pytestmark = pytest.mark.usefixtures("opal_commands")
+
+
+KAFKA_AT_1 = ["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1"]
 
 
 @pytest.fixture
@@ -426,7 +430,27 @@ def test_an_interval_of_time_with_settings_from_the_environment(
                 "--kafka",
                 "group.id=x",
             ],
-            "the stream's own",
+            "the Kafka setting 'group.id' is the stream's own: the table keeps the positions",
+        ),
+        (
+            [*KAFKA_AT_1, "--kafka", "isolation.level=read_uncommitted"],
+            "'isolation.level' is the stream's own: messages of aborted transactions are never read",
+        ),
+        (
+            [*KAFKA_AT_1, "--kafka", "max.poll.interval.ms=1"],
+            "'max.poll.interval.ms' is the stream's own: a commit may wait for a store",
+        ),
+        (
+            ["{table}", "--topic", "t", "--broker-timeout", "0s"],
+            "--broker-timeout is no time at all",
+        ),
+        (
+            ["{table}", "--topic", "t", "--metrics-host", "0.0.0.0"],
+            "--metrics-host does nothing without --metrics-port",
+        ),
+        (
+            [*KAFKA_AT_1, "--metrics-port", "0", "--metrics-host", "nowhere.invalid"],
+            "metrics cannot be served at nowhere.invalid:0: ",
         ),
         (
             [
@@ -560,3 +584,16 @@ def test_wrong_usage_is_one_line(
 ) -> None:
     assert main(["stream", *(word.format(table=table.uri) for word in words)]) == INPUT
     assert message in capsys.readouterr().err
+
+
+def test_a_metrics_port_that_is_taken_is_wrong_input(
+    table: Table, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        words = [word.format(table=table.uri) for word in KAFKA_AT_1]
+        for more in ([], ["--processes", "2"]):
+            assert main(["stream", *words, "--metrics-port", port, *more]) == INPUT
+            told = capsys.readouterr().err
+            assert f"metrics cannot be served at 127.0.0.1:{port}: Address already in use" in told
+            assert "give another --metrics-port" in told

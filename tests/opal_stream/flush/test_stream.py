@@ -5,7 +5,8 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -19,6 +20,7 @@ from opal_lake.table import Table, table_on
 from opal_stream.errors import (
     BadMessageError,
     GapError,
+    KafkaError,
     TakenOverError,
     TopicChangedError,
     UnknownTopicError,
@@ -27,14 +29,16 @@ from opal_stream.flush.buffer import FlushLimits
 from opal_stream.flush.intake import _refuse
 from opal_stream.flush.options import StreamOptions
 from opal_stream.flush.stream import Stream
+from opal_stream.flush.writer import Backoff
 from opal_stream.formats.decoder import FormatOptions
+from opal_stream.kafka import connection as connections
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.offsets import Policies
 from opal_stream.tracking.alarms import AlarmLimits, find_alarms
 from opal_stream.tracking.event_files import EventReader, FolderSink
 from opal_stream.tracking.events import Tracker
 from opal_stream.tracking.status import read_status
-from tests.fixtures_kafka import Kafka, Registry
+from tests.fixtures_kafka import Kafka, Registry, kafka_broker
 from tests.opal_stream.orders import batch, ends, ids, new_stream, new_table, new_topic, order, read
 from tests.opal_stream.shaky import Shaky
 
@@ -413,3 +417,81 @@ def test_from_the_latest_message_on(kafka: Kafka, table: Table) -> None:
     assert not failures
     assert ids(table)
     assert min(ids(table)) >= 3
+
+
+@contextmanager
+def away(broker: Kafka) -> Iterator[None]:
+    broker.stop(kill=True)
+    try:
+        yield
+    finally:
+        broker.start()
+
+
+@pytest.mark.slow
+def test_rows_in_hand_wait_for_a_broker_that_is_away_for_longer_than_for_a_store(
+    table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connections, "TIMEOUT_S", 1.0)
+    with kafka_broker() as broker:
+        topic = new_topic(broker)
+        broker.produce(topic, [order(1)])
+        options = {"until_empty": False, "limits": FlushLimits(interval_s=3), "give_up_s": 1.0}
+        stream = new_stream(table, broker, topic, **options)
+        thread, failures = started(stream)
+        wait_for(ids, table, [1])
+        broker.produce(topic, [order(2)])
+        time.sleep(0.5)
+        with away(broker):
+            time.sleep(10)
+            assert (thread.is_alive(), failures, ids(table)) == (True, [], [1])
+            assert any("does not answer" in line for line in caplog.messages)
+        wait_for(ids, table, [1, 2])
+        stream.stop()
+        thread.join(30)
+        assert failures == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_in_hand", [True, False])
+def test_the_wait_for_a_broker_has_an_end_with_rows_in_hand_and_without(
+    is_in_hand: bool, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "TIMEOUT_S", 1.0)
+    with kafka_broker() as broker:
+        topic = new_topic(broker)
+        broker.produce(topic, [order(1)])
+        options = {"until_empty": False, "limits": FlushLimits(interval_s=2)}
+        thread, failures = started(
+            new_stream(table, broker, topic, broker_timeout_s=3.0, **options)
+        )
+        wait_for(ids, table, [1])
+        if is_in_hand:
+            broker.produce(topic, [order(2)])
+            time.sleep(0.5)
+        broker.stop(kill=True)
+        thread.join(40)
+        assert [type(error).__name__ for error in failures] == ["KafkaError"]
+
+
+def test_a_process_that_is_to_end_waits_for_kafka_no_longer_than_for_a_store() -> None:
+    stopping: list[bool] = []
+    backoff = Backoff(
+        what="a flush", give_up_s=0.3, broker_s=60.0, is_ending=lambda: bool(stopping)
+    )
+    error = KafkaError("away")
+    for _ in range(2):
+        backoff.wait(error, lambda: None)
+    stopping.append(True)
+    with pytest.raises(KafkaError, match="away"):
+        backoff.wait(error, lambda: None)
+
+
+def test_the_time_without_kafka_is_not_taken_from_that_for_the_store() -> None:
+    backoff = Backoff(what="a flush", give_up_s=0.5, broker_s=60.0)
+    for _ in range(2):
+        backoff.wait(KafkaError("away"), lambda: None)
+    backoff.pause_s = 0.3
+    backoff.wait(StorageError("the store"), lambda: None)
+    with pytest.raises(StorageError, match="the store"):
+        backoff.wait(StorageError("the store"), lambda: None)

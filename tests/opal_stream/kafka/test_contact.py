@@ -101,7 +101,7 @@ def test_a_broker_that_is_not_there_may_come_and_is_tried_again(
 ) -> None:
     monkeypatch.setattr(connections, "TIMEOUT_S", 2.0)
     connection = Connection(bootstrap_servers=f"127.0.0.1:{free_port()}")
-    with pytest.raises(KafkaError, match="does not answer: .*Connection refused.*; try again"):
+    with pytest.raises(KafkaError, match=r"does not answer: .*Connection refused.*; try again"):
         Topics(connection).describe(["orders"])
 
 

@@ -131,6 +131,10 @@ class KafkaModel(Strict):
     flush_interval: Duration = Field(
         timedelta(seconds=1), description="A commit is due so long after a first message."
     )
+    broker_timeout: Duration | None = Field(
+        None,
+        description="How long to wait for a Kafka that has answered before; 1h if not given.",
+    )
     on_new_columns: Literal["fail", "add", "ignore", "quarantine"] | None = Field(
         None,
         description="Columns of messages that the table lacks; quarantine puts the messages aside. If not given, the pipeline's.",
