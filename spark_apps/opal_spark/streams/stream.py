@@ -206,7 +206,7 @@ class SparkStream:
         if met.columns is None:
             self._intake.learn(met.head or b"")
         elif self.options.formats.on_new_columns == "add":
-            self._intake.add_columns(met.source, met.columns)
+            self._intake.add_or_refuse(met.source, met.columns)
         else:
             raise refused_columns(met.source, met.names, met.paths)
 

@@ -61,7 +61,7 @@ class Intake:
         unfit: NewColumnsError | None = None
         while decoded.new is not None and self._formats.on_new_columns == "add" and unfit is None:
             try:
-                self.add_columns(batch.source(decoded.new.first), decoded.new.columns)
+                self.add_or_refuse(batch.source(decoded.new.first), decoded.new.columns)
                 decoded = self.decoder.decode(batch)
             except NewColumnsError as error:
                 unfit = error
@@ -85,6 +85,23 @@ class Intake:
         """Take the schema that a message names, for the table as it is by now."""
         self.decoder.learn(value)
         self.follow(self._table.log.head().spec)
+
+    def add_or_refuse(self, source: str, columns: pa.Schema) -> None:
+        """Add the columns; where bad messages are put aside, so are those with columns that cannot be added."""
+        try:
+            self.add_columns(source, columns)
+        except NewColumnsError:
+            if self._on_bad_message != "quarantine":
+                raise
+            for column in columns:
+                self._add_or_refuse(source, column)
+
+    def _add_or_refuse(self, source: str, column: pa.Field) -> None:
+        try:
+            self.add_columns(source, pa.schema([column]))
+        except NewColumnsError as error:
+            self.decoder.refused[column.name, str(column.type)] = str(error.__cause__)
+            logger.warning("%s. Messages with column %r are put aside", error, column.name)
 
     def add_columns(self, source: str, columns: pa.Schema) -> None:
         """What was read before the message is settled first. Another process may add the same column this moment."""

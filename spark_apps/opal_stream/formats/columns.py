@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 
 from opal_lake.errors import InvalidInputError
 from opal_stream.formats.batch import Headers, MessageBatch
+from opal_stream.formats.json_lines import of_microseconds
 
 KEY, KEY_MEMBER, HEADER, SOURCE_MEMBER = "@key", "@key.", "@header.", "@source."
 PLAIN = ("@topic", "@partition", "@offset", "@timestamp", KEY)
@@ -66,4 +67,6 @@ def _of_bytes(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
     if pa.types.is_binary(kind):
         return pa.array(values, kind)
     texts = pa.array([None if value is None else value.decode() for value in values], pa.string())
+    if pa.types.is_timestamp(kind):
+        texts = of_microseconds(texts)
     return texts if kind == pa.string() else pc.cast(texts, kind)

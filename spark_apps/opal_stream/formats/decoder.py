@@ -25,7 +25,12 @@ from opal_stream.formats.deletes import DeleteCondition
 from opal_stream.formats.parsed import Parser
 from opal_stream.formats.parsers import parser_of
 from opal_stream.formats.rows import row_schema
-from opal_stream.formats.schemas.new_columns import NewColumns, apart_by_case, apart_by_member
+from opal_stream.formats.schemas.new_columns import (
+    NewColumns,
+    apart_by_case,
+    apart_by_column,
+    apart_by_member,
+)
 from opal_stream.formats.unavailable import unavailable_value
 from opal_stream.rules import FORMATS, UNAVAILABLE, Format
 
@@ -97,6 +102,9 @@ class Decoder:
         self.options = options
         self._format = options.chosen()
         self.spec = spec
+        self.refused: dict[
+            tuple[str, str], str
+        ] = {}  # why the table cannot get a column, by name and type
         self._schema = arrow_schema(spec.schema)
         self._columns = check_columns(
             options.columns, self._schema, debezium=self._format.is_debezium
@@ -136,6 +144,7 @@ class Decoder:
     def renewed(self, spec: TableSpec) -> "Decoder":
         """For the table as it is now. What was learned of schemas stays."""
         new = Decoder(spec, self.options)
+        new.refused = self.refused
         new.parser.take_over(self.parser)
         if self.key_parser is not None and new.key_parser is not None:
             new.key_parser.take_over(self.key_parser)
@@ -234,8 +243,11 @@ class Decoder:
         if new is not None and self.options.on_new_columns == "add":
             new, never = apart_by_member(new)
             wrong |= never
-            if new is not None and self._format.is_registered:
-                new = new.of_first()  # the others may be bad messages of the table that has these
+        if new is not None and self.refused:
+            new, unfit = apart_by_column(new, self.refused)
+            wrong |= unfit
+        if new is not None and self.options.on_new_columns == "add" and self._format.is_registered:
+            new = new.of_first()  # the others may be bad messages of the table that has these
         if new is not None and self.options.on_new_columns == "quarantine":
             wrong |= {position: new.text(position) for position in new.positions}
         return new, list(wrong.items())

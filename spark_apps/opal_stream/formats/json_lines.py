@@ -5,11 +5,13 @@ both a column holds is learned from the values. Columns without a member are nul
 told of where somebody asks.
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from opal_lake.errors import InvalidInputError
@@ -31,9 +33,12 @@ ERRORS = (
 # carries 64; beyond some thousands a type that is inferred overflows the stack of the process.
 MAX_DEPTH = 60
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_ZEROS = r"(\.\d{6})0+(Z|[+-]\d\d(?::?\d\d)?)?$"
+_NANOSECONDS = r"\.\d{7,}(Z|[+-]\d\d(?::?\d\d)?)?$"
 _STEPS = np.zeros(256, np.int8)
 _STEPS[[*b"{["]] = 1
 _STEPS[[*b"}]"]] = -1
+_NOT_A_TIME = "Failed to convert JSON to timestamp"
 _CHANGED = re.compile(r"Column\(/(?P<path>.+)\) changed from (string to number|number to string)")
 _NO_FORM = re.compile(r"Column\(/(?P<path>.+)\) changed from (string|number) to (?P<found>\w+)")
 SchemaOf = Callable[[pa.Schema], pa.Schema]
@@ -57,6 +62,7 @@ class TypedJson:
         )  # columns whose members somebody asks for
         self.holding: Holding = {}  # what is known of how the next values hold columns
         self._other: set[str] = set()  # columns whose values come in the other of the two forms
+        self._as_text: set[str] = set()  # times of more digits than microseconds, perhaps
 
     def schema(self) -> pa.Schema:
         """As the values hold the columns."""
@@ -73,6 +79,9 @@ class TypedJson:
                     values, schema_of(self.schema()), "ignore" if self.known is None else "infer"
                 )
             except pa.ArrowInvalid as error:
+                if _NOT_A_TIME in str(error) and (times := self._times() - self._as_text):
+                    self._as_text |= times
+                    continue
                 changed = _CHANGED.search(str(error))
                 column = changed["path"].rpartition("/")[2] if changed else ""
                 if (other := self._of_no_form(str(error))) is not None:
@@ -104,7 +113,10 @@ class TypedJson:
             return raw
         if name in self._other:
             return pa.int64() if pa.types.is_timestamp(kind) else pa.int32()
-        return pa.string() if pa.types.is_date(kind) else kind
+        return pa.string() if pa.types.is_date(kind) or name in self._as_text else kind
+
+    def _times(self) -> set[str]:
+        return {name for name, kind in self.types.items() if pa.types.is_timestamp(kind)}
 
     def _held_as(self, name: str) -> pa.DataType | None:
         try:
@@ -120,11 +132,32 @@ class TypedJson:
             return column
         if pa.types.is_timestamp(kind) and pa.types.is_integer(column.type):
             return column.cast(pa.timestamp(self.time_unit, kind.tz)).cast(kind)
+        if name in self._as_text:
+            return self._of_texts(name, column)
         return column.cast(kind)
+
+    def _of_texts(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Times by Arrow's parser of JSON, which takes no more digits than microseconds."""
+        texts = of_microseconds(column)
+        if texts.equals(column):
+            self._as_text.discard(name)  # the next batch is read without this detour
+        lines = [b"{%b}" % (b'"v":' + json.dumps(text).encode()) for text in texts.to_pylist()]
+        schema = pa.schema([("v", self.types[name])])
+        return _read_lines(lines, schema, "ignore")["v"] if lines else column.cast(self.types[name])
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def of_microseconds(texts: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """Leave out zeros behind microseconds. Raise ValueError for other digits: a table has no place for them."""
+    short = pc.replace_substring_regex(texts, _ZEROS, r"\1\2")
+    too_long = pc.fill_null(pc.match_substring_regex(short, _NANOSECONDS), False)
+    if pc.any(too_long).as_py():
+        text = short.filter(too_long)[0].as_py()
+        raise ValueError(f"the time {text!r} is more exact than the microseconds of a table")
+    return short
 
 
 def check_depth(text: bytes, what: str = "the message") -> None:

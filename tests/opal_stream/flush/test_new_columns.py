@@ -400,3 +400,28 @@ def test_a_map_of_debezium_is_said_to_be_one(kafka: Kafka, tmp_path: Path) -> No
         match=rf"{topic}/0@0: the table has no column 'tags', and cannot get it: 'tags' is a map in ",
     ):
         read(table, kafka, topic, formats=formats)
+
+
+def test_with_add_and_quarantine_what_cannot_be_added_is_put_aside_and_the_stream_goes_on(
+    kafka: Kafka, table: Table
+) -> None:
+    topic = new_topic(kafka)
+    values = [
+        order(1),
+        order(2, _opal_x=1),
+        order(3, discount=0.5),
+        order(4, discount=1.5, _opal_x=2),
+        order(5, size=1),
+    ]
+    kafka.produce(topic, values)
+    formats = FormatOptions(on_new_columns="add")
+    with pytest.raises(NewColumnsError, match=rf"{topic}/0@1: .*'_opal_x'.*--on-new-columns quara"):
+        read(table, kafka, topic, formats=formats)
+    totals = read(table, kafka, topic, formats=formats, on_bad_message="quarantine")
+    assert (totals.bad, ends(table)) == (2, [5])
+    assert of(table, "discount", "size") == {1: (None, None), 3: (0.5, None), 5: (None, 1)}
+    [path] = (Path(table.uri) / "_opal/rejected").rglob("*.parquet")
+    kept = pq.read_table(path).to_pylist()
+    assert [row["source"] for row in kept] == [f"{topic}/0@1", f"{topic}/0@3"]
+    for row in kept:
+        assert row["reason"].startswith("the table has no column '_opal_x', and cannot get it: ")

@@ -63,6 +63,34 @@ def test_times_may_change_their_form_from_message_to_message() -> None:
     assert [row["cost"] for row in rows] == [Decimal("1.50"), Decimal("1.50"), Decimal("2.00")]
 
 
+ZONES = ["Z", "", "+00:00"]
+EXACT = datetime(2026, 1, 2, 3, 4, 5, 123456, UTC)
+
+
+@pytest.mark.parametrize("form", ["json", "debezium-json", "header"])
+@pytest.mark.parametrize("zone", ZONES)
+def test_a_time_of_nanoseconds_keeps_its_value_or_makes_a_bad_message(form: str, zone: str) -> None:
+    digits = ["123456", "123456000", "1234560", "123456789", "1234567", "123456000"]
+    times = [f"2026-01-02T03:04:05.{fraction}{zone}" for fraction in digits]
+    columns: dict[str, Any] = {}
+    values: list[Any] = [order(n, at=text, name=text) for n, text in enumerate(times)]
+    options = FormatOptions(format="debezium-json" if form == "debezium-json" else "json")
+    if form == "debezium-json":
+        values = [{"before": None, "after": row, "op": "c", "ts_ms": 5} for row in values]
+    if form == "header":
+        options = FormatOptions(columns={"at": "@header.at"})
+        columns = {"headers": [[("at", text.encode())] for text in times]}
+        if not zone:
+            pytest.skip("a header's time names its zone")
+    decoded = decode(values, options, **columns)
+    assert [(row["id"], row["at"], row["name"]) for row in good(decoded)] == [
+        (n, EXACT, times[n]) for n in (0, 1, 2, 5)
+    ]
+    assert list(bad(decoded)) == ["orders/3@103", "orders/3@104"]
+    for reason in bad(decoded).values():
+        assert "more exact than the microseconds of a table" in reason
+
+
 def test_numbers_are_of_the_unit_that_the_stream_names() -> None:
     [row] = good(decode([order(1, at=1767323045678000)], FormatOptions(time_unit="us")))
     assert row["at"] == MOMENT
@@ -122,6 +150,8 @@ VALUES = st.one_of(
             b'{"id":"x"}',
             b"}{",
             b'{"id":7,"at":"x"}',
+            b'{"id":7,"at":"2026-01-02T03:04:05.123456000Z"}',
+            b'{"id":8,"at":"2026-01-02T03:04:05.123456001Z"}',
         ]
     ),
     st.binary(max_size=8),

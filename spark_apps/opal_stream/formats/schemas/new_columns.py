@@ -167,6 +167,22 @@ def apart_by_member(new: NewColumns) -> tuple[NewColumns | None, dict[int, str]]
     return (_without(new, wrong) if wrong else new), wrong
 
 
+def apart_by_column(
+    new: NewColumns, refused: Mapping[tuple[str, str], str]
+) -> tuple[NewColumns | None, dict[int, str]]:
+    """Split off the messages with columns that the table refused, by name and type, and say why."""
+    reasons = {
+        column.name: refused[column.name, str(column.type)]
+        for column in new.columns
+        if (column.name, str(column.type)) in refused
+    }
+    wrong: dict[int, str] = {}
+    for position, names in new.found.items():
+        if name := next((name for name in names if name in reasons), None):
+            wrong[position] = f"{new_columns_text([name])}, and cannot get it: {reasons[name]}"
+    return (_without(new, wrong) if wrong else new), wrong
+
+
 def _by_case(member: str, own: str) -> str:
     return f"{member} differs from {own} in case only; write it as the table does"
 
