@@ -18,6 +18,7 @@ from opal_stream.formats.batch import MessageBatch
 from opal_stream.formats.decoder import Decoded, Decoder, FormatOptions
 from opal_stream.kafka.applications import known_positions
 from opal_stream.kafka.connection import Connection
+from opal_stream.tracking.events import Tracker
 from tests.fixtures_kafka import Kafka
 
 SCHEMA = pa.schema(
@@ -102,12 +103,15 @@ def new_topic(kafka: Kafka, partitions: int = 1, **config: str) -> str:
     return kafka.create_topic(f"orders-{secrets.token_hex(4)}", partitions, **config)
 
 
-def new_stream(table: Table, kafka: Kafka, topic: str, **options: Any) -> Stream:
+def new_stream(
+    table: Table, kafka: Kafka, topic: str, tracker: Tracker | None = None, **options: Any
+) -> Stream:
     usual = {"limits": FlushLimits(interval_s=0.1), "until_empty": True}
     return Stream(
         table,
         Connection(bootstrap_servers=kafka.servers),
         StreamOptions(topics=[topic], **{**usual, **options}),
+        tracker,
     )
 
 

@@ -221,8 +221,14 @@ class SparkStream:
         except StorageError as error:
             logger.warning("%s", error)
             return
+        ends = self._places.ends(self._next)
+        waits = {
+            partition
+            for partition, end in ends.items()
+            if reach[partition].high <= self._next[partition] < end
+        }
         self._tracker.seen(
-            {partition: (offset, reach[partition].high) for partition, offset in self._next.items()}
+            {partition: (self._next[partition], end) for partition, end in ends.items()}, waits
         )
 
 

@@ -1,7 +1,7 @@
 """Where the table stands in each partition, where reading goes on, and whether the topics are still those that were read."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -185,6 +185,10 @@ class Places:
             self._tracker.gap(partition, position or 0, begin.offset, application.topic_id)
             logger.warning("%s: %d offsets from %s on are lost", partition, begin.missing, position)
         return begin.offset
+
+    def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Return where Kafka ends, open transactions included."""
+        return self._topics.ends(partitions)
 
     def check_topics(self) -> list[Partition]:
         """Before each commit: a topic that was made anew stops the stream. Returns partitions that there were not before."""

@@ -47,6 +47,7 @@ class Stream:
         self._buffer = Buffer(limits=options.limits)
         self._next: dict[Partition, int] = {}
         self._targets: dict[Partition, int] = {}
+        self._ended: dict[Partition, int] = {}  # where Kafka had nothing more to read
         self._suspects: set[Partition] = set()
         self._looked_s = time.monotonic()
         self._away_s: float | None = None  # since when Kafka does not answer
@@ -117,6 +118,7 @@ class Stream:
                 self._next[partition] = taken.high
             if self._buffer.is_full:
                 self._flush()
+        self._ended |= fetched.ended
         for partition, offset in fetched.ended.items():
             if partition in self._next:
                 begin = self._writer.positions[partition]
@@ -172,12 +174,17 @@ class Stream:
             part: self._next[part] if position is None else position
             for part, position in self._writer.positions.items()
         }
-        self._tracker.seen(
-            {
-                partition: (positions[partition], end)
-                for partition, end in self._source.ends(positions).items()
-            }
-        )
+        ends = {
+            partition: (positions[partition], end)
+            for partition, end in self._source.ends(positions).items()
+        }
+        # Kafka said that a partition ends where it does not: an open transaction begins there
+        in_transaction = {
+            partition
+            for partition, (position, end) in ends.items()
+            if position < end and self._ended.get(partition) == position
+        }
+        self._tracker.seen(ends, () if self._source.paused else in_transaction)
 
     def _wait(self) -> None:
         """While the store is away: nothing more is fetched, and Kafka is not asked, so that the store gets all the time."""

@@ -1,7 +1,6 @@
 """Messages of a set of partitions, assigned by hand: no group, no rebalance, no offsets in Kafka."""
 
 import contextlib
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -10,7 +9,7 @@ from confluent_kafka import KafkaException, Message, TopicPartition
 from opal_stream.errors import BadMessageError
 from opal_stream.formats.batch import Headers, MessageBatch
 from opal_stream.kafka.connection import Connection
-from opal_stream.kafka.topics import Partition, Reach, reach_of
+from opal_stream.kafka.topics import Partition, Reach, Topics, reach_of
 
 MOST_AT_ONCE, _USUAL_BYTES = 10_000, 1024
 _DAY_MS = 86_400_000
@@ -65,6 +64,7 @@ class Source:
         )
         self.paused = False
         self._asked: dict[Partition, int] = {}  # since it is paused
+        self._topics: Topics | None = None
 
     def reach(self, partitions: list[Partition]) -> dict[Partition, Reach]:
         return reach_of(self.consumer, self._connection, partitions)
@@ -82,21 +82,9 @@ class Source:
 
     def ask_ends(self, partitions: Iterable[Partition]) -> None:
         """While nothing is fetched no fetch says where Kafka ends. A broker that does not answer is not waited for."""
-        until_s = time.monotonic() + _ASK_S
-        for partition in partitions if self.paused else ():
-            left_s = until_s - time.monotonic()
-            try:
-                there = TopicPartition(partition.topic, partition.number)
-                offsets = (
-                    self.consumer.get_watermark_offsets(there, timeout=left_s)
-                    if left_s > 0
-                    else None
-                )
-            except KafkaException:
-                return
-            if offsets is None:
-                return
-            self._asked[partition] = offsets[1]
+        if self.paused:
+            self._topics = self._topics or Topics(self._connection)
+            self._asked |= self._topics.ends(partitions, _ASK_S)
 
     def assign(self, offsets: Mapping[Partition, int]) -> None:
         """Also read these, from there; while it is paused, later."""

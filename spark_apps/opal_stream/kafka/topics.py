@@ -5,8 +5,14 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]  # it is there, and documented
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]  # they are there, and documented
 
 from opal_stream.errors import UnknownTopicError
 from opal_stream.kafka.connection import TIMEOUT_S, Connection, text_of
@@ -37,7 +43,10 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """The oldest offset that Kafka still has, and the next one that it will give out."""
+    """The oldest offset that Kafka still has, and the next one that it will give out.
+
+    Where a transaction is open, `high` is its first message: what comes behind is read once it ends.
+    """
 
     low: int
     high: int
@@ -92,6 +101,29 @@ class Topics:
             int(config[key].value or -1) for key in ("retention.ms", "retention.bytes")
         )
         return retention_bytes < 0 <= retention_ms and moment_ms > time.time() * 1000 - retention_ms
+
+    def ends(
+        self, partitions: Iterable[Partition], timeout_s: float = TIMEOUT_S
+    ) -> dict[Partition, int]:
+        """Return the next offset of each partition, behind open transactions, too: lag counts up to it.
+
+        Partitions of which Kafka says nothing are left out.
+        """
+        asked = {
+            TopicPartition(partition.topic, partition.number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
+            for partition in partitions
+        }
+        if not asked:
+            return {}
+        answers = self._admin.list_offsets(
+            asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=timeout_s
+        )
+        ends: dict[Partition, int] = {}
+        for place, answer in answers.items():
+            with contextlib.suppress(KafkaException, TimeoutError):
+                partition = Partition(topic=place.topic, number=place.partition)
+                ends[partition] = answer.result(timeout_s).offset
+        return ends
 
     def describe_if_there(self, name: str) -> Topic | None:
         try:

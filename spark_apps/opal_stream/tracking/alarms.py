@@ -27,7 +27,7 @@ class AlarmLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """`kind` is lag, stall, topic, gathered, loss or duplicates."""
+    """`kind` is lag, stall, transaction, topic, gathered, loss or duplicates."""
 
     kind: str
     stream: str
@@ -82,6 +82,13 @@ def _of_status(entry: PartitionStatus, limits: AlarmLimits) -> Iterator[Alarm]:
         )
         yield _alarm(
             "stall", entry, f"{where} {stays} message waits since {entry.waiting_s:,.0f} s"
+        )
+    if limits.stall_s is not None and (entry.open_s or 0) >= limits.stall_s and entry.open_s:
+        yield _alarm(
+            "transaction",
+            entry,
+            f"{where} waits for a transaction that has been open for {entry.open_s:,.0f} s, and {count_text(lag, 'offset')} with it: see "
+            "whether its producer still runs; else find it by Kafka's kafka-transactions.sh find-hanging, and abort it",
         )
     for kind, problem in entry.problems.items() if limits.are_given else ():
         yield _alarm(kind, entry, problem)

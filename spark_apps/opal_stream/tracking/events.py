@@ -4,7 +4,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
@@ -185,11 +185,16 @@ class Tracker:
         if self._metrics is not None:
             self._metrics.topic_changed(topic)
 
-    def seen(self, ends: Mapping[Partition, tuple[int, int]]) -> None:
-        """Where the table stands in each partition, and where Kafka ends."""
+    def seen(
+        self,
+        ends: Mapping[Partition, tuple[int, int]],
+        in_transaction: Collection[Partition] = (),
+    ) -> None:
+        """Where the table stands in each partition, where Kafka ends, and what waits for a transaction."""
         if self._metrics is not None:
             self._metrics.seen(
-                {(partition.topic, partition.number): found for partition, found in ends.items()}
+                {(partition.topic, partition.number): found for partition, found in ends.items()},
+                {(partition.topic, partition.number) for partition in in_transaction},
             )
 
     def close(self) -> None:

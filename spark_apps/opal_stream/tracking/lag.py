@@ -12,6 +12,7 @@ from opal_stream.kafka.applications import applications_of, begun_topics, known_
 from opal_stream.kafka.connection import TIMEOUT_S, Connection
 from opal_stream.kafka.offsets import next_offset
 from opal_stream.kafka.topics import Partition, Topics, reach_of
+from opal_stream.rules import ISOLATION
 
 _POLL_S = 0.5
 
@@ -32,25 +33,37 @@ def read_lag(table: Table, connection: Connection, stream: str, topics: Sequence
     names = sorted({*topics} or {topic for _, topic in begun_topics(positions, stream)})
     if not names:
         raise UnknownTopicError(f"no stream {stream!r} has written to {table.uri} yet")
-    described = Topics(connection).describe(names)
+    asked = Topics(connection)
+    described = asked.describe(names)
     applications = {
         one.partition: one for topic in described.values() for one in applications_of(stream, topic)
     }
     consumer = connection.consumer({"auto.offset.reset": "earliest"})
+    uncommitted = connection.consumer(
+        {"auto.offset.reset": "earliest", ISOLATION: "read_uncommitted"}
+    )
     try:
         reach = reach_of(consumer, connection, applications)
+        ends = asked.ends(reach)
         behind: dict[Partition, int] = {}
+        in_transaction: dict[Partition, int] = {}  # which nothing can be read of yet
         messages = 0
         for partition, kept in reach.items():
             begin = next_offset(known.get(applications[partition]), kept)
-            messages += max(0, kept.high - begin)
+            end = max(kept.high, ends.get(partition, 0))
+            messages += max(0, end - begin)
             if begin < kept.high:
                 behind[partition] = begin
-        return Lag(
-            messages=messages, delay_s=_delay_s(consumer, connection, behind), partitions=len(reach)
+            elif begin < end:
+                in_transaction[partition] = begin
+        delays_s = (
+            _delay_s(consumer, connection, behind),
+            _delay_s(uncommitted, connection, in_transaction),
         )
+        return Lag(messages=messages, delay_s=max(delays_s), partitions=len(reach))
     finally:
         consumer.close()
+        uncommitted.close()
 
 
 def _delay_s(consumer: Consumer, connection: Connection, behind: Mapping[Partition, int]) -> float:

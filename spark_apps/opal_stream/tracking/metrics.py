@@ -4,7 +4,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,11 @@ HELP = {
     "opal_stream_lag": ("gauge", "offsets between the position and the end"),
     "opal_stream_stalled_seconds": (
         "gauge",
-        "how long the position has not moved while there is lag",
+        "how long the position has not moved while messages can be read",
+    ),
+    "opal_stream_transaction_seconds": (
+        "gauge",
+        "how long an open transaction has kept all that is behind the position from being read",
     ),
     "opal_stream_latency_seconds": (
         "gauge",
@@ -81,9 +85,8 @@ class Metrics:
         self, *, path: str | None = None, port: int | None = None, host: str = METRICS_HOST
     ) -> None:
         self._values: dict[tuple[str, Labels], float] = {}
-        self._stuck_s: dict[
-            Labels, tuple[float, float]
-        ] = {}  # position, and since when there is lag that it has not moved for
+        # By partition the position, whether an open transaction begins there, and since when
+        self._stuck_s: dict[Labels, tuple[tuple[float, bool], float]] = {}
         self._lock = threading.Lock()
         self._file = MetricsFile(path)
         self._server = serve(self.text, host, port) if port is not None else None
@@ -114,8 +117,12 @@ class Metrics:
             self._add("opal_stream_lost_offsets_total", offsets, _labels(topic, partition))
         self._write()
 
-    def seen(self, ends: Mapping[tuple[str, int], tuple[int, int]]) -> None:
-        """Position and end, by topic and partition."""
+    def seen(
+        self,
+        ends: Mapping[tuple[str, int], tuple[int, int]],
+        in_transaction: Collection[tuple[str, int]] = (),
+    ) -> None:
+        """Position and end, by topic and partition, and where an open transaction is between them."""
         now_s = time.monotonic()
         with self._lock:
             for (topic, partition), (position, end) in ends.items():
@@ -123,8 +130,9 @@ class Metrics:
                 self._values["opal_stream_position", labels] = position
                 self._values["opal_stream_end", labels] = end
                 self._values["opal_stream_lag", labels] = lag
-                stood, since_s = self._stuck_s.get(labels, (-1, now_s))
-                self._stuck_s[labels] = (position, since_s if lag and stood == position else now_s)
+                state = (position, (topic, partition) in in_transaction)
+                before, since_s = self._stuck_s.get(labels, (None, now_s))
+                self._stuck_s[labels] = (state, since_s if lag and before == state else now_s)
         self._write()
 
     def gathered(self, files: int, held_back_s: float) -> None:
@@ -152,11 +160,12 @@ class Metrics:
         now_s = time.monotonic()
         with self._lock:
             values = dict(self._values)
-            for labels, (_, since_s) in self._stuck_s.items():
+            for labels, ((_, in_transaction), since_s) in self._stuck_s.items():
                 has_lag = values["opal_stream_lag", labels] > 0
-                values["opal_stream_stalled_seconds", labels] = (
-                    round(now_s - since_s, 1) if has_lag else 0
-                )
+                lasts_s = round(now_s - since_s, 1) if has_lag else 0.0
+                stalled_s, open_s = (0.0, lasts_s) if in_transaction else (lasts_s, 0.0)
+                values["opal_stream_stalled_seconds", labels] = stalled_s
+                values["opal_stream_transaction_seconds", labels] = open_s
         lines: dict[str, list[str]] = {}
         for (name, labels), value in sorted(values.items()):
             lines.setdefault(name, []).append(f"{name}{_shown(labels)} {value:.15g}")

@@ -28,6 +28,7 @@ from opal_stream.kafka.offsets import (
     plan_begin,
 )
 from opal_stream.kafka.topics import Partition, Reach, Topic, Topics, chosen_partitions, reach_of
+from opal_stream.rules import ISOLATION
 
 _COMMITS = 1_000  # that are looked at for rates
 _READ_S = 10.0
@@ -41,6 +42,8 @@ class PartitionStatus:
 
     `waiting_s` is the age of the next message by its own timestamp; it and `has_moved` are None if nobody asked or nothing waits.
     `gathered` offsets behind the position lie in files that no commit holds yet; the lag counts them, and `lost` are those behind them.
+    `open_s` is for how long an open transaction has kept all that is behind the position from being read; None where there is none, or
+    nobody asked.
     `problems` stop the stream or its committer: by kind of alarm, what is wrong and what to do.
     """
 
@@ -58,6 +61,7 @@ class PartitionStatus:
     lost: int = 0
     waiting_s: float | None = None
     has_moved: bool | None = None
+    open_s: float | None = None
     gathered: int = 0
     problems: Mapping[str, str] = field(default_factory=dict)
 
@@ -68,6 +72,11 @@ class _Kafka:
 
     topics: Mapping[str, Topic | None] = field(default_factory=dict)
     reach: Mapping[Partition, Reach] = field(default_factory=dict)
+    ends: Mapping[Partition, int] = field(default_factory=dict)
+
+    def end_of(self, partition: Partition, reach: Reach) -> int:
+        """Behind open transactions, too."""
+        return max(reach.high, self.ends.get(partition, 0))
 
     def is_current(self, application: Application) -> bool:
         """Whether the topic is still the one that was read."""
@@ -114,6 +123,11 @@ def read_status(
         if connection is not None and stall_s is not None
         else {}
     )
+    in_transaction = (
+        _in_transaction(connection, positions, kafka)
+        if connection is not None and stall_s is not None
+        else {}
+    )
     before = _positions_before(table, stall_s) if waiting and stall_s is not None else {}
     look = _Look(
         listing=listing,
@@ -127,6 +141,7 @@ def read_status(
         ),
         rates=_read_rates(table, window_s),
         waiting=waiting,
+        in_transaction=in_transaction,
         before=before,
         begun_before=begun_topics(before),
     )
@@ -149,26 +164,29 @@ class _Look:
     held_back: Mapping[str, str]
     rates: "_Rates"
     waiting: Mapping[Application, float]
+    in_transaction: Mapping[Application, float]
     before: Mapping[str, int]
     begun_before: Collection[tuple[str, str]]
 
     def entry(self, application: Application, position: int | None) -> PartitionStatus:
         name, reach = str(application), self.kafka.reach_of(application)
         reached = self.ends.get(name, position)
+        end = self.kafka.end_of(application.partition, reach) if reach else None
         note = _note(reached, reach, is_current=self.kafka.is_current(application))
         notes = (
             note,
             self.listing.note(application, self.stands, self.stuck),
             self.held_back.get(application.stream),
+            _transaction_note(reached, reach, end),
         )
         return PartitionStatus(
             stream=application.stream,
             topic=application.partition.topic,
             partition=application.partition.number,
             position=position,
-            end=reach.high if reach else None,
-            lag=max(0, reach.high - (reach.low if position is None else position))
-            if reach
+            end=end,
+            lag=max(0, end - (reach.low if position is None else position))
+            if reach and end is not None
             else None,
             rate=self.rates.rates.get(name, 0.0),
             committed=self.rates.moments.get(name),
@@ -180,6 +198,7 @@ class _Look:
             lost=max(0, reach.low - reached) if reach and reached is not None else 0,
             waiting_s=self.waiting.get(application),
             has_moved=self._has_moved(application) if application in self.waiting else None,
+            open_s=self.in_transaction.get(application),
             gathered=reached - position if reached is not None and position is not None else 0,
             problems=self._problems(application, reached, reach),
         )
@@ -237,7 +256,8 @@ def _ask(
     consumer = connection.consumer()
     try:
         there = chosen_partitions([topic for topic in found.values() if topic is not None], ())
-        return _Kafka(topics=found, reach=reach_of(consumer, connection, there))
+        reach = reach_of(consumer, connection, there)
+        return _Kafka(topics=found, reach=reach, ends=asked.ends(there))
     finally:
         consumer.close()
 
@@ -344,6 +364,35 @@ def _waiting(
         }
     finally:
         consumer.close()
+
+
+def _in_transaction(
+    connection: Connection, positions: Mapping[Application, int | None], kafka: _Kafka
+) -> dict[Application, float]:
+    """Return the age of the open transactions that partitions wait for, by their first messages."""
+    consumer = connection.consumer({ISOLATION: "read_uncommitted"})
+    ages: dict[Application, float] = {}
+    try:
+        for application, position in positions.items():
+            reach = kafka.reach_of(application)
+            if reach is None or next_offset(position, reach) < reach.high:
+                continue  # something can be read first
+            if reach.high < kafka.end_of(application.partition, reach):
+                ages[application] = _age_s(consumer, application.partition, reach.high)
+        return ages
+    finally:
+        consumer.close()
+
+
+def _transaction_note(reached: int | None, reach: Reach | None, end: int | None) -> str:
+    if (
+        reach is None
+        or end is None
+        or next_offset(reached, reach) < reach.high
+        or reach.high >= end
+    ):
+        return ""
+    return f"waits for an open transaction, which {end - reach.high:,} offsets are in or behind"
 
 
 def _age_s(consumer: Consumer, partition: Partition, offset: int) -> float:

@@ -14,11 +14,23 @@ from opal_lake.table import Table
 from opal_stream.errors import TopicChangedError
 from opal_stream.gathered import backlog as backlogs
 from opal_stream.kafka.connection import Connection
+from opal_stream.tracking.events import Tracker
 from opal_stream.tracking.lag import read_lag
+from opal_stream.tracking.metrics import Metrics
 from opal_stream.tracking.status import read_status
 from tests.fixtures_cli import metadata, opal_commands
 from tests.fixtures_kafka import Kafka
-from tests.opal_stream.orders import SCHEMA, gather, new_table, new_topic, order, read
+from tests.opal_stream.flush.test_stream import started, wait_for
+from tests.opal_stream.orders import (
+    SCHEMA,
+    gather,
+    ids,
+    new_stream,
+    new_table,
+    new_topic,
+    order,
+    read,
+)
 
 __all__ = ["metadata", "opal_commands"]
 
@@ -288,3 +300,45 @@ def test_gathered_files_that_cannot_be_committed_are_an_alarm(
     assert main(commit) == OK
     assert f"{told}0\n" in metrics.read_text()
     assert alarms(table, kafka, capsys, *LIMITS[0]) == {}
+
+
+def test_a_transaction_that_hangs_is_lag_everywhere_and_an_alarm(
+    kafka: Kafka, table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic, connection = new_topic(kafka), Connection(bootstrap_servers=kafka.servers)
+    kafka.produce(topic, [order(1)])
+    producer = kafka.producer(transactional_id=topic)
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for number in (2, 3):
+        producer.produce(topic, json.dumps(order(number)).encode(), partition=0)
+    assert producer.flush(30) == 0
+    kafka.produce(topic, [order(4)])
+    metrics = Metrics(path=str(tmp_path / "m.prom"))
+    stream = new_stream(table, kafka, topic, until_empty=False, tracker=Tracker(metrics=metrics))
+    thread, failures = started(stream)
+    labels = f'{{topic="{topic}",partition="0"}}'
+    wait_for(lambda _: f"opal_stream_lag{labels} 3\n" in metrics.text(), table, True)
+    stalled = f"opal_stream_stalled_seconds{labels} 0\n"
+    wait_for(lambda _: stalled in metrics.text(), table, True)
+    wait_for(lambda _: "transaction_seconds" + labels + " 0\n" in metrics.text(), table, False)
+    [entry] = read_status(table, connection, stall_s=0.5)
+    assert (entry.position, entry.end, entry.lag, ids(table)) == (1, 4, 3, [1])
+    assert entry.note == "waits for an open transaction, which 3 offsets are in or behind"
+    lag = read_lag(table, connection, "main")
+    assert (lag.messages, lag.delay_s > 0) == (3, True)
+    assert main(words(table, kafka, "--alarm-lag", "3", "--alarm-stall", "1h")) == OK
+    time.sleep(1)
+    capsys.readouterr()
+    assert main(words(table, kafka, "--alarm-lag", "2", "--alarm-stall", "1s")) == FINDINGS
+    *_, first, second = capsys.readouterr().out.splitlines()
+    assert first == f"lag: main {topic}/0 is 3 messages behind, more than 2"
+    assert second.startswith(f"transaction: main {topic}/0 waits for a transaction that has been")
+    producer.commit_transaction(30)
+    wait_for(ids, table, [1, 2, 3, 4])
+    wait_for(lambda _: f"opal_stream_lag{labels} 0\n" in metrics.text(), table, True)
+    stream.stop()
+    thread.join(60)
+    assert failures == []
+    assert main(words(table, kafka, "--alarm-lag", "0", "--alarm-stall", "1s")) == OK
+    assert read_lag(table, connection, "main").messages == 0
