@@ -30,6 +30,7 @@ def untaken_keys(
 
     Checks the ingests since the last check at which all keys were consumed. The first check goes back to `since`, or to all keys where the
     log does not reach that far. For a key whose version has expired the oldest version is given: it has all rows of the key up to then.
+    A key with pending rows is left out until they are published or discarded: its consumers would be told of an unchecked key.
     """
     now = _state_at(table, until)
     if now is None:
@@ -49,9 +50,11 @@ def untaken_keys(
     }
     number = min([_settled_number(oldest), *(min(new[key]) - 1 for key in untaken)])
     watermark.check(_checked(now.version, checked, [brought.get(key) for key in untaken], number))
-    held = visible_ingests(oldest)
+    held, pending = visible_ingests(oldest), _pending_keys(head)
     return {
-        key: brought.get(key, oldest.version if key in held else now.version) for key in untaken
+        key: brought.get(key, oldest.version if key in held else now.version)
+        for key in untaken
+        if key not in pending
     }
 
 
@@ -86,6 +89,12 @@ def _may_expire_soon(table: Table, head: Snapshot, version: int) -> bool:
         store_now_us(table.storage, table.log.clock) - CommitTimes(head).of(version + 1)
         >= span_us // 4
     )
+
+
+def _pending_keys(snapshot: Snapshot) -> frozenset[str | None]:
+    if snapshot.root.pending == 0:
+        return frozenset()
+    return frozenset(segment.partition_key for segment in snapshot.pending_segments.values())
 
 
 def _state_at(table: Table, moment: datetime) -> Snapshot | None:

@@ -36,7 +36,7 @@ def generation_of(context: "Context") -> str:
     return str(generation["id"])
 
 
-def earlier_generations_of(context: "Context") -> list[str]:
+def earlier_generations(context: "Context") -> list[str]:
     """Return the ids of the generations before this one, oldest first."""
     kept: Any = context["task_state_store"].get(GENERATION)
     return [str(earlier) for earlier in kept["earlier"]] if isinstance(kept, dict) else []

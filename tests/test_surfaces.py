@@ -331,13 +331,14 @@ SURFACES = {
             "table": WHERE,
             "partition": "partition_key of the job",
             "partition_key": f"{THE_RUN}, or `partition`",
+            "replaces": "the tokens of its own earlier tries, after a clear",
         }
         | {"create": "a Table, which extends NewTable, or a mapping"},
     ),
     "MetaGenOperator": Surface(
         declared=MetaGen,
         arguments=parameters(MetaGenOperator.__init__),
-        differs={"table": WHERE, "partition": "of its asset events; the job knows none"},
+        differs={"table": WHERE, "all": "may be a template"},
     ),
     "ConsumeOperator": Surface(
         declared=Consume,
@@ -398,7 +399,7 @@ SURFACES = {
             ("table", "opal_conn_id", "spark_conn_id", "spark", "retries", "retry_delay", "pool"),
             WHERE,
         )
-        | {"lakechime_conn_id": WHERE, "wait_for": "another task"}
+        | {"lakechime_conn_id": WHERE, "wait_for": "another task", "replaces": THE_RUN}
         | {"partition_key": THE_RUN, "create": "a Table, which extends NewTable, or a mapping"}
         | {"maintenance": "another operation", "consumers": "another operation"},
     ),
@@ -439,6 +440,7 @@ SURFACES = {
             "source": "of a pipeline, not of all",
             "create": "the pipeline's `table` has it",
             "partition_key": THE_RUN,
+            "replaces": THE_RUN,
         },
     ),
     "yaml.ConsumerModel": Surface(

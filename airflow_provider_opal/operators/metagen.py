@@ -42,7 +42,7 @@ class MetaGenOperator(OpalSparkOperator):
         table: str,
         partition_key: str | None = None,
         tokens: Sequence[str] | None = None,
-        all: bool = False,  # noqa: A002  # the name that every surface has
+        all: bool | str = False,  # noqa: A002  # the name that every surface has
         **kwargs: Any,
     ) -> None:
         given = {"partition_key": partition_key, "tokens": tokens, "all": all}

@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from airflow_provider_opal.assets import DEFAULT_CONN_ID, DEFAULT_LAKECHIME_CONN_ID, distinct
 from airflow_provider_opal.generation import (
-    earlier_generations_of,
+    earlier_generations,
     end_generation,
     generation_of,
 )
@@ -401,7 +401,7 @@ def token_of(context: "Context") -> str:
 
 def earlier_tokens_of(context: "Context") -> list[str]:
     """Return the tokens that this task had before it was cleared, oldest first."""
-    return [_token(context, generation) for generation in earlier_generations_of(context)]
+    return [_token(context, generation) for generation in earlier_generations(context)]
 
 
 def _token(context: "Context", generation: str) -> str:

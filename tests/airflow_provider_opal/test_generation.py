@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_opal.generation import end_generation, generation_of
+from airflow_provider_opal.generation import (
+    MAX_EARLIER,
+    earlier_generations,
+    end_generation,
+    generation_of,
+)
 from tests.airflow_provider_opal.stand_ins import Store
 
 
@@ -90,3 +95,27 @@ def test_a_run_that_is_made_anew_under_the_same_name_is_another() -> None:
     one, two = Task(retries=0), Task(retries=0)
     two.ids = 7
     assert one.next_try() != two.next_try()
+
+
+def test_a_clear_knows_the_generations_before_it_and_a_retry_adds_none() -> None:
+    task = Task(retries=3)
+    first = task.next_try()
+    assert task.next_try() == first
+    assert earlier_generations(task.context) == []
+    task.clear()
+    second = task.next_try()
+    assert task.next_try() == second
+    assert earlier_generations(task.context) == [first]
+    task.succeed()
+    task.clear()
+    task.next_try()
+    assert earlier_generations(task.context) == [first, second]
+
+
+def test_the_generations_that_are_kept_are_bounded_and_the_last_ones() -> None:
+    task = Task(retries=0)
+    generations = []
+    for _ in range(MAX_EARLIER + 5):
+        generations.append(task.next_try())
+        task.clear()
+    assert earlier_generations(task.context) == generations[:-1][-MAX_EARLIER:]

@@ -319,7 +319,9 @@ def mapped() -> dict[str, MappedOperator]:
         MetaGenOperator.partial(task_id="metagens", outlets=[opal_asset("other")]).expand(
             table=tables
         )
-        MetaGenOperator.partial(task_id="one_table", table="shop.a").expand(partition=["a", "b"])
+        MetaGenOperator.partial(task_id="one_table", table="shop.a").expand(
+            partition_key=["a", "b"]
+        )
         ConsumeOperator.partial(task_id="consumers", table="shop.a", by="version").expand(
             function=["m:f", "m:g"]
         )

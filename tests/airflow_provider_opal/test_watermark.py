@@ -58,7 +58,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
 
 def put(table: Table, key: str, at: int) -> int:
     table.ingest(*rows([(key, at, at)]), partition_key=key)
-    version = table.metagen().version
+    version = table.metagen(partition_key=key).version
     assert version is not None
     return version
 

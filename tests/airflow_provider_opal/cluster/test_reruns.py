@@ -48,7 +48,7 @@ if spec.operation.name == "ingest":
     more = {{"metadata": given["metadata"], "partition_key": given.get("partition_key")}}
     table.ingest(pa.table(columns, schema=SCHEMA), token=spec.token, **more)
 elif spec.operation.name == "metagen":
-    table.metagen(token=spec.token)
+    table.metagen(partition_key=given.get("partition_key"), token=spec.token)
 else:
     done = dict(operation=spec.operation.name, table=spec.table, token=spec.token, version=given.get("version"))
     result = JobResult(**done, counts={{"calls": 1}})

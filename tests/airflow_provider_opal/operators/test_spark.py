@@ -26,7 +26,8 @@ from opal_lake.job.job import JobSpec
 from opal_lake.job.operations.table import NewTable
 from opal_lake.storage.open import open_storage
 from tests.airflow_provider_opal.stand_ins import Commands, Store, commands, context
-from tests.opal_lake.shop import create, rows
+from tests.airflow_provider_opal.test_watermark import Events
+from tests.opal_lake.shop import content, create, rows
 
 __all__ = ["commands"]
 
@@ -297,3 +298,78 @@ def test_a_wrong_connection_is_named(
     task = MetaGenOperator(task_id="m", table="t")
     with pytest.raises(AirflowFailException, match=said):
         task.execute(context(task))
+
+
+@pytest.mark.parametrize(
+    "given, key, expected",
+    [
+        ({}, "mon", {"partition_key": "mon"}),
+        ({}, None, {}),
+        ({"partition_key": "tue"}, "mon", {"partition_key": "tue"}),
+        ({"partition_key": "tue"}, None, {"partition_key": "tue"}),
+        ({"tokens": ["t"]}, "mon", {"tokens": ["t"]}),
+        ({"all": True}, "mon", {"all": True}),
+    ],
+)
+def test_a_metagen_takes_the_key_of_its_run_unless_it_is_told_what_to_take(
+    given: dict[str, Any], key: str | None, expected: dict[str, Any]
+) -> None:
+    task = MetaGenOperator(task_id="m", table="t", **given)
+    operation = task.job(context(task, partition_key=key)).operation
+    nothing = {"partition_key": None, "tokens": None, "all": False}
+    assert vars(operation) == {**nothing, **expected}
+
+
+def test_a_metagen_that_is_told_two_things_to_take_is_refused_when_the_dag_is_read() -> None:
+    with pytest.raises(ValueError, match="one of partition_key, tokens and all"):
+        MetaGenOperator(task_id="m", table="t", partition_key="mon", all=True)
+
+
+def test_the_keys_that_stay_pending_are_in_the_result_of_a_metagen(tmp_path: Path) -> None:
+    table = create(open_storage(str(tmp_path / "shop" / "users")))
+    task = MetaGenOperator(task_id="m", table="shop.users")
+    run = {**context(task, partition_key="tue"), "outlet_events": Events()}
+    for key in ("mon", "tue"):
+        table.ingest(*rows([(key, 1, 1)]), partition_key=key)
+    table.metagen(partition_key="tue", token=token_of(run))
+    [note] = [note for note in task.execute(run)["notes"] if "stays pending" in note]
+    assert note.startswith("partition key mon stays pending: 1 segment, 1 row, ingested ")
+
+
+def test_a_clear_replaces_the_pending_rows_of_its_earlier_tries_and_a_retry_does_not() -> None:
+    task, store = ingest(), Store()
+
+    def replaced(clears: int) -> Any:
+        run = context(task, clears=clears, store=store, partition_key="mon")
+        return task.job(run).operation.replaces
+
+    assert replaced(0) is None
+    assert replaced(0) is None
+    assert replaced(1) == ["d/r/ingest/-1/0"]
+    assert replaced(1) == ["d/r/ingest/-1/0"]
+    assert replaced(2) == ["d/r/ingest/-1/0", "d/r/ingest/-1/1"]
+
+
+def test_a_day_that_is_corrected_and_cleared_after_a_failed_check_is_without_its_bad_row(
+    tmp_path: Path,
+) -> None:
+    """The other day's MetaGen ran meanwhile: at no version was there a row of the day that was held."""
+    table = create(open_storage(str(tmp_path / "shop" / "users")))
+    task, store = ingest(), Store()
+    spec = task.job(context(task, store=store, partition_key="mon"))
+    table.ingest(*rows([("BAD-1", 1, 1), ("a", 1, 1)]), partition_key="mon", token=spec.token)
+    table.ingest(*rows([("b", 1, 1)]), partition_key="tue")
+    table.metagen(partition_key="tue")
+    cleared = task.job(context(task, clears=1, store=store, partition_key="mon"))
+    table.ingest(
+        *rows([("a", 2, 1)]),
+        partition_key="mon",
+        token=cleared.token,
+        replaces=cleared.operation.replaces,
+    )
+    checked = table.metagen(partition_key="mon").version
+    seen = [content(table, version=version) for version in range(table.snapshot_at().version + 1)]
+    assert checked is not None
+    assert {row for state in seen[:checked] for row in state} == {("b", 1, 1)}
+    assert sorted(seen[checked]) == [("a", 2, 1), ("b", 1, 1)]
+    assert content(table, partition_key="mon", net=True) == [("a", 2, 1)]

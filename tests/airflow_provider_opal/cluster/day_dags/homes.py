@@ -25,4 +25,4 @@ opal_dag(
 )
 
 with DAG("take_up", schedule=None, start_date=START):
-    MetaGenOperator(task_id="metagen", table="lake.homes", retries=0, **SPARK)
+    MetaGenOperator(task_id="metagen", table="lake.homes", all=True, retries=0, **SPARK)
