@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -41,6 +40,10 @@ _PLANS = 16  # so often a MetaGen plans again because of a discard, then it give
 class DiscardedError(ConflictError):
     """Segments that a MetaGen had taken up were discarded: its runs hold entries of rows that are gone."""
 
+    def __init__(self, message: str, segments: frozenset[int]) -> None:
+        super().__init__(message)
+        self.segments = segments  # all that it had taken up
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaGenPlan:
@@ -69,15 +72,21 @@ def metagen(
 
     Those of each business snapshot are a commit of their own, the last of which has the token.
     """
+    among: frozenset[int] | None = None
     for _ in range(_PLANS - 1):
-        with suppress(DiscardedError):
-            return _metagen(table, token, selection)
-    return _metagen(table, token, selection)
+        try:
+            return _metagen(table, token, selection, among)
+        except DiscardedError as error:
+            # What took the place of discarded rows was not there when this job began: nobody may have checked it yet
+            among = error.segments
+    return _metagen(table, token, selection, among)
 
 
-def _metagen(table: OpenTable, token: str | None, selection: Selection) -> JobResult:
+def _metagen(
+    table: OpenTable, token: str | None, selection: Selection, among: frozenset[int] | None
+) -> JobResult:
     while True:
-        plan = start_metagen(table, token, selection)
+        plan = start_metagen(table, token, selection, among)
         if isinstance(plan, JobResult):
             return plan
         over = is_over(table.log, plan.base)
@@ -92,29 +101,39 @@ def _metagen(table: OpenTable, token: str | None, selection: Selection) -> JobRe
 
 
 def start_metagen(
-    table: OpenTable, token: str | None, selection: Selection = WITHOUT_KEY
+    table: OpenTable,
+    token: str | None,
+    selection: Selection = WITHOUT_KEY,
+    among: frozenset[int] | None = None,
 ) -> MetaGenPlan | JobResult:
-    """Claim a number and take up what is selected; or the result, if this was done before, or there is nothing to do.
+    """Claim a number and take up what is selected, `among` some segments if they are given; or the result, if this was done before, or
+    there is nothing to do.
 
     With nothing left to do for the open business snapshot, and its drift time over, it is finished first.
     """
     started_us, base = table.log.clock.now_us(), table.log.head()
     if (earlier := find_result(table.log, base, "metagen", token)) is not None:
         return earlier
-    check_tokens(base, selection.tokens or (), table.log.read_commit)
+    if among is None:
+        check_tokens(base, selection.tokens or (), table.log.read_commit)
     base = finish_what_is_over(table.log, base)
-    if not selection.of(base) & segments_due(base):
+    due = selection.of(base) & segments_due(base)
+    if not (due if among is None else due & among):
         return nothing_pending(table.log, base, token, selection)
     number = claim_number(table.storage, base.root, "metagen", table.log.clock)
-    return plan_metagen(base, number, started_us, selection)
+    return plan_metagen(base, number, started_us, selection, among)
 
 
 def plan_metagen(
-    base: Snapshot, number: int, started_us: int, selection: Selection = WITHOUT_KEY
+    base: Snapshot,
+    number: int,
+    started_us: int,
+    selection: Selection = WITHOUT_KEY,
+    among: frozenset[int] | None = None,
 ) -> MetaGenPlan:
     """Take up the selected segments that are not held back. A pending segment lies in one file: no rewrite takes it."""
     selected, due = selection.of(base), segments_due(base)
-    pending = selected & due
+    pending = selected & due if among is None else selected & due & among
     files = tuple(file for file in base.files.values() if not pending.isdisjoint(file.segments))
     return MetaGenPlan(
         number=number,
@@ -185,7 +204,8 @@ def _check_none_discarded(plan: MetaGenPlan, head: Snapshot) -> None:
     discarded = [segment for segment in plan.segments if segment in gone]
     if discarded:
         raise DiscardedError(
-            f"version {gone[discarded[0]]} discarded rows that this metagen had taken up; run it again"
+            f"version {gone[discarded[0]]} discarded rows that this metagen had taken up; run it again",
+            frozenset(plan.segments),
         )
 
 
@@ -210,7 +230,10 @@ def _nothing_notes(head: Snapshot, selection: Selection) -> tuple[str, ...]:
     """Tell whoever asked for a partition key or a token that none of its rows waits, or that they are held back."""
     if selection.all or selection == WITHOUT_KEY:
         return ()
-    if selection.of(head):
+    selected = selection.of(head)
+    if selected & segments_due(head):
+        return (f"rows of {selection.name} that came meanwhile stay pending",)
+    if selected:
         return (f"the pending rows of {selection.name} are held back",)
     return (f"no row of {selection.name} is pending",)
 

@@ -345,6 +345,24 @@ def test_a_metagen_whose_segments_were_all_discarded_has_nothing_to_do(table: Ta
     assert check_table(table) == []
 
 
+def test_a_metagen_does_not_publish_the_try_that_replaced_its_rows(table: Table) -> None:
+    """It was not there when the MetaGen began: nobody may have checked it."""
+    table.ingest(*rows(FIRST), partition_key=DAY_1, token="try 1")
+    table.ingest(*rows(THIRD), partition_key=DAY_1, token="other")
+    overtaken = raced(
+        table,
+        by=lambda: table.ingest(
+            *rows(SECOND), partition_key=DAY_1, token="try 2", replaces=["try 1"]
+        ),
+    )
+    metagen(overtaken, None, Selection(partition_key=DAY_1))
+    assert content(table) == [("dye", 3, 40)]
+    assert {one.token for one in table.snapshot_at().pending_segments.values()} == {"try 2"}
+    table.metagen(partition_key=DAY_1)
+    assert content(table) == [("ax", 2, 11), ("cap", 2, 30), ("dye", 3, 40)]
+    assert check_table(table) == []
+
+
 def test_a_discard_of_other_segments_leaves_a_metagen_alone(table: Table) -> None:
     two_days(table)
     overtaken = raced(table, by=lambda: table.discard(partition_key=DAY_2))
@@ -353,19 +371,14 @@ def test_a_discard_of_other_segments_leaves_a_metagen_alone(table: Table) -> Non
 
 
 def test_a_metagen_that_is_discarded_again_and_again_gives_up(table: Table) -> None:
-    two_days(table)
-
-    def others() -> None:
-        token = f"t{table.snapshot_at().version}"
-        for segment in table.snapshot_at().pending_segments.values():
-            table.discard(token=segment.token)
-            break
+    tokens = [f"t{number}" for number in range(20)]
+    for token in tokens:
         table.ingest(*rows(FIRST), token=token)
-
-    overtaken = replace(table, executor=Raced(others=others))
+    overtaken = replace(table, executor=Raced(others=lambda: table.discard(token=tokens.pop())))
     with pytest.raises(DiscardedError):
         metagen(overtaken, None, EVERYTHING)
     assert content(table) == []
+    assert len(table.snapshot_at().pending) == 4
     assert check_table(table) == []
 
 
