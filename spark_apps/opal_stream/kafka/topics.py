@@ -110,7 +110,7 @@ class Topics:
         Partitions of which Kafka says nothing are left out.
         """
         asked = {
-            TopicPartition(partition.topic, partition.number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
+            TopicPartition(partition.topic, partition.number): OffsetSpec.latest()  # type: ignore[no-untyped-call]  # it has no types
             for partition in partitions
         }
         if not asked:

@@ -139,7 +139,7 @@ def test_a_commit_that_takes_long_is_no_silence_of_kafka(kafka: Kafka, table: Ta
     kafka.produce(topic, [order(n) for n in range(2)], moments_ms=[1000, 1001])
     one_by_one = FlushLimits(rows=1, bytes=4096)
     assert (
-        read(table_on(Slow()), kafka, topic, limits=one_by_one, give_up_s=3).flushes,
+        read(table_on(Slow()), kafka, topic, limits=one_by_one, broker_timeout_s=3).flushes,
         ids(table),
     ) == (2, [0, 1])
 
