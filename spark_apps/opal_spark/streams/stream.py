@@ -69,6 +69,7 @@ class SparkStream:
         self._busy = threading.Lock()
         self._failure: Exception | None = None
         self._stopping = False
+        self._away_s: float | None = None  # since when Kafka does not answer
         self._moved_s = self._looked_s = time.monotonic()
 
     def stop(self) -> None:
@@ -95,16 +96,27 @@ class SparkStream:
         self._failure = None
         partitions = self._places.describe(self._reach_of)
         self._next = self._places.begin(partitions, self._reach_of(partitions))
+        self._away_s = None
 
     def _reach_of(self, partitions: list[Partition]) -> dict[Partition, Reach]:
         return reach_of(self._consumer, self._connection, partitions)
 
     def _wait_after(self, error: StorageError) -> None:
-        is_kafka = isinstance(error, KafkaError)
-        limit_s = self.options.broker_timeout_s if is_kafka else self.options.give_up_s
-        if time.monotonic() - self._moved_s > limit_s:
-            self._begin()  # where a gap is the cause, this says so
-            raise error
+        """Wait for Kafka for longer than for anything else, once it has answered."""
+        now_s = time.monotonic()
+        if not isinstance(error, KafkaError) and now_s - self._moved_s > self.options.give_up_s:
+            try:
+                self._begin()  # where a gap is the cause, this says so
+            except KafkaError as away:
+                error = away
+            else:
+                raise error
+        if isinstance(error, KafkaError):
+            self._away_s = now_s if self._away_s is None else self._away_s
+            has_begun = bool(self._next)
+            limit_s = self.options.broker_timeout_s if has_begun else self.options.give_up_s
+            if now_s - self._away_s > limit_s:
+                raise error
         logger.warning("the query failed and begins anew: %s", error)
         time.sleep(_PAUSE_S)
 
@@ -236,7 +248,7 @@ def _understood(error: PySparkException) -> Exception:
     """What stops a query beside our own errors is Kafka's: away, or without what was asked for. The next begin tells."""
     understood = as_opal_error(error)
     if isinstance(understood, InvalidInputError) or not isinstance(understood, OpalError):
-        return KafkaError(f"Spark's source of Kafka failed: {' '.join(str(error).split())[:500]}")
+        return StorageError(f"Spark's source of Kafka failed: {' '.join(str(error).split())[:500]}")
     return understood
 
 
