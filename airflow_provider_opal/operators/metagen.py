@@ -24,6 +24,8 @@ class MetaGenOperator(OpalSparkOperator):
     some ingests (templates, as `["{{ ti.xcom_pull('ingest')['token'] }}"]`), `all=True` every
     pending row. So a check between ingest and MetaGen holds: what failed it stays pending, whatever
     other runs publish meanwhile. The task log names the keys that stay pending, and for how long.
+    The pipelines of `opal_dag` with business snapshots use `all=True`: a later run publishes what
+    was held back. Put no check between the tasks of such a pipeline.
 
     The table's asset is its outlet: ingested rows alone are not visible yet. Its event carries the
     partition keys that were published. A second outlet, the asset of the table's versions, gets an
@@ -108,6 +110,9 @@ class MetaGenOperator(OpalSparkOperator):
             return [] if key is None else [key]
         if result.version is None:
             return []
-        # A MetaGen of several business snapshots makes a commit for each
-        since = result.version - 1 if self._version_before is None else self._version_before
-        return self.opal.keys_published(self.table, since, result.version)
+        # A MetaGen of several business snapshots makes a commit for each. An earlier try may have
+        # committed before this one looked: then the commit of the result is what is known
+        before = self._version_before
+        if before is None or before >= result.version:
+            before = result.version - 1
+        return self.opal.keys_published(self.table, before, result.version)

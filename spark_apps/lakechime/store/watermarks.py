@@ -80,12 +80,22 @@ def put_watermark(
         .values(**values, revision=watermarks.c.revision + 1)
         .returning(watermarks)
     )
-    row = connection.execute(changed).first() or _moved_by(
-        connection, wanted.consumer, wanted.key, step
-    )
+    row = connection.execute(changed).first()
+    if row is None:  # perhaps this very move was made, and its answer lost
+        row = _moved_by(connection, wanted.consumer, wanted.key, step)
+        if row is not None and not _is_after(row, wanted.value, expected):
+            row = None
     if row is None or row.value is None:
         raise _conflict(connection, wanted.consumer, wanted.key, expected)
     return _watermark(row)
+
+
+def _is_after(row: Row[Any], value: Any, expected: int | None) -> bool:
+    """Return whether a watermark is where one move from the expected revision leads."""
+    if row.value is None or json.loads(row.value) != value:
+        return False
+    # One that was deleted and made again goes on from its old revision
+    return expected is None or row.revision == expected + 1
 
 
 def _check_place(connection: Connection, wanted: Watermark) -> None:

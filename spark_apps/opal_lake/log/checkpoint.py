@@ -290,7 +290,7 @@ def touched_sections(commits: Iterable[Commit]) -> set[str]:
         touched |= {"bases"} if actions.forgotten else set()
         touched |= {*RESTORED_LISTS} if actions.restored else set()
         touched |= {"runs"} if actions.add_runs or actions.remove_runs else set()
-        touched |= {"tokens"} if commit.token else set()
+        touched |= {"tokens"} if commit.token or actions.replaced_tokens else set()
         touched |= {"partitions"} if commit.partition_key is not None else set()
     return touched
 

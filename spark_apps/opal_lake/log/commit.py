@@ -105,7 +105,9 @@ class Actions:
 
     `removed_events` are those of the `remove_logs`; `forgotten` says that some of them are in no other log. `finished` is a business
     snapshot of which no more rows come. `discarded` are pending segments that the table gives up; `withdrawn` are the partition key and
-    the number of each ingest of which that leaves nothing.
+    the number of each ingest of which that leaves nothing, and `unheld` the numbers of those whose
+    business snapshot was held back. `replaced_tokens` are those of tries that had not committed:
+    one that is still running finds its token used.
     """
 
     spec: TableSpec | None = None
@@ -114,6 +116,8 @@ class Actions:
     processed: tuple[int, ...] = ()
     discarded: tuple[DiscardedSegment, ...] = ()
     withdrawn: tuple[tuple[str, int], ...] = ()
+    unheld: tuple[int, ...] = ()
+    replaced_tokens: tuple[str, ...] = ()
     add_logs: tuple[LogFile, ...] = ()
     add_runs: tuple[RunFile, ...] = ()
     remove_runs: tuple[str, ...] = ()
@@ -213,7 +217,7 @@ def encode_commit(commit: Commit) -> bytes:
 
 def _format_of(commit: Commit) -> int:
     restored = commit.actions.restored
-    if commit.actions.discarded:
+    if commit.actions.discarded or commit.actions.replaced_tokens:
         return NEWEST_FORMAT
     if any(log.has_next for log in commit.actions.add_logs):
         return NEXT_ROWS_FORMAT
@@ -282,6 +286,8 @@ def actions_to_json(actions: Actions) -> dict[str, Any]:
         "processed": list(actions.processed),
         "discarded": [discarded_to_json(discarded) for discarded in actions.discarded],
         "withdrawn": [list(pair) for pair in actions.withdrawn],
+        "unheld": list(actions.unheld),
+        "replaced_tokens": list(actions.replaced_tokens),
         "add_logs": [log_to_json(log) for log in actions.add_logs],
         "add_runs": [run_to_json(run) for run in actions.add_runs],
         "remove_runs": list(actions.remove_runs),
@@ -311,6 +317,8 @@ def actions_from_json(data: Mapping[str, Any]) -> Actions:
         processed=checked.counts(data.get("processed", ())),
         discarded=tuple(map(discarded_from_json, checked.listed(data.get("discarded", [])))),
         withdrawn=tuple(map(ingest_of_key, checked.listed(data.get("withdrawn", [])))),
+        unheld=checked.counts(data.get("unheld", ())),
+        replaced_tokens=tuple(map(checked.text, checked.listed(data.get("replaced_tokens", [])))),
         add_logs=tuple(map(log_from_json, data.get("add_logs", ()))),
         add_runs=tuple(map(run_from_json, data.get("add_runs", ()))),
         remove_runs=tuple(map(checked.text, checked.listed(data.get("remove_runs", ())))),

@@ -138,6 +138,8 @@ def _run_changes(_: Storage, commit: Commit) -> Iterator[tuple[str, RunFile | No
 
 def _token_changes(_: Storage, commit: Commit) -> Iterator[tuple[str, int]]:
     """A token that was forgotten and came again is a new one."""
+    for token in commit.actions.replaced_tokens:
+        yield token, commit.version
     if commit.token:
         yield commit.token, commit.version
 

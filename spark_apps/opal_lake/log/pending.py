@@ -20,11 +20,15 @@ _AGES = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The pending segments of a partition key, of some tokens, or all; else those of ingests without a partition key."""
+    """The pending segments of a partition key, of some tokens, of business snapshots, or all.
+
+    Otherwise those of ingests without a partition key.
+    """
 
     partition_key: str | None = None
     tokens: tuple[str, ...] | None = None
     all: bool = False
+    of_business_snapshots: bool = False
 
     @classmethod
     def of_job(cls, job: MetaGen) -> "Selection":
@@ -35,6 +39,8 @@ class Selection:
     def takes(self, segment: PendingSegment) -> bool:
         if self.all:
             return True
+        if self.of_business_snapshots:
+            return segment.business_snapshot is not None
         if self.tokens is not None:
             return any(segment.is_of_token(token) for token in self.tokens)
         return segment.partition_key == self.partition_key
@@ -44,6 +50,8 @@ class Selection:
         """What it selects, for messages."""
         if self.all:
             return "any partition key"
+        if self.of_business_snapshots:
+            return "business snapshots"
         if self.tokens is not None:
             tokens = ", ".join(map(repr, self.tokens))
             return f"token {tokens}" if len(self.tokens) == 1 else f"tokens {tokens}"
@@ -61,6 +69,7 @@ class Selection:
 
 WITHOUT_KEY = Selection()
 EVERYTHING = Selection(all=True)
+OF_BUSINESS_SNAPSHOTS = Selection(of_business_snapshots=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,13 +162,25 @@ def discarding(snapshot: Snapshot, chosen: Collection[int]) -> Actions:
         DiscardedSegment(path=paths[number], segment=snapshot.segments[number])
         for number in sorted(chosen)
     )
-    return Actions(discarded=discarded, withdrawn=_withdrawn(snapshot, chosen))
-
-
-def _withdrawn(snapshot: Snapshot, chosen: Collection[int]) -> tuple[tuple[str, int], ...]:
-    """The ingests with a partition key of which nothing is left, neither visible nor pending."""
     kept = {segment_part(number) for number in snapshot.segments.keys() - {*chosen}}
-    kept |= snapshot.root.incomplete_ingests  # a compaction dropped rows that were visible
+    held = snapshot.root.business.held_numbers
+    emptied = {segment_part(number) for number in chosen} - kept
+    return Actions(
+        discarded=discarded,
+        withdrawn=withdrawn_ingests(snapshot, chosen, kept),
+        unheld=tuple(sorted(emptied & held)),
+    )
+
+
+def withdrawn_ingests(
+    snapshot: Snapshot, chosen: Collection[int], kept: Collection[int]
+) -> tuple[tuple[str, int], ...]:
+    """Return the keys and numbers of ingests of which nothing is left, visible or pending.
+
+    `chosen` are pending segments that go, `kept` the numbers of ingests with others that stay.
+    """
+    # A compaction dropped rows of these that were visible
+    kept = {*kept, *snapshot.root.incomplete_ingests}
     ingests = {
         (segment.partition_key, segment_part(segment.id))
         for segment in map(snapshot.pending_segments.__getitem__, chosen)

@@ -148,6 +148,8 @@ def business_after(business: BusinessSnapshots, commit: Commit) -> BusinessSnaps
     if restored is not None and restored.business is not None:
         return restored.business
     known = business.release(commit.actions.released) if commit.actions.released else business
+    if commit.actions.unheld:
+        known = known.without_numbers(commit.actions.unheld)
     if commit.actions.finished is not None:
         return known.finish(commit.actions.finished)
     if commit.actions.corrected_times is not None:
@@ -276,7 +278,11 @@ class Snapshot:
 
     def version_of_token(self, token: str) -> int | None:
         """As in `tokens`; a token that is not there is not looked for item by item."""
-        if "tokens" not in self.__dict__ and all(commit.token != token for commit in self.commits):
+        is_recent = any(
+            token == commit.token or token in commit.actions.replaced_tokens
+            for commit in self.commits
+        )
+        if "tokens" not in self.__dict__ and not is_recent:
             begins = canonical_json([token])[:-1] + b","
             parts = (
                 decode_lines(*self.part_bytes(part)) for part in self.sections.get("tokens", ())

@@ -297,7 +297,8 @@ def _work(
     if newest is not None and is_s3(place.uri):
         master, form = newest.files, newest.form
     else:
-        master, form = tuple(place.master_files()), place.form() if newest else None
+        # The record lies in the folder, so that it also holds for a copy without its side folder
+        master, form = tuple(place.master_files()), place.form()
     return Work(
         increments=increments,
         readable=readable,

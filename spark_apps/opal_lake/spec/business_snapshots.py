@@ -92,6 +92,15 @@ class BusinessSnapshots:
             held=held,
         )
 
+    def without_numbers(self, numbers: Collection[int]) -> "BusinessSnapshots":
+        """Forget held back ingests of which nothing is left, and names that only they brought."""
+        held = {}
+        for name, known in self.held.items():
+            left = tuple(number for number in known.numbers if number not in numbers)
+            if left or not known.numbers:
+                held[name] = replace(known, numbers=left)
+        return replace(self, held=held)
+
     def with_repaired_clock(self, moment_us: int) -> "BusinessSnapshots":
         """After the clock was repaired at a moment: nothing came later."""
         held = {

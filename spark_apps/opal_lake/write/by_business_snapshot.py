@@ -9,7 +9,7 @@ from opal_lake.engine.executor import Rows
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import InvalidInputError, count_text
 from opal_lake.job.job import JobResult
-from opal_lake.log.pending import Selection
+from opal_lake.log.pending import OF_BUSINESS_SNAPSHOTS
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.retention.business_snapshot import is_over, segments_due
 from opal_lake.spec.business_snapshots import BusinessSnapshots, first_of
@@ -126,11 +126,14 @@ def ingest_by_column(
 
 
 def _take_up(table: OpenTable, options: IngestOptions) -> None:
-    """After an inline ingest what is pending of its partition key, or without one, and held back no more."""
+    """After an inline ingest, publish what is held back no more, whatever its partition key is.
+
+    No MetaGen comes after inline ingests: rows that wait for one would wait for ever.
+    """
     if options.metadata == "inline":
         head = table.log.head()
         if segments_due(head) or is_over(table.log, head):
-            metagen(table, selection=Selection(partition_key=options.partition_key))
+            metagen(table, selection=OF_BUSINESS_SNAPSHOTS)
 
 
 def plan_parts(
@@ -174,7 +177,6 @@ def _own(options: IngestOptions, name: str) -> IngestOptions:
     return replace(
         options,
         token=None if token is None else f"{token}/{name}",
-        replaces=[f"{earlier}/{name}" for earlier in options.replaces],
         application=None if application is None else (f"{application[0]}/{name}", application[1]),
     )
 

@@ -230,6 +230,8 @@ def commit_ingest(
             ingested_side=side,
             discarded=replaced.discarded,
             withdrawn=replaced.withdrawn,
+            unheld=replaced.unheld,
+            replaced_tokens=_unused_tokens(run, head),
         )
         notes += [
             f"rejected {count_text(number, 'row')}: {reason}"
@@ -325,6 +327,11 @@ def _notes_of_business(run: IngestRun, head: Snapshot, *, is_inline: bool) -> It
                 f"while rows of business snapshot {name} were written, others added rows of {business.open}, which is earlier; run it again"
             )
         yield f"rows of business snapshot {name} are held back until {business.open} is finished, by a metagen after the drift time"
+
+
+def _unused_tokens(run: IngestRun, head: Snapshot) -> tuple[str, ...]:
+    """Return the tokens of replaced tries that have not committed: they may be running still."""
+    return tuple(token for token in run.replaces if head.version_of_token(token) is None)
 
 
 def _replaced_counts(run: IngestRun, replaced: Actions) -> dict[str, int]:

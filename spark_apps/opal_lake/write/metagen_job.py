@@ -42,7 +42,7 @@ class DiscardedError(ConflictError):
 
     def __init__(self, message: str, segments: frozenset[int]) -> None:
         super().__init__(message)
-        self.segments = segments  # all that it had taken up
+        self.segments = segments  # all that the job was asked for when it began
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +89,15 @@ def _metagen(
         plan = start_metagen(table, token, selection, among)
         if isinstance(plan, JobResult):
             return plan
+        if among is None:
+            among = selection.of(plan.base)
         over = is_over(table.log, plan.base)
         is_last = not (over and plan.selects_held and segments_due(plan.base) <= {*plan.segments})
-        result = commit_metagen(
-            table.log, plan, apply_to_pending(table, plan), token if is_last else None
-        )
+        outputs = apply_to_pending(table, plan)
+        try:
+            result = commit_metagen(table.log, plan, outputs, token if is_last else None)
+        except DiscardedError as error:
+            raise DiscardedError(str(error), among) from error
         if is_last:
             if over:
                 finish_what_is_over(table.log, table.log.refresh(plan.base))

@@ -9,6 +9,7 @@ from typing import Any
 from opal_lake.data.segment import SideFile
 from opal_lake.engine.results import find_result, keep_result
 from opal_lake.errors import InvalidInputError, NotFoundError, count_text
+from opal_lake.ids import segment_part
 from opal_lake.job.job import JobResult
 from opal_lake.log.checkpoint import ensure_checkpoint, list_items
 from opal_lake.log.claim import claim_number
@@ -16,6 +17,7 @@ from opal_lake.log.commit import Actions, Commit, Restored
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.lists import RESTORED_LISTS, restored_line
+from opal_lake.log.pending import withdrawn_ingests
 from opal_lake.log.sections import write_side
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.version_window import is_readable, readable_text
@@ -72,7 +74,7 @@ def restore(
             ),
         )
         actions, days = (
-            Actions(restored=restored, forgotten=True),
+            Actions(restored=restored, forgotten=True, withdrawn=_withdrawn(head, state)),
             _earlier_days(head, state) if business_snapshots else None,
         )
         if days is not None:
@@ -153,6 +155,13 @@ def _check_possible(head: Snapshot, state: Snapshot) -> None:
             f"{head.storage.uri}: a group of version {state.version} holds {fullest:,} rows, and property 'group_rows' is {limit:,} now; "
             f"set it to at least {fullest:,}, then restore"
         )
+
+
+def _withdrawn(head: Snapshot, state: Snapshot) -> tuple[tuple[str, int], ...]:
+    """Return the ingests that were never published and of which the restore leaves nothing."""
+    gone = head.pending - state.segments.keys()
+    kept = {segment_part(number) for number in {*state.segments, *(head.segments.keys() - gone)}}
+    return withdrawn_ingests(head, gone, kept)
 
 
 def _changed_lines(head: Snapshot, state: Snapshot) -> Iterator[list[Any]]:

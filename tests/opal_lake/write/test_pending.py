@@ -531,3 +531,78 @@ def test_a_try_by_business_snapshots_replaces_each_of_its_commits(table: Table) 
     assert {segment.token for segment in pending} == {f"try 2/{FRIDAY}", "try 2"}
     assert table.discard(token="try 2").counts["rows"] == 2
     assert check_table(table) == []
+
+
+def test_a_discarded_day_that_was_a_mistake_does_not_close_the_days_before_it(
+    days: Table, clock: ManualClock
+) -> None:
+    mistake = "2062-07-16"
+    days.ingest(*rows(THIRD), business_snapshot=mistake, token="mistake")
+    days.discard(token="mistake")
+    assert days.snapshot_at().root.business.held.keys() == {SATURDAY}
+    clock.at_us += 3 * HOUR_US
+    days.metagen(all=True)
+    assert days.snapshot_at().root.business.open == SATURDAY
+    days.ingest(*rows(THIRD), business_snapshot="2022-07-17")
+    assert check_table(days) == []
+
+
+def ingest_days(table: Table, sku_by_day: dict[str, str], **options: Any) -> None:
+    """Ingest a row a day, each day in a commit of its own."""
+    skus = [*sku_by_day.values()]
+    columns = {"sku": skus, "at": [1] * len(skus), "price": [1] * len(skus)}
+    batch = pa.table(columns, schema=SCHEMA).append_column("day", [[*sku_by_day]])
+    table.ingest(batch, [False] * len(skus), business_snapshot_column="day", **options)
+
+
+def test_the_first_commit_of_a_try_by_days_replaces_all_of_an_earlier_try(table: Table) -> None:
+    table.set_properties({"drift": "2h"})
+    table.add_columns({"day": "string"})
+    ingest_days(table, {FRIDAY: "bad"}, token="try 1")
+    ingest_days(table, {FRIDAY: "good", SATURDAY: "ax"}, token="try 2", replaces=["try 1"])
+    first = next(c for c in table.history() if c.token == f"try 2/{FRIDAY}").version
+    pending = table.snapshot_at(first).pending_segments.values()
+    assert {segment.token for segment in pending} == {f"try 2/{FRIDAY}"}
+
+
+def test_an_inline_ingest_by_days_publishes_what_is_due_of_every_key(
+    table: Table, clock: ManualClock
+) -> None:
+    table.set_properties({"drift": "2h"})
+    table.add_columns({"day": "string"})
+    ingest_days(table, {FRIDAY: "ax", SATURDAY: "bow"}, partition_key="K1", metadata="inline")
+    clock.at_us += 3 * HOUR_US
+    ingest_days(table, {SATURDAY: "cap"}, partition_key="K2", metadata="inline")
+    assert {row[0] for row in content(table)} == {"ax", "bow", "cap"}
+    assert table.snapshot_at().root.pending == 0
+
+
+def test_a_replaced_try_that_commits_late_adds_no_rows(table: Table) -> None:
+    table.ingest(*rows(FIRST), partition_key=DAY_1, token="try 2", replaces=["try 1"])
+    late = table.ingest(*rows(SECOND), partition_key=DAY_1, token="try 1")
+    assert late.repeated
+    table.metagen(partition_key=DAY_1)
+    assert content(table) == [("ax", 1, 10), ("bow", 1, 20)]
+    assert check_table(table) == []
+
+
+def test_a_metagen_keeps_to_what_it_was_asked_for_when_rows_are_discarded_meanwhile(
+    days: Table, clock: ManualClock
+) -> None:
+    days.ingest(*rows(THIRD), business_snapshot=FRIDAY, token="stray")
+    clock.at_us += 3 * HOUR_US
+    raced(days, by=lambda: days.discard(token="stray")).metagen(all=True)
+    assert {row[0] for row in content(days)} == {"ax", "bow", "cap"}
+    assert check_table(days) == []
+
+
+def test_a_key_that_a_restore_took_back_before_it_was_published_is_not_known(table: Table) -> None:
+    table.ingest(*rows(FIRST), metadata="inline")
+    before = table.snapshot_at().version
+    table.ingest(*rows(SECOND), partition_key=DAY_1, token="day 1")
+    table.ingest(*rows(THIRD), metadata="inline")
+    table.restore(version=before)
+    assert visible_ingests(table.snapshot_at()) == {}
+    with pytest.raises(NotFoundError, match="has no ingest of partition key"):
+        table.discard(partition_key=DAY_1)
+    assert check_table(table) == []
