@@ -95,6 +95,11 @@ _FIELDS = {
         "description": "Most stores that are not Amazon's need them.",
         "schema": {"type": ["boolean", "null"], "default": False},
     },
+    "create_root": {
+        "label": "Create the root",
+        "description": "Let the first ingest create the root folder. Otherwise a root that does not exist is an error.",
+        "schema": {"type": ["boolean", "null"], "default": False},
+    },
 }
 
 _LAKECHIME_FIELDS = {

@@ -15,6 +15,12 @@ _NO_WORKERS = re.compile(
     r"Initial job has not accepted any resources|Application has been removed|Exceeded maximum.*executor"
 )
 
+_JAVA = (
+    "Java 17 to 24"  # `opal_spark.engine.java` looks for it; this package does not import that one
+)
+_GET_JAVA = "pip install 'airflow-provider-opal[java]'"
+_GET_SPARK = "pip install 'airflow-provider-opal[spark]'"
+
 
 def cause_in(line: str, master: str, conn_id: str) -> str | None:
     """The cause that a line of Spark's log names. The line may be gone from the buffer when the job ends."""
@@ -24,6 +30,38 @@ def cause_in(line: str, master: str, conn_id: str) -> str | None:
         return "Spark ran out of memory: give it more (driver_memory='4g', executor_memory='4g'), or let fewer tasks run at once on the worker"
     if _NO_WORKERS.search(line):
         return f"the cluster of {master} gave no executor: check that it has workers with free cores and memory"
+    return None
+
+
+# What a worker lacks for any job: each with the text of the mend. Nothing was submitted yet.
+_LACKS = (
+    (
+        re.compile(r"^JAVA_HOME is not set"),
+        f"there is no Java on the Airflow worker {{host}}, and Spark needs {_JAVA}: {_GET_JAVA}",
+    ),
+    (
+        re.compile(r"/bin/java: (No such file or directory|not found|cannot execute)"),
+        f"JAVA_HOME of the Airflow worker {{host}} leads to no Java: correct it, or remove it and {_GET_JAVA}",
+    ),
+    (
+        re.compile(r"UnsupportedClassVersionError: org/apache/spark/"),
+        f"the Java of the Airflow worker {{host}} is too old for Spark: set JAVA_HOME to {_JAVA}, or {_GET_JAVA}",
+    ),
+    (
+        re.compile(
+            r"^ModuleNotFoundError: No module named '(pyspark|pandas|sqlglot)'"
+            r"|^Could not find valid SPARK_HOME|^Failed to find Spark jars directory"
+        ),
+        f"Spark is not complete on the Airflow worker {{host}}: {_GET_SPARK}",
+    ),
+)
+
+
+def lack_in(line: str) -> str | None:
+    """What a line of spark-submit says that this machine lacks; a retry on it fails in the same way."""
+    for pattern, text in _LACKS:
+        if pattern.search(line):
+            return text.format(host=socket.gethostname())
     return None
 
 
@@ -45,7 +83,7 @@ def cause_of_start(failure: Exception | None) -> str | None:
     if isinstance(failure, FileNotFoundError):
         return (
             f"{failure.filename or 'spark-submit'} is not on the PATH of the Airflow worker on {socket.gethostname()}: install Spark there "
-            "(pip install 'airflow-provider-opal[spark]'), or put its bin folder on the PATH"
+            f"({_GET_SPARK}), or put its bin folder on the PATH"
         )
     if isinstance(failure, PermissionError):
         return f"{failure.filename or 'spark-submit'} may not be run by the Airflow worker: make it executable"

@@ -30,6 +30,7 @@ class Lake:
     root: str
     options: Mapping[str, str]
     spark_conn_id: str
+    create_root: bool = False
 
     def uri(self, table: str) -> str:
         """A table's address: `shop.orders` lies in `<root>/shop/orders`; a path or a URI stands for itself."""
@@ -44,6 +45,32 @@ class Lake:
                 f"the connection's root {self.root!r} is neither an absolute path nor a URI; write /data/lake or s3a://bucket/lake"
             )
         return f"{self.root.rstrip('/')}/{table.replace('.', '/')}"
+
+    def holds(self, uri: str) -> bool:
+        """Whether this address lies below the root."""
+        return bool(self.root) and uri.startswith(f"{self.root.rstrip('/')}/")
+
+    def missing_root(self) -> str | None:
+        """Say what is wrong with a root that is not a folder of this machine; None otherwise.
+
+        Only a local root can be looked at: S3 knows no folders, so an absent prefix is an empty one.
+        """
+        from opal_lake.storage.uris import local_root, split_scheme
+
+        if split_scheme(self.root)[0] not in ("", "file"):
+            return None
+        folder = Path(local_root(self.root))
+        if folder.is_dir():
+            return None
+        host = socket.gethostname()
+        if folder.exists():
+            return f"the lake's root {self.root} is not a folder on {host}; correct the root"
+        if self.create_root:
+            return None
+        return (
+            f"the lake's root {self.root} does not exist on {host}: correct the root, mount it, or create the folder. "
+            'With the extra {"create_root": true} in the connection, the first ingest creates it'
+        )
 
     def options_for(self, uri: str) -> Mapping[str, str]:
         """The storage options for this address; empty for a local path."""
@@ -88,15 +115,14 @@ class OpalHook(BaseHook):
             "aws_session_token": extra.get("session_token"),
             "endpoint_url": extra.get("endpoint_url"),
             "region_name": extra.get("region_name"),
-            "path_style": "true"
-            if str(extra.get("path_style", "")).lower() in ("true", "1")
-            else None,
+            "path_style": "true" if _is_true(extra.get("path_style")) else None,
         }
         options = {name: str(value) for name, value in given.items() if value}
         return Lake(
             root=connection.host or "",
             options=options,
             spark_conn_id=extra.get("spark_conn_id") or DEFAULT_SPARK_CONN_ID,
+            create_root=_is_true(extra.get("create_root")),
         )
 
     def get_conn(self) -> Lake:
@@ -104,11 +130,28 @@ class OpalHook(BaseHook):
         return self.lake
 
     def table(self, table: str) -> "Table":
-        """An open table. NotFoundError when there is none."""
+        """Open a table; NotFoundError when there is none.
+
+        A root that does not exist fails the task finally: whoever took the table for one that is yet
+        to be created would create it in the wrong place, or wait for it forever.
+        """
+        from opal_lake.errors import NotFoundError, StorageError
         from opal_lake.table import Table
 
         uri = self.lake.uri(table)
-        return Table.open(uri, self.lake.options_for(uri))
+        try:
+            return Table.open(uri, self.lake.options_for(uri))
+        except NotFoundError:
+            wrong = self.lake.missing_root() if self.lake.holds(uri) else None
+            if wrong is not None:
+                raise AirflowFailException(f"connection {self.opal_conn_id!r}: {wrong}") from None
+            raise
+        except StorageError as error:
+            if _lacks_bucket(error):
+                raise AirflowFailException(
+                    f"connection {self.opal_conn_id!r}, table {uri}: {error}"
+                ) from error
+            raise
 
     def exists(self, table: str) -> bool:
         """Whether there is such a table by now."""
@@ -219,11 +262,8 @@ class OpalHook(BaseHook):
                     "The connection has no root: every table has to be named by its whole path",
                 )
             self.lake.uri("any")
-            if self.lake.root.startswith("/") and not Path(self.lake.root).is_dir():
-                return (
-                    False,
-                    f"{self.lake.root} is no folder of {socket.gethostname()}; make it, mount it, or correct the root",
-                )
+            if (wrong := self.lake.missing_root()) is not None:
+                return False, wrong
             next(
                 iter(open_storage(self.lake.root, self.lake.options_for(self.lake.root)).list("")),
                 None,
@@ -255,6 +295,17 @@ def oldest_after(table: "Table", seen: int, *, feed: bool = False) -> int:
             f"the table and its maintenance a longer window than consumers may be paused: opal set {table.uri} window=30d"
         )
     return oldest
+
+
+def _is_true(given: Any) -> bool:
+    """Whether a switch of the connection's extra is on; the UI and the command line may store text."""
+    return str(given).lower() in ("true", "1")
+
+
+def _lacks_bucket(error: Exception) -> bool:
+    """Whether S3 answered that the bucket does not exist."""
+    answer = getattr(error.__cause__, "response", None) or {}
+    return bool(answer.get("Error", {}).get("Code") == "NoSuchBucket")
 
 
 def _time(commit: "Commit") -> datetime:

@@ -1,5 +1,6 @@
 """Spark's submit hook with additions for Opal jobs: no secrets on the command line, a process group to kill, the URL of the Spark UI."""
 
+import logging
 import os
 import re
 import shutil
@@ -19,6 +20,8 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_opal.secrets import mask, redacted
+
+_log = logging.getLogger(__name__)
 
 _UI = re.compile(r"^Spark UI: (\S+)")
 _MASTER = re.compile(r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|yarn|k8s://.+|spark://[^/]+:\d+")
@@ -56,6 +59,9 @@ class OpalSubmitHook(SparkSubmitHook):
     # What a line has said of why it will fail
     _cause: str | None = None
 
+    # What spark-submit found missing on this machine, so that nothing was submitted
+    lack: str | None = None
+
     @property
     def is_client(self) -> bool:
         """Whether the driver runs beside spark-submit, on this machine."""
@@ -84,7 +90,12 @@ class OpalSubmitHook(SparkSubmitHook):
         """Why it failed, and what to do about it, where that is known."""
         from airflow_provider_opal.hooks.causes import cause_of_end, cause_of_start
 
-        return cause_of_start(failure) or self._cause or cause_of_end(self.app_status(failure))
+        return (
+            cause_of_start(failure)
+            or self.lack
+            or self._cause
+            or cause_of_end(self.app_status(failure))
+        )
 
     @property
     def log_command(self) -> str | None:
@@ -223,11 +234,12 @@ class OpalSubmitHook(SparkSubmitHook):
         super()._process_spark_submit_log(self._watched(itr))
 
     def _watched(self, lines: Iterable[str]) -> Iterator[str]:
-        from airflow_provider_opal.hooks.causes import cause_in
+        from airflow_provider_opal.hooks.causes import cause_in, lack_in
 
         for line in lines:
             if match := _UI.match(line):
                 self.on_ui(match[1])
+            self.lack = self.lack or lack_in(line)
             self._cause = self._cause or cause_in(
                 line, str(self._connection["master"]), self._conn_id
             )
@@ -261,7 +273,10 @@ def java_environment() -> dict[str, str]:
         text=True,
         check=False,
     )
-    return {"JAVA_HOME": answer.stdout.strip()} if answer.returncode == 0 else {}
+    if answer.returncode != 0:  # Spark's own settings may still name one, so that this is no error
+        _log.warning("%s", answer.stderr.strip())
+        return {}
+    return {"JAVA_HOME": answer.stdout.strip()}
 
 
 @contextmanager

@@ -352,7 +352,7 @@ class OpalSparkOperator(SparkSubmitOperator):
             + where
             + (f"\n{cause}" if cause else "")
         )
-        if isinstance(failure, FileNotFoundError | PermissionError):
+        if isinstance(failure, FileNotFoundError | PermissionError) or hook.lack is not None:
             return AirflowFailException(
                 f"{self.operation} of {self.table} was not submitted: {message}"
             )

@@ -147,6 +147,6 @@ def test_a_connection_that_does_not_work_says_why(monkeypatch: pytest.MonkeyPatc
     )
     works, message = OpalHook().test_connection()
     assert not works
-    assert message.startswith("/nowhere/lake is no folder of")
+    assert message.startswith("the lake's root /nowhere/lake does not exist on")
     monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps({"conn_type": "fs", "host": "/"}))
     assert OpalHook().test_connection()[1].endswith("name another with opal_conn_id=")

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_opal import Files, IngestOperator, MetaGenOperator, Table
+from airflow_provider_opal import Files, IngestOperator, MetaGenOperator, OpalHook, Table
 from airflow_provider_opal.hooks.submit import (
     OpalSubmitHook,
     end_left_over,
@@ -373,3 +375,131 @@ def test_a_day_that_is_corrected_and_cleared_after_a_failed_check_is_without_its
     assert {row for state in seen[:checked] for row in state} == {("b", 1, 1)}
     assert sorted(seen[checked]) == [("a", 2, 1), ("b", 1, 1)]
     assert content(table, partition_key="mon", net=True) == [("a", 2, 1)]
+
+
+def set_root(monkeypatch: pytest.MonkeyPatch, root: str, **extra: Any) -> None:
+    connection = {"conn_type": "opal", "host": root, "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps(connection))
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_an_ingest_into_a_root_that_does_not_exist_fails_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commands: Commands, form: str
+) -> None:
+    root = form.format(tmp_path / "lakee")
+    set_root(monkeypatch, root)
+    commands.spark_submit(works=True)
+    with pytest.raises(AirflowFailException, match=f"'opal_default': the lake's root {root} does"):
+        ingest().execute(context(ingest(), partition_key="2026-11-01"))
+    assert commands.notes() == []
+    assert not (tmp_path / "lakee").exists()
+    works, message = OpalHook().test_connection()
+    assert not works
+    assert 'With the extra {"create_root": true} in the connection' in message
+
+
+def test_a_root_that_may_be_created_lets_the_first_ingest_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commands: Commands
+) -> None:
+    set_root(monkeypatch, str(tmp_path / "new"), create_root=True)
+    commands.spark_submit()
+    with pytest.raises(AirflowException, match="the table has no result"):
+        ingest().execute(context(ingest(), partition_key="2026-11-01"))
+    assert len(commands.notes()) == 1
+    assert OpalHook().test_connection()[0]
+
+
+def test_a_root_that_is_a_file_is_refused_even_if_it_may_be_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lake").touch()
+    set_root(monkeypatch, str(tmp_path / "lake"), create_root="true")
+    with pytest.raises(AirflowFailException, match="is not a folder on"):
+        ingest().execute(context(ingest(), partition_key="2026-11-01"))
+
+
+def test_a_table_outside_the_root_does_not_need_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_root(monkeypatch, str(tmp_path / "lakee"))
+    assert not OpalHook().exists(str(tmp_path / "elsewhere" / "t"))
+
+
+@pytest.mark.s3
+def test_a_bucket_that_does_not_exist_is_named_and_an_absent_prefix_is_an_empty_one(
+    monkeypatch: pytest.MonkeyPatch, s3_options: dict[str, str], commands: Commands
+) -> None:
+    login = {
+        "login": s3_options["aws_access_key_id"],
+        "password": s3_options["aws_secret_access_key"],
+        "extra": {"endpoint_url": s3_options["endpoint_url"], "region_name": "us-east-1"},
+    }
+    wrong = {"conn_type": "opal", "host": "s3a://no-such-lake/x", **login}
+    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps(wrong))
+    commands.spark_submit(works=True)
+    with pytest.raises(AirflowFailException, match="bucket 'no-such-lake' does not exist"):
+        ingest().execute(context(ingest(), partition_key="2026-11-01"))
+    assert commands.notes() == []
+    works, message = OpalHook().test_connection()
+    assert (works, "bucket 'no-such-lake' does not exist" in message) == (False, True)
+    absent = {**wrong, "host": "s3a://lake/no-such-prefix"}
+    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps(absent))
+    assert not OpalHook().exists("shop.users")
+    assert OpalHook().test_connection()[0]
+
+
+GET_JAVA = "pip install 'airflow-provider-opal[java]'"
+GET_SPARK = "pip install 'airflow-provider-opal[spark]'"
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        ("JAVA_HOME is not set", "there is no Java on the Airflow worker"),
+        ("spark-class: line 97: /no/bin/java: No such file or directory", "leads to no Java"),
+        ("java.lang.UnsupportedClassVersionError: org/apache/spark/launcher/Main", "is too old"),
+        ("ModuleNotFoundError: No module named 'pyspark'", "Spark is not complete on"),
+        ("Could not find valid SPARK_HOME while searching ['/x']", "Spark is not complete on"),
+    ],
+)
+def test_what_the_worker_lacks_fails_finally_and_names_the_extra(
+    commands: Commands, line: str, said: str
+) -> None:
+    commands.spark_submit(line, status=1)
+    task = MetaGenOperator(task_id="m", table="t", retries=3)
+    with pytest.raises(AirflowFailException, match="metagen of t was not submitted") as failed:
+        task.execute(context(task))
+    last = str(failed.value).splitlines()[-1]
+    assert said in last
+    assert (GET_SPARK if "Spark is not complete" in said else GET_JAVA) in last
+
+
+def test_a_worker_without_java_fails_finally_under_spark_s_own_spark_submit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is where the extra is not installed: no JAVA_HOME, no java on the PATH, no wheel."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("bash", "env", "dirname", "basename", "cat", "uname", "sh"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    submit = Path(sys.executable).with_name("spark-submit")
+    (tools / "spark-submit").write_text(f'#!/bin/sh\nexec "{submit}" "$@"\n')
+    (tools / "spark-submit").chmod(0o755)
+    (tools / "python3").symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", str(tools))
+    monkeypatch.setenv("SPARK_HOME", spark_home())
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr("airflow_provider_opal.hooks.submit.java_environment", dict)
+    task = MetaGenOperator(task_id="m", table="t", retries=3)
+    with pytest.raises(AirflowFailException) as failed:
+        task.execute(context(task))
+    last = str(failed.value).splitlines()[-1]
+    assert last.startswith("there is no Java on the Airflow worker")
+    assert GET_JAVA in last
+
+
+def spark_home() -> str:
+    package = find_spec("pyspark")
+    assert package is not None
+    assert package.origin is not None
+    return str(Path(package.origin).parent)

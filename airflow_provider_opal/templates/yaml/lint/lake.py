@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_opal.hooks.opal import OpalHook
 from airflow_provider_opal.templates.yaml.files import YamlFile
@@ -71,6 +71,9 @@ def beside_the_lake(file: YamlFile) -> Iterator[Problem]:
                     f"or create it first"
                 )
                 yield file.problem(dag_id, what, "table")
+        except AirflowFailException as error:  # a root or a bucket that does not exist
+            what = f"the lake cannot be reached ({shown(str(error), 300)}); correct it, then lint again"
+            yield replace(file.problem(dag_id, what, "table"), kind=UNREACHABLE)
         except AirflowException as error:
             what = f"the connection {dag.opal_conn_id!r} is not known here ({shown(str(error))}); add it in Airflow, type Opal lake"
             yield file.problem(dag_id, what, *_conn_keys(file, dag_id))

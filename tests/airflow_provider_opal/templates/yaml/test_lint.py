@@ -381,6 +381,17 @@ def test_a_lake_that_cannot_be_reached_is_named_and_worth_another_try(
     assert main(["dag", "lint", str(dags), "--lake"]) == RETRY
 
 
+def test_a_root_that_does_not_exist_is_named(
+    tmp_path: Path, dags: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = {"conn_type": "opal", "host": str(tmp_path / "lakee")}
+    monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps(connection))
+    write(dags, good=GOOD)
+    [problem] = problems_in(dags, lake=True)
+    assert "dags.orders.table: the lake cannot be reached" in problem
+    assert f"the lake's root {tmp_path / 'lakee'} does not exist" in problem
+
+
 def test_a_connection_that_is_not_there_is_found_at_its_name(dags: Path) -> None:
     [problem] = problems_in(
         write(dags, t=GOOD.replace("    table:", "    opal_conn_id: nobody\n    table:")), lake=True
