@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from airflow_provider_opal.operators.lakechime.relay import RelayOperator
     from airflow_provider_opal.operators.maintenance import MaintenanceOperator
     from airflow_provider_opal.operators.metagen import MetaGenOperator
-    from airflow_provider_opal.operators.reconcile import ReconcileOperator
+    from airflow_provider_opal.operators.reconcile import (
+        ReconcileOperator,
+        ReconcileReportOperator,
+    )
     from airflow_provider_opal.operators.restore import RestoreOperator
     from airflow_provider_opal.operators.retention import RetentionOperator
     from airflow_provider_opal.operators.spark import OpalSparkOperator
@@ -71,6 +74,7 @@ __all__ = [
     "OpalTaskGroup",
     "PartitionTriggerSensor",
     "ReconcileOperator",
+    "ReconcileReportOperator",
     "RelayOperator",
     "RestoreOperator",
     "RetentionOperator",
@@ -115,6 +119,7 @@ _MODULES = {
     "OpalTaskGroup": "airflow_provider_opal.templates.pipeline",
     "PartitionTriggerSensor": "airflow_provider_opal.sensors.partition",
     "ReconcileOperator": "airflow_provider_opal.operators.reconcile",
+    "ReconcileReportOperator": "airflow_provider_opal.operators.reconcile",
     "RelayOperator": "airflow_provider_opal.operators.lakechime.relay",
     "RestoreOperator": "airflow_provider_opal.operators.restore",
     "RetentionOperator": "airflow_provider_opal.operators.retention",

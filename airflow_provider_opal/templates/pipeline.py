@@ -18,7 +18,12 @@ from airflow_provider_opal.assets import (
 from airflow_provider_opal.operators.consume import BY, ConsumeOperator, check_rows
 from airflow_provider_opal.operators.ingest import IngestOperator, Table
 from airflow_provider_opal.operators.metagen import MetaGenOperator
-from airflow_provider_opal.operators.reconcile import GRACE, LOOK_BACK, ReconcileOperator
+from airflow_provider_opal.operators.reconcile import (
+    GRACE,
+    LOOK_BACK,
+    ReconcileOperator,
+    ReconcileReportOperator,
+)
 from airflow_provider_opal.operators.spark import is_keyed
 from airflow_provider_opal.operators.streaming.ingest import StreamingIngestOperator
 from airflow_provider_opal.streaming.source import Kafka
@@ -435,10 +440,14 @@ def reconcile_dag(
     common = {"tags": ["opal"], "catchup": False, "max_active_runs": 1, **dag_kwargs}
     span: Any = {"look_back": look_back, "grace": grace}
     with DAG(dag_id, schedule=schedule, start_date=start_date, **common) as dag:
+        looks = []
         for name, by in consumers.items():
             where: Any = {
                 "opal_conn_id": opal_conn_id,
                 "lakechime_conn_id": (lakechime_conn_ids or {}).get(name),
             }
-            ReconcileOperator(task_id=name, table=table, consumer=name, by=by, **where, **span)
+            looks.append(
+                ReconcileOperator(task_id=name, table=table, consumer=name, by=by, **where, **span)
+            )
+        looks >> ReconcileReportOperator(task_id="report")
     return dag

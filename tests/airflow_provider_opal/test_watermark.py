@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections import defaultdict
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,14 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowRuntimeError,
+    AirflowSkipException,
+    ErrorType,
+)
+from airflow.sdk.execution_time.comms import ErrorResponse
 
 from airflow_provider_opal import (
     ConsumeOperator,
@@ -18,12 +26,14 @@ from airflow_provider_opal import (
     IngestOperator,
     MetaGenOperator,
     ReconcileOperator,
+    ReconcileReportOperator,
     SnapshotTriggerSensor,
     opal_asset,
     redelivery_asset,
 )
 from airflow_provider_opal.assets import version_key
 from airflow_provider_opal.operators.consume import event_version_of
+from airflow_provider_opal.operators.reconcile import CONFIRMED
 from airflow_provider_opal.templates.pipeline import Consumer
 from airflow_provider_opal.watermark import Watermark
 from opal_lake.engine.results import keep_result
@@ -35,17 +45,46 @@ from tests.opal_lake.shop import create, rows
 
 
 class Events(defaultdict[Any, Any]):
-    """A task's outlet events."""
+    """A task's outlet events. Of each a DAG run comes, unless Airflow drops it."""
 
-    def __init__(self) -> None:
-        super().__init__(lambda: SimpleNamespace(extra={}, keys=[], add_partitions=None))
+    def __init__(self, is_dropped: Callable[[], bool] = lambda: False) -> None:
+        super().__init__(lambda: SimpleNamespace(extra={}, keys=[], runs={}, add_partitions=None))
+        self.is_dropped = is_dropped
 
     def __missing__(self, key: Any) -> Any:
         event = super().__missing__(key)
-        event.add_partitions = lambda keys: event.keys.extend(
-            [keys] if isinstance(keys, str) else keys
-        )
+
+        def add_partitions(keys: Any) -> None:
+            added = [keys] if isinstance(keys, str) else keys
+            event.keys.extend(added)
+            runs = [] if self.is_dropped() else [SimpleNamespace(run_id="asset_triggered")]
+            event.runs.update(dict.fromkeys(added, runs))
+
+        event.add_partitions = add_partitions
         return event
+
+
+class Registered(list[Any]):
+    """The events of an asset, as Airflow lists them to a task."""
+
+    def after(self, _: str) -> "Registered":
+        return self
+
+
+class Unlisted:
+    """What a task gets while Airflow cannot list an asset's events."""
+
+    def after(self, _: str) -> "Unlisted":
+        return self
+
+    def __iter__(self) -> Any:
+        raise unanswered("500")
+
+
+def unanswered(why: str) -> AirflowRuntimeError:
+    return AirflowRuntimeError(
+        ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": why})
+    )
 
 
 @pytest.fixture
@@ -64,23 +103,61 @@ def put(table: Table, key: str, at: int) -> int:
 
 
 class Lake:
-    """What outlives a run: the state of assets."""
+    """What outlives a run: the state of assets, their events, DAGs, and what tasks reported."""
 
     def __init__(self) -> None:
         self.assets: defaultdict[Any, Store] = defaultdict(Store)
+        self.emitted: list[Events] = []
+        self.paused = {"d": False}
+        self.drops = self.is_silent = False
+        self.reports: dict[str, Any] = {}
 
     def run(self, task: Any, run_id: str = "r", **more: Any) -> dict[str, Any]:
         ti, run = task_instance(task, run_id=run_id), SimpleNamespace(clear_number=0)
+        ti.get_dag, ti.xcom_push = self.dag, self.reports_of(task)
+        ti.xcom_pull = lambda task_ids, key: self.reports.get(task_ids)
         stores = {"task_state_store": Store(), "asset_state_store": self.assets}
+        events = Events(lambda: self.drops or self.paused["d"])
+        inlets = Listing(self)
+        self.emitted.append(events)
         return {
             "ti": ti,
             "task": task,
             "dag_run": run,
-            "outlet_events": Events(),
+            "outlet_events": events,
+            "inlet_events": inlets,
             "partition_key": None,
             **stores,
             **more,
         }
+
+    def dag(self, dag_id: str) -> Any:
+        if dag_id not in self.paused:
+            raise unanswered("404")
+        return SimpleNamespace(is_paused=self.paused[dag_id])
+
+    def reports_of(self, task: Any) -> Callable[..., None]:
+        def push(key: str, value: Any) -> None:
+            self.reports[task.task_id] = value
+
+        return push
+
+
+class Listing:
+    """Inlet events: all that was emitted for an asset until it is asked for."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+
+    def __getitem__(self, asset: Any) -> Any:
+        if self.lake.is_silent:
+            return Unlisted()
+        return Registered(
+            SimpleNamespace(partition_key=key, extra=event.extra, created_dagruns=event.runs[key])
+            for events in self.lake.emitted
+            if (event := events.get(asset)) is not None
+            for key in event.keys
+        )
 
 
 def sensor(**more: Any) -> SnapshotTriggerSensor:
@@ -333,7 +410,7 @@ def test_reconcile_finds_the_keys_that_were_not_taken_and_tells_of_them_once_a_d
     context = lake.run(look)
     assert look.execute(context) == {"tue": second}
     assert context["outlet_events"][look.emitted].keys == ["tue"]
-    with pytest.raises(AirflowSkipException, match="has seen, or was sent"):
+    with pytest.raises(AirflowSkipException, match="has seen, or got runs for"):
         look.execute(lake.run(look))
     corrected = put(table, "mon", 3)
     assert look.execute(lake.run(look)) == {"mon": corrected}
@@ -369,6 +446,88 @@ def test_reconcile_leaves_alone_what_is_young_old_or_not_there_yet(
     ):
         with pytest.raises(AirflowSkipException):
             look.execute(Lake().run(look))
+
+
+@pytest.mark.parametrize("by", ["partition", "version"])
+def test_a_paused_consumer_gets_its_event_from_the_first_reconcile_after_the_pause(
+    table: Table, by: str
+) -> None:
+    version, lake, look = put(table, "mon", 1), Lake(), reconcile(by=by)
+    key = "mon" if by == "partition" else version_key(version)
+    lake.paused["d"] = True
+    for _ in range(2):
+        context = lake.run(look)
+        with pytest.raises(AirflowSkipException, match=r"1 key \(.*\) of shop.users wait"):
+            look.execute(context)
+        assert context["outlet_events"] == {}
+        assert "the DAG 'd' is paused" in lake.reports["k"]["line"]
+    lake.paused["d"] = False
+    assert look.execute(lake.run(look)) == {key: version}
+    with pytest.raises(AirflowSkipException, match="has seen, or got runs for"):
+        look.execute(lake.run(look))
+
+
+def test_the_dag_of_a_consumer_may_have_another_name(table: Table) -> None:
+    put(table, "mon", 1)
+    lake, look = Lake(), reconcile(consumer="report", consumer_dag_id="reports")
+    lake.paused["reports"] = True
+    with pytest.raises(AirflowSkipException, match="the DAG 'reports' is paused"):
+        look.execute(lake.run(look))
+
+
+def test_an_event_of_which_no_run_came_is_emitted_again_by_the_next_reconcile(
+    table: Table,
+) -> None:
+    first, lake, look = put(table, "mon", 1), Lake(), reconcile()
+    lake.drops = True
+    for _ in range(2):
+        assert look.execute(lake.run(look)) == {"mon": first}
+    lake.drops = False
+    assert look.execute(lake.run(look)) == {"mon": first}
+    for _ in range(2):
+        with pytest.raises(AirflowSkipException, match="has seen, or got runs for"):
+            look.execute(lake.run(look))
+    told = lake.assets[look.inlets[0]]["told/d.c"]
+    assert (told["mon"][0], told["mon"][2]) == (first, CONFIRMED)
+    lake.drops, second = True, put(table, "mon", 2)
+    for _ in range(2):
+        assert look.execute(lake.run(look)) == {"mon": second}, "the run of a version before"
+
+
+def test_an_event_counts_as_delivered_while_airflow_does_not_list_runs(table: Table) -> None:
+    first, lake, look = put(table, "mon", 1), Lake(), reconcile()
+    lake.drops = True
+    assert look.execute(lake.run(look)) == {"mon": first}
+    lake.is_silent = True
+    with pytest.raises(AirflowSkipException, match="has seen, or got runs for"):
+        look.execute(lake.run(look))
+    lake.is_silent = False
+    assert look.execute(lake.run(look)) == {"mon": first}
+
+
+def test_the_report_has_a_line_for_each_consumer_and_fails_only_where_all_failed(
+    table: Table,
+) -> None:
+    version, lake = put(table, "mon", 1), Lake()
+    broken = reconcile(task_id="broken", consumer="d.broken", lakechime_conn_id="nowhere")
+    works = reconcile(task_id="works")
+    with DAG("d", schedule=None):
+        report = ReconcileReportOperator(task_id="report")
+        [broken, works] >> report
+    for _ in range(2):
+        with pytest.raises(AirflowNotFoundException):
+            broken.execute(lake.run(broken))
+    with pytest.raises(AirflowFailException, match="works: no report; see the task's log"):
+        report.execute(lake.run(report))
+    assert works.execute(lake.run(works)) == {"mon": version}
+    lines = report.execute(lake.run(report))
+    assert lines["works"] == "d.c: 1 key (mon) of shop.users emitted again"
+    assert lines["broken"].startswith("d.broken: AirflowNotFoundException: ")
+    with pytest.raises(AirflowSkipException):
+        works.execute(lake.run(works))
+    assert report.execute(lake.run(report))["works"] == (
+        "d.c: nothing to emit: the consumer has seen, or got runs for, all changes of shop.users"
+    )
 
 
 def test_a_table_that_was_made_anew_is_another_one(table: Table, tmp_path: Path) -> None:
@@ -499,5 +658,5 @@ def test_the_reconcile_reads_what_a_consumer_keeps_in_lakechime(
     consumed = Watermark.of(lake.run(look), "shop.users", "opal_default", "c", "lakechime_default")
     consumed.seen(lambda: 0)
     consumed.advance(version)
-    with pytest.raises(AirflowSkipException, match="has seen, or was sent, all changes"):
+    with pytest.raises(AirflowSkipException, match="has seen, or got runs for, all changes"):
         look.execute(lake.run(look))

@@ -299,7 +299,9 @@ def test_consumers_of_their_own_come_with_a_dag_that_tells_them_again() -> None:
         consumers={"a": "partition", "b": "version", "c": "version"},
         start_date=START,
     )
-    assert {task.task_id: task.by for task in dag.tasks} == {
+    report = dag.task_dict["report"]
+    assert (report.trigger_rule, report.upstream_task_ids) == ("all_done", {"a", "b", "c"})
+    assert {task.task_id: task.by for task in dag.tasks if task is not report} == {
         "a": "partition",
         "b": "version",
         "c": "version",
