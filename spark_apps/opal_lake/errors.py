@@ -82,6 +82,10 @@ class FormatError(OpalError):
     """Bytes of a table are damaged or of an unknown format. Names the file."""
 
 
+class RowCountError(FormatError):
+    """A file whose footer says other rows than its commit."""
+
+
 class ForeignPathError(FormatError):
     """A table's metadata names a file that is none of this table's."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from opal_lake import layout
 from opal_lake.clock import ManualClock
@@ -129,7 +130,8 @@ def rows_of(rows: pa.Table) -> list[str]:
 def decode(path: str, data: bytes) -> Any:
     """The content of the files whose bytes are not JSON."""
     if path.startswith(layout.SEGMENT_LOGS):
-        events = decode_events(data, path)
+        rows = pq.read_metadata(pa.BufferReader(data)).num_rows
+        events = decode_events(data, path, rows)
         return [events.segment.tolist(), events.offset.tolist(), events.until.tolist()]
     if path.startswith(layout.KEY_STORE):
         entries = decode_run(data, path)

@@ -13,7 +13,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
-from opal_lake.data.data_file import decode_file, may_hold, open_parquet, reading, verify_footer
+from opal_lake.data.data_file import (
+    check_expected,
+    decode_file,
+    may_hold,
+    open_parquet,
+    read_groups,
+    reading,
+    verify_footer,
+)
 from opal_lake.data.pages.chosen_rows import read_chosen
 from opal_lake.data.pages.near_indexes import near_index
 from opal_lake.data.pages.page_index import Numbers
@@ -41,9 +49,11 @@ def read_columns(
     """The named physical columns that the file has; FormatError names a file that is not what was written."""
     others = {field.physical for field in spec.schema.fields} - set(physical_columns)
     if spec.file_format != "parquet" or file.size <= WHOLE_BYTES or not others:
-        return decode_file(read_verified(storage, file), spec, physical_columns, file.path)
+        return decode_file(
+            read_verified(storage, file), spec, physical_columns, file.path, rows=file.rows
+        )
     with pa.PythonFile(StoredRanges(storage, file), mode="r") as ranges:
-        return decode_file(ranges, spec, physical_columns, file.path)
+        return decode_file(ranges, spec, physical_columns, file.path, rows=file.rows)
 
 
 def read_near(
@@ -92,6 +102,8 @@ def read_places(
             return rows.take(pa.array(places))
     with reading(file.path, spec):
         index = near_index(file, partial(read_footer, storage, file))
+        if index.groups:
+            check_expected(int(index.first_rows[-1]), file.rows)
         columns = read_chosen(index, partial(_get_range, storage, file), physical_columns, places)
     if others := [name for name in physical_columns if name in index.others or not index.columns]:
         whole, at = _read_groups(
@@ -125,14 +137,14 @@ def _read_groups(
 ) -> tuple[pa.Table, Numbers]:
     """Of a Parquet file the row groups that are wanted, by what the footer says of them and by their first rows."""
     with pa.PythonFile(StoredRanges(storage, file), mode="r") as ranges, reading(file.path, spec):
-        parquet = open_parquet(ranges, pre_buffer=True)
+        parquet = open_parquet(ranges, file.rows, pre_buffer=True)
         groups = [parquet.metadata.row_group(number) for number in range(parquet.num_row_groups)]
         first = np.cumsum([0, *(group.num_rows for group in groups)], dtype=np.int64)
         wanted = [
             number for number, group in enumerate(groups) if is_wanted(group, int(first[number]))
         ]
         names = [name for name in physical_columns if name in parquet.schema_arrow.names]
-        table = parquet.read_row_groups(wanted, columns=names).select(names)
+        table = read_groups(parquet, ranges, wanted, names)
         table.validate()
     places = [np.arange(first[number], first[number + 1]) for number in wanted]
     return table, np.concatenate([np.empty(0, np.int64), *places])

@@ -19,8 +19,9 @@ from pyroaring import BitMap
 from opal_lake.data.bounds import Bounds, bounds_of, merged_bounds, plan_high, plan_low
 from opal_lake.data.columns import physical_schema
 from opal_lake.data.encodings import plan_encodings
+from opal_lake.data.pages.decoded_size import LEAST_LIMIT_BYTES, check_group, limit_bytes
 from opal_lake.data.segment import check_rows
-from opal_lake.errors import FormatError, InvalidInputError
+from opal_lake.errors import FormatError, InvalidInputError, RowCountError
 from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Atomic
 from opal_lake.spec.table_spec import TableSpec
 
@@ -215,7 +216,19 @@ def _open_parquet_to_write(
 def _group_rows(table: pa.Table) -> int:
     rows: int = table.num_rows
     size: int = table.nbytes
-    return max(1, min(GROUP_ROWS, GROUP_BYTES * rows // max(1, size)))
+    group_rows = max(1, min(GROUP_ROWS, GROUP_BYTES * rows // max(1, size)))
+    while size > LEAST_LIMIT_BYTES and _largest_group(table, group_rows) > LEAST_LIMIT_BYTES:
+        if group_rows == 1:
+            break
+        group_rows //= 2
+    return group_rows
+
+
+def _largest_group(table: pa.Table, group_rows: int) -> int:
+    """Return the bytes in memory of the largest row group: long values may all lie in one."""
+    starts = range(0, table.num_rows, group_rows)
+    sizes: list[int] = [table.slice(start, group_rows).nbytes for start in starts]
+    return max(sizes)
 
 
 def _open_orc(sink: pa.NativeFile) -> orc.ORCWriter:
@@ -307,11 +320,10 @@ def _merged_extremes(statistics: list[Any]) -> tuple[Any, Any] | None:
         return None
 
 
-def decode_parts(data: Any, spec: TableSpec, path: str) -> Iterator[pa.Table]:
+def decode_parts(data: Any, spec: TableSpec, path: str, *, rows: int) -> Iterator[pa.Table]:
     """All rows by row groups or stripes; columns that are younger than the file are null."""
-    return (
-        _completed(part, spec) for part in stored_parts(pa.BufferReader(data), spec, None, path)
-    )
+    source = pa.BufferReader(data)
+    return (_completed(part, spec) for part in stored_parts(source, spec, None, path, rows=rows))
 
 
 @contextmanager
@@ -319,6 +331,8 @@ def reading(path: str, spec: TableSpec) -> Iterator[None]:
     """Whatever a decoder says of the file at the path: an error that names it."""
     try:
         yield
+    except RowCountError as error:
+        raise RowCountError(f"{path}: {error}; restore the file from a backup") from error
     except _READ_ERRORS as error:
         raise FormatError(
             f"{path} cannot be read as {spec.file_format}: {error}; restore the file from a backup"
@@ -326,55 +340,125 @@ def reading(path: str, spec: TableSpec) -> Iterator[None]:
 
 
 def stored_parts(
-    source: pa.NativeFile, spec: TableSpec, physical_columns: Sequence[str] | None, path: str
+    source: pa.NativeFile,
+    spec: TableSpec,
+    physical_columns: Sequence[str] | None,
+    path: str,
+    *,
+    rows: int,
 ) -> Iterator[pa.Table]:
-    """By row groups or stripes, at least one, the named physical columns (default: all) that the file has."""
+    """By row groups or stripes, at least one, the named physical columns (default: all) that the file has.
+
+    FormatError, before anything is decoded, if the file does not have the `rows` that its commit says.
+    """
     names = physical_schema(spec).names if physical_columns is None else list(physical_columns)
     with reading(path, spec):
         for part in (
-            _orc_parts(source, names)
+            _orc_parts(source, names, rows)
             if spec.file_format == "orc"
-            else _parquet_parts(source, names)
+            else _parquet_parts(source, names, rows)
         ):
             part.validate()
             yield part
 
 
 def open_parquet(
-    source: pa.NativeFile, *, pre_buffer: bool = False, read_dictionary: Sequence[str] = ()
+    source: pa.NativeFile,
+    rows: int,
+    *,
+    pre_buffer: bool = False,
+    read_dictionary: Sequence[str] = (),
 ) -> pq.ParquetFile:
-    """A footer that speaks of more rows than its file can hold would have memory made for them."""
+    """A footer that speaks of other rows than its commit would have memory made for them."""
     file = pq.ParquetFile(
         source,
         page_checksum_verification=True,
         pre_buffer=pre_buffer,
         read_dictionary=[*read_dictionary],
     )
-    for rows in (
-        file.metadata.num_rows,
-        *(file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)),
-    ):
-        check_rows(rows, source.size())
+    groups = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+    if min(groups, default=0) < 0 or file.metadata.num_rows != sum(groups):
+        raise ValueError(
+            f"its footer says {file.metadata.num_rows:,} rows, and {sum(groups):,} in row groups"
+        )
+    check_expected(sum(groups), rows)
+    check_rows(rows, source.size())
     return file
 
 
-def _open_orc_to_read(source: pa.NativeFile) -> orc.ORCFile:
+def check_expected(found: int, rows: int) -> None:
+    """Raise RowCountError if a footer says other rows than the commit of its file."""
+    if found != rows:
+        raise RowCountError(f"its footer says {found:,} rows, its commit says {rows:,}")
+
+
+def read_groups(
+    file: pq.ParquetFile, source: pa.NativeFile, groups: Sequence[int], names: Sequence[str]
+) -> pa.Table:
+    """Decode columns of row groups; ValueError for a group that takes more memory than a writer's."""
+    data, file_size = _bytes_of(source), source.size()
+    limit = limit_bytes(file_size)
+    worst, words_a_row = 0, 0
+    for number in groups:
+        group = file.metadata.row_group(number)
+        size = check_group(group, frozenset(names), data, file_size)
+        worst = max(worst, size.least + size.by_words * group.num_rows)
+        words_a_row = max(words_a_row, size.by_words)
+    if worst <= limit:
+        return file.read_row_groups(groups, columns=names).select(names)
+    batch_rows = max(1, limit // words_a_row)
+    parts = [
+        pa.Table.from_batches(_bounded_batches(file, number, names, batch_rows, limit))
+        for number in groups
+    ]
+    return pa.concat_tables(parts).select(names)
+
+
+def _bounded_batches(
+    file: pq.ParquetFile, group: int, names: Sequence[str], batch_rows: int, limit: int
+) -> list[pa.RecordBatch]:
+    """Decode a group whose texts could be longer than they are, some rows at a time."""
+    batches, held = [], 0
+    batch_rows = min(batch_rows, GROUP_ROWS)
+    for batch in file.iter_batches(batch_rows, row_groups=[group], columns=names):
+        held += batch.nbytes
+        if held > limit:
+            raise ValueError(
+                f"row group {group} takes more than the {limit:,} bytes in memory "
+                "that one of such a file may take"
+            )
+        batches.append(batch)
+    return batches
+
+
+def _bytes_of(source: pa.NativeFile) -> pa.Buffer | None:
+    """The bytes of a file that lies in memory."""
+    if not isinstance(source, pa.BufferReader):
+        return None
+    source.seek(0)
+    return source.read_buffer()
+
+
+def _open_orc_to_read(source: pa.NativeFile, rows: int) -> orc.ORCFile:
     file = orc.ORCFile(source)
+    check_expected(file.nrows, rows)
     check_rows(file.nrows, source.size())
     return file
 
 
-def _parquet_parts(source: pa.NativeFile, physical_columns: list[str]) -> Iterator[pa.Table]:
-    file = open_parquet(source)
+def _parquet_parts(
+    source: pa.NativeFile, physical_columns: list[str], rows: int
+) -> Iterator[pa.Table]:
+    file = open_parquet(source, rows)
     names = [name for name in physical_columns if name in file.schema_arrow.names]
     if not file.num_row_groups:
         yield file.schema_arrow.empty_table().select(names)
     for group in range(file.num_row_groups):
-        yield file.read_row_group(group, columns=names, use_threads=False).select(names)
+        yield read_groups(file, source, [group], names)
 
 
-def _orc_parts(source: pa.NativeFile, physical_columns: list[str]) -> Iterator[pa.Table]:
-    file = _open_orc_to_read(source)
+def _orc_parts(source: pa.NativeFile, physical_columns: list[str], rows: int) -> Iterator[pa.Table]:
+    file = _open_orc_to_read(source, rows)
     names = [name for name in physical_columns if name in file.schema.names]
     if not file.nstripes:
         yield file.schema.empty_table().select(names)
@@ -397,26 +481,28 @@ def _completed(rows: pa.Table, spec: TableSpec) -> pa.Table:
 
 
 def decode_file(
-    data: Any, spec: TableSpec, physical_columns: Sequence[str] | None, path: str
+    data: Any, spec: TableSpec, physical_columns: Sequence[str] | None, path: str, *, rows: int
 ) -> pa.Table:
     """The named physical columns (default: all) that the file has; columns younger than the file are left out.
 
-    `data` are the file's bytes, or an Arrow file that fetches them.
+    `data` are the file's bytes, or an Arrow file that fetches them; `rows` are those that its commit says.
     """
     names = physical_schema(spec).names if physical_columns is None else list(physical_columns)
     reader = data if isinstance(data, pa.NativeFile) else pa.BufferReader(data)
     with reading(path, spec):
         table = (
-            _read_orc(reader, names) if spec.file_format == "orc" else _read_parquet(reader, names)
+            _read_orc(reader, names, rows)
+            if spec.file_format == "orc"
+            else _read_parquet(reader, names, rows)
         )
         table.validate()
     return table
 
 
-def _read_parquet(reader: pa.NativeFile, physical_columns: list[str]) -> pa.Table:
-    file = open_parquet(reader, pre_buffer=isinstance(reader, pa.PythonFile))
+def _read_parquet(reader: pa.NativeFile, physical_columns: list[str], rows: int) -> pa.Table:
+    file = open_parquet(reader, rows, pre_buffer=isinstance(reader, pa.PythonFile))
     names = [name for name in physical_columns if name in file.schema_arrow.names]
-    return file.read(columns=names).select(names)
+    return read_groups(file, reader, range(file.num_row_groups), names)
 
 
 def may_hold(group: pq.RowGroupMetaData, rows: Mapping[int, BitMap]) -> bool:
@@ -432,8 +518,8 @@ def may_hold(group: pq.RowGroupMetaData, rows: Mapping[int, BitMap]) -> bool:
     return any(bitmap.range_cardinality(offsets.min, offsets.max + 1) for bitmap in near)
 
 
-def _read_orc(reader: pa.NativeFile, physical_columns: list[str]) -> pa.Table:
-    file = _open_orc_to_read(reader)
+def _read_orc(reader: pa.NativeFile, physical_columns: list[str], rows: int) -> pa.Table:
+    file = _open_orc_to_read(reader, rows)
     names = [name for name in physical_columns if name in file.schema.names]
     return file.read(columns=names).select(names)
 

@@ -63,7 +63,11 @@ class InProcess:
         spec, stored = base.spec, [no_entries(len(base.spec.tie_break))]
         for file in files:
             rows = decode_file(
-                read_verified(base.storage, file), spec, rule_columns(spec), file.path
+                read_verified(base.storage, file),
+                spec,
+                rule_columns(spec),
+                file.path,
+                rows=file.rows,
             )
             stored.append(entries_of_rows(rows, spec))
         entries = concat_entries(stored)
@@ -131,7 +135,7 @@ def _along_curve(
     rows = pa.concat_tables(
         part
         for file in files
-        for part in decode_parts(read_verified(storage, file), spec, file.path)
+        for part in decode_parts(read_verified(storage, file), spec, file.path, rows=file.rows)
     )
     columns = [rows[field.physical].combine_chunks() for field in ordering.columns]
     ties = rows[OFFSET].to_numpy().astype(np.int64) >> ordering.tie_shift

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from opal_lake.data.segment import LogFile, check_rows
+from opal_lake.data.data_file import open_parquet, read_groups
+from opal_lake.data.segment import LogFile
 from opal_lake.decoding import decoding
-from opal_lake.errors import FormatError
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_verified
 
@@ -148,23 +148,25 @@ def encode_events(events: Events) -> bytes:
     return bytes(sink.getvalue())
 
 
-def decode_events(data: bytes, path: str, *, with_next: bool = False) -> Events:
-    return concat_events(event_parts(pa.BufferReader(data), path, with_next=with_next))
+def decode_events(data: bytes, path: str, events: int, *, with_next: bool = False) -> Events:
+    """All events of a log that has so many by its commit."""
+    return concat_events(event_parts(pa.BufferReader(data), path, events, with_next=with_next))
 
 
-def event_parts(source: pa.NativeFile, path: str, *, with_next: bool = False) -> Iterator[Events]:
-    """A log by row groups, for callers that need not hold all of it. `with_next` if it knows the next rows, too."""
+def event_parts(
+    source: pa.NativeFile, path: str, events: int, *, with_next: bool = False
+) -> Iterator[Events]:
+    """A log by row groups, for callers that need not hold all of it. `with_next` if it knows the next rows, too.
+
+    FormatError, before anything is decoded, if the log does not have the `events` that its commit says.
+    """
     with decoding(path, "a segment log", "run `opal check`"):
-        file = pq.ParquetFile(source)
+        file = open_parquet(source, events)
         if file.schema_arrow not in (SCHEMA, WITH_NEXT):
             raise ValueError(f"its columns are {', '.join(map(str, file.schema_arrow))}")
+        names = file.schema_arrow.names if with_next else SCHEMA.names
         for group in range(file.num_row_groups):
-            check_rows(file.metadata.row_group(group).num_rows, source.size())
-            part = file.read_row_group(
-                group,
-                columns=file.schema_arrow.names if with_next else SCHEMA.names,
-                use_threads=False,
-            )
+            part = read_groups(file, source, [group], names)
             part.validate()
             # to_numpy would import pandas
             columns: list[Any] = [
@@ -198,9 +200,5 @@ def write_events(storage: Storage, path: str, events: Events, groups: tuple[int,
 
 
 def read_events(storage: Storage, log: LogFile, *, with_next: bool = False) -> Events:
-    events = decode_events(read_verified(storage, log), log.path, with_next=with_next)
-    if len(events) != log.events:
-        raise FormatError(
-            f"{storage.uri}/{log.path} holds {len(events)} events, the table says {log.events}; restore it from a backup"
-        )
-    return events
+    data = read_verified(storage, log)
+    return decode_events(data, log.path, log.events, with_next=with_next)

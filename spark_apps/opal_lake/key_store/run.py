@@ -225,6 +225,8 @@ def _decode_block(index: RunIndex, block: int, data: memoryview) -> Entries:
     count = index.rows(block)
     try:
         size = int(index.directory["plain"][block])
+        if 8 * count > len(data):
+            raise ValueError(f"{len(data):,} bytes are fewer than {count:,} entries take")
         if size > (5 + 2 * index.ties) * (_COLUMN.size + 8 * count):
             raise ValueError(f"{size:,} bytes are more than {count} entries take")
         plain = _CODEC.decompress(data[8 * count :], size, asbytes=True)

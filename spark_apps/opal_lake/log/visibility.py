@@ -5,6 +5,7 @@ from collections.abc import Container, Iterable, Sequence
 
 from opal_lake import layout
 from opal_lake.data.segment import LogFile
+from opal_lake.errors import FormatError
 from opal_lake.events.bitmap import (
     BitmapBase,
     Bitmaps,
@@ -14,12 +15,16 @@ from opal_lake.events.bitmap import (
     encode_base,
 )
 from opal_lake.events.segment_log import read_events
+from opal_lake.ids import segment_name
 from opal_lake.log.sections import MERGE_RATIO
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.storage.verified import read_verified
 
 FOLD_AT_LOGS = 4
 FOLD_AT_EVENTS = 1_000_000
+MANY_MARKS = (
+    1 << 24
+)  # rows; a run of marks takes a few bytes, whoever looks at them takes 4 for each
 SMALL_BASE_BYTES = 16 << 10  # smaller ones are merged into the next one in any case
 
 
@@ -128,4 +133,16 @@ def _encoded(snapshot: Snapshot, group: int, bitmaps: Bitmaps, below: list[Bitma
 
 
 def _read_base(snapshot: Snapshot, base: BitmapBase) -> Bitmaps:
-    return decode_base(read_verified(snapshot.storage, base), base.path)
+    """Read a base; FormatError if it marks so many rows of a segment that it cannot have them."""
+    bitmaps = decode_base(read_verified(snapshot.storage, base), base.path)
+    for number, rows in bitmaps.items():
+        if len(rows) <= MANY_MARKS:
+            continue
+        segment = snapshot.segments.get(number)  # None: its rows are gone, and nobody asks for them
+        if segment is not None and rows.max() >= segment.rows:
+            raise FormatError(
+                f"{snapshot.storage.uri}/{base.path} marks row {rows.max():,} of segment "
+                f"{segment_name(number)}, which has {segment.rows:,}; "
+                "delete it, it is derived and will be made again"
+            )
+    return bitmaps

@@ -82,7 +82,11 @@ def read_net(plan: NetPlan, columns: Sequence[str] | None) -> pa.Table:
 
 def _own_rows(plan: NetPlan, file: DataFile, columns: list[str]) -> pa.Table:
     rows = decode_file(
-        read_verified(plan.snapshot.storage, file), plan.snapshot.spec, columns, file.path
+        read_verified(plan.snapshot.storage, file),
+        plan.snapshot.spec,
+        columns,
+        file.path,
+        rows=file.rows,
     )
     if plan.segments.issuperset(file.segments):
         return rows

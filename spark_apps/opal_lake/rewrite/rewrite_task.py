@@ -98,7 +98,9 @@ def rewrite_bin(task: RewriteTask, work: BinWork, attempt: str) -> Rewritten:
 def _kept_rows(task: RewriteTask, work: BinWork, dropped: Bitmaps) -> Iterator[pa.Table]:
     marks = Marks.of(work.droppable)
     for file in work.bin.files:
-        for rows in decode_parts(read_verified(task.storage, file), task.spec, file.path):
+        for rows in decode_parts(
+            read_verified(task.storage, file), task.spec, file.path, rows=file.rows
+        ):
             gone = _droppable(rows, marks, task)
             if gone.any():
                 add_events(dropped, _ids_of(rows, gone))

@@ -511,8 +511,9 @@ class Play:
     def _decoded(self, path: str, snapshot: Snapshot) -> pa.Table:
         """A data file, read once a replay."""
         if path not in self.decoded:
+            file = snapshot.files[path]
             self.decoded[path] = decode_file(
-                read_verified(snapshot.storage, snapshot.files[path]), snapshot.spec, None, path
+                read_verified(snapshot.storage, file), snapshot.spec, None, path, rows=file.rows
             )
         return self.decoded[path]
 

@@ -1,5 +1,6 @@
 """A gathered file: the rows of some offsets of one partition, decoded, on their way into a commit (FORMAT, gathered rows)."""
 
+import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ MEND = "put back a good copy, or delete it and start its stream again, which rea
 MOST_BEFORE = 100  # topics that a header names
 _FORMAT, _MOST_INFLATED, _MOST_BYTES = 1, 256, 1 << 31  # LZ4 makes 255 bytes of one at most
 _WHAT = "gathered rows"
+_UINT16, _UINT32, _INT32 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<i")
+_HEADER_FIELD, _COMPRESSION_FIELD = 2, 3  # of Arrow's Message, and of its RecordBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +102,47 @@ def decode_rows(data: bytes, path: str, header: Header, spec: TableSpec) -> pa.T
         )
     with decoding(path, _WHAT, MEND):
         plain = pa.Codec("lz4").decompress(body, header.plain_size)
+        _check_messages(plain)
         with pa.ipc.open_stream(plain) as stream:
+            _check_types(stream.schema)
             rows = stream.read_all()
+        if len(rows) > header.plain_size:  # columns of nulls alone take no byte
+            raise ValueError(f"{header.plain_size:,} bytes are said to hold {len(rows):,} rows")
         rows.validate(full=True)
         return fitted(rows, spec)
+
+
+def _check_messages(plain: pa.Buffer) -> None:
+    """ValueError for batches that are compressed once more: these may stand for any size."""
+    for message in pa.ipc.MessageReader.open_stream(plain):
+        if message.type == "record batch" and _is_compressed(message.metadata.to_pybytes()):
+            raise ValueError("its rows are compressed twice")
+
+
+def _is_compressed(metadata: bytes) -> bool:
+    """Whether the flatbuffer of a record batch names a compression."""
+    root = _UINT32.unpack_from(metadata)[0]
+    header = _field_at(metadata, root, _HEADER_FIELD)
+    batch = header + _UINT32.unpack_from(metadata, header)[0]
+    return _field_at(metadata, batch, _COMPRESSION_FIELD) > 0
+
+
+def _field_at(metadata: bytes, table: int, number: int) -> int:
+    """Return where a field of a flatbuffer's table lies, 0 if the table does not have it."""
+    known_fields = table - _INT32.unpack_from(metadata, table)[0]
+    slot = 2 * _UINT16.size + number * _UINT16.size
+    if slot >= _UINT16.unpack_from(metadata, known_fields)[0]:
+        return 0
+    offset: int = _UINT16.unpack_from(metadata, known_fields + slot)[0]
+    return table + offset if offset else 0
+
+
+def _check_types(schema: pa.Schema) -> None:
+    """ValueError for columns in which a value is written once for many rows."""
+    for column in schema:
+        text = str(column.type)
+        if "dictionary<" in text or "run_end_encoded<" in text:
+            raise ValueError(f"column {column.name!r} is {text}, which no stream writes")
 
 
 def _to_json(header: Header) -> dict[str, Any]:

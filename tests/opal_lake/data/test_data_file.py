@@ -56,7 +56,7 @@ def plain_rows(rows: int) -> pa.Table:
 def test_a_file_gives_back_what_was_put_in(file_format: str, table: pa.Table) -> None:
     spec = spec_of(table, file_format)
     file = encoded(table, file_format)
-    back = to_logical(decode_file(file.data, spec, None, "f"), spec)
+    back = to_logical(decode_file(file.data, spec, None, "f", rows=file.rows), spec)
     assert back.to_pylist() == table.to_pylist()
 
 
@@ -70,7 +70,7 @@ def test_every_type_in_slices_and_chunks(file_format: str) -> None:
         pa.concat_tables([table.slice(20), table.slice(4, 9)]),
         table.slice(36),
     ):
-        back = decode_file(encoded(part, file_format).data, spec, None, "f")
+        back = decode_file(encoded(part, file_format).data, spec, None, "f", rows=part.num_rows)
         assert to_logical(back, spec).to_pylist() == part.to_pylist()
         assert back[SEGMENT].to_pylist() == [7 << 32] * part.num_rows
         assert back[OFFSET].to_pylist() == list(range(part.num_rows))
@@ -155,7 +155,11 @@ def test_what_lies_in_a_null_struct_moves_no_later_value(file_format: str) -> No
     }
     table = pa.table({"k": pa.array(each), "d": pa.array([1, 2]), **nested})
     rows = decode_file(
-        encoded(table, file_format).data, spec_of(table, file_format), table.column_names, "f"
+        encoded(table, file_format).data,
+        spec_of(table, file_format),
+        table.column_names,
+        "f",
+        rows=table.num_rows,
     )
     assert rows.to_pylist() == table.to_pylist()
 
@@ -164,7 +168,11 @@ def test_what_lies_in_a_null_struct_moves_no_later_value(file_format: str) -> No
 def test_columns_are_read_by_name_and_unknown_ones_left_out(file_format: str) -> None:
     table = plain_rows(10)
     rows = decode_file(
-        encoded(table, file_format).data, spec_of(table, file_format), ["few", "younger", "k"], "f"
+        encoded(table, file_format).data,
+        spec_of(table, file_format),
+        ["few", "younger", "k"],
+        "f",
+        rows=table.num_rows,
     )
     assert rows.column_names == ["few", "k"]
     assert rows["few"].to_pylist() == table["few"].to_pylist()
@@ -202,7 +210,7 @@ def test_damage_is_a_format_error_that_names_the_file(file_format: str) -> None:
     file, spec = encoded(table, file_format), spec_of(table, file_format)
     for data in (b"", b"PAR1", bytes(file.data[: len(file.data) // 2]), bytes(len(file.data))):
         with pytest.raises(FormatError, match="data/some-file"):
-            decode_file(data, spec, None, "data/some-file")
+            decode_file(data, spec, None, "data/some-file", rows=100)
 
 
 def test_no_flipped_byte_of_a_parquet_page_goes_unnoticed() -> None:
@@ -211,13 +219,13 @@ def test_no_flipped_byte_of_a_parquet_page_goes_unnoticed() -> None:
     file, spec = encoded(table, "parquet"), spec_of(table, "parquet")
     encodings = plan_encodings(with_row_ids(table))
     assert ({*encodings.dictionary}, {*encodings.delta}) == ({"few", SEGMENT}, {"d", OFFSET})
-    truth = decode_file(file.data, spec, None, "f")
+    truth = decode_file(file.data, spec, None, "f", rows=file.rows)
     silent = []
     for position in range(4, len(file.data) - file.footer_bytes):
         damaged = bytearray(file.data)
         damaged[position] ^= 0x10
         try:
-            same = decode_file(bytes(damaged), spec, None, "f").equals(truth)
+            same = decode_file(bytes(damaged), spec, None, "f", rows=file.rows).equals(truth)
         except FormatError:
             continue
         if not same:
@@ -264,7 +272,7 @@ def test_what_compression_hardly_makes_smaller_is_not_compressed() -> None:
     assert stored == {"double", "number", "few", "point.x", "list.list.element"}
     some = ["double", "few", "city"]
     assert decode_file(
-        encoded(table, "parquet").data, spec_of(table, "parquet"), some, "f"
+        encoded(table, "parquet").data, spec_of(table, "parquet"), some, "f", rows=rows
     ) == table.select(some)
     harder = FileEncoder(spec=spec_of(table, "parquet"), level=19)
     harder.add(with_row_ids(table))
@@ -304,7 +312,7 @@ def test_texts_that_are_not_utf8_are_written_with_unknown_bounds(file_format: st
     table = pa.table({"k": text, "d": [1, 2]})
     file = encoded(table, file_format)
     assert file.bounds[1].high is None
-    back = decode_file(file.data, spec_of(table, file_format), ["k"], "f")
+    back = decode_file(file.data, spec_of(table, file_format), ["k"], "f", rows=2)
     assert back["k"].cast(pa.binary()).to_pylist() == [b"\xff\xfe", b"ok"]
 
 

@@ -58,7 +58,9 @@ class Forger:
     def log(self, version: int, change: Callable[[Events], Events], **claims: Any) -> str:
         def rewrite(actions: Actions) -> Actions:
             log = actions.add_logs[0]
-            events = change(decode_events(self.files[log.path], log.path, with_next=True))
+            events = change(
+                decode_events(self.files[log.path], log.path, log.events, with_next=True)
+            )
             data = self.files[log.path] = encode_events(events)
             least, greatest = int(events.until.min()), int(events.until.max())
             fields = {
@@ -100,7 +102,8 @@ class Forger:
         def rewrite(actions: Actions) -> Actions:
             file = actions.ingested[0]
             encoded = encode_file(
-                change(decode_file(self.files[file.path], spec, None, file.path)), spec
+                change(decode_file(self.files[file.path], spec, None, file.path, rows=file.rows)),
+                spec,
             )
             data = self.files[file.path] = bytes(encoded.data)
             fields = {"rows": encoded.rows, "bounds": encoded.bounds} | claims
@@ -195,13 +198,13 @@ def leading_to(segment: int, offset: int) -> Callable[[Events], Events]:
 @pytest.mark.parametrize("segment, offset", [(NO_ROW, 3), (SEGMENT_1, NO_ROW), (SEGMENT_1, -5)])
 def test_what_follows_is_a_row_or_none(segment: int, offset: int, forger: Forger) -> None:
     log = decode_commit(forger.files[layout.commit_path(4)], "").actions.add_logs[0]
-    there = decode_events(forger.files[log.path], log.path, with_next=True)
+    there = decode_events(forger.files[log.path], log.path, log.events, with_next=True)
     data = encode_events(leading_to(segment, offset)(there))
     with pytest.raises(
         FormatError, match="it has a next row with an offset below 0, or an offset without a row"
     ):
-        decode_events(data, log.path, with_next=True)
-    assert len(decode_events(data, log.path)) == len(there)
+        decode_events(data, log.path, len(there), with_next=True)
+    assert len(decode_events(data, log.path, len(there))) == len(there)
 
 
 def column(

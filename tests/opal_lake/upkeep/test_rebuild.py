@@ -170,7 +170,8 @@ def test_up_to_the_floor_only_the_latest_row_of_a_key_is_kept(storage: Storage) 
 
 def entries_of(file: DataFile, base: Snapshot) -> Entries:
     return entries_of_rows(
-        decode_file(read_verified(base.storage, file), base.spec, None, file.path), base.spec
+        decode_file(read_verified(base.storage, file), base.spec, None, file.path, rows=file.rows),
+        base.spec,
     )
 
 

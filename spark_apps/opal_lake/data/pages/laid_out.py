@@ -66,4 +66,4 @@ def open_laid_out(
         }
     )
     data = b"".join([*body, footer, len(footer).to_bytes(4, "little"), MAGIC])
-    return open_parquet(pa.BufferReader(data), read_dictionary=read_dictionary)
+    return open_parquet(pa.BufferReader(data), rows, read_dictionary=read_dictionary)

@@ -22,6 +22,12 @@ def decode_struct(data: bytes | memoryview) -> Struct:
     return _Reader(memoryview(data)).struct(0)
 
 
+def decode_struct_at(data: memoryview, at: int) -> tuple[Struct, int]:
+    """Return the struct that begins at a byte, and where it ends."""
+    reader = _Reader(data, at)
+    return reader.struct(0), reader.at
+
+
 def value_of(fields: Struct, number: int) -> int:
     """Of an integer field, 0 if it is not there."""
     kind, value = fields.get(number, (I64, 0))

@@ -76,7 +76,7 @@ class KnownEvents:
                 with self.findings.going_on("I9", log.path):
                     self.read[log.path] = [
                         self._put(part)
-                        for part in event_parts(file.source(), log.path, with_next=True)
+                        for part in event_parts(file.source(), log.path, log.events, with_next=True)
                     ]
         shelved = self.read[log.path]
         return None if shelved is None else map(self._events, shelved)

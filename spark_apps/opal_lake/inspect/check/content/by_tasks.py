@@ -198,7 +198,9 @@ def _read_events(logs: Iterable[LogFile], *, task: CheckTask) -> Iterator[pa.Rec
             continue
         with report.findings.going_on("I9", log.path):
             check = LogCheck(log=log, facts=task.facts, has_floor=task.rules.floor is not None)
-            for part in check.pass_on(event_parts(file.source(), log.path, with_next=True)):
+            for part in check.pass_on(
+                event_parts(file.source(), log.path, log.events, with_next=True)
+            ):
                 yield _ends_batch(
                     part.segment,
                     part.offset,

@@ -3,7 +3,7 @@
 What a slot holds is bounded by the memory that is given, whatever the table holds; but the versions of one key are never parted.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +12,7 @@ import pyarrow as pa
 from opal_lake.data.column_read import WHOLE_BYTES, StoredRanges
 from opal_lake.data.data_file import stored_parts
 from opal_lake.data.segment import DataFile, RunFile, Segment
+from opal_lake.errors import RowCountError
 from opal_lake.events.segment_log import Events
 from opal_lake.inspect.check.chain import Sizes
 from opal_lake.inspect.check.content.events import LogCheck
@@ -95,9 +96,11 @@ class FileWork:
     is_whole: bool
 
 
-def file_works(state: Snapshot, sizes: Sizes, keys: KeyRange) -> Iterator[FileWork]:
-    """Of the files that are there."""
-    for file in state.files.values():
+def file_works(
+    state: Snapshot, sizes: Sizes, keys: KeyRange, files: Iterable[DataFile] | None = None
+) -> Iterator[FileWork]:
+    """Of the files of a state, or some of them, as far as they exist."""
+    for file in state.files.values() if files is None else files:
         if is_found(file, sizes):
             known = tuple(
                 state.segments[number] for number in file.segments if number in state.segments
@@ -134,9 +137,13 @@ class FileReader:
             bounded=bounded,
         )
         with self.findings.going_on("I10", file.path):
-            for part in stored_parts(source, self.spec, columns, file.path):
-                if check.add(part) and not work.is_pending:
-                    yield entries_of_rows(part, self.spec)
+            try:
+                for part in stored_parts(source, self.spec, columns, file.path, rows=file.rows):
+                    if check.add(part) and not work.is_pending:
+                        yield entries_of_rows(part, self.spec)
+            except RowCountError as error:
+                self.findings.add("I11", file.path, str(error))
+                return
             self.whole = check.finish(self.findings)
 
     def _source(self, work: FileWork) -> pa.NativeFile | None:

@@ -1,0 +1,119 @@
+"""What a row group takes in memory, found by the headers of its pages, before a value of it is decoded.
+
+A footer and a page may say of each other what they like: whoever decodes makes room for what they say. Pages of this format are
+compressed by zstd at most, and dictionaries are the one encoding of texts of which a byte may stand for many.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from opal_lake.data.pages.thrift import decode_struct_at, struct_of, value_of
+
+LEAST_LIMIT_BYTES = 256 << 20  # of a row group in memory; writers cut them at half of that
+MAX_INFLATED = 1024  # times the bytes of its file, where that is more
+_CODECS = {"ZSTD", "UNCOMPRESSED"}
+_ENCODINGS = {"PLAIN", "RLE", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BINARY_PACKED"}
+_PAGE_ENCODINGS = {0, 2, 3, 5, 8}  # the same, as pages name them
+_BITS = {"BOOLEAN": 1, "INT32": 32, "INT64": 64, "FLOAT": 32, "DOUBLE": 64, "BYTE_ARRAY": 32}
+_DATA_PAGE, _DICTIONARY_PAGE = 0, 2
+_DATA_HEADER, _DICTIONARY_HEADER = 5, 7  # fields of a page header
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSize:
+    """Bytes of a row group in memory: at least `least`, and up to `by_words` more a row for words of dictionaries."""
+
+    least: int
+    by_words: int
+
+
+def limit_bytes(file_size: int) -> int:
+    """Return how much memory a row group of a file may take."""
+    return max(LEAST_LIMIT_BYTES, MAX_INFLATED * file_size)
+
+
+def check_group(
+    group: pq.RowGroupMetaData, names: Collection[str], data: pa.Buffer | None, file_size: int
+) -> GroupSize:
+    """Return what these columns of a row group take; ValueError for what no writer makes.
+
+    Without `data`, the bytes of the file, the footer is believed in what it says of pages.
+    """
+    least = by_words = 0
+    for number in range(group.num_columns):
+        chunk = group.column(number)
+        if chunk.path_in_schema.partition(".")[0] not in names:
+            continue
+        size = _chunk_size(chunk, group.num_rows, data)
+        least += size.least
+        by_words += size.by_words
+    if least > limit_bytes(file_size):
+        raise ValueError(
+            f"a row group of {group.num_rows:,} rows takes {least:,} bytes in memory, "
+            f"of a file of {file_size:,} bytes it may take {limit_bytes(file_size):,}"
+        )
+    return GroupSize(least=least, by_words=by_words)
+
+
+def _chunk_size(chunk: pq.ColumnChunkMetaData, rows: int, data: pa.Buffer | None) -> GroupSize:
+    name, values = chunk.path_in_schema, chunk.num_values
+    if chunk.compression not in _CODECS or not _ENCODINGS.issuperset(chunk.encodings):
+        how = f"{chunk.compression}, {', '.join(chunk.encodings)}"
+        raise ValueError(f"column {name} is stored as no writer of this format does: {how}")
+    is_nested = "." in name
+    if values < 0 or (values != rows and not is_nested):
+        raise ValueError(f"column {name} has {values:,} values in a row group of {rows:,} rows")
+    plain, words = chunk.total_uncompressed_size, 0
+    if data is not None:
+        plain, words = _pages_size(chunk, data)
+    bits = _BITS.get(chunk.physical_type, 0)
+    is_text = bits == _BITS["BYTE_ARRAY"] and chunk.physical_type == "BYTE_ARRAY"
+    least = max(plain, values * bits // 8)
+    words_a_row = -(-values // max(1, rows)) * words if is_text else 0
+    return GroupSize(least=least, by_words=words_a_row)
+
+
+def _pages_size(chunk: pq.ColumnChunkMetaData, data: pa.Buffer) -> tuple[int, int]:
+    """Return the inflated bytes of all pages of a column, and those of its dictionary."""
+    name, values, total, words = chunk.path_in_schema, 0, 0, 0
+    for kind, plain, count in _pages(chunk, data):
+        total += plain
+        if kind == _DICTIONARY_PAGE:
+            words = plain
+        else:
+            values += count
+    if values != chunk.num_values:
+        raise ValueError(
+            f"column {name} has pages of {values:,} values, its footer says {chunk.num_values:,}"
+        )
+    return total, words
+
+
+def _pages(chunk: pq.ColumnChunkMetaData, data: pa.Buffer) -> Iterator[tuple[int, int, int]]:
+    """Yield the kind of each page, its inflated bytes, and its values."""
+    at = chunk.data_page_offset
+    if chunk.has_dictionary_page:
+        at = min(at, chunk.dictionary_page_offset)
+    end = at + chunk.total_compressed_size
+    if not 0 <= at <= end <= data.size:
+        raise ValueError(f"column {chunk.path_in_schema} lies outside of the file")
+    octets = memoryview(data).cast("B")  # Arrow calls its bytes signed
+    while at < end:
+        header, at = decode_struct_at(octets, at)
+        kind, plain, stored = (value_of(header, number) for number in (1, 2, 3))
+        if kind not in (_DATA_PAGE, _DICTIONARY_PAGE):
+            raise ValueError(f"column {chunk.path_in_schema} has a page of type {kind}")
+        about = struct_of(header, _DATA_HEADER if kind == _DATA_PAGE else _DICTIONARY_HEADER)
+        count, encoding = value_of(about, 1), value_of(about, 2)
+        if min(plain, stored, count) < 0 or encoding not in _PAGE_ENCODINGS:
+            raise ValueError(
+                f"column {chunk.path_in_schema} has a page of {count:,} values in {stored:,} bytes, "
+                f"{plain:,} inflated, in encoding {encoding}"
+            )
+        yield kind, plain, count
+        at += stored
+    if at != end:
+        raise ValueError(f"column {chunk.path_in_schema} has a page that ends beyond its others")

@@ -1,0 +1,83 @@
+"""Gathered files that stand for more than they are end in an error that names them, before a row is decoded."""
+
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from opal_lake.errors import FormatError
+from opal_lake.spec.table_spec import TableLayout, TableSpec, plan_spec
+from opal_stream.formats.rows import row_schema
+from opal_stream.gathered.file import Header, decode_header, decode_rows, encode_gathered
+from opal_stream.kafka.applications import Application
+from opal_stream.kafka.taken import Taken
+from opal_stream.kafka.topics import Partition
+
+MANY = 4_000_000
+
+
+def spec_of_table() -> TableSpec:
+    return plan_spec(
+        pa.schema([("k", pa.int64()), ("at", pa.int64())]), TableLayout(keys=["k"], delta="at")
+    )
+
+
+def rows_of_table(count: int) -> pa.Table:
+    schema = row_schema(spec_of_table())
+    zeros = pa.array(np.zeros(count, np.int64))
+    texts = pa.nulls(count, pa.string())
+    columns = [zeros if name in ("k", "at") else texts for name in schema.names]
+    return pa.table(columns, schema=schema)
+
+
+def header() -> Header:
+    partition = Partition(topic="orders", number=0)
+    application = Application(stream="main", partition=partition, topic_id="id")
+    taken = Taken(low=0, high=5, records=5)
+    return Header(table_id="t", application=application, writer="w", taken=taken, first=True)
+
+
+def gathered(rows: pa.Table, compression: str | None = None) -> tuple[bytes, Header]:
+    """A file whose batches may be compressed within the frame that compresses all."""
+    whole = encode_gathered(header(), rows)
+    line = whole[: whole.index(b"\n") + 1]
+    known = decode_header(line, header().path, "t")
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, rows.schema, options=options) as stream:
+        stream.write_table(rows)
+    plain = sink.getvalue()
+    body = pa.Codec("lz4").compress(plain, asbytes=True)
+    forged = replace(known, size=len(body), plain_size=plain.size, crc32=zlib.crc32(body))
+    return line + body, forged
+
+
+def test_rows_are_read_as_they_were_written() -> None:
+    rows = rows_of_table(10)
+    data, known = gathered(rows)
+    assert decode_rows(data, "x.rows", known, spec_of_table()).equals(rows)
+
+
+def test_rows_are_compressed_once() -> None:
+    data, known = gathered(rows_of_table(MANY), "zstd")
+    assert len(data) < 20_000
+    before = pa.total_allocated_bytes()
+    with pytest.raises(FormatError, match=r"x\.rows .*compressed twice"):
+        decode_rows(data, "x.rows", known, spec_of_table())
+    assert pa.total_allocated_bytes() - before < 1 << 20
+
+
+def test_rows_are_no_more_than_their_bytes() -> None:
+    data, known = gathered(pa.table({"k": pa.nulls(MANY), "_opal_bad": pa.nulls(MANY)}))
+    with pytest.raises(FormatError, match=r"x\.rows .*4,000,000 rows"):
+        decode_rows(data, "x.rows", known, spec_of_table())
+
+
+def test_a_value_is_written_once_for_each_row() -> None:
+    places = pa.array(np.zeros(10, np.int32))
+    words = pa.DictionaryArray.from_arrays(places, pa.array(["x"]))
+    data, known = gathered(pa.table({"_opal_bad": words}))
+    with pytest.raises(FormatError, match=r"x\.rows .*dictionary"):
+        decode_rows(data, "x.rows", known, spec_of_table())
