@@ -18,8 +18,8 @@ from pyroaring import BitMap
 
 from opal_lake.data.bounds import Bounds, bounds_of, merged_bounds, plan_high, plan_low
 from opal_lake.data.columns import physical_schema
+from opal_lake.data.decoded_size import LEAST_LIMIT_BYTES, check_group, limit_bytes
 from opal_lake.data.encodings import plan_encodings
-from opal_lake.data.pages.decoded_size import LEAST_LIMIT_BYTES, check_group, limit_bytes
 from opal_lake.data.segment import check_rows
 from opal_lake.errors import FormatError, InvalidInputError, RowCountError
 from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Atomic

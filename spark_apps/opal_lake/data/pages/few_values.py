@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from opal_lake.data.pages.laid_out import Chunk, open_laid_out
 from opal_lake.data.pages.page_index import ChosenPages, Numbers
-from opal_lake.data.pages.thrift import (
+from opal_lake.data.thrift import (
     BINARY,
     I32,
     LIST,

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from opal_lake.data.data_file import open_parquet
-from opal_lake.data.pages.thrift import (
+from opal_lake.data.thrift import (
     BINARY,
     I32,
     I64,

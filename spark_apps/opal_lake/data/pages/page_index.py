@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from opal_lake.data.pages.thrift import (
+from opal_lake.data.segment import check_rows
+from opal_lake.data.thrift import (
     BINARY,
     LONG_LIST,
     STRUCT,
@@ -19,7 +20,6 @@ from opal_lake.data.pages.thrift import (
     structs_of,
     value_of,
 )
-from opal_lake.data.segment import check_rows
 
 Numbers = npt.NDArray[np.int64]
 

@@ -18,8 +18,8 @@ from opal_lake.data.data_file import _READ_ERRORS, encode_file
 from opal_lake.data.pages import chosen_rows, few_values, near_indexes, page_index
 from opal_lake.data.pages.near_indexes import near_index
 from opal_lake.data.pages.page_index import decode_page_index
-from opal_lake.data.pages.thrift import encode_varint
 from opal_lake.data.segment import DataFile
+from opal_lake.data.thrift import encode_varint
 from opal_lake.errors import FormatError
 from opal_lake.ids import segment_id
 from opal_lake.spec.schema import OFFSET, SEGMENT

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from opal_lake.data.pages.thrift import decode_struct_at, struct_of, value_of
+from opal_lake.data.thrift import decode_struct_at, struct_of, value_of
 
 LEAST_LIMIT_BYTES = 256 << 20  # of a row group in memory; writers cut them at half of that
 MAX_INFLATED = 1024  # times the bytes of its file, where that is more

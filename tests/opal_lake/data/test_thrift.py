@@ -4,8 +4,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from opal_lake.data.pages import thrift
-from opal_lake.data.pages.thrift import (
+from opal_lake.data import thrift
+from opal_lake.data.thrift import (
     BINARY,
     I32,
     I64,
