@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from opal_lake.duration import Duration
 from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
-from opal_lake.inspect.check import CheckOptions, Finding
+from opal_lake.inspect.check import CheckedList, CheckOptions
 from opal_lake.inspect.describe import describe, file_rows, history_rows, segment_rows
 from opal_lake.job.job import JobResult
 from opal_lake.job.operations.declared import given_fields
@@ -280,12 +280,18 @@ class OpalTable(KeptOpalTable):
         """Segments of the newest version, with the number of rows that are not visible."""
         return segment_rows(self.table)
 
-    def check(self, *, sample: str | None = None) -> list[Finding]:
+    def check(
+        self,
+        *,
+        sample: str | None = None,
+        all: bool = False,  # noqa: A002  # as the operation's argument
+    ) -> CheckedList:
         """Every broken invariant of the format; an empty list if there is none. Spark's tasks look at the rows of a large table.
 
         A `sample`, as "1%", checks all metadata, and all rows of that share of the keys. Which keys these are depends on the version.
+        `all` checks the files of savepoints and of all readable versions, too. `looked_at` of the list says what was looked at.
         """
-        return [*check(self.spark, self.table, CheckOptions(sample=sample)).findings]
+        return CheckedList(check(self.spark, self.table, CheckOptions(sample=sample, all=all)))
 
     def retain(
         self,

@@ -172,7 +172,8 @@ def versions_of(args: argparse.Namespace) -> None:
 
 
 def _add_check_options(parser: argparse.ArgumentParser) -> None:
-    add_flags(parser.add_mutually_exclusive_group(), Check)
+    add_flags(parser.add_mutually_exclusive_group(), Check, "sample", "quick")
+    add_flags(parser, Check, "all")
     parser.add_argument(
         "--memory",
         metavar="SIZE",
@@ -199,26 +200,37 @@ def check(args: argparse.Namespace) -> int:
         step = Step(name=f"reading the {noun} of {table.uri}", done=done, total=total, noun=noun)
 
     options = CheckOptions(
-        deep=not args.quick, memory=args.memory, sample=args.sample, at_step=at_step
+        deep=not args.quick,
+        memory=args.memory,
+        sample=args.sample,
+        all=args.all,
+        at_step=at_step,
     )
     with ProgressLine("check", lambda: step):
         checked = run_check(table, options)
-    return show_check(args, table.uri, checked, time.monotonic() - started_s)
+    passed_s = time.monotonic() - started_s
+    return show_check(args, table.uri, checked, checked.looked_text, passed_s)
 
 
-def show_check(args: argparse.Namespace, uri: str, checked: "Checked", passed_s: float) -> int:
+def show_check(
+    args: argparse.Namespace, uri: str, checked: "Checked", looked_at: str, passed_s: float
+) -> int:
     """Print the findings; return the exit code. As JSON the findings alone, and the rest on standard error."""
     findings = [
         {"invariant": finding.invariant, "path": finding.path, "message": finding.message}
         for finding in checked.findings
     ]
     if args.json:
+        if looked_at:
+            print(f"looked at: {looked_at}", file=sys.stderr)
         for line in checked.left_out:
             print(f"not looked at: {line}", file=sys.stderr)
         for line in checked.left_over:
             print(f"left over: {line}", file=sys.stderr)
     _show(
-        args, findings, lambda findings, style: check_page(uri, findings, style, passed_s, checked)
+        args,
+        findings,
+        lambda findings, style: check_page(uri, findings, style, passed_s, checked, looked_at),
     )
     return FINDINGS if findings else OK
 

@@ -284,6 +284,7 @@ def check_page(
     style: Style,
     passed_s: float,
     checked: "Checked",
+    looked_at: str,
 ) -> Iterator[str]:
     took = style.faint(f"({duration_text(passed_s)})")
     if findings:
@@ -295,6 +296,8 @@ def check_page(
             else "every invariant holds"
         )
         yield f"{style.good('ok')}  {escaped(uri)}: {holds} {took}"
+    if looked_at:
+        yield f"looked at  {escaped(looked_at)}"
     for line in checked.left_out:
         yield f"{style.warn('not looked at')}  {escaped(line)}"
     for line in checked.left_over:

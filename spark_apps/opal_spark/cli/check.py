@@ -25,15 +25,16 @@ def add_check(verbs: Verbs, run: Run, add_spark: Callable[[argparse.ArgumentPars
 
 
 def _run(args: argparse.Namespace, run: Run) -> int:
-    from opal_lake.inspect.check import Checked, Finding
+    from opal_lake.inspect.check import LEFT_OUT, LOOKED_AT, Checked, Finding
 
     started_s = time.monotonic()
     result = run(args, [JobSpec(operation=Check(**Check.among(vars(args))), table=args.table)])[0]
     findings = tuple(Finding(**finding) for finding in result.examples)
-    left_out = tuple(note.removeprefix("not looked at: ") for note in result.notes)
-    return show_check(
-        args,
-        result.table,
-        Checked(findings=findings, left_out=left_out),
-        time.monotonic() - started_s,
+    left_out = tuple(
+        note.removeprefix(LEFT_OUT) for note in result.notes if note.startswith(LEFT_OUT)
     )
+    looked_at = "".join(
+        note.removeprefix(LOOKED_AT) for note in result.notes if note.startswith(LOOKED_AT)
+    )
+    checked = Checked(findings=findings, left_out=left_out)
+    return show_check(args, result.table, checked, looked_at, time.monotonic() - started_s)

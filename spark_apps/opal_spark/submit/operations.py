@@ -168,14 +168,22 @@ def check(spark: SparkSession, spec: JobSpec[Check]) -> JobResult:
     """With findings the app's exit code is theirs."""
     table = OpalTable.for_path(spark, spec.table).table
     checked = check_table(
-        spark, table, CheckOptions(sample=spec.operation.sample, deep=not spec.operation.quick)
+        spark,
+        table,
+        CheckOptions(
+            sample=spec.operation.sample, deep=not spec.operation.quick, all=spec.operation.all
+        ),
     )
+    looked = checked.looked_at
+    counts = {"findings": len(checked.findings)}
+    if looked is not None:
+        counts |= {"versions": looked.versions, "files": looked.files, "rows": looked.rows}
     return JobResult(
         operation="check",
         table=table.uri,
         token=spec.token,
-        counts={"findings": len(checked.findings)},
-        notes=tuple(f"not looked at: {line}" for line in checked.left_out),
+        counts=counts,
+        notes=checked.notes,
         examples=tuple(
             {"invariant": finding.invariant, "path": finding.path, "message": finding.message}
             for finding in checked.findings

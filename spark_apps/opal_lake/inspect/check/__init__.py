@@ -1,5 +1,7 @@
 """Whether a table is what FORMAT.md says: every numbered invariant, on the newest version, without stopping at the first damage.
 
+With `all` the files of older versions are looked at, too: of savepoints, and of all versions that can be read.
+
 Files that nothing refers to are no finding: a job that died leaves them. `deep=False` reads no data file, and checks only what the metadata
 says. What rows, events and entries mean for each other is looked at slot by slot, within the memory that is given; until then they wait in
 a file without a name, some 50 bytes a row and 50 an entry, which goes with the process.
@@ -33,16 +35,19 @@ from opal_lake.inspect.check.finding import Finding, Findings
 from opal_lake.inspect.check.restores import check_restores
 from opal_lake.inspect.check.sample import KeyRange, check_sample, plan_sample
 from opal_lake.inspect.check.state import KnownEvents, check_state
+from opal_lake.inspect.check.versions import OlderVersions, check_older
 from opal_lake.job.memory_size import parse_memory
 from opal_lake.log.snapshot import Root, Snapshot
+from opal_lake.log.version_window import readable_text
 from opal_lake.spec.condition import check_condition
 from opal_lake.storage.left_overs import find_left_overs
 from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table
 
-__all__ = ["CheckOptions", "Checked", "Finding", "check", "check_table"]
+__all__ = ["CheckOptions", "Checked", "CheckedList", "Finding", "Looked", "check", "check_table"]
 
 DEFAULT_MEMORY = "1g"
+LOOKED_AT, LEFT_OUT = "looked at: ", "not looked at: "  # before the notes of a job's result
 
 
 def no_step(noun: str, done: int, total: int) -> None:
@@ -50,21 +55,71 @@ def no_step(noun: str, done: int, total: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What a check looked at: versions in words, and how many versions, files and rows these are.
+
+    `share` is that of the keys whose rows were looked at, 0 where only metadata was.
+    """
+
+    which: str
+    versions: int
+    files: int
+    rows: int
+    share: float
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        how = "whole" if self.share == 1 else f"{100 * self.share:.6g}% of the keys"
+        how = how if self.share else "metadata only"
+        files, rows = count_text(self.files, "data file"), count_text(self.rows, "row")
+        return f"{self.which}: {files} with {rows}, {how}"
+
+
+class CheckedList(list[Finding]):
+    """The findings of a check as a list; `looked_at` and `left_out` say what they are of."""
+
+    def __init__(self, checked: "Checked") -> None:
+        super().__init__(checked.findings)
+        self.looked_at = checked.looked_at
+        self.left_out = checked.left_out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """Findings, and what was not checked. Left-over files are not damage: they take space until a retention deletes them."""
+    """Findings, what was checked, and what was not.
+
+    Left-over files are not damage: they take space until a retention deletes them.
+    """
 
     findings: tuple[Finding, ...]
+    looked_at: Looked | None = None
     left_out: tuple[str, ...] = ()
     left_over: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was looked at and what was not, as a job's result has it."""
+        looked = [LOOKED_AT + self.looked_text] if self.looked_at else []
+        return (*looked, *(LEFT_OUT + line for line in self.left_out))
+
+    @property
+    def looked_text(self) -> str:
+        """What was looked at, for people; nothing where no version could be put together."""
+        return self.looked_at.text if self.looked_at else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOptions:
-    """How much of a table is looked at, and within how much memory. `at_step` hears how many files, slots and so on are done."""
+    """How much of a table is looked at, and within how much memory.
+
+    `all` takes savepoints and all readable versions, not only the newest. `at_step` hears how many files, slots and so on are done.
+    """
 
     deep: bool = True
     memory: str = DEFAULT_MEMORY
     sample: str | None = None
+    all: bool = False
     at_step: AtStep = no_step
 
     def __post_init__(self) -> None:
@@ -88,18 +143,18 @@ def check_table(
     deep: bool = True,
     memory: str = DEFAULT_MEMORY,
     sample: str | None = None,
+    all: bool = False,  # noqa: A002  # as the operation's argument
     at_step: AtStep = no_step,
-) -> list[Finding]:
-    """Every broken invariant of the newest version; empty when all is well."""
-    return [
-        *check(
-            table, CheckOptions(deep=deep, memory=memory, sample=sample, at_step=at_step)
-        ).findings
-    ]
+) -> CheckedList:
+    """Every broken invariant of the newest version, or of all; empty when all is well."""
+    options = CheckOptions(deep=deep, memory=memory, sample=sample, all=all, at_step=at_step)
+    return CheckedList(check(table, options))
 
 
 def check(table: Table, options: CheckOptions | None = None, look: Look = look_here) -> Checked:
-    """What is wrong with the newest version. `look` looks at the rows, events and entries: by default this process.
+    """What is wrong with the newest version, and with older ones if these are asked for.
+
+    `look` looks at the rows, events and entries: by default this process.
 
     What retention deleted meanwhile is no damage: all is looked at once more, without that.
     """
@@ -157,8 +212,44 @@ def _check(table: Table, kept: Root | None, options: CheckOptions, look: Look) -
         look(content)
     else:
         LocalCheck(content=content).run(deep=False)
-    left_out = tuple(_left_out(state, keys, deep=options.deep))
-    return Checked(findings=(*findings.unique,), left_out=left_out, left_over=left_over)
+    older = OlderVersions()
+    if options.all and kept is not None:
+        options.at_step("older version", 0, 0)
+        older = check_older(table.log, kept, commits, content, deep=options.deep)
+    return Checked(
+        findings=(*findings.unique,),
+        looked_at=_looked_at(state, kept, older, keys, options),
+        left_out=(
+            *_left_out(state, keys, deep=options.deep),
+            *_left_out_versions(older),
+        ),
+        left_over=left_over,
+    )
+
+
+def _looked_at(
+    state: Snapshot, kept: Root | None, older: OlderVersions, keys: KeyRange, options: CheckOptions
+) -> Looked:
+    files = [*state.files.values(), *older.files]
+    which = f"version {state.version}"
+    if older.versions and kept is not None:
+        which = f"versions {readable_text(kept)}"
+    return Looked(
+        which=which,
+        versions=1 + len(older.versions),
+        files=len(files),
+        rows=sum(file.rows for file in files),
+        share=keys.share if options.deep else 0,
+    )
+
+
+def _left_out_versions(older: OlderVersions) -> Iterator[str]:
+    """What was not looked at of versions before the newest, in words."""
+    if older.versions:
+        yield (
+            f"how rows, events and key-store entries of {count_text(len(older.versions), 'older version')} "
+            "fit together (I18, I20, I21); their files are whole, and each holds what its commit says"
+        )
 
 
 def _check_condition(state: Snapshot, findings: Findings) -> None:

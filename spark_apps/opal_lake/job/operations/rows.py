@@ -180,6 +180,9 @@ class Check(Operation):
         ),
     ] = None
     quick: Annotated[bool, Help("metadata only: read no data file")] = False
+    all: Annotated[
+        bool, Help("check the files of savepoints and of all readable versions, too, each once")
+    ] = False
 
 
 @declaration

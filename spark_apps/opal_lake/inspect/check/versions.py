@@ -1,0 +1,116 @@
+"""The files of older versions: savepoints, and all versions that can be read. What the newest one has was looked at with it.
+
+A version differs from the one before it by what its commit brings and takes away. So every file is in the oldest readable version, in a
+savepoint or restored version, or was brought by a later commit: each is looked at once, in the first version found that has it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from opal_lake.data.segment import DataFile
+from opal_lake.errors import FormatError, NotFoundError
+from opal_lake.inspect.check.content.events import LogCheck
+from opal_lake.inspect.check.content.in_process import (
+    Content,
+    FileReader,
+    file_works,
+    read_run,
+)
+from opal_lake.inspect.check.content.ranges import SegmentFacts
+from opal_lake.inspect.check.files import check_sizes, is_found, referenced
+from opal_lake.log.commit import Commit
+from opal_lake.log.commit_log import CommitLog
+from opal_lake.log.lists import ingested_files, rewritten_files
+from opal_lake.log.snapshot import Root, Snapshot
+from opal_lake.storage.verified import FileRef
+
+
+@dataclass(slots=True, kw_only=True)
+class OlderVersions:
+    """What was looked at of versions before the newest: files that this one does not have."""
+
+    versions: frozenset[int] = frozenset()
+    files: list[DataFile] = field(default_factory=list)
+
+
+def check_older(
+    log: CommitLog, kept: Root, commits: Sequence[Commit], content: Content, *, deep: bool
+) -> OlderVersions:
+    """Check the files of every readable version that the newest one lacks, each once."""
+    known = {file.path for file in referenced(content.state)}
+    older = OlderVersions(versions=readable_versions(kept) - {kept.version})
+    for state in _states(log, kept, commits, known, content):
+        check_sizes(state, content.sizes, content.findings, known)
+        fresh = [file for file in state.files.values() if file.path not in known]
+        older.files += fresh
+        if deep:
+            _check_content(state, fresh, known, content)
+        known.update(file.path for file in referenced(state))
+    return older
+
+
+def readable_versions(kept: Root) -> frozenset[int]:
+    """Return the versions that can be read, savepoints among them."""
+    window = range(kept.oldest_version, kept.version + 1)
+    return frozenset(window) | frozenset(kept.savepoints.values())
+
+
+def _states(
+    log: CommitLog, kept: Root, commits: Sequence[Commit], known: set[str], content: Content
+) -> Iterator[Snapshot]:
+    """Yield the versions that together have every file, the oldest first."""
+    begins = {*kept.savepoints.values(), kept.oldest_version} - {kept.version}
+    for version in sorted(begins):
+        yield from _readable_state(log, version, content)
+    for commit in commits:
+        is_older = kept.oldest_version < commit.version < kept.version
+        if is_older and _brings_unknown(log, commit, known):
+            yield from _readable_state(log, commit.version, content)
+
+
+def _readable_state(log: CommitLog, version: int, content: Content) -> Iterator[Snapshot]:
+    """The version with its lists; a finding instead, where it cannot be put together."""
+    with content.findings.going_on("I7", f"version {version}"):
+        state = log.at(version)
+        assert None not in (state.files, state.segments, state.logs, state.runs, state.bases)
+        yield state
+
+
+def _brings_unknown(log: CommitLog, commit: Commit, known: set[str]) -> bool:
+    """Whether a commit brings a file that was not yet looked at. A restore may bring any."""
+    actions = commit.actions
+    if actions.restored is not None:
+        return True
+    try:
+        data = [
+            *ingested_files(log.storage, commit),
+            *rewritten_files(log.storage, commit).add,
+        ]
+    except (FormatError, NotFoundError):
+        return True  # the version says what is wrong
+    brought: list[FileRef] = [*data, *actions.add_logs, *actions.add_runs]
+    return any(file.path not in known for file in brought)
+
+
+def _check_content(
+    state: Snapshot, fresh: Sequence[DataFile], known: set[str], content: Content
+) -> None:
+    findings, sizes, storage = content.findings, content.sizes, state.storage
+    reader = FileReader(storage=storage, spec=state.spec, findings=findings)
+    for work in file_works(state, sizes, content.keys, fresh):
+        for _ in reader.rows(work):
+            pass
+    facts = SegmentFacts.of(state, frozenset())
+    for log in state.logs.values():
+        parts = None if log.path in known else content.events.of(log)
+        if parts is None:
+            continue
+        check = LogCheck(log=log, facts=facts, has_floor=state.root.floor is not None)
+        for _ in check.pass_on(parts):
+            pass
+        check.finish(findings)
+    ties = 2 * len(state.spec.tie_break)
+    for run in state.runs.values():
+        if run.path not in known and is_found(run, sizes):
+            for _ in read_run(storage, run, content.keys, ties, findings):
+                pass
