@@ -14,13 +14,14 @@ from pyroaring import BitMap
 from opal_lake import layout
 from opal_lake.data.data_file import decode_file
 from opal_lake.errors import FormatError, InvalidInputError, OpalError
-from opal_lake.events.bitmap import decode_base, encode_base, words_of
+from opal_lake.events.bitmap import BitmapBase, decode_base, encode_base, words_of
 from opal_lake.events.segment_log import SCHEMA as EVENTS
 from opal_lake.events.segment_log import decode_events
 from opal_lake.key_store.run import _HEAD, MAGIC, decode_run
 from opal_lake.log.checkpoint import decode_root
 from opal_lake.log.commit import canonical_json, decode_commit, seal, unseal
 from opal_lake.log.sections import ALWAYS_INFLATED, decode_section, encode_section
+from opal_lake.log.visibility import read_base
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage.local.store import LocalStorage
 from opal_lake.storage.memory import MemoryStorage
@@ -151,6 +152,26 @@ def test_bitmap_bases_say_nothing_of_more_than_they_are() -> None:
         forged = struct.pack("<8sII", b"OPALBIT1", len(head), zlib.crc32(head)) + head + good[-26:]
         with pytest.raises(FormatError, match=r"x\.bits"):
             decode_base(forged, "x.bits")
+
+
+def test_a_bitmap_base_marks_no_rows_that_its_segment_does_not_have() -> None:
+    """A few bytes stand for 32 million rows, each of which takes 4 where they are looked at."""
+    storage = MemoryStorage()
+    table = create(storage)
+    table.ingest(*rows([("a", 1, 1)]))
+    table.metagen()
+    snapshot = table.snapshot_at()
+    marks = BitMap()
+    marks.add_range(0, 1 << 25)
+    data = encode_base({next(iter(snapshot.segments)): marks}, {})
+    assert len(data) < 10_000
+    path = layout.bitmap_path(0, 2, "w", None)
+    storage.put_if_absent(path, data)
+    base = BitmapBase(
+        group=0, path=path, size=len(data), crc32=zlib.crc32(data), version=2, write_id="w"
+    )
+    with pytest.raises(FormatError, match=rf"{path} marks row 33,554,431 of segment .* has 1;"):
+        read_base(snapshot, base)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def invalid_rows(
         snapshot.bases if as_of is None else ()
     )  # a base holds the events of all times, so it serves the end of time only
     for base in bases if groups is None else (base for base in bases if base.group in groups):
-        add_bitmaps(bitmaps, _read_base(snapshot, base))
+        add_bitmaps(bitmaps, read_base(snapshot, base))
     for log in logs_since(snapshot, bases):
         if as_of is not None and log.least_until > as_of:
             continue
@@ -98,7 +98,7 @@ def _grown(
     kept = list(standing)
     data = _encoded(snapshot, group, new, kept)
     while kept and kept[-1].size <= max(MERGE_RATIO * len(data), SMALL_BASE_BYTES):
-        older = _read_base(snapshot, kept.pop())
+        older = read_base(snapshot, kept.pop())
         add_bitmaps(older, new)
         new = older
         data = _encoded(snapshot, group, new, kept)
@@ -132,7 +132,7 @@ def _encoded(snapshot: Snapshot, group: int, bitmaps: Bitmaps, below: list[Bitma
     return encode_base(bitmaps, origin | ({"after": below[-1].version} if below else {}))
 
 
-def _read_base(snapshot: Snapshot, base: BitmapBase) -> Bitmaps:
+def read_base(snapshot: Snapshot, base: BitmapBase) -> Bitmaps:
     """Read a base; FormatError if it marks so many rows of a segment that it cannot have them."""
     bitmaps = decode_base(read_verified(snapshot.storage, base), base.path)
     for number, rows in bitmaps.items():
