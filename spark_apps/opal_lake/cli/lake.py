@@ -230,7 +230,9 @@ def show_check(
     _show(
         args,
         findings,
-        lambda findings, style: check_page(uri, findings, style, passed_s, checked, looked_at),
+        lambda findings, style: check_page(
+            uri, findings, style, passed_s, checked, looked_at=looked_at
+        ),
     )
     return FINDINGS if findings else OK
 

@@ -284,6 +284,7 @@ def check_page(
     style: Style,
     passed_s: float,
     checked: "Checked",
+    *,
     looked_at: str,
 ) -> Iterator[str]:
     took = style.faint(f"({duration_text(passed_s)})")
