@@ -16,6 +16,7 @@ from pyroaring import BitMap
 from opal_lake.data.data_file import (
     check_expected,
     decode_file,
+    held_names,
     may_hold,
     open_parquet,
     read_groups,
@@ -143,7 +144,7 @@ def _read_groups(
         wanted = [
             number for number, group in enumerate(groups) if is_wanted(group, int(first[number]))
         ]
-        names = [name for name in physical_columns if name in parquet.schema_arrow.names]
+        names = held_names(physical_columns, parquet.schema_arrow)
         table = read_groups(parquet, ranges, wanted, names)
         table.validate()
     places = [np.arange(first[number], first[number + 1]) for number in wanted]

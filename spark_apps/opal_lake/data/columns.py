@@ -21,6 +21,7 @@ from opal_lake.spec.schema import (
     Field,
     Map,
     Struct,
+    arrow_field,
     arrow_type,
     atomic_name,
 )
@@ -70,6 +71,16 @@ def physical_schema(spec: TableSpec, *, with_row_ids: bool = True) -> pa.Schema:
 
 def _physical_field(field: Field, file_format: str) -> pa.Field:
     return pa.field(field.physical, physical_type(field.type, file_format))
+
+
+def with_nulls(rows: pa.Table, missing: Sequence[Field]) -> pa.Table:
+    """Append logical columns that are null in every row."""
+    if not missing:
+        return rows
+    # All in one step: each append would copy the columns before it.
+    absent = [pa.nulls(rows.num_rows, arrow_type(field.type)) for field in missing]
+    schema = pa.schema([*rows.schema, *map(arrow_field, missing)])
+    return pa.Table.from_arrays([*rows.columns, *absent], schema=schema)
 
 
 def to_physical(table: pa.Table, spec: TableSpec) -> pa.Table:
@@ -122,9 +133,7 @@ def _table(names: list[str], columns: list[pa.ChunkedArray], rows: int) -> pa.Ta
 
 def _convert_column(table: pa.Table, field: Field, way: _Direction) -> pa.ChunkedArray:
     name, target_type = way.name_of(field), way.type_of(field.type)
-    positions = [
-        position for position, column_name in enumerate(table.column_names) if column_name == name
-    ]
+    positions = table.schema.get_all_field_indices(name)
     if len(positions) > 1:
         raise way.error(f"column {name!r} is there {len(positions)} times; rename all but one")
     if not positions and not way.absent_is_null:

@@ -450,7 +450,7 @@ def _parquet_parts(
     source: pa.NativeFile, physical_columns: list[str], rows: int
 ) -> Iterator[pa.Table]:
     file = open_parquet(source, rows)
-    names = [name for name in physical_columns if name in file.schema_arrow.names]
+    names = held_names(physical_columns, file.schema_arrow)
     if not file.num_row_groups:
         yield file.schema_arrow.empty_table().select(names)
     for group in range(file.num_row_groups):
@@ -459,25 +459,34 @@ def _parquet_parts(
 
 def _orc_parts(source: pa.NativeFile, physical_columns: list[str], rows: int) -> Iterator[pa.Table]:
     file = _open_orc_to_read(source, rows)
-    names = [name for name in physical_columns if name in file.schema.names]
+    names = held_names(physical_columns, file.schema)
     if not file.nstripes:
         yield file.schema.empty_table().select(names)
     for stripe in range(file.nstripes):
         yield pa.Table.from_batches([file.read_stripe(stripe, columns=names)]).select(names)
 
 
+def held_names(names: Sequence[str], schema: pa.Schema) -> list[str]:
+    """Return those of the names that a schema has, in their order."""
+    held = frozenset(schema.names)
+    return [name for name in names if name in held]
+
+
 def _completed(rows: pa.Table, spec: TableSpec) -> pa.Table:
     """In one order, however many columns the file lacks."""
-    schema = physical_schema(spec)
-    for column in schema:
-        if column.name not in rows.column_names:
-            absent = (
-                pa.array(np.zeros(rows.num_rows, np.bool_))
-                if column.name == DELETED
-                else pa.nulls(rows.num_rows, column.type)
-            )
-            rows = rows.append_column(column, absent)
-    return rows.select(schema.names)
+    schema, held = physical_schema(spec), frozenset(rows.column_names)
+    columns = [
+        rows[column.name] if column.name in held else _absent(column, rows.num_rows)
+        for column in schema
+    ]
+    return pa.Table.from_arrays(columns, names=schema.names)
+
+
+def _absent(column: pa.Field, rows: int) -> pa.Array:
+    """Return what a column holds that is younger than the file."""
+    if column.name == DELETED:
+        return pa.array(np.zeros(rows, np.bool_))
+    return pa.nulls(rows, column.type)
 
 
 def decode_file(
@@ -501,7 +510,7 @@ def decode_file(
 
 def _read_parquet(reader: pa.NativeFile, physical_columns: list[str], rows: int) -> pa.Table:
     file = open_parquet(reader, rows, pre_buffer=isinstance(reader, pa.PythonFile))
-    names = [name for name in physical_columns if name in file.schema_arrow.names]
+    names = held_names(physical_columns, file.schema_arrow)
     return read_groups(file, reader, range(file.num_row_groups), names)
 
 
@@ -520,7 +529,7 @@ def may_hold(group: pq.RowGroupMetaData, rows: Mapping[int, BitMap]) -> bool:
 
 def _read_orc(reader: pa.NativeFile, physical_columns: list[str], rows: int) -> pa.Table:
     file = _open_orc_to_read(reader, rows)
-    names = [name for name in physical_columns if name in file.schema.names]
+    names = held_names(physical_columns, file.schema)
     return file.read(columns=names).select(names)
 
 

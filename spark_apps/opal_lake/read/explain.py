@@ -66,10 +66,12 @@ def _conditions(
 ) -> Iterator[dict[str, Any]]:
     """Of each condition that must hold: what it would skip by itself, and what no other one skips."""
     parts = list(_conjuncts(predicate))
-    by_part = [
-        {file.path for file in seen if not may_match(part, bounds_of_all(file, spec), file.rows)}
-        for part in parts
-    ]
+    by_part: list[set[str]] = [set() for _ in parts]
+    for file in seen:
+        bounds = bounds_of_all(file, spec)  # once a file: as many as the table has columns
+        for part, paths in zip(parts, by_part, strict=True):
+            if not may_match(part, bounds, file.rows):
+                paths.add(file.path)
     times = Counter(path for paths in by_part for path in paths)
     sizes = {file.path: file.size for file in seen}
     for part, paths in zip(parts, by_part, strict=True):

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from opal_lake.data.column_read import readers
 from opal_lake.data.columns import physical_schema, physical_type, to_fields
+from opal_lake.data.data_file import held_names
 from opal_lake.errors import FormatError, InvalidInputError, count_text
 from opal_lake.events.bitmap import Bitmaps, add_rows
 from opal_lake.events.segment_log import concat_ids
@@ -154,7 +155,7 @@ def rows_of_entries(snapshot: Snapshot, entries: Entries, fields: Sequence[Field
     with ThreadPoolExecutor(readers(snapshot.storage, snapshot.spec)) as pool:
         parts = [*pool.map(partial(read_marked, snapshot, marks, physical), files)]
     empty = physical_schema(snapshot.spec).empty_table()
-    known = empty.select([*(name for name in physical if name in empty.column_names), SEGMENT])
+    known = empty.select([*held_names(physical, empty.schema), SEGMENT])
     rows = pa.concat_tables(
         [known, *map(_with_segments, parts)], promote_options="default"
     )  # which tell how many, without any other

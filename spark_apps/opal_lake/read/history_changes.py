@@ -15,6 +15,7 @@ from pyroaring import BitMap
 
 from opal_lake.data.column_read import read_near
 from opal_lake.data.columns import physical_schema, to_fields
+from opal_lake.data.data_file import held_names
 from opal_lake.events.segment_log import row_words
 from opal_lake.key_store.cache.protocol import RunCache
 from opal_lake.log.commit import Commit
@@ -199,10 +200,7 @@ def _rows_of(
         .empty_table()
         .select([*dict.fromkeys(field.physical for field in fields)])
     )
-    held = [
-        part.select([name for name in empty.column_names if name in part.column_names])
-        for part in parts
-    ]
+    held = [part.select(held_names(empty.column_names, part.schema)) for part in parts]
     rows = pa.concat_tables([empty, *held], promote_options="default")
     return rows.take(
         pa.array(

@@ -7,6 +7,7 @@ its name may. Physical names are plain ASCII, so that no reader, file format or 
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -83,10 +84,12 @@ class Field:
     type: DataType
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Schema:
     """The columns in their order, and the greatest field id ever given out; `created_id` was the greatest when the table was made, if since
     then some were added.
+
+    Columns are looked up by tables that are made once: a scan for each would cost the square of their number.
     """
 
     fields: tuple[Field, ...]
@@ -103,15 +106,28 @@ class Schema:
 
     def field(self, name: str) -> Field:
         """The column of that name; as in Spark, names are not case-sensitive."""
-        for field in self.fields:
-            if field.name == name:
-                return field
-        for field in self.fields:
-            if field.name.casefold() == name.casefold():
-                return field
-        raise InvalidInputError(
-            f"no column {name!r}; the table has {', '.join(map(repr, self.names))}"
-        )
+        field = self._by_name.get(name) or self._by_folded_name.get(name.casefold())
+        if field is None:
+            raise InvalidInputError(
+                f"no column {name!r}; the table has {', '.join(map(repr, self.names))}"
+            )
+        return field
+
+    def field_of_id(self, number: int) -> Field:
+        """Return the column with that field id."""
+        return self._by_id[number]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Field]:
+        return {field.name: field for field in self.fields}
+
+    @cached_property
+    def _by_folded_name(self) -> dict[str, Field]:
+        return {field.name.casefold(): field for field in self.fields}
+
+    @cached_property
+    def _by_id(self) -> dict[int, Field]:
+        return {field.id: field for field in self.fields}
 
 
 def schema_of_arrow(arrow: pa.Schema) -> Schema:

@@ -62,7 +62,7 @@ class TableSpec:
     properties: Mapping[str, int | str] = field(default_factory=dict)
 
     def by_id(self, number: int) -> Field:
-        return next(column for column in self.schema.fields if column.id == number)
+        return self.schema.field_of_id(number)
 
     @property
     def keys(self) -> list[Field]:

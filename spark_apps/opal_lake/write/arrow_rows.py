@@ -7,6 +7,7 @@ from datetime import date
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from opal_lake.data.columns import with_nulls
 from opal_lake.data.rejects import BAD
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import InvalidInputError
@@ -58,8 +59,9 @@ class ArrowRows:
         rows, names = self._table(spec), spec.schema.names
         if on_new_columns == "ignore":
             rows = rows.drop_columns(self.new_columns(spec).names)
-        unknown = {*rows.column_names} - {DELETED, *names}
-        missing = [field for field in spec.schema.fields if field.name not in rows.column_names]
+        given = frozenset(rows.column_names)
+        unknown = given - {DELETED, *names}
+        missing = [field for field in spec.schema.fields if field.name not in given]
         if unknown or any(not spec.schema.is_added(field) for field in missing):
             raise InvalidInputError(
                 _misfit(
@@ -67,7 +69,7 @@ class ArrowRows:
                     [field.name for field in missing if not spec.schema.is_added(field)],
                 )
             )
-        return _with_added(rows, spec)
+        return with_nulls(rows, missing)
 
     def _table(self, spec: TableSpec) -> pa.Table:
         if isinstance(self.rows, pa.Table):
@@ -110,10 +112,9 @@ class ArrowSplit:
 
 def _with_added(rows: pa.Table, spec: TableSpec) -> pa.Table:
     """Give rows the columns that were added to the table and that they lack: null."""
-    for field in spec.schema.fields:
-        if spec.schema.is_added(field) and field.name not in rows.column_names:
-            rows = rows.append_column(field.name, pa.nulls(rows.num_rows, arrow_type(field.type)))
-    return rows
+    given = frozenset(rows.column_names)
+    added = [field for field in spec.schema.fields if spec.schema.is_added(field)]
+    return with_nulls(rows, [field for field in added if field.name not in given])
 
 
 def _text(value: object) -> str | None:

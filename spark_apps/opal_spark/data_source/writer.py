@@ -126,4 +126,5 @@ def _positions(schema: StructType, spec: TableSpec) -> list[int | None]:
             raise InvalidInputError(
                 f"column {field.name!r} is {field.dataType.simpleString()}, the table has {known.dataType.simpleString()}; cast it"
             )
-    return [None if field is None else schema.names.index(field.name) for field in given]
+    positions = {name: position for position, name in enumerate(schema.names)}
+    return [None if field is None else positions[field.name] for field in given]

@@ -220,17 +220,18 @@ def _load_avro(
         return found.select(*[F.col(quoted(field.name)) for field in own])
     folders = [field for field in schema if field.name in master.partition_by]
     rows = _load_root(spark, master, storage, paths, StructType([*own, *folders]))
+    loaded = frozenset(rows.columns)  # each look asks the JVM for all names
     present = [
         F.col(quoted(field.name)).cast(field.dataType).alias(field.name)
         for field in schema
-        if field.name in rows.columns
+        if field.name in loaded
     ]
     return rows.select(
         *present,
         *[
             F.lit(None).cast(field.dataType).alias(field.name)
             for field in schema
-            if field.name not in rows.columns
+            if field.name not in loaded
         ],
     )
 

@@ -28,9 +28,11 @@ def open_files(
     rows = _load(spark, source, file_format, options, schema)
     if not rows.inputFiles():
         raise NoRowsError(nothing_there(source))
-    if schema is None or not (
-        folders := [name for name in rows.columns if name not in schema.names]
-    ):
+    if schema is None:
+        return rows
+    declared = frozenset(schema.names)
+    folders = [name for name in rows.columns if name not in declared]
+    if not folders:
         return rows
     texts = StructType(list(schema.fields))
     for name in folders:

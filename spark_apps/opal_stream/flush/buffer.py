@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from opal_lake.spec.schema import arrow_schema, arrow_type
+from opal_lake.data.columns import with_nulls
+from opal_lake.spec.schema import arrow_schema
 from opal_lake.spec.table_spec import TableSpec
 from opal_stream.formats.batch import MessageBatch
 from opal_stream.formats.decoder import Decoded
@@ -64,12 +65,13 @@ class Buffer:
             if self.parts
             else arrow_schema(spec.schema).empty_table()
         )
-        for column in spec.schema.fields:
-            if spec.schema.is_added(column) and column.name not in rows.column_names:
-                rows = rows.append_column(
-                    column.name, pa.nulls(rows.num_rows, arrow_type(column.type))
-                )
-        return rows
+        given = frozenset(rows.column_names)
+        missing = [
+            column
+            for column in spec.schema.fields
+            if spec.schema.is_added(column) and column.name not in given
+        ]
+        return with_nulls(rows, missing)
 
     def is_due(self, now_s: float, *, has_more: bool = False) -> bool:
         """By time, or because it is full. What came while the last flush ran is taken first, if that takes no longer than the interval."""

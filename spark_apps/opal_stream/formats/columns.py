@@ -19,8 +19,9 @@ def check_columns(
     columns: Mapping[str, str], schema: pa.Schema, *, debezium: bool
 ) -> dict[str, str]:
     """Columns of the table, and what there is to take."""
+    known = frozenset(schema.names)
     for name, path in columns.items():
-        if name not in schema.names:
+        if name not in known:
             raise InvalidInputError(
                 f"column {name!r} is not in the table, which has {', '.join(map(repr, schema.names))}"
             )

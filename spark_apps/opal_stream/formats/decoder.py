@@ -201,8 +201,9 @@ class Decoder:
         kept = parsed.kept
         messages = batch if len(kept) == len(batch) else batch.take(kept)
         columns, wrong = self._of_messages(messages, rows)
+        given = frozenset(rows.column_names)
         found = {
-            name: columns.get(name, rows[name] if name in rows.column_names else None)
+            name: columns.get(name, rows[name] if name in given else None)
             for name in self._schema.names
         }
         table = pa.table(
@@ -272,9 +273,10 @@ class Decoder:
                 if places
                 else None
             )
+        given = frozenset(rows.column_names)
         for name, path in self._columns.items():
             kind = self._type(name)
-            if path in rows.column_names:
+            if path in given:
                 of_events = rows[path].combine_chunks()
                 columns[name], without = _each(
                     len(messages), path, kind, partial(_event_part, of_events, kind)

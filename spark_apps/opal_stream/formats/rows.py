@@ -31,9 +31,10 @@ def fitted(rows: pa.Table, spec: TableSpec) -> pa.Table:
         *NOTES,
         *(field.name for field in spec.schema.fields if spec.schema.is_added(field)),
     }
+    given = frozenset(rows.column_names)
     columns = []
     for field in schema:
-        if field.name in rows.column_names:
+        if field.name in given:
             column = rows[field.name]
             if column.type != field.type:
                 raise ValueError(

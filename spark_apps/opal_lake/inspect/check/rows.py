@@ -34,7 +34,7 @@ class Extremes:
 
     def add(self, part: pa.Table, name: str) -> None:
         """A column that is younger than the file is null."""
-        if name not in part.column_names:
+        if not part.schema.get_all_field_indices(name):
             self.nulls += part.num_rows
             return
         column = part[name]
