@@ -120,6 +120,15 @@ def _inflating(data: bytes) -> Iterator[list[bytes]]:
         raise ValueError("its last line is cut off")
 
 
+def decode_items(lines: list[bytes], path: str, from_json: Callable[[Any], Any]) -> list[Any]:
+    """Decode lines of a section, one item a line."""
+    with decoding(path, *_PART):
+        items = _items(lines)
+        if len(items) != len(lines):
+            raise ValueError(f"its {len(lines):,} lines hold {len(items):,} items")
+        return [from_json(item) for item in items]
+
+
 def decode_lines(data: bytes, path: str) -> list[bytes]:
     with decoding(path, *_PART):
         return _inflated(data)

@@ -168,6 +168,7 @@ class Snapshot:
         self.root = root
         self.sections = sections
         self.commits = commits
+        self.known_lists: dict[str, dict[Any, Any]] = {}  # which need not be folded again
 
     @property
     def version(self) -> int:
@@ -196,7 +197,7 @@ class Snapshot:
                 changes = (
                     item for commit in more for item in list_changes(name, self.storage, commit)
                 )
-                after.__dict__[name] = _extended(copy.copy(self.__dict__[name]), changes)
+                after.__dict__[name] = extend_list(copy.copy(self.__dict__[name]), changes)
         return after
 
     def stored_as(self, sections: Sections) -> "Snapshot":
@@ -303,16 +304,21 @@ class Snapshot:
             return part.data, f"a list within {layout.CHECKPOINTS} of version {part.version}"
         return read_verified(self.storage, part), part.path
 
-    def _list(self, name: str) -> dict[Any, Any]:
+    def load_list(self, name: str) -> dict[Any, Any]:
+        """Read a list from its sections, and fold the commits since into it."""
         return self._fold(name, self.sections.get(name, ()))
+
+    def _list(self, name: str) -> dict[Any, Any]:
+        known = self.known_lists.get(name)
+        return self.load_list(name) if known is None else known
 
     def _fold(self, name: str, parts: Iterable[Part]) -> dict[Any, Any]:
         items: dict[Any, Any] = {}
         for part in parts:
-            items = _extended(
+            items = extend_list(
                 items, decode_section(*self.part_bytes(part), LISTS[name].change_from_json)
             )
-        return _extended(items, self.changes(name))
+        return extend_list(items, self.changes(name))
 
 
 def chain(commits: Sequence[Commit], start: Snapshot) -> list[Commit]:
@@ -353,7 +359,7 @@ def newest_first(head: Snapshot, read_commit: Callable[[int], Commit]) -> Iterat
         yield commit
 
 
-def _extended(items: dict[Any, Any], changes: Iterable[tuple[Hashable, Any]]) -> dict[Any, Any]:
+def extend_list(items: dict[Any, Any], changes: Iterable[tuple[Hashable, Any]]) -> dict[Any, Any]:
     """In place: what comes again comes last."""
     for key, value in changes:
         items.pop(key, None)
