@@ -427,9 +427,12 @@ class Play:
             )
             return
         assert result.version == self.versions[-1] + 1
-        if hand.token is not None:
-            self.tokens.pop(hand.token, None)
-            self.tokens[hand.token] = result.version
+        remembered = self._remembered()
+        unused = [token for token in hand.replaces if token not in remembered]
+        for token in (*unused, hand.token):
+            if token is not None:
+                self.tokens.pop(token, None)
+                self.tokens[token] = result.version
         self._drop(replaced)
         if hand.is_ingest:
             self._take_in(new, result.version)

@@ -28,7 +28,9 @@ class FoldedLists:
 
     def fold(self, state: Snapshot) -> None:
         """Make the lists of a state known. One that cannot be is left to whoever asks for it."""
-        since = state.commits[len(self.state.commits) :] if self._leads_to(state) else None
+        since = None
+        if self.state is not None and self._leads_to(state):
+            since = state.commits[len(self.state.commits) :]
         if since is None:
             self.items = {}
         for name in LISTS:
