@@ -427,18 +427,22 @@ class Play:
             )
             return
         assert result.version == self.versions[-1] + 1
-        remembered = self._remembered()
-        unused = [token for token in hand.replaces if token not in remembered]
-        for token in (*unused, hand.token):
-            if token is not None:
-                self.tokens.pop(token, None)
-                self.tokens[token] = result.version
+        self._use_tokens(hand, result.version)
         self._drop(replaced)
         if hand.is_ingest:
             self._take_in(new, result.version)
         for serial in new if hand.is_inline or not hand.is_ingest else ():
             self.rows[serial] = replace(self.rows[serial], processed=result.version)
         self.see_versions()
+
+    def _use_tokens(self, hand: Hand, version: int) -> None:
+        """Take the job's token for used, and those of tries that it replaces and that are not."""
+        remembered = self._remembered()
+        unused = [token for token in hand.replaces if token not in remembered]
+        for token in (*unused, hand.token):
+            if token is not None:
+                self.tokens.pop(token, None)
+                self.tokens[token] = version
 
     def _committed(self, hand: Hand) -> JobResult | None:
         """None where a restore, or a discard of rows that a MetaGen took up, ends the job."""
