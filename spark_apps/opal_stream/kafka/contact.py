@@ -21,6 +21,7 @@ _PROBE_S = 3.0  # for each step of asking a listener
 _AGAIN_S = 5.0  # between two probes
 _DEFAULT_PORT = 9092
 _SASL_HANDSHAKE, _SASL_HANDSHAKE_VERSION = 17, 1
+_REQUEST = 1  # its number, which the answer repeats
 _UNSUPPORTED_MECHANISM = 33  # so a listener that wants a login answers, and only such a one
 _AROUND = re.compile(r"^\S+/(?:bootstrap|\d+): | \(after \d+ms in state \w+\)$")
 _UNKNOWN_HOST = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
@@ -121,14 +122,19 @@ def _wrong_protocol(servers: str, settings: Mapping[str, str]) -> str:
     for address in _addresses(servers):
         with suppress(OSError):
             listener = _ask(address)
+            if listener is None:
+                continue
             if listener.protocol != given:
                 return f"security.protocol is {given}, and the listener has {listener.protocol}"
             return ""
     return ""
 
 
-def _ask(address: tuple[str, int]) -> _Listener:
-    """Return what a listener wants: TLS is tried first, then a login with a mechanism of no name."""
+def _ask(address: tuple[str, int]) -> _Listener | None:
+    """Return what a listener wants; None where it does not answer as Kafka does.
+
+    TLS is tried first, then a login with a mechanism of no name.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # only asked whether there is TLS: nothing is sent
     context.verify_mode = ssl.CERT_NONE
@@ -136,18 +142,33 @@ def _ask(address: tuple[str, int]) -> _Listener:
     with plain:
         try:
             with context.wrap_socket(plain, server_hostname=address[0]) as encrypted:
-                return _Listener(has_tls=True, has_login=_wants_login(encrypted))
+                return _listener(has_tls=True, has_login=_wants_login(encrypted))
         except (ssl.SSLError, ConnectionError, TimeoutError):
             pass
     with socket.create_connection(address, _PROBE_S) as plain:
-        return _Listener(has_tls=False, has_login=_wants_login(plain))
+        return _listener(has_tls=False, has_login=_wants_login(plain))
 
 
-def _wants_login(connection: socket.socket) -> bool:
-    body = struct.pack(">hhih", _SASL_HANDSHAKE, _SASL_HANDSHAKE_VERSION, 1, -1) + b"\0\1?"
-    connection.sendall(struct.pack(">i", len(body)) + body)
-    head = _exactly(connection, 10)  # size, number of the request, error code
-    return len(head) == 10 and struct.unpack(">iih", head)[2] == _UNSUPPORTED_MECHANISM
+def _listener(*, has_tls: bool, has_login: bool | None) -> _Listener | None:
+    return None if has_login is None else _Listener(has_tls=has_tls, has_login=has_login)
+
+
+def _wants_login(connection: socket.socket) -> bool | None:
+    """Return whether a listener asks for a login; None where it gives no whole answer.
+
+    A load balancer without a broker accepts and closes. A listener that asks for the client's
+    certificate ends the connection after the handshake.
+    """
+    body = struct.pack(">hhih", _SASL_HANDSHAKE, _SASL_HANDSHAKE_VERSION, _REQUEST, -1) + b"\0\1?"
+    try:
+        connection.sendall(struct.pack(">i", len(body)) + body)
+        head = _exactly(connection, 10)  # size, number of the request, error code
+    except OSError:
+        return None
+    if len(head) < 10:
+        return None
+    _, request, code = struct.unpack(">iih", head)
+    return code == _UNSUPPORTED_MECHANISM if request == _REQUEST else None
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:

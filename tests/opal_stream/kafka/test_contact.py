@@ -1,8 +1,13 @@
 """A Kafka that cannot be reached as it is asked for: said at once, with the setting to correct."""
 
 import re
+import socket
+import ssl
+import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -103,6 +108,53 @@ def test_a_broker_that_is_not_there_may_come_and_is_tried_again(
     connection = Connection(bootstrap_servers=f"127.0.0.1:{free_port()}")
     with pytest.raises(KafkaError, match=r"does not answer: .*Connection refused.*; try again"):
         Topics(connection).describe(["orders"])
+
+
+@contextmanager
+def closing_listener(context: ssl.SSLContext | None = None) -> Iterator[str]:
+    """Accepts connections and closes them; with a context after a handshake of TLS."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection, suppress(OSError):
+                    if context is not None:
+                        context.wrap_socket(connection, server_side=True).close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+
+
+def context_with_client_certificates(folder: Path) -> ssl.SSLContext:
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    request = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*request.split(), *files], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    context.load_verify_locations(certificate)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+def test_a_listener_that_closes_without_an_answer_is_waited_for(
+    has_tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "TIMEOUT_S", 2.0)
+    context = context_with_client_certificates(tmp_path) if has_tls else None
+    with closing_listener(context) as servers:
+        connection = Connection(bootstrap_servers=servers, settings=LOGIN)
+        with pytest.raises(KafkaError, match="does not answer: .*; try again") as raised:
+            Topics(connection).describe(["orders"])
+    assert not isinstance(raised.value, KafkaSettingsError)
 
 
 @pytest.mark.usefixtures("opal_commands")
