@@ -115,6 +115,8 @@ class Stream:
         for batch, decoded in self._intake.take(fetched.batch):
             self._buffer.add(batch, decoded, time.monotonic())
             for partition, taken in self._buffer.taken.items():
+                if self._next[partition] != taken.high:
+                    self._ended.pop(partition, None)
                 self._next[partition] = taken.high
             if self._buffer.is_full:
                 self._flush()
@@ -178,11 +180,12 @@ class Stream:
             partition: (positions[partition], end)
             for partition, end in self._source.ends(positions).items()
         }
-        # Kafka said that a partition ends where it does not: an open transaction begins there
+        # Kafka said that a partition ends where it does not: an open transaction begins there.
+        # What was read and is not flushed yet is lag, too, but waits for no transaction.
         in_transaction = {
             partition
             for partition, (position, end) in ends.items()
-            if position < end and self._ended.get(partition) == position
+            if position < end and self._ended.get(partition) == self._next[partition] == position
         }
         self._tracker.seen(ends, () if self._source.paused else in_transaction)
 

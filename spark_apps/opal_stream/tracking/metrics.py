@@ -85,8 +85,8 @@ class Metrics:
         self, *, path: str | None = None, port: int | None = None, host: str = METRICS_HOST
     ) -> None:
         self._values: dict[tuple[str, Labels], float] = {}
-        # By partition the position, whether an open transaction begins there, and since when
-        self._stuck_s: dict[Labels, tuple[tuple[float, bool], float]] = {}
+        self._stuck_s: dict[Labels, tuple[float, float]] = {}  # by partition position, since when
+        self._in_transaction: set[Labels] = set()  # where an open transaction begins there
         self._lock = threading.Lock()
         self._file = MetricsFile(path)
         self._server = serve(self.text, host, port) if port is not None else None
@@ -130,9 +130,12 @@ class Metrics:
                 self._values["opal_stream_position", labels] = position
                 self._values["opal_stream_end", labels] = end
                 self._values["opal_stream_lag", labels] = lag
-                state = (position, (topic, partition) in in_transaction)
                 before, since_s = self._stuck_s.get(labels, (None, now_s))
-                self._stuck_s[labels] = (state, since_s if lag and before == state else now_s)
+                is_stuck = lag > 0 and before == position
+                self._stuck_s[labels] = (position, since_s if is_stuck else now_s)
+                self._in_transaction.discard(labels)
+                if (topic, partition) in in_transaction:
+                    self._in_transaction.add(labels)
         self._write()
 
     def gathered(self, files: int, held_back_s: float) -> None:
@@ -160,7 +163,8 @@ class Metrics:
         now_s = time.monotonic()
         with self._lock:
             values = dict(self._values)
-            for labels, ((_, in_transaction), since_s) in self._stuck_s.items():
+            for labels, (_, since_s) in self._stuck_s.items():
+                in_transaction = labels in self._in_transaction
                 has_lag = values["opal_stream_lag", labels] > 0
                 lasts_s = round(now_s - since_s, 1) if has_lag else 0.0
                 stalled_s, open_s = (0.0, lasts_s) if in_transaction else (lasts_s, 0.0)

@@ -152,7 +152,7 @@ def test_a_listener_that_closes_without_an_answer_is_waited_for(
     context = context_with_client_certificates(tmp_path) if has_tls else None
     with closing_listener(context) as servers:
         connection = Connection(bootstrap_servers=servers, settings=LOGIN)
-        with pytest.raises(KafkaError, match="does not answer: .*; try again") as raised:
+        with pytest.raises(KafkaError, match=r"does not answer: .*; try again") as raised:
             Topics(connection).describe(["orders"])
     assert not isinstance(raised.value, KafkaSettingsError)
 

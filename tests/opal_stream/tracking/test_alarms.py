@@ -165,6 +165,23 @@ def test_stalls_grow_while_nothing_moves_and_end_with_the_lag() -> None:
     assert stalled() == 0
 
 
+def test_a_transaction_that_opens_or_ends_at_a_position_does_not_start_its_clock_again() -> None:
+    metrics = Metrics()
+    labels = '{topic="orders",partition="1"}'
+
+    def seconds(name: str) -> float:
+        start = f"opal_stream_{name}_seconds{labels} "
+        [line] = [line for line in metrics.text().splitlines() if line.startswith(start)]
+        return float(line.removeprefix(start))
+
+    metrics.seen({("orders", 1): (5, 9)})
+    time.sleep(0.2)
+    metrics.seen({("orders", 1): (5, 9)}, {("orders", 1)})
+    assert (seconds("stalled"), seconds("transaction") >= 0.2) == (0, True)
+    metrics.seen({("orders", 1): (5, 9)})
+    assert (seconds("stalled") >= 0.2, seconds("transaction")) == (True, 0)
+
+
 @pytest.mark.usefixtures("opal_commands")
 def test_the_command_says_lag_and_stall_and_ends_with_1(
     kafka: Kafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]

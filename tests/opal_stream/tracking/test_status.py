@@ -12,7 +12,10 @@ from opal_lake.job.exit_codes import DAMAGE, FINDINGS, INPUT, OK
 from opal_lake.spec.positions import Advance
 from opal_lake.table import Table
 from opal_stream.errors import TopicChangedError
+from opal_stream.flush import stream as streams
+from opal_stream.flush.buffer import FlushLimits
 from opal_stream.gathered import backlog as backlogs
+from opal_stream.kafka import source as sources
 from opal_stream.kafka.connection import Connection
 from opal_stream.tracking.events import Tracker
 from opal_stream.tracking.lag import read_lag
@@ -300,6 +303,41 @@ def test_gathered_files_that_cannot_be_committed_are_an_alarm(
     assert main(commit) == OK
     assert f"{told}0\n" in metrics.read_text()
     assert alarms(table, kafka, capsys, *LIMITS[0]) == {}
+
+
+def test_messages_that_were_read_and_wait_for_their_flush_are_no_open_transaction(
+    kafka: Kafka, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "_LOOK_S", 0.05)
+    monkeypatch.setattr(sources, "MOST_AT_ONCE", 1)  # so that it does not reach the end again
+    topic, metrics = new_topic(kafka), Metrics()
+    kafka.produce(topic, [order(1)])
+    read(table, kafka, topic)
+    stream = new_stream(
+        table,
+        kafka,
+        topic,
+        until_empty=False,
+        limits=FlushLimits(interval_s=60),
+        tracker=Tracker(metrics=metrics),
+    )
+    thread, failures = started(stream)
+    labels = f'{{topic="{topic}",partition="0"}}'
+    wait_for(lambda _: f"opal_stream_lag{labels} 0\n" in metrics.text(), table, True)
+    time.sleep(0.3)  # it has reached the end
+    kafka.produce(topic, [order(number) for number in range(2, 4_000)])
+    waits = set()
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        lines = metrics.text().splitlines()
+        waits |= {line for line in lines if line.startswith("opal_stream_transaction_seconds{")}
+        time.sleep(0.02)
+    page = metrics.text()
+    stream.stop()
+    thread.join(30)
+    assert not failures
+    assert waits == {f"opal_stream_transaction_seconds{labels} 0"}
+    assert f"opal_stream_stalled_seconds{labels} 0\n" not in page
 
 
 def test_a_transaction_that_hangs_is_lag_everywhere_and_an_alarm(
