@@ -202,7 +202,8 @@ def kafka() -> Iterator[Kafka]:
 class Registry:
     """Answers for schemas by id, and counts how often, and for the versions of subjects. `away` makes every answer a 503.
 
-    Versions are in the order in which they were registered. `has_versions` is whether it gives them.
+    Versions are in the order in which they were registered. `has_versions` is whether it gives them;
+    of `deleted` subjects it gives none. `paths` are those that it was asked for.
     """
 
     url: str = ""
@@ -211,6 +212,9 @@ class Registry:
     asked: list[int] = field(default_factory=list)
     away: bool = False
     has_versions: bool = True
+    deleted: set[str] = field(default_factory=set)  # subjects
+    versions_code: int | None = None  # that it answers where versions are asked for
+    paths: list[str] = field(default_factory=list)
 
     def register(self, number: int, schema: Any, subject: str = "orders-value") -> int:
         self.schemas[number] = schema
@@ -228,7 +232,7 @@ class Registry:
                 return [
                     {"subject": subject, "version": ids.index(int(number)) + 1}
                     for subject, ids in self.subjects.items()
-                    if int(number) in ids
+                    if int(number) in ids and subject not in self.deleted
                 ]
             case ["subjects", subject, "versions"]:
                 return [*range(1, len(self.subjects[unquote(subject)]) + 1)]
@@ -244,9 +248,14 @@ def registry() -> Iterator[Registry]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            known.paths.append(self.path)
             answer = known.answer(self.path)
-            code = 503 if known.away else 404 if answer is None else 200
-            body = json.dumps(answer or {"error_code": 40403}).encode()
+            code = 404 if answer is None else 200
+            if known.versions_code is not None and "/versions" in self.path:
+                code = known.versions_code
+            if known.away:
+                code = 503
+            body = json.dumps({"error_code": 40403} if answer is None else answer).encode()
             self.send_response(code)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -18,7 +18,19 @@ from opal_stream.errors import RegistryError
 HEAD_BYTES = 5
 LOGIN = "SCHEMA_REGISTRY_LOGIN"  # user:password, from the environment
 _TRIES, _FIRST_PAUSE_S, _TIMEOUT_S = 6, 0.2, 10.0
-_FINAL = (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
+_FINAL = (
+    HTTPStatus.UNAUTHORIZED,
+    HTTPStatus.FORBIDDEN,
+    HTTPStatus.NOT_FOUND,
+    HTTPStatus.METHOD_NOT_ALLOWED,
+)
+# What a proxy answers while the registry is away: it may give everything a moment later
+_AWAY = (
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+)
 logger = logging.getLogger(__name__)
 
 
@@ -45,7 +57,9 @@ class SchemaRegistry:
         self.url = url.rstrip("/")
         self._schemas: dict[int, str] = {}
         self._unknown: dict[int, float] = {}
-        self._versions: dict[int, list[str]] = {}
+        self._subjects: dict[int, list[str]] = {}  # by schema
+        self._versions: dict[str, dict[int, str]] = {}  # by subject the texts by version
+        self._gives_versions = True
 
     def schema(self, number: int) -> str:
         """Its text. An id that the registry does not know may be known a second later."""
@@ -58,21 +72,16 @@ class SchemaRegistry:
     def versions(self, number: int) -> list[str]:
         """Return the texts of all versions of a schema, of its subjects by name, the newest version first.
 
-        They are asked for once. Of a registry that does not give them there are none.
+        A text is asked for once, and the list of a subject again for a schema that is not in it.
+        Of a registry that does not give them there are none.
         """
-        if number not in self._versions:
-            try:
-                self._versions[number] = self._versions_of_id(number)
-            except (_NotGivenError, KeyError, TypeError) as error:
-                logger.warning(
-                    "%s does not give the versions of schema %d (%r): a new column has the type "
-                    "that the first message with it has",
-                    self.url,
-                    number,
-                    error,
-                )
-                self._versions[number] = []
-        return self._versions[number]
+        if number not in self._subjects:
+            self._subjects[number] = self._subjects_of_id(number)
+        texts: list[str] = []
+        for subject in self._subjects[number]:
+            versions = self._versions[subject]
+            texts += [versions[version] for version in sorted(versions, reverse=True)]
+        return texts
 
     def knows(self, number: int) -> bool:
         """Whether it was asked for before, also in vain."""
@@ -84,7 +93,9 @@ class SchemaRegistry:
             "url": self.url,
             "_schemas": dict(self._schemas),
             "_unknown": dict.fromkeys(self._unknown, float("-inf")),
+            "_subjects": dict(self._subjects),
             "_versions": dict(self._versions),
+            "_gives_versions": self._gives_versions,
         }
 
     def _schema_of_id(self, number: int) -> Any:
@@ -96,15 +107,47 @@ class SchemaRegistry:
             self._unknown[number] = time.monotonic()
             raise UnknownSchemaError(f"the schema registry has no schema {number}") from error
 
-    def _versions_of_id(self, number: int) -> list[str]:
+    def _subjects_of_id(self, number: int) -> list[str]:
+        """Return the subjects of a schema by name, and take their versions; none where they are not given."""
+        if not self._gives_versions:
+            return []
         what = f"the versions of schema {number}"
-        uses = self._fetch(f"/schemas/ids/{number}/versions", what)
-        texts: list[str] = []
-        for subject in sorted({use["subject"] for use in uses}):
-            path = f"/subjects/{quote(subject, safe='')}/versions"
-            versions = sorted(self._fetch(path, what), reverse=True)
-            texts += [self._fetch(f"{path}/{version}", what)["schema"] for version in versions]
-        return texts
+        try:
+            uses = self._fetch(f"/schemas/ids/{number}/versions", what)
+            for use in uses:
+                self._take_versions(use["subject"], use["version"], what)
+            subjects = sorted({use["subject"] for use in uses})
+        except (_NotGivenError, KeyError, TypeError) as error:
+            # Other codes than 404 are about the caller or the registry, not about this schema
+            is_of_all = isinstance(error, _NotGivenError) and error.code != HTTPStatus.NOT_FOUND
+            self._gives_versions = not is_of_all
+            self._warn_without_versions(number, repr(error))
+            return []
+        if not any(self._versions[subject] for subject in subjects):
+            self._warn_without_versions(number, "none is left, as of a deleted subject")
+        return subjects
+
+    def _take_versions(self, subject: str, version: int, what: str) -> None:
+        """Ask for the texts of a subject that are not known yet, if this version is not."""
+        known = self._versions.get(subject, {})
+        if version in known:
+            return
+        path = f"/subjects/{quote(subject, safe='')}/versions"
+        versions: dict[int, str] = {}
+        for listed in self._fetch(path, what):
+            is_known = listed in known
+            text = known[listed] if is_known else self._fetch(f"{path}/{listed}", what)["schema"]
+            versions[listed] = text
+        self._versions[subject] = versions
+
+    def _warn_without_versions(self, number: int, why: str) -> None:
+        logger.warning(
+            "%s does not give the versions of schema %d (%s): a new column has the type that the "
+            "first message with it has",
+            self.url,
+            number,
+            why,
+        )
 
     def _fetch(self, path: str, what: str) -> Any:
         pause_s = _FIRST_PAUSE_S
@@ -122,6 +165,8 @@ class SchemaRegistry:
             if attempt < _TRIES - 1:
                 time.sleep(pause_s)
                 pause_s *= 2
+        if isinstance(failure, urllib.error.HTTPError) and failure.code not in _AWAY:
+            raise _NotGivenError(failure.code) from failure
         raise self._failed(what, failure)
 
     def _failed(self, what: str, failure: Exception | None) -> RegistryError:

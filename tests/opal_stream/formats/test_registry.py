@@ -14,6 +14,7 @@ import pytest
 from opal_stream.errors import RegistryError
 from opal_stream.formats import registry as registries
 from opal_stream.formats.decoder import Decoder, FormatOptions
+from opal_stream.formats.registry import SchemaRegistry
 from tests.fixtures_kafka import Registry
 from tests.opal_stream.orders import bad, batch, good, new_spec, order
 
@@ -255,3 +256,64 @@ def test_a_schema_that_nests_too_deep_makes_its_messages_bad(registry: Registry)
     decoded = decoder(registry, "json-registry").decode(batch([head(1) + b'{"id":1}']))
     reason = "the registry's schema nests 201 levels deep, and 60 are read"
     assert bad(decoded) == {"orders/3@100": reason}
+
+
+def with_size(kind: Any) -> dict[str, Any]:
+    return {**FIRST, "fields": [*FIRST["fields"], {"name": "size", "type": kind}]}
+
+
+def test_versions_of_a_subject_are_asked_for_once_however_many_schemas_it_has(
+    registry: Registry,
+) -> None:
+    numbers = range(1, 11)
+    for number in numbers:
+        registry.register(number, {**FIRST, "doc": str(number)})
+    known = SchemaRegistry(registry.url)
+    newest_first = [json.dumps(registry.schemas[number]) for number in reversed(numbers)]
+    for number in numbers:
+        assert known.versions(number) == newest_first
+    of_subject = ["/subjects/orders-value/versions"]
+    of_subject += [f"/subjects/orders-value/versions/{number}" for number in numbers]
+    of_ids = [f"/schemas/ids/{number}/versions" for number in numbers]
+    assert sorted(registry.paths) == sorted([*of_ids, *of_subject])
+    registry.paths.clear()
+    registry.register(11, SECOND)
+    assert known.versions(11) == [json.dumps(SECOND), *newest_first] == known.versions(1)
+    assert registry.paths == [
+        "/schemas/ids/11/versions",
+        "/subjects/orders-value/versions",
+        "/subjects/orders-value/versions/11",
+    ]
+
+
+@pytest.mark.parametrize("code", [401, 500])
+def test_a_registry_that_refuses_versions_is_warned_of_once_and_read_by_id(
+    code: int,
+    registry: Registry,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(registries, "_FIRST_PAUSE_S", 0.001)
+    registry.versions_code = code
+    registry.register(1, with_size("int")), registry.register(2, with_size("long"))
+    options = FormatOptions(format="avro", registry=registry.url, on_new_columns="add")
+    reader = Decoder(new_spec(), options)
+    for number, kind in ((1, pa.int32()), (2, pa.int64())):
+        value = avro(number, registry.schemas[number], record(1, size=1))
+        new = reader.decode(batch([value])).new
+        assert new is not None
+        assert new.columns.field("size").type == kind
+    [message] = caplog.messages
+    assert (
+        f"does not give the versions of schema 1 (_NotGivenError('HTTP Error {code}'))" in message
+    )
+
+
+def test_a_schema_of_a_deleted_subject_is_warned_of(
+    registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry.register(1, FIRST)
+    registry.deleted.add("orders-value")
+    assert SchemaRegistry(registry.url).versions(1) == []
+    [message] = caplog.messages
+    assert "the versions of schema 1 (none is left, as of a deleted subject)" in message
