@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from opal_stream.formats.json_lines import ERRORS, TypedJson, one_array
 from opal_stream.formats.parsed import Parsed, halve_until_good
-from opal_stream.formats.schemas.connect import ConnectSchemas, connect_columns
+from opal_stream.formats.schemas.connect import ConnectSchemas
 from opal_stream.formats.schemas.inferred import inferred_columns
 from opal_stream.formats.schemas.members import members_of_values
 from opal_stream.formats.schemas.new_columns import Known, Member, NewColumns, is_new, with_members
@@ -44,8 +44,12 @@ class DebeziumJsonParser:
             for position, reason in parsed.bad
         ]
         if parsed.new is not None:
+            unit = self._json.time_unit
             parsed.new = parsed.new.of_types(
-                connect_columns(values[parsed.new.first], self._json.time_unit)
+                {
+                    position: self._schemas.columns(values[position], unit)
+                    for position in parsed.new.found
+                }
             )
         return parsed
 

@@ -247,7 +247,7 @@ class Decoder:
         if new is not None and self.refused:
             new, unfit = apart_by_column(new, self.refused)
             wrong |= unfit
-        if new is not None and self.options.on_new_columns == "add" and self._format.is_registered:
+        if new is not None and self.options.on_new_columns == "add" and new.is_of_schemas:
             new = new.of_first()  # the others may be bad messages of the table that has these
         if new is not None and self.options.on_new_columns == "quarantine":
             wrong |= {position: new.text(position) for position in new.positions}

@@ -12,10 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from opal_lake.spec.schema import arrow_schema
 from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
 from opal_stream.errors import BadMessageError, NewColumnsError
 from opal_stream.flush.buffer import FlushLimits
+from opal_stream.flush.intake import Intake
 from opal_stream.formats.decoder import FormatOptions
 from tests.fixtures_kafka import Kafka, Registry
 from tests.opal_stream.flush.test_stream import started, wait_for
@@ -23,6 +25,7 @@ from tests.opal_stream.formats.test_registry import FIRST, SECOND, avro, head, r
 from tests.opal_stream.orders import (
     LAYOUT,
     SCHEMA,
+    batch,
     ends,
     ids,
     new_stream,
@@ -425,3 +428,58 @@ def test_with_add_and_quarantine_what_cannot_be_added_is_put_aside_and_the_strea
     assert [row["source"] for row in kept] == [f"{topic}/0@1", f"{topic}/0@3"]
     for row in kept:
         assert row["reason"].startswith("the table has no column '_opal_x', and cannot get it: ")
+
+
+def taken_by_intake(
+    table: Table, formats: FormatOptions, *batches: list[Any]
+) -> tuple[dict[str, pa.DataType], dict[str, str]]:
+    """Return the columns of the table and the bad messages, after batches went through an intake."""
+    intake = Intake(table, formats, "quarantine", lambda: None, lambda *_: None)
+    reasons: dict[str, str] = {}
+    for values in batches:
+        for _, decoded in intake.take(batch(values)):
+            reasons |= {bad.source: bad.reason for bad in decoded.bad}
+    schema = arrow_schema(table.log.head().spec.schema)
+    return {column.name: column.type for column in schema}, reasons
+
+
+def test_what_a_column_is_refused_for_does_not_put_the_next_message_aside(
+    table: Table, registry: Registry
+) -> None:
+    schemas = {
+        number: {**FIRST, "fields": [*FIRST["fields"], {"name": "x", "type": kind}]}
+        for number, kind in ((1, ["int", "string"]), (2, "string"))
+    }
+    for number, schema in schemas.items():
+        registry.register(number, schema, f"subject-{number}")
+    values = [avro(number, schema, record(number, x="a")) for number, schema in schemas.items()]
+    formats = FormatOptions(format="avro", registry=registry.url, on_new_columns="add")
+    intake = Intake(table, formats, "quarantine", lambda: None, lambda *_: None)
+    for value in values:  # so that both are in one part
+        intake.learn(value)
+    [(_, decoded)] = intake.take(batch(values))
+    # The second one brings the column, which then takes the text of the first one, too
+    assert (decoded.bad, [row["x"] for row in decoded.rows.to_pylist()]) == ([], ["a", "a"])
+    assert table.log.head().spec.schema.names[-1] == "x"
+
+
+def test_change_events_with_schemas_add_the_same_columns_in_one_batch_and_in_two(
+    tmp_path: Path,
+) -> None:
+    int32, days = {"type": "int32"}, {"type": "int32", "name": "io.debezium.time.Date"}
+
+    def event(number: int, fields: dict[str, Any]) -> bytes:
+        named = [{**kind, "field": name} for name, kind in fields.items()]
+        row = {"type": "struct", "field": "after", "fields": named}
+        payload = {"after": {"id": number, **dict.fromkeys(fields, 1)}, "op": "c", "ts_ms": 5}
+        return json.dumps(
+            {"schema": {"type": "struct", "fields": [row]}, "payload": payload}
+        ).encode()
+
+    values = [event(1, {"x": int32}), event(2, {"x": {"type": "int64"}, "day": days})]
+    columns = {"at": "@ts_ms", "op": "@op"}
+    formats = FormatOptions(format="debezium-json", columns=columns, on_new_columns="add")
+    once = taken_by_intake(new_table(tmp_path / "once"), formats, values)
+    twice = taken_by_intake(new_table(tmp_path / "twice"), formats, values[:1], values[1:])
+    assert once == twice
+    assert (once[0]["x"], once[0]["day"], once[1]) == (pa.int32(), pa.date32(), {})

@@ -118,6 +118,7 @@ class ConnectSchemas:
 
     def __init__(self) -> None:
         self._known: dict[bytes, Holding] = {}
+        self._columns: dict[bytes, dict[str, pa.DataType]] = {}
 
     def holding(self, values: Sequence[bytes]) -> Holding:
         """By column; a ValueError where values hold one differently: they are parsed apart."""
@@ -131,6 +132,15 @@ class ConnectSchemas:
                 raise ValueError("the messages have different schemas")
             found = holding
         return found or {}
+
+    def columns(self, value: bytes, time_unit: str) -> dict[str, pa.DataType]:
+        """Return what `connect_columns` does, of a value that `holding` took; once for each schema."""
+        head = self._head(value)
+        if not head:
+            return connect_columns(value, time_unit) if b'"schema"' in value else {}
+        if head not in self._columns:
+            self._columns[head] = connect_columns(value, time_unit)
+        return self._columns[head]
 
     def _head(self, value: bytes) -> bytes:
         """Up to the end of the schema; empty where there is none."""
@@ -147,6 +157,7 @@ class ConnectSchemas:
         head = value[: match.end()] + text[:length].encode()
         if len(self._known) >= _MOST_SCHEMAS:
             self._known.clear()
+            self._columns.clear()
         self._known[head] = holding
         return head
 

@@ -25,11 +25,17 @@ Members = Mapping[int, tuple[Member, ...]]  # by position in a batch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewColumns:
-    """Their types, null where a table has none, and at which positions of a batch which of them are. `members` a table cannot get."""
+    """Their types, null where a table has none, and at which positions of a batch which of them are. `members` a table cannot get.
+
+    `types` are those that a position has itself, where positions differ. With `is_of_schemas` they
+    are what a schema says of the message, whatever others have.
+    """
 
     columns: pa.Schema
     found: Mapping[int, tuple[str, ...]]
     members: Members = field(default_factory=dict)
+    types: Mapping[int, pa.Schema] = field(default_factory=dict)
+    is_of_schemas: bool = False
 
     @property
     def positions(self) -> list[int]:
@@ -43,25 +49,38 @@ class NewColumns:
         """In a batch in which the values stand at these positions."""
         found = {positions[position]: names for position, names in self.found.items()}
         members = {positions[position]: paths for position, paths in self.members.items()}
-        return replace(self, found=found, members=members)
+        types = {positions[position]: own for position, own in self.types.items()}
+        return replace(self, found=found, members=members, types=types)
+
+    def own(self, position: int) -> pa.Schema:
+        """Return the types that a position has, perhaps among those of others."""
+        return self.types.get(position, self.columns)
 
     def of_first(self) -> "NewColumns":
         """Return what the first message has, without what only others have."""
         names = self.found.get(self.first, ())
+        own = self.own(self.first)
         return NewColumns(
-            columns=pa.schema([self.columns.field(name) for name in names]),
+            columns=pa.schema([own.field(name) for name in names]),
             found={self.first: names} if names else {},
             members={self.first: self.members[self.first]} if self.first in self.members else {},
+            is_of_schemas=self.is_of_schemas,
         )
 
-    def of_types(self, types: Mapping[str, pa.DataType]) -> "NewColumns":
-        """Of better types, where there are some."""
-        return replace(
-            self,
-            columns=pa.schema(
-                [(field.name, types.get(field.name, field.type)) for field in self.columns]
-            ),
-        )
+    def of_types(self, by_position: Mapping[int, Mapping[str, pa.DataType]]) -> "NewColumns":
+        """Return them with the types that schemas beside the messages say, where there are some."""
+        types: dict[int, pa.Schema] = dict(self.types)
+        made: dict[tuple[int, int], pa.Schema] = {}
+        for position, said in by_position.items():
+            own = self.own(position)
+            key = (id(said), id(own))
+            if said and key not in made:
+                made[key] = pa.schema([(one.name, said.get(one.name, one.type)) for one in own])
+            types[position] = made.get(key, own)
+        if not made:
+            return self
+        typed = replace(self, types=types, is_of_schemas=True)
+        return replace(typed, columns=_columns_of(typed))
 
     def paths(self, position: int) -> tuple[str, ...]:
         """Of the members that are at a position."""
@@ -104,22 +123,45 @@ def with_members(new: NewColumns | None, members: Members) -> NewColumns | None:
 def merged(parts: Iterable[NewColumns | None]) -> NewColumns | None:
     """Of two types of a column the wider one, or the first one."""
     given = [part for part in parts if part is not None]
-    if not given:
-        return None
-    columns = given[0].columns
-    for part in given[1:]:
-        try:
-            columns = pa.unify_schemas([columns, part.columns], promote_options="permissive")
-        except pa.ArrowTypeError:
-            names = set(columns.names)
-            others = [field for field in part.columns if field.name not in names]
-            columns = pa.schema([*columns, *others])
-    found = {position: names for part in given for position, names in part.found.items()}
+    if len(given) <= 1:
+        return given[0] if given else None
+    kinds: dict[str, list[pa.DataType]] = {}
+    for part in given:
+        for column in part.columns:
+            kinds.setdefault(column.name, []).append(column.type)
     return NewColumns(
-        columns=columns,
-        found=found,
+        columns=pa.schema([(name, widest(of_parts)) for name, of_parts in kinds.items()]),
+        found={position: names for part in given for position, names in part.found.items()},
         members={position: paths for part in given for position, paths in part.members.items()},
+        types={position: part.own(position) for part in given for position in part.found},
+        is_of_schemas=any(part.is_of_schemas for part in given),
     )
+
+
+def widest(kinds: Sequence[pa.DataType]) -> pa.DataType:
+    """Of types that go together; the first one's otherwise."""
+    widest = kinds[0]
+    for kind in kinds[1:]:
+        pair = [pa.schema([("", widest)]), pa.schema([("", kind)])]
+        try:
+            widest = pa.unify_schemas(pair, promote_options="permissive").field(0).type
+        except (pa.ArrowTypeError, pa.ArrowInvalid):
+            continue
+    return widest
+
+
+def _columns_of(new: NewColumns) -> pa.Schema:
+    """Return the types of columns by those that the positions have, in the order of columns."""
+    kinds: dict[str, list[pa.DataType]] = {}
+    seen: set[tuple[tuple[str, ...], int]] = set()
+    for position in sorted(new.found):
+        names, own = new.found[position], new.own(position)
+        if (names, id(own)) in seen:
+            continue
+        seen.add((names, id(own)))
+        for name in names:
+            kinds.setdefault(name, []).append(own.field(name).type)
+    return pa.schema([(name, widest(kinds[name])) for name in new.columns.names if name in kinds])
 
 
 def is_new(name: str, known: Known) -> bool:
@@ -170,17 +212,33 @@ def apart_by_member(new: NewColumns) -> tuple[NewColumns | None, dict[int, str]]
 def apart_by_column(
     new: NewColumns, refused: Mapping[tuple[str, str], str]
 ) -> tuple[NewColumns | None, dict[int, str]]:
-    """Split off the messages with columns that the table refused, by name and type, and say why."""
-    reasons = {
-        column.name: refused[column.name, str(column.type)]
-        for column in new.columns
-        if (column.name, str(column.type)) in refused
-    }
+    """Split off the messages with columns that the table refused, by name and type, and say why.
+
+    A message is refused for its own type first. What others have together may be refused then.
+    """
     wrong: dict[int, str] = {}
     for position, names in new.found.items():
-        if name := next((name for name in names if name in reasons), None):
-            wrong[position] = f"{new_columns_text([name])}, and cannot get it: {reasons[name]}"
+        _refuse(wrong, position, names, new.own(position), refused)
+    left = _without(new, wrong) if wrong else new
+    if left is not None:
+        for position, names in left.found.items():
+            _refuse(wrong, position, names, left.columns, refused)
     return (_without(new, wrong) if wrong else new), wrong
+
+
+def _refuse(
+    wrong: dict[int, str],
+    position: int,
+    names: Iterable[str],
+    types: pa.Schema,
+    refused: Mapping[tuple[str, str], str],
+) -> None:
+    """Note why a message is bad, if one of its columns is refused."""
+    for name in names:
+        reason = refused.get((name, str(types.field(name).type)))
+        if reason is not None:
+            wrong[position] = f"{new_columns_text([name])}, and cannot get it: {reason}"
+            return
 
 
 def _by_case(member: str, own: str) -> str:
@@ -200,6 +258,8 @@ def _without(
     members = {
         position: inner for position, inner in new.members.items() if position not in positions
     }
-    wanted = {name for left in found.values() for name in left}
-    columns = pa.schema([column for column in new.columns if column.name in wanted])
-    return NewColumns(columns=columns, found=found, members=members) if found or members else None
+    if not found and not members:
+        return None
+    types = {position: own for position, own in new.types.items() if position in found}
+    left = replace(new, found=found, members=members, types=types)
+    return replace(left, columns=_columns_of(left))

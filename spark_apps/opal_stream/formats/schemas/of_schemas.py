@@ -1,12 +1,12 @@
 """What the schemas of a registry have and the table lacks."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 import pyarrow as pa
 
-from opal_stream.formats.schemas.new_columns import Known, Member, NewColumns, is_new
+from opal_stream.formats.schemas.new_columns import Known, Member, NewColumns, is_new, widest
 
 S = TypeVar("S")
 Types = Mapping[str, pa.DataType]
@@ -31,24 +31,12 @@ def new_of_schema(
     new = {name: kind for name, kind in types.items() if is_new(name, known)}
     if new:
         others = list(versions())
-        new = {name: _widest([*_types_of(name, others), kind]) for name, kind in new.items()}
+        new = {name: widest([*_types_of(name, others), kind]) for name, kind in new.items()}
     return NewOfSchema(columns=pa.schema(list(new.items())), members=tuple(members))
 
 
 def _types_of(name: str, versions: Iterable[Types]) -> list[pa.DataType]:
     return [types[name] for types in versions if name in types]
-
-
-def _widest(kinds: Sequence[pa.DataType]) -> pa.DataType:
-    """Of types that go together; the first one's otherwise."""
-    widest = kinds[0]
-    for kind in kinds[1:]:
-        pair = [pa.schema([("", widest)]), pa.schema([("", kind)])]
-        try:
-            widest = pa.unify_schemas(pair, promote_options="permissive").field(0).type
-        except (pa.ArrowTypeError, pa.ArrowInvalid):
-            continue
-    return widest
 
 
 def new_of_schemas(
@@ -61,14 +49,22 @@ def new_of_schemas(
     columns: dict[str, pa.DataType] = {}
     found: dict[int, tuple[str, ...]] = {}
     members: dict[int, tuple[Member, ...]] = {}
+    types: dict[int, pa.Schema] = {}
     for position, schema in schemas.items():
         new = new_of(schema)
         if new.columns.names:
             found[position] = tuple(new.columns.names)
+            types[position] = new.columns
             for column in new.columns:
                 columns.setdefault(column.name, column.type)
         if new.members:
             members[position] = new.members
     if not found and not members:
         return None
-    return NewColumns(columns=pa.schema(list(columns.items())), found=found, members=members)
+    return NewColumns(
+        columns=pa.schema(list(columns.items())),
+        found=found,
+        members=members,
+        types=types,
+        is_of_schemas=True,
+    )

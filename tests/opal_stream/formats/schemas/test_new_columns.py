@@ -2,7 +2,13 @@
 
 import pyarrow as pa
 
-from opal_stream.formats.schemas.new_columns import NewColumns, apart_by_case, is_new, merged
+from opal_stream.formats.schemas.new_columns import (
+    NewColumns,
+    apart_by_case,
+    apart_by_column,
+    is_new,
+    merged,
+)
 
 
 def test_of_two_types_the_wider_one_counts_or_the_first() -> None:
@@ -54,3 +60,33 @@ def test_of_a_column_that_is_filled_from_elsewhere_members_are_left_out_however_
     )
     left = NewColumns(columns=pa.schema([("x", pa.int64())]), found={1: ("x",)})
     assert apart_by_case(given, ["id", "at"], filled={"at": "@timestamp"}) == (left, {})
+
+
+def test_a_message_is_refused_for_its_own_type_and_not_for_that_of_its_neighbour() -> None:
+    parts = [
+        NewColumns(columns=pa.schema([("x", pa.null())]), found={0: ("x",)}),
+        NewColumns(columns=pa.schema([("x", pa.int32())]), found={1: ("x",)}),
+        NewColumns(columns=pa.schema([("x", pa.int64())]), found={2: ("x",)}),
+    ]
+    new = merged(parts)
+    assert new is not None
+    left, wrong = apart_by_column(new, {("x", "null"): "a map"})
+    assert wrong == {0: "the table has no column 'x', and cannot get it: a map"}
+    assert left is not None
+    assert (left.columns, left.found) == (
+        pa.schema([("x", pa.int64())]),
+        {1: ("x",), 2: ("x",)},
+    )
+    assert left.of_first().columns == pa.schema([("x", pa.int32())])
+
+
+def test_what_messages_have_together_is_asked_for_no_second_time() -> None:
+    kinds = [pa.struct([(name, pa.int64())]) for name in ("a", "b")]
+    parts = [
+        NewColumns(columns=pa.schema([("x", kind)]), found={place: ("x",)})
+        for place, kind in enumerate(kinds)
+    ]
+    new = merged(parts)
+    assert new is not None
+    left, wrong = apart_by_column(new, {("x", str(new.columns.field("x").type)): "a reason"})
+    assert (left, sorted(wrong)) == (None, [0, 1])
