@@ -42,27 +42,42 @@ class Backoff:
     broker_s: float | None = None  # for Kafka, if that is longer; a process that ends has no time
     is_ending: Callable[[], bool] = lambda: False
     pause_s: float = _FIRST_PAUSE_S
-    since_s: float = field(default_factory=time.monotonic)
-    away_s: float | None = None  # since when Kafka does not answer
+    store_s: float = 0.0  # for how long the store failed
+    away_s: float | None = None  # for how long Kafka did not answer
+    counted_s: float = field(default_factory=time.monotonic)  # until when
 
     def wait(self, error: Exception, while_waiting: Callable[[], None]) -> None:
         """Raises the error when it has lasted too long."""
-        if time.monotonic() + self.pause_s > self._until_s(error):
+        is_away = isinstance(error, KafkaError) and self.broker_s is not None
+        self._count(is_away=is_away)
+        if self.pause_s > self._left_s(is_away=is_away):
             raise error
         logger.warning("%s failed and is tried again: %s", self.what, error)
         while_waiting()
         time.sleep(self.pause_s)
+        self._count(is_away=is_away)
         self.pause_s = min(2 * self.pause_s, _LONGEST_PAUSE_S)
 
-    def _until_s(self, error: Exception) -> float:
-        """Kafka and the store are waited for apart: a store that fails has not failed while Kafka was away."""
+    def _count(self, *, is_away: bool) -> None:
+        """Kafka and the store are waited for apart: a store that fails has not failed while Kafka was away.
+
+        Neither ends the other's time: if they take turns, both times grow.
+        """
         now_s = time.monotonic()
-        if isinstance(error, KafkaError) and self.broker_s is not None:
-            self.away_s = now_s if self.away_s is None else self.away_s
-            return self.away_s + (self.give_up_s if self.is_ending() else self.broker_s)
-        if self.away_s is not None:
-            self.since_s, self.away_s = now_s, None
-        return self.since_s + self.give_up_s
+        took_s = now_s - self.counted_s
+        self.counted_s = now_s
+        if not is_away:
+            self.store_s += took_s
+        elif self.away_s is None:
+            self.away_s = 0.0  # it begins with the first failure
+        else:
+            self.away_s += took_s
+
+    def _left_s(self, *, is_away: bool) -> float:
+        if not is_away or self.broker_s is None:
+            return self.give_up_s - self.store_s
+        limit_s = self.give_up_s if self.is_ending() else self.broker_s
+        return limit_s - (self.away_s or 0.0)
 
 
 class Batch(Protocol):

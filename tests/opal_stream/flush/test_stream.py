@@ -487,6 +487,18 @@ def test_a_process_that_is_to_end_waits_for_kafka_no_longer_than_for_a_store() -
         backoff.wait(error, lambda: None)
 
 
+def fail_in_turn(backoff: Backoff, times: int) -> None:
+    for number in range(times):
+        backoff.pause_s = 0.05
+        backoff.wait(StorageError("the store") if number % 2 else KafkaError("away"), lambda: None)
+
+
+def test_kafka_and_the_store_that_fail_in_turn_do_not_end_each_other_s_time() -> None:
+    fail_in_turn(Backoff(what="a flush", give_up_s=0.5, broker_s=60.0), 8)
+    with pytest.raises(StorageError, match="the store"):
+        fail_in_turn(Backoff(what="a flush", give_up_s=0.3, broker_s=60.0), 20)
+
+
 def test_the_time_without_kafka_is_not_taken_from_that_for_the_store() -> None:
     backoff = Backoff(what="a flush", give_up_s=0.5, broker_s=60.0)
     for _ in range(2):
