@@ -1,13 +1,14 @@
 """Messages on their way to rows: new schemas, columns that the table lacks, and messages that stop the stream."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
 import pyarrow as pa
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.spec.added_columns import unknown_columns
+from opal_lake.spec.added_columns import plan_added, unknown_columns
+from opal_lake.spec.schema import Schema, check_names
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.table import Table
 from opal_lake.write.spec_change import with_new_columns
@@ -17,6 +18,7 @@ from opal_stream.formats.decoder import Decoded, Decoder, FormatOptions
 from opal_stream.formats.schemas.new_columns import new_columns_text
 
 _NO_COLUMN = "a map in JSON, a union of several types, a decimal of more than 38 digits, or an object without members"
+MAX_REFUSED = 1_000  # columns that are remembered; a message may have other names each time
 logger = logging.getLogger(__name__)
 
 
@@ -57,6 +59,9 @@ class Intake:
             self.decoder = self.decoder.renewed(spec)
 
     def _decoded(self, batch: MessageBatch) -> Decoded:
+        remembered = self.decoder.refused
+        while len(remembered) > MAX_REFUSED:  # not meanwhile: a batch may need all of its own
+            del remembered[next(iter(remembered))]
         decoded = self.decoder.decode(batch)
         unfit: NewColumnsError | None = None
         while decoded.new is not None and self._formats.on_new_columns == "add" and unfit is None:
@@ -90,26 +95,37 @@ class Intake:
         """Add the columns; where bad messages are put aside, so are those with columns that cannot be added."""
         try:
             self.add_columns(source, columns)
+            return
         except NewColumnsError:
             if self._on_bad_message != "quarantine":
                 raise
-            for column in columns:
-                self._add_or_refuse(source, column)
-
-    def _add_or_refuse(self, source: str, column: pa.Field) -> None:
+        unfit = _unfit(self._table.log.head().spec.schema, columns)
+        self._remember(
+            source, {column: unfit[column.name] for column in columns if column.name in unfit}
+        )
+        fit = pa.schema([column for column in columns if column.name not in unfit])
+        if not len(fit):
+            return
         try:
-            self.add_columns(source, pa.schema([column]))
+            self.add_columns(source, fit)
         except NewColumnsError as error:
-            self.decoder.refused[column.name, str(column.type)] = str(error.__cause__)
-            logger.warning("%s. Messages with column %r are put aside", error, column.name)
+            self._remember(source, dict.fromkeys(fit, str(error.__cause__)))
+
+    def _remember(self, source: str, reasons: Mapping[pa.Field, str]) -> None:
+        """Remember why columns cannot be added."""
+        for column, reason in reasons.items():
+            self.decoder.refused[column.name, str(column.type)] = reason
+        for reason in dict.fromkeys(reasons.values()):
+            names = [column.name for column, other in reasons.items() if other == reason]
+            text = new_columns_text(names)
+            logger.warning("%s: %s: %s. Such messages are put aside", source, text, reason)
 
     def add_columns(self, source: str, columns: pa.Schema) -> None:
         """What was read before the message is settled first. Another process may add the same column this moment."""
         self._settle()
         log = self._table.log
         try:
-            if none := [column.name for column in columns if pa.types.is_null(column.type)]:
-                raise InvalidInputError(f"{none[0]!r} is {_NO_COLUMN}")
+            _check_types(columns)
             head = with_new_columns(
                 log, log.head(), "add", lambda spec: unknown_columns(spec.schema, columns)
             )
@@ -121,6 +137,27 @@ class Intake:
             ) from error
         logger.warning("%s: columns that the table has now: %s", source, ", ".join(columns.names))
         self.follow(head.spec)
+
+
+def _check_types(columns: Iterable[pa.Field]) -> None:
+    for column in columns:
+        if pa.types.is_null(column.type):
+            raise InvalidInputError(f"{column.name!r} is {_NO_COLUMN}")
+
+
+def _unfit(schema: Schema, columns: pa.Schema) -> dict[str, str]:
+    """Return why columns cannot be added, by name."""
+    unfit: dict[str, str] = {}
+    spellings: dict[str, str] = {}
+    for column in columns:
+        try:
+            _check_types([column])
+            plan_added(schema, unknown_columns(schema, pa.schema([column])))
+            spelling = spellings.setdefault(column.name.casefold(), column.name)
+            check_names(dict.fromkeys([spelling, column.name]))
+        except InvalidInputError as error:
+            unfit[column.name] = str(error)
+    return unfit
 
 
 def _refuse(batch: MessageBatch, position: int, reason: str) -> NoReturn:

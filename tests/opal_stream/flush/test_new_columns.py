@@ -17,7 +17,7 @@ from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
 from opal_stream.errors import BadMessageError, NewColumnsError
 from opal_stream.flush.buffer import FlushLimits
-from opal_stream.flush.intake import Intake
+from opal_stream.flush.intake import MAX_REFUSED, Intake
 from opal_stream.formats.decoder import FormatOptions
 from tests.fixtures_kafka import Kafka, Registry
 from tests.opal_stream.flush.test_stream import started, wait_for
@@ -480,3 +480,27 @@ def test_change_events_with_schemas_add_the_same_columns_in_one_batch_and_in_two
     twice = taken_by_intake(new_table(tmp_path / "twice"), formats, values[:1], values[1:])
     assert once == twice
     assert (once[0]["x"], once[0]["day"], once[1]) == (pa.int32(), pa.date32(), {})
+
+
+def test_columns_beside_such_that_cannot_be_added_are_added_in_one_commit(
+    table: Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    new = {f"c{number}": number for number in range(5)}
+    values = [json.dumps(order(1, **new, _opal_x=1)), json.dumps(order(2, **new))]
+    formats = FormatOptions(on_new_columns="add")
+    columns, reasons = taken_by_intake(table, formats, [value.encode() for value in values])
+    assert columns.keys() >= new.keys()
+    assert list(reasons) == ["orders/3@100"]
+    assert [commit.operation for commit in table.history()] == ["add_columns", "create"]
+    assert len([text for text in caplog.messages if text.endswith("are put aside")]) == 1
+
+
+def test_of_columns_that_cannot_be_added_the_last_ones_are_remembered(table: Table) -> None:
+    intake = Intake(
+        table, FormatOptions(on_new_columns="add"), "quarantine", lambda: None, lambda *_: None
+    )
+    count = MAX_REFUSED + 50
+    for values in ([order(n, **{f"_opal_{n}": n}) for n in range(count)], [order(1, _opal_x=1)]):
+        [(_, decoded)] = intake.take(batch(values))
+        assert len(decoded.bad) == len(values)
+    assert len(intake.decoder.refused) == MAX_REFUSED + 1

@@ -261,5 +261,5 @@ def _without(
     if not found and not members:
         return None
     types = {position: own for position, own in new.types.items() if position in found}
-    left = replace(new, found=found, members=members, types=types)
-    return replace(left, columns=_columns_of(left))
+    remaining = replace(new, found=found, members=members, types=types)
+    return replace(remaining, columns=_columns_of(remaining))
