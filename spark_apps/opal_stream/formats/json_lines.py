@@ -32,7 +32,8 @@ ERRORS = (
 # Levels of objects and lists. Arrow's stream format, which gathered files and Spark's tasks use,
 # carries 64; beyond some thousands a type that is inferred overflows the stack of the process.
 MAX_DEPTH = 60
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+# Also a string without an end: otherwise each quote within it would begin another search to the end
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 _ZEROS = r"(\.\d{6})0+(Z|[+-]\d\d(?::?\d\d)?)?$"
 _NANOSECONDS = r"\.\d{7,}(Z|[+-]\d\d(?::?\d\d)?)?$"
 _STEPS = np.zeros(256, np.int8)

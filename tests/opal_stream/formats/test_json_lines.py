@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from opal_lake.errors import InvalidInputError
 from opal_stream.formats.decoder import FormatOptions
-from opal_stream.formats.json_lines import MAX_DEPTH
+from opal_stream.formats.json_lines import MAX_DEPTH, check_depth
 from tests.opal_stream.orders import bad, decode, good, new_spec, order
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678000, UTC)
@@ -241,6 +241,19 @@ def test_brackets_within_texts_are_not_levels() -> None:
     text = "[{" * 1000 + '\\"'
     rows = good(decode([order(1, name=text), order(2, name=text[::-1])]))
     assert [row["name"] for row in rows] == [text, text[::-1]]
+
+
+@pytest.mark.parametrize("end", [b"", b"\\"], ids=["quote", "backslash"])
+def test_the_depth_of_a_text_without_an_end_is_read_in_linear_time(end: bytes) -> None:
+    unfinished = b'{"text": "' + b"[" * 100 + b'\\"' * 500_000
+
+    def took_s(text: bytes) -> float:
+        begin = time.process_time()
+        check_depth(text)
+        return time.process_time() - begin
+
+    whole_s = min(took_s(unfinished + b'"}') for _ in range(3))
+    assert took_s(unfinished + end) < 20 * whole_s + 0.1
 
 
 @pytest.mark.parametrize("place", ["column", "member", "element"])
