@@ -23,6 +23,10 @@ _PHYSICAL = re.compile(r"(?:[A-Za-z]|_f)[A-Za-z0-9_]{0,127}\Z")
 _MOST_VALUES = (
     3 * MOST_NESTED
 )  # within one another in JSON, where a member of a struct is three deeper than the struct
+# Levels of a new column. Arrow's stream format, which tasks and gathered files use, carries 64.
+_MAX_LEVELS = 60
+# Of the 100 levels that Parquet reads, a list takes two
+_MAX_PARQUET_LEVELS = 90
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)\Z")
 _ARROW_OF: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -132,17 +136,19 @@ class Schema:
 
 def schema_of_arrow(arrow: pa.Schema) -> Schema:
     """A new table's schema, with field ids from 1 in depth-first order."""
+    _check_levels(arrow)
     ids = iter(range(1, 1 << 31))
     fields = _fields_of_arrow(arrow, ids)
     if not fields:
         raise InvalidInputError(
             "the schema has no column; give at least the key and the delta column"
         )
-    return _shallow(Schema(fields=fields, last_id=next(ids) - 1))
+    return Schema(fields=fields, last_id=next(ids) - 1)
 
 
 def extended(schema: Schema, arrow: pa.Schema) -> Schema:
     """With more columns behind those that there are. Where a column has gone, its physical name is not known and may be in old files."""
+    _check_levels(arrow)
     ids = iter(range(schema.last_id + 1, 1 << 31))
     added = _fields_of_arrow(arrow, ids)
     known = [field.id for field in _all_fields(schema.fields)]
@@ -157,7 +163,7 @@ def extended(schema: Schema, arrow: pa.Schema) -> Schema:
         used.add(fields[-1].physical.casefold())
     check_names(field.name for field in fields)
     created_id = schema.last_id if schema.created_id is None else schema.created_id
-    return _shallow(Schema(fields=tuple(fields), last_id=next(ids) - 1, created_id=created_id))
+    return Schema(fields=tuple(fields), last_id=next(ids) - 1, created_id=created_id)
 
 
 def _unused_name(field: Field, used: Collection[str], *, some_gone: bool) -> str:
@@ -171,14 +177,26 @@ def _unused_name(field: Field, used: Collection[str], *, some_gone: bool) -> str
     )
 
 
-def _shallow(schema: Schema) -> Schema:
-    try:
-        shallow(schema_to_json(schema), _MOST_VALUES)
-    except ValueError as error:
-        raise InvalidInputError(
-            f"a column has more than {MOST_NESTED} types within one another; flatten it"
-        ) from error
-    return schema
+def _check_levels(columns: Iterable[pa.Field]) -> None:
+    """Refuse columns that nest deeper than the formats of files can hold.
+
+    Not recursive: types that are inferred from data may nest thousands of levels deep.
+    """
+    pending = [(column.name, column.type, 0, 0) for column in columns]
+    while pending:
+        name, kind, levels, lists = pending.pop()
+        if levels > _MAX_LEVELS or levels + lists > _MAX_PARQUET_LEVELS:
+            raise InvalidInputError(
+                f"column {name!r} nests too deep: it may have {_MAX_LEVELS} levels, of which a map "
+                f"counts as two, and {_MAX_PARQUET_LEVELS} where each list counts as two as well; "
+                "flatten it"
+            )
+        if not pa.types.is_nested(kind):
+            continue
+        lists += pa.types.is_list(kind) or pa.types.is_large_list(kind)
+        # of a map the only one is the struct of key and value, so that a map has two levels
+        inner = [kind.field(number).type for number in range(kind.num_fields)]
+        pending += [(name, part, levels + 1, lists) for part in inner]
 
 
 def check_names(names: Iterable[str]) -> None:

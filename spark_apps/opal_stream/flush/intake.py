@@ -129,7 +129,7 @@ class Intake:
             head = with_new_columns(
                 log, log.head(), "add", lambda spec: unknown_columns(spec.schema, columns)
             )
-        except InvalidInputError as error:
+        except (InvalidInputError, RecursionError) as error:
             unfit = f"{new_columns_text(columns.names)}, and cannot get {'it' if len(columns) == 1 else 'them'}"
             raise NewColumnsError(
                 f"{source}: {unfit}: {error}. Leave them out with --on-new-columns ignore, or put such messages aside with "

@@ -75,6 +75,7 @@ class RegistryJsonParser:
     def _types_of_versions(self, number: int) -> Iterator[Mapping[str, pa.DataType]]:
         for text in self.registry.versions(number):
             try:
+                check_depth(text.encode(), "the registry's schema")
                 yield json_schema_columns(text, debezium=self._debezium)
             except ValueError:
                 continue  # of a subject that had schemas of another kind before

@@ -276,3 +276,40 @@ def test_a_physical_name_that_was_used_gets_the_id(make: Callable[[], Table]) ->
     clash = extended(more, pa.schema({"x": pa.int64(), "name_4": pa.int64()}))
     assert [field.physical for field in clash.fields[6:]] == ["x", "name_4_8"]
     assert schema_from_json(schema_to_json(clash)) == clash
+
+
+def nested(levels: int, shape: str) -> tuple[pa.DataType, Any]:
+    """A type of so many levels, and a value of it."""
+    kind, value = pa.int64(), 1
+    for _ in range(levels):
+        if shape == "list":
+            kind, value = pa.list_(kind), [value]
+        elif shape == "struct":
+            kind, value = pa.struct([("a", kind)]), {"a": value}
+        else:
+            kind, value = pa.map_(pa.string(), kind), [("a", value)]
+    return kind, value
+
+
+@pytest.mark.parametrize("shape, most", [("list", 45), ("struct", 60), ("map", 30)])
+def test_every_column_that_can_be_added_can_be_written(
+    make: Callable[[], Table], shape: str, most: int
+) -> None:
+    table = make()
+    kind, value = nested(most, shape)
+    table.add_columns({"deep": kind})
+    row = rows((1, 1, "a")).append_column("deep", pa.array([value], kind))
+    table.ingest(row, metadata="inline")
+    assert shown(make())[0]["deep"] == value
+
+
+@pytest.mark.parametrize("levels", [1, 1000])
+@pytest.mark.parametrize("shape, most", [("list", 45), ("struct", 60), ("map", 30)])
+def test_a_column_that_no_file_can_hold_is_not_planned(
+    make: Callable[[], Table], shape: str, most: int, levels: int
+) -> None:
+    kind, _ = nested(most + levels, shape)
+    with pytest.raises(InvalidInputError, match=r"column 'deep' nests too deep.*flatten it"):
+        make().add_columns({"deep": kind})
+    with pytest.raises(InvalidInputError, match=r"column 'deep' nests too deep.*flatten it"):
+        plan_spec(SCHEMA.append(pa.field("deep", kind)), TableLayout(keys=["id"], delta="at"))

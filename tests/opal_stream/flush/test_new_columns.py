@@ -504,3 +504,18 @@ def test_of_columns_that_cannot_be_added_the_last_ones_are_remembered(table: Tab
         [(_, decoded)] = intake.take(batch(values))
         assert len(decoded.bad) == len(values)
     assert len(intake.decoder.refused) == MAX_REFUSED + 1
+
+
+def test_a_column_that_no_file_can_hold_is_not_added(kafka: Kafka, table: Table) -> None:
+    topic = new_topic(kafka)
+    deepest: Any = 1
+    for _ in range(45):
+        deepest = [deepest]
+    kafka.produce(topic, [order(1, deep=deepest), order(2, deeper=[deepest]), order(3)])
+    formats = FormatOptions(on_new_columns="add")
+    totals = read(table, kafka, topic, formats=formats, on_bad_message="quarantine")
+    assert (totals.bad, ends(table)) == (1, [3])
+    assert of(table, "deep") == {1: (deepest,), 3: (None,)}
+    [path] = (Path(table.uri) / "_opal/rejected").rglob("*.parquet")
+    [kept] = pq.read_table(path).to_pylist()
+    assert "column 'deeper' nests too deep" in kept["reason"]

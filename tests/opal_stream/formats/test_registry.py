@@ -317,3 +317,18 @@ def test_a_schema_of_a_deleted_subject_is_warned_of(
     assert SchemaRegistry(registry.url).versions(1) == []
     [message] = caplog.messages
     assert "the versions of schema 1 (none is left, as of a deleted subject)" in message
+
+
+@pytest.mark.parametrize("policy", ["add", "ignore"])
+def test_a_schema_of_avro_that_nests_too_deep_makes_its_messages_bad(
+    registry: Registry, policy: str
+) -> None:
+    nested: Any = "int"
+    for _ in range(200):
+        nested = {"type": "array", "items": nested}
+    schema = {**FIRST, "fields": [*FIRST["fields"], {"name": "name", "type": nested}]}
+    registry.register(2, schema)
+    options = FormatOptions(format="avro", registry=registry.url, on_new_columns=policy)
+    decoded = Decoder(new_spec(), options).decode(batch([head(2) + b"\0" * 9]))
+    reason = "the registry's schema nests 203 levels deep, and 60 are read"
+    assert bad(decoded) == {"orders/3@100": reason}
