@@ -34,6 +34,7 @@ class DebeziumJsonParser:
     ) -> None:
         self._json = TypedJson(types, time_unit, known)
         self._placeholder = placeholder or Placeholder()
+        self._drops_members = known is None and any(map(pa.types.is_nested, types.values()))
         self._source = dict(source or {})
         self._schemas = ConnectSchemas()
 
@@ -88,11 +89,16 @@ class DebeziumJsonParser:
     def _events(self, values: Sequence[bytes]) -> tuple[pa.Table, list[tuple[str, ...]] | None]:
         """Events with null for values that did not change, and of each the columns that lack one so.
 
-        The text is looked at only where the values look like it, or fit no column, as the placeholder of an array may.
+        The text is looked at only where the values look like it, or fit no column, as the placeholder of an array may, or where parts of
+        them are left out.
         """
         try:
             events = self._json.read(values, self._enveloped)
-            if not any(self._placeholder.may_be_in(row) for row in self._rows(events)):
+            may_lack_values = any(map(self._placeholder.may_be_in, self._rows(events)))
+            # Arrow has left members out that a column lacks, as the only one of an hstore
+            if not may_lack_values and self._drops_members:
+                may_lack_values = any(map(self._placeholder.may_be_in_text, values))
+            if not may_lack_values:
                 return events, None
         except ERRORS:
             if not any(map(self._placeholder.may_be_in_text, values)):

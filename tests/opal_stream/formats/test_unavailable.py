@@ -89,6 +89,15 @@ def test_every_form_in_json_is_a_value_that_did_not_change(
     assert good(decoded)[1]["large"] is not None
 
 
+@pytest.mark.parametrize("policy", ["fail", "ignore", "add"])
+@pytest.mark.parametrize("side", ["struct", "list of structs"])
+def test_an_hstore_is_found_in_a_column_that_lacks_its_member(side: str, policy: str) -> None:
+    struct = pa.struct([("a", pa.string())])
+    kind = struct if side == "struct" else pa.list_(struct)
+    decoded = decode({TEXT: TEXT}, kind, on_new_columns=policy)
+    assert (unchanged(decoded), bad(decoded)) == ({2: (["large"], None)}, {})
+
+
 @pytest.mark.parametrize("numbers", OTHER_NUMBERS)
 def test_other_arrays_of_numbers_are_values(numbers: list[int]) -> None:
     decoded = decode(numbers, pa.list_(pa.int32()))
