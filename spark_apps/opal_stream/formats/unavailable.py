@@ -24,6 +24,8 @@ from opal_stream.rules import UNAVAILABLE
 
 REMEDY = "set REPLICA IDENTITY FULL at its table"
 _HEX = "hex:"  # begins a placeholder that is given in hexadecimal digits, as Debezium takes it
+_ESCAPES = (rb"\u", rb"\/")
+_LEAST_BYTES = 8  # a shorter placeholder may as well be a value, above all its hexadecimal digits
 _SPACE = re.compile(r"[ \t\n\r]*")
 _SIDES = ("before", "after")
 _DECODER = json.JSONDecoder()
@@ -93,6 +95,9 @@ class Placeholder:
 
     def may_be_in_text(self, value: bytes) -> bool:
         """The same of a message in JSON."""
+        # Escapes that JSON does not need: only a parser knows what they make
+        if any(escape in value for escape in _ESCAPES):
+            return True
         return any(needle in value for needle in self._needles) or bool(self._listed.search(value))
 
     def taken_out(self, value: bytes) -> tuple[bytes, tuple[str, ...]]:
@@ -136,7 +141,7 @@ class Placeholder:
         """The begin of an array with an element for each byte."""
         first = self._numbers[0]
         digit = re.escape(base64.b64encode(self._data[:1]))
-        number = rb"%d(?:\.0*)?" % first
+        number = rb"%d(?:\.0*)?|-?[\d.]+[eE][+-]?\d+" % first
         within = rb'(?:"%b"|\{[^{}]*"%b"[^{}]*\})' % (digit, digit)
         return re.compile(rb"\[\s*(?:%b|%b|true)\s*[,\]]" % (number, within))
 
@@ -214,6 +219,12 @@ def _bytes_of(given: str) -> bytes:
     if not data:
         raise InvalidInputError(
             "unavailable_value is empty; give what unavailable.value.placeholder of the connector is"
+        )
+    if len(data) < _LEAST_BYTES:
+        raise InvalidInputError(
+            f"unavailable_value={given!r} is shorter than {_LEAST_BYTES} bytes, and may as well be a "
+            "value; set unavailable.value.placeholder of the connector to a longer text, and give "
+            "the same here"
         )
     return data
 

@@ -89,6 +89,33 @@ def test_every_form_in_json_is_a_value_that_did_not_change(
     assert good(decoded)[1]["large"] is not None
 
 
+@pytest.mark.parametrize(
+    "placeholder, written",
+    [
+        (TEXT, TEXT.replace("_", "\\u005f")),
+        (TEXT, TEXT.replace("_", "\\u005F", 1)),
+        ("nicht verfügbar", "nicht verf\\u00FCgbar"),
+        ("not/available", "not\\/available"),
+    ],
+)
+@pytest.mark.parametrize(
+    "kind, form", [(pa.string(), '"%s"'), (pa.list_(pa.string()), '["%s"]')], ids=["text", "list"]
+)
+def test_a_placeholder_may_be_written_with_escapes(
+    kind: pa.DataType, form: str, placeholder: str, written: str
+) -> None:
+    message = '{"after": {"id": 1, "large": %s}, "op": "u", "ts_ms": 1}' % (form % written)
+    decoded = decode_all([message.encode()], kind, unavailable_value=placeholder)
+    assert (unchanged(decoded), bad(decoded)) == ({1: (["large"], None)}, {})
+
+
+def test_numbers_of_a_placeholder_may_be_written_with_exponents() -> None:
+    numbers = ", ".join(f"{byte / 10}E1" for byte in DATA)
+    message = f'{{"after": {{"id": 1, "large": [{numbers}]}}, "op": "u", "ts_ms": 1}}'
+    decoded = decode_all([message.encode()], pa.list_(pa.float64()))
+    assert (unchanged(decoded), bad(decoded)) == ({1: (["large"], None)}, {})
+
+
 @pytest.mark.parametrize("policy", ["fail", "ignore", "add"])
 @pytest.mark.parametrize("side", ["struct", "list of structs"])
 def test_an_hstore_is_found_in_a_column_that_lacks_its_member(side: str, policy: str) -> None:
@@ -158,11 +185,16 @@ def test_a_key_that_did_not_change_is_a_bad_message() -> None:
 
 
 def test_the_connector_may_have_another_placeholder() -> None:
-    for given, value in (("~", "~"), ("hex:7e7e", "~~")):
+    for given, value in (("~" * 8, "~" * 8), ("hex:" + "7e" * 9, "~" * 9)):
         decoded = decode(value, pa.string(), unavailable_value=given)
         assert unchanged(decoded) == {2: (["large"], None)}
         assert unchanged(decode(TEXT, pa.string(), unavailable_value=given)) == {}
-    for wrong, reason in (("", "is empty"), ("hex:7", "no hexadecimal digits")):
+    for wrong, reason in (
+        ("", "is empty"),
+        ("hex:7", "no hexadecimal digits"),
+        ("0", "is shorter than 8 bytes, and may as well be a value; set "),
+        ("hex:7e7e7e7e7e7e7e", "is shorter than 8 bytes"),
+    ):
         with pytest.raises(InvalidInputError, match=reason):
             decode("a", pa.string(), unavailable_value=wrong)
 
