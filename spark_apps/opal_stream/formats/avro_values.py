@@ -14,6 +14,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from opal_stream.formats.json_lines import of_microseconds
 from opal_stream.formats.schemas.avro_schema import AvroSchema, Node, base_type, branches, is_record
 from opal_stream.formats.schemas.avro_types import logical_type
 from opal_stream.formats.schemas.connect import (
@@ -149,9 +150,26 @@ class Conversions:
             return _bytes(kind) or partial(_refused, base, kind)
         if base == "boolean" and pa.types.is_boolean(kind):
             return partial(pa.array, type=kind)
-        if is_record(node) and self._schema.fields(node).keys() == {"scale", "value"}:
+        if self._is_decimal_with_scale(node):
             return partial(_variable, kind=kind)
         return partial(_refused, base, kind)
+
+    def _is_decimal_with_scale(self, node: Node) -> bool:
+        """Whether it is a record of a whole number in bytes, and of its scale."""
+        fields = self._schema.fields(node)
+        if fields.keys() != {"scale", "value"}:
+            return False
+        return self._is_written_as(fields["scale"], _INTEGERS) and self._is_written_as(
+            fields["value"], _BYTES
+        )
+
+    def _is_written_as(self, node: Node, bases: Sequence[str]) -> bool:
+        """Whether it is of one of these types, or null, and means nothing beside."""
+        others = branches(node)
+        if len(others) != 1:
+            return False
+        kind = self._schema.resolved(others[0])
+        return base_type(kind) in bases and logical_type(kind) is None
 
 
 def in_order(parts: Sequence[tuple[Sequence[int], pa.Array]], kind: pa.DataType) -> pa.Array:
@@ -359,6 +377,7 @@ def _texts(kind: pa.DataType) -> Convert | None:
 
 def _moments_of_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Texts without a zone are in UTC; a column without one takes no text with it."""
+    texts = of_microseconds(texts)
     if kind.tz is None:
         return texts.cast(kind)
     has_zone = pc.match_substring_regex(texts, _WITH_ZONE)

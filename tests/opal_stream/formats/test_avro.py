@@ -79,6 +79,8 @@ def in_two_forms(
     "kind, first, second, expected",
     [
         (UTC_TIME, ("string", "2023-11-14T22:13:20Z"), (MILLIS, MOMENT), MOMENT),
+        (UTC_TIME, ("string", "2023-11-14T22:13:20.000000000Z"), (MILLIS, MOMENT), MOMENT),
+        (UTC_TIME, ("string", "2023-11-14T22:13:20.0000000"), (MILLIS, MOMENT), MOMENT),
         (UTC_TIME, ("long", MOMENT_MS), (MILLIS, MOMENT), MOMENT),
         (UTC_TIME, (["null", "long"], MOMENT_MS), (MICROS, MOMENT), MOMENT),
         (UTC_TIME, (connect("long", "MicroTimestamp"), MOMENT_MS * 1_000), (MILLIS, MOMENT), MOMENT),
@@ -260,6 +262,40 @@ def test_a_decimal_of_a_scale_of_billions_is_a_bad_message(registry: Registry) -
     value = written(1, schema, 1, x={"scale": -(2**31), "value": b"\1"})
     decoded = decoder_of(registry, x=pa.string()).decode(batch([value]))
     assert "a decimal has more than 1,000 digits" in bad(decoded)["orders/3@100"]
+
+
+@pytest.mark.parametrize("kind", [UTC_TIME, LOCAL_TIME])
+def test_a_text_of_digits_beyond_microseconds_is_a_bad_message(
+    registry: Registry, kind: pa.DataType
+) -> None:
+    schema = schema_of(x="string")
+    registry.register(1, schema)
+    texts = ["2023-11-14T22:13:20.123456000", "2023-11-14T22:13:20.123456001"]
+    values = [written(1, schema, number, x=text) for number, text in enumerate(texts)]
+    decoded = decoder_of(registry, x=kind).decode(batch(values))
+    [row] = good(decoded)
+    assert row["x"].replace(tzinfo=None) == datetime(2023, 11, 14, 22, 13, 20, 123456)
+    assert "is more exact than the microseconds" in bad(decoded)["orders/3@101"]
+
+
+@pytest.mark.parametrize(
+    "scale, value, given",
+    [
+        ("int", {"type": "array", "items": "int"}, {"scale": 2, "value": [100, 200]}),
+        ("int", "string", {"scale": 2, "value": "a"}),
+        ("boolean", "bytes", {"scale": True, "value": b"a"}),
+        ("int", {**AMOUNT, "scale": 1}, {"scale": 2, "value": Decimal(1)}),
+    ],
+)
+def test_a_record_of_other_types_is_not_a_decimal_with_its_scale(
+    registry: Registry, scale: Any, value: Any, given: Any
+) -> None:
+    fields = [{"name": "scale", "type": scale}, {"name": "value", "type": value}]
+    schema = schema_of(x={**VARIABLE, "fields": fields})
+    registry.register(1, schema)
+    message = written(1, schema, 1, x=given)
+    decoded = decoder_of(registry, x=pa.decimal128(14, 2)).decode(batch([message]))
+    assert "does not fit a column" in bad(decoded)["orders/3@100"]
 
 
 @pytest.mark.parametrize("schema", [{"type": "object"}, {"type": "record"}, 5, {"type": "fixed"}])
