@@ -141,7 +141,8 @@ def _add_formats(parser: argparse.ArgumentParser) -> None:
         "--unavailable-value",
         default=UNAVAILABLE,
         metavar="TEXT",
-        help="what unavailable.value.placeholder of Debezium's connector is: such values stay as they are (default: %(default)s)",
+        help="what unavailable.value.placeholder of Debezium's connector is, of at least 8 bytes: "
+        "such values stay as they are (default: %(default)s)",
     )
 
 
