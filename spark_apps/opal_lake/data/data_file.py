@@ -4,8 +4,10 @@ Two checksums in the commit vouch for a file: one of the whole, and one of its t
 tail verified, Parquet's own page checksums cover the values; page headers and ORC stripes are covered by the checksum of the whole only.
 """
 
+import ctypes
+import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -36,6 +38,10 @@ INDEXED_BYTES = 1 << 20  # in memory: fewer rows are read whole
 STRIPE_BYTES = 64 << 20
 ORC_BATCH_ROWS = 8192
 ORC_DICTIONARY_SHARE = 0.5
+ORC_BUFFER_BYTES = 4 << 20  # that a writer asks malloc for per column, measured
+# of freed ORC buffers that may stay with the process: to give them back costs a wide file 0.4 times
+# its CPU seconds, because the next file asks the system for the same pages
+ORC_FREED_BYTES = 256 << 20
 _READ_ERRORS = (
     pa.ArrowException,
     OSError,
@@ -104,6 +110,9 @@ class FileEncoder:
         self._flush(whole=False)
         assert self._writer is not None
         self._writer.close()
+        if isinstance(self._writer, orc.ORCWriter):
+            self._writer = None  # its buffers are freed with it
+            _return_orc_buffers(physical_schema(self.spec))
         buffer = self.sink.getvalue()
         data = memoryview(buffer)
         if self.spec.file_format == "orc":
@@ -239,6 +248,29 @@ def _open_orc(sink: pa.NativeFile) -> orc.ORCWriter:
         stripe_size=STRIPE_BYTES,
         dictionary_key_size_threshold=ORC_DICTIONARY_SHARE,
     )
+
+
+def _return_orc_buffers(schema: pa.Schema) -> None:
+    """Return the freed memory of an ORC writer to the system if its file is wide.
+
+    Of each buffer only the first pages are used. The next writer gets its buffers at other places of
+    the heap, so that file by file all of it becomes resident: 0.8 GB for 200 columns.
+    """
+    buffer_bytes = _column_count(schema) * ORC_BUFFER_BYTES
+    if buffer_bytes > ORC_FREED_BYTES and sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it
+        if trim is not None:
+            trim(0)
+
+
+def _column_count(fields: Iterable[pa.Field]) -> int:
+    """Return how many columns ORC stores for these fields, with those within them."""
+    count = 0
+    for column in fields:
+        kind = column.type
+        members = [kind.field(index) for index in range(kind.num_fields)]
+        count += 1 + _column_count(members)
+    return count
 
 
 def _compact(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -1,5 +1,7 @@
 import gc
 import io
+import subprocess
+import sys
 import tempfile
 import zlib
 from dataclasses import replace
@@ -102,6 +104,37 @@ def test_bytes_on_disk_are_those_in_memory_and_stay_when_the_encoder_goes(file_f
     assert bytes(first.data) == bytes(second.data)
     assert replace(first, data=b"") == replace(second, data=b"")
     assert bytes(spool().getvalue()) == b""
+
+
+_WIDE_FILES = """
+import sys
+import pyarrow as pa
+from opal_lake.data.columns import to_physical
+from opal_lake.data.data_file import encode_file
+from tests.opal_lake.shapes import spec_of, with_row_ids
+
+def status_mb(name):
+    status = open("/proc/self/status").read()
+    return int(status.partition(name)[2].split()[0]) >> 10
+
+columns = {f"v{number}": [f"{number}"] for number in range(200)}
+table = pa.table({"k": ["a"], "d": [1]} | columns)
+spec = spec_of(table, sys.argv[1])
+rows = to_physical(with_row_ids(table), spec)
+before = status_mb("VmRSS:")
+for _ in range(8):
+    encode_file(rows, spec)
+print(status_mb("VmHWM:") - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@FORMATS
+def test_many_wide_files_take_no_more_memory_than_one(file_format: str) -> None:
+    child = subprocess.run(
+        [sys.executable, "-c", _WIDE_FILES, file_format], check=True, capture_output=True, text=True
+    )
+    assert int(child.stdout) < 400  # MB; without trimming, ORC takes 700
 
 
 @FORMATS
