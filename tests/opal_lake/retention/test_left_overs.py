@@ -75,7 +75,7 @@ def test_the_command_names_left_overs_and_finds_no_damage(
     assert main(["check", storage.uri, "--json"]) == 0
     output = capsys.readouterr()
     assert json.loads(output.out) == []
-    assert output.err.startswith("left over: ")
+    assert "\nleft over: " in output.err
 
 
 def test_nothing_is_taken_behind_a_symbolic_link(tmp_path: Path) -> None:
