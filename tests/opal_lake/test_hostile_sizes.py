@@ -134,7 +134,7 @@ def test_a_file_of_other_rows_than_its_commit_says_is_not_decoded(file_format: s
     del rows
     before = pa.total_allocated_bytes()
     for wrong in (10, many - 1, many + 1):
-        with pytest.raises(FormatError, match=rf"x\.data .*4,000,000 rows.* {wrong:,}"):
+        with pytest.raises(FormatError, match=rf"x\.data: .*4,000,000 rows.* {wrong:,}"):
             decode_file(data, spec, ["k"], "x.data", rows=wrong)
     assert pa.total_allocated_bytes() - before < 1 << 20
 
@@ -144,7 +144,7 @@ def test_a_log_of_other_events_than_its_commit_says_is_not_decoded() -> None:
     events = Events(segment=np.ones(1000, np.int64), offset=offsets, until=np.ones(1000, np.int64))
     data = encode_events(events)
     assert len(decode_events(data, "x.log", 1000)) == 1000
-    with pytest.raises(FormatError, match=r"x\.log .*1,000 rows, its commit says 7"):
+    with pytest.raises(FormatError, match=r"x\.log: .*1,000 rows, its commit says 7"):
         decode_events(data, "x.log", 7)
 
 
