@@ -20,9 +20,10 @@ _AGES = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The pending segments of a partition key, of some tokens, of business snapshots, or all.
+    """The pending segments of a partition key, of some tokens, or all.
 
-    Otherwise those of ingests without a partition key.
+    Otherwise those of ingests without a partition key. `of_business_snapshots` adds those that
+    belong to one, whatever their partition key is.
     """
 
     partition_key: str | None = None
@@ -39,8 +40,8 @@ class Selection:
     def takes(self, segment: PendingSegment) -> bool:
         if self.all:
             return True
-        if self.of_business_snapshots:
-            return segment.business_snapshot is not None
+        if self.of_business_snapshots and segment.business_snapshot is not None:
+            return True
         if self.tokens is not None:
             return any(segment.is_of_token(token) for token in self.tokens)
         return segment.partition_key == self.partition_key
@@ -50,8 +51,6 @@ class Selection:
         """What it selects, for messages."""
         if self.all:
             return "any partition key"
-        if self.of_business_snapshots:
-            return "business snapshots"
         if self.tokens is not None:
             tokens = ", ".join(map(repr, self.tokens))
             return f"token {tokens}" if len(self.tokens) == 1 else f"tokens {tokens}"
@@ -69,7 +68,6 @@ class Selection:
 
 WITHOUT_KEY = Selection()
 EVERYTHING = Selection(all=True)
-OF_BUSINESS_SNAPSHOTS = Selection(of_business_snapshots=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

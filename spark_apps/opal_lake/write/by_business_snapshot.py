@@ -9,7 +9,7 @@ from opal_lake.engine.executor import Rows
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import InvalidInputError, count_text
 from opal_lake.job.job import JobResult
-from opal_lake.log.pending import OF_BUSINESS_SNAPSHOTS
+from opal_lake.log.pending import Selection
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.retention.business_snapshot import is_over, segments_due
 from opal_lake.spec.business_snapshots import BusinessSnapshots, first_of
@@ -126,14 +126,16 @@ def ingest_by_column(
 
 
 def _take_up(table: OpenTable, options: IngestOptions) -> None:
-    """After an inline ingest, publish what is held back no more, whatever its partition key is.
+    """After an inline ingest, publish what waits under its key, and what is held back no more.
 
-    No MetaGen comes after inline ingests: rows that wait for one would wait for ever.
+    No MetaGen comes after inline ingests: rows that were held back under another key would wait
+    for ever.
     """
     if options.metadata == "inline":
         head = table.log.head()
         if segments_due(head) or is_over(table.log, head):
-            metagen(table, selection=OF_BUSINESS_SNAPSHOTS)
+            own = Selection(partition_key=options.partition_key, of_business_snapshots=True)
+            metagen(table, selection=own)
 
 
 def plan_parts(
