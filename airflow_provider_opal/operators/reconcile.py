@@ -258,6 +258,6 @@ def _delivered(events: Iterable[Any]) -> set[tuple[str, str]]:
 
 def _named(keys: Iterable[str]) -> str:
     """How many keys, and the first of them by name."""
-    names = list(keys)
+    names = sorted(keys)
     more = f" and {len(names) - KEYS_SHOWN} more" if len(names) > KEYS_SHOWN else ""
     return f"{count_text(len(names), 'key')} ({', '.join(names[:KEYS_SHOWN])}{more})"
