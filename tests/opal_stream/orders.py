@@ -3,6 +3,7 @@
 import json
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,9 @@ SCHEMA = pa.schema(
 LAYOUT = TableLayout(keys=["id"], delta="at", deletes="op = 'D'")
 
 
-def new_table(folder: Path) -> Table:
-    return Table.create(str(folder / "orders"), SCHEMA, LAYOUT)
+def new_table(folder: Path, *, file_format: str = "parquet") -> Table:
+    layout = replace(LAYOUT, file_format=file_format)
+    return Table.create(str(folder / "orders"), SCHEMA, layout)
 
 
 def new_spec(**columns: pa.DataType) -> TableSpec:

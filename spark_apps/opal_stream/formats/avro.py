@@ -19,7 +19,6 @@ from opal_stream.formats.debezium_json import (
     OPERATIONS,
     unknown_operation,
 )
-from opal_stream.formats.json_lines import check_depth
 from opal_stream.formats.parsed import Parsed
 from opal_stream.formats.registry import HEAD_BYTES, SchemaRegistry, first_unseen, schema_id
 from opal_stream.formats.schemas.avro_members import members_of_record
@@ -144,7 +143,7 @@ class AvroParser:
     def _schema(self, value: bytes) -> AvroSchema:
         head = value[:HEAD_BYTES]
         if head not in self.schemas:
-            self.schemas[head] = _schema_of(self.registry.schema(schema_id(value)))
+            self.schemas[head] = AvroSchema(self.registry.schema(schema_id(value)))
         return self.schemas[head]
 
     def _groups(self, values: Sequence[bytes], parsed: Parsed) -> Iterable[_Group]:
@@ -265,17 +264,11 @@ class AvroParser:
     def _types_of_versions(self, number: int) -> Iterable[Mapping[str, pa.DataType]]:
         for text in self.registry.versions(number):
             try:
-                version = _schema_of(text)
+                version = AvroSchema(text)
             except ValueError:
                 continue  # of a subject that had schemas of another kind before
             for row in _rows_of(version, debezium=self._debezium):
                 yield record_columns(row)
-
-
-def _schema_of(text: str) -> AvroSchema:
-    """Read a schema of the registry; ValueError where it is none, or nests too deep to be walked."""
-    check_depth(text.encode(), "the registry's schema")
-    return AvroSchema(text)
 
 
 def _rows_of(schema: AvroSchema, *, debezium: bool) -> Iterable[Node]:

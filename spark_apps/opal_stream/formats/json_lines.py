@@ -161,14 +161,14 @@ def of_microseconds(texts: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.A
     return short
 
 
-def check_depth(text: bytes, what: str = "the message") -> None:
-    """Raise ValueError for JSON that nests deeper than MAX_DEPTH levels."""
-    if text.count(b"{") + text.count(b"[") <= MAX_DEPTH:
+def check_depth(text: bytes, what: str = "the message", max_depth: int = MAX_DEPTH) -> None:
+    """Raise ValueError for JSON that nests deeper than some levels."""
+    if text.count(b"{") + text.count(b"[") <= max_depth:
         return
     outside_of_strings = np.frombuffer(_STRING.sub(b"", text), np.uint8)
     depth = int(_STEPS[outside_of_strings].cumsum(dtype=np.int64).max(initial=0))
-    if depth > MAX_DEPTH:
-        raise ValueError(f"{what} nests {depth:,} levels deep, and {MAX_DEPTH} are read")
+    if depth > max_depth:
+        raise ValueError(f"{what} nests {depth:,} levels deep, and {max_depth} are read")
 
 
 def _has_two_forms(kind: pa.DataType | None) -> bool:

@@ -15,13 +15,14 @@ import pytest
 from opal_lake.spec.schema import arrow_schema
 from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
+from opal_lake.upkeep.compaction import CompactOptions, compact
 from opal_stream.errors import BadMessageError, NewColumnsError
 from opal_stream.flush.buffer import FlushLimits
 from opal_stream.flush.intake import MAX_REFUSED, Intake
 from opal_stream.formats.decoder import FormatOptions
 from tests.fixtures_kafka import Kafka, Registry
 from tests.opal_stream.flush.test_stream import started, wait_for
-from tests.opal_stream.formats.test_registry import FIRST, SECOND, avro, head, record
+from tests.opal_stream.formats.test_registry import FIRST, SECOND, avro, head, nested, record
 from tests.opal_stream.orders import (
     LAYOUT,
     SCHEMA,
@@ -519,3 +520,51 @@ def test_a_column_that_no_file_can_hold_is_not_added(kafka: Kafka, table: Table)
     [path] = (Path(table.uri) / "_opal/rejected").rglob("*.parquet")
     [kept] = pq.read_table(path).to_pylist()
     assert "column 'deeper' nests too deep" in kept["reason"]
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "orc"])
+@pytest.mark.parametrize(
+    "shape, levels", [("record", 20), ("record", 60), ("map", 30), ("array", 45)]
+)
+def test_a_deep_schema_of_avro_adds_a_column_that_files_hold(
+    kafka: Kafka, tmp_path: Path, registry: Registry, shape: str, levels: int, file_format: str
+) -> None:
+    """Through new columns, gathered rows of Arrow, data files and a rewrite of them."""
+    table = new_table(tmp_path, file_format=file_format)
+    topic = new_topic(kafka)
+    deep = {"name": "deep", "type": nested(levels, shape)}
+    schema = {**FIRST, "fields": [*FIRST["fields"], deep]}
+    registry.register(9, schema)
+    value: Any = 1
+    for _ in range(levels):
+        value = {"array": [value], "map": {"k": value}, "record": {"a": value}}[shape]
+    kafka.produce(topic, [avro(9, schema, record(n, deep=value)) for n in (1, 2)])
+    formats = FormatOptions(format="avro", registry=registry.url, on_new_columns="add")
+    totals = read(table, kafka, topic, formats=formats)
+    assert (totals.records, totals.bad, ends(table)) == (2, 0, [2])
+    table.ingest(table.read(), metadata="inline", deleted=[False, False])
+    compact(table, CompactOptions(mode="minor"))
+    expected = value
+    if shape == "map":
+        expected = 1
+        for _ in range(levels):
+            expected = [("k", expected)]
+    assert of(table, "deep") == {1: (expected,), 2: (expected,)}
+
+
+def test_a_column_of_avro_that_no_file_can_hold_is_put_aside(
+    kafka: Kafka, table: Table, registry: Registry
+) -> None:
+    topic = new_topic(kafka)
+    schema = {**FIRST, "fields": [*FIRST["fields"], {"name": "deep", "type": nested(61, "record")}]}
+    registry.register(9, schema), registry.register(1, FIRST)
+    value: Any = 1
+    for _ in range(61):
+        value = {"a": value}
+    kafka.produce(topic, [avro(9, schema, record(1, deep=value)), avro(1, FIRST, record(2))])
+    formats = FormatOptions(format="avro", registry=registry.url, on_new_columns="add")
+    totals = read(table, kafka, topic, formats=formats, on_bad_message="quarantine")
+    assert (totals.bad, ends(table), ids(table)) == (1, [2], [2])
+    [path] = (Path(table.uri) / "_opal/rejected").rglob("*.parquet")
+    [kept] = pq.read_table(path).to_pylist()
+    assert "column 'deep' nests too deep" in kept["reason"]

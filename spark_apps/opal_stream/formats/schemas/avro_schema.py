@@ -13,10 +13,19 @@ from fastavro import _read_py
 from fastavro.read import LOGICAL_READERS
 from fastavro.schema import SchemaParseException, expand_schema
 
+from opal_stream.formats.json_lines import check_depth
+
 Node = Any  # a part of a schema: the name of a plain type, an object, or the list of a union
 _PLAIN = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 _RECORDS = ("record", "error")
 _MARK, _BRANCH = "opal-branch", "branch"
+# Types within one another: the 60 levels that a column may have (opal_lake/spec/schema.py), in the
+# records of a row and of a change event. Readers of schemas and values recurse; they carry 150.
+MAX_TYPES = 64
+# Of the schema's text: a nullable record takes four levels a type, a type in an object of its own one more
+_MAX_TEXT_DEPTH = 5 * MAX_TYPES
+# Types of a schema where each name stands for all of its definition: each takes time and memory
+_MAX_PARTS = 100_000
 _NOT_AVRO = (SchemaParseException, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
@@ -32,7 +41,10 @@ for _plain in (*_PLAIN, "array", "map"):
 
 
 class AvroSchema:
-    """A schema, to read values by. ValueError where the text is not one of Avro."""
+    """A schema, to read values by.
+
+    ValueError where the text is not one of Avro, or where its types nest too deep to be walked.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -41,12 +53,16 @@ class AvroSchema:
         self._fields: dict[int, dict[str, Node]] = {}
         self._is_recursive = False
         self._has_named_choices = False
+        check_depth(text.encode(), "the registry's schema", _MAX_TEXT_DEPTH)
         try:
             self.root: Node = expand_schema(json.loads(text))
+        except _NOT_AVRO as error:
+            raise _not_avro(error) from error
+        _check_types(self.root)
+        try:
             self._written = fastavro.parse_schema(self._readable(self.root))
         except _NOT_AVRO as error:
-            reason = (str(error) or type(error).__name__).splitlines()[0][:200]
-            raise ValueError(f"the registry's schema is not one of Avro: {reason}") from error
+            raise _not_avro(error) from error
         self.is_record = is_record(self.root)
         # Asked for only where a union has several named types: to look for them costs a tenth of reading
         names = ("return_named_type", "return_named_type_override")
@@ -132,6 +148,68 @@ class AvroSchema:
             return {**readable, "fields": [{"name": name, "type": kind} for name, kind in fields]}
         member = "symbols" if node["type"] == "enum" else "size"
         return {**readable, member: node[member]}
+
+
+def _not_avro(error: Exception) -> ValueError:
+    reason = (str(error) or type(error).__name__).splitlines()[0][:200]
+    return ValueError(f"the registry's schema is not one of Avro: {reason}")
+
+
+def _check_types(root: Node) -> None:
+    """Refuse an expanded schema whose types are too many, or nest deeper than a table carries.
+
+    A definition that many names stand for is one object: it is measured once, and counted each time.
+    Not recursive, as names may lead through thousands of definitions.
+    """
+    measured: dict[int, tuple[int, int]] = {}  # levels and types, by the place of a node in memory
+    pending = [root]
+    while pending:
+        node = pending[-1]
+        parts = _parts(node)
+        unknown = [part for part in parts if id(part) not in measured]
+        if unknown:
+            pending += unknown
+            continue
+        pending.pop()
+        levels = max((measured[id(part)][0] for part in parts), default=0) + _is_level(node)
+        count = 1 + sum(measured[id(part)][1] for part in parts)
+        measured[id(node)] = levels, count
+    levels, count = measured[id(root)]
+    if levels > MAX_TYPES:
+        raise ValueError(
+            f"the registry's schema nests {levels:,} types, and {MAX_TYPES} are read: records, "
+            "arrays, maps and unions of several types"
+        )
+    if count > _MAX_PARTS:
+        raise ValueError(
+            f"the registry's schema has {count:,} types where each name stands for its definition, "
+            f"and {_MAX_PARTS:,} are read"
+        )
+
+
+def _parts(node: Node) -> list[Node]:
+    """Return the types within a type; a name within its own definition has none."""
+    if isinstance(node, list):
+        return node
+    if not isinstance(node, dict):
+        return []
+    if is_record(node):
+        return [field["type"] for field in node["fields"]]
+    inner = {"array": "items", "map": "values"}.get(_name_of(node["type"]), "type")
+    return [node[inner]]
+
+
+def _name_of(kind: Node) -> str:
+    return kind if isinstance(kind, str) else ""
+
+
+def _is_level(node: Node) -> bool:
+    """Whether a type counts as one that others are within. A union with null alone does not."""
+    if isinstance(node, list):
+        return len(branches(node)) > 1
+    return isinstance(node, dict) and (
+        is_record(node) or not isinstance(node["type"], str) or node["type"] in ("array", "map")
+    )
 
 
 def branches(node: Node) -> list[Node]:
