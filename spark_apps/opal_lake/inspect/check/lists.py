@@ -4,27 +4,33 @@ A log has as many checkpoints as it has hundreds of commits, or more, and each n
 a commit is folded once for all of them, and a section that many checkpoints name is decoded once.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from opal_lake.data.segment import LogFile
 from opal_lake.errors import ForeignPathError, FormatError, InvalidInputError, NotFoundError
+from opal_lake.log.commit import Commit
 from opal_lake.log.lists import LISTS, list_changes
 from opal_lake.log.sections import Part, SectionRef, decode_items, decode_lines
 from opal_lake.log.snapshot import Snapshot, extend_list
 
 Changes = list[tuple[Hashable, Any]]
 Lines = dict[bytes, tuple[Hashable, Any]]
-_DAMAGE = (FormatError, ForeignPathError, InvalidInputError, NotFoundError)
+DAMAGE = (FormatError, ForeignPathError, InvalidInputError, NotFoundError)
 _IN_ORDER = "tokens"  # the only list whose order counts
 
 
 @dataclass(slots=True)
 class FoldedLists:
-    """The lists of the newest state that was folded; those of states before it are used up."""
+    """The lists of the newest state that was folded; those of states before it are used up.
+
+    `added_logs` are those that came since the state before, None where others may have gone.
+    """
 
     state: Snapshot | None = None
     items: dict[str, dict[Any, Any]] = field(default_factory=dict)
+    added_logs: list[LogFile] | None = None
 
     def fold(self, state: Snapshot) -> None:
         """Make the lists of a state known. One that cannot be is left to whoever asks for it."""
@@ -33,6 +39,7 @@ class FoldedLists:
             since = state.commits[len(self.state.commits) :]
         if since is None:
             self.items = {}
+        self.added_logs = None if since is None else _added_logs(since, state)
         for name in LISTS:
             try:
                 if since is None:
@@ -41,7 +48,7 @@ class FoldedLists:
                     for commit in since:
                         changes = list_changes(name, state.storage, commit)
                         extend_list(self.items[name], changes)
-            except _DAMAGE:
+            except DAMAGE:
                 self.items.pop(name, None)
         self.state = state
         state.known_lists = dict(self.items)
@@ -52,6 +59,19 @@ class FoldedLists:
             return False
         count = len(self.state.commits)
         return count == 0 or state.commits[count - 1 : count] == self.state.commits[-1:]
+
+
+def _added_logs(commits: Iterable[Commit], state: Snapshot) -> list[LogFile] | None:
+    """Return the logs that commits add, None where they take some away or bring old ones back."""
+    added = []
+    for commit in commits:
+        if commit.actions.restored is not None:
+            return None
+        for _, log in list_changes("logs", state.storage, commit):
+            if log is None:
+                return None
+            added.append(log)
+    return added
 
 
 @dataclass(slots=True)
@@ -80,7 +100,7 @@ class StoredLists:
                     if key:
                         used[key] = changes
                     _apply(items, name, *changes)
-            except _DAMAGE:
+            except DAMAGE:
                 continue
             checkpoint.known_lists[name] = items
         self.decoded = used
@@ -93,7 +113,6 @@ def _decoded(
 
     An item that is as expected is the expected object itself, which compares in no time.
     """
-    changes: Changes = []
     added: dict[Any, Any] = {}
     gone: list[Any] = []
     data, path = checkpoint.part_bytes(part)
@@ -103,15 +122,16 @@ def _decoded(
     for line, (key, value) in zip(unknown, read, strict=True):
         own = expected.get(key)
         lines[line] = (key, own if own == value else value)
-    for line in section:
-        key, value = lines[line]
-        changes.append((key, value))
+    changes = [lines[line] for line in section]
+    if name == _IN_ORDER:
+        return changes, {}, []
+    for key, value in changes:
         if value is None:
             added.pop(key, None)
             gone.append(key)
         else:
             added[key] = value
-    return (changes, {}, []) if name == _IN_ORDER else ([], added, gone)
+    return [], added, gone
 
 
 def _apply(

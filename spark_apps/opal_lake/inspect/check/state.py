@@ -1,20 +1,21 @@
 """The state that the commits add up to, and every checkpoint against it (I6 to I8)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numpy as np
 from pyroaring import BitMap
 
 from opal_lake import layout
 from opal_lake.data.segment import LogFile
 from opal_lake.errors import FormatError, NotFoundError
-from opal_lake.events.bitmap import BitmapBase, Bitmaps, add_bitmaps, add_events, decode_base
+from opal_lake.events.bitmap import BitmapBase, Bitmaps, add_events, decode_base
 from opal_lake.events.segment_log import Events, RowIds, event_parts
 from opal_lake.inspect.check.chain import Sizes
 from opal_lake.inspect.check.files import check_sizes, read_found
 from opal_lake.inspect.check.finding import Findings
-from opal_lake.inspect.check.lists import FoldedLists, StoredLists
+from opal_lake.inspect.check.lists import DAMAGE, FoldedLists, StoredLists
 from opal_lake.inspect.check.shelf import Shelf, Shelved
 from opal_lake.log.checkpoint import decode_root
 from opal_lake.log.commit import Commit
@@ -35,26 +36,63 @@ _LISTS: dict[str, Callable[[Snapshot], Any]] = {
 
 
 @dataclass(slots=True)
-class MarkedRows:
-    """The rows that logs mark; as long as logs are only added, no log is read twice."""
+class MarkedLogs:
+    """The rows that the logs of a state mark: up to a version, and all of them.
 
-    paths: set[str] = field(default_factory=set)
-    marks: Bitmaps = field(default_factory=dict)
+    As long as logs are only added, none is marked twice, and `since` says which segments they touch.
+    """
 
-    def of(self, logs: Sequence[LogFile], events: "KnownEvents") -> Bitmaps | None:
-        """None where a log cannot be read."""
-        if not self.paths <= {log.path for log in logs}:
-            self.paths, self.marks = set(), {}
-        for log in logs:
-            if log.path in self.paths:
+    logs: list[LogFile] = field(default_factory=list)
+    version: int = -1
+    up_to_version: Bitmaps = field(default_factory=dict)
+    every: Bitmaps = field(default_factory=dict)
+    checked: set[BitmapBase] = field(default_factory=set)
+    _marked: int = 0  # of the logs, those in `every`
+    _waiting: list[LogFile] = field(default_factory=list)
+    _touched: list[tuple[int, set[int]]] = field(default_factory=list)
+
+    def after(self, added: Iterable[LogFile] | None, state: Snapshot) -> "MarkedLogs":
+        """Return the logs of a state: these and the added ones, or all anew where some have gone."""
+        if added is None:
+            return _marked_logs(state)
+        self.logs += added
+        return self
+
+    def follow(self, version: int, events: "KnownEvents") -> bool:
+        """Mark the rows of all logs, and of those up to a version that never falls.
+
+        False where a log cannot be read, which is a finding by then.
+        """
+        for log in self.logs[self._marked :]:
+            parts = events.of(log)
+            if parts is None:
+                return False
+            for part in parts:
+                add_events(self.every, part)
+            self._marked += 1
+            self._waiting.append(log)
+        self.version = version
+        later = []
+        for log in self._waiting:
+            if log.version > version:
+                later.append(log)
                 continue
-            known = events.of(log)
-            if known is None:
-                return None
-            for part in known:
-                add_events(self.marks, part)
-            self.paths.add(log.path)
-        return self.marks
+            segments: set[int] = set()
+            for part in events.of(log) or ():
+                add_events(self.up_to_version, part)
+                segments.update(np.unique(part.segment).tolist())
+            self._touched.append((log.version, segments))
+        self._waiting = later
+        return True
+
+    def since(self, version: int) -> set[int]:
+        """Return the segments that logs after a version touch."""
+        touched: set[int] = set()
+        for log_version, segments in reversed(self._touched):
+            if log_version <= version:
+                break
+            touched |= segments
+        return touched
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,9 +103,7 @@ class KnownEvents:
     findings: Findings
     shelf: Shelf = field(default_factory=Shelf)
     read: dict[str, list[Shelved] | None] = field(default_factory=dict)
-    every: MarkedRows = field(default_factory=MarkedRows)
-    older: MarkedRows = field(default_factory=MarkedRows)
-    checked: set[tuple[str, frozenset[str]]] = field(default_factory=set)
+    decoded: dict[BitmapBase, Bitmaps] = field(default_factory=dict)
 
     def of(self, log: LogFile) -> Iterator[Events] | None:
         if log.path not in self.read:
@@ -119,7 +155,7 @@ def check_state(
         with findings.going_on("I7", _root_path(roots[version])):
             check_sizes(roots[version], sizes, findings)
     state, last = None, None
-    folded, stored = FoldedLists(), StoredLists()
+    folded, stored, marked = FoldedLists(), StoredLists(), MarkedLogs()
     newest = max((*by_version, *roots), default=-1)
     for version in range(min((*by_version, *roots), default=0), newest + 1):
         commit = by_version.get(version)
@@ -133,20 +169,29 @@ def check_state(
             continue
         if state is not None:
             folded.fold(state)
+            marked = marked.after(folded.added_logs, state)
         stored.load(checkpoint, folded)
         if state is None:
             state = checkpoint  # damage before it: the checkpoint says what came of it
+            marked = _marked_logs(state)
         else:
             _compare_roots(checkpoint.root, state.root, _root_path(checkpoint), findings)
             _compare_lists(checkpoint, state, findings)
         last = checkpoint
         if version >= oldest or version in savepoints:
-            _check_bases(checkpoint, state, events)
+            _check_bases(checkpoint, state, marked, events)
     if state is None or state.version != newest:
         return None
     if last is not None and last.version < oldest:
-        _check_bases(last, state, events)
+        _check_bases(last, state, _marked_logs(state), events)
     return state
+
+
+def _marked_logs(state: Snapshot) -> MarkedLogs:
+    try:
+        return MarkedLogs(logs=sorted(state.logs.values(), key=lambda log: log.version))
+    except DAMAGE:
+        return MarkedLogs()  # reported already, or by whoever compares the lists
 
 
 def _checkpoints(storage: Storage, sizes: Sizes, findings: Findings) -> Iterator[Snapshot]:
@@ -213,30 +258,48 @@ def _compare_lists(checkpoint: Snapshot, expected: Snapshot, findings: Findings)
             )
 
 
-def _check_bases(checkpoint: Snapshot, state: Snapshot, events: KnownEvents) -> None:
+def _check_bases(
+    checkpoint: Snapshot, state: Snapshot, marked: MarkedLogs, events: KnownEvents
+) -> None:
     """By the logs of a state: that of the checkpoint, or a later one."""
     is_later = checkpoint.version != state.version
     with events.findings.going_on("I7", _list_path(checkpoint, "bases")):
-        _check_marks(checkpoint.bases, state, events, is_later=is_later)
+        _check_marks(checkpoint.bases, state, marked, events, is_later=is_later)
 
 
 def _check_restored_bases(commit: Commit, state: Snapshot, events: KnownEvents) -> None:
     """Check what a restore says that serves, by the logs that it brought back."""
-    if commit.actions.restored is not None:
-        _check_marks(commit.actions.restored.bases, state, events, is_later=False)
+    restored = commit.actions.restored
+    if restored is not None:
+        _check_marks(restored.bases, state, _marked_logs(state), events, is_later=False)
 
 
 def _check_marks(
-    bases: Sequence[BitmapBase], state: Snapshot, events: KnownEvents, *, is_later: bool
+    bases: Sequence[BitmapBase],
+    state: Snapshot,
+    marked: MarkedLogs,
+    events: KnownEvents,
+    *,
+    is_later: bool,
 ) -> None:
-    marked: dict[int, Bitmaps] = {}
+    chains: dict[int, tuple[Bitmaps, ...]] = {}
+    used: dict[BitmapBase, Bitmaps] = {}
+    unchecked: list[tuple[BitmapBase, tuple[Bitmaps, ...]]] = []
     for base in bases:
         with events.findings.going_on("I8", base.path):
-            here = decode_base(read_verified(state.storage, base), base.path)
-            if base.after is None:
-                marked[base.group] = {}
-            add_bitmaps(marked.setdefault(base.group, {}), here)
-            _check_base(base, marked[base.group], state, events, is_later=is_later)
+            here = events.decoded.get(base)
+            if here is None:
+                here = decode_base(read_verified(state.storage, base), base.path)
+            used[base] = here
+            before = () if base.after is None else chains.get(base.group, ())
+            chains[base.group] = (*before, here)
+            if base not in marked.checked:
+                unchecked.append((base, chains[base.group]))
+    events.decoded = used  # the next checkpoint has most of them again
+    # Those of one chain rise. Of several groups the logs are to be marked once, too
+    for base, chain in sorted(unchecked, key=lambda pair: pair[0].version):
+        _check_base(base, chain, state, marked, events, is_later=is_later)
+        marked.checked.add(base)
 
 
 def _list_path(checkpoint: Snapshot, name: str) -> str:
@@ -246,36 +309,43 @@ def _list_path(checkpoint: Snapshot, name: str) -> str:
 
 
 def _check_base(
-    base: BitmapBase, marked: Bitmaps, state: Snapshot, events: KnownEvents, *, is_later: bool
+    base: BitmapBase,
+    chain: Sequence[Bitmaps],
+    state: Snapshot,
+    marked: MarkedLogs,
+    events: KnownEvents,
+    *,
+    is_later: bool,
 ) -> None:
     """The base, and those that it follows, are the fold of all events up to its version, of the segments of its group.
 
-    A merged log may hold younger ones as well. A later state may have forgotten events of rows that are gone, so that marks beyond its logs
-    are no damage there.
+    Those before it in its chain are checked already, so that only what came since counts. A merged log may hold younger events as well. A later
+    state may have forgotten events of rows that are gone, so that marks beyond its logs are no damage there.
     """
     try:
-        logs, segments = [*state.logs.values()], state.segments
+        segments = state.segments
     except (FormatError, NotFoundError):
         return  # reported already: the state is a checkpoint whose own lists are damaged
-    older = [log for log in logs if log.version <= base.version]
-    key = base.path, frozenset(log.path for log in older)
-    if key in events.checked:
-        return  # a later checkpoint names it again
-    events.checked.add(key)
-    every, known = events.every.of(logs, events), events.older.of(older, events)
-    if every is None or known is None:
+    if base.version < marked.version:  # which only damage does
+        marked = _marked_logs(state)
+    if not marked.follow(base.version, events):
         return  # reported already: without the log the base cannot be checked
+    since = -1 if base.after is None else base.after
     expected = {
-        number: marks
-        for number, marks in known.items()
+        number
+        for number in marked.since(since)
         if number in segments and segments[number].group == base.group
     }
-    for number in sorted((marked.keys() & segments.keys()) | expected.keys()):
-        here, there = marked.get(number, BitMap()), expected.get(number, BitMap())
+    known = marked.up_to_version
+    for number in sorted((chain[-1].keys() & segments.keys()) | expected):
+        here = BitMap.union(*(part[number] for part in chain if number in part), BitMap())
+        there = known.get(number, BitMap())
+        if number not in expected and segments[number].group != base.group:
+            there = BitMap()
         if here == there:
             continue  # and so within what all logs mark
         events.findings.expect(
-            there <= here and (is_later or here <= every.get(number, BitMap())),
+            there <= here and (is_later or here <= marked.every.get(number, BitMap())),
             "I8",
             base.path,
             f"segment {number} has {len(here)} marked rows, the logs up to version {base.version} mark {len(there)}; "

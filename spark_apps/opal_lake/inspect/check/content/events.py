@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from opal_lake.data.segment import LogFile
 from opal_lake.events.segment_log import Events, RowIds, concat_events
@@ -86,13 +87,18 @@ class LogCheck:
             agree, "I16", log.path, f"its times lie in [{least}, {greatest}], {recorded}"
         )
 
+    def _places_of(
+        self, numbers: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+        """Return where segments are among those of the table, and which of them are not."""
+        is_known = _is_in(self.facts.ids, numbers)
+        return np.searchsorted(self.facts.ids, numbers[is_known]), ~is_known
+
     def _check_rows_exist(self, findings: Findings) -> None:
         """Events are about rows that are there and processed, and the log names their groups."""
         log, numbers = self.log, np.array(sorted(self._numbers), np.int64)
-        known = np.isin(self.facts.ids, numbers)
-        strangers = [
-            segment_name(number) for number in np.setdiff1d(numbers, self.facts.ids).tolist()
-        ]
+        known, is_stranger = self._places_of(numbers)
+        strangers = [segment_name(number) for number in numbers[is_stranger].tolist()]
         if not self.has_floor:  # else their rows may have been dropped
             findings.expect(
                 not strangers,
@@ -101,12 +107,12 @@ class LogCheck:
                 f"it has events of segments {strangers}, which the table does not have",
             )
             followers = np.array(sorted(self._followed_by), np.int64)
-            strangers = [
-                segment_name(number) for number in np.setdiff1d(followers, self.facts.ids).tolist()
-            ]
-            message = f"its events are followed by rows of segments {strangers}, which the table does not have"
-            findings.expect(not strangers, "I17", log.path, message)
-        discarded = [*map(segment_name, np.intersect1d(numbers, self.facts.discarded).tolist())]
+            _, is_absent = self._places_of(followers)
+            absent = [segment_name(number) for number in followers[is_absent].tolist()]
+            message = f"its events are followed by rows of segments {absent}, which the table does not have"
+            findings.expect(not absent, "I17", log.path, message)
+        is_discarded = _is_in(self.facts.discarded, numbers)
+        discarded = [segment_name(number) for number in numbers[is_discarded].tolist()]
         findings.expect(
             not discarded,
             "I30",
@@ -117,9 +123,8 @@ class LogCheck:
         findings.expect(not self._outside, "I17", log.path, message)
         message = f"{self._nowhere} of its events are followed by rows beyond the end of their segments; restore the file from a backup"
         findings.expect(not self._nowhere, "I17", log.path, message)
-        pending = sorted(
-            segment_name(number) for number in self.facts.ids[known & self.facts.pending].tolist()
-        )
+        is_pending = self.facts.pending[known]
+        pending = sorted(segment_name(number) for number in self.facts.ids[known][is_pending])
         message = f"it has events of segments {pending}, which are not processed; restore the log from a backup"
         findings.expect(not pending, "I17", log.path, message)
         groups = set(self.facts.groups[known].tolist())
@@ -130,3 +135,11 @@ class LogCheck:
             log.path,
             f"its events are of groups {sorted(groups)}, its commit says {log.groups}",
         )
+
+
+def _is_in(ordered: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Whether numbers are among many in order: a log has few segments of those that a table has."""
+    if not len(ordered):
+        return np.zeros(len(numbers), np.bool_)
+    position = np.minimum(np.searchsorted(ordered, numbers), len(ordered) - 1)
+    return np.asarray(ordered[position] == numbers, np.bool_)
