@@ -20,17 +20,15 @@ from pyroaring import BitMap
 
 from opal_lake.data.bounds import Bounds, bounds_of, merged_bounds, plan_high, plan_low
 from opal_lake.data.columns import physical_schema
-from opal_lake.data.decoded_size import LEAST_LIMIT_BYTES, check_group, limit_bytes
+from opal_lake.data.decoded_size import BOUND, SizeBound, check_group
 from opal_lake.data.encodings import plan_encodings
 from opal_lake.data.segment import check_rows
 from opal_lake.errors import FormatError, InvalidInputError, RowCountError
 from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Atomic
 from opal_lake.spec.table_spec import TableSpec
 
-GROUP_ROWS, GROUP_BYTES = (
-    1 << 18,
-    128 << 20,
-)  # of a row group, which is what Spark splits and prunes by; bytes in memory
+GROUP_ROWS = 1 << 18  # of a row group, which is what Spark splits and prunes by
+GROUP_BYTES = BOUND.average_bytes  # in memory, of a row group
 PAGE_BYTES = (
     128 << 10
 )  # encoded: of smaller ones a scan in Spark takes longer, a look-up decodes more of larger ones
@@ -66,9 +64,11 @@ class EncodedFile:
     bounds: dict[int, Bounds]
 
 
-def encode_file(table: pa.Table, spec: TableSpec) -> EncodedFile:
+def encode_file(
+    table: pa.Table, spec: TableSpec, bound: SizeBound = BOUND, *, may_pad: bool = True
+) -> EncodedFile:
     """Rows in physical form, with their row ids, as one file; the same rows give the same bytes."""
-    encoder = FileEncoder(spec=spec)
+    encoder = FileEncoder(spec=spec, bound=bound, may_pad=may_pad)
     encoder.add(table)
     return encoder.finish()
 
@@ -77,17 +77,21 @@ def encode_file(table: pa.Table, spec: TableSpec) -> EncodedFile:
 class FileEncoder:
     """A file that is made in passing: in memory are the rows of one row group, and the bytes so far unless the sink is a spool.
 
-    How columns are encoded is decided by the first row group.
+    How columns are encoded is decided by the first row group. With `may_pad` a file gets zeros behind its pages where it would be too small
+    beside its largest row for readers to believe it: a row that was accepted fits into every later file.
     """
 
     spec: TableSpec
     level: int | None = None
+    bound: SizeBound = BOUND
+    may_pad: bool = True
     sink: pa.NativeFile = field(default_factory=pa.BufferOutputStream)
     rows: int = 0
     _writer: pq.ParquetWriter | orc.ORCWriter | None = None
     _held: list[pa.Table] = field(default_factory=list)
     _held_rows: int = 0
     _held_bytes: int = 0
+    _largest_bytes: int = 0
     _parts: list[tuple[int, dict[int, Bounds]]] = field(default_factory=list)
 
     def add(self, rows: pa.Table) -> None:
@@ -97,7 +101,7 @@ class FileEncoder:
         self._held_rows += rows.num_rows
         self._held_bytes += rows.nbytes
         self.rows += rows.num_rows
-        if self._held_rows > GROUP_ROWS or self._held_bytes > GROUP_BYTES:
+        if self._held_rows > GROUP_ROWS or self._held_bytes > self.bound.average_bytes:
             self._flush(whole=True)
 
     @property
@@ -109,6 +113,9 @@ class FileEncoder:
         """At least a call of `add` came before."""
         self._flush(whole=False)
         assert self._writer is not None
+        if self.may_pad and isinstance(self._writer, pq.ParquetWriter):
+            missing = self.bound.file_bytes(self._largest_bytes) - self.size
+            self.sink.write(bytes(max(0, missing)))
         self._writer.close()
         if isinstance(self._writer, orc.ORCWriter):
             self._writer = None  # its buffers are freed with it
@@ -135,7 +142,7 @@ class FileEncoder:
     def _flush(self, *, whole: bool) -> None:
         """Write the row groups that are full, or all that is held."""
         rows = pa.concat_tables(self._held)
-        group_rows = _group_rows(rows)
+        group_rows = _group_rows(rows, self.bound)
         ready = rows.num_rows // group_rows * group_rows if whole else rows.num_rows
         rest = rows.slice(ready)
         self._held, self._held_rows, self._held_bytes = [rest], rest.num_rows, rest.nbytes
@@ -160,6 +167,9 @@ class FileEncoder:
                 pa.table([_compact(column) for column in rows.columns], schema=rows.schema)
             )
         else:
+            if rows.nbytes > self.bound.cut_bytes:
+                largest = _largest_group(rows, group_rows)
+                self._largest_bytes = max(self._largest_bytes, largest)
             self._writer.write_table(rows, row_group_size=group_rows)
 
     def _bounds(self, known: Mapping[str, tuple[Any, Any]]) -> dict[int, Bounds]:
@@ -222,11 +232,11 @@ def _open_parquet_to_write(
     )
 
 
-def _group_rows(table: pa.Table) -> int:
+def _group_rows(table: pa.Table, bound: SizeBound) -> int:
     rows: int = table.num_rows
     size: int = table.nbytes
-    group_rows = max(1, min(GROUP_ROWS, GROUP_BYTES * rows // max(1, size)))
-    while size > LEAST_LIMIT_BYTES and _largest_group(table, group_rows) > LEAST_LIMIT_BYTES:
+    group_rows = max(1, min(GROUP_ROWS, bound.average_bytes * rows // max(1, size)))
+    while size > bound.cut_bytes and _largest_group(table, group_rows) > bound.cut_bytes:
         if group_rows == 1:
             break
         group_rows //= 2
@@ -237,7 +247,7 @@ def _largest_group(table: pa.Table, group_rows: int) -> int:
     """Return the bytes in memory of the largest row group: long values may all lie in one."""
     starts = range(0, table.num_rows, group_rows)
     sizes: list[int] = [table.slice(start, group_rows).nbytes for start in starts]
-    return max(sizes)
+    return max(sizes, default=0)
 
 
 def _open_orc(sink: pa.NativeFile) -> orc.ORCWriter:
@@ -352,10 +362,13 @@ def _merged_extremes(statistics: list[Any]) -> tuple[Any, Any] | None:
         return None
 
 
-def decode_parts(data: Any, spec: TableSpec, path: str, *, rows: int) -> Iterator[pa.Table]:
+def decode_parts(
+    data: Any, spec: TableSpec, path: str, *, rows: int, bound: SizeBound = BOUND
+) -> Iterator[pa.Table]:
     """All rows by row groups or stripes; columns that are younger than the file are null."""
     source = pa.BufferReader(data)
-    return (_completed(part, spec) for part in stored_parts(source, spec, None, path, rows=rows))
+    parts = stored_parts(source, spec, None, path, rows=rows, bound=bound)
+    return (_completed(part, spec) for part in parts)
 
 
 @contextmanager
@@ -378,6 +391,7 @@ def stored_parts(
     path: str,
     *,
     rows: int,
+    bound: SizeBound = BOUND,
 ) -> Iterator[pa.Table]:
     """By row groups or stripes, at least one, the named physical columns (default: all) that the file has.
 
@@ -388,7 +402,7 @@ def stored_parts(
         for part in (
             _orc_parts(source, names, rows)
             if spec.file_format == "orc"
-            else _parquet_parts(source, names, rows)
+            else _parquet_parts(source, names, rows, bound)
         ):
             part.validate()
             yield part
@@ -425,15 +439,19 @@ def check_expected(found: int, rows: int) -> None:
 
 
 def read_groups(
-    file: pq.ParquetFile, source: pa.NativeFile, groups: Sequence[int], names: Sequence[str]
+    file: pq.ParquetFile,
+    source: pa.NativeFile,
+    groups: Sequence[int],
+    names: Sequence[str],
+    bound: SizeBound = BOUND,
 ) -> pa.Table:
     """Decode columns of row groups; ValueError for a group that takes more memory than a writer's."""
     data, file_size = _bytes_of(source), source.size()
-    limit = limit_bytes(file_size)
+    limit = bound.limit_bytes(file_size)
     worst, words_a_row = 0, 0
     for number in groups:
         group = file.metadata.row_group(number)
-        size = check_group(group, frozenset(names), data, file_size)
+        size = check_group(group, frozenset(names), data, file_size, bound)
         worst = max(worst, size.least + size.by_words * group.num_rows)
         words_a_row = max(words_a_row, size.by_words)
     if worst <= limit:
@@ -479,14 +497,14 @@ def _open_orc_to_read(source: pa.NativeFile, rows: int) -> orc.ORCFile:
 
 
 def _parquet_parts(
-    source: pa.NativeFile, physical_columns: list[str], rows: int
+    source: pa.NativeFile, physical_columns: list[str], rows: int, bound: SizeBound
 ) -> Iterator[pa.Table]:
     file = open_parquet(source, rows)
     names = held_names(physical_columns, file.schema_arrow)
     if not file.num_row_groups:
         yield file.schema_arrow.empty_table().select(names)
     for group in range(file.num_row_groups):
-        yield read_groups(file, source, [group], names)
+        yield read_groups(file, source, [group], names, bound)
 
 
 def _orc_parts(source: pa.NativeFile, physical_columns: list[str], rows: int) -> Iterator[pa.Table]:
@@ -522,7 +540,13 @@ def _absent(column: pa.Field, rows: int) -> pa.Array:
 
 
 def decode_file(
-    data: Any, spec: TableSpec, physical_columns: Sequence[str] | None, path: str, *, rows: int
+    data: Any,
+    spec: TableSpec,
+    physical_columns: Sequence[str] | None,
+    path: str,
+    *,
+    rows: int,
+    bound: SizeBound = BOUND,
 ) -> pa.Table:
     """The named physical columns (default: all) that the file has; columns younger than the file are left out.
 
@@ -534,16 +558,18 @@ def decode_file(
         table = (
             _read_orc(reader, names, rows)
             if spec.file_format == "orc"
-            else _read_parquet(reader, names, rows)
+            else _read_parquet(reader, names, rows, bound)
         )
         table.validate()
     return table
 
 
-def _read_parquet(reader: pa.NativeFile, physical_columns: list[str], rows: int) -> pa.Table:
+def _read_parquet(
+    reader: pa.NativeFile, physical_columns: list[str], rows: int, bound: SizeBound
+) -> pa.Table:
     file = open_parquet(reader, rows, pre_buffer=isinstance(reader, pa.PythonFile))
     names = held_names(physical_columns, file.schema_arrow)
-    return read_groups(file, reader, range(file.num_row_groups), names)
+    return read_groups(file, reader, range(file.num_row_groups), names, bound)
 
 
 def may_hold(group: pq.RowGroupMetaData, rows: Mapping[int, BitMap]) -> bool:

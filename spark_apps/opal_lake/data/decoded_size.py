@@ -30,13 +30,48 @@ class GroupSize:
     by_words: int
 
 
-def limit_bytes(file_size: int) -> int:
-    """Return how much memory a row group of a file may take."""
-    return max(LEAST_LIMIT_BYTES, MAX_INFLATED * file_size)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeBound:
+    """How much memory a row group of a file may take; tests scale it down.
+
+    Writers and readers go by the same one, so that what can be written can be read.
+    """
+
+    least_bytes: int = LEAST_LIMIT_BYTES
+    inflated: int = MAX_INFLATED
+
+    def limit_bytes(self, file_size: int) -> int:
+        """Return how much memory a row group of a file may take."""
+        return max(self.least_bytes, self.inflated * file_size)
+
+    @property
+    def average_bytes(self) -> int:
+        """What writers cut row groups at, on average."""
+        return self.least_bytes // 2
+
+    @property
+    def cut_bytes(self) -> int:
+        """What a row group of several rows takes at most.
+
+        Below the bound, as readers count levels of nested values and bits of nulls that a writer has no room for.
+        """
+        return self.least_bytes // 8 * 7
+
+    def file_bytes(self, group_bytes: int) -> int:
+        """Return how large a file has to be, to be read with a row group of so many bytes."""
+        room = group_bytes + self.least_bytes // 8
+        return 0 if room <= self.least_bytes else -(-room // self.inflated)
+
+
+BOUND = SizeBound()
 
 
 def check_group(
-    group: pq.RowGroupMetaData, names: Collection[str], data: pa.Buffer | None, file_size: int
+    group: pq.RowGroupMetaData,
+    names: Collection[str],
+    data: pa.Buffer | None,
+    file_size: int,
+    bound: SizeBound = BOUND,
 ) -> GroupSize:
     """Return what these columns of a row group take; ValueError for what no writer makes.
 
@@ -50,10 +85,11 @@ def check_group(
         size = _chunk_size(chunk, group.num_rows, data)
         least += size.least
         by_words += size.by_words
-    if least > limit_bytes(file_size):
+    limit = bound.limit_bytes(file_size)
+    if least > limit:
         raise ValueError(
             f"a row group of {group.num_rows:,} rows takes {least:,} bytes in memory, "
-            f"of a file of {file_size:,} bytes it may take {limit_bytes(file_size):,}"
+            f"of a file of {file_size:,} bytes it may take {limit:,}"
         )
     return GroupSize(least=least, by_words=by_words)
 

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from opal_lake import layout
 from opal_lake.data.data_file import FileEncoder, decode_parts
+from opal_lake.data.decoded_size import BOUND, SizeBound
 from opal_lake.data.segment import Cluster, DataFile, RunFile
 from opal_lake.data.spool import room_errors, spool
 from opal_lake.events.bitmap import Bitmaps, Marks, add_events
@@ -38,6 +39,7 @@ class RewriteTask:
     floor: int | None = None
     cache: RunCache | None = None
     runs: tuple[RunFile, ...] = ()
+    bound: SizeBound = BOUND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +101,11 @@ def _kept_rows(task: RewriteTask, work: BinWork, dropped: Bitmaps) -> Iterator[p
     marks = Marks.of(work.droppable)
     for file in work.bin.files:
         for rows in decode_parts(
-            read_verified(task.storage, file), task.spec, file.path, rows=file.rows
+            read_verified(task.storage, file),
+            task.spec,
+            file.path,
+            rows=file.rows,
+            bound=task.bound,
         ):
             gone = _droppable(rows, marks, task)
             if gone.any():
@@ -143,7 +149,7 @@ def write_files(
         held: tuple[FileEncoder, set[int]] | None = None
         for rows in parts:
             if rows.num_rows:
-                held = held or (_encoder(task.spec, target.codec), set())
+                held = held or (_encoder(task, target.codec), set())
                 held[0].add(rows)
                 held[1].update(pc.unique(rows[SEGMENT]).to_pylist())
                 if held[0].size >= ROLL_SHARE * task.target_bytes:
@@ -154,9 +160,11 @@ def write_files(
     return tuple(files)
 
 
-def _encoder(spec: TableSpec, codec: str) -> FileEncoder:
+def _encoder(task: RewriteTask, codec: str) -> FileEncoder:
     level = codec.partition(":")[2]
-    return FileEncoder(spec=spec, level=int(level) if level else None, sink=spool())
+    return FileEncoder(
+        spec=task.spec, level=int(level) if level else None, sink=spool(), bound=task.bound
+    )
 
 
 def _stored(

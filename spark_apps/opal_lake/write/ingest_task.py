@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 from opal_lake import layout
 from opal_lake.data.columns import physical_schema, to_physical
 from opal_lake.data.data_file import encode_file
+from opal_lake.data.decoded_size import BOUND, SizeBound
+from opal_lake.data.large_rows import unreadable_rows
 from opal_lake.data.rejects import Rejects, split_bad_rows, values_of
 from opal_lake.data.segment import DataFile
 from opal_lake.engine.executor import Attempt, Batches
@@ -36,6 +38,7 @@ class IngestTask:
     task: int
     attempt: str
     quarantine: bool = False
+    bound: SizeBound = BOUND
 
     def stem(self, sequence: int) -> str:
         return layout.job_file_name(self.number, sequence, self.attempt)
@@ -91,6 +94,7 @@ def ingest_rows(
     sequence = task.task * FILES_A_TASK
     for rows in _portions(batches, task.spec):
         good = split_bad_rows(rows, task.spec, rejects)
+        good = _readable_rows(good, task, rejects)
         if rejects.counts and not task.quarantine:
             continue
         for part in split_by_partition(good, task.spec):
@@ -109,6 +113,21 @@ def ingest_rows(
     return IngestOutput(
         files=tuple(files), rejected=dict(rejects.counts), examples=tuple(rejects.examples)
     )
+
+
+def _readable_rows(rows: pa.Table, task: IngestTask, rejects: Rejects) -> pa.Table:
+    """Return the rows that readers accept; the others go to `rejects`."""
+    if rows.nbytes <= task.bound.cut_bytes:
+        return rows
+    reasons = unreadable_rows(
+        _with_row_ids(to_physical(rows, task.spec), task.spec, 0), task.spec, task.bound
+    )
+    if not reasons:
+        return rows
+    is_good = np.ones(rows.num_rows, np.bool_)
+    is_good[list(reasons)] = False
+    rejects.add(rows.filter(pa.array(~is_good)), list(reasons.values()))
+    return rows.filter(pa.array(is_good))
 
 
 def _portions(batches: Iterable[pa.RecordBatch], spec: TableSpec) -> Iterator[pa.Table]:
@@ -157,7 +176,7 @@ def write_segment(rows: pa.Table, task: IngestTask, sequence: int) -> tuple[Data
     """Rows of one partition as one file. The group is decided when it is committed."""
     spec, segment = task.spec, segment_id(task.number, sequence)
     physical = _with_row_ids(to_physical(rows, spec), spec, segment)
-    encoded = encode_file(physical, spec)
+    encoded = encode_file(physical, spec, task.bound)
     partition = [(column.name, _partition_text(rows[column.name])) for column in spec.partition_by]
     path = layout.data_path(partition, task.stem(sequence), spec.file_format)
     task.storage.put_if_absent(path, encoded.data)
