@@ -27,6 +27,7 @@ from opal_lake.inspect.check.content.in_process import (
     LEAST_BYTES,
     AtStep,
     Content,
+    KnownContent,
     LocalCheck,
     look_here,
 )
@@ -207,6 +208,7 @@ def _check(table: Table, kept: Root | None, options: CheckOptions, look: Look) -
         discarded=discarded,
         memory=options.memory_bytes,
         at_step=options.at_step,
+        known=KnownContent() if options.all and options.deep else None,
     )
     if options.deep:
         look(content)
@@ -245,10 +247,11 @@ def _looked_at(
 
 def _left_out_versions(older: OlderVersions) -> Iterator[str]:
     """What was not looked at of versions before the newest, in words."""
-    if older.versions:
+    left = len(older.versions - older.compared)
+    if left:
         yield (
-            f"how rows, events and key-store entries of {count_text(len(older.versions), 'older version')} "
-            "fit together (I18, I20, I21); their files are whole, and each holds what its commit says"
+            f"how rows, events and key-store entries of {count_text(left, 'older version')} fit together (I18, I20, I21): only "
+            "savepoints, the oldest and the newest version are compared; their files are whole, and each holds what its commit says"
         )
 
 

@@ -5,7 +5,7 @@ savepoint or restored version, or was brought by a later commit: each is looked 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from opal_lake.data.segment import DataFile
 from opal_lake.errors import FormatError, NotFoundError
@@ -13,6 +13,7 @@ from opal_lake.inspect.check.content.events import LogCheck
 from opal_lake.inspect.check.content.in_process import (
     Content,
     FileReader,
+    LocalCheck,
     file_works,
     read_run,
 )
@@ -27,9 +28,13 @@ from opal_lake.storage.verified import FileRef
 
 @dataclass(slots=True, kw_only=True)
 class OlderVersions:
-    """What was looked at of versions before the newest: files that this one does not have."""
+    """What was looked at of versions before the newest: files that this one does not have.
+
+    `compared` are versions whose rows, events and key-store entries were compared with each other.
+    """
 
     versions: frozenset[int] = frozenset()
+    compared: set[int] = field(default_factory=set)
     files: list[DataFile] = field(default_factory=list)
 
 
@@ -39,12 +44,17 @@ def check_older(
     """Check the files of every readable version that the newest one lacks, each once."""
     known = {file.path for file in referenced(content.state)}
     older = OlderVersions(versions=readable_versions(kept) - {kept.version})
+    begins = _begins(kept)
     for state in _states(log, kept, commits, known, content):
         check_sizes(state, content.sizes, content.findings, known)
         fresh = [file for file in state.files.values() if file.path not in known]
         older.files += fresh
         if deep:
-            _check_content(state, fresh, known, content)
+            if state.version in begins:
+                _compare(state, content)
+                older.compared.add(state.version)
+            else:
+                _check_content(state, fresh, known, content)
         known.update(file.path for file in referenced(state))
     return older
 
@@ -55,12 +65,23 @@ def readable_versions(kept: Root) -> frozenset[int]:
     return frozenset(window) | frozenset(kept.savepoints.values())
 
 
+def _begins(kept: Root) -> frozenset[int]:
+    """Return the savepoints and the oldest version: what they have, no commit has to bring."""
+    return frozenset({*kept.savepoints.values(), kept.oldest_version} - {kept.version})
+
+
+def _compare(state: Snapshot, content: Content) -> None:
+    """Compare rows, events and key-store entries of a version; files are read once for all."""
+    gone = frozenset(segment for segment in content.discarded if segment not in state.segments)
+    own = replace(content, state=state, discarded=gone, of_version=state.version)
+    LocalCheck(content=own).run(deep=True)
+
+
 def _states(
     log: CommitLog, kept: Root, commits: Sequence[Commit], known: set[str], content: Content
 ) -> Iterator[Snapshot]:
     """Yield the versions that together have every file, the oldest first."""
-    begins = {*kept.savepoints.values(), kept.oldest_version} - {kept.version}
-    for version in sorted(begins):
+    for version in sorted(_begins(kept)):
         yield from _readable_state(log, version, content)
     for commit in commits:
         is_older = kept.oldest_version < commit.version < kept.version

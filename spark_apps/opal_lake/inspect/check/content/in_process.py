@@ -31,7 +31,7 @@ from opal_lake.inspect.check.finding import Findings
 from opal_lake.inspect.check.keys import RunCheck
 from opal_lake.inspect.check.rows import FileCheck, bounded_columns
 from opal_lake.inspect.check.sample import KeyRange
-from opal_lake.inspect.check.shelf import Column, Shelf, Slots
+from opal_lake.inspect.check.shelf import Column, Shelf, Shelved, Slots
 from opal_lake.inspect.check.state import KnownEvents
 from opal_lake.key_store.entries import Entries, no_entries
 from opal_lake.log.snapshot import Snapshot
@@ -47,9 +47,60 @@ LEAST_BYTES = 512 << 20
 _SLOT_BYTES = 500  # a row or an entry while its slot is looked at
 
 
+@dataclass(slots=True)
+class KnownContent:
+    """What data files and runs hold, each read once for all versions that are compared.
+
+    Of each by its path whether it could be read to its end, and its rows or entries.
+    """
+
+    shelf: Shelf = field(default_factory=Shelf)
+    files: dict[tuple[str, bool], tuple[bool, list[Shelved]]] = field(default_factory=dict)
+    runs: dict[str, tuple[bool, list[Shelved]]] = field(default_factory=dict)
+
+    def rows(self, work: "FileWork", reader: "FileReader") -> Iterator[Entries]:
+        """Yield the rows of a file; none of a pending one. The reader says whether it is whole."""
+        key = work.file.path, work.is_pending
+        processed = self.files.get((work.file.path, False))
+        if work.is_pending and processed is not None:
+            self.files[key] = processed[0], []
+        if key not in self.files:
+            parts = []
+            for entries in reader.rows(work):
+                parts.append(self.shelf.put(columns_of(entries)))
+                yield entries
+            self.files[key] = reader.whole, parts
+            return
+        reader.whole, parts = self.files[key]
+        yield from map(self._entries, parts)
+
+    def entries(self, run: RunFile, read: Iterator[Entries | None]) -> Iterator[Entries | None]:
+        """Yield what a run holds, and None behind its end, as `read_run` does."""
+        if run.path not in self.runs:
+            parts, is_whole = [], False
+            for entries in read:
+                if entries is None:
+                    is_whole = True
+                else:
+                    parts.append(self.shelf.put(columns_of(entries)))
+                yield entries
+            self.runs[run.path] = is_whole, parts
+            return
+        is_whole, parts = self.runs[run.path]
+        yield from map(self._entries, parts)
+        if is_whole:
+            yield None
+
+    def _entries(self, part: Shelved) -> Entries:
+        return entries_from([self.shelf.column(part, index) for index in range(len(part.kinds))])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """What is to be looked at, and where findings go."""
+    """What is to be looked at, and where findings go.
+
+    `known` is given where several versions are compared; `of_version` is said of findings in one that is not the newest.
+    """
 
     state: Snapshot
     sizes: Sizes
@@ -58,6 +109,8 @@ class Content:
     discarded: frozenset[int]
     memory: int
     at_step: AtStep
+    known: KnownContent | None = None
+    of_version: int | None = None
 
     @property
     def findings(self) -> Findings:
@@ -210,7 +263,12 @@ class LocalCheck:
             content.at_step("range of rows", id_range, self.slots)
             self._check_range(id_range)
         self.tally.tell(
-            state, runs, content.findings, events=logs, store=len(runs) == len(state.runs)
+            state,
+            runs,
+            content.findings,
+            events=logs,
+            store=len(runs) == len(state.runs),
+            of_version=content.of_version,
         )
 
     def _read_logs(self, facts: SegmentFacts, *, deep: bool) -> bool:
@@ -237,9 +295,9 @@ class LocalCheck:
             content.at_step("run", number, len(state.runs))
             if not is_found(run, content.sizes):
                 continue
-            for entries in read_run(
-                state.storage, run, content.keys, 2 * len(state.spec.tie_break), content.findings
-            ):
+            ties = 2 * len(state.spec.tie_break)
+            read = read_run(state.storage, run, content.keys, ties, content.findings)
+            for entries in read if content.known is None else content.known.entries(run, read):
                 if entries is None:
                     whole[number] = run.path
                 elif deep:
@@ -256,7 +314,8 @@ class LocalCheck:
         whole = 0
         for done, work in enumerate(file_works(state, content.sizes, content.keys)):
             content.at_step("file", done, len(state.files))
-            for entries in reader.rows(work):
+            known = content.known
+            for entries in reader.rows(work) if known is None else known.rows(work, reader):
                 slot = content.keys.slot_of(entries.high, self.slots)
                 inside = slot < self.slots
                 kept = entries if inside.all() else entries.take(inside)

@@ -57,13 +57,15 @@ class Tally:
         *,
         events: bool,
         store: bool,
+        of_version: int | None = None,
     ) -> None:
         """As findings. `runs` are those that could be read; without `events` or `store`, missing events or entries are not reported."""
+        where = "" if of_version is None else f" in version {of_version}"
         places = {segment: file.path for file in state.files.values() for segment in file.segments}
         for what, message in _EVENTS.items() if events else ():
             for segment, count, first in self._of(what):
                 name = segment_name(segment)
-                text = f"{count} rows of segment {name} (the first has offset {first}) {message}"
+                text = f"{count} rows of segment {name} (the first has offset {first}) {message}{where}"
                 findings.add(
                     "I18",
                     places.get(segment, name),
@@ -74,10 +76,10 @@ class Tally:
                 findings.add(
                     "I20",
                     runs[run],
-                    f"{count} of its entries are not what the data files hold; {MEND}",
+                    f"{count} of its entries are not what the data files hold{where}; {MEND}",
                 )
         for segment, count, _ in self._of(UNSTORED) if store else ():
-            message = f"{count} of its rows are the newest of their key and delta, but no run has them; {MEND}"
+            message = f"{count} of its rows are the newest of their key and delta, but no run has them{where}; {MEND}"
             findings.add("I21", places.get(segment, layout.KEY_STORE), message)
 
     def _of(self, what: str) -> list[tuple[int, int, int]]:

@@ -1,0 +1,116 @@
+"""Older versions whose files are whole and whose rows, events and entries do not fit together."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from opal_lake import layout
+from opal_lake.events.segment_log import Events
+from opal_lake.inspect.check import CheckOptions, check, check_table
+from opal_lake.key_store.entries import Entries
+from opal_lake.log.checkpoint import write_checkpoint
+from opal_lake.storage.memory import MemoryStorage
+from opal_lake.table import Table, table_on
+from opal_lake.upkeep.compaction import CompactOptions, compact
+from tests.opal_lake.inspect.test_check_forged import Forger
+from tests.opal_lake.shop import create, rows
+
+METAGEN = SAVEPOINT = 4  # the version whose log and run are forged, and the one that has them
+
+
+@pytest.fixture
+def forger() -> Forger:
+    """Logs and runs of the savepoint are in no later version: compactions merged them."""
+    storage = MemoryStorage()
+    table = create(storage, checkpoint_commits=1000)
+    for at in (1, 2):
+        table.ingest(*rows([("a", at, at), ("b", at, at), ("c", at, at)]))
+        table.metagen(all=True)
+    table.savepoint("old")
+    for at in (3, 4, 5):
+        table.ingest(*rows([("a", at, at), ("b", at, at), (f"d{at}", at, at)]))
+        table.metagen(all=True)
+    compact(table, CompactOptions(mode="major", floor=4))
+    state, older = table.snapshot_at(), table.snapshot_at(SAVEPOINT)
+    assert not older.logs.keys() & state.logs.keys()
+    assert not older.runs.keys() & state.runs.keys()
+    entries = [entry for entry in storage.list("") if not entry.path.startswith(layout.CHECKPOINTS)]
+    return Forger({entry.path: storage.get(entry.path) for entry in entries})
+
+
+def opened(forger: Forger) -> Table:
+    """The table, with a checkpoint of the savepoint that agrees with what is forged."""
+    storage = MemoryStorage()
+    for path, data in forger.files.items():
+        assert storage.put_if_absent(path, data)
+    table = table_on(storage)
+    write_checkpoint(storage, table.snapshot_at(SAVEPOINT), fold=False)
+    return table
+
+
+def later(events: Events) -> Events:
+    until = events.until.copy()
+    until[0] += 1
+    return replace(events, until=until)
+
+
+def earlier(events: Events) -> Events:
+    until = events.until.copy()
+    until[0] -= 1
+    return replace(events, until=until)
+
+
+def of_another_row(events: Events) -> Events:
+    """A log in the place of another: its events are of rows that the key's next row does not end."""
+    return replace(events, segment=events.segment + (2 << 32), next_rows=None)
+
+
+def with_another_delta(entries: Entries) -> Entries:
+    delta = entries.delta.copy()
+    delta[0] -= 1
+    return replace(entries, delta=delta)
+
+
+def with_another_row(entries: Entries) -> Entries:
+    return replace(entries, offset=np.roll(entries.offset, 1))
+
+
+@pytest.mark.parametrize("expired", [False, True], ids=["readable", "savepoint"])
+@pytest.mark.parametrize(
+    "kind, change, invariants",
+    [
+        ("log", later, {"I18"}),
+        ("log", earlier, {"I18"}),
+        ("log", of_another_row, {"I18"}),
+        ("run", with_another_delta, {"I20", "I21"}),
+        ("run", with_another_row, {"I20", "I21"}),
+    ],
+)
+def test_what_does_not_fit_together_in_a_savepoint_is_named(
+    forger: Forger,
+    kind: str,
+    change: Callable[[Events], Events] | Callable[[Entries], Entries],
+    invariants: set[str],
+    expired: bool,
+) -> None:
+    path = getattr(forger, kind)(METAGEN, change)
+    table = opened(forger)
+    if expired:
+        table.retain(window="0s", grace="0s")
+        assert table.snapshot_at().root.oldest_version > SAVEPOINT
+    assert path in {*table.snapshot_at(SAVEPOINT).logs, *table.snapshot_at(SAVEPOINT).runs}
+    assert check_table(table) == []
+    findings = check_table(table, all=True)
+    assert {finding.invariant for finding in findings} == invariants
+    assert all(f"in version {SAVEPOINT}" in finding.message for finding in findings)
+
+
+def test_a_check_says_which_versions_it_compared(forger: Forger) -> None:
+    table = opened(forger)
+    checked = check(table, CheckOptions(all=True))
+    assert checked.findings == ()
+    [left_out] = checked.left_out
+    # All but the newest, the oldest and the savepoint
+    assert f"of {table.snapshot_at().version - 2} older versions fit together" in left_out
