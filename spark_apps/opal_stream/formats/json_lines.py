@@ -9,12 +9,12 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from opal_lake.errors import InvalidInputError
+from opal_stream.formats.depth import check_depth
 from opal_stream.formats.parsed import Parsed, halve_until_good
 from opal_stream.formats.schemas.connect import Holding
 from opal_stream.formats.schemas.inferred import inferred_columns
@@ -29,16 +29,8 @@ ERRORS = (
     ValueError,
     OverflowError,
 )
-# Levels of objects and lists. Arrow's stream format, which gathered files and Spark's tasks use,
-# carries 64; beyond some thousands a type that is inferred overflows the stack of the process.
-MAX_DEPTH = 60
-# Also a string without an end: otherwise each quote within it would begin another search to the end
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 _ZEROS = r"(\.\d{6})0+(Z|[+-]\d\d(?::?\d\d)?)?$"
 _NANOSECONDS = r"\.\d{7,}(Z|[+-]\d\d(?::?\d\d)?)?$"
-_STEPS = np.zeros(256, np.int8)
-_STEPS[[*b"{["]] = 1
-_STEPS[[*b"}]"]] = -1
 _NOT_A_TIME = "Failed to convert JSON to timestamp"
 _CHANGED = re.compile(r"Column\(/(?P<path>.+)\) changed from (string to number|number to string)")
 _NO_FORM = re.compile(r"Column\(/(?P<path>.+)\) changed from (string|number) to (?P<found>\w+)")
@@ -159,16 +151,6 @@ def of_microseconds(texts: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.A
         text = short.filter(too_long)[0].as_py()
         raise ValueError(f"the time {text!r} is more exact than the microseconds of a table")
     return short
-
-
-def check_depth(text: bytes, what: str = "the message", max_depth: int = MAX_DEPTH) -> None:
-    """Raise ValueError for JSON that nests deeper than some levels."""
-    if text.count(b"{") + text.count(b"[") <= max_depth:
-        return
-    outside_of_strings = np.frombuffer(_STRING.sub(b"", text), np.uint8)
-    depth = int(_STEPS[outside_of_strings].cumsum(dtype=np.int64).max(initial=0))
-    if depth > max_depth:
-        raise ValueError(f"{what} nests {depth:,} levels deep, and {max_depth} are read")
 
 
 def _has_two_forms(kind: pa.DataType | None) -> bool:

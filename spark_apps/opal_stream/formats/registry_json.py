@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from opal_stream.formats.json_lines import check_depth
+from opal_stream.formats.depth import check_depth
 from opal_stream.formats.parsed import Parsed, Parser
 from opal_stream.formats.registry import (
     HEAD_BYTES,

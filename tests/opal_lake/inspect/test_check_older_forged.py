@@ -17,6 +17,7 @@ from opal_lake.upkeep.compaction import CompactOptions, compact
 from tests.opal_lake.inspect.test_check_forged import Forger
 from tests.opal_lake.shop import create, rows
 
+MERGED = 11  # a version whose log and run no savepoint has
 METAGEN = SAVEPOINT = 4  # the version whose log and run are forged, and the one that has them
 
 
@@ -103,8 +104,10 @@ def test_what_does_not_fit_together_in_a_savepoint_is_named(
     assert path in {*table.snapshot_at(SAVEPOINT).logs, *table.snapshot_at(SAVEPOINT).runs}
     assert check_table(table) == []
     findings = check_table(table, all=True)
-    assert {finding.invariant for finding in findings} == invariants
-    assert all(f"in version {SAVEPOINT}" in finding.message for finding in findings)
+    named = [finding for finding in findings if f"in version {SAVEPOINT}" in finding.message]
+    assert {finding.invariant for finding in named} == invariants
+    others = [finding for finding in findings if finding not in named]
+    assert all(f"it merges {path}" in finding.message for finding in others)
 
 
 def test_a_check_says_which_versions_it_compared(forger: Forger) -> None:
@@ -114,3 +117,29 @@ def test_a_check_says_which_versions_it_compared(forger: Forger) -> None:
     [left_out] = checked.left_out
     # All but the newest, the oldest and the savepoint
     assert f"of {table.snapshot_at().version - 2} older versions fit together" in left_out
+
+
+@pytest.mark.parametrize(
+    "kind, change, invariant",
+    [
+        ("log", later, "I18"),
+        ("log", earlier, "I18"),
+        ("log", of_another_row, "I18"),
+        ("run", with_another_delta, "I21"),
+        ("run", with_another_row, "I21"),
+    ],
+)
+def test_what_a_merge_did_not_take_over_is_named(
+    forger: Forger,
+    kind: str,
+    change: Callable[[Events], Events] | Callable[[Entries], Entries],
+    invariant: str,
+) -> None:
+    """Of versions between the oldest and the newest, which no savepoint has."""
+    path = getattr(forger, kind)(MERGED, change)
+    table = opened(forger)
+    assert check_table(table) == []
+    [finding] = check_table(table, all=True)
+    assert finding.invariant == invariant
+    assert path in finding.message
+    assert "_opal/log/" in finding.path

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from opal_lake.errors import InvalidInputError
 from opal_stream.formats.decoder import FormatOptions
-from opal_stream.formats.json_lines import MAX_DEPTH, check_depth
+from opal_stream.formats.depth import MAX_DEPTH, check_depth
 from tests.opal_stream.orders import bad, decode, good, new_spec, order
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678000, UTC)

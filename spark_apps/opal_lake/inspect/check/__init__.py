@@ -250,9 +250,10 @@ def _left_out_versions(older: OlderVersions) -> Iterator[str]:
     left = len(older.versions - older.compared)
     if left:
         yield (
-            f"how rows, events and key-store entries of {count_text(left, 'older version')} fit together (I18, I20, I21): only "
-            "savepoints, the oldest and the newest version are compared; their files are whole, and each holds what its commit says"
+            f"how rows, events and key-store entries of {count_text(left, 'older version')} fit together (I18, I20, I21), but for what "
+            "merges of logs and runs took over: as wholes only savepoints, the oldest and the newest version are compared"
         )
+    yield from older.left_out
 
 
 def _check_condition(state: Snapshot, findings: Findings) -> None:

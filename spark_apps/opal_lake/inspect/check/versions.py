@@ -13,12 +13,14 @@ from opal_lake.inspect.check.content.events import LogCheck
 from opal_lake.inspect.check.content.in_process import (
     Content,
     FileReader,
+    KnownContent,
     LocalCheck,
     file_works,
     read_run,
 )
 from opal_lake.inspect.check.content.ranges import SegmentFacts
 from opal_lake.inspect.check.files import check_sizes, is_found, referenced
+from opal_lake.inspect.check.merges import MergeCheck
 from opal_lake.log.commit import Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.lists import ingested_files, rewritten_files
@@ -36,6 +38,7 @@ class OlderVersions:
     versions: frozenset[int] = frozenset()
     compared: set[int] = field(default_factory=set)
     files: list[DataFile] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
 
 def check_older(
@@ -56,7 +59,27 @@ def check_older(
             else:
                 _check_content(state, fresh, known, content)
         known.update(file.path for file in referenced(state))
+    if deep and content.known is not None:
+        older.left_out += _check_merges(log, kept, commits, content, content.known)
     return older
+
+
+def _check_merges(
+    log: CommitLog, kept: Root, commits: Sequence[Commit], content: Content, known: KnownContent
+) -> list[str]:
+    """Compare what merges removed with what they added; return in words what was left out."""
+    check = MergeCheck(content=content, known=known)
+    for oldest in _readable_state(log, kept.oldest_version, content):
+        check.begin(oldest)
+        for commit in commits:
+            if commit.version <= kept.oldest_version:
+                continue
+            if commit.actions.restored is None:
+                check.add(commit)
+                continue
+            for restored in _readable_state(log, commit.version, content):
+                check.begin(restored)
+    return [*check.notes()]
 
 
 def readable_versions(kept: Root) -> frozenset[int]:
@@ -133,5 +156,6 @@ def _check_content(
     ties = 2 * len(state.spec.tie_break)
     for run in state.runs.values():
         if run.path not in known and is_found(run, sizes):
-            for _ in read_run(storage, run, content.keys, ties, findings):
+            read = read_run(storage, run, content.keys, ties, findings)
+            for _ in read if content.known is None else content.known.entries(run, read):
                 pass

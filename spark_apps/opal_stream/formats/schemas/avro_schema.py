@@ -13,7 +13,7 @@ from fastavro import _read_py
 from fastavro.read import LOGICAL_READERS
 from fastavro.schema import SchemaParseException, expand_schema
 
-from opal_stream.formats.json_lines import check_depth
+from opal_stream.formats.depth import check_depth
 
 Node = Any  # a part of a schema: the name of a plain type, an object, or the list of a union
 _PLAIN = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")

@@ -44,7 +44,7 @@ BASE_BYTES = (
     400 << 20
 )  # what a check takes before it looks at the first slot: libraries, a row group, a file
 LEAST_BYTES = 512 << 20
-_SLOT_BYTES = 500  # a row or an entry while its slot is looked at
+SLOT_BYTES = 500  # a row or an entry while its slot is looked at
 
 
 @dataclass(slots=True)
@@ -136,7 +136,7 @@ class Content:
     @property
     def slots(self) -> int:
         """So many that one of them fits."""
-        return max(1, -(-self.rows * _SLOT_BYTES // max(1, self.memory - BASE_BYTES)))
+        return max(1, -(-self.rows * SLOT_BYTES // max(1, self.memory - BASE_BYTES)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

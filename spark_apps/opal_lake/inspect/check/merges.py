@@ -1,0 +1,170 @@
+"""Logs and runs that later versions have merged: what a merge takes over is what it found (I18, I21).
+
+So what is compared for the newest version holds for the versions before a merge, and no version has to be
+compared as a whole for that: each log and run is read once, and looked at with the merge that removed it.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from opal_lake import layout
+from opal_lake.data.segment import LogFile, RunFile
+from opal_lake.errors import count_text
+from opal_lake.events.segment_log import Events, concat_events, least_events
+from opal_lake.inspect.check.content.in_process import (
+    BASE_BYTES,
+    SLOT_BYTES,
+    Content,
+    KnownContent,
+    read_run,
+)
+from opal_lake.inspect.check.files import is_found
+from opal_lake.key_store.entries import (
+    Entries,
+    concat_entries,
+    down_to,
+    greatest_of_equal,
+    same_as_next,
+    sort_order,
+    sorted_entries,
+)
+from opal_lake.log.commit import Commit
+from opal_lake.log.snapshot import Snapshot
+
+_REBUILD = "rebuild_key_store"
+
+
+@dataclass(slots=True, kw_only=True)
+class MergeCheck:
+    """The merges of the commits after a state, one by one; `left_out` counts those that are too large."""
+
+    content: Content
+    known: KnownContent
+    logs: dict[str, LogFile] = field(default_factory=dict)
+    runs: dict[str, RunFile] = field(default_factory=dict)
+    floor: int | None = None
+    left_out: int = 0
+
+    def begin(self, state: Snapshot) -> None:
+        self.logs, self.runs = dict(state.logs), dict(state.runs)
+        self.floor = state.root.floor
+
+    def add(self, commit: Commit) -> None:
+        """Compare what a commit removes with what it adds."""
+        actions = commit.actions
+        floor = self.floor if actions.floor is None else actions.floor
+        removed_logs = [self.logs[path] for path in actions.remove_logs if path in self.logs]
+        removed_runs = [self.runs[path] for path in actions.remove_runs if path in self.runs]
+        if removed_logs and self._fits(log.events for log in (*removed_logs, *actions.add_logs)):
+            self._compare_logs(commit, removed_logs)
+        is_rebuild = commit.operation == _REBUILD  # which reads no run: those may be damaged
+        entries = (run.entries for run in (*removed_runs, *actions.add_runs))
+        if removed_runs and not is_rebuild and self._fits(entries):
+            self._compare_runs(commit, removed_runs, floor)
+        self.floor = floor
+        for path in actions.remove_logs:
+            self.logs.pop(path, None)
+        for path in actions.remove_runs:
+            self.runs.pop(path, None)
+        self.logs |= {log.path: log for log in actions.add_logs}
+        self.runs |= {run.path: run for run in actions.add_runs}
+
+    def _fits(self, rows: Iterable[int]) -> bool:
+        does_fit = sum(rows) * SLOT_BYTES <= max(0, self.content.memory - BASE_BYTES)
+        self.left_out += not does_fit
+        return does_fit
+
+    def _compare_logs(self, commit: Commit, removed: Sequence[LogFile]) -> None:
+        before = self._least_events(removed)
+        after = self._least_events(commit.actions.add_logs)
+        if before is None or after is None:
+            return  # reported already
+        missing, strange = _only_in(before, after), _only_in(after, before)
+        if commit.actions.forgotten:
+            missing = 0  # of rows that are dropped
+        paths = ", ".join(log.path for log in removed)
+        message = (
+            f"it merges {paths}: {missing} of their events are in none of its logs, and {strange} of its own are in none of theirs, "
+            f"so that versions before {commit.version} show other rows; restore the files from a backup"
+        )
+        is_same = not missing and not strange
+        self.content.findings.expect(is_same, "I18", layout.commit_path(commit.version), message)
+
+    def _least_events(self, logs: Iterable[LogFile]) -> Events | None:
+        parts: list[Events] = []
+        for log in logs:
+            known = self.content.events.of(log) if is_found(log, self.content.sizes) else None
+            if known is None:
+                return None
+            parts += [replace_next(part) for part in known]
+        return least_events(concat_events(parts))
+
+    def _compare_runs(self, commit: Commit, removed: Sequence[RunFile], floor: int | None) -> None:
+        before, after = self._entries(removed), self._entries(commit.actions.add_runs)
+        if before is None or after is None:
+            return  # reported already
+        required = down_to(
+            floor, greatest_of_equal(sorted_entries(concat_entries([before, after])))
+        )
+        missing = len(required) - _count_in(required, after)
+        paths = ", ".join(run.path for run in removed)
+        message = (
+            f"it merges {paths}: {missing} of their entries are in none of its runs; they are of no row, or it lost them. "
+            "Restore the files from a backup"
+        )
+        self.content.findings.expect(
+            not missing, "I21", layout.commit_path(commit.version), message
+        )
+
+    def _entries(self, runs: Iterable[RunFile]) -> Entries | None:
+        content, parts = self.content, []
+        ties = 2 * len(content.state.spec.tie_break)
+        for run in runs:
+            if not is_found(run, content.sizes):
+                return None
+            read = read_run(content.state.storage, run, content.keys, ties, content.findings)
+            is_whole = False
+            for entries in self.known.entries(run, read):
+                if entries is None:
+                    is_whole = True
+                else:
+                    parts.append(entries)
+            if not is_whole:
+                return None
+        return concat_entries(parts) if parts else None
+
+    def notes(self) -> Iterator[str]:
+        if self.left_out:
+            yield f"{count_text(self.left_out, 'merge')} of logs or runs that need more than the memory given"
+
+
+def replace_next(events: Events) -> Events:
+    """Return the events without their next rows, which merged logs do not name."""
+    return Events(segment=events.segment, offset=events.offset, until=events.until)
+
+
+def _only_in(events: Events, others: Events) -> int:
+    """Count the events that others lack. Both are the least of their rows."""
+    columns = [
+        np.concatenate(pair)
+        for pair in (
+            (events.segment, others.segment),
+            (events.offset, others.offset),
+            (events.until, others.until),
+        )
+    ]
+    order = np.lexsort(columns[::-1])
+    same = np.ones(max(len(order) - 1, 0), np.bool_)
+    for column in columns:
+        ordered = column[order]
+        same &= ordered[1:] == ordered[:-1]
+    return len(events) - int(same.sum())
+
+
+def _count_in(required: Entries, entries: Entries) -> int:
+    """Count the required entries that are among others."""
+    both = concat_entries([required, greatest_of_equal(sorted_entries(entries))])
+    ordered = both.take(sort_order(both))
+    return int(same_as_next(ordered, len(both.order_columns)).sum())
