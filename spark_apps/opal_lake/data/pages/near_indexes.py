@@ -3,32 +3,30 @@
 A commit vouches for a footer by its checksum, so that an index is right for every file of its description.
 """
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
 
 from opal_lake.data.pages.page_index import PageIndex, decode_page_index
+from opal_lake.data.recent import Recent
 from opal_lake.data.segment import DataFile
 
-MOST_BYTES = 16 << 20  # of footers; with what is made of them they take six times as much
+MAX_BYTES = 16 << 20  # of footers; with what is made of them they take six times as much
 
 _Key = tuple[str, int, int, int]
-
-_lock = threading.Lock()
-_near: OrderedDict[_Key, PageIndex] = OrderedDict()
+_Indexes = Recent[_Key, PageIndex]
 
 
-def near_index(file: DataFile, read_footer: Callable[[], bytes]) -> PageIndex:
-    """Of a Parquet file; what `read_footer` gives is verified."""
+def indexes_up_to(max_bytes: int) -> _Indexes:
+    """Return an empty memory of indexes."""
+    return Recent(max_bytes=max_bytes, size_of=lambda index: len(index.tail))
+
+
+_near = indexes_up_to(MAX_BYTES)
+
+
+def near_index(
+    file: DataFile, read_footer: Callable[[], bytes], indexes: _Indexes | None = None
+) -> PageIndex:
+    """Of a Parquet file; what `read_footer` gives is verified. By default the process remembers it."""
+    known = _near if indexes is None else indexes
     key = (file.path, file.size, file.footer_bytes, file.footer_crc32)
-    with _lock:
-        known = _near.get(key)
-        if known is not None:
-            _near.move_to_end(key)
-            return known
-    made = decode_page_index(read_footer(), file.size)
-    with _lock:
-        _near[key] = made
-        while len(_near) > 1 and sum(len(index.tail) for index in _near.values()) > MOST_BYTES:
-            _near.popitem(last=False)
-    return made
+    return known.get(key, lambda: decode_page_index(read_footer(), file.size))

@@ -1,7 +1,6 @@
 """Rows that are read page by page are the rows that reading all of a file gives, whatever its columns are."""
 
 import zlib
-from collections import OrderedDict
 from dataclasses import replace
 from datetime import date
 from decimal import Decimal
@@ -16,7 +15,7 @@ from opal_lake.data import column_read, data_file
 from opal_lake.data.column_read import read_columns, read_places
 from opal_lake.data.data_file import _READ_ERRORS, encode_file
 from opal_lake.data.pages import chosen_rows, few_values, near_indexes, page_index
-from opal_lake.data.pages.near_indexes import near_index
+from opal_lake.data.pages.near_indexes import indexes_up_to, near_index
 from opal_lake.data.pages.page_index import decode_page_index
 from opal_lake.data.segment import DataFile
 from opal_lake.data.thrift import encode_varint
@@ -159,7 +158,7 @@ def test_of_a_footer_that_is_too_large_to_take_apart_row_groups_are_read(
 ) -> None:
     storage, described, spec = file
     monkeypatch.setattr(page_index, "_MOST_FOOTER", 100)
-    monkeypatch.setattr(near_indexes, "_near", OrderedDict())
+    monkeypatch.setattr(near_indexes, "_near", indexes_up_to(near_indexes.MAX_BYTES))
     places = np.array([0, 4999, 8999])
     assert read_places(
         storage, described, spec, ["text", "point"], places
@@ -484,9 +483,7 @@ def test_whatever_an_index_says_ends_in_an_error_or_in_rows(
     assert pa.total_allocated_bytes() - before < 64 << 20
 
 
-def test_indexes_of_few_bytes_stay_near(
-    file: tuple[Storage, DataFile, TableSpec], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_indexes_of_few_bytes_stay_near(file: tuple[Storage, DataFile, TableSpec]) -> None:
     storage, described, _ = file
     asked: list[str] = []
 
@@ -494,13 +491,8 @@ def test_indexes_of_few_bytes_stay_near(
         asked.append(of.path)
         return storage.get(PATH, -described.footer_bytes)
 
-    monkeypatch.setattr(near_indexes, "_near", OrderedDict())
-    assert near_index(described, lambda: footer(described)) is near_index(
-        described, lambda: footer(described)
-    )
-    assert asked == [PATH]
-    monkeypatch.setattr(near_indexes, "MOST_BYTES", described.footer_bytes)
-    other = replace(described, path=f"{PATH}-2")
-    near_index(other, lambda: footer(other))
-    near_index(described, lambda: footer(described))
-    assert asked == [PATH, other.path, PATH]
+    indexes = indexes_up_to(2 * described.footer_bytes)
+    other, third = (replace(described, path=f"{PATH}-{number}") for number in (2, 3))
+    for one in (described, other, described, third, described, other):
+        near_index(one, lambda one=one: footer(one), indexes)  # type: ignore[misc]
+    assert asked == [PATH, other.path, third.path, other.path]
