@@ -6,7 +6,8 @@ is true for it; null and false are the same here, which is why the tree knows no
 
 import math
 import struct
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -199,6 +200,15 @@ def may_match(predicate: Predicate, bounds: Mapping[int, Bounds], rows: int) -> 
             return bounds[number].nulls < rows and any(
                 _may_compare("=", value, bounds[number]) for value in values
             )
+
+
+def may_hold_any(values: Sequence[Comparable], bounds: Bounds) -> bool:
+    """Return whether a column with these bounds may hold one of some values, which ascend."""
+    if not values:
+        return False
+    low, high = _like(bounds.low, values[0]), _like(bounds.high, values[0])
+    first = 0 if low is None else bisect_left(values, low)
+    return first < len(values) and (high is None or values[first] <= high)
 
 
 def _may_compare(op: Operator, value: Any, bounds: Bounds) -> bool:

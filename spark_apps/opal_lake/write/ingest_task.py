@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -14,7 +14,7 @@ from opal_lake.data.columns import physical_schema, to_physical
 from opal_lake.data.data_file import encode_file
 from opal_lake.data.decoded_size import BOUND, SizeBound
 from opal_lake.data.large_rows import unreadable_rows
-from opal_lake.data.rejects import Rejects, split_bad_rows, values_of
+from opal_lake.data.rejects import Rejects, split_bad_rows
 from opal_lake.data.segment import DataFile
 from opal_lake.engine.executor import Attempt, Batches
 from opal_lake.errors import InvalidInputError
@@ -22,6 +22,7 @@ from opal_lake.ids import segment_id
 from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import Storage
+from opal_lake.write.partitions import partition_text, split_by_partition
 from opal_lake.write.unchanged import LookUps
 
 OnSegment = Callable[[pa.Table, pa.Table], None]
@@ -76,13 +77,17 @@ def write_partition(
         return ingest_rows(batches, task)
 
 
-def ingest_rows(
-    batches: Iterable[pa.RecordBatch],
-    task: IngestTask,
-    on_segment: OnSegment = lambda rows, physical: None,
-) -> IngestOutput:
-    """Rows with the table's logical columns (and `_opal_deleted` when the table knows deletes) to segments.
+def ingest_rows(batches: Batches, task: IngestTask) -> IngestOutput:
+    """Rows with the table's logical columns (and `_opal_deleted` when the table knows deletes) to segments."""
+    return ingest_layers([batches], task, lambda rows, physical: None)
 
+
+def ingest_layers(
+    layers: Iterable[Batches], task: IngestTask, on_segment: OnSegment
+) -> IngestOutput:
+    """Write rows to segments, layer by layer: row ids of a layer are greater than those before.
+
+    Within a layer, rows of different partitions may get row ids in another order than theirs.
     `on_segment` is called for each: its rows as read, including columns that the table does not have, and as stored.
     """
     if task.task >= MOST_TASKS:
@@ -92,7 +97,7 @@ def ingest_rows(
     rejects = Rejects(keep=task.quarantine)
     files: list[DataFile] = []
     sequence = task.task * FILES_A_TASK
-    for rows in _portions(batches, task.spec):
+    for rows in chain.from_iterable(_portions(layer, task.spec) for layer in layers):
         good = split_bad_rows(rows, task.spec, rejects)
         good = _readable_rows(good, task, rejects)
         if rejects.counts and not task.quarantine:
@@ -130,7 +135,7 @@ def _readable_rows(rows: pa.Table, task: IngestTask, rejects: Rejects) -> pa.Tab
     return rows.filter(pa.array(is_good))
 
 
-def _portions(batches: Iterable[pa.RecordBatch], spec: TableSpec) -> Iterator[pa.Table]:
+def _portions(batches: Batches, spec: TableSpec) -> Iterator[pa.Table]:
     """Batches joined up to the size of a segment."""
     most_rows, most_bytes = spec.integer("segment_rows"), spec.integer("segment_bytes")
     held: list[pa.RecordBatch] = []
@@ -148,36 +153,12 @@ def _portions(batches: Iterable[pa.RecordBatch], spec: TableSpec) -> Iterator[pa
         yield pa.Table.from_batches(held)
 
 
-def split_by_partition(rows: pa.Table, spec: TableSpec) -> Iterator[pa.Table]:
-    """One table a combination of partition values, in order of first appearance; nothing for no rows."""
-    if not rows.num_rows:
-        return
-    if not spec.partition_by:
-        yield rows
-        return
-    codes = np.zeros(rows.num_rows, np.int64)
-    for column in spec.partition_by:
-        coded = rows[column.name].combine_chunks().dictionary_encode(null_encoding="encode")
-        codes = codes * (len(coded.dictionary) + 1) + np.asarray(coded.indices.to_numpy(), np.int64)
-        codes = np.unique(codes, return_inverse=True)[
-            1
-        ]  # dense again: the product of many columns must not overflow
-    for places in _places_by_code(codes):
-        yield rows.take(pa.array(places))
-
-
-def _places_by_code(codes: npt.NDArray[np.int64]) -> list[npt.NDArray[np.intp]]:
-    order = np.argsort(codes, kind="stable")
-    ends = np.flatnonzero(np.diff(codes[order])) + 1
-    return sorted(np.split(order, ends), key=lambda places: int(places[0]))
-
-
 def write_segment(rows: pa.Table, task: IngestTask, sequence: int) -> tuple[DataFile, pa.Table]:
     """Rows of one partition as one file. The group is decided when it is committed."""
     spec, segment = task.spec, segment_id(task.number, sequence)
     physical = _with_row_ids(to_physical(rows, spec), spec, segment)
     encoded = encode_file(physical, spec, task.bound)
-    partition = [(column.name, _partition_text(rows[column.name])) for column in spec.partition_by]
+    partition = [(column.name, partition_text(rows[column.name])) for column in spec.partition_by]
     path = layout.data_path(partition, task.stem(sequence), spec.file_format)
     task.storage.put_if_absent(path, encoded.data)
     file = DataFile(
@@ -204,8 +185,3 @@ def _with_row_ids(physical: pa.Table, spec: TableSpec, segment: int) -> pa.Table
     if DELETED in columns:
         columns[DELETED] = pc.fill_null(columns[DELETED], False)
     return pa.table({name: columns[name] for name in physical_schema(spec).names})
-
-
-def _partition_text(column: pa.ChunkedArray) -> str | None:
-    [value] = values_of(column.slice(0, 1))
-    return None if value is None else value.hex() if isinstance(value, bytes) else str(value)

@@ -12,7 +12,7 @@ from opal_lake.rule.metagen import entries_of_rows
 from opal_lake.rule.slot import Slot, SlotOutput, SlotWriter, process_slot
 from opal_lake.spec.key_hash import hashes_from_bytes
 from opal_lake.spec.table_spec import TableSpec
-from opal_lake.write.ingest_task import IngestOutput, IngestTask, ingest_rows
+from opal_lake.write.ingest_task import IngestOutput, IngestTask, ingest_layers
 from opal_lake.write.unchanged import KnownTable, filled
 
 
@@ -49,13 +49,13 @@ def write_slot(
             attempt=attempt.name,
             quarantine=quarantine,
         )
-        rows, look_ups = filled(batches, known.snapshot, writer.cache, writer.number)
-        output = inline_rows(rows, task, replace(writer, storage=store), slot)
+        layers, look_ups = filled(batches, known.snapshot, writer.cache, writer.number)
+        output = inline_rows(layers, task, replace(writer, storage=store), slot)
         return replace(output, ingested=replace(output.ingested, look_ups=look_ups))
 
 
 def inline_rows(
-    batches: Iterable[pa.RecordBatch], task: IngestTask, writer: SlotWriter, part: Slot
+    layers: Iterable[Batches], task: IngestTask, writer: SlotWriter, part: Slot
 ) -> InlineOutput:
     """Rows may bring the hash of their key as a column `_opal_hash`. Of all rows only what the rule needs is held."""
     spec = task.spec
@@ -65,7 +65,7 @@ def inline_rows(
         hashes = hashes_from_bytes(rows[HASH]) if HASH in rows.column_names else None
         parts.append(entries_of_rows(physical, spec, hashes))
 
-    ingested = ingest_rows(batches, task, keep)
+    ingested = ingest_layers(layers, task, keep)
     return InlineOutput(
         ingested=ingested, rule_output=process_slot(concat_entries(parts), writer, part)
     )

@@ -15,22 +15,28 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from opal_lake.data.column_read import read_columns
 from opal_lake.data.columns import to_fields, to_physical
 from opal_lake.data.rejects import BAD, NOTES, ROW, UNCHANGED, row_text, values_of
-from opal_lake.data.segment import DataFile
 from opal_lake.data.spool import room_errors, spool
 from opal_lake.engine.executor import HASH, Batches
 from opal_lake.errors import ConflictError, FormatError, NotFoundError
 from opal_lake.ids import segment_id
 from opal_lake.key_store.cache.protocol import RunCache
-from opal_lake.key_store.entries import Entries, concat_entries, no_entries, sort_order
+from opal_lake.key_store.entries import (
+    Entries,
+    concat_entries,
+    no_entries,
+    same_as_next,
+    sort_order,
+)
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.read.get import rows_of_entries
-from opal_lake.rule.metagen import entries_of_rows, rule_columns
+from opal_lake.rule.metagen import entries_of_rows
 from opal_lake.spec.key_hash import hash_keys, hashes_from_bytes
 from opal_lake.spec.schema import OFFSET, RESERVED_PREFIX, SEGMENT, Atomic, Field
 from opal_lake.spec.table_spec import TableSpec
+from opal_lake.write.partitions import partition_codes
+from opal_lake.write.pending_rows import Sought, pending_neighbours
 
 RowId = tuple[int, int]
 _REMEDY = (
@@ -58,7 +64,7 @@ def _known_table(*state: Any) -> KnownTable:
 class LookUps:
     """Rows that lack values, and which stored row was found before each; None where none was."""
 
-    rows: Entries
+    sought: Sought
     before: tuple[RowId | None, ...]
 
 
@@ -67,7 +73,8 @@ def check_look_ups(head: Snapshot, cache: RunCache, base: int, found: Iterable[L
     if head.version == base:
         return
     for look_ups in found:
-        if _before(look_ups.rows, _stored(head, cache, look_ups.rows)) != look_ups.before:
+        sought = look_ups.sought
+        if _before(sought.rows, _stored(head, cache, sought)) != look_ups.before:
             raise ConflictError(
                 f"versions {base + 1} to {head.version} brought rows before those whose unchanged values were looked up; run it again"
             )
@@ -75,15 +82,17 @@ def check_look_ups(head: Snapshot, cache: RunCache, base: int, found: Iterable[L
 
 def filled(
     batches: Batches, base: Snapshot, cache: RunCache, number: int
-) -> tuple[Batches, LookUps | None]:
-    """Return the rows of a task with the values that they lack. Rows for which these cannot be known are marked as bad."""
+) -> tuple[Sequence[Batches], LookUps | None]:
+    """Return the rows of a task with the values that they lack, in layers to be written in order.
+
+    Rows for which these cannot be known are marked as bad.
+    """
     rows = _held(batches)
     if not isinstance(rows, pa.Table):
-        return rows, None
+        return [rows], None
     if rows[UNCHANGED].null_count == rows.num_rows:
-        return rows.to_batches(), None
-    rows, look_ups = _fill(rows, base, cache, number)
-    return rows.to_batches(), look_ups
+        return [rows.to_batches()], None
+    return _fill(rows, base, cache, number)
 
 
 def _held(batches: Batches) -> pa.Table | Batches:
@@ -108,23 +117,60 @@ def _held(batches: Batches) -> pa.Table | Batches:
         return stream.read_all()
 
 
-def _fill(rows: pa.Table, base: Snapshot, cache: RunCache, number: int) -> tuple[pa.Table, LookUps]:
+def _fill(
+    rows: pa.Table, base: Snapshot, cache: RunCache, number: int
+) -> tuple[Sequence[Batches], LookUps]:
     """The rows, of which at least one lacks values."""
     spec = base.spec
     near = _near(rows, spec)
-    own = _own_entries(rows.take(pa.array(near.places)), near.hashes, spec, number)
+    physical = _own_rows(rows.take(pa.array(near.places)), spec, number)
+    own = entries_of_rows(physical, spec, near.hashes)
     texts = rows[UNCHANGED].take(pa.array(near.places)).to_pylist()
     lacking = {row: json.loads(text) for row, text in enumerate(texts) if text is not None}
-    probes = own.take(np.array(sorted(lacking), np.intp))
-    stored = _stored(base, cache, probes)
-    before = _before(probes, stored)
+    chosen = np.array(sorted(lacking), np.intp)
+    sought = Sought.of(own.take(chosen), physical.take(pa.array(chosen)), spec)
+    stored = _stored(base, cache, sought)
+    before = _before(sought.rows, stored)
     fields = _fields(spec, lacking.values())
     known = _read(base, {row for row in before if row is not None}, stored, fields)
     plan = _Plan(own=own, stored=stored, lacking=lacking, known=known, floor=base.root.floor)
     plan.run()
     for column in fields:
         rows = _with_values(rows, column.name, near.places, plan, known)
-    return _settled(rows, near.places, plan), LookUps(rows=probes, before=before)
+    layers = _layers(_settled(rows, near.places, plan), near.places, own, spec)
+    return layers, LookUps(sought=sought, before=before)
+
+
+def _layers(
+    rows: pa.Table, places: npt.NDArray[np.intp], own: Entries, spec: TableSpec
+) -> Sequence[Batches]:
+    """Part the rows so that row ids keep the order in which values were looked for.
+
+    A row takes values from one before it in the task. Where both are equal in key, delta and
+    tie-break, their row ids decide which is the first one, and those follow the partitions: so such
+    rows of different partitions are written one layer after the other.
+    """
+    order = sort_order(own)
+    ordered = own.take(order)
+    codes = partition_codes(rows.take(pa.array(places[order])), spec)
+    is_equal = np.append(False, same_as_next(ordered, 3 + len(own.ties))[:-1])[: len(own)]
+    is_moved = is_equal & np.append(False, np.diff(codes) != 0)[: len(own)]
+    if not is_moved.any():
+        return [rows.to_batches()]
+    moves = np.cumsum(is_moved)
+    first_of_equals = np.maximum.accumulate(np.where(is_equal, 0, np.arange(len(own))))
+    layer_of_row = np.zeros(rows.num_rows, np.int64)
+    layer_of_row[places[order]] = moves - moves[first_of_equals]
+    last = int(layer_of_row.max())
+    return [_of_layer(rows, layer_of_row == number) for number in range(last + 1)]
+
+
+def _of_layer(rows: pa.Table, is_chosen: npt.NDArray[np.bool_]) -> Batches:
+    start = 0
+    for batch in rows.to_batches():
+        end = start + batch.num_rows
+        yield batch.filter(pa.array(is_chosen[start:end]))
+        start = end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,10 +200,8 @@ def _hashes(rows: pa.Table, spec: TableSpec) -> npt.NDArray[np.uint64]:
     return hash_keys([rows[key.name] for key in spec.keys], types)
 
 
-def _own_entries(
-    rows: pa.Table, hashes: npt.NDArray[np.uint64], spec: TableSpec, number: int
-) -> Entries:
-    """In the order of the task, which is that of their row ids where delta and tie-breaks are equal."""
+def _own_rows(rows: pa.Table, spec: TableSpec, number: int) -> pa.Table:
+    """The physical columns, and row ids in the order of the task: where delta and tie-breaks are equal, rows are written in it."""
     known = rows.drop_columns([name for name in (*NOTES, HASH) if name in rows.column_names])
     ids = {
         SEGMENT: pa.array(np.full(len(rows), segment_id(number, 0), np.int64)),
@@ -166,36 +210,17 @@ def _own_entries(
     physical = to_physical(known, spec)
     for name, values in ids.items():
         physical = physical.append_column(name, values)
-    return entries_of_rows(physical, spec, hashes)
+    return physical
 
 
-def _stored(snapshot: Snapshot, cache: RunCache, rows: Entries) -> Entries:
+def _stored(snapshot: Snapshot, cache: RunCache, sought: Sought) -> Entries:
     """The rows of the table near these, and the pending ones of their keys."""
+    rows = sought.rows
     probes = rows.take(np.argsort(rows.high, kind="stable"))
     runs = [*snapshot.runs.values()]
     found = cache.neighbours(runs, probes) if len(probes) else []
-    pending = _pending(snapshot, rows) if snapshot.root.pending and len(rows) else []
+    pending = pending_neighbours(snapshot, sought) if snapshot.root.pending and len(rows) else []
     return concat_entries([no_entries(len(snapshot.spec.tie_break)), *found, *pending])
-
-
-def _pending(snapshot: Snapshot, rows: Entries) -> Iterator[Entries]:
-    """Of files whose rows no MetaGen has looked at, and no run knows: only the columns that the rule looks at are read."""
-    spec = snapshot.spec
-    for file in _pending_files(snapshot):
-        try:
-            stored = read_columns(snapshot.storage, file, spec, rule_columns(spec))
-        except (FormatError, NotFoundError) as error:
-            raise FormatError(
-                f"{file.path} cannot be read, so that nobody knows whether its pending rows have values that other rows lack: {error}"
-            ) from error
-        entries = entries_of_rows(stored, spec)
-        yield entries.take(np.isin(entries.high, rows.high))
-
-
-def _pending_files(snapshot: Snapshot) -> list[DataFile]:
-    return [
-        file for file in snapshot.files.values() if not snapshot.pending.isdisjoint(file.segments)
-    ]
 
 
 def _before(rows: Entries, stored: Entries) -> tuple[RowId | None, ...]:

@@ -1,23 +1,26 @@
 """Values that did not change stay those of the row's predecessor, in the batch, the table or among pending rows; or the message is bad."""
 
 import os
+import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from opal_lake.engine.in_process import InProcess
 from opal_lake.errors import FormatError
 from opal_lake.inspect.check import check_table
 from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.open import open_storage
 from opal_lake.storage.protocol import Storage
-from opal_lake.table import table_on
+from opal_lake.table import Table, table_on
 from opal_lake.upkeep.compaction import CompactOptions, compact
 from opal_lake.write.ingest_job import IngestOptions, ingest
 from opal_stream.errors import BadMessageError
@@ -477,3 +480,76 @@ def test_an_ingest_that_makes_no_rows_visible_refuses_rows_that_lack_values() ->
     marked = marked.append_column("_opal_deleted", pa.array([False]))
     result = ingest(table, lambda spec, _: marked, IngestOptions(on_bad_rows="quarantine"))
     assert result.counts["rejected"] == 1
+
+
+# Equal deltas in a partitioned table: whichever row ids the tasks give, they decide what the predecessor is
+
+PLACES = ("a", "b", "c")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """A message; `values` lacks those that did not change. The serial is kept in `small`."""
+
+    key: int
+    lsn: int
+    values: dict[str, Any]
+    unchanged: tuple[str, ...]
+
+    def message(self, serial: int) -> Any:
+        values = {**row(self.key, serial), **self.values}
+        return event("u" if self.unchanged else "c", values, self.lsn, self.unchanged)
+
+
+def sent(chance: random.Random) -> Sent:
+    unchanged = chance.choice([(), (), ("note",), ("data",), ("note", "data")])
+    values = {"note": chance.choice(PLACES), "data": chance.choice(PLACES).encode()}
+    known = {name: value for name, value in values.items() if name not in unchanged}
+    key, lsn = chance.randint(1, 2), chance.choice((1, 1, 2))
+    return Sent(key=key, lsn=lsn, values=known, unchanged=unchanged)
+
+
+def rows_with_ids(table: Table) -> list[dict[str, Any]]:
+    """All rows that the table stores, dead ones too, in the order of the rule."""
+    parts = [
+        pq.read_table(pa.BufferReader(table.storage.get(path)))
+        for path in table.snapshot_at().files
+    ]
+    rows = [one for part in parts for one in part.to_pylist()]
+    return sorted(rows, key=lambda one: (one["lsn"], one["_opal_segment"], one["_opal_offset"]))
+
+
+@pytest.mark.parametrize("partition", ["note", "data"])
+@pytest.mark.parametrize("segment_rows", [3, 1000])
+@pytest.mark.parametrize("seed", range(6))
+def test_in_a_partitioned_table_values_of_equal_deltas_come_in_the_order_of_row_ids(
+    partition: str, segment_rows: int, seed: int
+) -> None:
+    chance = random.Random(seed)
+    properties = {"segment_rows": segment_rows}
+    table = new_table(partition_by=[partition], properties=properties)
+    stream = Flushes(table=replace(table, executor=InProcess(tasks=chance.randint(1, 3))))
+    messages: dict[int, Sent] = {}
+    for _ in range(3):
+        batch = [sent(chance) for _ in range(chance.randint(4, 12))]
+        numbered = dict(enumerate(batch, len(messages)))
+        messages |= numbered
+        stream.flush(*(one.message(serial) for serial, one in numbered.items()))
+    stored_rows = rows_with_ids(table)
+    for place, one in enumerate(stored_rows):
+        message = messages[one["small"]]
+        expected = dict(message.values)
+        for other in stored_rows[:place]:
+            # A row that a later flush brings does not change what was filled
+            is_known = other["_opal_segment"] >> 32 <= one["_opal_segment"] >> 32
+            if is_known and other["id"] == one["id"]:
+                expected |= {name: other[name] for name in message.unchanged}
+        assert {name: one[name] for name in ("note", "data")} == expected
+    good = {one["small"] for one in stored_rows}
+    for serial in messages.keys() - good:
+        bad = messages[serial]
+        assert bad.unchanged
+        before = [n for n in good if messages[n].key == bad.key and n < serial]
+        assert all(messages[n].lsn > bad.lsn for n in before)
+    assert len(rejected(table)) == len(messages) - len(good)
+    assert check_table(table) == []
