@@ -40,12 +40,17 @@ class AssetEvents:
     def emit(
         self, context: "Context", result: dict[str, Any], partition_keys: Sequence[str]
     ) -> None:
-        """Emit events that carry the version. A keyed run stamps its key by itself."""
-        for asset in self.outlets:
-            context["outlet_events"][asset].extra = {
-                "version": result["version"],
-                "counts": result["counts"],
-            }
+        """Emit events that carry the version: one for each key, or one with the key of the run."""
+        context["outlet_events"][self.asset].extra = _extra(result)
         if partition_keys:
             context["outlet_events"][self.asset].add_partitions(list(partition_keys))
+        self.emit_version(context, result)
+
+    def emit_version(self, context: "Context", result: dict[str, Any]) -> None:
+        """Emit the event of the version alone, which names no partition key."""
+        context["outlet_events"][self.versions].extra = _extra(result)
         context["outlet_events"][self.versions].add_partitions(version_key(result["version"]))
+
+
+def _extra(result: dict[str, Any]) -> dict[str, Any]:
+    return {"version": result["version"], "counts": result["counts"]}

@@ -27,13 +27,19 @@ class MetaGenOperator(OpalSparkOperator):
     The pipelines of `opal_dag` with business snapshots use `all=True`: a later run publishes what
     was held back. Put no check between the tasks of such a pipeline.
 
-    The table's asset is its outlet: ingested rows alone are not visible yet. Its event carries the
+    The table's asset is its outlet: ingested rows alone are not visible yet. Its events carry the
     partition keys that were published. A second outlet, the asset of the table's versions, gets an
     event keyed by the version, for consumers that go by versions. With a template in `table`, or
     mapped over tables, it has these outlets when it runs: whoever listens hears of it.
 
-    It never skips: with nothing to do it says so and emits all the same, or a cascade of keyed runs
-    would stop.
+    It never skips. Whether it emits its own key, `partition_key` or else that of the DAG run, depends
+    on the version of its result, and not on whether it had something to do:
+
+    - If an ingest of the key is visible, it emits the key: also at a retry, after another run has
+      published the rows, and for a day without rows. Otherwise a cascade of keyed runs would stop.
+    - If none is, it does not emit the key: the rows are held back for a business snapshot or were
+      discarded, or nothing was ingested under the key. The task log says so, and the task succeeds.
+      Whichever MetaGen publishes rows that were held back emits their keys.
     """
 
     operation = "metagen"
@@ -88,7 +94,20 @@ class MetaGenOperator(OpalSparkOperator):
         xcom = super().finish(context, result)
         events = AssetEvents.of(self.table, self.opal_conn_id)
         self.outlets = distinct([*events.outlets, *self.outlets])  # a template has named the table
-        events.emit(context, xcom, self._published_keys(result))
+        given = MetaGen.filled_in(self.arguments)
+        own_key = given.get("partition_key", context.get("partition_key"))
+        keys = self._visible_keys(own_key, result)
+        if own_key is None or keys:
+            events.emit(context, xcom, keys)
+            return xcom
+        self.log.warning(
+            "no row of partition key %r is visible at version %s of %s: no consumer is notified of "
+            "the key. Its rows are held back or were discarded, or nothing was ingested under it",
+            own_key, result.version, self.table,
+        )  # fmt: skip
+        # Airflow stamps the key of the run on every outlet of a task
+        self.outlets = [outlet for outlet in self.outlets if outlet != events.asset]
+        events.emit_version(context, xcom)
         return xcom
 
     @property
@@ -103,11 +122,15 @@ class MetaGenOperator(OpalSparkOperator):
         except NotFoundError:
             return None
 
+    def _visible_keys(self, own_key: str | None, result: "JobResult") -> list[str]:
+        """Return the keys that this MetaGen published, and its own one if an ingest of it is visible."""
+        keys = set() if self._is_of_one_key else {*self._published_keys(result)}
+        if own_key is not None and self.opal.ingests_as_of(self.table, own_key, result.version)[1]:
+            keys.add(own_key)
+        return sorted(keys)
+
     def _published_keys(self, result: "JobResult") -> list[str]:
-        """Return the keys to emit beside the run's own one, which Airflow stamps by itself."""
-        if self._is_of_one_key:
-            key = self.arguments.get("partition_key")
-            return [] if key is None else [key]
+        """Return the keys of which the commits of this MetaGen made rows visible."""
         if result.version is None:
             return []
         # A MetaGen of several business snapshots makes a commit for each. An earlier try may have
