@@ -1,17 +1,22 @@
 """What is right in a life: the model, folded from the commits in their order."""
 
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from opal_lake import layout
+from opal_lake.ids import segment_part
 from opal_lake.inspect.check import check_table
 from opal_lake.job.job import JobResult
 from opal_lake.log.commit import Commit
 from opal_lake.log.lists import ingested_files
+from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.version_window import is_readable
+from opal_lake.retention.business_snapshot import segments_due
 from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Atomic, arrow_type
 from opal_lake.table import Table
 from opal_lake.testing.clocks import TrueClock
@@ -26,11 +31,33 @@ if TYPE_CHECKING:
 WEEK_US = 7 * 86_400_000_000
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """How an operation ended, and the states of the table in between."""
+
+    job: "Job"
+    began: Snapshot
+    ended: Snapshot
+    refusal: Exception | None = None
+    result: JobResult | None = None
+
+    @property
+    def versions(self) -> range:
+        return range(self.began.version, self.ended.version + 1)
+
+
 class Judge:
     """Follows the log by a table of its own, whose store never fails, and compares it."""
 
-    def __init__(self, table: Table, shape: Shape) -> None:
+    def __init__(self, table: Table, shape: Shape, authors: Mapping[str, "Job"]) -> None:
         self.table = table
+        self.authors = authors
+        self.attempts: list[Attempt] = []
+        self.retained: list[int] = []
+        self.replaced: set[str] = set()
+        self.savepoints: dict[int, frozenset[str]] = {0: frozenset()}
+        self.snapshots: dict[int, str | None] = {}
+        self.began: dict[str, int] = {}
         self.shape = shape
         self.puts: dict[int, Put] = {}
         self.keys: dict[int, str | None] = {}
@@ -59,7 +86,14 @@ class Judge:
         self.puts |= numbered
         self.keys |= dict.fromkeys(numbered, job.arguments["partition_key"])
         self.tokens |= dict.fromkeys(numbered, job.token)
-        self.more |= {serial: {} for serial in numbered}
+        self.more |= {
+            serial: {name: f"{name} of {serial}" for name in job.drift} for serial in numbered
+        }
+        name = job.arguments.get("business_snapshot")
+        if "business_snapshot_column" in job.arguments:
+            self.snapshots |= {serial: put.values["place"] for serial, put in numbered.items()}
+        else:
+            self.snapshots |= dict.fromkeys(numbered, name)
         columns = {
             name: pa.array(
                 [s if name == SERIAL else put.values[name] for s, put in numbered.items()],
@@ -67,8 +101,16 @@ class Judge:
             )
             for name, kind in self.shape.columns.items()
         }
+        columns |= {
+            name: pa.array([self.more[serial][name] for serial in numbered], pa.string())
+            for name in job.drift
+        }
         deleted = pa.array([put.deleted for put in puts], pa.bool_())
         job.arguments["rows"] = pa.table({**columns, DELETED: deleted})
+
+    def head(self) -> Snapshot:
+        """Return the newest state, through a store that never fails."""
+        return self.table.log.head()
 
     def promised(self, token: str, result: JobResult) -> None:
         self.promises.append((token, result))
@@ -77,8 +119,11 @@ class Judge:
         """Fold what was committed since the last look, and hold every job to its answer."""
         by_token = {job.token: job for job in jobs}
         for version in range(self.newest + 1, self.table.log.head().version + 1):
-            self._fold(self.table.log.read_commit(version), by_token)
+            self._fold(self.table.log.read_commit(version))
         self._hold_to_promises()
+        for attempt in self.attempts:
+            self._check_attempt(attempt)
+        self.attempts.clear()
         for job in by_token.values():
             self._check_outcome(job)
 
@@ -101,22 +146,26 @@ class Judge:
     def _visible_serials(self, version: int) -> list[int]:
         return sorted(row.values[SERIAL] for row in visible(self.states[version].values()))
 
-    def _fold(self, commit: Commit, by_token: Mapping[str, "Job"]) -> None:
-        """Take a commit for what it says: which job it is of, and which segments it is about."""
+    def _fold(self, commit: Commit) -> None:
+        """Take a commit for what it says: which segments it is about. The store knows its author."""
         rows = dict(self.states[self.newest])
         actions = commit.actions
-        job = by_token.get(commit.token or "")
+        job = self.authors[layout.commit_path(commit.version)]
         if commit.token is not None:
             assert commit.token not in self.committed, f"{commit.token} is committed twice"
-            assert job is not None
+            assert commit.token in (job.token, f"{job.token}/{commit.business_snapshot}")
             self.committed[commit.token] = commit.version
+        if commit.operation == "retain":
+            self.retained.append(commit.version)
+        self.replaced |= {*actions.replaced_tokens}
+        names = self.savepoints[self.newest] - {*actions.released} | {*actions.savepoints}
+        self.savepoints[commit.version] = names
         if actions.restored is not None:
             rows = dict(self.states[actions.restored.version])
             self.restored.append(commit.version)
         if actions.spec is not None:
             self._see_columns(commit)
         if commit.operation == "ingest":
-            assert job is not None
             rows |= self._rows_of(commit, job)
         for discarded in actions.discarded:
             own = [s for s, row in rows.items() if row.row_id[0] == discarded.segment.id]
@@ -127,8 +176,9 @@ class Judge:
             if row.row_id[0] in processed:
                 assert row.processed is None, f"version {commit.version} publishes a row twice"
                 rows[serial] = replace(row, processed=commit.version)
-        if commit.operation == "metagen" and job is not None:
+        if commit.operation == "metagen":
             self._check_selection(job, rows, processed)
+            self._check_published_keys(commit, rows, processed)
         self.states[commit.version] = rows
 
     def _check_selection(
@@ -137,6 +187,12 @@ class Judge:
         """A MetaGen publishes what it was asked for, and nothing else."""
         own = [row for row in rows.values() if row.row_id[0] in processed]
         keys = {row.partition_key for row in own}
+        if job.verb == "ingest":
+            # An inline ingest by business snapshots publishes what it leaves under its key
+            mine = job.arguments["partition_key"]
+            others = [row for row in own if row.partition_key != mine]
+            assert all(self.snapshots[row.values[SERIAL]] is not None for row in others)
+            return
         match job.arguments:
             case {"all": True}:
                 pass
@@ -147,6 +203,108 @@ class Judge:
                 assert ingests <= {*tokens}, f"a MetaGen of {tokens} published {ingests}"
             case _:
                 assert keys <= {None}, f"a MetaGen without a key published {keys}"
+
+    def _check_published_keys(
+        self, commit: Commit, rows: Mapping[int, ModelRow], processed: set[int]
+    ) -> None:
+        """The table names the keys of the rows that became visible, and of no other."""
+        numbers = {segment_part(segment) for segment in processed}
+        partitions = self.table.log.at(commit.version).partitions
+        named = {key for key, ingests in partitions.items() if ingests & numbers}
+        own = {row.partition_key for row in rows.values() if row.row_id[0] in processed}
+        assert named == own - {None}, f"version {commit.version} publishes {own}, not {named}"
+        self.comparisons += 1
+
+    def _check_pending_keys(self, result: JobResult) -> None:
+        """A MetaGen's result names the keys that stay pending, without those that are held back."""
+        assert result.version is not None
+        if not is_readable(self.head().root, result.version):
+            return
+        held = self.table.log.at(result.version).root.business.held_numbers
+        pending = [row for row in self.states[result.version].values() if row.processed is None]
+        waiting = [row for row in pending if segment_part(row.row_id[0]) not in held]
+        named = {one["partition_key"]: one["rows"] for one in result.examples}
+        assert named == Counter(row.partition_key for row in waiting), (result, waiting)
+        assert result.counts.get("pending_rows", 0) == len(pending), (result, pending)
+        self.comparisons += 1
+
+    def _check_attempt(self, attempt: Attempt) -> None:
+        """Hold a refusal to what the model says of the states that the operation may have seen."""
+        may_refuse, must_refuse = self._refusals(attempt)
+        if attempt.refusal is not None:
+            assert may_refuse, f"{attempt.job} is refused: {attempt.refusal!r}"
+        elif not (attempt.result is not None and attempt.result.repeated):
+            assert not must_refuse, f"{attempt.job} is not refused: {attempt.result}"
+        self.comparisons += 1
+        result = attempt.result
+        if result is not None and result.operation == "metagen" and not result.repeated:
+            self._check_pending_keys(result)
+
+    def _refusals(self, attempt: Attempt) -> tuple[bool, bool]:
+        """Return whether an operation may be refused, and whether it has to be."""
+        began, ended, versions = attempt.began, attempt.ended, attempt.versions
+        if any(version in versions[1:] for version in self.retained):
+            return True, False  # what it read may be deleted, by a machine whose clock is wrong
+        given = attempt.job.arguments
+        match attempt.job.verb:
+            case "ingest":
+                reasons = [self._misfits(attempt.job, state) for state in (began, ended)]
+                return any(reasons), all(reasons) and not self._is_begun(attempt.job.token)
+            case "metagen":
+                lacks = [self._lacks_tokens(given.get("tokens", ()), v) for v in versions]
+                known = all(self._is_begun(token) for token in given.get("tokens", ()))
+                return any(lacks), all(lacks) and not known
+            case "discard":
+                lacks = [not self._selected(given, version) for version in versions]
+                return any(lacks), all(lacks)
+            case "restore":
+                lacks = [not is_readable(state.root, given["version"]) for state in (began, ended)]
+                return any(lacks), all(lacks)
+            case "release":
+                lacks = [given["name"] not in self.savepoints[v] for v in versions]
+                return any(lacks), all(lacks)
+            case "finish_business_snapshot":
+                lacks = [_is_unfinishable(state, given["name"]) for state in (began, ended)]
+                is_still = began.version == ended.version
+                return any(lacks) or not is_still, all(lacks) and is_still
+            case "read":
+                return not is_readable(ended.root, given["version"]), False
+        return False, False
+
+    def _is_begun(self, token: str) -> bool:
+        """Whether a commit of an ingest has the token, or took the place of one that had it."""
+        parts = {known.partition("/")[0] for known in self.committed}
+        return token in parts or token in self.replaced
+
+    def _lacks_tokens(self, tokens: Iterable[str], version: int) -> bool:
+        return any(not self._has_token(token, version) for token in tokens)
+
+    def _has_token(self, token: str, version: int) -> bool:
+        """Whether an ingest of the token has committed, and its rows are there."""
+        state = self.states[version]
+        own = [serial for serial, known in self.tokens.items() if known == token]
+        if any(serial in state for serial in own):
+            return True
+        return not own and self.committed.get(token, version + 1) <= version
+
+    def _selected(self, given: Mapping[str, Any], version: int) -> bool:
+        """Whether rows are pending that a discard is asked for."""
+        pending = [row for row in self.states[version].values() if row.processed is None]
+        if "token" in given:
+            return any(self.tokens[row.values[SERIAL]] == given["token"] for row in pending)
+        return any(row.partition_key == given["partition_key"] for row in pending)
+
+    def _misfits(self, job: "Job", state: Snapshot) -> bool:
+        """Whether the rows of an ingest do not fit a state: columns, or business snapshots."""
+        if job.arguments.get("on_new_columns", "fail") == "fail" and any(
+            self.added.get(n, (state.version + 1, ""))[0] > state.version for n in job.drift
+        ):
+            return True
+        names = {self.snapshots[serial] for serial in job.serials}
+        if "business_snapshot_column" not in job.arguments:
+            names = {job.arguments.get("business_snapshot")}
+        problems = (state.root.business.problem_of(name) for name in names if name is not None)
+        return any(problem is not None for problem in problems)
 
     def _see_columns(self, commit: Commit) -> None:
         assert commit.actions.spec is not None
@@ -162,12 +320,38 @@ class Judge:
             rows = self._replay(commit.version)._decoded(file.path, snapshot)
             physical = snapshot.spec.schema.field(SERIAL).physical
             pairs = zip(rows[SEGMENT].to_pylist(), rows[OFFSET].to_pylist(), strict=True)
-            ids |= dict(zip(rows[physical].to_pylist(), pairs, strict=True))
-        assert sorted(ids) == [*job.serials], f"{job.token} committed rows {sorted(ids)}"
+            serials = rows[physical].to_pylist()
+            ids |= dict(zip(serials, pairs, strict=True))
+            self._see_drift(job, rows, serials, snapshot)
+        expected = [*job.serials]
+        if "business_snapshot_column" in job.arguments:
+            name = commit.business_snapshot
+            expected = [serial for serial in expected if self.snapshots[serial] == name]
+        assert sorted(ids) == expected, f"{job.token} committed rows {sorted(ids)}"
         assert not {*ids.values()} & {*self.deltas}, f"{job.token} gives out a row id twice"
         assert len({*ids.values()}) == len(ids)
         assert commit.partition_key == job.arguments["partition_key"]
         return {serial: self._row(serial, row_id) for serial, row_id in ids.items()}
+
+    def _see_drift(
+        self, job: "Job", rows: pa.Table, serials: Sequence[int], snapshot: Snapshot
+    ) -> None:
+        """Columns that the table had when the ingest began are not left out; others may be."""
+        for name in job.drift:
+            since = self.added.get(name, (snapshot.version + 1, ""))[0]
+            is_known = since <= self.began.get(job.token, -1)
+            if since > snapshot.version:
+                stored: list[Any] = [None] * len(serials)
+            else:
+                physical = snapshot.spec.schema.field(name).physical
+                stored = rows[physical].to_pylist()
+            expected = [self.more[serial][name] for serial in serials]
+            is_left_out = stored == [None] * len(serials)
+            if is_left_out and job.arguments["on_new_columns"] == "ignore" and not is_known:
+                for serial in serials:
+                    self.more[serial] = {**self.more[serial], name: None}
+                continue
+            assert stored == expected, f"{job.token} stores {stored} as {name!r}, not {expected}"
 
     def _row(self, serial: int, row_id: RowId) -> ModelRow:
         put = self.puts[serial]
@@ -219,7 +403,12 @@ class Judge:
     def _compare_narrowed(self, replay: Replay, chance: random.Random) -> None:
         for key in {key for key in self.keys.values() if key is not None}:
             version = chance.choice(replay.versions)
-            after = chance.choice([v for v in replay.versions if v <= version])
+            oldest = self.head().root.oldest_version
+            # Of what a restore brought back since an older one, only commits tell: they have expired
+            after = chance.choice(
+                [v for v in replay.versions if v <= version and (v >= oldest or not self.restored)]
+                or [version]
+            )
             replay.compare_narrowed(version, after, key)
             self.comparisons += 1
 
@@ -235,3 +424,11 @@ class Judge:
         serials = sorted(table.read()[SERIAL].to_pylist())
         assert serials == self._visible_serials(self.newest)
         self.comparisons += 1
+
+
+def _is_unfinishable(state: Snapshot, name: str) -> bool:
+    """Whether a business snapshot is neither finished nor open without rows that wait."""
+    business = state.root.business
+    if name in business.finished:
+        return False
+    return name != business.open or bool(segments_due(state))

@@ -26,7 +26,7 @@ from opal_lake.testing.failing_store import Crash
 from opal_lake.testing.ids import CountingIds
 from opal_lake.testing.runs import MemoryRuns
 from opal_lake.testing.strategies import POOLS, Shape, put_of
-from tests.raced.judge import Judge
+from tests.raced.judge import Attempt, Judge
 from tests.raced.store import Plan, RacingStore
 
 MINUTE_US, DAY_US = 60_000_000, 86_400_000_000
@@ -39,8 +39,10 @@ BUSINESS_SNAPSHOTS = ("2026-11-01", "2026-11-02", "2026-11-03")
 DONE, FAILED, UNKNOWN = "done", "failed", "unknown"
 
 # What a caller may meet that has done nothing wrong: others changed the table meanwhile, or what
-# was asked for is not there any more. Every other error is a fault.
-FAIR = (ConflictError, NotFoundError, InvalidInputError, ClockError)
+# was asked for does not fit the table, which the judge decides. Every other error is a fault.
+REFUSALS = (NotFoundError, InvalidInputError)
+FAIR = (ConflictError, ClockError, *REFUSALS)
+DRIFT = ("more 0", "more 1", "more 2")
 
 
 @dataclass(kw_only=True)
@@ -51,6 +53,7 @@ class Job:
     token: str
     arguments: dict[str, Any] = field(default_factory=dict)
     serials: tuple[int, ...] = ()
+    drift: tuple[str, ...] = ()
     outcome: str | None = None
 
 
@@ -68,20 +71,21 @@ class Life:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self.has_business_snapshots = self.random.random() < 0.4
+        self.authors: dict[str, Job] = {}
         self.clock = TrueClock()
         self.storage = MemoryStorage(f"life-{seed}", self.clock)
         self.ids = CountingIds()
         self.shape = self._shape()
         spec = plan_spec(self.shape.arrow_schema(), self.shape.layout())
         create_on(self.storage, spec, SkewedClock(self.clock), self.ids)
-        self.judge = Judge(self._table(self.storage, SkewedClock(self.clock)), self.shape)
+        own = self._table(self.storage, SkewedClock(self.clock))
+        self.judge = Judge(own, self.shape, self.authors)
         self.machines = [self._machine(number) for number in range(MACHINES)]
         self.busy: set[int] = set()
         self.jobs: list[Job] = []
         self.unfinished: list[Job] = []
         self.happened = Counter[str]()
-        self.has_business_snapshots = self.random.random() < 0.3
-        self.columns = 0
         self.savepoints = 0
 
     def run(self, steps: int) -> int:
@@ -124,7 +128,10 @@ class Life:
 
     def _do(self, job: Job, machine: Machine, plan: Plan) -> None:
         self.busy.add(machine.number)
+        plan.author = job
         machine.store.plans.append(plan)
+        began = self.judge.head()
+        self.judge.began[job.token] = began.version
         try:
             result = VERBS[job.verb](machine.table, job)
         except Crash:
@@ -135,8 +142,13 @@ class Life:
                 raise
             self._left(job, "store failed")
         except FAIR as error:
+            if isinstance(error, REFUSALS):
+                attempt = Attempt(job=job, began=began, ended=self.judge.head(), refusal=error)
+                self.judge.attempts.append(attempt)
             self._failed(job, error, plan)
         else:
+            attempt = Attempt(job=job, began=began, ended=self.judge.head(), result=result)
+            self.judge.attempts.append(attempt)
             self._done(job, result)
         finally:
             machine.store.plans.pop()
@@ -194,7 +206,15 @@ class Life:
             "partition_key": self.random.choice(KEYS),
         }
         if self.has_business_snapshots:
-            job.arguments["business_snapshot"] = self.random.choice((None, *BUSINESS_SNAPSHOTS))
+            how = self.random.choice(("business_snapshot", "business_snapshot_column"))
+            names = {
+                "business_snapshot": self.random.choice((None, *BUSINESS_SNAPSHOTS)),
+                "business_snapshot_column": "place",
+            }
+            job.arguments[how] = names[how]
+        if self.random.random() < 0.3:
+            job.arguments["on_new_columns"] = self.random.choice(("add", "ignore", "fail"))
+            job.drift = tuple(self.random.sample(DRIFT, self.random.randrange(1, 3)))
         earlier = [other.token for other in self.jobs if other.verb == "ingest"]
         if earlier and self.random.random() < 0.2:
             job.arguments["replaces"] = self.random.sample(earlier, 1)
@@ -233,9 +253,7 @@ class Life:
         job.arguments = {"version": self.random.choice(self.judge.versions)}
 
     def _arguments_of_add_columns(self, job: Job) -> None:
-        number = self.random.randrange(self.columns + 1)
-        self.columns = max(self.columns, number + 1)
-        job.arguments = {"columns": {f"more {number}": "string"}}
+        job.arguments = {"columns": {self.random.choice(DRIFT): "string"}}
 
     def _arguments_of_retain(self, job: Job) -> None:
         window = self.random.choice(("1h", "2d", "30d"))
@@ -263,6 +281,7 @@ class Life:
             name: tuple(self.random.sample(POOLS[kind], min(4, len(POOLS[kind]))))
             for name, kind in columns.items()
         }
+        places = BUSINESS_SNAPSHOTS if self.has_business_snapshots else ("a", "b/c", "", None)
         return Shape(
             keys=keys,
             delta="integer",
@@ -275,13 +294,14 @@ class Life:
                 "checkpoint_commits": self.random.randrange(1, 6),
                 "token_keep": 10_000,
                 "key_store_fan_in": self.random.randrange(2, 5),
+                "drift": self.random.choice(("0s", "1d")),
             },
-            pools={**pools, "place": ("a", "b/c", "", None)},
+            pools={**pools, "place": places},
         )
 
     def _machine(self, number: int, skew_us: int | None = None) -> Machine:
         skew_us = self.random.choice(SKEWS_US) if skew_us is None else skew_us
-        store = RacingStore(self.storage)
+        store = RacingStore(self.storage, self.authors)
         return Machine(
             number=number, store=store, table=self._table(store, SkewedClock(self.clock, skew_us))
         )

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from opal_lake import layout
 from opal_lake.errors import StorageError
@@ -19,7 +19,7 @@ class Plan:
     """What happens during one operation.
 
     `interrupts` are by the number of the store call, from 1; `before_commits` get in when the
-    operation is about to commit, where most races are decided.
+    operation is about to commit, where most races are decided. `author` is whose operation it is.
     """
 
     interrupts: dict[int, Callable[[], None]] = field(default_factory=dict)
@@ -28,13 +28,18 @@ class Plan:
     fault: Mode = "before"
     has_faulted: bool = False
     calls: int = 0
+    author: Any = None
 
 
 class RacingStore(ForwardingStore):
-    """Runs the plan of the operation that is under way; without one it only passes calls on."""
+    """Runs the plan of the operation that is under way; without one it only passes calls on.
 
-    def __init__(self, inner: Storage) -> None:
+    `authors` tells of each commit which operation put it, by the path of the commit.
+    """
+
+    def __init__(self, inner: Storage, authors: dict[str, Any]) -> None:
         self.inner = inner
+        self.authors = authors
         self.plans: deque[Plan] = deque()
         self.is_dead = False
 
@@ -46,7 +51,10 @@ class RacingStore(ForwardingStore):
         if self.plans and path.startswith(layout.LOG) and self.plans[-1].before_commits:
             self.plans[-1].before_commits.pop()()
         fails = self._enter(path)
-        return self._leave(fails, path, self.inner.put_if_absent(path, data))
+        is_new = self.inner.put_if_absent(path, data)
+        if is_new and self.plans and path.startswith(layout.LOG):
+            self.authors[path] = self.plans[-1].author
+        return self._leave(fails, path, is_new)
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[StoredObject]:
         fails = self._enter(prefix)
