@@ -340,11 +340,12 @@ class Judge:
         for name in job.drift:
             since = self.added.get(name, (snapshot.version + 1, ""))[0]
             is_known = since <= self.began.get(job.token, -1)
-            if since > snapshot.version:
-                stored: list[Any] = [None] * len(serials)
-            else:
+            stored: list[Any] = [None] * len(serials)
+            if since <= snapshot.version:
                 physical = snapshot.spec.schema.field(name).physical
-                stored = rows[physical].to_pylist()
+                # a file that was begun before the column came lacks it
+                if physical in rows.column_names:
+                    stored = rows[physical].to_pylist()
             expected = [self.more[serial][name] for serial in serials]
             is_left_out = stored == [None] * len(serials)
             if is_left_out and job.arguments["on_new_columns"] == "ignore" and not is_known:
@@ -403,12 +404,12 @@ class Judge:
     def _compare_narrowed(self, replay: Replay, chance: random.Random) -> None:
         for key in {key for key in self.keys.values() if key is not None}:
             version = chance.choice(replay.versions)
-            oldest = self.head().root.oldest_version
-            # Of what a restore brought back since an older one, only commits tell: they have expired
-            after = chance.choice(
-                [v for v in replay.versions if v <= version and (v >= oldest or not self.restored)]
-                or [version]
-            )
+            earlier = [v for v in replay.versions if v <= version]
+            if self.retained:
+                # What a restore brought back, only commits tell, and some of them have expired
+                last = max((v for v in self.restored if v <= version), default=0)
+                earlier = [v for v in earlier if v >= last]
+            after = chance.choice(earlier)
             replay.compare_narrowed(version, after, key)
             self.comparisons += 1
 
