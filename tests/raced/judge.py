@@ -249,6 +249,9 @@ class Judge:
         match attempt.job.verb:
             case "ingest":
                 reasons = [self._misfits(attempt.job, state) for state in (began, ended)]
+                if attempt.job.token in self.replaced:
+                    # The answer is that of the ingest that took its place, whose rows may be pending
+                    return given["metadata"] == "inline" or any(reasons), False
                 return any(reasons), all(reasons) and not self._is_begun(attempt.job.token)
             case "metagen":
                 lacks = [self._lacks_tokens(given.get("tokens", ()), v) for v in versions]
@@ -280,12 +283,17 @@ class Judge:
         return any(not self._has_token(token, version) for token in tokens)
 
     def _has_token(self, token: str, version: int) -> bool:
-        """Whether an ingest of the token has committed, and its rows are there."""
+        """Whether an ingest of the token has committed, and its rows are there.
+
+        Of one by business snapshots, of which only some have committed, pending rows are enough.
+        """
         state = self.states[version]
         own = [serial for serial, known in self.tokens.items() if known == token]
-        if any(serial in state for serial in own):
+        left = [state[serial] for serial in own if serial in state]
+        if any(row.processed is None for row in left):
             return True
-        return not own and self.committed.get(token, version + 1) <= version
+        is_committed = self.committed.get(token, version + 1) <= version
+        return is_committed and bool(left or not own)
 
     def _selected(self, given: Mapping[str, Any], version: int) -> bool:
         """Whether rows are pending that a discard is asked for."""
