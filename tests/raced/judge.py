@@ -24,6 +24,7 @@ from opal_lake.testing.model import ModelRow, RowId, visible
 from opal_lake.testing.replay import Replay
 from opal_lake.testing.strategies import SERIAL, Put, Shape
 from tests.crash.left_overs import left_overs
+from tests.raced.store import Plan
 
 if TYPE_CHECKING:
     from tests.raced.life import Job
@@ -49,7 +50,7 @@ class Attempt:
 class Judge:
     """Follows the log by a table of its own, whose store never fails, and compares it."""
 
-    def __init__(self, table: Table, shape: Shape, authors: Mapping[str, "Job"]) -> None:
+    def __init__(self, table: Table, shape: Shape, authors: Mapping[str, Plan]) -> None:
         self.table = table
         self.authors = authors
         self.attempts: list[Attempt] = []
@@ -57,7 +58,6 @@ class Judge:
         self.replaced: set[str] = set()
         self.savepoints: dict[int, frozenset[str]] = {0: frozenset()}
         self.snapshots: dict[int, str | None] = {}
-        self.began: dict[str, int] = {}
         self.shape = shape
         self.puts: dict[int, Put] = {}
         self.keys: dict[int, str | None] = {}
@@ -150,7 +150,7 @@ class Judge:
         """Take a commit for what it says: which segments it is about. The store knows its author."""
         rows = dict(self.states[self.newest])
         actions = commit.actions
-        job = self.authors[layout.commit_path(commit.version)]
+        job = self._author(commit.version).author
         if commit.token is not None:
             assert commit.token not in self.committed, f"{commit.token} is committed twice"
             assert commit.token in (job.token, f"{job.token}/{commit.business_snapshot}")
@@ -203,6 +203,10 @@ class Judge:
                 assert ingests <= {*tokens}, f"a MetaGen of {tokens} published {ingests}"
             case _:
                 assert keys <= {None}, f"a MetaGen without a key published {keys}"
+
+    def _author(self, version: int) -> Plan:
+        """Return the plan of the operation that put a commit."""
+        return self.authors[layout.commit_path(version)]
 
     def _check_published_keys(
         self, commit: Commit, rows: Mapping[int, ModelRow], processed: set[int]
@@ -347,7 +351,7 @@ class Judge:
         """Columns that the table had when the ingest began are not left out; others may be."""
         for name in job.drift:
             since = self.added.get(name, (snapshot.version + 1, ""))[0]
-            is_known = since <= self.began.get(job.token, -1)
+            is_known = since <= self._author(snapshot.version).began
             stored: list[Any] = [None] * len(serials)
             if since <= snapshot.version:
                 physical = snapshot.spec.schema.field(name).physical

@@ -72,7 +72,7 @@ class Life:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.has_business_snapshots = self.random.random() < 0.4
-        self.authors: dict[str, Job] = {}
+        self.authors: dict[str, Plan] = {}
         self.clock = TrueClock()
         self.storage = MemoryStorage(f"life-{seed}", self.clock)
         self.ids = CountingIds()
@@ -131,7 +131,7 @@ class Life:
         plan.author = job
         machine.store.plans.append(plan)
         began = self.judge.head()
-        self.judge.began[job.token] = began.version
+        plan.began = began.version
         try:
             result = VERBS[job.verb](machine.table, job)
         except Crash:

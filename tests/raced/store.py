@@ -19,7 +19,8 @@ class Plan:
     """What happens during one operation.
 
     `interrupts` are by the number of the store call, from 1; `before_commits` get in when the
-    operation is about to commit, where most races are decided. `author` is whose operation it is.
+    operation is about to commit, where most races are decided. `author` is whose operation it is,
+    and `began` the newest version when it began.
     """
 
     interrupts: dict[int, Callable[[], None]] = field(default_factory=dict)
@@ -29,15 +30,16 @@ class Plan:
     has_faulted: bool = False
     calls: int = 0
     author: Any = None
+    began: int = 0
 
 
 class RacingStore(ForwardingStore):
     """Runs the plan of the operation that is under way; without one it only passes calls on.
 
-    `authors` tells of each commit which operation put it, by the path of the commit.
+    `authors` tells of each commit which plan put it, by the path of the commit.
     """
 
-    def __init__(self, inner: Storage, authors: dict[str, Any]) -> None:
+    def __init__(self, inner: Storage, authors: dict[str, Plan]) -> None:
         self.inner = inner
         self.authors = authors
         self.plans: deque[Plan] = deque()
@@ -53,7 +55,7 @@ class RacingStore(ForwardingStore):
         fails = self._enter(path)
         is_new = self.inner.put_if_absent(path, data)
         if is_new and self.plans and path.startswith(layout.LOG):
-            self.authors[path] = self.plans[-1].author
+            self.authors[path] = self.plans[-1]
         return self._leave(fails, path, is_new)
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[StoredObject]:
