@@ -23,6 +23,7 @@ SIDE = META + "side/"
 REBUILD = META + "rebuild/"
 BOOTSTRAP = META + "bootstrap/"
 DIGESTS = META + "digests/"
+LOG_PAGES = META + "log_pages/"
 GATHERED = META + "gathered/"
 TRAFFIC = META + "traffic/"
 
@@ -34,6 +35,7 @@ _GREATEST = 10**_VERSION_DIGITS - 1
 _MAX_FOLDER_VALUE = 80
 _REBUILD_RECORD = re.compile(r"/([0-9]{10,})-([0-9a-f]{8})-([0-9a-f]{8})\.json\Z")
 _DIGEST = re.compile(re.escape(DIGESTS) + r"[0-9]{20}-([0-9a-f]{8})\.jsonl\.zst")
+_LOG_PAGE = re.compile(re.escape(LOG_PAGES) + r"([0-9]{20})-([0-9]{20})-([0-9a-f]{8})\.jsonl\.zst")
 _GATHERED = re.compile(rf"({re.escape(GATHERED)}[^/]+/)([0-9]{{20}})\.rows")
 _TRAFFIC = re.compile(re.escape(TRAFFIC) + r"([0-9]{15})-[A-Za-z0-9._-]{1,64}\.json")
 _PART_OF_ESCAPE = re.compile(r"%[0-9A-F]?\Z")
@@ -144,6 +146,23 @@ def digest_checksum(path: str) -> int | None:
     """That of the bytes of a digest, None for a stranger's file."""
     match = _DIGEST.fullmatch(path)
     return int(match[1], 16) if match else None
+
+
+def log_page_path(first: int, last: int, crc32: int) -> str:
+    """Return the path of a page of the log; its end is counted down, as that of checkpoints is."""
+    end = f"{_GREATEST - last:0{_VERSION_DIGITS}d}"
+    return f"{LOG_PAGES}{end}-{first:0{_VERSION_DIGITS}d}-{crc32:08x}.jsonl.zst"
+
+
+def log_pages_start_after(last: int) -> str:
+    """Return where a listing of the pages that end at or below a version begins."""
+    return f"{LOG_PAGES}{max(0, _GREATEST - last):0{_VERSION_DIGITS}d}"
+
+
+def log_page_place(path: str) -> tuple[int, int, int] | None:
+    """Return first version, last version and checksum of a page, None for a stranger's file."""
+    match = _LOG_PAGE.fullmatch(path)
+    return (int(match[2]), _GREATEST - int(match[1]), int(match[3], 16)) if match else None
 
 
 def claim_path(number: int) -> str:

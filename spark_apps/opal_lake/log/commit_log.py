@@ -29,6 +29,16 @@ from opal_lake.job.job import JobResult
 from opal_lake.log.checkpoint import checkpoint_paths, read_checkpoint, write_checkpoint
 from opal_lake.log.commit import Commit, decode_commit, encode_commit
 from opal_lake.log.conflict import Draft, Proposal, Verdict, check_positions, judge
+from opal_lake.log.pages import (
+    MAX_VERSIONS,
+    CommitRange,
+    EventReader,
+    Page,
+    PageRef,
+    choose_pages,
+    read_pages,
+    write_page,
+)
 from opal_lake.log.snapshot import Root, Snapshot, chain, first_root
 from opal_lake.log.store_clock import clock_notes, writer_now_us
 from opal_lake.log.version_window import is_readable, readable_text
@@ -173,6 +183,10 @@ class CommitLog:
             )
         return commit
 
+    def reading_back(self, oldest: int) -> Callable[[int], Commit]:
+        """Return a `read_commit` for callers that go from a version down to the oldest one."""
+        return BackwardReader(self, oldest)
+
     def _extend(
         self,
         start: Snapshot | None,
@@ -251,13 +265,74 @@ class CommitLog:
         self, version: int, up_to: int | None, at_hand: Sequence[Commit]
     ) -> list[Commit]:
         """The store is read only if those at hand are not enough."""
-        known = {commit.version: commit for commit in at_hand}
-        if up_to is not None and all(number in known for number in range(version + 1, up_to + 1)):
-            return [known[number] for number in range(version + 1, up_to + 1)]
-        return self.commits_after(version, up_to)
+        if up_to is None:
+            return self.commits_after(version)
+        return [*self.range_after(version, up_to, at_hand).commits]
 
     def commits_after(self, version: int, up_to: int | None = None) -> list[Commit]:
         """The commits that the log has after a version, oldest first."""
+        if up_to is not None:
+            return [*self.range_after(version, up_to).commits]
+        return self._listed_after(version, None)
+
+    def range_after(self, version: int, up_to: int, at_hand: Sequence[Commit] = ()) -> CommitRange:
+        """The commits after a version up to another one, oldest first, from pages where they save requests.
+
+        The last one is read from the log, or follows from those at hand. Every other one is what
+        the one behind it names as its predecessor, so that a page of another chain is not believed.
+        """
+        known = {commit.version: commit for commit in at_hand if version < commit.version}
+        top = up_to
+        while top in known:
+            top -= 1
+        newer = [known[number] for number in range(top + 1, up_to + 1)]
+        behind = known.get(top + 1)
+        refs = choose_pages(self.storage, version + 1, top)
+        if refs:
+            paged = self._paged(version, top, behind, refs)
+            if paged is not None:
+                return replace(paged, commits=[*paged.commits, *newer])
+        older = self._listed_after(version, top) if top > version else []
+        return CommitRange(commits=[*older, *newer])
+
+    def _paged(
+        self, version: int, top: int, behind: Commit | None, refs: Sequence[PageRef]
+    ) -> CommitRange | None:
+        """The commits after a version, partly from pages; None if one of them is in no page and not in the log.
+
+        `behind` is the commit that follows, if it is known.
+        """
+        pages = {
+            number: page
+            for page in read_pages(self.storage, refs)
+            for number in page.commits
+            if version < number <= top
+        }
+        begin = min([top, *pages]) - 1  # what is below may have expired: a listing tells
+        if begin - version <= _PROBES:
+            begin = version
+        single = [number for number in range(begin + 1, top + 1) if number not in pages]
+        if behind is None and top in pages:
+            single.append(top)
+        with ThreadPoolExecutor(READERS) as pool:
+            read = dict(zip(single, pool.map(self._read_unless_gone, single), strict=True))
+        expected = None if behind is None else behind.previous_write_id
+        newer: list[Commit] = []
+        for number in range(top, begin, -1):
+            commit = read.get(number)
+            if number not in read:
+                commit = _copied(pages[number], number, expected) or self._read_unless_gone(number)
+            if commit is None:
+                return None
+            newer.append(commit)
+            expected = commit.previous_write_id
+        older = self._listed_after(version, begin) if begin > version else []
+        if older and older[-1].write_id != expected:
+            return None
+        events = {path: line for page in pages.values() for path, line in page.events.items()}
+        return CommitRange(commits=[*older, *reversed(newer)], events=events)
+
+    def _listed_after(self, version: int, up_to: int | None) -> list[Commit]:
         start_after = layout.commit_path(version) if version >= 0 else ""
         versions = []
         for entry in self.storage.list(layout.LOG, start_after):
@@ -447,8 +522,17 @@ class CommitLog:
                 link.version % head.spec.integer("checkpoint_commits") == 0
                 or link.actions.restored is not None
             ):
-                state = write_checkpoint(self.storage, state)
+                events = EventReader(self.storage)
+                self._write_page(state, events)
+                state = write_checkpoint(self.storage, state, read=events.read)
             self.written.state = state
+
+    def _write_page(self, state: Snapshot, events: EventReader) -> None:
+        """Before the checkpoint: who dies in between leaves its commits to the page of the next one."""
+        step = state.spec.integer("checkpoint_commits")
+        if state.version % step == 0:
+            with self.derived():
+                write_page(state, step, self.read_commit, events)
 
     def _check_not_below_expired_log(self, head: Snapshot, link: Commit) -> None:
         """Not where the version was free because it had not been there yet, and not because it was deleted."""
@@ -478,6 +562,40 @@ class CommitLog:
             f"{self.storage.uri}: version {version} was written, but whether it counts could not be read ({failure}); run again with the "
             "same token, or, without one, look first whether `opal history` shows it"
         )
+
+
+class BackwardReader:
+    """Reads commits from a version down, ever more at once, and so from ever longer pages."""
+
+    def __init__(self, log: CommitLog, oldest: int) -> None:
+        self._log = log
+        self._oldest = oldest
+        self._at_hand: dict[int, Commit] = {}
+        self._portion = _PROBES
+
+    def __call__(self, version: int) -> Commit:
+        if version not in self._at_hand:
+            self._fetch(version)
+        commit = self._at_hand.get(version)
+        return self._log.read_commit(version) if commit is None else commit
+
+    def _fetch(self, version: int) -> None:
+        """What cannot be read is left to the caller, who may never ask for it."""
+        after = max(self._oldest, version - self._portion)
+        self._portion = min(2 * self._portion, MAX_VERSIONS)
+        with suppress(FormatError, NotFoundError):
+            newer = self._at_hand.get(version + 1)
+            read = self._log.range_after(after, version, () if newer is None else (newer,))
+            self._at_hand = {commit.version: commit for commit in read.commits}
+
+
+def _copied(page: Page, version: int, write_id: str | None) -> Commit | None:
+    """The copy of a commit, None if it is damaged or of another write."""
+    try:
+        commit = page.commit(version)
+    except FormatError:
+        return None
+    return commit if commit is not None and commit.write_id == write_id else None
 
 
 def _absence(root: Root, version: int) -> str:

@@ -1,7 +1,8 @@
 """Which rows are not visible at (version, event time): the newest bitmap base that serves, plus the events since (FORMAT, bitmaps)."""
 
 import zlib
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from functools import partial
 
 from opal_lake import layout
 from opal_lake.data.segment import LogFile
@@ -14,7 +15,7 @@ from opal_lake.events.bitmap import (
     decode_base,
     encode_base,
 )
-from opal_lake.events.segment_log import read_events
+from opal_lake.events.segment_log import Events, read_events
 from opal_lake.ids import segment_name
 from opal_lake.log.sections import MERGE_RATIO
 from opal_lake.log.snapshot import Snapshot
@@ -54,14 +55,20 @@ def logs_since(snapshot: Snapshot, bases: Sequence[BitmapBase]) -> Iterable[LogF
     return snapshot.logs_after(max((base.version for base in bases), default=-1))
 
 
-def fold_bases(snapshot: Snapshot) -> tuple[BitmapBase, ...]:
-    """With one more bitmap base a group that has events since the last ones, once enough of them have come; else those."""
+def fold_bases(
+    snapshot: Snapshot, read: Callable[[LogFile], Events] | None = None
+) -> tuple[BitmapBase, ...]:
+    """With one more bitmap base a group that has events since the last ones, once enough of them have come; else those.
+
+    `read` returns the events of a log, for callers that have read some logs already.
+    """
+    read = read or partial(read_events, snapshot.storage)
     since = list(logs_since(snapshot, snapshot.bases))
     if len(since) < FOLD_AT_LOGS and sum(log.events for log in since) < FOLD_AT_EVENTS:
         return snapshot.bases
     new: Bitmaps = {}
     for log in since:
-        add_events(new, read_events(snapshot.storage, log))
+        add_events(new, read(log))
     groups = {group for log in since for group in log.groups} | (
         snapshot.root.groups.keys() - {base.group for base in snapshot.bases}
     )

@@ -6,9 +6,9 @@ from opal_lake import layout
 from opal_lake.checked import LATEST
 from opal_lake.clock import moment_text
 from opal_lake.errors import InvalidInputError, NotFoundError
-from opal_lake.log.commit import Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.commit_times import CommitTimes
+from opal_lake.log.pages import CommitRange
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.spec.ordering import encode_order
 from opal_lake.spec.schema import Atomic
@@ -65,22 +65,16 @@ def _refuse_reversed(head: Snapshot, start: object, end: object) -> None:
             )
 
 
-def commits_of(log: CommitLog, versions: VersionRange) -> list[Commit]:
+def commits_of(log: CommitLog, versions: VersionRange) -> CommitRange:
     """Those of the range, in order."""
     assert versions.earlier is not None
-    first, known = (
-        versions.earlier.version + 1,
-        {commit.version: commit for commit in versions.head.commits},
-    )
-    asked = range(first, versions.last + 1)
-    commits = (
-        [known[v] for v in asked]
-        if all(v in known for v in asked)
-        else log.commits_after(first - 1, versions.last)
-    )
-    if missing := {*asked} - {commit.version for commit in commits}:
-        raise missing_error(log.storage, layout.commit_path(min(missing)))
-    return commits
+    before = versions.earlier.version
+    found = log.range_after(before, versions.last, versions.head.commits)
+    known = {commit.version for commit in found.commits}
+    missing = [version for version in range(before + 1, versions.last + 1) if version not in known]
+    if missing:
+        raise missing_error(log.storage, layout.commit_path(missing[0]))
+    return found
 
 
 def _state_before(log: CommitLog, head: Snapshot, first: int) -> Snapshot:

@@ -6,7 +6,7 @@ begins was never visible. Rewrites begin and end nothing. What a feed says of th
 """
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,27 +18,28 @@ from pyroaring import BitMap
 
 from opal_lake.data.data_file import PAGE_BYTES
 from opal_lake.data.prune import Predicate
-from opal_lake.data.segment import DataFile
+from opal_lake.data.segment import DataFile, LogFile
 from opal_lake.errors import FormatError
 from opal_lake.events.bitmap import Bitmaps, Marks, add_bitmaps, add_rows, offsets_of
 from opal_lake.events.segment_log import (
     NO_ROW,
+    Events,
     RowIds,
     concat_events,
     concat_ids,
-    read_events,
     row_words,
 )
 from opal_lake.log.commit import Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.commit_times import CommitTimes
+from opal_lake.log.pages import own_logs
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
 from opal_lake.read.change_range import VersionRange, commits_of
 from opal_lake.read.difference import difference, groups_that_lack_rows, visible_rows
 from opal_lake.read.read import FileRead, files_by_keys
 from opal_lake.spec.table_spec import TableSpec
-from opal_lake.storage.protocol import READERS, Storage
+from opal_lake.storage.protocol import READERS
 from opal_lake.storage.uris import is_local
 
 _MOST_ROUNDS, _OFFSET_BITS = 32, (1 << 32) - 1
@@ -46,6 +47,7 @@ FEW_FILES, FEW_ROWS, FEW_BYTES = 256, 300_000, 256 << 20  # of a feed that is re
 FEW_NEAR_BYTES = 1 << 30  # where they are on this machine
 
 Versions = npt.NDArray[np.int64]
+ReadEvents = Callable[[LogFile], Events]  # with their next rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +224,9 @@ def plan_changes(
         return ChangePlan(
             spec=head.spec, spans=(), times_us={}, has_pairs=True, is_filtered=False, may_lack=False
         )
-    commits, first = commits_of(log, versions), state
+    found, first = commits_of(log, versions), state
+    commits = found.commits
+    read = partial(found.read_events, log.storage)
     spans: list[ChangeSpan] = []
     courses = [*_courses(commits)]
     for course in courses:
@@ -231,7 +235,7 @@ def plan_changes(
         spans += (
             _restored_spans(state, end)
             if is_restore
-            else _spans(log.storage, state, course, end, in_sum=in_sum)
+            else _spans(read, state, course, end, in_sum=in_sum)
         )
         state = end
     has_pairs = len(courses) == 1 and all(
@@ -250,8 +254,8 @@ def plan_changes(
         for commit in commits
         if commit.version in changing
     }
-    read = [span.reading(predicate) for span in spans]
-    kept, is_filtered = tuple(span for span in read if span.files), predicate is not None
+    reading = [span.reading(predicate) for span in spans]
+    kept, is_filtered = tuple(span for span in reading if span.files), predicate is not None
     may_lack = any(span.may_lack for span in kept)
     return ChangePlan(
         spec=head.spec,
@@ -276,14 +280,19 @@ def _courses(commits: Sequence[Commit]) -> Iterator[list[Commit]]:
 
 
 def _spans(
-    storage: Storage, earlier: Snapshot, commits: Sequence[Commit], last: Snapshot, *, in_sum: bool
+    read: ReadEvents,
+    earlier: Snapshot,
+    commits: Sequence[Commit],
+    last: Snapshot,
+    *,
+    in_sum: bool,
 ) -> Iterator[ChangeSpan]:
     """What commits changed that follow on from each other.
 
     `in_sum` without the rows that were seen only within, unless a key was deleted: no event tells which row it came back with.
     """
     begun = {segment: commit.version for commit in commits for segment in commit.actions.processed}
-    first = _first_events(storage, commits)
+    first = _first_events(read, commits)
     began = versions_of(begun, first.segment)
     hidden = first.take(first.version == began)
     ended = first.take(
@@ -464,18 +473,11 @@ def versions_of(begun: Mapping[int, int], segment: npt.NDArray[np.int64]) -> Ver
     ]
 
 
-def _first_events(storage: Storage, commits: Sequence[Commit]) -> EndedRows:
+def _first_events(read: ReadEvents, commits: Sequence[Commit]) -> EndedRows:
     """Of each row with events in these versions, the version of the first. Merged logs hold no event of their own commit."""
-    own = [
-        (commit.version, file)
-        for commit in commits
-        for file in commit.actions.add_logs
-        if file.version < 0
-    ]
+    own = [(commit.version, file) for commit in commits for file in own_logs(commit)]
     with ThreadPoolExecutor(READERS) as pool:
-        parts = [
-            *pool.map(partial(read_events, storage, with_next=True), (file for _, file in own))
-        ]
+        parts = [*pool.map(read, (file for _, file in own))]
     events = concat_events(parts)
     version = np.repeat(np.array([version for version, _ in own], np.int64), [*map(len, parts)])
     words = row_words(np.unique(events.segment), events.segment, events.offset)

@@ -68,7 +68,7 @@ def history_changes(
 ) -> pa.Table:
     """Into memory, in the order of versions. In a net feed a row has its time before the range, and the one after it."""
     spec, fields = versions.head.spec, history_fields(versions.head.spec, feed.columns)
-    commits = commits_of(log, versions) if versions.earlier is not None else []
+    commits = commits_of(log, versions).commits if versions.earlier is not None else []
     nothing = intervals_of(entries_of_keys(versions.head, cache, np.empty((0, 2), np.uint64)), None)
     sides = [*_sides(cache, versions, commits, is_net=feed.is_net)]
     sides = sides or [_Side(snapshot=versions.head, version=0, is_after=True, times=nothing)]

@@ -39,6 +39,7 @@ from opal_lake.retention.log_digest import (
     read_digest,
     write_digest,
 )
+from opal_lake.retention.log_pages import page_garbage, trim_pages
 from opal_lake.storage.left_overs import remove_left_overs
 from opal_lake.storage.protocol import READERS, Storage
 from opal_lake.storage.verified import read_sealed
@@ -88,6 +89,8 @@ def _retain(log: CommitLog, job: Retain, at_file: AtFile) -> JobResult:
         now = log.refresh(head)
         view = _view(log, now, completed(log, now, digest), now.root.oldest_version, view.state)
     needed = find_needed(view, expiry.claims, frozenset())
+    with log.derived():
+        trim_pages(log.storage, needed.oldest)
     counts += _delete(log, needed, _garbage(log.storage, needed, expiry), at_file)
     _keep_digest(view, needed)
     return JobResult(
@@ -208,6 +211,7 @@ def _garbage(storage: Storage, needed: Needed, expiry: Expiry) -> list[Garbage]:
     return [
         *find_garbage(storage, needed, expiry.cutoff_us),
         *left_over_garbage(storage, expiry.grace_us),
+        *page_garbage(storage, needed.oldest),
     ]
 
 

@@ -265,7 +265,8 @@ def test_no_event_is_passed_over_where_the_log_has_a_hole(
         put(table, ("a", hour, 1), metadata="inline")
     path = layout.commit_path(5)
     held = storage.get(path)
-    storage.delete([path])
+    pages = [stored.path for stored in storage.list(layout.LOG_PAGES)]
+    storage.delete([path, *pages])
     with pytest.raises(FormatError, match=f"{path} is missing"):
         sync_opal(client, shop.reopen(storage), NAME)
     assert events_of(client, NAME) == before

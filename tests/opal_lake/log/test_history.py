@@ -6,6 +6,7 @@ import pytest
 
 from opal_lake import layout
 from opal_lake.errors import FormatError
+from opal_lake.inspect.check import check_table
 from opal_lake.storage.memory import MemoryStorage
 from tests.opal_lake.retention.test_retention import at_hour, history
 from tests.opal_lake.shop import create, reopen, rows
@@ -18,11 +19,22 @@ def test_history_names_the_version_that_the_log_lacks(lost: int) -> None:
     for hour in range(1, 11):
         table.ingest(*rows([("ax", hour, hour)]), metadata="inline")
     storage.delete([layout.commit_path(lost)])
+    storage.delete([stored.path for stored in storage.list(layout.LOG_PAGES)])
     listed = []
     with pytest.raises(FormatError, match=rf"{layout.commit_path(lost)} is missing.*from a backup"):
         listed.extend(commit.version for commit in reopen(storage).history())
     assert listed == list(range(reopen(storage).snapshot_at().version, lost, -1))
     assert len([*islice(reopen(storage).history(), len(listed))]) == len(listed)
+
+
+def test_history_has_a_lost_version_from_a_page_and_a_check_names_it() -> None:
+    storage = MemoryStorage()
+    history(storage, 10)
+    expected = [*at_hour(storage, 12).history()]
+    storage.delete([layout.commit_path(5)])
+    assert [*at_hour(storage, 12).history()] == expected
+    found = {one.path for one in check_table(at_hour(storage, 12)) if one.invariant == "I1"}
+    assert found == {layout.commit_path(5)}
 
 
 def test_history_ends_where_versions_have_expired() -> None:

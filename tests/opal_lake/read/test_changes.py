@@ -14,7 +14,7 @@ from opal_lake import layout
 from opal_lake.data.segment import LogFile
 from opal_lake.errors import ExpiredError, FormatError, InvalidInputError, NotFoundError
 from opal_lake.events.segment_log import Events, RowIds, concat_events, read_events
-from opal_lake.log import sections
+from opal_lake.log import pages, sections
 from opal_lake.read import changes
 from opal_lake.read.change_range import version_range
 from opal_lake.read.changed_rows import FeedOptions, read_changes
@@ -259,7 +259,7 @@ def test_an_event_of_a_row_that_was_dropped_with_its_segment_is_no_change(
             [events, replace(gone, next_rows=events.next_rows.take(np.array([0])))]
         )
 
-    monkeypatch.setattr(changes, "read_events", with_one_more)
+    monkeypatch.setattr(pages, "read_events", with_one_more)
     assert told(table, 2) == before
 
 
@@ -430,7 +430,7 @@ def test_next_rows_that_lead_nowhere_are_damage(
         )
         return replace(events, next_rows=RowIds(segment=segment, offset=offset.astype(np.int32)))
 
-    monkeypatch.setattr(changes, "read_events", forged)
+    monkeypatch.setattr(pages, "read_events", forged)
     with pytest.raises(FormatError, match=re.escape(says)):
         table.changes(2)
 

@@ -33,6 +33,7 @@ from opal_lake.inspect.check.content.in_process import (
 )
 from opal_lake.inspect.check.files import check_pending, check_sizes, check_totals
 from opal_lake.inspect.check.finding import Finding, Findings
+from opal_lake.inspect.check.pages import check_pages
 from opal_lake.inspect.check.restores import check_restores
 from opal_lake.inspect.check.sample import KeyRange, check_sample, plan_sample
 from opal_lake.inspect.check.state import KnownEvents, check_state
@@ -188,6 +189,7 @@ def _check(table: Table, kept: Root | None, options: CheckOptions, look: Look) -
     check_restores(table.log, commits, kept, findings)
     events = KnownEvents(storage=storage, findings=findings)
     state = check_state(commits, kept, sizes, events)
+    check_pages(commits, sizes, events)
     left_over = tuple(_left_over(storage))
     if state is None or not _is_readable(state, findings):
         return Checked(

@@ -1,0 +1,89 @@
+"""Pages of the log against the commits and segment logs that they copy (I31)."""
+
+from collections.abc import Mapping, Sequence
+
+from opal_lake import layout
+from opal_lake.data.segment import LogFile
+from opal_lake.errors import NotFoundError
+from opal_lake.events.segment_log import Events, concat_events
+from opal_lake.inspect.check.chain import Sizes
+from opal_lake.inspect.check.state import KnownEvents
+from opal_lake.log.commit import Commit
+from opal_lake.log.pages import Line, Page, decode_events_line, decode_page, own_logs
+from opal_lake.storage.verified import read_sealed
+
+_DELETE = "delete it, it is derived"
+
+
+def check_pages(commits: Sequence[Commit], sizes: Sizes, events: KnownEvents) -> None:
+    """Compare each page with those of its commits and logs that the table still has."""
+    if not commits:
+        return  # reported already
+    by_version = {commit.version: commit for commit in commits}
+    logs = {log.path: log for commit in commits for log in own_logs(commit)}
+    for path in sizes:
+        if path.startswith(layout.LOG_PAGES):
+            with events.findings.going_on("I31", path):
+                try:
+                    page = decode_page(read_sealed(events.storage, path), path)
+                except NotFoundError:
+                    continue  # retention has deleted it in the meantime
+                _check_commits(page, path, by_version, events)
+                _check_events(page, path, logs, sizes, events)
+
+
+def _check_commits(
+    page: Page, path: str, by_version: Mapping[int, Commit], events: KnownEvents
+) -> None:
+    findings = events.findings
+    head = max(by_version)
+    table_id = by_version[head].table_id
+    findings.expect(
+        page.table_id == table_id,
+        "I31",
+        path,
+        f"it belongs to table {page.table_id}, the log to {table_id}; {_DELETE}",
+    )
+    if page.last > head and not any(events.storage.list(layout.commit_path(page.last))):
+        findings.add(
+            "I31",
+            path,
+            f"it holds version {page.last}, the newest is {head}: commits were lost; "
+            f"restore {layout.LOG} from a backup",
+        )
+    for version in page.commits:
+        commit = by_version.get(version)
+        if commit is not None and page.commit(version) != commit:
+            findings.add(
+                "I31", path, f"its copy of version {version} differs from the commit; {_DELETE}"
+            )
+
+
+def _check_events(
+    page: Page, path: str, logs: Mapping[str, LogFile], sizes: Sizes, events: KnownEvents
+) -> None:
+    for log_path, line in page.events.items():
+        log = logs.get(log_path)
+        if log is None or log_path not in sizes:
+            continue  # of a commit, or a log, that has expired
+        known = events.of(log)
+        if known is not None and not _is_copy(line, log, concat_events(known)):
+            events.findings.add(
+                "I31", path, f"its events of {log_path} are not those of the log; {_DELETE}"
+            )
+
+
+def _is_copy(line: Line, log: LogFile, events: Events) -> bool:
+    copied = decode_events_line(line, log)
+    if copied is None or copied.next_rows is None or events.next_rows is None:
+        return False
+    return all(
+        (mine == theirs).all()
+        for mine, theirs in (
+            (copied.segment, events.segment),
+            (copied.offset, events.offset),
+            (copied.until, events.until),
+            (copied.next_rows.segment, events.next_rows.segment),
+            (copied.next_rows.offset, events.next_rows.offset),
+        )
+    )

@@ -1,0 +1,432 @@
+"""Pages of the log: copies of neighbouring commits and of their small segment logs (FORMAT, pages).
+
+A reader of a range of versions asks for a page instead of two files a version. Pages are derived:
+deleting one loses nothing, and one that is damaged or of another chain is not used.
+"""
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import takewhile
+
+import numpy as np
+
+from opal_lake import checked, layout
+from opal_lake.data.segment import LogFile
+from opal_lake.decoding import decoding
+from opal_lake.errors import FormatError, NotFoundError
+from opal_lake.events.segment_log import (
+    SHORT_EVENTS,
+    Events,
+    RowIds,
+    read_events,
+    recent_events,
+)
+from opal_lake.log.commit import (
+    FORMAT_VERSION,
+    Commit,
+    canonical_json,
+    decode_commit,
+    encode_commit,
+)
+from opal_lake.log.sections import decode_lines, encode_lines
+from opal_lake.log.snapshot import Snapshot
+from opal_lake.storage.protocol import READERS, Storage
+from opal_lake.storage.uris import is_local
+from opal_lake.storage.verified import read_sealed
+
+FAN_IN = 16  # pages of a size that are merged into one
+MAX_VERSIONS = (
+    1024  # of a merged page, so that a narrow range does not read much more than it needs
+)
+MAX_MERGED_BYTES = 4 << 20  # of the pages that are merged into one
+MAX_FRESH_BYTES = 16 << 20  # of commits and events that one page adds, before compression
+MAX_COMMIT_BYTES = 64 << 10  # a longer commit is read from its own file
+MAX_FILLED = 64  # commits that a writer reads, as an earlier page lacks them
+LEAST_SAVED = 3  # versions of a range, for which a reader asks for a page
+
+Line = bytes
+_PAGE = ("a page of the log", "delete it, it is derived")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageRef:
+    """A stored page, as its name describes it. `size` is in bytes."""
+
+    path: str
+    first: int
+    last: int
+    crc32: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Lines of a page: commits by version, as their files have them, and events by segment log."""
+
+    table_id: str
+    first: int
+    last: int
+    commits: Mapping[int, Line]
+    events: Mapping[str, Line]
+
+    def commit(self, version: int) -> Commit | None:
+        """Return the copy of a commit, None if the page does not hold it."""
+        line = self.commits.get(version)
+        if line is None:
+            return None
+        path = layout.commit_path(version)
+        commit = decode_commit(line + b"\n", f"the copy of {path} in {layout.LOG_PAGES}")
+        if commit.version != version:
+            raise FormatError(f"the copy of {path} in {layout.LOG_PAGES} is of another version")
+        return commit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRange:
+    """Commits in order, and lines of the pages that hold events of their segment logs."""
+
+    commits: Sequence[Commit]
+    events: Mapping[str, Line] = field(default_factory=dict)
+
+    def read_events(self, storage: Storage, log: LogFile) -> Events:
+        """Return the events of a log with their next rows, from a page where one holds them."""
+        line = self.events.get(log.path)
+        copied = None if line is None else decode_events_line(line, log)
+        return read_events(storage, log, with_next=True) if copied is None else copied
+
+
+def own_logs(commit: Commit) -> list[LogFile]:
+    """Return the logs that hold events of the commit itself; merged ones hold older events."""
+    return [log for log in commit.actions.add_logs if log.version < 0]
+
+
+def is_copied(log: LogFile) -> bool:
+    """Whether a page holds the events of a log."""
+    return log.has_next and log.events <= SHORT_EVENTS
+
+
+def decode_events_line(line: Line, log: LogFile) -> Events | None:
+    """Return the events of a line, None if they are not those that the commit records."""
+    try:
+        with decoding(log.path, *_PAGE):
+            _, path, segment, offset, until, next_segment, next_offset = checked.listed(
+                checked.parse_canonical(line)
+            )
+            events = Events(
+                segment=np.array(segment, np.int64),
+                offset=np.array(offset, np.int32),
+                until=np.array(until, np.int64),
+                next_rows=RowIds(
+                    segment=np.array(next_segment, np.int64),
+                    offset=np.array(next_offset, np.int32),
+                ),
+            )
+            return events if path == log.path and _is_of(events, log) else None
+    except FormatError:
+        return None
+
+
+def _is_of(events: Events, log: LogFile) -> bool:
+    """Whether all columns have the length, and the times the range, that the commit records."""
+    assert events.next_rows is not None
+    columns = (
+        events.segment,
+        events.offset,
+        events.until,
+        events.next_rows.segment,
+        events.next_rows.offset,
+    )
+    if any(column.shape != (log.events,) for column in columns):
+        return False
+    until = int(events.until.min()), int(events.until.max())
+    has_offset = events.next_rows.offset >= 0
+    return (
+        until == (log.least_until, log.greatest_until)
+        and int(events.offset.min()) >= 0
+        and bool((has_offset == events.next_rows.is_row).all())
+    )
+
+
+def _events_line(version: int, path: str, events: Events) -> Line:
+    assert events.next_rows is not None
+    columns = (
+        events.segment,
+        events.offset,
+        events.until,
+        events.next_rows.segment,
+        events.next_rows.offset,
+    )
+    return canonical_json([version, path, *(column.tolist() for column in columns)])
+
+
+def _version_of(line: Line) -> int:
+    """Return the version of a line of events, without a look at the events."""
+    return int(line[1 : line.index(b",")])
+
+
+def _path_of(line: Line) -> str:
+    """Return the segment log of a line of events, without a look at the events."""
+    begin = line.index(b'"') + 1
+    return line[begin : line.index(b'"', begin)].decode()
+
+
+def encode_page(page: Page) -> bytes:
+    """Return the page as zstd over lines: a head, the commits in order, the events."""
+    versions = range(page.first, page.last + 1)
+    head = {
+        "format": FORMAT_VERSION,
+        "table_id": page.table_id,
+        "first": page.first,
+        "last": page.last,
+        "absent": [version for version in versions if version not in page.commits],
+    }
+    commits = (page.commits[version] for version in versions if version in page.commits)
+    return encode_lines([canonical_json(head), *commits, *page.events.values()])
+
+
+def decode_page(data: bytes, path: str) -> Page:
+    """Return a page whose bytes have the checksum in its name, FormatError for another one."""
+    place = layout.log_page_place(path)
+    with decoding(path, *_PAGE):
+        if place is None or place[2] != zlib.crc32(data):
+            raise ValueError("its bytes do not have the checksum in its name")
+        lines = decode_lines(data, path)
+        head = checked.mapped(checked.parse_canonical(lines[0]))
+        first, last = checked.count(head["first"]), checked.count(head["last"])
+        if head["format"] != FORMAT_VERSION or (first, last) != place[:2]:
+            raise ValueError("it is of another format, or of other versions than its name says")
+        absent = {*checked.counts(head["absent"])}
+        commits_end = 1 + (last - first + 1 - len(absent))
+        if commits_end > len(lines) or not all(first <= version <= last for version in absent):
+            raise ValueError("it has fewer lines than commits")
+        present = (version for version in range(first, last + 1) if version not in absent)
+        return Page(
+            table_id=checked.plain_id(head["table_id"]),
+            first=first,
+            last=last,
+            commits=dict(zip(present, lines[1:commits_end], strict=True)),
+            events=_by_path(lines[commits_end:]),
+        )
+
+
+def _by_path(lines: Iterable[Line]) -> dict[str, Line]:
+    events: dict[str, Line] = {}
+    for line in lines:
+        _version_of(line)  # which has to be a number
+        events[_path_of(line)] = line
+    return events
+
+
+def read_page(storage: Storage, ref: PageRef) -> Page | None:
+    """Read a page, None if it is missing or damaged: the commits themselves serve then."""
+    try:
+        return decode_page(read_sealed(storage, ref.path), ref.path)
+    except (FormatError, NotFoundError):
+        return None
+
+
+def read_pages(storage: Storage, refs: Sequence[PageRef]) -> list[Page]:
+    """Read those pages that are sound, several at once."""
+    with ThreadPoolExecutor(min(READERS, max(1, len(refs)))) as pool:
+        pages = pool.map(partial(read_page, storage), refs)
+        return [page for page in pages if page is not None]
+
+
+def list_pages(storage: Storage, first: int = 0, last: int | None = None) -> list[PageRef]:
+    """Return the pages that hold commits of a range of versions, those that end last first."""
+    start_after = "" if last is None else layout.log_pages_start_after(last + MAX_VERSIONS)
+    refs = takewhile(lambda ref: ref.last >= first, _refs(storage, start_after))
+    return [ref for ref in refs if last is None or ref.first <= last]
+
+
+def _refs(storage: Storage, start_after: str) -> Iterator[PageRef]:
+    for entry in storage.list(layout.LOG_PAGES, start_after):
+        place = layout.log_page_place(entry.path)
+        if place is not None:
+            first, last, crc32 = place
+            yield PageRef(path=entry.path, first=first, last=last, crc32=crc32, size=entry.size)
+
+
+def cover(refs: Iterable[PageRef], first: int, last: int) -> list[PageRef]:
+    """Choose the fewest pages that together hold what can be had of a range of versions.
+
+    Of pages that reach equally far, the smallest one is chosen.
+    """
+    ordered = sorted(refs, key=lambda ref: ref.first)
+    chosen: list[PageRef] = []
+    best: PageRef | None = None
+    position = 0
+    version = first
+    while version <= last:
+        while position < len(ordered) and ordered[position].first <= version:
+            best = _wider(best, ordered[position], last)
+            position += 1
+        if best is not None and best.last >= version:
+            chosen.append(best)
+            version = best.last + 1
+        elif position < len(ordered):
+            version = ordered[position].first
+        else:
+            break
+    return chosen
+
+
+def _wider(best: PageRef | None, other: PageRef, last: int) -> PageRef:
+    if best is None:
+        return other
+    return max(best, other, key=lambda ref: (min(ref.last, last), -ref.size))
+
+
+def choose_pages(storage: Storage, first: int, last: int) -> list[PageRef]:
+    """Return the pages that a reader of a range of versions asks for.
+
+    Not those of which the range needs so little that the commits themselves are read sooner.
+    """
+    if last - first < LEAST_SAVED:
+        return []
+    refs = cover(list_pages(storage, first, last), first, last)
+    return [ref for ref in refs if min(ref.last, last) - max(ref.first, first) + 1 >= LEAST_SAVED]
+
+
+class EventReader:
+    """Events of segment logs with their next rows, each read once."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.known: dict[str, Events] = {}
+
+    def load(self, logs: Sequence[LogFile]) -> None:
+        """Read logs, several at once where the store is far."""
+        for log in logs:
+            recent = recent_events(self.storage, log)
+            if recent is not None:
+                self.known[log.path] = recent
+        missing = [log for log in logs if log.path not in self.known]
+        read = partial(read_events, self.storage, with_next=True)
+        if is_local(self.storage.uri):  # threads would take longer to start than all of the reads
+            self.known |= {log.path: read(log) for log in missing}
+        elif missing:
+            with ThreadPoolExecutor(min(READERS, len(missing))) as pool:
+                paths = [log.path for log in missing]
+                self.known |= zip(paths, pool.map(read, missing), strict=True)
+
+    def read(self, log: LogFile) -> Events:
+        """Return the events of a log that may be at hand."""
+        self.load([log])
+        return self.known[log.path]
+
+
+def span_of(version: int, step: int) -> int:
+    """Return how many versions a page has that ends with a version: `step` times a power of 16."""
+    span = step
+    while version % (span * FAN_IN) == 0 and span * FAN_IN <= MAX_VERSIONS:
+        span *= FAN_IN
+    return span
+
+
+def write_page(
+    state: Snapshot, step: int, read_commit: Callable[[int], Commit], events: EventReader
+) -> None:
+    """Store a page that ends with a version, and takes in pages of the versions before it.
+
+    `step` is how many versions lie between two checkpoints. `events` keeps the logs that are read.
+    """
+    last, known = state.version, {commit.version: commit for commit in state.commits}
+    oldest = max(1, state.root.oldest_version + 1)  # copies of expired commits are not made
+    begin = min([last - step + 1, *known])
+    first, refs = max(oldest, begin), []
+    span = span_of(last, step)
+    if span > step:
+        wide = max(oldest, min(begin, last - span + 1))
+        refs = cover(list_pages(state.storage, wide, last), wide, last)
+        if sum(ref.size for ref in refs) <= MAX_MERGED_BYTES:
+            first = wide
+        else:
+            refs = []
+    if first > last:
+        return
+    page = _merged(read_pages(state.storage, refs), state.root.table_id, first, last)
+    missing = [version for version in range(first, last + 1) if version not in page.commits]
+    fresh = _fresh_commits(missing, known, read_commit)
+    store_page(state.storage, _with_commits(page, fresh, events))
+
+
+def _merged(pages: Iterable[Page], table_id: str, first: int, last: int) -> Page:
+    """Return what pages hold of a range of versions."""
+    versions = range(first, last + 1)
+    commits: dict[int, Line] = {}
+    events: dict[str, Line] = {}
+    for page in pages:
+        if page.table_id == table_id:
+            commits |= {v: line for v, line in page.commits.items() if v in versions}
+            events |= {p: line for p, line in page.events.items() if _version_of(line) in versions}
+    return Page(table_id=table_id, first=first, last=last, commits=commits, events=events)
+
+
+def _fresh_commits(
+    missing: Sequence[int], known: Mapping[int, Commit], read_commit: Callable[[int], Commit]
+) -> list[Commit]:
+    """Return the missing commits: those at hand, and others if they are few."""
+    unknown = [version for version in missing if version not in known]
+    if len(unknown) > MAX_FILLED:
+        unknown = []
+
+    def read(version: int) -> Commit | None:
+        try:
+            return read_commit(version)
+        except (FormatError, NotFoundError):
+            return None  # readers of the range say what it means
+
+    others: list[Commit | None] = []
+    if unknown:
+        with ThreadPoolExecutor(READERS) as pool:
+            others = [*pool.map(read, unknown)]
+    at_hand = [known[version] for version in missing if version in known]
+    return sorted(
+        [*at_hand, *(commit for commit in others if commit is not None)],
+        key=lambda commit: commit.version,
+    )
+
+
+def _with_commits(page: Page, fresh: Iterable[Commit], reader: EventReader) -> Page:
+    """Return the page with copies of more commits, and of those of their logs that are short."""
+    commits, events, size = {**page.commits}, {**page.events}, 0
+    logs: list[tuple[int, LogFile]] = []
+    for commit in fresh:
+        line = encode_commit(commit).rstrip(b"\n")
+        size += len(line)
+        if len(line) <= MAX_COMMIT_BYTES and size <= MAX_FRESH_BYTES:
+            commits[commit.version] = line
+            logs += ((commit.version, log) for log in own_logs(commit) if is_copied(log))
+    reader.load([log for _, log in logs])
+    for version, log in logs:
+        line = _events_line(version, log.path, reader.read(log))
+        size += len(line)
+        if size <= MAX_FRESH_BYTES:
+            events[log.path] = line
+    return replace(page, commits=commits, events=events)
+
+
+def store_page(storage: Storage, page: Page) -> None:
+    """Store a page. Whoever stores the same one at once stores the same bytes."""
+    data = encode_page(page)
+    storage.put_if_absent(layout.log_page_path(page.first, page.last, zlib.crc32(data)), data)
+
+
+def trimmed(page: Page, oldest: int) -> Page:
+    """Return the page without the copies of commits up to the oldest version."""
+    return _merged([page], page.table_id, oldest + 1, page.last)
+
+
+def superseded(refs: Iterable[PageRef]) -> set[PageRef]:
+    """Return the pages whose versions another one of these holds as well."""
+    ordered = sorted(refs, key=lambda ref: (ref.first, -ref.last, ref.path))
+    reached, result = -1, set()
+    for ref in ordered:
+        if ref.last <= reached:
+            result.add(ref)
+        reached = max(reached, ref.last)
+    return result

@@ -1,0 +1,428 @@
+"""Pages of the log: what is read through them is what commits and segment logs say, in fewer requests."""
+
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from opal_lake import layout
+from opal_lake.inspect.check import check_table
+from opal_lake.log import pages
+from opal_lake.log.commit import seal
+from opal_lake.log.pages import (
+    Page,
+    PageRef,
+    cover,
+    decode_page,
+    encode_page,
+    list_pages,
+    span_of,
+    store_page,
+    superseded,
+)
+from opal_lake.storage import Storage, open_storage
+from opal_lake.storage.forwarding import ForwardingStore
+from opal_lake.storage.memory import MemoryStorage
+from opal_lake.storage.protocol import StoredObject
+from opal_lake.table import Table
+from opal_lake.testing.failing_store import Crash, FailingStore, Mode
+from opal_lake.testing.replay import Replay
+from opal_lake.testing.strategies import History, histories
+from tests.bench.requests import Hours
+from tests.opal_lake.retention.test_retention import at_hour, batch, grow, history
+from tests.opal_lake.shop import copied, create, reopen, rows
+from tests.opal_lake.test_histories import HISTORIES, SEED, new_table
+
+LONG = "9000d"
+
+
+class Counting(ForwardingStore):
+    """A store that writes down what it is asked for; a listing counts once for each 1,000 entries."""
+
+    def __init__(self, inner: Storage) -> None:
+        self.inner = inner
+        self.asked: list[tuple[str, str]] = []
+
+    def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        self.asked.append(("get", path))
+        return self.inner.get(path, start, length)
+
+    def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
+        self.asked.append(("put", path))
+        return self.inner.put_if_absent(path, data)
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[StoredObject]:
+        for number, entry in enumerate(self.inner.list(prefix, start_after)):
+            if number % 1000 == 0:
+                self.asked.append(("list", prefix))
+            yield entry
+
+    def below(self, part: str) -> int:
+        return sum(path.startswith(part) for _, path in self.asked)
+
+
+def page_paths(storage: Storage) -> list[str]:
+    return [stored.path for stored in storage.list(layout.LOG_PAGES)]
+
+
+def without_pages(storage: Storage) -> Storage:
+    other = copied(storage, MemoryStorage())
+    other.delete(page_paths(other))
+    return other
+
+
+def feed(storage: Storage, start: int = 1, end: int | None = None, mode: str = "none") -> pa.Table:
+    return at_hour(storage, 10_000).changes(start, end, mode=mode)
+
+
+def in_order(table: pa.Table) -> pa.Table:
+    return table.sort_by([(name, "ascending") for name in table.column_names])
+
+
+def assert_same_feeds(storage: Storage, start: int = 1, end: int | None = None) -> None:
+    for mode in ("none", "netChanges"):
+        expected = feed(without_pages(storage), start, end, mode)
+        assert in_order(feed(storage, start, end, mode)).equals(in_order(expected)), (start, end)
+
+
+@pytest.fixture
+def storage(request: pytest.FixtureRequest) -> Storage:
+    return open_storage(f"memory://pages-{request.node.name}")
+
+
+@pytest.fixture
+def _merged_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages that few versions fill, and readers that use each of them."""
+    monkeypatch.setattr(pages, "FAN_IN", 2)
+    monkeypatch.setattr(pages, "LEAST_SAVED", 1)
+
+
+def test_changes_of_many_small_commits_ask_for_a_tenth_of_the_files() -> None:
+    hours = Hours("memory://pages/requests", {}).upsert(200)
+    store = Counting(hours.storage)
+    hours.storage = store
+    head = hours.table.snapshot_at().version
+    store.asked.clear()
+    assert hours.table.changes(1).num_rows == 10 + 15 * 199
+    assert len(store.asked) <= 60, len(store.asked)
+    assert store.below(layout.LOG) <= 10
+    assert store.below(layout.SEGMENT_LOGS) <= 4
+    store.asked.clear()
+    assert len([*hours.table.history()]) == head + 1
+    assert len(store.asked) <= 40, len(store.asked)
+    store.asked.clear()
+    hours.table.changes(head - 9)
+    assert store.below(layout.LOG) + store.below(layout.LOG_PAGES) <= 12
+    assert check_table(hours.table) == []
+
+
+def test_writers_ask_for_little_more(storage: Storage) -> None:
+    store = Counting(storage)
+    create(store, fold_files=0)
+    store.asked.clear()
+    for hour in range(1, 129):
+        at_hour(store, hour).ingest(*rows(batch(hour)), metadata="inline")
+    assert store.below(layout.LOG_PAGES) <= 0.6 * 128
+    assert sum(verb == "put" and layout.LOG_PAGES in path for verb, path in store.asked) == 128 / 4
+
+
+def test_sixteen_pages_are_merged_into_one(storage: Storage) -> None:
+    history(storage, 72)
+    spans = [(ref.first, ref.last) for ref in list_pages(storage)]
+    assert spans[:4] == [(69, 72), (65, 68), (1, 64), (57, 60)]
+    assert [span_of(version, 4) for version in (4, 60, 64, 128, 1024, 2048, 4096)] == [
+        *(4, 4, 64, 64, 1024, 1024, 1024)
+    ]
+    kept = {*list_pages(storage)} - superseded(list_pages(storage))
+    assert sorted((ref.first, ref.last) for ref in kept) == [(1, 64), (65, 68), (69, 72)]
+    assert check_table(at_hour(storage, 73)) == []
+
+
+def test_a_page_holds_the_very_bytes_of_its_commits(storage: Storage) -> None:
+    history(storage, 64)
+    for ref in list_pages(storage):
+        page = decode_page(storage.get(ref.path), ref.path)
+        assert sorted(page.commits) == [*range(ref.first, ref.last + 1)]
+        for version, line in page.commits.items():
+            assert line + b"\n" == storage.get(layout.commit_path(version))
+
+
+@pytest.mark.usefixtures("_merged_early")
+@pytest.mark.slow_but_one
+@pytest.mark.parametrize("file_format", ["parquet", "orc"])
+def test_feeds_through_pages_equal_those_of_the_log_itself(file_format: str) -> None:
+    @seed(SEED)
+    @settings(
+        max_examples=max(1, HISTORIES // 2),
+        deadline=None,
+        database=None,
+        print_blob=True,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(history=histories((file_format,)), draw=st.data())
+    def run(history: History, draw: st.DataObject) -> None:
+        replay = Replay(open_table=new_table(history.shape), shape=history.shape)
+        for step in history.steps:
+            replay.play(step)
+        lost = draw.draw(st.lists(st.integers(0, 200), max_size=3))
+        compare_with_log(replay.table, lost, lambda most: draw.draw(st.integers(0, most)))
+
+    run()
+
+
+def compare_with_log(table: Table, lost: list[int], number: Callable[[int], int]) -> None:
+    """After some pages are lost: feeds, histories and states are those of the log without any."""
+    storage = table.storage
+    stored = page_paths(storage)
+    storage.delete({stored[place % len(stored)] for place in lost if stored})
+    plain = reopen(without_pages(storage))
+    paged = reopen(storage)
+    head = paged.snapshot_at().version
+    for _ in range(3):
+        start = number(head)
+        end = start + number(head - start)
+        after, expected = (each.log.commits_after(start - 1, end) for each in (paged, plain))
+        assert after == expected
+        for mode in ("none", "netChanges"):
+            feeds = [in_order(each.changes(start, end, mode=mode)) for each in (paged, plain)]
+            assert feeds[0].equals(feeds[1]), (start, end, mode)
+        assert paged.snapshot_at(end).root == plain.snapshot_at(end).root
+    assert [*paged.history()] == [*plain.history()]
+    assert check_table(paged) == []
+
+
+@pytest.mark.parametrize("mode", ["before", "after", "failed", "done_but_failed"])
+def test_a_writer_that_dies_at_its_page_costs_nothing(mode: Mode) -> None:
+    sound = MemoryStorage()
+    history(sound, 7, fold_files=0)
+    dry = FailingStore(copied(sound, MemoryStorage()))
+    grow(dry, range(8, 9))
+    calls = [number for number, call in enumerate(dry.trace, 1)]
+    near = [number for number in calls if layout.LOG_PAGES in dry.trace[number - 1].path]
+    assert near
+    for call in range(near[0] - 1, min(near[-1] + 4, len(calls) + 1)):
+        storage = copied(sound, MemoryStorage())
+        with suppress(Crash):
+            grow(FailingStore(storage, call, mode), range(8, 9))
+        grow(storage, range(9, 15))
+        assert_same_feeds(storage)
+        assert_same_feeds(storage, 3, 9)
+        assert check_table(at_hour(storage, 20)) == [], call
+
+
+def test_a_page_that_a_dead_writer_left_out_is_part_of_the_next_one(storage: Storage) -> None:
+    history(storage, 7)
+    trace = FailingStore(copied(storage, MemoryStorage()))
+    grow(trace, range(8, 9))
+    put = next(
+        number
+        for number, call in enumerate(trace.trace, 1)
+        if call.verb == "put_if_absent" and call.path.startswith(layout.LOG_PAGES)
+    )
+    storage = copied(storage, MemoryStorage())
+    with pytest.raises(Crash):
+        grow(FailingStore(storage, put, "before"), range(8, 9))
+    grow(storage, range(9, 13))
+    assert [(ref.first, ref.last) for ref in list_pages(storage)] == [(5, 12), (1, 4)]
+
+
+def test_a_savepoint_between_two_checkpoints_leaves_no_gap(storage: Storage) -> None:
+    history(storage, 6)
+    at_hour(storage, 6.5).savepoint("s", 6)
+    grow(storage, range(8, 14))
+    assert [(ref.first, ref.last) for ref in list_pages(storage)] == [(9, 12), (5, 8), (1, 4)]
+    assert_same_feeds(storage)
+
+
+def damage(data: bytes) -> Iterator[bytes]:
+    yield b""
+    yield data[:-1]
+    yield data[:40] + bytes([data[40] ^ 1]) + data[41:]
+    yield data + b"\0"
+
+
+def test_a_damaged_page_is_not_used_and_is_found(storage: Storage) -> None:
+    history(storage, 12)
+    expected = feed(without_pages(storage))
+    (path, *_) = page_paths(storage)
+    sound = storage.get(path)
+    for data in damage(sound):
+        storage.delete([path])
+        assert storage.put_if_absent(path, data)
+        assert in_order(feed(storage)).equals(in_order(expected))
+        findings = check_table(at_hour(storage, 20))
+        assert [(one.invariant, one.path) for one in findings] == [("I31", path)], data
+        assert "delete it, it is derived" in findings[0].message
+    storage.delete([path])
+    assert in_order(feed(storage)).equals(in_order(expected))
+    assert check_table(at_hour(storage, 20)) == []
+
+
+def forge(storage: Storage, commits: dict[int, bytes], events: dict[str, bytes]) -> str:
+    """Replace the newest page by one with other lines."""
+    ref = list_pages(storage)[0]
+    page = decode_page(storage.get(ref.path), ref.path)
+    storage.delete([ref.path])
+    before = {*page_paths(storage)}
+    forged = Page(
+        table_id=page.table_id,
+        first=page.first,
+        last=page.last,
+        commits={**page.commits, **commits},
+        events={**page.events, **events},
+    )
+    store_page(storage, forged)
+    (path,) = {*page_paths(storage)} - before
+    return path
+
+
+def test_a_copy_of_another_write_is_not_used_and_is_found(storage: Storage) -> None:
+    other = open_storage("memory://pages-other")
+    for store in (storage, other):
+        history(store, 12)
+    for version in (9, 11):
+        line = other.get(layout.commit_path(version)).rstrip(b"\n")
+        line = line.replace(b'"write_id":"', b'"write_id":"x')
+        body = line[len(b'{"crc32":"00000000","commit":') : -1]
+        path = forge(storage, {version: seal(body).rstrip(b"\n")}, {})
+        assert_same_feeds(storage)
+        findings = check_table(at_hour(storage, 20))
+        assert {(one.invariant, one.path) for one in findings} == {("I31", path)}
+
+
+def test_copies_of_events_that_are_not_those_of_the_log_are_found(storage: Storage) -> None:
+    history(storage, 12)
+    ref = list_pages(storage)[0]
+    page = decode_page(storage.get(ref.path), ref.path)
+    (log, line), *_ = page.events.items()
+    path = forge(storage, {}, {log: line.replace(b"]]", b",7]]")})
+    assert_same_feeds(storage)  # their number is not that of the commit
+    assert [one.path for one in check_table(at_hour(storage, 20))] == [path]
+
+
+def test_a_page_of_a_lost_end_of_the_log_is_not_used(storage: Storage) -> None:
+    history(storage, 12, checkpoint_commits=4)
+    lost = [layout.commit_path(version) for version in (10, 11, 12)]
+    root = [
+        stored.path
+        for stored in storage.list(layout.CHECKPOINTS)
+        if layout.checkpoint_version(stored.path) == 12
+    ]
+    storage.delete([*lost, *root])
+    for hour in (21, 22, 23, 24):
+        at_hour(storage, hour, "anew").ingest(*rows([(f"new{hour}", hour, 1)]), metadata="inline")
+    assert_same_feeds(storage)
+    found = {one.invariant for one in check_table(at_hour(storage, 25))}
+    assert found <= {"I31", "I4"}
+    assert "I31" in found
+
+
+def test_retention_keeps_no_copy_of_an_expired_commit(storage: Storage) -> None:
+    history(storage, 66)
+    for hour, oldest in ((66.5, 40), (66.6, 63)):
+        window = f"{int(66.5 - oldest)}h"
+        result = at_hour(storage, hour).retain(window=window, grace="1h")
+        table = at_hour(storage, hour + 0.01)
+        oldest = table.snapshot_at().root.oldest_version
+        assert result.counts["log_pages"] > 0
+        refs = list_pages(storage)
+        assert refs
+        assert all(ref.first > oldest for ref in refs), refs
+        assert superseded(refs) == set()
+        for ref in refs:
+            page = decode_page(storage.get(ref.path), ref.path)
+            assert min(page.commits) > oldest
+            assert len(page.commits) == ref.last - ref.first + 1
+        assert_same_feeds(storage, oldest + 1)
+        assert check_table(table) == []
+
+
+def test_a_reader_far_behind_the_log_asks_for_no_expired_commit(storage: Storage) -> None:
+    history(storage, 60)
+    at_hour(storage, 60.5).retain(window="10h", grace="1h")
+    store = Counting(storage)
+    table = at_hour(store, 61)
+    head = table.snapshot_at()
+    store.asked.clear()
+    commits = table.log.commits_after(0, head.version)
+    versions = [commit.version for commit in commits]
+    assert versions == [*range(versions[0], head.version + 1)]
+    assert versions[0] <= head.root.oldest_version
+    assert len(store.asked) <= 24, store.asked
+
+
+def test_a_retention_without_expiry_deletes_what_longer_pages_replaced(storage: Storage) -> None:
+    history(storage, 66)
+    dry = at_hour(storage, 66.5).retain(window=LONG, dry_run=True)
+    result = at_hour(storage, 66.5).retain(window=LONG)
+    assert dry.counts["log_pages"] == result.counts["log_pages"] == 15
+    assert [(ref.first, ref.last) for ref in list_pages(storage)] == [(1, 64)]
+    assert_same_feeds(storage)
+
+
+def test_later_merges_bring_no_expired_commit_back(storage: Storage) -> None:
+    history(storage, 60)
+    at_hour(storage, 60.5).retain(window="10h", grace="1h")
+    oldest = at_hour(storage, 61).snapshot_at().root.oldest_version
+    grow(storage, range(62, 66))
+    (ref, *_) = list_pages(storage)
+    assert (ref.first, ref.last) == (oldest + 1, 64)
+    assert_same_feeds(storage, oldest + 1)
+
+
+def ref_of(first: int, last: int, size: int = 1) -> PageRef:
+    return PageRef(
+        path=layout.log_page_path(first, last, size), first=first, last=last, crc32=size, size=size
+    )
+
+
+@given(
+    spans=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 20)), max_size=12),
+    first=st.integers(1, 40),
+    length=st.integers(0, 40),
+)
+def test_a_cover_holds_all_that_can_be_had(
+    spans: list[tuple[int, int]], first: int, length: int
+) -> None:
+    refs = [ref_of(start, start + more, size) for size, (start, more) in enumerate(spans)]
+    last = first + length
+    wanted = {*range(first, last + 1)}
+    had = {version for ref in refs for version in range(ref.first, ref.last + 1)} & wanted
+    chosen = cover(refs, first, last)
+    covered = {version for ref in chosen for version in range(ref.first, ref.last + 1)} & wanted
+    assert covered == had
+    assert len({*chosen}) == len(chosen) <= len(refs)
+    left = {*refs} - superseded(refs)
+    kept = {version for ref in left for version in range(ref.first, ref.last + 1)}
+    assert kept == {version for ref in refs for version in range(ref.first, ref.last + 1)}
+
+
+def test_names_of_pages_give_their_place_back() -> None:
+    path = layout.log_page_path(5, 1028, 0xAB)
+    assert layout.log_page_place(path) == (5, 1028, 0xAB)
+    assert path > layout.log_pages_start_after(1028) > layout.log_page_path(1, 1029, 0)
+    assert layout.log_page_place(path + "x") is None
+    assert layout.log_page_place(layout.LOG_PAGES + "readme.txt") is None
+
+
+def test_a_page_that_is_not_what_its_head_says_is_damaged() -> None:
+    page = Page(table_id="t", first=1, last=3, commits={1: b"{}", 3: b"{}"}, events={})
+    data = encode_page(page)
+    path = layout.log_page_path(1, 3, zlib.crc32(data))
+    assert decode_page(data, path) == page
+    assert page.commit(2) is None
+    with pytest.raises(Exception, match="other versions than its name"):
+        decode_page(data, layout.log_page_path(1, 4, zlib.crc32(data)))
+
+
+def test_a_table_on_local_files_is_read_through_pages(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path / "t"))
+    history(storage, 20)
+    assert_same_feeds(storage)
+    assert check_table(at_hour(storage, 21)) == []
