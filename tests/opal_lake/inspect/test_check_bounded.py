@@ -32,7 +32,7 @@ def many_slots(monkeypatch: pytest.MonkeyPatch) -> Many:
     """From its call on a slot has room for one or two rows, and nothing is kept in memory."""
 
     def change() -> None:
-        monkeypatch.setattr(content, "_SLOT_BYTES", 1 << 29)
+        monkeypatch.setattr(content, "SLOT_BYTES", 1 << 29)
         monkeypatch.setattr(shelf, "_FLUSH_ROWS", 3)
         monkeypatch.setattr(content, "Shelf", partial(shelf.Shelf, held_bytes=0))
 
