@@ -69,6 +69,15 @@ def own_path(kind: PathKind, path: object) -> str:
     return path
 
 
+def inner_table(path: str) -> str | None:
+    """Return the folder of another table that a path within this one shows, None if it shows none.
+
+    Nothing that a table writes has `_opal/log/` below a folder of its own.
+    """
+    folder, has_log, _ = path.partition(f"/{LOG}")
+    return f"{folder}/" if has_log else None
+
+
 def commit_path(version: int) -> str:
     return f"{LOG}{version:0{_VERSION_DIGITS}d}.json"
 

@@ -4,6 +4,7 @@ What keeps a table is imported when it is asked for: most processes only write o
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -66,6 +67,9 @@ from opal_lake.write.arrow_rows import ArrowRows, ingest_arrow
 from opal_lake.write.ingest_job import IngestOptions
 from opal_lake.write.metagen_job import metagen
 from opal_lake.write.restore import restore
+
+# Files below a new table's root among which another table is looked for: three requests of S3
+MAX_LOOKED_AT = 3_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -450,6 +454,7 @@ def create_on(
     if any(storage.list(layout.LOG)):
         raise _exists(storage)
     _refuse_within_a_table(storage)
+    _refuse_around_a_table(storage)
     own_us = table.log.clock.now_us()
     commit = Commit(
         version=0,
@@ -485,6 +490,27 @@ def _refuse_within_a_table(storage: Storage) -> None:
                 "another one; choose a path outside of it"
             )
         above = above.parent()
+
+
+def _refuse_around_a_table(storage: Storage) -> None:
+    """Raise InvalidInputError where a folder below holds a table, which would lie inside the new one.
+
+    An empty root costs one listing. Of a root with many other files only so many are looked at, first
+    in the folders that retention walks; behind these, retention itself spares what it meets.
+    """
+    for prefix in ("", layout.DATA, layout.META):
+        looked_at = 0
+        with suppress(StorageError):  # a folder that may not be listed is passed over
+            for entry in islice(storage.list(prefix), MAX_LOOKED_AT):
+                looked_at += 1
+                inner = layout.inner_table(entry.path)
+                if inner is not None:
+                    raise InvalidInputError(
+                        f"{storage.uri} cannot become an Opal table, since another one lies inside "
+                        f"it: {storage.uri}/{inner.rstrip('/')}; choose a path that holds no table"
+                    )
+        if prefix == "" and looked_at == 0:
+            return
 
 
 def _exists(storage: Storage) -> TableExistsError:

@@ -14,7 +14,7 @@ from opal_lake.inspect.check import check_table
 from opal_lake.key_store.run import decode_run
 from opal_lake.storage import open_storage
 from opal_lake.storage.memory import MemoryStorage
-from opal_lake.table import Table
+from opal_lake.table import MAX_LOOKED_AT, Table
 from tests.opal_lake.shop import Row, content, create, latest, reopen, rows
 
 MOMENTS = 12
@@ -135,6 +135,40 @@ def test_a_table_inside_another_one_s_folders_is_refused(tmp_path: Path, inside:
         create(open_storage(f"file://{outer}/{inside}"))
     create(open_storage(str(tmp_path / "shop.orders")))  # beside it
     assert check_table(reopen(open_storage(str(outer)))) == []
+
+
+@pytest.mark.parametrize("inside", ["orders", "data", "data/orders", "_opal/orders", "data/a/b/c"])
+def test_a_table_around_another_one_is_refused(tmp_path: Path, inside: str) -> None:
+    outer = tmp_path / "shop"
+    inner = create(open_storage(f"{outer}/{inside}"))
+    inner.ingest(*rows([("ax", 1, 10)]), metadata="inline")
+    with pytest.raises(InvalidInputError, match=rf"another one lies inside it: .*/shop/{inside};"):
+        create(open_storage(str(outer)))
+    assert not (outer / "_opal" / "log").exists()
+    assert content(inner) == [("ax", 1, 10)]
+
+
+def test_a_table_around_another_one_is_refused_behind_many_other_files(tmp_path: Path) -> None:
+    create(open_storage(f"{tmp_path}/data/orders"))
+    (tmp_path / "0").mkdir()
+    for number in range(MAX_LOOKED_AT):
+        (tmp_path / "0" / f"{number}.csv").touch()
+    with pytest.raises(InvalidInputError, match=r"another one lies inside it: .*/data/orders;"):
+        create(open_storage(str(tmp_path)))
+
+
+def test_a_table_can_be_created_among_other_files(tmp_path: Path) -> None:
+    for name in ("a.csv", "data/b.csv", "_opal/c.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert content(create(open_storage(str(tmp_path)))) == []
+
+
+@pytest.mark.s3
+def test_a_table_around_another_one_s_prefix_is_refused(s3_options: dict[str, str]) -> None:
+    create(open_storage("s3://lake/around/shop/data/orders", s3_options))
+    with pytest.raises(InvalidInputError, match=r"another one lies inside it: .*/data/orders;"):
+        create(open_storage("s3://lake/around/shop", s3_options))
 
 
 @pytest.mark.s3

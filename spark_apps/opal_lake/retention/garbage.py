@@ -33,10 +33,15 @@ _Judge = Callable[[StoredObject, Needed, int], str]
 def find_garbage(storage: Storage, needed: Needed, cutoff_us: int) -> list[Garbage]:
     """In an order in which it can be deleted: a root goes before the sections that it names, claims before the commits that used them.
 
+    Files below a folder with an `_opal/log` of its own belong to another table, and are never garbage.
     The cutoff is in the store's own time: no window keeps anything older.
     """
     by_kind: list[list[Garbage]] = [[] for _ in _KINDS]
+    inner_tables: set[str] = set()
     for entry in chain(storage.list(layout.DATA), storage.list(layout.META)):
+        if (inner := layout.inner_table(entry.path)) is not None:
+            inner_tables.add(inner)
+            continue
         if (
             entry.path not in needed.paths
             and (kind_index := _kind_index_of(entry.path)) is not None
@@ -46,7 +51,10 @@ def find_garbage(storage: Storage, needed: Needed, cutoff_us: int) -> list[Garba
                 by_kind[kind_index].append(
                     Garbage(path=entry.path, size=entry.size, kind=kind, why=why)
                 )
-    return sorted((item for garbage in by_kind for item in garbage), key=lambda item: item.turn)
+    # Only now: a data file of another table may be listed before its log
+    others = tuple(inner_tables)
+    own = [item for item in chain(*by_kind) if not item.path.startswith(others)]
+    return sorted(own, key=lambda item: item.turn)
 
 
 def left_over_garbage(storage: Storage, grace_us: int) -> list[Garbage]:

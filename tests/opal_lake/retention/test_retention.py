@@ -1,5 +1,6 @@
 """Retention: what must stay readable stays so, what nothing needs is deleted, and no suspended or killed process can do harm."""
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -485,3 +486,26 @@ def test_retention_on_s3(s3_options: dict[str, str]) -> None:
     storage = prepared(open_storage("s3://lake/retention", s3_options))
     at_hour(storage, JOBS + 1).retain(window=FIRST_WINDOW, grace="1h")
     check_prepared(storage, "s3")
+
+
+@pytest.mark.parametrize("inside", ["data/orders", "data/a=1", "_opal/key_store/orders"])
+def test_files_of_a_table_inside_this_one_are_never_deleted(tmp_path: Path, inside: str) -> None:
+    """No table is created so any more; those that exist keep their rows."""
+    outer, inner = open_storage(str(tmp_path)), open_storage(f"{tmp_path}-inner")
+    history(outer, hours=2)
+    other = history(inner, hours=3)
+    shown, files = content(other), {entry.path for entry in inner.list("")}
+    (tmp_path / inside).parent.mkdir(parents=True, exist_ok=True)
+    Path(f"{tmp_path}-inner").rename(tmp_path / inside)
+    for folder, _, names in os.walk(tmp_path / inside):
+        for name in names:
+            os.utime(Path(folder) / name, (START / 1_000_000 - 1, START / 1_000_000 - 1))
+    stray = tmp_path / "data" / "0000000001-00000000-stray.parquet"
+    stray.touch()
+    os.utime(stray, (START / 1_000_000 - 1, START / 1_000_000 - 1))
+    result = at_hour(outer, 100_000).retain(window="1h", grace="1h")
+    assert result.counts["data_files"] == 1
+    assert not stray.exists()
+    moved = open_storage(f"{tmp_path}/{inside}")
+    assert {entry.path for entry in moved.list("")} == files
+    assert content(at_hour(moved, 4)) == shown
