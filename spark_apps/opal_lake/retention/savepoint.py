@@ -21,17 +21,17 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
 
 
 def set_savepoint(
-    log: CommitLog, name: str, version: int | None = None, *, move: bool = False
+    log: CommitLog, name: object, version: int | None = None, *, move: bool = False
 ) -> JobResult:
     """Name a version; the newest by default. A checkpoint of exactly it comes first, so that it can be read without the log below.
 
     The same again is no change, as long as the table reads the same. With `move` the name may be another version's, which it leaves.
     """
-    if not _NAME.match(str(name)):
+    if not isinstance(name, str) or not _NAME.match(name):
         raise InvalidInputError(
             f"a savepoint cannot be called {name!r}; use up to 100 of the letters a to z, digits, '_', '.' and '-'"
         )
-    if name == LATEST or str(name).isdigit():
+    if name == LATEST or name.isdigit():
         raise InvalidInputError(
             f"a savepoint {name!r} could not be told from a version of that name; add a letter, as 'v{name}'"
         )
@@ -40,7 +40,7 @@ def set_savepoint(
     if version is None:
         known = base.root.savepoints.get(name)
         version = base.version if known is None or known < base.root.viewed else known
-    elif not isinstance(version, int):
+    elif type(version) is not int:
         raise InvalidInputError(
             f"version {version!r} is no version; give a whole number, as `opal history` lists them"
         )
@@ -83,8 +83,10 @@ def _refuse_business(business: BusinessSnapshots, name: str) -> None:
         )
 
 
-def savepoint_version(head: Snapshot, name: str) -> int:
+def savepoint_version(head: Snapshot, name: object) -> int:
     """The version that a savepoint keeps."""
+    if not isinstance(name, str):
+        raise InvalidInputError(f"{name!r} is not a savepoint; give the name of one, as a text")
     if name not in head.root.savepoints:
         if name in (head.root.business.open, *head.root.business.held):
             raise NotFoundError(

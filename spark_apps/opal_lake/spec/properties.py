@@ -234,13 +234,18 @@ def plain_properties(properties: Mapping[str, Given]) -> dict[str, int | str]:
     return {name: _plain(name, value) for name, value in properties.items()}
 
 
-def _plain(name: str, value: Given) -> int | str:
+def _plain(name: str, value: object) -> int | str:
     if isinstance(value, timedelta):
         return plain_duration(value, name=name)
     is_text = name in PROPERTIES and isinstance(PROPERTIES[name].kind, Text)
     if isinstance(value, str | int):
         return str(value) if is_text and not isinstance(value, bool) else value
-    return ",".join(value)
+    if isinstance(value, Sequence) and all(isinstance(part, str) for part in value):
+        return ",".join(value)
+    raise InvalidInputError(
+        f"property {name!r} is {value!r}, of type {type(value).__name__}; write a text or a whole "
+        "number, a list of column names, or None for the default"
+    )
 
 
 def given_properties(texts: Mapping[str, str]) -> dict[str, int | str]:

@@ -199,10 +199,14 @@ def _check_levels(columns: Iterable[pa.Field]) -> None:
         pending += [(name, part, levels + 1, lists) for part in inner]
 
 
-def check_names(names: Iterable[str]) -> None:
+def check_names(names: Iterable[object]) -> None:
     """Refuse names that no table can hold."""
     seen: dict[str, str] = {}
     for name in names:
+        if name is not None and not isinstance(name, str):
+            raise InvalidInputError(
+                f"a column cannot be called {name!r}, of type {type(name).__name__}; write its name as a text"
+            )
         if not name:
             raise InvalidInputError("a column has an empty name; rename it")
         if name.casefold().startswith(RESERVED_PREFIX):

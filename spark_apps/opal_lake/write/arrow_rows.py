@@ -27,8 +27,15 @@ class ArrowRows:
     deleted: Sequence[bool] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.rows, pa.Table):  # read once, looked at twice
-            object.__setattr__(self, "rows", [*self.rows])
+        if isinstance(self.rows, pa.Table):
+            return
+        if isinstance(self.rows, pa.RecordBatch) or not isinstance(self.rows, Iterable):
+            raise InvalidInputError(_not_rows(self.rows))
+        batches = [*self.rows]  # read once, looked at twice
+        for batch in batches:
+            if not isinstance(batch, pa.RecordBatch):
+                raise InvalidInputError(_not_rows(self.rows, batch))
+        object.__setattr__(self, "rows", batches)
 
     def new_columns(self, spec: TableSpec) -> pa.Schema:
         """Those that the table lacks."""
@@ -137,6 +144,27 @@ def ingest_arrow(
         return ArrowSplit(rows=rows.marked(spec, options.on_new_columns), column=column)
 
     return ingest_by_column(table, split, options, column, rows.new_columns)
+
+
+def _not_rows(rows: object, member: object = None) -> str:
+    """Return what is wrong with rows of another type, and how to convert them."""
+    kind = type(rows)
+    package = kind.__module__.partition(".")[0]
+    name = kind.__name__ if package == "builtins" else f"{package}.{kind.__name__}"
+    if isinstance(rows, list | tuple):
+        name += f" of {type(member).__name__}"
+    advice = "pyarrow.Table.from_pylist([{'id': 1}], schema=...) makes a table"
+    if isinstance(rows, pa.RecordBatch):
+        advice = "write [rows]"
+    elif isinstance(member, Mapping):
+        advice = "convert them with pyarrow.Table.from_pylist(rows, schema=...)"
+    elif name == "pandas.DataFrame":
+        advice = "convert them with pyarrow.Table.from_pandas(rows, preserve_index=False)"
+    elif hasattr(rows, "__arrow_c_stream__"):
+        advice = "convert them with pyarrow.table(rows)"
+    return (
+        f"rows are of type {name}, and an ingest takes a pyarrow.Table or record batches; {advice}"
+    )
 
 
 def _misfit(unknown: Sequence[str], missing: Sequence[str]) -> str:

@@ -65,6 +65,11 @@ def test_maintenance_properties_are_set_and_read_back(
         ("small_files", "16", "from 1"),
         ("read_verify", "never", "one of full"),
         ("windw", "7d", "unknown"),
+        ("window", 5.5, "5.5, of type float; write a text or a whole number|write it as text"),
+        ("target_mb", 5.5, "5.5, of type float; write a text|use a whole number"),
+        ("drift", b"x", "b'x', of type bytes; write a text|write it as text"),
+        ("zorder", [5], "of type list; write a text|write it as text"),
+        ("zorder", True, "write it as text"),
     ],
 )
 def test_values_that_mean_nothing_are_refused_and_change_nothing(

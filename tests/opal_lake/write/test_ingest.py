@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -196,3 +197,47 @@ def test_rows_that_nobody_evaluated_the_delete_condition_for_are_refused() -> No
     assert table.snapshot_at().version == 0
     table.ingest(given, deleted, metadata="inline")
     assert content(table) == [("ax", 1, 10)]
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (
+            lambda table: table.to_pandas(),
+            r"rows are of type pandas.DataFrame, .*pyarrow.Table.from_pandas\(rows, preserve_index=False\)",
+        ),
+        (
+            lambda table: table.to_pylist(),
+            r"rows are of type list of dict, .*pyarrow.Table.from_pylist\(rows, schema=...\)",
+        ),
+        (
+            lambda table: table.to_batches()[0],
+            r"rows are of type pyarrow.RecordBatch, .*write \[rows\]",
+        ),
+        (
+            lambda table: table.to_pydict(),
+            "rows are of type dict, and an ingest takes a pyarrow.Table",
+        ),
+        (lambda _: "a.csv", "rows are of type str, and an ingest takes a pyarrow.Table"),
+        (lambda _: None, "rows are of type NoneType, and an ingest takes a pyarrow.Table"),
+        (lambda _: 5, "rows are of type int, and an ingest takes a pyarrow.Table"),
+        (lambda _: [1], "rows are of type list of int, and an ingest takes a pyarrow.Table"),
+    ],
+)
+def test_rows_of_another_type_are_refused_with_how_to_convert_them(
+    make: Callable[[pa.Table], Any], message: str
+) -> None:
+    table = create(MemoryStorage())
+    given, deleted = rows([("ax", 1, 10)])
+    before = [entry.path for entry in table.storage.list("")]
+    with pytest.raises(InvalidInputError, match=message):
+        table.ingest(make(given), deleted)
+    assert [entry.path for entry in table.storage.list("")] == before
+
+
+def test_rows_may_come_in_batches_of_any_iterable() -> None:
+    table = create(MemoryStorage())
+    given, deleted = rows([("ax", 1, 10), ("bow", 1, 20)])
+    table.ingest(iter(given.to_batches(max_chunksize=1)), deleted, metadata="inline")
+    table.ingest(given.schema.empty_table().to_batches(), [], metadata="inline")
+    assert content(table) == [("ax", 1, 10), ("bow", 1, 20)]

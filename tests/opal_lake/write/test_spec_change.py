@@ -118,6 +118,10 @@ def test_a_column_that_is_there_with_the_same_type_is_nothing_to_do(
         ({"_opal_x": "long"}, "kept for the format"),
         ({"a": "long", "A": "long"}, "differ in case only"),
         ({"a": pa.null()}, "not supported"),
+        ({5: "long"}, "cannot be called 5, of type int; write its name as a text"),
+        ({True: "long"}, "cannot be called True, of type bool"),
+        ({("a",): "long"}, "of type tuple"),
+        ({None: "long"}, "empty name"),
     ],
 )
 def test_what_is_no_new_column_is_refused(

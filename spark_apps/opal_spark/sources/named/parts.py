@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from opal_lake.errors import InvalidInputError, NoRowsError
 from opal_lake.job.s3a import is_s3
-from opal_lake.job.source import BY_SUFFIX, Files
+from opal_lake.job.source import BY_POSITION, BY_SUFFIX, Files
 from opal_lake.mutate.increments import Increment, folder_values, in_order, list_files
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage import open_storage
@@ -44,6 +44,7 @@ class Part:
 
 def parts_of(spark: SparkSession, source: Files, spec: TableSpec) -> list[Part]:
     """At least one."""
+    _check_order(source, spec)
     if source.deletes is not None and spec.deletes is None:
         raise InvalidInputError(
             f"files {source.deletes!r} hold deletes, and the table has no delete condition; create it with one, or with "
@@ -61,6 +62,17 @@ def parts_of(spark: SparkSession, source: Files, spec: TableSpec) -> list[Part]:
     if not forms:
         raise NoRowsError(nothing_there(source))
     return [_part(spark, source, spec, form, files) for form, files in forms.items()]
+
+
+def _check_order(source: Files, spec: TableSpec) -> None:
+    """Raise InvalidInputError for an unknown order, before the lack of a column hides it."""
+    delta = spec.delta.name
+    if source.order is None or source.makes_delta or source.order.casefold() == delta.casefold():
+        return
+    raise InvalidInputError(
+        f"order={source.order!r}, and the table's delta column is {delta!r}; write order={delta!r}, "
+        f"or one of {BY_SUFFIX!r} and {BY_POSITION!r}"
+    )
 
 
 def named_files(spark: SparkSession, source: Files) -> list[NamedFile]:

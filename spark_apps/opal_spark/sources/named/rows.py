@@ -68,12 +68,7 @@ def _deltas(
 ) -> list[int] | None:
     """What each file's rows have in the delta column; None if they have it themselves."""
     delta = spec.delta
-    if source.order not in (BY_SUFFIX, BY_POSITION):
-        if source.order is not None and source.order.casefold() != delta.name.casefold():
-            raise InvalidInputError(
-                f"order={source.order!r}, and the table's delta column is {delta.name!r}; write order={delta.name!r}, or one of "
-                f"{BY_SUFFIX!r} and {BY_POSITION!r}"
-            )
+    if not source.makes_delta:
         return None
     kind = delta.type.name if isinstance(delta.type, Atomic) else "nested"
     if source.order == BY_POSITION:

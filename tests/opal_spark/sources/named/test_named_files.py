@@ -328,6 +328,16 @@ REFUSED: list[tuple[dict[str, str], dict[str, Any], str]] = [
         "order='name', and the table's delta column is 'at'",
     ),
     (
+        {"a_1.csv": "1,a\n", "del_2.csv": "1\n"},
+        {"order": "suffix", "deletes": "del*"},
+        "order='suffix', .* write order='at', or one of 'file_suffix' and 'file_position'",
+    ),
+    (
+        {"a_1.csv": "1,a\n"},
+        {"order": "suffix"},
+        "order='suffix', and the table's delta column is 'at'",
+    ),
+    (
         {"a_1.json": '{"id": 1, "name": "a"}\n'},
         {"format": "json"},
         r"columns=\['id', 'name'\] name the cells of CSV files, and these are json",
