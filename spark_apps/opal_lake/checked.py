@@ -7,7 +7,7 @@ Arrow, since Airflow's scheduler reads job results.
 import json
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
 LATEST = "latest"  # where changes may begin: after the newest version
 MOST_NESTED = 64  # types within types, or values within those of a result
@@ -46,9 +46,14 @@ def parse_json(data: bytes) -> Any:
         raise ValueError("its JSON is nested too deeply") from error
 
 
+def is_count(value: Any) -> TypeGuard[int]:
+    """Return whether a value is a whole number from 0 to what 63 bits hold."""
+    return type(value) is int and 0 <= value < _SIGNED
+
+
 def count(value: Any) -> int:
     """From 0 to what 63 bits hold."""
-    if type(value) is not int or not 0 <= value < _SIGNED:
+    if not is_count(value):
         raise ValueError(f"{value!r} is no count")
     return value
 

@@ -10,6 +10,7 @@ from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.job.job import JobResult, checked_result
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.spec.job_names import check_token
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_sealed
 
@@ -66,6 +67,7 @@ def keep_result(storage: Storage, result: JobResult) -> JobResult:
 
 def read_result(storage: Storage, token: str) -> JobResult | None:
     """What a job with this token left, marked as a repeat."""
+    check_token(token)
     try:
         data = read_sealed(storage, layout.consumed_path(token))
     except NotFoundError:

@@ -30,7 +30,7 @@ from opal_lake.data.segment import (
     side_to_json,
 )
 from opal_lake.decoding import decoding
-from opal_lake.errors import FormatError
+from opal_lake.errors import FormatError, InvalidInputError
 from opal_lake.events.bitmap import BitmapBase, base_from_json, base_to_json
 from opal_lake.job.job import checked_result
 from opal_lake.layout import PathKind, own_path
@@ -213,6 +213,42 @@ def encode_commit(commit: Commit) -> bytes:
         **({"positions": positions_to_json(commit.positions)} if commit.positions else {}),
     }
     return seal(canonical_json(body))
+
+
+def encode_readable(commit: Commit) -> bytes:
+    """Encode a commit; raise InvalidInputError if a reader would refuse it or read something else.
+
+    A commit that cannot be read makes the table unreadable, and nothing takes it back.
+    """
+    refusal = (
+        f"version {commit.version} was not written, since no reader would accept what it holds"
+    )
+    try:
+        data = encode_commit(commit)
+        is_same = _names_in(decode_commit(data, "it")) == _names_in(commit)
+    except (AttributeError, FormatError, RecursionError, TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"{refusal} ({error}); correct the arguments of this {commit.operation}"
+        ) from error
+    if not is_same:
+        raise InvalidInputError(f"{refusal}: a name in it is not a text; write all names as texts")
+    return data
+
+
+def _names_in(commit: Commit) -> tuple[object, ...]:
+    """Return the names that callers give; JSON would turn those of a mapping into texts."""
+    actions = commit.actions
+    return (
+        commit.token,
+        None if commit.application is None else tuple(commit.application),
+        set(commit.positions),
+        commit.partition_key,
+        commit.business_snapshot,
+        tuple(actions.replaced_tokens),
+        dict(actions.savepoints),
+        tuple(actions.released),
+        actions.finished,
+    )
 
 
 def _format_of(commit: Commit) -> int:

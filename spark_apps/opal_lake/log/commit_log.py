@@ -27,7 +27,7 @@ from opal_lake.errors import (
 from opal_lake.ids import IdSource
 from opal_lake.job.job import JobResult
 from opal_lake.log.checkpoint import checkpoint_paths, read_checkpoint, write_checkpoint
-from opal_lake.log.commit import Commit, decode_commit, encode_commit
+from opal_lake.log.commit import Commit, decode_commit, encode_readable
 from opal_lake.log.conflict import Draft, Proposal, Verdict, check_positions, judge
 from opal_lake.log.pages import (
     MAX_VERSIONS,
@@ -42,6 +42,7 @@ from opal_lake.log.pages import (
 from opal_lake.log.snapshot import Root, Snapshot, chain, first_root
 from opal_lake.log.store_clock import clock_notes, writer_now_us
 from opal_lake.log.version_window import is_readable, readable_text
+from opal_lake.spec.job_names import check_application, check_token
 from opal_lake.storage.protocol import READERS, Storage
 from opal_lake.storage.verified import MOST_SEALED, read_sealed
 
@@ -404,15 +405,9 @@ class CommitLog:
         token: str | None,
         application: tuple[str, int] | None = None,
     ) -> JobResult | None:
-        """The result of an earlier run with this token, or with this or a later sequence of the application."""
-        if token == "":
-            raise InvalidInputError(
-                "the token is an empty text; give none, or one that names this job and no other"
-            )
-        if application is not None and application[1] < 0:
-            raise InvalidInputError(
-                f"application {application[0]!r} has sequence {application[1]}; count from 0"
-            )
+        """Return the result of an earlier run with this token, or with this or a later sequence."""
+        check_token(token)
+        check_application(application)
         if token is not None and (applied := head.version_of_token(token)) is not None:
             earlier = self._result_in(applied, operation, token)
             if earlier.operation != operation:
@@ -480,7 +475,8 @@ class CommitLog:
 
     def put(self, link: Commit) -> bool:
         """Whether the link is in the log now. False: another one has its version."""
-        path, data = layout.commit_path(link.version), encode_commit(link)
+        data = encode_readable(link)
+        path = layout.commit_path(link.version)
         if len(data) > MOST_SEALED:
             raise InvalidInputError(
                 f"version {link.version} would have {len(data):,} bytes, at most are {MOST_SEALED:,}; do less at once"

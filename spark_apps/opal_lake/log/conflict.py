@@ -14,6 +14,12 @@ from opal_lake.errors import ConflictError, FormatError
 from opal_lake.job.job import JobResult
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.snapshot import Root, Snapshot, newest_first
+from opal_lake.spec.job_names import (
+    check_application,
+    check_partition_key,
+    check_position_names,
+    check_token,
+)
 from opal_lake.spec.positions import Advance, fenced_error
 
 _SEARCHED = 100  # commits, for the one that took a position away
@@ -47,6 +53,13 @@ class Proposal:
     partition_key: str | None = None
     business_snapshot: str | None = None
     at_once: bool = False
+
+    def __post_init__(self) -> None:
+        """Every writer passes here: raise InvalidInputError for a name that no reader accepts."""
+        check_token(self.token)
+        check_application(self.application)
+        check_position_names(self.positions, self.application)
+        check_partition_key(self.partition_key)
 
 
 class Verdict(Enum):

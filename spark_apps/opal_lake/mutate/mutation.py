@@ -17,6 +17,7 @@ from opal_lake.mutate.local_place import LocalPlace
 from opal_lake.mutate.merged_names import keep_names, was_merged
 from opal_lake.mutate.place import SIDE, MasterFile, MasterForm, Place, working_path
 from opal_lake.mutate.s3_place import S3Place
+from opal_lake.spec.job_names import check_token
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.uris import local_root
 
@@ -81,6 +82,7 @@ def run_mutation(
     options: Mapping[str, str] | None = None,
 ) -> JobResult:
     """Merge the increments that are there now. What a crash left is put right first: its run completed, or its files given back."""
+    check_token(token)
     _refuse_tables(place, options or {})
     if job.dry_run:
         return _rehearsed(place, job, token, merge, options or {})

@@ -1,6 +1,6 @@
 """How far each application has read its source, as its commits say (FORMAT, positions)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,12 @@ class Advance:
     back: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("start", "end"):
+            if type(getattr(self, name)) is not int:
+                raise InvalidInputError(
+                    f"{name}={getattr(self, name)!r} of an Advance is not a whole number; "
+                    "positions are counted from 0, below 2^63"
+                )
         if not 0 <= self.start < _MOST or not 0 <= self.end < _MOST:
             raise InvalidInputError(
                 f"the position goes from {self.start} to {self.end}; positions are counted from 0, below 2^63"
@@ -38,9 +44,7 @@ class Advance:
         return position == self.start or (self.first and position == 0)
 
 
-def check_names(
-    positions: Mapping[str, Advance], application: tuple[str, int] | None = None
-) -> None:
+def check_names(positions: Mapping[str, Advance], application: Sequence[Any] | None = None) -> None:
     """One commit says one thing of an application."""
     for name in positions:
         if not name or len(name) > MOST_CHARACTERS:

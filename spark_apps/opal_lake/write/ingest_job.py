@@ -28,7 +28,14 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.retention.business_snapshot import finish_before, waits
 from opal_lake.rewrite.fold_files import fold_if_due
 from opal_lake.rule.outputs import JobOutputs, rule_counts, rule_notes, slot_writer
-from opal_lake.spec.positions import Advance, check_names
+from opal_lake.spec.job_names import (
+    check_application,
+    check_partition_key,
+    check_position_names,
+    check_replaces,
+    check_token,
+)
+from opal_lake.spec.positions import Advance
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.spark_path import spark_path
 from opal_lake.write.ingest_task import IngestOutput, write_partition
@@ -63,6 +70,14 @@ class IngestOptions:
     expected_rows: int | None = None
     hurried: bool = False
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise InvalidInputError for a name that no commit can hold, before a file is written."""
+        check_token(self.token)
+        check_application(self.application)
+        check_position_names(self.positions, self.application)
+        check_partition_key(self.partition_key)
+        check_replaces(self.replaces, self.token)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,16 +135,11 @@ def start_ingest(
 ) -> IngestRun | JobResult:
     """Claim a number; or the result, if this was done before. New columns come in a commit of their own, before that of the rows."""
     quarantine, started_us = check_on_bad_rows(options.on_bad_rows), table.log.clock.now_us()
-    if isinstance(options.replaces, str):
-        raise InvalidInputError(
-            f"replaces={options.replaces!r} is a text; give a list: replaces=[{options.replaces!r}]"
-        )
     base = table.log.head(to_commit=True)
     if (
         earlier := table.log.earlier_result(base, "ingest", options.token, options.application)
     ) is not None:
         return earlier
-    check_names(options.positions, options.application)
     check_positions(base, options.positions, table.log.read_commit)
     if options.business_snapshot is not None:
         base.root.business.check_ingest(options.business_snapshot, base.root.savepoints)
