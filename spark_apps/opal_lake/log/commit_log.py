@@ -39,6 +39,7 @@ from opal_lake.log.pages import (
     read_pages,
     write_page,
 )
+from opal_lake.log.pending import check_token as check_ingest_token
 from opal_lake.log.snapshot import Root, Snapshot, chain, first_root
 from opal_lake.log.store_clock import clock_notes, writer_now_us
 from opal_lake.log.version_window import is_readable, readable_text
@@ -405,7 +406,11 @@ class CommitLog:
         token: str | None,
         application: tuple[str, int] | None = None,
     ) -> JobResult | None:
-        """Return the result of an earlier run with this token, or with this or a later sequence."""
+        """Return the result of an earlier run with this token, or with this or a later sequence.
+
+        Raises InvalidInputError for the token of an ingest whose rows were discarded: a repeat
+        would report rows that the table does not have.
+        """
         check_token(token)
         check_application(application)
         if token is not None and (applied := head.version_of_token(token)) is not None:
@@ -413,6 +418,8 @@ class CommitLog:
             if earlier.operation != operation:
                 used = f"token {token!r} was used by the {earlier.operation} of version {earlier.version}"
                 raise InvalidInputError(f"{used}; give this {operation} a token of its own")
+            if operation == "ingest":
+                check_ingest_token(head, token, self.read_commit)
             return replace(earlier, repeated=True)
         if (
             application is not None

@@ -209,7 +209,7 @@ def check_tokens(
 
 
 def check_token(head: Snapshot, token: str, read_commit: Callable[[int], Commit]) -> None:
-    """Raise unless an ingest has this token, none of whose rows is pending, and none was discarded."""
+    """Raise unless an ingest has this token, and none of its rows was discarded or replaced."""
     commit = _commit_of_token(head, token, read_commit)
     uri = head.storage.uri
     if commit is None:
@@ -223,6 +223,11 @@ def check_token(head: Snapshot, token: str, read_commit: Callable[[int], Commit]
         raise InvalidInputError(
             f"{uri}: token {token!r} is that of the {commit.operation} of version "
             f"{commit.version}; give the token of an ingest"
+        )
+    if commit.token != token:
+        raise InvalidInputError(
+            f"{uri}: version {commit.version} replaced the ingest with token {token!r} before it "
+            "committed, so that it adds no rows; ingest them again, with another token"
         )
     discard = _discard_of(head, commit, read_commit)
     if discard is not None:
@@ -238,8 +243,10 @@ def _commit_of_token(
     """The readable commit with a token; the head may have forgotten the token."""
     version = head.version_of_token(token)
     if version is None:
-        commits = newest_first(head, read_commit)
-        return next((commit for commit in commits if commit.token == token), None)
+        for commit in newest_first(head, read_commit):
+            if commit.token == token or token in commit.actions.replaced_tokens:
+                return commit
+        return None
     try:
         return read_commit(version)
     except NotFoundError:
@@ -250,7 +257,8 @@ def _discard_of(
     head: Snapshot, ingest: Commit, read_commit: Callable[[int], Commit]
 ) -> Commit | None:
     """The commit that discarded rows of an ingest, unless a restore brought them back."""
-    if any(segment_part(number) == ingest.number for number in head.segments):
+    brought = ingest.actions.ingested or ingest.actions.ingested_side
+    if not brought or any(segment_part(number) == ingest.number for number in head.segments):
         return None
     for commit in newest_first(head, read_commit):
         if commit.version <= ingest.version:

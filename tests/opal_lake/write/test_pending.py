@@ -292,6 +292,68 @@ def test_a_repeat_of_an_ingest_that_replaced_is_not_applied_again(table: Table) 
     assert again == replace(first, repeated=True)
 
 
+DISCARDED = "version 2 discarded the rows that were ingested with token '{}'.*with another token"
+
+
+@pytest.mark.parametrize("metadata", ["batch", "inline"])
+def test_a_repeat_of_an_ingest_whose_rows_were_discarded_is_an_error(
+    table: Table, metadata: str
+) -> None:
+    table.ingest(*rows(FIRST), partition_key=DAY_1, token="try 1")
+    table.discard(token="try 1")
+    with pytest.raises(InvalidInputError, match=DISCARDED.format("try 1")):
+        table.ingest(*rows(SECOND), partition_key=DAY_1, token="try 1", metadata=metadata)
+    table.ingest(*rows(SECOND), partition_key=DAY_1, token="try 2")
+    table.metagen(partition_key=DAY_1)
+    assert content(table) == [("ax", 2, 11), ("cap", 2, 30)]
+    assert check_table(table) == []
+
+
+def test_a_repeat_of_an_ingest_whose_rows_another_try_replaced_is_an_error(table: Table) -> None:
+    table.ingest(*rows(FIRST), token="try 1")
+    table.ingest(*rows(SECOND), token="try 2", replaces=["try 1"])
+    with pytest.raises(InvalidInputError, match=DISCARDED.format("try 1")):
+        table.ingest(*rows(FIRST), token="try 1")
+
+
+def test_an_ingest_whose_rows_are_discarded_while_its_repeat_runs_is_an_error(table: Table) -> None:
+    def others() -> None:
+        table.ingest(*rows(FIRST), token="try 1")
+        table.discard(token="try 1")
+
+    with pytest.raises(InvalidInputError, match=DISCARDED.format("try 1")):
+        raced(table, by=others).ingest(*rows(FIRST), token="try 1")
+
+
+def test_a_repeat_by_days_after_a_discard_of_one_of_them_is_an_error(table: Table) -> None:
+    table.add_columns({"day": "string"})
+    ingest_days(table, {FRIDAY: "ax", SATURDAY: "bow"}, token="try 1")
+    table.discard(token="try 1")
+    with pytest.raises(InvalidInputError, match="discarded the rows that were ingested with token"):
+        ingest_days(table, {FRIDAY: "ax", SATURDAY: "bow"}, token="try 1")
+
+
+def test_a_repeat_stands_where_a_restore_brought_discarded_rows_back(table: Table) -> None:
+    first = table.ingest(*rows(FIRST), token="try 1")
+    table.discard(token="try 1")
+    table.restore(version=first.version)
+    assert table.ingest(*rows(FIRST), token="try 1") == replace(first, repeated=True)
+
+
+def test_a_repeat_of_an_ingest_without_rows_stands(table: Table) -> None:
+    first = table.ingest(*rows([]), token="try 1")
+    table.ingest(*rows(SECOND), token="try 2")
+    table.discard(token="try 2")
+    assert table.ingest(*rows([]), token="try 1") == replace(first, repeated=True)
+
+
+def test_an_ingest_does_not_replace_itself(table: Table) -> None:
+    for _ in range(2):
+        with pytest.raises(InvalidInputError, match="the token of this ingest itself"):
+            table.ingest(*rows(FIRST), token="try 1", replaces=["try 1"])
+        table.ingest(*rows(FIRST), token="try 1")
+
+
 def test_replaces_is_a_list(table: Table) -> None:
     with pytest.raises(InvalidInputError, match=r"replaces=\['try 1'\]"):
         table.ingest(*rows(FIRST), replaces="try 1")
@@ -577,10 +639,12 @@ def test_an_inline_ingest_by_days_publishes_what_is_due_of_every_key(
     assert table.snapshot_at().root.pending == 0
 
 
-def test_a_replaced_try_that_commits_late_adds_no_rows(table: Table) -> None:
+def test_a_replaced_try_that_commits_late_fails_and_adds_no_rows(table: Table) -> None:
     table.ingest(*rows(FIRST), partition_key=DAY_1, token="try 2", replaces=["try 1"])
-    late = table.ingest(*rows(SECOND), partition_key=DAY_1, token="try 1")
-    assert late.repeated
+    with pytest.raises(InvalidInputError, match="version 1 replaced the ingest with token 'try 1'"):
+        table.ingest(*rows(SECOND), partition_key=DAY_1, token="try 1")
+    with pytest.raises(InvalidInputError, match="version 1 replaced the ingest with token 'try 1'"):
+        table.metagen(tokens=["try 1"])
     table.metagen(partition_key=DAY_1)
     assert content(table) == [("ax", 1, 10), ("bow", 1, 20)]
     assert check_table(table) == []
