@@ -28,6 +28,10 @@ _TABLES = (
     ("a Hudi", ".hoodie/", ""),
     ("an Opal", "_opal/", ""),
 )
+_NO_TABLES = (
+    "a mutation works on plain folders. Upsert into the table with its own means, or copy its rows "
+    "into a folder first. Nothing was changed"
+)
 _log = logging.getLogger(__name__)
 BLIND = (
     "S3 cannot swap folders: {uri} itself still shows the files of before the first run, until retention deletes them. Read the files that "
@@ -83,7 +87,7 @@ def run_mutation(
 ) -> JobResult:
     """Merge the increments that are there now. What a crash left is put right first: its run completed, or its files given back."""
     check_token(token)
-    _refuse_tables(place, options or {})
+    refuse_tables(place, options or {}, _NO_TABLES)
     if job.dry_run:
         return _rehearsed(place, job, token, merge, options or {})
     with _file_errors(place), place.lock():
@@ -152,7 +156,7 @@ def bytes_of(uri: str, job: Mutate, options: Mapping[str, str], token: str | Non
     place = open_place(uri, options)
     if journal.read_result(place.side, journal.dry(token) if job.dry_run else token) is not None:
         return 0
-    _refuse_tables(place, options)
+    refuse_tables(place, options, _NO_TABLES)
     newest = journal.runs(place.side)[:1]
     is_settled = all(journal.is_done(place.side, run) for run in newest)
     try:
@@ -339,14 +343,14 @@ def _absolute(uri: str) -> str:
     return uri.partition("://")[2] if is_s3(uri) else os.path.realpath(local_root(uri))
 
 
-def _refuse_tables(place: Place, options: Mapping[str, str]) -> None:
-    """Of a table only its log says which files are its rows."""
+def refuse_tables(place: Place, options: Mapping[str, str], advice: str) -> None:
+    """Raise InvalidInputError if a folder is a table: only its log says which files count."""
     storage = open_storage(place.uri, options if is_s3(place.uri) else {})
     for kind, folder, ending in _TABLES:
         if any(file.path.endswith(ending) for file in storage.list(folder)):
             raise InvalidInputError(
-                f"{place.uri} is {kind} table, of which only its log says which files count: a mutation works on plain folders. "
-                "Upsert into the table with its own means, or copy its rows into a folder first. Nothing was changed"
+                f"{place.uri} is {kind} table, of which only its log says which files count: "
+                f"{advice}"
             )
 
 

@@ -8,7 +8,7 @@ from functools import reduce
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType
 
 from opal_lake.errors import InvalidInputError, NoRowsError
 from opal_lake.job.s3a import is_s3
@@ -21,7 +21,7 @@ from opal_spark.engine.session import STRICT, few_listing_tasks
 from opal_spark.mutate.avro_files import schema_text
 from opal_spark.mutate.csv_text import CORRUPT, header_cells, read_options
 from opal_spark.mutate.groups import AT_ONCE
-from opal_spark.mutate.record import names_told_apart, unknown_names
+from opal_spark.mutate.record import names_told_apart, other_members, unknown_names
 from opal_spark.sources.text.csv_lines import first_line, is_true
 
 PLACE = "_opal_place"
@@ -93,10 +93,31 @@ def known_schema(spark: SparkSession, master: MasterFiles, form: MasterForm | No
         return found_schema(spark, master)
     if form.format == "csv" and not is_true(master.csv, "header"):
         return recorded
-    known = {name.casefold() for name in recorded.names}
     found = found_schema(spark, master)
+    if form.format == "json":
+        return StructType(_with_new_members(recorded, found))
+    known = {name.casefold() for name in recorded.names}
     added = [field for field in found if field.name.casefold() not in known]
     return StructType([*recorded.fields, *added])
+
+
+def _with_new_members(recorded: StructType, found: StructType) -> list[StructField]:
+    """Return the recorded fields, and those that files of JSON have in addition, at any depth."""
+    found_types = {field.name: field.dataType for field in found}
+    fields = []
+    for column in recorded:
+        other = found_types.get(column.name, column.dataType)
+        fields.append(StructField(column.name, _grown(column.dataType, other)))
+    return [*fields, *(new for new in found if new.name not in recorded.names)]
+
+
+def _grown(recorded: DataType, found: DataType) -> DataType:
+    match recorded, found:
+        case StructType(), StructType():
+            return StructType(_with_new_members(recorded, found))
+        case ArrayType(), ArrayType():
+            return ArrayType(_grown(recorded.elementType, found.elementType))
+    return recorded
 
 
 def naming_file(master: MasterFiles) -> tuple[str, str] | None:
@@ -220,6 +241,7 @@ def _load_avro(
         return found.select(*[F.col(quoted(field.name)) for field in own])
     folders = [field for field in schema if field.name in master.partition_by]
     rows = _load_root(spark, master, storage, paths, StructType([*own, *folders]))
+    _refuse_other_members(f"{storage.uri}/{paths[0]}", own, schema)
     loaded = frozenset(rows.columns)  # each look asks the JVM for all names
     present = [
         F.col(quoted(field.name)).cast(field.dataType).alias(field.name)
@@ -234,6 +256,19 @@ def _load_avro(
             if field.name not in loaded
         ],
     )
+
+
+def _refuse_other_members(file: str, own: Sequence[StructField], schema: StructType) -> None:
+    """Raise InvalidInputError if nested members of a file are not those of the schema."""
+    expected = {field.name: field.dataType for field in schema}
+    for column in own:
+        kind = expected.get(column.name, column.dataType)
+        differing = other_members(column.dataType, kind, column.name)
+        if differing is not None:
+            raise InvalidInputError(
+                f"{file}: {differing}, as the master's records have it. Write the master's files "
+                "with one schema. Nothing was changed"
+            )
 
 
 def _load_root(

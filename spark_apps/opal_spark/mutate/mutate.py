@@ -50,8 +50,8 @@ from opal_spark.mutate.master import (
     read_files,
 )
 from opal_spark.mutate.parquet_files import refuse_unsigned
-from opal_spark.mutate.record import Record, record_of, schema_given
-from opal_spark.mutate.rows import BAD, DELETED, FILE, HEADER, ROW, keys, read_increments
+from opal_spark.mutate.record import Record, record_of, refuse_unmet_op, schema_given
+from opal_spark.mutate.rows import BAD, DELETED, FILE, HAS_OP, HEADER, ROW, keys, read_increments
 from opal_spark.mutate.sound import (
     check_fields,
     check_text,
@@ -128,6 +128,9 @@ class _Merge:
                 refuse_unclosed(kept_rows, unclosed, files, csv)
             if rejected and self.job.on_bad_rows == "fail":
                 refuse(kept_rows, rejected, files, csv)
+            have_op = sum(row["have_op"] for row in stats.values())
+            if not have_op and any(row["rows"] for row in stats.values()):
+                refuse_unmet_op(record)
             notes, bad_files = (
                 [],
                 [file for file in files if stats.get(file.number, {}).get("rejected")],
@@ -374,7 +377,8 @@ class _Merging:
             return rules_of.decided(wins, None, rules)
         looked_at = replace(self.master, files=files)
         check_text(self.merge.spark, looked_at, self.record.fields)
-        master = checked_rows(read_files(self.merge.spark, looked_at, self.record.fields))
+        rows = read_files(self.merge.spark, looked_at, self.record.fields)
+        master = checked_rows(rows, looked_at.partition_by)
         ids = F.broadcast(wins.select(*keys(self.record))) if self._is_small() else wins
         return rules_of.decided(wins, rules_of.touched_rows(master, ids, rules), rules)
 
@@ -526,8 +530,9 @@ def _stats(rows: DataFrame) -> DataFrame:
     bad = F.count_if(F.col(BAD).isNotNull() & ~F.col(HEADER)).alias("rejected")
     deletes = F.count_if(F.col(DELETED) & ~F.col(HEADER)).alias("delete_rows")
     unclosed = F.count_if(F.col(BAD) == UNCLOSED).alias("unclosed")
+    have_op = F.count_if(F.col(HAS_OP) & ~F.col(HEADER)).alias("have_op")
     return rows.groupBy(FILE).agg(
-        number, bad, deletes, unclosed, F.count_if(HEADER).alias("headers")
+        number, bad, deletes, unclosed, have_op, F.count_if(HEADER).alias("headers")
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, SparkSession
 
 from opal_lake.errors import InvalidInputError, NoRowsError
-from opal_lake.mutate.mutation import open_place
+from opal_lake.mutate.mutation import open_place, refuse_tables
 from opal_lake.mutate.place import MasterFile, MasterForm, Place
 from opal_spark.engine.session import bring_avro, storage_options
 from opal_spark.mutate.csv_text import contradictions
@@ -24,10 +24,12 @@ def read_master(
 
     What the last run recorded says how: format, delimiter, header, encoding and schema. `format`
     and `options` (of Spark's CSV reader) are for a master that no run has written; a CSV master
-    then needs the option `header`. InvalidInputError if they contradict the record.
+    then needs the option `header`. InvalidInputError if they contradict the record, or if
+    the folder is a table.
     """
     stored = storage_options(spark, uri)
     place = open_place(uri, stored)
+    refuse_tables(place, stored, "read it with its own reader")
     files, form = _files_and_form(place)
     if not files and form is None:
         raise NoRowsError(f"there is no master in {uri}: correct the path, or run opal mutate")
@@ -49,7 +51,7 @@ def read_master(
     schema = known_schema(spark, master, form)
     if not files:
         return spark.createDataFrame([], schema)
-    return checked_rows(read_files(spark, master, schema))
+    return checked_rows(read_files(spark, master, schema), master.partition_by)
 
 
 def _files_and_form(place: Place) -> tuple[list[MasterFile], MasterForm | None]:

@@ -9,6 +9,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
+    ArrayType,
     AtomicType,
     DataType,
     DateType,
@@ -17,6 +18,7 @@ from pyspark.sql.types import (
     FloatType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -29,6 +31,13 @@ from opal_lake.spec.schema import Atomic, schema_of_arrow
 from opal_spark.engine.columns import arrow_of_spark, quoted
 from opal_spark.mutate.csv_text import JSON_WRITE, lacking
 from opal_spark.sources.cells import parse_text, wrong_type
+from opal_spark.sources.text.variants import (
+    Target,
+    decode,
+    fields_type,
+    keys_of,
+    unknown_key,
+)
 
 _DIGITS: dict[DataType, int] = {
     DoubleType(): 17,
@@ -185,6 +194,65 @@ def rounded_texts(fields: Sequence[StructField]) -> list[Column]:
     return faults
 
 
+def misread(line: Column, fields: Sequence[StructField], *, is_whole: bool) -> list[Column]:
+    """Return the reasons for which Spark's reader of JSON would lose or change values of fields.
+
+    These are unknown keys, keys that occur twice, and values of other types, at any depth.
+    `is_whole` says whether the fields are all that a line may have.
+    """
+    if not fields:
+        return []
+    given = F.try_parse_json(line)
+    own = schema_of_arrow(arrow_of_spark(StructType(list(fields)))).fields
+    typed = F.try_variant_get(given, F.lit("$"), fields_type(own))
+    faults = [
+        decode(
+            typed.getField(field.name), Target(kind=field.type, path=field.name, patterns={})
+        ).getField("fault")
+        for field in own
+    ]
+    is_unparsed = given.isNull() & (F.trim(line) != "")
+    unparsed = F.when(is_unparsed, F.lit("the line is not plain JSON, or has a key twice"))
+    unknown = [unknown_key(keys_of(given), typed, own)] if is_whole else []
+    return [unparsed, *faults, *unknown]
+
+
+def is_nested(kind: DataType) -> bool:
+    """Return whether values of a type have members or elements."""
+    return isinstance(kind, StructType | ArrayType | MapType)
+
+
+def other_members(given: DataType, expected: DataType, path: str) -> str | None:
+    """Return how the members of a nested type differ from the expected ones; None if they do not.
+
+    A cast of Spark's goes by the positions of members, whatever their names are.
+    """
+    match given, expected:
+        case StructType(), StructType():
+            if given.names != expected.names:
+                return f"column {path!r} has the fields {given.names}, not {expected.names}"
+            pairs = [
+                (field.dataType, expected[field.name].dataType, f"{path}.{field.name}")
+                for field in given
+            ]
+        case ArrayType(), ArrayType():
+            pairs = [(given.elementType, expected.elementType, f"{path}.element")]
+        case MapType(), MapType():
+            pairs = [
+                (given.keyType, expected.keyType, f"{path}.key"),
+                (given.valueType, expected.valueType, f"{path}.value"),
+            ]
+        case _:
+            return None
+    return next(filter(None, (other_members(*pair) for pair in pairs)), None)
+
+
+def several_values(line: Column) -> Column:
+    """Return whether a line of JSON goes on after its first value, which alone Spark reads."""
+    number = F.json_array_length(F.concat(F.lit("["), line, F.lit("]")))
+    return (F.trim(line) != "") & F.coalesce(number != 1, F.lit(True))
+
+
 def key_twice(line: Column) -> Column:
     """Whether an object of JSON has a key twice, as Spark reads it."""
     keys = F.transform(F.json_object_keys(line), F.lower)
@@ -253,11 +321,21 @@ def values_text(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
+def refuse_unmet_op(record: Record) -> None:
+    """Raise InvalidInputError for an operation that is in no record: deletes would be updates."""
+    raise InvalidInputError(
+        f"op_field names the field {record.op!r}, which neither the master nor the increments have; "
+        f"known are {', '.join(record.fields.names)}. Correct the name, or leave op_field out if no "
+        "row is a delete. Nothing was changed"
+    )
+
+
 def _op_field(name: str, names: Sequence[str]) -> str:
     """The master may lack it. Of rows without names it then is the one behind the master's."""
     if name == str(len(names)):
         return f"_c{name}"
-    return name if name not in names and not name.isdecimal() else _field(name, names, "op_field")
+    is_known = name.isdecimal() or name.casefold() in {known.casefold() for known in names}
+    return _field(name, names, "op_field") if is_known else name
 
 
 def _field(name: str, names: Sequence[str], argument: str) -> str:

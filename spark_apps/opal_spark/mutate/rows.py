@@ -20,21 +20,26 @@ from opal_spark.mutate.record import (
     TIME_FORMS,
     Record,
     fitted,
+    is_nested,
     key_twice,
+    misread,
     names_told_apart,
+    other_members,
     rounded,
+    several_values,
     unknown_names,
 )
 from opal_spark.sources.marks import plain_uri, plain_uris
 from opal_spark.sources.text.csv_lines import is_true, separator
 from opal_spark.sources.text.csv_quotes import UNCLOSED, open_quote
+from opal_spark.sources.text.json_files import MORE_VALUES
 
 # None of these may be a field of somebody's records
 ROW, DELETED, ORDER, UNTIMED, FILE, BLOCK, RANK = (
     f"_opal_{name}" for name in ("row", "deleted", "ordered", "untimed", "file", "block", "rank")
 )
-BAD, RAW, HEADER, LINE, COPY = (
-    f"_opal_{name}" for name in ("bad", "raw", "header", "line", "copy")
+BAD, RAW, HEADER, LINE, COPY, HAS_OP = (
+    f"_opal_{name}" for name in ("bad", "raw", "header", "line", "copy", "has_op")
 )
 _URI, _TEXT, _PARSED, _END = "_opal_uri", "_opal_text", "_opal_parsed", "_opal_end"
 _FAULT, _SUFFIX, _FOLDERS = "_opal_fault", "_opal_suffix", "_opal_folders"
@@ -204,11 +209,14 @@ def _json(
     )
     broken = F.when(~F.is_valid_utf8(_TEXT), F.lit("the line is not UTF-8, which JSON has to be"))
     broken = broken.when(is_broken, F.lit("the line is no JSON object with the fields' types"))
+    broken = broken.when(several_values(F.col(_TEXT)), F.lit(MORE_VALUES))
     broken = broken.when(key_twice(F.col(_TEXT)), F.lit("a key is there twice"))
     broken = broken.when(
         F.size(unknown) > 0, F.concat(F.lit("unknown field "), F.array_join(unknown, ", "))
     )
-    return rows.withColumn(BAD, F.coalesce(broken, *rounded(F.col(_TEXT), fields)))
+    nested = [field for field in fields if is_nested(field.dataType)]
+    within = misread(F.col(_TEXT), nested, is_whole=False)
+    return rows.withColumn(BAD, F.coalesce(broken, *rounded(F.col(_TEXT), fields), *within))
 
 
 def _columnar(
@@ -232,6 +240,16 @@ def _columnar(
     if problems:
         raise InvalidInputError(
             f"{files[0].increment.source} and its like: {'; '.join(problems)}; records have {', '.join(given)}"
+        )
+    differing = [
+        other_members(rows.schema[name].dataType, record.given[name].dataType, name)
+        for name in names
+    ]
+    if any(differing):
+        said = "; ".join(filter(None, differing))
+        raise InvalidInputError(
+            f"{files[0].increment.source} and its like: {said}, as records have it. Deliver the "
+            "members with the names and the order that records have. Nothing was changed"
         )
     parsed = F.struct(*[F.col(quoted(name)) for name in names])
     return rows.select(
@@ -257,12 +275,24 @@ def _rows(rows: DataFrame, form: Form, job: Mutate, record: Record) -> DataFrame
     noted = [F.col(BAD)] if BAD in rows.columns else [F.lit(None).cast("string").alias(BAD)]
     kept = (_TEXT, HEADER, FILE, _SUFFIX, BLOCK, RANK)
     fields = rows.select(*values, *kept, *noted, F.coalesce(*faults, F.lit(None)).alias(_FAULT))
-    has_order = record.order is not None and record.order in {*types, *form.folders}
-    return _marked(fields, form, job, record, has_order=has_order)
+    given = {*types, *form.folders}
+    has_order = record.order is not None and record.order in given
+    has_op = _has_op(form, record, is_given=record.op in given)
+    return _marked(fields, form, job, record, has_op, has_order=has_order)
+
+
+def _has_op(form: Form, record: Record, *, is_given: bool) -> Column:
+    """Return whether a row has the operation; true where none is needed."""
+    if form.is_deletes or record.op is None or record.op in record.fields.names:
+        return F.lit(True)
+    if form.format == "json" and record.op not in form.folders:
+        has_key = F.array_contains(F.json_object_keys(_TEXT), record.op)
+        return F.coalesce(has_key, F.lit(False))
+    return F.lit(is_given)
 
 
 def _marked(
-    fields: DataFrame, form: Form, job: Mutate, record: Record, *, has_order: bool
+    fields: DataFrame, form: Form, job: Mutate, record: Record, has_op: Column, *, has_order: bool
 ) -> DataFrame:
     deleted = F.lit(form.is_deletes)
     if record.op is not None and not form.is_deletes:
@@ -307,7 +337,11 @@ def _marked(
         faults += _line_breaks(record)
     faults += record.unwritable()
     bad = F.when(~F.col(HEADER), F.coalesce(*faults))
-    columns += [untimed.alias(UNTIMED), *map(F.col, (FILE, BLOCK, RANK, HEADER))]
+    columns += [
+        untimed.alias(UNTIMED),
+        has_op.alias(HAS_OP),
+        *map(F.col, (FILE, BLOCK, RANK, HEADER)),
+    ]
     return fields.select(*columns, bad.alias(BAD), F.when(bad.isNotNull(), F.col(_TEXT)).alias(RAW))
 
 

@@ -11,18 +11,24 @@ from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.mutate.mutation import Work
-from opal_lake.spec.schema import schema_of_arrow
 from opal_lake.storage import Storage
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
-from opal_spark.engine.columns import arrow_of_spark
+from opal_spark.engine.columns import quoted
 from opal_spark.engine.session import STRICT, few_listing_tasks
 from opal_spark.mutate.csv_text import CORRUPT, is_utf8
 from opal_spark.mutate.master import PLACE, MasterFiles, by_root
-from opal_spark.mutate.record import Record, key_twice, rounded, rounded_texts
+from opal_spark.mutate.record import (
+    Record,
+    key_twice,
+    misread,
+    rounded,
+    rounded_texts,
+    several_values,
+)
 from opal_spark.sources.marks import plain_uri
 from opal_spark.sources.text.csv_lines import is_true, line_number, lines
 from opal_spark.sources.text.csv_quotes import open_quote
-from opal_spark.sources.text.variants import Target, decode, fields_type, keys_of, unknown_key
+from opal_spark.sources.text.json_files import MORE_VALUES
 
 _BROKEN = "the master has a row that does not fit its fields"
 _LOST = "the master has a row whose letters would be lost"
@@ -104,18 +110,11 @@ def _faults(options: Mapping[str, str], *, by_line: bool) -> dict[str, Column]:
 
 def _other_values(fields: Sequence[StructField]) -> Column:
     """Of a line of JSON: why it would be written with other values."""
-    given = F.try_parse_json("value")
-    own = schema_of_arrow(arrow_of_spark(StructType(list(fields)))).fields
-    typed = F.try_variant_get(given, F.lit("$"), fields_type(own))
-    faults = [
-        decode(
-            typed.getField(field.name), Target(kind=field.type, path=field.name, patterns={})
-        ).getField("fault")
-        for field in own
-    ]
-    twice = F.when(key_twice(F.col("value")), F.lit(_TWICE))
+    line = F.col("value")
+    twice = F.when(key_twice(line), F.lit(_TWICE))
+    several = F.when(several_values(line), F.lit(MORE_VALUES))
     fault = F.coalesce(
-        twice, *rounded(F.col("value"), fields), *faults, unknown_key(keys_of(given), typed, own)
+        twice, several, *rounded(line, fields), *misread(line, fields, is_whole=True)
     )
     advice = "; correct the line, or give the types (--schema 'id BIGINT, name STRING, ...')"
     return F.concat(F.lit("the master would not come out as it went in: "), fault, F.lit(advice))
@@ -135,16 +134,27 @@ def check_fields(kind: str, fields: Sequence[StructField]) -> None:
             )
 
 
-def checked_rows(rows: DataFrame) -> DataFrame:
-    """Of the master; one that does not fit its fields fails what reads it."""
+def checked_rows(rows: DataFrame, partition_by: Sequence[str]) -> DataFrame:
+    """Return the rows of the master; one that does not fit its fields fails whatever reads it.
+
+    That holds for any projection and any filter of the rows, and a count.
+    """
     if CORRUPT not in rows.columns:
         return rows
-    broken = F.raise_error(
-        F.concat(F.lit(f"{_BROKEN}: "), F.col(PLACE), F.lit(" "), F.col(CORRUPT))
-    )
-    return rows.where(
-        F.when(F.col(CORRUPT).isNotNull(), broken.cast("boolean")).otherwise(F.lit(True))
-    ).drop(CORRUPT, PLACE)
+    names = [name for name in rows.columns if name not in (CORRUPT, PLACE)]
+    in_files = [F.col(quoted(name)) for name in names if name not in partition_by]
+    # The second text is never used, but names all fields: Spark checks only those that it reads
+    text = F.coalesce(F.col(CORRUPT), F.to_json(F.struct(*in_files)))
+    broken = F.raise_error(F.concat(F.lit(f"{_BROKEN}: "), F.col(PLACE), F.lit(" "), text))
+    is_sound = F.col(CORRUPT).isNull()
+    sound = rows.where(F.when(~is_sound, broken.cast("boolean")).otherwise(F.lit(True)))
+    # A filter on a bare field would go into Spark's reader, which passes over rows unchecked.
+    # Those on folders stay bare, so that a filter on them still skips files.
+    columns = [
+        F.col(quoted(name)) if name in partition_by else F.when(is_sound, F.col(quoted(name)))
+        for name in names
+    ]
+    return sound.select(*[column.alias(name) for column, name in zip(columns, names, strict=True)])
 
 
 def writable_rows(rows: DataFrame, record: Record) -> DataFrame:

@@ -105,6 +105,82 @@ def test_a_row_that_does_not_fit_the_recorded_fields_fails_the_read(
         read(spark, tmp_path)
 
 
+def test_rows_of_a_text_master_can_be_counted(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path / "csv" / "master" / "a.csv", "i,v\n1,x\n2,y\n")
+    put(tmp_path / "json" / "master" / "a.json", '{"i": 1, "v": "x"}\n{"i": 2, "v": "y"}\n')
+    for folder, options in (("csv", {"header": "true"}), ("json", None)):
+        rows = read_master(spark, str(tmp_path / folder / "master"), options=options)
+        assert rows.count() == 2
+        assert rows.groupBy().count().collect()[0][0] == 2
+        assert len(rows.selectExpr("1").collect()) == 2
+        assert [row.v for row in rows.where("i = 2").collect()] == ["y"]
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("a.csv", "i,v,s\n1,x,z\n2,y,z,more\n3,x,z\n"),
+        ("a.csv", "i,v,s\n1,x,z\n2,y\n3,x,z\n"),
+        ("a.json", '{"i": 1, "v": "x"}\n{"i": 2, "v": "y\n{"i": 3, "s": {"q": 1}}\n'),
+    ],
+)
+def test_a_row_that_does_not_fit_fails_any_projection_and_filter(
+    spark: SparkSession, tmp_path: Path, name: str, text: str
+) -> None:
+    put(tmp_path / "master" / name, text)
+    options = {"header": "true"} if name.endswith(".csv") else None
+    rows = read_master(spark, str(tmp_path / "master"), options=options)
+    looks = [
+        rows,
+        rows.select("i"),
+        rows.select("v"),
+        rows.selectExpr("1"),
+        rows.groupBy().count(),
+        rows.where("i = 1"),
+        rows.where("i > 1 AND v IS NOT NULL").select("s"),
+    ]
+    for look in looks:
+        with pytest.raises(Exception, match="the master has a row that does not fit its fields"):
+            look.collect()
+
+
+def test_a_wrong_type_that_a_projection_leaves_out_fails_the_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    put(tmp_path / "incr" / "a.json", '{"i": 1, "s": {"q": 1}}\n')
+    run(spark, tmp_path, ids=["i"])
+    put(tmp_path / "master" / "by_hand.json", '{"i": 2, "s": {"q": "text"}}\n')
+    rows = read_master(spark, str(tmp_path / "master"))
+    for look in (rows.select("i"), rows.groupBy().count()):
+        with pytest.raises(Exception, match="the master has a row that does not fit its fields"):
+            look.collect()
+
+
+def test_a_filter_on_folders_reads_only_their_files(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path / "master" / "p=1" / "a.csv", "i,v\n1,x\n")
+    put(tmp_path / "master" / "p=2" / "a.csv", "i,v\n2,x,more\n")
+    rows = read_master(spark, str(tmp_path / "master"), options={"header": "true"})
+    assert [row.i for row in rows.where("p = '1'").collect()] == ["1"]
+
+
+def test_members_that_files_of_json_have_in_addition_are_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    put(tmp_path / "incr" / "a.json", '{"i": 1, "l": [{"q": 1}], "s": {"q": 1}}\n')
+    run(spark, tmp_path, ids=["i"])
+    line = {"i": 2, "l": [{"q": 1, "z": 2}], "s": {"q": 1, "z": {"y": 3}}}
+    put(tmp_path / "master" / "by_hand.json", json.dumps(line) + "\n")
+    rows = read_master(spark, str(tmp_path / "master")).where("i = 2").collect()
+    assert [row.asDict(recursive=True) for row in rows] == [line]
+
+
+def test_a_table_is_not_read_by_its_files(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path / "master" / "_opal" / "log" / "0.json", "{}")
+    put(tmp_path / "master" / "data" / "a.json", '{"id": 1}\n')
+    with pytest.raises(InvalidInputError, match=r"master is an Opal table, .* its own reader"):
+        read(spark, tmp_path)
+
+
 def test_a_delete_file_of_ids_alone_has_a_header_where_files_have_one(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -35,7 +35,7 @@ _REFUSED = {
 _TEXT, _OBJECT, _MORE, _FOLDERS = "_opal_text", "_opal_object", "_opal_more", "_opal_folders"
 _FIELDS, _KEYS, _READ = "_opal_fields", "_opal_keys", "_opal_read"
 _NO_OBJECT = "the text is not one JSON object, or has a key twice (where a document spans lines, set options={'multiLine': 'true'})"
-_MORE_VALUES = "more than one JSON value on a line"
+MORE_VALUES = "more than one JSON value on a line"
 
 
 def read_json(
@@ -62,7 +62,7 @@ def read_json(
     )
     whole = [
         F.when(F.col(_FIELDS).isNull(), F.lit(_NO_OBJECT)),
-        F.when(F.col(_MORE), F.lit(_MORE_VALUES)),
+        F.when(F.col(_MORE), F.lit(MORE_VALUES)),
         *([] if ignore else [unknown_key(F.col(_KEYS), F.col(_FIELDS), fields)]),
     ]
     faults = [_fault(column) for column in fields] + [
