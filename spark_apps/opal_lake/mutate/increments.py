@@ -19,6 +19,7 @@ from opal_lake.storage.uris import local_root
 _PATTERN = re.compile(r"[*?\[\]{}]")
 _SUFFIX = re.compile(r"_(\d{1,18})(?:\.[A-Za-z][A-Za-z0-9]*)*$")
 _FOLDER = re.compile(r"([^/=]+)=([^/]*)")
+_LOG_FOLDERS = ("_opal", "_delta_log", ".hoodie")  # of Opal, Delta and Hudi tables
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -134,7 +135,10 @@ def _behind(path: str, options: Mapping[str, str]) -> Iterator[Increment]:
     pattern = re.compile(_regex(rest))
     fixed = _PATTERN.split(rest)[0]
     for stored in storage.list(fixed if is_path(f"{fixed}x") else ""):
-        if pattern.fullmatch(stored.path) and not is_hidden(_below(stored.path, rest)):
+        if not pattern.fullmatch(stored.path):
+            continue
+        _refuse_table(storage.uri, stored.path, _below(stored.path, rest))
+        if not is_hidden(_below(stored.path, rest)):
             yield Increment(
                 root=storage.uri,
                 path=stored.path,
@@ -142,6 +146,19 @@ def _behind(path: str, options: Mapping[str, str]) -> Iterator[Increment]:
                 modified_us=stored.modified_us,
                 folders=folder_values(f"{storage.uri}/{stored.path}"),
             )
+
+
+def _refuse_table(root: str, path: str, below: str) -> None:
+    """Raise InvalidInputError for a log's file: with it the data files of a table would be read."""
+    parts = below.split("/")[:-1]
+    log = next((part for part in parts if part in _LOG_FOLDERS), None)
+    if log is not None:
+        table = path.removesuffix(below) + "/".join(parts[: parts.index(log)])
+        raise InvalidInputError(
+            f"{root.rstrip('/')}/{table.rstrip('/')} is a table, as its folder {log} shows: only "
+            "its log says which files count. Copy the rows that are meant into files first. "
+            "Nothing was changed"
+        )
 
 
 def _refuse_unlisted(path: str) -> None:

@@ -267,7 +267,7 @@ def _refuse_other_members(file: str, own: Sequence[StructField], schema: StructT
         if differing is not None:
             raise InvalidInputError(
                 f"{file}: {differing}, as the master's records have it. Write the master's files "
-                "with one schema. Nothing was changed"
+                "with one schema"
             )
 
 

@@ -50,7 +50,13 @@ from opal_spark.mutate.master import (
     read_files,
 )
 from opal_spark.mutate.parquet_files import refuse_unsigned
-from opal_spark.mutate.record import Record, record_of, refuse_unmet_op, schema_given
+from opal_spark.mutate.record import (
+    Record,
+    lost_fields,
+    record_of,
+    refuse_unmet_op,
+    schema_given,
+)
 from opal_spark.mutate.rows import BAD, DELETED, FILE, HAS_OP, HEADER, ROW, keys, read_increments
 from opal_spark.mutate.sound import (
     check_fields,
@@ -183,6 +189,8 @@ class _Merge:
 
     def _record(self, work: Work, master: MasterFiles) -> Record:
         given = schema_given(self.spark, self.job.schema)
+        if given is not None and work.master and master.format not in ("csv", "json"):
+            self._refuse_lost_fields(master, given)
         fields = given or self._known_schema(work, master)
         if not fields.names:
             raise InvalidInputError(
@@ -224,6 +232,18 @@ class _Merge:
         except InvalidInputError:
             refuse_repeated_keys(self.spark, master)  # which says the line, if there is one
             raise
+
+    def _refuse_lost_fields(self, master: MasterFiles, given: StructType) -> None:
+        """Raise InvalidInputError if the new master would lack fields that the old one has.
+
+        Rows of CSV and JSON with such fields are refused one by one.
+        """
+        lost = lost_fields(found_schema(self.spark, master), given)
+        if lost:
+            raise InvalidInputError(
+                f"the master has fields that schema= (--schema) lacks: {', '.join(lost)}. Add them, "
+                "or leave schema= out. Nothing was changed"
+            )
 
     def _new_schema(self, work: Work) -> StructType:
         """Of a master that is not there yet: that of the first increments that are no deletes."""

@@ -247,6 +247,24 @@ def other_members(given: DataType, expected: DataType, path: str) -> str | None:
     return next(filter(None, (other_members(*pair) for pair in pairs)), None)
 
 
+def lost_fields(found: DataType, given: DataType, path: str = "") -> list[str]:
+    """Return the fields and members that are found and not given, by their paths."""
+    match found, given:
+        case StructType(), StructType():
+            kinds = {field.name.casefold(): field.dataType for field in given}
+            lost = []
+            for field in found:
+                inside = f"{path}.{field.name}" if path else field.name
+                kind = kinds.get(field.name.casefold())
+                lost += [inside] if kind is None else lost_fields(field.dataType, kind, inside)
+            return lost
+        case ArrayType(), ArrayType():
+            return lost_fields(found.elementType, given.elementType, f"{path}.element")
+        case MapType(), MapType():
+            return lost_fields(found.valueType, given.valueType, f"{path}.value")
+    return []
+
+
 def several_values(line: Column) -> Column:
     """Return whether a line of JSON goes on after its first value, which alone Spark reads."""
     number = F.json_array_length(F.concat(F.lit("["), line, F.lit("]")))

@@ -156,3 +156,13 @@ def test_a_suffix_is_the_number_after_the_last_underscore(name: str, suffix: int
 def test_an_increment_goes_through_json(incr: Path) -> None:
     for increment in listed(incr):
         assert Increment.from_dict(increment.to_dict()) == increment
+
+
+@pytest.mark.parametrize("log", ["_opal/log", "_delta_log", ".hoodie"])
+def test_files_of_a_table_are_no_increments(incr: Path, log: str) -> None:
+    fill(incr / "stock", {"part_1.parquet": "x"})
+    fill(incr / "stock" / log, {"0.json": "{}"})
+    for path in (incr / "stock", incr, incr / "*"):
+        with pytest.raises(InvalidInputError, match=r"incr/stock is a table, .* Nothing was"):
+            listed(path)
+    assert names(listed(incr / "*.csv")) == ["a_20.csv", "b_3.csv"]

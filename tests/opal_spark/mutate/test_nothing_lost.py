@@ -148,12 +148,32 @@ def test_files_of_an_avro_master_have_the_same_members(
 ) -> None:
     put_nested(tmp_path / "master" / "a.avro", 1, AB)
     put_nested(tmp_path / "master" / "b.avro", 2, kind)
-    put_nested(tmp_path / "incr" / "c.avro", 3, AB)
+    put(tmp_path / "incr" / "del_c.csv", "id\n1\n")
     said = r"master/[ab]\.avro: column 's' has the fields \[.*\], not"
     with pytest.raises(InvalidInputError, match=said):
-        run(spark, tmp_path, ids=["id"])
+        run(spark, tmp_path, ids=["id"], delete_prefix="del_")
     with pytest.raises(InvalidInputError, match=said):
         read_master(spark, str(tmp_path / "master"))
+
+
+@pytest.mark.slow_but_one
+@pytest.mark.parametrize(
+    "ending, schema, lost",
+    [
+        ("parquet", "id INT, s STRUCT<a: INT, b: INT>", "s.c"),
+        ("parquet", "id INT", "s"),
+        ("avro", "id INT", "s"),
+    ],
+)
+def test_a_schema_that_lacks_fields_of_the_master_is_refused(
+    spark: SparkSession, tmp_path: Path, ending: str, schema: str, lost: str
+) -> None:
+    put_nested(tmp_path / "master" / f"a.{ending}", 1, ABC)
+    put(tmp_path / "incr" / "1.json", '{"id": 2}\n')
+    said = rf"the master has fields that schema= \(--schema\) lacks: {lost}\. .*Nothing was changed"
+    with pytest.raises(InvalidInputError, match=said):
+        run(spark, tmp_path, ids=["id"], schema=schema)
+    assert (tmp_path / "master" / f"a.{ending}").exists()
 
 
 OP_MASTER = {
