@@ -20,6 +20,7 @@ from pyspark.sql import Observation
 
 import opal_lake.errors
 from opal_lake.errors import InvalidInputError, OpalError, StorageError
+from opal_lake.spec.conditions.condition import DIVIDES_BY_ZERO, GUARD
 
 _CALLER = (
     AnalysisException,
@@ -42,6 +43,8 @@ _OTHER_PYTHON = re.compile(
     r'|Cannot run program "[^"]*python[^"]*"'
 )
 _BAD_PATTERN = re.compile(r"PatternSyntaxException: ([^\n]*)")
+# What `opal_spark.engine.conditions` raises in a row for which a condition has no answer
+_DIVIDED = re.compile(rf"\[USER_RAISED_EXCEPTION\] ([\s\S]*? {DIVIDES_BY_ZERO})\b")
 _UNWRITABLE = re.compile(
     r"Mkdirs failed to create \S+|Parent path is not a directory\S*|Read-only file system"
     r"|(?:Permission denied|AccessControlException|AccessDeniedException)[^\n]{0,200}"
@@ -75,10 +78,8 @@ def as_opal_error(error: Exception) -> Exception:
         return problem
     if (problem := python_problem(error)) is not None:
         return problem
-    if (pattern := _BAD_PATTERN.search(str(error))) is not None:
-        return InvalidInputError(
-            f"a regular expression of a filter, or of the table's delete condition, is not valid in Java: {pattern[1]}"
-        )
+    if (problem := _row_problem(str(error))) is not None:
+        return problem
     if "NullPointerException" in str(error) and "OrcFilters" in str(error):
         return InvalidInputError(
             "Spark cannot filter ORC files by an IN with a NULL in its list: leave the NULL out, give the filter as read(where=...), "
@@ -93,6 +94,17 @@ def as_opal_error(error: Exception) -> Exception:
             f"Spark failed: {first_words(error)}; look into Spark's log, then try again"
         )
     return error
+
+
+def _row_problem(text: str) -> InvalidInputError | None:
+    """Return the error for an expression that has no answer for a row."""
+    if (divided := _DIVIDED.search(text)) is not None:
+        return InvalidInputError(f"{divided[1]} in some row; {GUARD}")
+    if (pattern := _BAD_PATTERN.search(text)) is not None:
+        return InvalidInputError(
+            f"a regular expression of a filter is not valid in Java: {pattern[1]}"
+        )
+    return None
 
 
 def _file_problem(text: str) -> OpalError | None:

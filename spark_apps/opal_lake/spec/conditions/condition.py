@@ -1,0 +1,75 @@
+"""The face of the language: a text that is parsed once, bound to columns, and answered."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from opal_lake.errors import InvalidInputError
+from opal_lake.spec.conditions.evaluate import Answers, evaluate
+from opal_lake.spec.conditions.faults import ANY_USE, FaultError, Use, invalid, quote
+from opal_lake.spec.conditions.nodes import Read, Typed, all_of
+from opal_lake.spec.conditions.parser import parse_text
+from opal_lake.spec.conditions.tree import Node
+from opal_lake.spec.conditions.typing import Columns, bind
+from opal_lake.spec.schema import Field
+
+DIVIDES_BY_ZERO = "divides by zero"
+GUARD = "guard the division, as in x <> 0 AND y / x > 1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """A condition on rows of certain columns."""
+
+    text: str
+    tree: Node
+    typed: Typed
+    use: Use = ANY_USE
+
+    @property
+    def column_names(self) -> list[str]:
+        """Return the top-level columns that the condition reads."""
+        reads = [node.path[0] for node in all_of(self.typed) if isinstance(node, Read)]
+        return list(dict.fromkeys(reads))
+
+    @property
+    def failure(self) -> str:
+        """Return the message for a row without an answer, but for the row."""
+        return f"{self.use.name} {quote(self.text)} {DIVIDES_BY_ZERO}"
+
+    def answers(self, batch: pa.RecordBatch) -> Answers:
+        """Return of each row true, false or null, and whether it has no answer."""
+        return evaluate(self.typed, batch)
+
+    def holds(self, rows: pa.Table | pa.RecordBatch) -> pa.ChunkedArray:
+        """Return for which rows the condition is true. A row without an answer is an error."""
+        batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
+        chunks: list[pa.Array] = []
+        first_row = 0
+        for batch in batches:
+            answers = self.answers(batch)
+            self._refuse_failures(answers, first_row)
+            chunks.append(pc.fill_null(answers.values, False))
+            first_row += batch.num_rows
+        return pa.chunked_array(chunks, pa.bool_())
+
+    def _refuse_failures(self, answers: Answers, first_row: int) -> None:
+        if answers.failed is None:
+            return
+        row = pc.index(answers.failed, True).as_py()
+        if row >= 0:
+            raise InvalidInputError(
+                f"{self.failure} in row {first_row + row}, counted from 0; {GUARD}"
+            )
+
+
+def condition(text: str, fields: Sequence[Field], use: Use = ANY_USE) -> Condition:
+    """Parse a condition and bind it to columns. InvalidInputError names place and remedy."""
+    try:
+        tree = parse_text(text, use)
+        typed = bind(tree, Columns(fields=fields, use=use))
+    except FaultError as fault:
+        raise invalid(use, text, fault) from None
+    return Condition(text=text, tree=tree, typed=typed, use=use)

@@ -1,0 +1,85 @@
+"""What Arrow has no function for: remainders, and the nearest doubles of decimals."""
+
+from decimal import Context, Decimal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_EXACT_DOUBLE = 1 << 53
+_EXACT_POWERS = 22  # up to there a power of ten is a double
+_WIDE = Context(prec=100)
+
+
+def nearest_doubles(decimals: Any) -> Any:
+    """Return the double next to each decimal; Arrow's own cast is off by one place now and then."""
+    if isinstance(decimals, pa.Scalar):
+        return pa.scalar(
+            None if decimals.as_py() is None else float(decimals.as_py()), pa.float64()
+        )
+    scale = decimals.type.scale
+    unscaled, is_short = _unscaled(decimals)
+    few_digits = is_short & (np.abs(unscaled) <= _EXACT_DOUBLE)
+    if scale <= _EXACT_POWERS and few_digits.all():
+        # Both numbers are exact, so that the division rounds once.
+        return pa.array(unscaled / 10.0**scale, mask=_nulls(decimals))
+    return decimals.cast(pa.string()).cast(pa.float64())
+
+
+def remainders(dividends: pa.Array, divisors: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return what truncating divisions leave, with the dividend's sign. No divisor is zero."""
+    nulls = _nulls(dividends) | _nulls(divisors)
+    if pa.types.is_floating(kind):
+        with np.errstate(all="ignore"):
+            rests = np.fmod(_filled(dividends, 1.0), _filled(divisors, 1.0))
+        return pa.array(rests, mask=nulls)
+    wide = pa.decimal256(76, kind.scale)
+    one = pa.decimal128(38, kind.scale)
+    try:
+        left_short, right_short = (array.cast(one) for array in (dividends, divisors))
+    except pa.ArrowInvalid:  # with this scale they have more than 38 digits
+        return _slow_remainders(dividends.cast(wide), divisors.cast(wide), kind)
+    (left, left_fits), (right, right_fits) = _unscaled(left_short), _unscaled(right_short)
+    if not (left_fits.all() and right_fits.all()):
+        return _slow_remainders(dividends, divisors, kind)
+    rest = np.fmod(left, np.where(nulls, 1, right))
+    return _decimals(rest, nulls, kind)
+
+
+def _slow_remainders(dividends: pa.Array, divisors: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Row by row, for numbers beyond 64 bits."""
+    rests: list[Decimal | None] = []
+    for left, right in zip(dividends.to_pylist(), divisors.to_pylist(), strict=True):
+        is_null = left is None or right is None
+        rests.append(None if is_null else _WIDE.remainder(left, right))
+    return pa.array(rests, kind)
+
+
+def _unscaled(decimals: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return the digits of 128-bit decimals as integers, and which of them fit; a null is 0."""
+    words = np.frombuffer(decimals.buffers()[1], np.int64).reshape(-1, 2)
+    words = words[decimals.offset : decimals.offset + len(decimals)]
+    low, high = words[:, 0], words[:, 1]
+    nulls = _nulls(decimals)
+    low = np.where(nulls, 0, low)
+    return low, nulls | (high == low >> 63)
+
+
+def _decimals(
+    unscaled: npt.NDArray[np.int64], nulls: npt.NDArray[np.bool_], kind: pa.DataType
+) -> pa.Array:
+    """Return integers as the digits of decimals."""
+    words = np.empty((len(unscaled), 2), np.int64)
+    words[:, 0], words[:, 1] = unscaled, unscaled >> 63
+    digits = pa.Array.from_buffers(kind, len(unscaled), [None, pa.py_buffer(words.tobytes())])
+    return pc.if_else(pa.array(nulls), pa.scalar(None, kind), digits) if nulls.any() else digits
+
+
+def _nulls(array: pa.Array) -> npt.NDArray[np.bool_]:
+    return np.asarray(array.is_null().to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _filled(array: pa.Array, value: float) -> npt.NDArray[np.float64]:
+    return np.asarray(pc.fill_null(array, value).to_numpy(zero_copy_only=False), np.float64)

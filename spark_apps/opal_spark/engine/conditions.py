@@ -1,0 +1,285 @@
+"""Conditions as Spark columns. Every column here means what `opal_lake.spec.conditions.evaluate` means.
+
+No setting of the session changes the meaning: all types are explicit, no text is cast to another
+type, no time has a zone, and a division is guarded by ourselves. Only public functions are used.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from functools import partial
+from operator import and_, or_
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from opal_lake.spec.conditions.condition import Condition
+from opal_lake.spec.conditions.kinds import DOUBLE, Kind
+from opal_lake.spec.conditions.like import Pattern
+from opal_lake.spec.conditions.nodes import (
+    Among,
+    Apply,
+    Compute,
+    Constant,
+    Every,
+    Matches,
+    Missing,
+    Opposite,
+    Read,
+    Some,
+    Test,
+    Truth,
+    Typed,
+    Widen,
+    may_fail,
+    parts_of,
+)
+from opal_spark.engine.columns import quoted
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY_US = 86_400_000_000
+_LOWER, _UPPER = "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_NEGATED_DIGITS = 34
+_BINARY_ORDER = "UTF8_BINARY"
+
+
+def holds(condition: Condition) -> Column:
+    """Return the column that is true where the condition is, and false elsewhere.
+
+    Where the condition has no answer the query fails with the condition's message.
+    """
+    return F.coalesce(answers(condition), F.lit(False))
+
+
+def answers(condition: Condition) -> Column:
+    """Return the column that is true, false or null as the condition is.
+
+    Failures are asked for first, apart from the values: Spark would not look at a divisor where
+    the other side of a comparison is null.
+    """
+    translation = _Translation()
+    value, failed = translation.of(condition.typed), translation.failed(condition.typed)
+    if failed is None:
+        return value
+    failure = F.raise_error(F.lit(condition.failure)).cast(T.BooleanType())
+    return F.when(failed, failure).otherwise(value)
+
+
+def filtered(rows: DataFrame, condition: Condition) -> DataFrame:
+    """Return the rows for which the condition is true."""
+    return rows.where(answers(condition))
+
+
+class _Translation:
+    """The translation of nodes; a division by zero is null, and a failure."""
+
+    def of(self, node: Typed) -> Column:
+        match node:
+            case Read():
+                return F.col(".".join(quoted(name) for name in node.path))
+            case Constant():
+                return constant(node)
+            case Widen():
+                return self.of(node.value).cast(spark_type(node.kind))
+            case Every() | Some():
+                join = and_ if isinstance(node, Every) else or_
+                return _joined(join, [self.of(part) for part in node.parts])
+            case Test():
+                return _TESTS[node.op](self.of(node.left), self.of(node.right))
+            case Compute():
+                return self._compute(node)
+            case Apply():
+                return _applied(node, [self.of(argument) for argument in node.arguments])
+        return self._answer(node)
+
+    def failed(self, node: Typed) -> Column | None:
+        """Return the column that is true where the node has no answer; None if it always has one."""
+        if not may_fail(node):
+            return None
+        match node:
+            case Every() | Some():
+                is_open = _is_not_false if isinstance(node, Every) else _is_not_true
+                return self._failed_in_order(node.parts, is_open)
+            case Apply(name="coalesce"):
+                return self._failed_in_order(node.arguments, Column.isNull)
+        failures = [
+            failure for part in parts_of(node) if (failure := self.failed(part)) is not None
+        ]
+        if isinstance(node, Compute) and node.op in ("/", "%"):
+            is_zero = self.of(node.right) == F.lit(0).cast(spark_type(node.right.kind))
+            failures.append(F.coalesce(is_zero, F.lit(False)))
+        return _joined(or_, failures)
+
+    def _failed_in_order(
+        self, parts: Sequence[Typed], is_open: Callable[[Column], Column]
+    ) -> Column | None:
+        """A part fails only where those before it leave the answer open."""
+        failed: Column | None = None
+        for part in reversed(parts):
+            own = self.failed(part)
+            if failed is not None:
+                failed = is_open(self.of(part)) & failed
+            if own is not None:
+                failed = own if failed is None else own | failed
+        return failed
+
+    def _answer(self, node: Typed) -> Column:
+        match node:
+            case Among():
+                return _among(self.of(node.value), node)
+            case Matches():
+                return _matches(self.of(node.value), node.pattern)
+            case Missing():
+                return self.of(node.value).isNull()
+            case Truth():
+                return self.of(node.value).eqNullSafe(F.lit(node.truth))
+            case Opposite():
+                return ~self.of(node.value)
+        raise AssertionError(node)
+
+    def _compute(self, node: Compute) -> Column:
+        left, right = self.of(node.left), self.of(node.right)
+        if node.op in ("/", "%"):
+            kind = spark_type(node.right.kind)
+            right = F.when(right != F.lit(0).cast(kind), right)
+        return _OPERATIONS[node.op](left, right).cast(spark_type(node.kind))
+
+
+def _is_not_false(truth: Column) -> Column:
+    return F.coalesce(truth, F.lit(True))
+
+
+def _is_not_true(truth: Column) -> Column:
+    return ~F.coalesce(truth, F.lit(False))
+
+
+def _joined(join: Callable[[Column, Column], Column], columns: Sequence[Column]) -> Column:
+    """Join from the left, but as a balanced tree: Spark's stack bounds the depth of an expression."""
+    if len(columns) == 1:
+        return columns[0]
+    half = len(columns) // 2
+    return join(_joined(join, columns[:half]), _joined(join, columns[half:]))
+
+
+def spark_type(kind: Kind) -> T.DataType:
+    """Return Spark's type of a kind."""
+    if kind.name == "decimal":
+        return T.DecimalType(kind.precision, kind.scale)
+    return _TYPES[kind.name]
+
+
+def constant(node: Constant) -> Column:
+    """Return a literal of exactly this type and value, whatever the session's settings."""
+    match node.value:
+        case bool():
+            return F.lit(node.value)
+        case str():
+            return F.collate(F.lit(node.value), _BINARY_ORDER)
+        case bytes():
+            return F.unhex(F.lit(node.value.hex()))
+        case float():
+            return F.lit(node.value)
+        case datetime():
+            return _time(node.value)
+        case date():
+            return F.date_from_unix_date(F.lit(node.value.toordinal() - _EPOCH.toordinal()))
+        case int() if node.kind.is_integer:
+            return F.lit(node.value).cast(spark_type(node.kind))
+        case int() | Decimal():
+            return F.lit(format(Decimal(node.value), "f")).cast(spark_type(node.kind))
+    raise AssertionError(node)
+
+
+def _time(value: datetime) -> Column:
+    if value.tzinfo is None:
+        return F.lit(value.isoformat(sep=" ", timespec="microseconds")).cast(T.TimestampNTZType())
+    since = value - _EPOCH
+    micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    return F.timestamp_micros(F.lit(micros).cast(T.LongType()))
+
+
+def _among(value: Column, node: Among) -> Column:
+    """Spark's sets tell the zeros apart, so that both sides have only the positive one."""
+    if node.value.kind != DOUBLE:
+        return value.isin([constant(member) for member in node.members])
+    zero = F.lit(0.0)
+    return (value + zero).isin([constant(member) + zero for member in node.members])
+
+
+def _matches(value: Column, pattern: Pattern) -> Column:
+    text = partial(Constant, kind=Kind(name="string"))
+    if pattern.exact is not None:
+        return value == constant(text(value=pattern.exact))
+    if pattern.is_prefix_alone:
+        return value.startswith(constant(text(value=pattern.prefix)))
+    return value.rlike(pattern.regex(backtracks=True))
+
+
+def _applied(node: Apply, arguments: list[Column]) -> Column:
+    if node.name == "date":
+        return _day(arguments[0], node.arguments[0].kind)
+    if node.name in ("abs", "negative") and node.kind.precision > _NEGATED_DIGITS:
+        return _signed(node, arguments[0])
+    return _FUNCTIONS[node.name](*arguments)
+
+
+def _signed(node: Apply, number: Column) -> Column:
+    """Spark negates decimals in 34 digits, and silently rounds longer ones; so this is text."""
+    digits = number.cast(T.StringType())
+    signed = digits if node.name == "abs" else F.concat(F.lit("-"), digits)
+    text = F.regexp_replace(signed, "^-" if node.name == "abs" else "^--", "")
+    return text.cast(spark_type(node.kind))
+
+
+def _day(time: Column, kind: Kind) -> Column:
+    """The day in UTC. Spark's cast of a time with a zone would be the day in the session's zone."""
+    if kind.name == "timestamp_ntz":
+        return time.cast(T.DateType())
+    micros, day = F.unix_micros(time), F.lit(_DAY_US)
+    begun = F.when(micros % day < 0, F.lit(1)).otherwise(F.lit(0))
+    return F.date_from_unix_date((F.call_function("div", micros, day) - begun).cast("int"))
+
+
+_TESTS: Mapping[str, Callable[[Column, Column], Column]] = {
+    "=": lambda left, right: left == right,
+    "!=": lambda left, right: left != right,
+    "<": lambda left, right: left < right,
+    "<=": lambda left, right: left <= right,
+    ">": lambda left, right: left > right,
+    ">=": lambda left, right: left >= right,
+    "<=>": lambda left, right: left.eqNullSafe(right),
+}
+_OPERATIONS: Mapping[str, Callable[[Column, Column], Column]] = {
+    "+": lambda left, right: left + right,
+    "-": lambda left, right: left - right,
+    "*": lambda left, right: left * right,
+    "/": lambda left, right: left / right,
+    "%": lambda left, right: left % right,
+}
+_FUNCTIONS: Mapping[str, Callable[..., Column]] = {
+    "abs": F.abs,
+    "coalesce": F.coalesce,
+    "concat": F.concat,
+    "isnan": F.isnan,
+    "length": F.length,
+    "lower": lambda text: F.translate(text, _UPPER, _LOWER),
+    "negative": lambda number: -number,
+    "substring": lambda text, first, count=None: F.substr(text, first, count),
+    "trim": F.trim,
+    "upper": lambda text: F.translate(text, _LOWER, _UPPER),
+}
+_TYPES: Mapping[str, T.DataType] = {
+    "boolean": T.BooleanType(),
+    "byte": T.ByteType(),
+    "short": T.ShortType(),
+    "integer": T.IntegerType(),
+    "long": T.LongType(),
+    "float": T.FloatType(),
+    "double": T.DoubleType(),
+    "string": T.StringType(),
+    "binary": T.BinaryType(),
+    "date": T.DateType(),
+    "timestamp": T.TimestampType(),
+    "timestamp_ntz": T.TimestampNTZType(),
+}

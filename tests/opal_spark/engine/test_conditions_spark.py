@@ -1,0 +1,138 @@
+"""A condition has one meaning: Arrow and Spark give the same answers, whatever the session's settings."""
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from opal_lake.errors import InvalidInputError
+from opal_lake.spec.conditions.condition import Condition, condition
+from opal_lake.spec.conditions.printer import text_of
+from opal_lake.spec.schema import schema_of_arrow
+from opal_spark.engine.conditions import answers, filtered
+from opal_spark.engine.failures import as_opal_error
+from tests.opal_lake.spec.conditions.drawn import SCHEMA, Drawing, drawn_rows
+
+FIELDS = schema_of_arrow(SCHEMA).fields
+ROW = "the row"
+SETTINGS = [
+    {},
+    {
+        "spark.sql.ansi.enabled": "false",
+        "spark.sql.session.timeZone": "America/Los_Angeles",
+        "spark.sql.caseSensitive": "true",
+    },
+    {
+        "spark.sql.session.timeZone": "Asia/Kathmandu",
+        "spark.sql.decimalOperations.allowPrecisionLoss": "false",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.parser.escapedStringLiterals": "true",
+    },
+    {
+        "spark.sql.session.timeZone": "Pacific/Apia",
+        "spark.sql.timestampType": "TIMESTAMP_NTZ",
+        "spark.sql.optimizer.inSetConversionThreshold": "0",
+        "spark.sql.legacy.timeParserPolicy": "LEGACY",
+    },
+]
+
+
+@contextmanager
+def settings(spark: SparkSession, values: dict[str, str]) -> Iterator[None]:
+    before = {name: spark.conf.get(name, None) for name in values}
+    for name, value in values.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, value)
+
+
+def drawn_conditions(chance: random.Random, count: int) -> Iterator[Condition]:
+    drawing = Drawing(chance)
+    while count:
+        text = text_of(drawing.condition(chance.randint(0, 4)))
+        try:
+            made = condition(text, FIELDS)
+        except InvalidInputError as error:
+            if "digits" not in str(error) and "division" not in str(error):
+                raise
+            continue
+        yield made
+        count -= 1
+
+
+def frame_of(spark: SparkSession, folder: Path, table: pa.Table) -> DataFrame:
+    """Return the rows as Spark reads them from a file, where no zone changes their times."""
+    file = folder / "rows.parquet"
+    pq.write_table(table, file)
+    return spark.read.option("datetimeRebaseMode", "CORRECTED").parquet(str(file))
+
+
+def compare(spark: SparkSession, folder: Path, seed: int, *, rows: int, conditions: int) -> int:
+    """Compare the answers of both engines; return how many conditions fail in some row."""
+    chance = random.Random(seed)
+    table = drawn_rows(chance, rows)
+    [batch] = table.combine_chunks().to_batches()
+    numbered = table.append_column(ROW, pa.array(range(rows), pa.int32()))
+    frame = frame_of(spark, folder, numbered)
+    drawn = list(drawn_conditions(chance, conditions))
+    expected, columns = [], []
+    failing = []
+    for number, made in enumerate(drawn):
+        given = made.answers(batch)
+        failed = [] if given.failed is None else given.failed.to_pylist()
+        wanted, column = given.values.to_pylist(), answers(made)
+        if any(failed):
+            failing.append((made, failed.index(True)))
+            wanted = [None if bad else value for bad, value in zip(failed, wanted, strict=True)]
+            good = [row for row, bad in enumerate(failed) if not bad]
+            column = F.when(F.col(f"`{ROW}`").isin(good), column)
+        expected.append(wanted)
+        columns.append(column.alias(f"c{number}"))
+    found = frame.select(F.col(f"`{ROW}`").alias("row"), *columns).toArrow().sort_by("row")
+    for number, made in enumerate(drawn):
+        ours, theirs = expected[number], found[f"c{number}"].to_pylist()
+        if ours != theirs:
+            row = next(row for row in range(rows) if ours[row] != theirs[row])
+            values = {name: table[name][row].as_py() for name in made.column_names}
+            pytest.fail(f"{made.text}: Arrow {ours[row]}, Spark {theirs[row]} for {values}")
+    check_failures(frame, failing[:3])
+    return len(failing)
+
+
+def check_failures(frame: DataFrame, failing: list[tuple[Condition, int]]) -> None:
+    for made, row in failing:
+        rows = frame.where(F.col(f"`{ROW}`") == row)
+        with pytest.raises(Exception, match="divides by zero") as caught:
+            filtered(rows.repartition(1), made).collect()
+        error = as_opal_error(caught.value)
+        assert isinstance(error, InvalidInputError)
+        assert made.failure in str(error)
+
+
+@pytest.mark.parametrize("values", SETTINGS, ids=range(len(SETTINGS)))
+def test_arrow_and_spark_agree(spark: SparkSession, tmp_path: Path, values: dict[str, str]) -> None:
+    with settings(spark, values):
+        assert compare(spark, tmp_path, SETTINGS.index(values), rows=120, conditions=150)
+
+
+@pytest.mark.slow(seconds=300)
+def test_arrow_and_spark_agree_on_thousands(spark: SparkSession, tmp_path: Path) -> None:
+    end = time.monotonic() + 240
+    seed = 1000
+    while time.monotonic() < end:
+        with settings(spark, SETTINGS[seed % len(SETTINGS)]):
+            compare(spark, tmp_path, seed, rows=300, conditions=300)
+        seed += 1
