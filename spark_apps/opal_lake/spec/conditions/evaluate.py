@@ -91,7 +91,8 @@ class _Evaluation:
             case Apply():
                 return self._apply(node)
         inner = self.of(node.value)
-        return _Values(_answer(node, inner.array), inner.failed)
+        array = _array(inner.array, self._batch.num_rows)
+        return _Values(_answer(node, array), inner.failed)
 
     def _in_order(self, node: Every | Some) -> _Values:
         """From the left: where a part decides, those behind it are not asked."""

@@ -202,8 +202,6 @@ class _Binder:
                 )
             value, _ = _alike(value, _constant(member), node.at)
         members = [_alike(value, _constant(member), node.at) for member in node.members]
-        if isinstance(value, Constant):
-            raise FaultError(node.value.at, "IN has a literal on its left; name a column there")
         constants = [_constant_of(other) for _, other in members]
         return _negated(Among(value=value, members=tuple(constants)), negated=node.negated)
 

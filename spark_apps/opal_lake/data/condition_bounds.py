@@ -1,0 +1,164 @@
+"""The part of a condition that the bounds of files can answer; the rows are tested in any case.
+
+A row matches when the condition is true for it. What bounds say nothing about is Unknown.
+"""
+
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+
+from opal_lake.data.bounds import next_text
+from opal_lake.data.prune import (
+    And,
+    Comparable,
+    Compare,
+    In,
+    IsNull,
+    Operator,
+    Or,
+    Predicate,
+    Unknown,
+)
+from opal_lake.spec.conditions.kinds import BOOLEAN, Kind
+from opal_lake.spec.conditions.like import Pattern
+from opal_lake.spec.conditions.nodes import (
+    Among,
+    Constant,
+    Every,
+    Matches,
+    Missing,
+    Opposite,
+    Read,
+    Some,
+    Test,
+    Truth,
+    Typed,
+    Widen,
+)
+from opal_lake.spec.conditions.tree import Value
+
+_EPOCH = datetime(1970, 1, 1)
+_MICROSECOND = timedelta(microseconds=1)
+_NEGATED: dict[str, Operator] = {
+    "=": "!=",
+    "!=": "=",
+    "<": ">=",
+    "<=": ">",
+    ">": "<=",
+    ">=": "<",
+}
+_MIRRORED: dict[str, Operator] = {
+    "=": "=",
+    "!=": "!=",
+    "<": ">",
+    "<=": ">=",
+    ">": "<",
+    ">=": "<=",
+}
+
+
+def predicate_of(condition: Typed) -> Predicate:
+    """Return what bounds can answer of a condition."""
+    return _predicate(condition, negated=False)
+
+
+def _predicate(node: Typed, *, negated: bool) -> Predicate:
+    """`negated` asks for the predicate of NOT node: the tree of predicates has no Not."""
+    match node:
+        case Opposite():
+            return _predicate(node.value, negated=not negated)
+        case Every() | Some():
+            parts = tuple(_predicate(part, negated=negated) for part in node.parts)
+            is_every = isinstance(node, Every) != negated
+            return And(parts=parts) if is_every else Or(parts=parts)
+        case Constant(kind=kind) if kind == BOOLEAN:
+            return Or(parts=()) if bool(node.value) is negated else And(parts=())
+        case Read(kind=kind) if kind == BOOLEAN and node.field_id is not None:
+            return Compare(field_id=node.field_id, op="=", value=not negated)
+        case Truth():
+            # A truth value that is not true may be null, of which bounds of a whole test know nothing.
+            return Unknown() if negated else _predicate(node.value, negated=not node.truth)
+    return _test(node, negated=negated)
+
+
+def _test(node: Typed, *, negated: bool) -> Predicate:
+    match node:
+        case Missing():
+            field_id = _column(node.value)
+            return Unknown() if field_id is None else IsNull(field_id=field_id, negated=negated)
+        case Test():
+            return _compared(node, negated=negated)
+        case Among():
+            return _among(node, negated=negated)
+        case Matches():
+            field_id = _column(node.value)
+            return Unknown() if field_id is None else _like(field_id, node.pattern, negated)
+    return Unknown()
+
+
+def _column(node: Typed) -> int | None:
+    """Return the id of the column that the node is. A wider number is as its column is."""
+    while isinstance(node, Widen):
+        is_kept = node.kind.is_exact or node.value.kind.is_binary_fraction
+        if not is_kept:
+            return None
+        node = node.value
+    return node.field_id if isinstance(node, Read) else None
+
+
+def _compared(node: Test, *, negated: bool) -> Predicate:
+    left, op, right = node.left, node.op, node.right
+    if isinstance(left, Constant):
+        left, right = right, left
+        op = _MIRRORED.get(op, op)
+    field_id = _column(left)
+    if field_id is None or not isinstance(right, Constant):
+        return Unknown()
+    value = _bound(right.value, right.kind)
+    if op == "<=>":
+        if not negated:
+            return Compare(field_id=field_id, op="=", value=value)
+        differs = Compare(field_id=field_id, op="!=", value=value)
+        return Or(parts=(differs, IsNull(field_id=field_id)))
+    operator = _NEGATED[op] if negated else _NEGATED[_NEGATED[op]]
+    return Compare(field_id=field_id, op=operator, value=value)
+
+
+def _among(node: Among, *, negated: bool) -> Predicate:
+    field_id = _column(node.value)
+    if field_id is None:
+        return Unknown()
+    values = tuple(_bound(member.value, member.kind) for member in node.members)
+    if not negated:
+        return In(field_id=field_id, values=values)
+    parts = [Compare(field_id=field_id, op="!=", value=value) for value in values]
+    return And(parts=tuple(parts))
+
+
+def _like(field_id: int, pattern: Pattern, negated: bool) -> Predicate:
+    if pattern.exact is not None:
+        return Compare(field_id=field_id, op="!=" if negated else "=", value=pattern.exact)
+    prefix = pattern.prefix
+    if not prefix or (negated and not pattern.is_prefix_alone):
+        return Unknown()
+    beyond = next_text(prefix)
+    lower = Compare(field_id=field_id, op="<" if negated else ">=", value=prefix)
+    if beyond is None:
+        return lower
+    upper = Compare(field_id=field_id, op=">=" if negated else "<", value=beyond)
+    return Or(parts=(lower, upper)) if negated else And(parts=(lower, upper))
+
+
+def _bound(value: Value, kind: Kind) -> Comparable:
+    """Return a value in the form that bounds of a column have."""
+    match value:
+        case bool() | str() | float():
+            return value
+        case bytes():
+            return value.hex()
+        case datetime():
+            return (value.replace(tzinfo=None) - _EPOCH) // _MICROSECOND
+        case date():
+            return value.toordinal() - _EPOCH.toordinal()
+        case int() | Decimal():
+            return int(value) if kind.is_integer else Decimal(value)
+    raise AssertionError(value)
