@@ -1,6 +1,6 @@
-"""Lists that the code holds: the properties of a table, and the functions of a delete condition."""
+"""Lists that the code holds: the properties of a table, and the functions of conditions."""
 
-from opal_lake.spec.condition import FUNCTIONS
+from opal_lake.spec.conditions.parser import FUNCTIONS
 from opal_lake.spec.properties import MAX_NUMBER, PROPERTIES, Number, Words
 
 
@@ -27,4 +27,6 @@ def _numbers(kind: Number) -> str:
 
 
 def functions() -> str:
-    return ", ".join(f"`{name}`" for name in sorted(FUNCTIONS)) + "."
+    rows = ["| function | how it is written |", "|---|---|"]
+    rows += [f"| `{name}` | {written} |" for name, written in sorted(FUNCTIONS.items())]
+    return "\n".join(rows)

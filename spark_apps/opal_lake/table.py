@@ -57,11 +57,10 @@ from opal_lake.retention.business_snapshot import read_business_snapshot
 from opal_lake.retention.retention import retain
 from opal_lake.retention.savepoint import savepoint_version
 from opal_lake.rewrite.rewrite_plan import target_bytes_of
-from opal_lake.spec.condition import check_condition
 from opal_lake.spec.ordering import encode_order
 from opal_lake.spec.positions import Advance
 from opal_lake.spec.schema import Atomic
-from opal_lake.spec.table_spec import TableLayout, TableSpec, plan_spec
+from opal_lake.spec.table_spec import TableLayout, TableSpec, delete_condition, plan_spec
 from opal_lake.storage import Storage, open_storage
 from opal_lake.write.arrow_rows import ArrowRows, ingest_arrow
 from opal_lake.write.ingest_job import IngestOptions
@@ -151,10 +150,11 @@ class Table(KeptTable):
     ) -> JobResult:
         """Append rows, pending until a MetaGen, or visible at once when their metadata are made inline.
 
-        `deleted` marks the rows that delete their key; a table with a delete condition needs it. With `on_bad_rows="quarantine"` more than
-        `reject_threshold` bad rows, as 100 or "5%", fail it. `refuse_empty` makes rows that are none an error. `on_new_columns` says what
-        becomes of columns that the table lacks: "fail", "add" them to it, or "ignore" them. `business_snapshot`, as
-        "2022-07-15", says which one the rows are of; `business_snapshot_column` names a column that says it, with a commit for each.
+        The table's delete condition says which rows delete their key; `deleted`, of each row, replaces it. With
+        `on_bad_rows="quarantine"` more than `reject_threshold` bad rows, as 100 or "5%", fail it. `refuse_empty` makes rows that are none
+        an error. `on_new_columns` says what becomes of columns that the table lacks: "fail", "add" them to it, or "ignore" them.
+        `business_snapshot`, as "2022-07-15", says which one the rows are of; `business_snapshot_column` names a column that says it, with a
+        commit for each.
         `replaces` are tokens of earlier tries: what is pending of them is discarded in the same commit, what is visible stays.
         `positions` says how far each application has read its source with these rows; FencedError if another one has read on for it.
         """
@@ -448,8 +448,7 @@ def create_on(
 
     The name of version 0 may be free again in a table that is there: retention deletes it. So the log is looked at before and after.
     """
-    if spec.deletes is not None:
-        check_condition(spec.deletes, spec.schema.names)
+    delete_condition(spec)  # an error before anything is written
     table = table_on(storage, clock, ids, cache)
     if any(storage.list(layout.LOG)):
         raise _exists(storage)

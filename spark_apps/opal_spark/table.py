@@ -6,12 +6,11 @@ from functools import partial
 from typing import Any, Self
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from opal_lake.duration import Duration
-from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
+from opal_lake.errors import NotFoundError, TableExistsError
 from opal_lake.inspect.check import CheckedList, CheckOptions
 from opal_lake.inspect.describe import describe, file_rows, history_rows, segment_rows
 from opal_lake.job.job import JobResult
@@ -30,8 +29,7 @@ from opal_lake.write.bootstrap_job import bootstrap
 from opal_lake.write.ingest_job import IngestOptions
 from opal_spark.engine.columns import arrow_of_spark
 from opal_spark.engine.executor import on_spark
-from opal_spark.engine.failures import first_words
-from opal_spark.engine.session import cache_settings, is_connect, storage_options, use_this_python
+from opal_spark.engine.session import cache_settings, storage_options, use_this_python
 from opal_spark.inspect.check import check
 from opal_spark.kept_table import KeptOpalTable
 from opal_spark.read.changes import changes
@@ -61,11 +59,9 @@ class OpalTable(KeptOpalTable):
         properties: Mapping[str, int | str] | None = None,
         options: Mapping[str, str] | None = None,
     ) -> Self:
-        """Create a table. `deletes` is an SQL condition: a row that meets it deletes its key, from the row's delta on."""
+        """Create a table. A row that meets the condition `deletes` deletes its key, from the row's delta on."""
         layout = TableLayout(**given_fields(TableLayout, locals()))
         spec = plan_spec(arrow_of_spark(schema), layout)
-        if deletes is not None:
-            _check_condition(spark, schema, deletes)
         return cls(
             spark=spark,
             table=create_on(
@@ -442,22 +438,3 @@ class OpalTable(KeptOpalTable):
 
 def _options(spark: SparkSession, uri: str, options: Mapping[str, str] | None) -> Mapping[str, str]:
     return storage_options(spark, uri) if options is None else options
-
-
-def _check_condition(spark: SparkSession, schema: StructType, condition: str) -> None:
-    try:
-        marked = spark.createDataFrame([], schema).selectExpr("*", f"({condition}) AS marker")
-        kind = marked.schema[-1].dataType.simpleString()
-    except AnalysisException as error:
-        raise InvalidInputError(
-            f"the delete condition {condition!r} does not fit the columns {schema.names}: {first_words(error)}"
-        ) from error
-    plan: Any = None if is_connect(spark) else marked._jdf.queryExecution().analyzed()  # noqa: SLF001  # Connect has no such question
-    if plan is not None and not plan.deterministic():
-        raise InvalidInputError(
-            f"the delete condition {condition!r} is not deterministic; a task may run twice and must get the same rows"
-        )
-    if kind != "boolean":
-        raise InvalidInputError(
-            f"the delete condition {condition!r} is a {kind}; write a condition, as \"op = 'D'\""
-        )

@@ -64,7 +64,7 @@ for condition in ("rand() > 0.5", "reflect('java.lang.System', 'lineSeparator') 
     try:
         OpalTable.create(spark, sys.argv[1] + "-other", rows.schema, keys=["sku"], delta="at", deletes=condition)
     except ValueError as error:
-        assert "which no delete condition may" in str(error)
+        assert "the delete condition" in str(error)
     else:
         raise AssertionError(f"{condition} was taken")
 log = Path(f"{sys.argv[1]}-large") / layout.commit_path(0)  # as if somebody else had written it; no checkpoint stands for it yet
@@ -73,7 +73,7 @@ log.write_bytes(encode_commit(replace(commit, actions=replace(commit.actions, sp
 try:
     OpalTable.for_path(spark, f"{sys.argv[1]}-large").ingest(large)
 except ValueError as error:
-    assert "calls rand(), which no delete condition may" in str(error)
+    assert "do not have the function rand()" in str(error)
 else:
     raise AssertionError("a condition that is no condition of the row decided")
 print("all well")

@@ -8,7 +8,9 @@ import pyarrow as pa
 
 from opal_lake.checked import count, counts, mapped, text
 from opal_lake.errors import InvalidInputError
-from opal_lake.spec.condition import check_condition
+from opal_lake.spec.conditions.condition import Condition, condition
+from opal_lake.spec.conditions.faults import DELETES
+from opal_lake.spec.conditions.parser import parse
 from opal_lake.spec.properties import (
     PROPERTIES,
     check_properties,
@@ -114,9 +116,7 @@ def plan_spec(arrow: pa.Schema, layout: TableLayout) -> TableSpec:
             f"file format {layout.file_format!r} is unknown; use one of {', '.join(FILE_FORMATS)}"
         )
     if layout.deletes is not None:
-        check_condition(
-            layout.deletes, None
-        )  # whoever compares with a table has other columns, perhaps
+        parse(layout.deletes, DELETES)  # the columns of a table that exists may be others
     properties = plain_properties(layout.properties)
     check_properties(properties, schema)
     return TableSpec(
@@ -129,6 +129,14 @@ def plan_spec(arrow: pa.Schema, layout: TableLayout) -> TableSpec:
         file_format=layout.file_format,
         properties=properties,
     )
+
+
+def delete_condition(spec: TableSpec) -> Condition | None:
+    """Return the table's delete condition; None for a table without deletes.
+
+    The text may come from any writer: InvalidInputError if it is not of the language.
+    """
+    return None if spec.deletes is None else condition(spec.deletes, spec.schema.fields, DELETES)
 
 
 def refuse_text(what: str, names: object) -> None:

@@ -14,7 +14,7 @@ from opal_lake.errors import InvalidInputError
 from opal_lake.job.job import JobResult
 from opal_lake.spec.added_columns import unknown_columns
 from opal_lake.spec.schema import DELETED, RESERVED_PREFIX, arrow_type
-from opal_lake.spec.table_spec import TableSpec
+from opal_lake.spec.table_spec import TableSpec, delete_condition
 from opal_lake.write.by_business_snapshot import ingest_by_column
 from opal_lake.write.ingest_job import IngestOptions, ingest
 
@@ -49,16 +49,16 @@ class ArrowRows:
     def marked(self, spec: TableSpec, on_new_columns: str = "fail") -> pa.Table:
         """With the delete marker, and the table's columns: null where a column that was added later is not there."""
         rows, deleted = self._fitted(spec, on_new_columns), self.deleted
-        if deleted is None:
-            if spec.deletes is not None and DELETED not in rows.column_names and rows.num_rows:
-                raise InvalidInputError(
-                    f"the table has the delete condition {spec.deletes!r}, which only Spark evaluates; pass "
-                    "deleted=[...], for each row whether it deletes its key"
-                )
+        if deleted is None and DELETED in rows.column_names:
             return rows
-        if spec.deletes is None:
+        condition = delete_condition(spec)
+        if deleted is None:
+            if condition is None:
+                return rows
+            return rows.append_column(DELETED, condition.holds(rows))
+        if condition is None:
             raise InvalidInputError(
-                "rows are marked as deletes, but the table has no delete condition; create it with deletes='an SQL condition'"
+                "rows are marked as deletes, but the table has no delete condition; create it with deletes=\"op = 'D'\""
             )
         return rows.append_column(DELETED, pa.array(deleted, pa.bool_()))
 

@@ -14,12 +14,11 @@ from pyspark.sql.types import AtomicType, StructType
 from opal_lake.errors import InvalidInputError
 from opal_lake.job.job import JobResult, check_visible
 from opal_lake.spec.schema import DELETED, arrow_schema
-from opal_lake.spec.table_spec import TableSpec
+from opal_lake.spec.table_spec import TableSpec, delete_condition
 from opal_lake.table import Table
 from opal_lake.write.ingest_job import IngestOptions, IngestRun, start_ingest
 from opal_lake.write.ingest_task import IngestOutput, IngestTask, ingest_rows
 from opal_lake.write.written_segments import commit_inline
-from opal_spark.data_source.delete_marks import delete_marks, delete_predicate
 from opal_spark.engine.columns import spark_schema
 from opal_spark.engine.tasks import forget_archives, this_attempt
 from opal_spark.sources.assign import fields_given
@@ -51,7 +50,7 @@ class OpalWriter(DataSourceArrowWriter):
     ) -> None:
         self.table, self.token = Table.open(path, storage), token
         spec = self.table.snapshot_at().spec
-        self.positions, self.deletes = _positions(schema, spec), delete_predicate(spec)
+        self.positions, self.deletes = _positions(schema, spec), delete_condition(spec)
         run = start_ingest(self.table, IngestOptions(metadata="inline", token=token))
         if isinstance(run, JobResult):
             check_visible(run)
@@ -85,9 +84,7 @@ class OpalWriter(DataSourceArrowWriter):
         ]
         rows = pa.RecordBatch.from_arrays(columns, names=expected.names).cast(expected)
         return (
-            rows
-            if self.deletes is None
-            else rows.append_column(DELETED, delete_marks(self.deletes, rows, spec))
+            rows if self.deletes is None else rows.append_column(DELETED, self.deletes.holds(rows))
         )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from opal_lake.data.rejects import BAD, NOTES, ROW, SOURCE, UNCHANGED
 from opal_lake.errors import InvalidInputError
 from opal_lake.spec.schema import DELETED, arrow_schema
-from opal_lake.spec.table_spec import TableSpec
+from opal_lake.spec.table_spec import TableSpec, delete_condition
 from opal_stream.formats.batch import MessageBatch
 from opal_stream.formats.columns import (
     HEADER,
@@ -21,7 +21,6 @@ from opal_stream.formats.columns import (
     check_columns,
     message_column,
 )
-from opal_stream.formats.deletes import DeleteCondition
 from opal_stream.formats.parsed import Parser
 from opal_stream.formats.parsers import parser_of
 from opal_stream.formats.rows import row_schema
@@ -122,12 +121,8 @@ class Decoder:
             path.removeprefix(KEY_MEMBER): self._type(name) for name, path in self._of(KEY_MEMBER)
         }
         self.key_parser = self._parser_of_keys(self._keys) if self._keys else None
-        needs_condition = spec.deletes is not None and not self._format.is_debezium
-        self._condition = (
-            DeleteCondition(spec.deletes, self._schema)
-            if needs_condition and spec.deletes is not None
-            else None
-        )
+        # A change event of Debezium says itself whether it is a delete.
+        self._condition = None if self._format.is_debezium else delete_condition(spec)
 
     @property
     def needs_headers(self) -> bool:
@@ -212,12 +207,25 @@ class Decoder:
                 for name, column in found.items()
             }
         )
-        deleted = parsed.deleted if self._condition is None else self._condition.of(table)
+        deleted, unanswered = self._deleted(table, parsed.deleted)
+        wrong = unanswered | wrong
         if parsed.unchanged is not None:
             table, without = self._with_unchanged(table, parsed.unchanged, parsed.deleted)
             wrong = without | wrong
         bad += [(kept[position], reason) for position, reason in wrong.items()]
         return *self._finish(table, deleted, messages, kept, bad), new
+
+    def _deleted(
+        self, table: pa.Table, of_events: pa.Array | None
+    ) -> tuple[pa.Array | None, dict[int, str]]:
+        """Which rows delete their key, and why the condition has no answer for some."""
+        if self._condition is None:
+            return of_events, {}
+        answers = self._condition.answers(table)
+        failed = [] if answers.failed is None else answers.failed.to_pylist()
+        unanswered = [position for position, is_failed in enumerate(failed) if is_failed]
+        deleted = pc.fill_null(answers.values, False)
+        return deleted, dict.fromkeys(unanswered, self._condition.failure)
 
     def _with_unchanged(
         self, table: pa.Table, unchanged: Sequence[tuple[str, ...]], deleted: pa.Array | None

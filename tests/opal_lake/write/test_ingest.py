@@ -186,16 +186,11 @@ def test_a_checkpoint_that_cannot_be_written_fails_no_commit() -> None:
     assert [type(error) for error in errors] == [FormatError]
 
 
-def test_rows_that_nobody_evaluated_the_delete_condition_for_are_refused() -> None:
+def test_the_delete_condition_is_evaluated_without_spark() -> None:
     table = create(MemoryStorage())
-    given, deleted = rows([("ax", 1, 10), ("bow", 1, None)])
-    with pytest.raises(
-        InvalidInputError,
-        match=r"delete condition 'price IS NULL', which only Spark evaluates; pass deleted=\[...\]",
-    ):
-        table.ingest(given)
-    assert table.snapshot_at().version == 0
-    table.ingest(given, deleted, metadata="inline")
+    given, _ = rows([("ax", 1, 10), ("bow", 1, None)])
+    result = table.ingest(given.to_batches(), metadata="inline")
+    assert result.counts["deletes"] == 1
     assert content(table) == [("ax", 1, 10)]
 
 

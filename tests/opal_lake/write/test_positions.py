@@ -413,9 +413,9 @@ def compare(table: Table) -> None:
     assert isinstance(head.files, dict)
 
 
-def test_rows_of_a_batch_without_a_delete_marker_are_refused(table: Table) -> None:
+def test_rows_of_a_batch_are_deletes_by_the_condition(table: Table) -> None:
     """Batches are rows as any others."""
     batch, _ = rows([record("a", 0)])
     assert isinstance(batch, pa.Table)
-    with pytest.raises(InvalidInputError, match="deleted="):
-        table.ingest(batch.to_batches(), positions={"a": Advance(start=0, end=1)})
+    result = table.ingest(batch.to_batches(), positions={"a": Advance(start=0, end=1)})
+    assert result.counts["rows"] == 1

@@ -13,11 +13,8 @@ from pyspark.sql.types import StructType
 import opal_spark
 from opal_lake.errors import InvalidInputError
 from opal_lake.inspect.check import check_table
-from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_spark import OpalTable
-from opal_spark.data_source.delete_marks import delete_marks, delete_predicate
 from opal_spark.data_source.writer import OpalWriter
-from opal_spark.engine.columns import arrow_of_spark
 
 pytestmark = pytest.mark.spark
 
@@ -139,57 +136,14 @@ def test_rows_that_do_not_fit_are_refused_before_anything_is_claimed(
     assert not any(table.table.storage.list("_opal/claims/"))
 
 
-CONDITIONS = (
-    "name = 'D'",
-    "NOT name = 'D'",
-    "name IS NULL",
-    "name <=> 'D' OR id > 3",
-    "name IN ('D', 'E', NULL) AND id <> 2",
-    "name NOT IN ('D', 'E')",
-    "name LIKE 'D%'",
-    "NOT (name LIKE 'D%' AND id BETWEEN 2 AND 5)",
-    "gone",
-    "NOT gone OR id = -1",
-    "true",
-)
-
-
-def test_delete_conditions_mark_the_rows_that_spark_marks(spark: SparkSession) -> None:
-    values = [
-        (number, name, gone)
-        for number, name in enumerate(["D", "E", "Dx", "d", "", None, "\U0010ffff"])
-        for gone in (True, False, None)
-    ]
-    rows = spark.createDataFrame(
-        [(None, "D", True), *values], "id INT, name STRING, gone BOOLEAN"
-    ).coalesce(1)
-    (batch,) = rows.toArrow().combine_chunks().to_batches()
-    expected = rows.select(
-        *(
-            F.expr(f"coalesce({condition}, false)").alias(str(at))
-            for at, condition in enumerate(CONDITIONS)
-        )
-    ).toArrow()
-    for at, condition in enumerate(CONDITIONS):
-        layout = TableLayout(keys=["id"], delta="id", deletes=condition)
-        spec = plan_spec(arrow_of_spark(rows.schema), layout)
-        predicate = delete_predicate(spec)
-        assert predicate is not None
-        assert delete_marks(predicate, batch, spec).to_pylist() == expected[str(at)].to_pylist(), (
-            condition
-        )
-
-
-@pytest.mark.parametrize(
-    "deletes",
-    ["upper(name) = 'D'", "name = 'D' OR amount > 1", "at < TIMESTAMP'2026-01-01 00:00:00Z'"],
-)
-def test_other_delete_conditions_are_for_spark_alone(
-    spark: SparkSession, tmp_path: Path, deletes: str
-) -> None:
-    table = create(spark, tmp_path / "t", deletes=deletes)
-    with pytest.raises(
-        InvalidInputError,
-        match=r"cannot evaluate the table's delete condition .*; write with OpalTable",
-    ):
-        OpalWriter(table.table.uri, {}, StructType.fromDDL(DDL), None)
+def test_delete_conditions_are_those_of_the_language(spark: SparkSession, tmp_path: Path) -> None:
+    table = create(
+        spark, tmp_path / "t", deletes="upper(name) = 'N1' OR amount % 3 = 2 AND id < 100"
+    )
+    table.ingest(frame(spark, 0, 6, 0), metadata="inline")
+    expected = {row.id for row in table.read(columns=["id"]).collect()}
+    other = create(
+        spark, tmp_path / "u", deletes="upper(name) = 'N1' OR amount % 3 = 2 AND id < 100"
+    )
+    frame(spark, 0, 6, 0).write.format("opal").mode("append").save(other.table.uri)
+    assert {row.id for row in other.read(columns=["id"]).collect()} == expected == {0, 3, 4}

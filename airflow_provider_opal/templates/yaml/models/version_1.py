@@ -36,7 +36,8 @@ from airflow_provider_opal.templates.yaml.models.base import (
 from airflow_provider_opal.templates.yaml.models.mutation import MutationModel
 from airflow_provider_opal.templates.yaml.models.run_options import RunOptions
 from airflow_provider_opal.templates.yaml.models.sources import SourceModel
-from opal_lake.spec.condition import check_condition
+from opal_lake.spec.conditions.faults import DELETES
+from opal_lake.spec.conditions.parser import parse
 
 VERSION = 1
 
@@ -59,7 +60,7 @@ class TableModel(Strict):
         None, description="Columns that decide among changes of one key with equal `delta`."
     )
     deletes: Text | None = Field(
-        None, description="An SQL condition: a row that meets it deletes its key, as `op = 'D'`."
+        None, description="A condition: a row that meets it deletes its key, as `op = 'D'`."
     )
     partition_by: Columns | None = Field(
         None, description="Columns whose values become folders, so that reads can skip folders."
@@ -82,7 +83,7 @@ class TableModel(Strict):
         if (
             value is not None and "{{" not in value
         ):  # what a template becomes is looked at when the table is made
-            check_condition(value, None)
+            parse(value, DELETES)
         return value
 
     @model_validator(mode="after")

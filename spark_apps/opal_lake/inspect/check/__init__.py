@@ -41,7 +41,7 @@ from opal_lake.inspect.check.versions import OlderVersions, check_older
 from opal_lake.job.memory_size import parse_memory
 from opal_lake.log.snapshot import Root, Snapshot
 from opal_lake.log.version_window import readable_text
-from opal_lake.spec.condition import check_condition
+from opal_lake.spec.table_spec import delete_condition
 from opal_lake.storage.left_overs import find_left_overs
 from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table
@@ -259,16 +259,16 @@ def _left_out_versions(older: OlderVersions) -> Iterator[str]:
 
 
 def _check_condition(state: Snapshot, findings: Findings) -> None:
-    """No ingest on Spark takes another one, since Spark's driver would run what is in it."""
-    if state.spec.deletes is not None:
-        try:
-            check_condition(state.spec.deletes, state.spec.schema.names)
-        except InvalidInputError as error:
-            findings.add(
-                "I25",
-                layout.commit_path(0),
-                f"{error}. Do not trust this table; if you need its rows, copy them into a table of your own",
-            )
+    """Report a condition that is not of the language: no ingest evaluates it."""
+    try:
+        delete_condition(state.spec)
+    except InvalidInputError as error:
+        fault = str(error).partition("\n")[0]
+        findings.add(
+            "I25",
+            layout.commit_path(0),
+            f"{fault}. Do not trust this table; if you need its rows, copy them into a table of your own",
+        )
 
 
 def _left_over(storage: Storage) -> Iterator[str]:

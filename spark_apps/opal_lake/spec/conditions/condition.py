@@ -39,30 +39,29 @@ class Condition:
         """Return the message for a row without an answer, but for the row."""
         return f"{self.use.name} {quote(self.text)} {DIVIDES_BY_ZERO}"
 
-    def answers(self, batch: pa.RecordBatch) -> Answers:
+    def answers(self, rows: pa.Table | pa.RecordBatch) -> Answers:
         """Return of each row true, false or null, and whether it has no answer."""
-        return evaluate(self.typed, batch)
-
-    def holds(self, rows: pa.Table | pa.RecordBatch) -> pa.ChunkedArray:
-        """Return for which rows the condition is true. A row without an answer is an error."""
         batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
-        chunks: list[pa.Array] = []
-        first_row = 0
-        for batch in batches:
-            answers = self.answers(batch)
-            self._refuse_failures(answers, first_row)
-            chunks.append(pc.fill_null(answers.values, False))
-            first_row += batch.num_rows
-        return pa.chunked_array(chunks, pa.bool_())
+        parts = [evaluate(self.typed, batch) for batch in batches]
+        if len(parts) == 1:
+            return parts[0]
+        no_rows = pa.array([], pa.bool_())
+        failed = [
+            pa.repeat(False, len(part.values)) if part.failed is None else part.failed
+            for part in parts
+        ]
+        return Answers(
+            values=pa.concat_arrays([no_rows, *(part.values for part in parts)]),
+            failed=pa.concat_arrays([no_rows, *failed]),
+        )
 
-    def _refuse_failures(self, answers: Answers, first_row: int) -> None:
-        if answers.failed is None:
-            return
-        row = pc.index(answers.failed, True).as_py()
+    def holds(self, rows: pa.Table | pa.RecordBatch) -> pa.BooleanArray:
+        """Return for which rows the condition is true. A row without an answer is an error."""
+        answers = self.answers(rows)
+        row = -1 if answers.failed is None else pc.index(answers.failed, True).as_py()
         if row >= 0:
-            raise InvalidInputError(
-                f"{self.failure} in row {first_row + row}, counted from 0; {GUARD}"
-            )
+            raise InvalidInputError(f"{self.failure} in row {row}, counted from 0; {GUARD}")
+        return pc.fill_null(answers.values, False)
 
 
 def condition(text: str, fields: Sequence[Field], use: Use = ANY_USE) -> Condition:

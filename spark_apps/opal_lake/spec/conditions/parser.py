@@ -1,6 +1,6 @@
 """The parser: a text to a tree, by recursive descent. Depth and length are bounded."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import cast
 
@@ -40,6 +40,22 @@ KEYWORDS = frozenset(
 FOREIGN = frozenset(
     ["CASE", "CAST", "COLLATE", "DIV", "EXISTS", "ILIKE", "INTERVAL", "REGEXP", "RLIKE", "SELECT"]
 )
+# By name, how a call is written.
+FUNCTIONS: Mapping[str, str] = {
+    "abs": "abs(number)",
+    "coalesce": "coalesce(a, b, ...), whose arguments have one type",
+    "concat": "concat(text, text, ...)",
+    "contains": "contains(text, 'part'), the part as a literal",
+    "date": "date(timestamp), the day in UTC",
+    "endswith": "endswith(text, 'end'), the end as a literal",
+    "isnan": "isnan(number)",
+    "length": "length(text), in code points",
+    "lower": "lower(text), of A to Z",
+    "startswith": "startswith(text, 'begin'), the begin as a literal",
+    "substring": "substring(text, 1, 3), with whole literals, the first at least 1",
+    "trim": "trim(text), of spaces",
+    "upper": "upper(text), of a to z",
+}
 _COMPARISONS: dict[str, Comparison] = {
     "=": "=",
     "==": "=",
@@ -318,6 +334,8 @@ class _Parser:
 
     def _call(self) -> Node:
         name = self._take()
+        if name.value.lower() not in FUNCTIONS:
+            raise unknown_function(name.value.lower(), name.at, self._use)
         self._take()
         self._open += 1
         if self._open > MAX_PARENTHESES:
@@ -343,6 +361,14 @@ class _Parser:
         if "" in path:
             raise FaultError(first.at, "a name is empty; write the name of a column")
         return Column(path=tuple(path), at=first.at)
+
+
+def unknown_function(name: str, at: int, use: Use) -> FaultError:
+    """Return the fault of a call of what the language does not have."""
+    known = ", ".join(sorted(FUNCTIONS))
+    return FaultError(
+        at, f"conditions do not have the function {name}(); they have {known}; {use.instead}"
+    )
 
 
 _CONSTANTS: dict[str, bool | None] = {"TRUE": True, "FALSE": False, "NULL": None}

@@ -40,6 +40,7 @@ from opal_lake.spec.conditions.nodes import (
     Widen,
     all_of,
 )
+from opal_lake.spec.conditions.parser import FUNCTIONS, unknown_function
 from opal_lake.spec.conditions.tree import (
     And,
     Arithmetic,
@@ -251,11 +252,7 @@ class _Binder:
     def _call(self, node: Call) -> Typed:
         make = _FUNCTIONS.get(node.name)
         if make is None:
-            raise FaultError(
-                node.at,
-                f"conditions do not have the function {node.name}(); they have "
-                f"{', '.join(sorted(FUNCTIONS))}; {self._columns.use.instead}",
-            )
+            raise unknown_function(node.name, node.at, self._columns.use)
         for argument in node.arguments:
             if _is_null(argument):
                 raise FaultError(argument.at, f"{node.name}() takes no NULL; leave it out")
@@ -360,22 +357,6 @@ _FUNCTIONS: Mapping[str, _Made] = {
     "substring": _Binder.substring,
     "trim": _Binder.of_texts,
     "upper": _Binder.of_texts,
-}
-# By name, how a call is written.
-FUNCTIONS: Mapping[str, str] = {
-    "abs": "abs(number)",
-    "coalesce": "coalesce(a, b, ...), whose arguments have one type",
-    "concat": "concat(text, text, ...)",
-    "contains": "contains(text, 'part'), the part as a literal",
-    "date": "date(timestamp), the day in UTC",
-    "endswith": "endswith(text, 'end'), the end as a literal",
-    "isnan": "isnan(number)",
-    "length": "length(text), in code points",
-    "lower": "lower(text), of A to Z",
-    "startswith": "startswith(text, 'begin'), the begin as a literal",
-    "substring": "substring(text, 1, 3), with whole literals, the first at least 1",
-    "trim": "trim(text), of spaces",
-    "upper": "upper(text), of a to z",
 }
 
 

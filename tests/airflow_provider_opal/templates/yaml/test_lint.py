@@ -557,4 +557,4 @@ def test_a_delete_condition_that_no_ingest_would_take_is_found(tmp_path: Path) -
     )
     [problem] = problems_in(write(tmp_path, one=pipeline("one", table("rand() > 0.5"))))
     assert "dags.one.table.deletes" in problem
-    assert "calls rand(), which no delete condition may" in problem
+    assert "conditions do not have the function rand()" in problem

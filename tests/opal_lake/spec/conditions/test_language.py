@@ -139,7 +139,7 @@ FAULTS = {
     "txt IS 'a'": (8, "NULL, TRUE or FALSE"),
     "CASE WHEN flag THEN TRUE END": (1, "conditions do not have CASE"),
     "txt RLIKE 'a'": (5, "conditions do not have RLIKE"),
-    "CAST(txt AS INT) = 1": (10, "expected ')'"),
+    "CAST(txt AS INT) = 1": (1, "do not have the function cast()"),
     "now() > ts": (1, "do not have the function now()"),
     "upper(txt, 1) = 'A'": (1, "write upper(text)"),
     "upper(num) = 'A'": (7, "upper() takes a text"),
