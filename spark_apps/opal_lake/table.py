@@ -5,7 +5,7 @@ What keeps a table is imported when it is asked for: most processes only write o
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -15,6 +15,7 @@ import opal_lake.retention.missing_file  # noqa: F401  # from here on a missing 
 from opal_lake import layout
 from opal_lake.after_commit import tell_of_commit
 from opal_lake.clock import Clock, SystemClock
+from opal_lake.data.prune import Predicate
 from opal_lake.data.z_value import z_fields
 from opal_lake.duration import Duration
 from opal_lake.engine.executor import Executor
@@ -38,12 +39,17 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import writer_now_us
 from opal_lake.log.version_window import is_readable
 from opal_lake.log.visibility import invalid_rows
-from opal_lake.read.change_range import version_range
-from opal_lake.read.changed_rows import FeedOptions, read_changes
+from opal_lake.read.change_range import VersionRange, version_range
+from opal_lake.read.changed_rows import FEED_TYPES, FeedOptions, read_changes
 from opal_lake.read.changes import plan_changes
 from opal_lake.read.get import get_rows
-from opal_lake.read.history_changes import history_changes
-from opal_lake.read.history_view import history_of_all, history_of_keys
+from opal_lake.read.history_changes import history_changes, history_fields
+from opal_lake.read.history_view import (
+    history_of_all,
+    history_of_keys,
+    view_fields,
+    view_types,
+)
 from opal_lake.read.partition_net import key_of_net, plan_net, read_net
 from opal_lake.read.read import (
     event_time_of,
@@ -53,6 +59,7 @@ from opal_lake.read.read import (
     segments_after,
     segments_of_partition,
 )
+from opal_lake.read.where import matching, needed_names, where_condition, where_predicate, without
 from opal_lake.retention.business_snapshot import read_business_snapshot
 from opal_lake.retention.retention import retain
 from opal_lake.retention.savepoint import savepoint_version
@@ -319,6 +326,7 @@ class Table(KeptTable):
         timestamp: object = None,
         event_time: object = None,
         columns: Sequence[str] | None = None,
+        where: str | None = None,
         *,
         business_snapshot: str | None = None,
         partition_key: str | None = None,
@@ -327,16 +335,22 @@ class Table(KeptTable):
     ) -> pa.Table:
         """The visible rows, into memory. Of the ingests of one partition key, or of those that became visible after a version.
 
+        With `where` those for which a condition is true. Files that cannot hold one are not read.
+
         `business_snapshot` reads the table as of its end; of the open one, as it is now.
 
         With `net` the key's own: also those that other keys' rows have replaced.
         """
         snapshot = self.snapshot_at(version, timestamp, business_snapshot)
         as_of = event_time_of(snapshot, event_time)
+        condition = where_condition(where, snapshot.spec)
         if net:
-            return read_net(plan_net(snapshot, key_of_net(partition_key, after), as_of), columns)
+            plan_of_net = plan_net(snapshot, key_of_net(partition_key, after), as_of)
+            shown, read = needed_names(snapshot.spec, columns, condition)
+            return matching(read_net(plan_of_net, read), condition).select(shown)
         invalid = self.narrow(snapshot, invalid_rows(snapshot, as_of), partition_key, after)
-        return read_rows(plan_read(snapshot, as_of, invalid=invalid), columns)
+        plan = plan_read(snapshot, as_of, where_predicate(condition), invalid)
+        return read_rows(plan, columns, condition)
 
     def get(
         self,
@@ -361,18 +375,30 @@ class Table(KeptTable):
         version: int | None = None,
         timestamp: object = None,
         columns: Sequence[str] | None = None,
+        where: str | None = None,
     ) -> pa.Table:
         """When each row was the valid one of its key: `valid_from` its delta, `valid_until` the next one's, null if `is_current`.
 
         `deleted` says that the key had no valid row then. With `keys`, as `[{"id": 7}]`, only their rows are looked for, through
-        the key store.
+        the key store. With `where` those for which a condition is true.
         """
         snapshot = self.snapshot_at(version, timestamp)
-        return (
-            history_of_all(snapshot, columns)
-            if keys is None
-            else history_of_keys(snapshot, self.cache, keys, columns)
-        )
+        if where is None:
+            return self._history(snapshot, keys, columns)
+        condition = where_condition(where, snapshot.spec, view_types(snapshot.spec))
+        shown = [field.name for field in view_fields(snapshot, columns)]
+        _, read = needed_names(snapshot.spec, shown, condition)
+        return without(matching(self._history(snapshot, keys, read), condition), read, shown)
+
+    def _history(
+        self,
+        snapshot: Snapshot,
+        keys: Sequence[Mapping[str, Any]] | None,
+        columns: Sequence[str] | None,
+    ) -> pa.Table:
+        if keys is None:
+            return history_of_all(snapshot, columns)
+        return history_of_keys(snapshot, self.cache, keys, columns)
 
     def changes(
         self,
@@ -383,6 +409,7 @@ class Table(KeptTable):
         compute_updates: bool = True,
         axis: str = "commit",
         columns: Sequence[str] | None = None,
+        where: str | None = None,
     ) -> pa.Table:
         """The rows that the versions `start` to `end` changed, both included, in the order of the versions; by default up to the newest.
 
@@ -390,14 +417,27 @@ class Table(KeptTable):
         is the version that comes next. `_change_type` says what happened to each row: `insert`, `delete`, or `update_preimage` and
         `update_postimage`, for which `compute_updates=False` has `delete` and `insert`. `mode="netChanges"` leaves out what later versions
         of the range undid. With `axis="event_time"` it tells what became of the rows of the history view: late rows that change only the
-        past among them.
+        past among them. With `where` only changes for which a condition is true, on the table's columns and on those of the feed.
         """
         feed = FeedOptions(mode=mode, compute_updates=compute_updates, columns=columns, axis=axis)
+        versions = version_range(self.log, start, end)
+        if where is None:
+            return self._changes(versions, feed)
+        spec = versions.head.spec
+        own = {**FEED_TYPES, **view_types(spec)} if feed.is_of_history else FEED_TYPES
+        condition = where_condition(where, spec, own)
+        fields = history_fields(spec, columns) if feed.is_of_history else feed.fields(spec)
+        shown = [field.name for field in fields]
+        _, read = needed_names(spec, shown, condition)
+        rows = self._changes(versions, replace(feed, columns=read), where_predicate(condition))
+        return without(matching(rows, condition), read, shown)
+
+    def _changes(
+        self, versions: VersionRange, feed: FeedOptions, predicate: Predicate | None = None
+    ) -> pa.Table:
         if feed.is_of_history:
-            return history_changes(self.log, self.cache, version_range(self.log, start, end), feed)
-        return read_changes(
-            plan_changes(self.log, version_range(self.log, start, end), is_net=feed.is_net), feed
-        )
+            return history_changes(self.log, self.cache, versions, feed)
+        return read_changes(plan_changes(self.log, versions, predicate, is_net=feed.is_net), feed)
 
     def narrow(
         self, snapshot: Snapshot, invalid: Bitmaps, partition_key: str | None, after: int | None

@@ -255,7 +255,6 @@ class OpalTable(KeptOpalTable):
         It also says how much of the table is in Z-order. It reads metadata only.
         """
         return explain_read(
-            self.spark,
             self.table,
             View(version=version, timestamp=timestamp, event_time=event_time, where=where),
         )

@@ -151,7 +151,7 @@ def test_boxes_are_the_same_every_time_and_lie_within_the_table() -> None:
     )
     assert (
         box_sql({"v1": (0.25, 0.5), "v2": (3, 9)})
-        == "v1 >= 0.25D AND v1 < 0.5D AND v2 >= 3 AND v2 < 9"
+        == "v1 >= 2.5000000000000000e-01 AND v1 < 5.0000000000000000e-01 AND v2 >= 3 AND v2 < 9"
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from opal_lake.data.prune import And, compare
+from opal_lake.data.prune import And, Compare
 from opal_lake.read.explain import explain
 from opal_lake.read.read import file_filter
 from opal_lake.spec.table_spec import TableLayout
@@ -49,7 +49,9 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[Wide, Wide]:
 
 def _explain(wide: Wide) -> None:
     snapshot = wide.table.snapshot_at()
-    parts = tuple(compare(field, "=", 5) for field in snapshot.spec.schema.fields)
+    parts = tuple(
+        Compare(field_id=field.id, op="=", value=5) for field in snapshot.spec.schema.fields
+    )
     explain(file_filter(snapshot, None, And(parts=parts)))
 
 

@@ -2,7 +2,7 @@
 `Changelog`. `opal_spark.read.changes` does the same for large feeds: who changes one changes both.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,7 @@ from opal_lake.job.operations.values import CHANGE_AXES, CHANGE_MODES
 from opal_lake.read.changes import ChangePlan, ChangeSpan, versions_of
 from opal_lake.read.marked_rows import read_marked
 from opal_lake.read.result_columns import fields_beside
-from opal_lake.spec.schema import OFFSET, SEGMENT, Field
+from opal_lake.spec.schema import OFFSET, SEGMENT, Atomic, DataType, Field
 from opal_lake.spec.table_spec import TableSpec
 
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = (
@@ -31,7 +31,12 @@ CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = (
     "_commit_version",
     "_commit_timestamp",
 )
-FEED_COLUMNS = frozenset({CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP})
+FEED_TYPES: Mapping[str, DataType] = {
+    CHANGE_TYPE: Atomic(name="string"),
+    COMMIT_VERSION: Atomic(name="long"),
+    COMMIT_TIMESTAMP: Atomic(name="timestamp"),
+}
+FEED_COLUMNS = frozenset(FEED_TYPES)
 INSERT, PREIMAGE, POSTIMAGE, DELETE = "insert", "update_preimage", "update_postimage", "delete"
 NET = "netChanges"
 

@@ -32,7 +32,7 @@ from opal_lake.read.get import Hashes, by_keys, hashes_of_keys, rows_of_entries
 from opal_lake.read.result_columns import fields_beside
 from opal_lake.rule.metagen import entries_of_rows, rule_columns
 from opal_lake.spec.ordering import of_order
-from opal_lake.spec.schema import Atomic, Field
+from opal_lake.spec.schema import Atomic, DataType, Field
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS
 
@@ -40,6 +40,12 @@ VALID_FROM, VALID_UNTIL, IS_CURRENT, DELETED = "valid_from", "valid_until", "is_
 VIEW_COLUMNS = frozenset({VALID_FROM, VALID_UNTIL, IS_CURRENT, DELETED})
 _PART = 1 << 16
 _LOOKS = 64  # of a run, before all of it costs less
+
+
+def view_types(spec: TableSpec) -> dict[str, DataType]:
+    """Return the types of the view's own columns."""
+    times: dict[str, DataType] = dict.fromkeys((VALID_FROM, VALID_UNTIL), spec.delta.type)
+    return times | dict.fromkeys((IS_CURRENT, DELETED), Atomic(name="boolean"))
 
 
 def view_fields(snapshot: Snapshot, columns: Sequence[str] | None) -> tuple[Field, ...]:

@@ -24,6 +24,8 @@ from opal_lake.ids import segment_part
 from opal_lake.log.commit import Commit
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
+from opal_lake.read.where import matching, needed_names
+from opal_lake.spec.conditions.condition import Condition
 from opal_lake.spec.ordering import encode_order, from_order, to_order
 from opal_lake.spec.schema import OFFSET, SEGMENT, Atomic, Field, decimal_parts
 from opal_lake.spec.table_spec import TableSpec
@@ -313,12 +315,13 @@ def file_reads(plan: ReadPlan) -> list[FileRead]:
     ]
 
 
-def read_rows(plan: ReadPlan, columns: Sequence[str] | None) -> pa.Table:
+def read_rows(
+    plan: ReadPlan, columns: Sequence[str] | None, where: Condition | None = None
+) -> pa.Table:
     """The visible rows, read in this process. Small files are fetched at once, and filtered and made logical together."""
     spec = plan.snapshot.spec
-    fields = (
-        spec.schema.fields if columns is None else [spec.schema.field(name) for name in columns]
-    )
+    shown, read = needed_names(spec, columns, where)
+    fields = [spec.schema.field(name) for name in (read if where else shown)]
     parts: list[pa.Table] = []
     with ThreadPoolExecutor(READERS) as pool:
         for together in _together(file_reads(plan)):
@@ -330,9 +333,10 @@ def read_rows(plan: ReadPlan, columns: Sequence[str] | None) -> pa.Table:
                 invalid = {
                     segment: marks for read in reads for segment, marks in read.invalid.items()
                 }
-                parts.append(
-                    _visible(pa.concat_tables(rows), replace(reads[0], invalid=invalid), fields)
+                visible = _visible(
+                    pa.concat_tables(rows), replace(reads[0], invalid=invalid), fields
                 )
+                parts.append(matching(visible, where).select(shown) if where else visible)
     return (
         pa.concat_tables(parts)
         if parts

@@ -1,7 +1,6 @@
 """`opal explain`: which files a read would open, and why not the others. It reads metadata only and starts no Spark."""
 
 import argparse
-import importlib.util
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,7 @@ from opal_lake.cli.render import (
     size_text,
     text_table,
 )
-from opal_lake.errors import InvalidInputError, count_text
+from opal_lake.errors import count_text
 
 _SHOWN = {
     "read_whole": "read whole",
@@ -38,18 +37,14 @@ _CONDITIONS = (
 
 def add_explain(verbs: Verbs) -> None:
     """Register the verb."""
-    example = "opal explain lake/orders --where \"customer_id = 7 AND created_at >= '2026-11-01'\""
+    example = (
+        "opal explain lake/orders --where \"customer_id = 7 AND created_at >= DATE '2026-11-01'\""
+    )
     summary = "which files a read would open, and what lets it skip the others"
     parser = add_command(
         verbs, Verb(name="explain", group=LOOK, summary=summary, example=example, run=run)
     )
-    parser.add_argument("--where", metavar="SQL", help="a condition on rows")
-    parser.add_argument(
-        "--time-zone",
-        default="UTC",
-        metavar="ZONE",
-        help="time zone of times that name none (default: %(default)s)",
-    )
+    parser.add_argument("--where", metavar="CONDITION", help="a condition on rows")
     parser.add_argument(
         "--version", type=whole_number, metavar="N", help="as of this version (default: the newest)"
     )
@@ -62,19 +57,11 @@ def add_explain(verbs: Verbs) -> None:
 def run(args: argparse.Namespace) -> None:
     from opal_lake.read.explain import explain
     from opal_lake.read.read import event_time_of, file_filter
+    from opal_lake.read.where import where_condition, where_predicate
     from opal_lake.table import Table
 
     snapshot = Table.open(args.table, store_options(args)).snapshot_at(args.version, args.timestamp)
-    predicate = None
-    if args.where is not None:
-        if importlib.util.find_spec("sqlglot") is None:
-            raise InvalidInputError(
-                "opal explain --where needs sqlglot: pip install 'airflow-provider-opal[spark]'"
-            )
-        from opal_spark.read.predicate import check_columns, parse_predicate
-
-        check_columns(args.where, snapshot.spec)
-        predicate = parse_predicate(args.where, snapshot.spec, session_zone=args.time_zone)
+    predicate = where_predicate(where_condition(args.where, snapshot.spec))
     explained = explain(file_filter(snapshot, event_time_of(snapshot, args.event_time), predicate))
     if args.json:
         print(

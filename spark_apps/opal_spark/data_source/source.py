@@ -17,6 +17,8 @@ from pyspark.sql.types import StructType
 from opal_lake.errors import InvalidInputError
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.read.read import FileRead, event_time_of, file_reads, plan_read, read_fields
+from opal_lake.read.where import where_condition, where_predicate
+from opal_lake.spec.conditions.faults import FILES_WHERE
 from opal_lake.spec.schema import Field
 from opal_lake.table import Table
 from opal_spark.data_source.feed import FeedReader, feed_schema
@@ -27,12 +29,10 @@ from opal_spark.engine.columns import spark_schema
 from opal_spark.engine.failures import own_python
 from opal_spark.engine.session import is_connect, use_this_python
 from opal_spark.engine.tasks import forget_archives
-from opal_spark.read.predicate import check_columns, parse_predicate
 from opal_spark.read.requested_schema import refuse_nulls, requested_fields
 
 _OF_A_CATALOG = {"owner", "provider"}  # what Spark adds to the options of a table of its catalog
 _NO_CATALOG = "Spark does not pass its path to readers; write CREATE TEMPORARY VIEW name USING opal OPTIONS (path '{path}')"
-_NO_ZONE = "none"  # the session's is not known here: times without a zone prune nothing
 
 
 def register(spark: SparkSession) -> None:
@@ -117,10 +117,7 @@ class OpalDataSource(DataSource):
         if feed is not None:
             return FeedReader(*self._table_path(), feed, schema)
         snapshot, where = self._snapshot(), self.options.get("files_where")
-        predicate = None
-        if where is not None:
-            check_columns(where, snapshot.spec)
-            predicate = parse_predicate(where, snapshot.spec, session_zone=_NO_ZONE)
+        predicate = where_predicate(where_condition(where, snapshot.spec, use=FILES_WHERE))
         plan = plan_read(
             snapshot, event_time_of(snapshot, self.options.get("event_time")), predicate
         )

@@ -82,7 +82,7 @@ def as_opal_error(error: Exception) -> Exception:
         return problem
     if "NullPointerException" in str(error) and "OrcFilters" in str(error):
         return InvalidInputError(
-            "Spark cannot filter ORC files by an IN with a NULL in its list: leave the NULL out, give the filter as read(where=...), "
+            "Spark cannot filter ORC files by an IN with a NULL in its list: leave the NULL out, "
             "or set spark.sql.orc.filterPushdown=false"
         )
     if isinstance(error, _CALLER):

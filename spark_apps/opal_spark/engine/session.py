@@ -178,10 +178,6 @@ def cache_settings(spark: "SparkSession") -> CacheSettings:
     return CacheSettings(backend=given["backend"] or "mapped", folder=given["folder"], **limits)
 
 
-def session_zone(spark: "SparkSession") -> str:
-    return spark.conf.get("spark.sql.session.timeZone") or "UTC"
-
-
 @contextmanager
 def few_listing_tasks(spark: "SparkSession") -> Iterator[None]:
     """Spark starts one task a path to find out about files that it is given by name: 11 s for 5,000, half a second with few tasks.

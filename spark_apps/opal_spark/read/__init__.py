@@ -1,5 +1,4 @@
-"""Views as DataFrames, change feeds, and filters that skip files.
+"""Views as DataFrames, and change feeds.
 
-`reader` plans the scans of a view. `words` brings the bitmaps to the rows and tests the bit of each. `predicate` translates a filter into
-conditions on the bounds of files.
+`reader` plans the scans of a view. `words` brings the bitmaps to the rows and tests the bit of each.
 """

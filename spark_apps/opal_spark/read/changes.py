@@ -23,6 +23,7 @@ from opal_lake.read.changed_rows import (
     COMMIT_VERSION,
     DELETE,
     FEED_COLUMNS,
+    FEED_TYPES,
     INSERT,
     POSTIMAGE,
     PREIMAGE,
@@ -32,16 +33,16 @@ from opal_lake.read.changed_rows import (
 from opal_lake.read.changes import ChangePlan, ChangeSpan, EndedRows, plan_changes
 from opal_lake.read.history_changes import history_changes as read_history_changes
 from opal_lake.read.result_columns import is_named
+from opal_lake.read.where import where_condition, where_predicate
 from opal_lake.spec.schema import OFFSET, SEGMENT, Field
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.table import Table
 from opal_spark.engine.columns import quoted, read_fields, spark_schema
+from opal_spark.engine.conditions import filtered
 from opal_spark.engine.scan import scan_files
-from opal_spark.engine.session import rows_from_arrow, session_zone
+from opal_spark.engine.session import rows_from_arrow
 from opal_spark.engine.verify import verify_files
 from opal_spark.read.history_view import history_changes
-from opal_spark.read.predicate import parse_predicate
-from opal_spark.read.reader import filtered_by
 from opal_spark.read.words import is_marked, is_not_marked, rank_lists, rank_of, word_lists
 
 _KEY, _CHANGE, _BEGAN, _HIDDEN = "_opal_key", "_opal_change", "_opal_began", "_opal_hidden"
@@ -65,8 +66,8 @@ def changes(
         rows_of = partial(_history_rows, table, versions, feed)
         return history_changes(spark, spec, rows_of, feed.columns, where)
     fields = feed.fields(spec)
-    predicate = parse_predicate(where, spec, session_zone=session_zone(spark)) if where else None
-    plan = plan_changes(table.log, versions, predicate, is_net=feed.is_net)
+    condition = where_condition(where, spec, FEED_TYPES)
+    plan = plan_changes(table.log, versions, where_predicate(condition), is_net=feed.is_net)
     if plan.is_small:
         rows = _local_rows(spark, plan, feed, fields if where is None else None)
     else:
@@ -77,7 +78,7 @@ def changes(
         )  # a task does not know which rows are in no file
         rows = _changed_rows(spark, plan)
         rows = _labelled(rows if plan.has_pairs else _matched_by_key(rows, spec, feed), feed)
-    rows = filtered_by(rows, where, spec.file_format) if where else rows
+    rows = filtered(rows, condition) if condition else rows
     return rows.select(
         *(quoted(field.name) for field in fields), CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP
     )

@@ -8,7 +8,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from opal_lake.log.snapshot import Snapshot
-from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, FEED_COLUMNS
+from opal_lake.read.changed_rows import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    FEED_COLUMNS,
+    FEED_TYPES,
+)
 from opal_lake.read.history_changes import history_fields
 from opal_lake.read.history_view import DELETED as WAS_DELETED
 from opal_lake.read.history_view import (
@@ -17,17 +23,18 @@ from opal_lake.read.history_view import (
     VALID_UNTIL,
     VIEW_COLUMNS,
     view_fields,
+    view_types,
 )
 from opal_lake.read.read import files_by_keys
 from opal_lake.read.result_columns import is_named
+from opal_lake.read.where import where_condition, where_predicate
 from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Field
 from opal_lake.spec.table_spec import TableSpec
 from opal_spark.engine.columns import quoted, read_fields, spark_schema
+from opal_spark.engine.conditions import filtered
 from opal_spark.engine.scan import not_after, scan_files
-from opal_spark.engine.session import rows_from_arrow, session_zone
+from opal_spark.engine.session import rows_from_arrow
 from opal_spark.engine.verify import verify_files
-from opal_spark.read.predicate import parse_predicate
-from opal_spark.read.reader import filtered_by
 
 _UNTIL, _DELETED_THEN = "_opal_until", "_opal_deleted_then"
 
@@ -37,10 +44,10 @@ def history_view(
 ) -> DataFrame:
     """Every row that is valid at some readable event time. Conditions on keys skip files."""
     spec, fields = snapshot.spec, view_fields(snapshot, columns)
-    predicate = parse_predicate(where, spec, session_zone=session_zone(spark)) if where else None
+    condition = where_condition(where, spec, view_types(spec))
     files = files_by_keys(
         [file for file in snapshot.files.values() if snapshot.pending.isdisjoint(file.segments)],
-        predicate,
+        where_predicate(condition),
         spec,
     )
     verify_files(spark, snapshot, files)
@@ -57,7 +64,7 @@ def history_view(
     shown += [Field(id=spec.delta_id, name=VALID_UNTIL, physical=_UNTIL, type=spec.delta.type)]
     flags = F.col(_UNTIL).isNull().alias(IS_CURRENT), F.col(_DELETED_THEN).alias(WAS_DELETED)
     view = _valid_rows(rows, snapshot).select(*read_fields(shown, spec), *flags)
-    view = filtered_by(view, where, spec.file_format) if where else view
+    view = filtered(view, condition) if condition else view
     return view.select(
         *(quoted(field.name) for field in fields), VALID_FROM, VALID_UNTIL, IS_CURRENT, WAS_DELETED
     )
@@ -74,7 +81,8 @@ def history_of_keys(
     spec, fields = snapshot.spec, view_fields(snapshot, columns)
     names = [field.name for field in spec.schema.fields if not is_named(field, VIEW_COLUMNS)]
     view = rows_from_arrow(spark, rows_of(names), _view_schema(spec, names))
-    view = filtered_by(view, where, "") if where else view
+    condition = where_condition(where, spec, view_types(spec))
+    view = filtered(view, condition) if condition else view
     return view.select(
         *(quoted(field.name) for field in fields), VALID_FROM, VALID_UNTIL, IS_CURRENT, WAS_DELETED
     )
@@ -97,7 +105,8 @@ def history_changes(
         .add(COMMIT_TIMESTAMP, "timestamp")
     )
     rows = rows_from_arrow(spark, rows_of(names), schema)
-    rows = filtered_by(rows, where, "") if where else rows
+    condition = where_condition(where, spec, {**FEED_TYPES, **view_types(spec)})
+    rows = filtered(rows, condition) if condition else rows
     return rows.select(
         *(quoted(field.name) for field in fields), *schema.fieldNames()[len(names) :]
     )

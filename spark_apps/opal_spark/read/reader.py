@@ -13,28 +13,25 @@ from threading import Lock
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from opal_lake.data.segment import DataFile
-from opal_lake.errors import InvalidInputError
 from opal_lake.events.bitmap import Bitmaps
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
 from opal_lake.read.explain import explain
 from opal_lake.read.partition_net import NetPlan, key_of_net, plan_net
 from opal_lake.read.read import ReadPlan, event_time_of, file_filter, plan_read
+from opal_lake.read.where import where_condition, where_predicate
 from opal_lake.spec.schema import SEGMENT
 from opal_lake.spec.table_spec import refuse_text
 from opal_lake.table import Table
 from opal_spark.engine.columns import quoted, read_columns, spark_schema
-from opal_spark.engine.failures import first_words
+from opal_spark.engine.conditions import filtered
 from opal_spark.engine.scan import not_after, scan_files
-from opal_spark.engine.session import session_zone
 from opal_spark.engine.verify import verify_files
 from opal_spark.read.partition_net import net_rows
-from opal_spark.read.predicate import may_list_null, parse_predicate
 from opal_spark.read.words import is_not_marked, word_lists
 
 _KEY, _WORDS = "_opal_key", "_opal_words"
@@ -64,9 +61,7 @@ def read(spark: SparkSession, table: Table, view: View) -> DataFrame:
     refuse_text("columns", view.columns)
     snapshot = table.snapshot_at(view.version, view.timestamp, view.business_snapshot)
     spec = snapshot.spec
-    predicate = (
-        parse_predicate(view.where, spec, session_zone=session_zone(spark)) if view.where else None
-    )
+    where = where_condition(view.where, spec)
     as_of = event_time_of(snapshot, view.event_time)
     plan: ReadPlan | NetPlan
     if view.net:  # a filter may not come before it is known which row of a key counts
@@ -75,15 +70,15 @@ def read(spark: SparkSession, table: Table, view: View) -> DataFrame:
         invalid = table.narrow(
             snapshot, _cached_invalid(snapshot, as_of), view.partition_key, view.after
         )
-        plan = plan_read(snapshot, as_of, predicate, invalid)
+        plan = plan_read(snapshot, as_of, where_predicate(where), invalid)
     verify_files(spark, snapshot, plan.files)
     rows = (
         visible_rows(spark, plan)
         if isinstance(plan, ReadPlan)
         else net_rows(spark, plan, _cached_invalid(snapshot, None))
     )
-    if view.where:
-        rows = filtered_by(rows, view.where, spec.file_format)
+    if where is not None:
+        rows = filtered(rows, where)
     return (
         rows
         if view.columns is None
@@ -91,15 +86,10 @@ def read(spark: SparkSession, table: Table, view: View) -> DataFrame:
     )
 
 
-def explain_read(spark: SparkSession, table: Table, view: View) -> dict[str, Any]:
+def explain_read(table: Table, view: View) -> dict[str, Any]:
     """What a read of the view would open and skip."""
     snapshot = table.snapshot_at(view.version, view.timestamp)
-    predicate = None
-    if view.where:
-        filtered_by(
-            spark.createDataFrame([], spark_schema(snapshot.spec, physical=False)), view.where, ""
-        )  # Spark says what is wrong with it
-        predicate = parse_predicate(view.where, snapshot.spec, session_zone=session_zone(spark))
+    predicate = where_predicate(where_condition(view.where, snapshot.spec))
     as_of = event_time_of(snapshot, view.event_time)
     return explain(file_filter(snapshot, as_of, predicate, _cached_invalid(snapshot, as_of)))
 
@@ -140,21 +130,6 @@ def _filtered(
     return rows.join(
         F.broadcast(spark.createDataFrame(local)), F.expr(f"{SEGMENT} = {_KEY}")
     ).where(is_not_marked(_WORDS))
-
-
-def filtered_by(rows: DataFrame, where: str, file_format: str) -> DataFrame:
-    """Spark's own filter of ORC files ends in a NullPointerException where a list of IN holds a null: as a comparison it goes into none."""
-    try:
-        filtered = rows.where(where)
-    except AnalysisException as error:
-        raise InvalidInputError(
-            f"where={where!r} does not fit the columns {rows.columns}: {first_words(error)}"
-        ) from error
-    return (
-        rows.where(F.expr(where).eqNullSafe(True))
-        if file_format == "orc" and may_list_null(where)
-        else filtered
-    )
 
 
 _cached: OrderedDict[tuple[str, str, int | None], Bitmaps] = OrderedDict()

@@ -43,7 +43,7 @@ def box_sql(box: Box) -> str:
 
 
 def _literal(value: float) -> str:
-    return f"{value:.17g}D" if isinstance(value, float) else str(value)
+    return f"{value:.16e}" if isinstance(value, float) else str(value)
 
 
 def meets(path: Path, box: Box) -> bool:

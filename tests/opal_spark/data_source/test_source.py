@@ -58,14 +58,7 @@ def test_files_that_cannot_hold_such_a_row_are_left_out(spark: SparkSession, pat
     assert opened(spark, path, "id + 1 = 4") == (8, [3]), (
         "what bounds cannot answer leaves nothing out"
     )
-    assert opened(spark, path, "day < TIMESTAMP'1970-01-02 12:00:00Z'") == (2, [0, 1])
-    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
-    try:
-        assert opened(spark, path, "day < TIMESTAMP'1970-01-03 00:00:00'") == (8, [0, 1]), (
-            "no zone is known where files are chosen"
-        )
-    finally:
-        spark.conf.unset("spark.sql.session.timeZone")
+    assert opened(spark, path, "day < TIMESTAMP '1970-01-02 12:00:00'") == (2, [0, 1])
 
 
 def test_a_column_that_is_not_there_is_no_filter_that_drops_nothing(
@@ -73,7 +66,7 @@ def test_a_column_that_is_not_there_is_no_filter_that_drops_nothing(
 ) -> None:
     with pytest.raises(AnalysisException, match="no column 'nope'"):
         spark.read.format("opal").option("files_where", "id = 3 OR nope = 1").load(path).count()
-    with pytest.raises(AnalysisException, match="is no condition in SQL: line 1"):
+    with pytest.raises(AnalysisException, match="files_where 'id = = 1' has a fault at column 6"):
         spark.read.format("opal").option("files_where", "id = = 1").load(path).count()
 
 

@@ -226,7 +226,7 @@ def test_a_wrong_filter_is_final_and_shows_no_plan(
 ) -> None:
     assert run(spec_of("read", table, {"where": where})) == INPUT
     shown = capsys.readouterr().err
-    assert shown.splitlines()[-1].startswith("opal: ")
+    assert shown.splitlines()[-3].startswith("opal: ")
     assert "JVM" not in shown
     assert "Project [" not in shown
 

@@ -55,12 +55,16 @@ class Condition:
             failed=pa.concat_arrays([no_rows, *failed]),
         )
 
-    def holds(self, rows: pa.Table | pa.RecordBatch) -> pa.BooleanArray:
-        """Return for which rows the condition is true. A row without an answer is an error."""
+    def holds(self, rows: pa.Table | pa.RecordBatch, *, numbered: bool = True) -> pa.BooleanArray:
+        """Return for which rows the condition is true. A row without an answer is an error.
+
+        The error names the row, unless the caller has put the rows together (`numbered`).
+        """
         answers = self.answers(rows)
         row = -1 if answers.failed is None else pc.index(answers.failed, True).as_py()
         if row >= 0:
-            raise InvalidInputError(f"{self.failure} in row {row}, counted from 0; {GUARD}")
+            place = f"row {row}, counted from 0" if numbered else "some row"
+            raise InvalidInputError(f"{self.failure} in {place}; {GUARD}")
         return pc.fill_null(answers.values, False)
 
 
