@@ -49,7 +49,7 @@ _LACKS = (
     ),
     (
         re.compile(
-            r"^ModuleNotFoundError: No module named '(pyspark|pandas|sqlglot)'"
+            r"^ModuleNotFoundError: No module named '(pyspark|pandas)'"
             r"|^Could not find valid SPARK_HOME|^Failed to find Spark jars directory"
         ),
         f"Spark is not complete on the Airflow worker {{host}}: {_GET_SPARK}",

@@ -28,7 +28,7 @@ from opal_lake.cli.progress import Step
 from opal_lake.errors import InvalidInputError
 
 OURS = ("opal_lake", "opal_spark", "opal_stream", "pyspark_opal")
-NEEDED = ("numpy", "pandas", "pyarrow", "pyroaring", "sqlglot")
+NEEDED = ("numpy", "pandas", "pyarrow", "pyroaring")
 FOR_S3 = "boto3"
 SPARKS = frozenset({"pyspark", "pyspark-client", "py4j"})
 AIRFLOWS = re.compile(r"apache-airflow(-.*)?$|airflow-provider-opal$")
