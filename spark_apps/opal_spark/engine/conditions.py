@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from opal_lake.spec.conditions.condition import Condition
-from opal_lake.spec.conditions.kinds import DOUBLE, Kind
+from opal_lake.spec.conditions.kinds import DOUBLE, STRING, Kind
 from opal_lake.spec.conditions.like import Pattern
 from opal_lake.spec.conditions.nodes import (
     Among,
@@ -77,7 +77,9 @@ class _Translation:
     def of(self, node: Typed) -> Column:
         match node:
             case Read():
-                return F.col(".".join(quoted(name) for name in node.path))
+                column = F.col(".".join(quoted(name) for name in node.path))
+                # A cast to the same type is free, and one from another collation is needed.
+                return column.cast(T.StringType()) if node.kind == STRING else column
             case Constant():
                 return constant(node)
             case Widen():
@@ -208,7 +210,7 @@ def _among(value: Column, node: Among) -> Column:
 
 
 def _matches(value: Column, pattern: Pattern) -> Column:
-    text = partial(Constant, kind=Kind(name="string"))
+    text = partial(Constant, kind=STRING)
     if pattern.exact is not None:
         return value == constant(text(value=pattern.exact))
     if pattern.is_prefix_alone:

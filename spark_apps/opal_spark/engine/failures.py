@@ -98,13 +98,18 @@ def as_opal_error(error: Exception) -> Exception:
 
 def _row_problem(text: str) -> InvalidInputError | None:
     """Return the error for an expression that has no answer for a row."""
-    if (divided := _DIVIDED.search(text)) is not None:
-        return InvalidInputError(f"{divided[1]} in some row; {GUARD}")
+    if (problem := _condition_problem(text)) is not None:
+        return problem
     if (pattern := _BAD_PATTERN.search(text)) is not None:
         return InvalidInputError(
             f"a regular expression of a filter is not valid in Java: {pattern[1]}"
         )
     return None
+
+
+def _condition_problem(text: str) -> InvalidInputError | None:
+    divided = _DIVIDED.search(text)
+    return InvalidInputError(f"{divided[1]} in some row; {GUARD}") if divided else None
 
 
 def _file_problem(text: str) -> OpalError | None:
@@ -136,11 +141,12 @@ def python_problem(error: Exception) -> InvalidInputError | None:
 
 @contextmanager
 def own_python() -> Iterator[None]:
-    """Wraps code that runs Python workers: names that problem, and passes all other errors on."""
+    """Name an unsuitable Python, and a row that the delete condition fails for; pass others on."""
     try:
         yield
     except Exception as error:
-        if (problem := python_problem(error)) is not None:
+        problem = python_problem(error) or _condition_problem(str(error))
+        if problem is not None:
             raise problem from error
         raise
 
