@@ -35,17 +35,31 @@ def remainders(dividends: pa.Array, divisors: pa.Array, kind: pa.DataType) -> pa
         with np.errstate(all="ignore"):
             rests = np.fmod(_filled(dividends, 1.0), _filled(divisors, 1.0))
         return pa.array(rests, mask=nulls)
-    wide = pa.decimal256(76, kind.scale)
-    one = pa.decimal128(38, kind.scale)
-    try:
-        left_short, right_short = (array.cast(one) for array in (dividends, divisors))
-    except pa.ArrowInvalid:  # with this scale they have more than 38 digits
-        return _slow_remainders(dividends.cast(wide), divisors.cast(wide), kind)
-    (left, left_fits), (right, right_fits) = _unscaled(left_short), _unscaled(right_short)
+    (left, left_fits), (right, right_fits) = (
+        _whole_digits(array, kind.scale) for array in (dividends, divisors)
+    )
     if not (left_fits.all() and right_fits.all()):
         return _slow_remainders(dividends, divisors, kind)
     rest = np.fmod(left, np.where(nulls, 1, right))
     return _decimals(rest, nulls, kind)
+
+
+def _whole_digits(
+    array: pa.Array, scale: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return the numbers times ten to the scale, and which of them fit 64 bits; a null is 0."""
+    if pa.types.is_integer(array.type):
+        whole = np.asarray(pc.fill_null(array, 0).to_numpy(zero_copy_only=False), np.int64)
+        factor = 10**scale
+        limit = (1 << 63) // factor
+        fits = (whole < limit) & (whole > -limit)
+        return np.where(fits, whole, 0) * np.int64(factor if factor < 1 << 63 else 1), fits
+    if array.type.scale == scale:
+        return _unscaled(array)
+    try:
+        return _unscaled(array.cast(pa.decimal128(38, scale)))
+    except pa.ArrowInvalid:  # with this scale some have more than 38 digits
+        return np.zeros(len(array), np.int64), np.zeros(len(array), np.bool_)
 
 
 def _slow_remainders(dividends: pa.Array, divisors: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -53,7 +67,7 @@ def _slow_remainders(dividends: pa.Array, divisors: pa.Array, kind: pa.DataType)
     rests: list[Decimal | None] = []
     for left, right in zip(dividends.to_pylist(), divisors.to_pylist(), strict=True):
         is_null = left is None or right is None
-        rests.append(None if is_null else _WIDE.remainder(left, right))
+        rests.append(None if is_null else _WIDE.remainder(Decimal(left), Decimal(right)))
     return pa.array(rests, kind)
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from opal_lake.errors import InvalidInputError
+from opal_lake.spec.conditions.tree import MAX_CHARACTERS
 
 _SHOWN_BEFORE, _SHOWN_AFTER = 60, 30  # characters around the place, of a long line
 _MAX_QUOTED = 200
@@ -18,16 +19,21 @@ class FaultError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """Where a condition is used: its name in messages, and what to do for what it cannot say."""
+    """Where a condition is used: its name in messages, and what to do for what it cannot say.
+
+    A condition of a read may list many keys; one that is stored is parsed by every job.
+    """
 
     name: str
     instead: str
+    max_characters: int = 100_000
 
 
 ANY_USE = Use(name="the condition", instead="compute it as a column before, and name the column")
 DELETES = Use(
     name="the delete condition",
     instead="compute it as a column of the source before the ingest, and name the column",
+    max_characters=MAX_CHARACTERS,
 )
 WHERE = Use(name="where", instead="filter the rows that are returned")
 FILES_WHERE = Use(name="files_where", instead="leave it to the filter of the query")

@@ -4,7 +4,6 @@ import re
 from dataclasses import dataclass
 
 from opal_lake.spec.conditions.faults import FaultError
-from opal_lake.spec.conditions.tree import MAX_CHARACTERS
 
 _TOKENS = re.compile(
     r"""
@@ -55,12 +54,12 @@ class Token:
         return repr(self.value) if self.kind != "text" else f"the text {self.value!r}"
 
 
-def tokens_of(text: str) -> list[Token]:
+def tokens_of(text: str, max_characters: int) -> list[Token]:
     """Return the pieces of the text, with an end behind them."""
-    if len(text) > MAX_CHARACTERS:
+    if len(text) > max_characters:
         raise FaultError(
-            MAX_CHARACTERS,
-            f"the condition has {len(text):,} characters; write at most {MAX_CHARACTERS:,}",
+            max_characters,
+            f"the condition has {len(text):,} characters; write at most {max_characters:,}",
         )
     tokens: list[Token] = []
     at = 0

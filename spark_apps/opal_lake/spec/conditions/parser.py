@@ -88,7 +88,7 @@ def parse(text: str, use: Use = ANY_USE) -> Node:
 
 def parse_text(text: str, use: Use) -> Node:
     """Return the tree of a text, or raise the fault."""
-    parser = _Parser(tokens_of(text), use)
+    parser = _Parser(tokens_of(text, use.max_characters), use)
     tree = parser.whole()
     if depth_of(tree) > MAX_DEPTH:
         raise FaultError(0, f"the condition has more than {MAX_DEPTH} levels; write it flatter")

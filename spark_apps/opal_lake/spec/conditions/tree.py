@@ -15,7 +15,7 @@ Comparison = OneOf["=", "!=", "<", "<=", ">", ">=", "<=>"]
 Operation = OneOf["+", "-", "*", "/", "%"]
 
 MAX_DEPTH = 100
-MAX_CHARACTERS = 10_000
+MAX_CHARACTERS = 10_000  # of what is stored
 MAX_DIGITS = 38
 
 

@@ -201,6 +201,13 @@ def test_a_fault_is_shown_at_its_place(text: str) -> None:
     assert len(message) < 1_200
 
 
+def test_a_filter_may_be_longer_than_what_is_stored() -> None:
+    text = f"num IN ({', '.join(map(str, range(5_000)))})"
+    assert answer(text) is False
+    with pytest.raises(InvalidInputError, match="write at most 10,000"):
+        condition(text, FIELDS, DELETES)
+
+
 def test_a_fault_in_the_second_line_is_shown_there() -> None:
     with pytest.raises(InvalidInputError, match="line 2, column 7"):
         condition("flag\n AND  = 1", FIELDS)
