@@ -18,7 +18,7 @@ from lakechime.remote.problems import PROBLEMS
 from lakechime.service.access import BY_TOKEN
 from lakechime.service.app import create_app
 from opal_lake.cli import build_parser
-from opal_lake.spec.conditions.parser import FUNCTIONS
+from opal_lake.spec.conditions.parser import FUNCTIONS, parse
 from opal_lake.spec.properties import PROPERTIES
 from tests.docs.examples import PAGES as SOURCES
 from tests.docs.examples import page_text
@@ -92,6 +92,14 @@ def test_the_yaml_page_has_every_key_of_the_published_schema() -> None:
 def test_the_lists_are_whole() -> None:
     assert set(re.findall(r"^\| `(\w+)`", lists.properties(), re.MULTILINE)) == set(PROPERTIES)
     assert set(re.findall(r"^\| `(\w+)`", lists.functions(), re.MULTILINE)) == set(FUNCTIONS)
+
+
+def test_the_page_of_conditions_shows_conditions() -> None:
+    page = (ROOT / "docs/conditions.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^    (?!the delete|comparable| )(.+)", page, re.MULTILINE)
+    assert len(shown) == 4
+    for text in shown:
+        parse(text)
 
 
 def test_the_picture_has_the_floors_that_imports_are_checked_by() -> None:

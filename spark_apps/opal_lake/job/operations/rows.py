@@ -80,7 +80,7 @@ class Shown(Operation):
     """What is done with rows that were read: they are shown in the result's examples, or exported."""
 
     columns: Sequence[str] | None = None
-    where: Annotated[str | None, Help("a condition on rows", "SQL")] = None
+    where: Annotated[str | None, Help("a condition on rows", "CONDITION")] = None
     limit: Annotated[int | None, Help("most rows (default: 20 shown, all exported)")] = None
     to: Annotated[
         str | None, Help("write the rows to this folder instead of showing them", "PATH")

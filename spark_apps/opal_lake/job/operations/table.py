@@ -30,7 +30,7 @@ OnEmpty = Annotated[str, one_of("fail", "accept")]
 
 @declaration
 class NewTable(Declared):
-    """What a table is made with. `deletes` is an SQL condition: a row that meets it deletes its key. `schema` is as in CREATE TABLE."""
+    """What a table is made with. A row that meets the condition `deletes` deletes its key. `schema` is as in CREATE TABLE."""
 
     name: ClassVar[str] = "create"
 
@@ -38,9 +38,7 @@ class NewTable(Declared):
     delta: Annotated[
         str, Help("when the change happened at the source; the latest one wins", "COLUMN")
     ]
-    deletes: Annotated[
-        str | None, Help("a condition: rows that fulfil it delete their key", "SQL")
-    ] = None
+    deletes: Annotated[str | None, Help("rows that fulfil it delete their key", "CONDITION")] = None
     tie_break: Annotated[Columns, Help("decides among equal deltas; repeat for more")] = field(
         default_factory=list
     )
