@@ -116,15 +116,23 @@ class _Translation:
     def _failed_in_order(
         self, parts: Sequence[Typed], is_open: Callable[[Column], Column]
     ) -> Column | None:
-        """A part fails only where those before it leave the answer open."""
+        """A part fails only where those before it leave the answer open.
+
+        Parts that never fail go together: the depth is that of the divisions, not of the parts.
+        """
         failed: Column | None = None
+        open_parts: list[Column] = []
         for part in reversed(parts):
             own = self.failed(part)
             if failed is not None:
-                failed = is_open(self.of(part)) & failed
-            if own is not None:
-                failed = own if failed is None else own | failed
-        return failed
+                open_parts.insert(0, is_open(self.of(part)))
+            if own is None:
+                continue
+            failed = own if failed is None else own | (_joined(and_, open_parts) & failed)
+            open_parts = []
+        if failed is None or not open_parts:
+            return failed
+        return _joined(and_, open_parts) & failed
 
     def _answer(self, node: Typed) -> Column:
         match node:

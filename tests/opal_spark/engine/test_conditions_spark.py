@@ -149,6 +149,17 @@ def test_a_division_by_zero_fails_the_ingest_and_names_the_condition(
     assert table.read(where="n = 5 AND 10 / n = 2").count() == 1
 
 
+def test_a_long_chain_with_divisions_fits_sparks_stack(spark: SparkSession) -> None:
+    fields = schema_of_arrow(pa.schema([("id", pa.int64())])).fields
+    text = " AND ".join(
+        ["10 / id > 1", *[f"id <> {number}" for number in range(500)], "7 % id = 1"]
+    )
+    rows = spark.range(3, 900)
+    assert filtered(rows, condition(f"id <> 0 AND NOT ({text})", fields)).count() == 897
+    with pytest.raises(Exception, match="divides by zero"):
+        filtered(spark.range(1), condition(text, fields)).count()
+
+
 @pytest.mark.slow(seconds=300)
 def test_arrow_and_spark_agree_on_thousands(spark: SparkSession, tmp_path: Path) -> None:
     end = time.monotonic() + 240

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
+from difflib import get_close_matches
 
 from opal_lake.spec.conditions.faults import FaultError, Use
 from opal_lake.spec.conditions.kinds import (
@@ -61,6 +62,7 @@ from opal_lake.spec.conditions.tree import (
 )
 from opal_lake.spec.schema import Field, Struct
 
+MAX_NAMES_SHOWN = 30
 MAX_DIVISIONS = 32
 MAX_DIVISIONS_IN_DIVISORS = 4  # Spark evaluates a divisor twice
 _TIMES = ("date", "timestamp", "timestamp_ntz")
@@ -92,8 +94,7 @@ class Columns:
         folded = {field.name.casefold(): field for field in fields}
         field = exact.get(name) or folded.get(name.casefold())
         if field is None:
-            known = ", ".join(repr(field.name) for field in fields)
-            raise FaultError(column.at, f"no column {name!r}; there are {known}")
+            raise FaultError(column.at, f"no column {name!r}; {_known(name, list(exact))}")
         return field
 
 
@@ -358,6 +359,14 @@ _FUNCTIONS: Mapping[str, _Made] = {
     "trim": _Binder.of_texts,
     "upper": _Binder.of_texts,
 }
+
+
+def _known(name: str, names: list[str]) -> str:
+    close = get_close_matches(name, names, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    shown = ", ".join(map(repr, names[:MAX_NAMES_SHOWN]))
+    return f"there are {shown}{', ...' if len(names) > MAX_NAMES_SHOWN else ''}"
 
 
 def _is_null(node: Node) -> bool:
