@@ -36,7 +36,7 @@ assert [tuple(row) for row in table.read(partition_key="k", net=True).collect()]
 assert table.read(partition_key="k").count() == 0
 assert table.read(version=2, where="price > 15").count() == 1
 where = "coalesce(upper(trim(concat(sku, ' '))), 'x') LIKE '_%' AND price % 4 = 3 AND -abs(price / 2) < -1 AND length(sku) IN (1, 2)"
-assert [row.sku for row in table.read(version=4, where=where).collect()] == ["a", "c"], table.read(version=4).collect()
+assert sorted(row.sku for row in table.read(version=4, where=where).collect()) == ["a", "c"]
 where = "substring(sku, 1, 1) <= 'b' AND NOT sku <=> NULL AND (TIMESTAMP '2026-01-01' < TIMESTAMP_NTZ '2026-01-01') IS NULL"
 try:
     table.read(where=where)
