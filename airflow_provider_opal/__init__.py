@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider_opal.operators.consume import ConsumeOperator
     from airflow_provider_opal.operators.data_change_event import DataChangeEventOperator
     from airflow_provider_opal.operators.folders.bulk_mutation import BulkMutationOperator
-    from airflow_provider_opal.operators.ingest import IngestOperator, Table
+    from airflow_provider_opal.operators.ingest import CreateTable, IngestOperator
     from airflow_provider_opal.operators.lakechime.acknowledge import AcknowledgeOperator
     from airflow_provider_opal.operators.lakechime.relay import RelayOperator
     from airflow_provider_opal.operators.maintenance import MaintenanceOperator
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from airflow_provider_opal.templates.wait_for import WaitFor
     from airflow_provider_opal.templates.yaml.loader import load_yaml_dags
     from airflow_provider_opal.triggers.watcher import LakeChimeTrigger
-    from opal_lake.job.source import Files, Jdbc
+    from opal_lake.source import Files, Jdbc
 
 __all__ = [
     "AcknowledgeOperator",
@@ -59,6 +59,7 @@ __all__ = [
     "CompactionOperator",
     "ConsumeOperator",
     "Consumer",
+    "CreateTable",
     "DataChangeEventOperator",
     "Files",
     "IngestOperator",
@@ -81,7 +82,6 @@ __all__ = [
     "SnapshotTriggerSensor",
     "StreamLagSensor",
     "StreamingIngestOperator",
-    "Table",
     "WaitFor",
     "ZOrderOperator",
     "consumer_schedule",
@@ -105,9 +105,9 @@ _MODULES = {
     "ConsumeOperator": "airflow_provider_opal.operators.consume",
     "Consumer": "airflow_provider_opal.templates.pipeline",
     "DataChangeEventOperator": "airflow_provider_opal.operators.data_change_event",
-    "Files": "opal_lake.job.source",
+    "Files": "opal_lake.source",
     "IngestOperator": "airflow_provider_opal.operators.ingest",
-    "Jdbc": "opal_lake.job.source",
+    "Jdbc": "opal_lake.source",
     "Kafka": "airflow_provider_opal.streaming.source",
     "LakeChimeHook": "airflow_provider_opal.hooks.lakechime",
     "LakeChimeTrigger": "airflow_provider_opal.triggers.watcher",
@@ -126,7 +126,7 @@ _MODULES = {
     "SnapshotTriggerSensor": "airflow_provider_opal.sensors.snapshot",
     "StreamLagSensor": "airflow_provider_opal.sensors.lag",
     "StreamingIngestOperator": "airflow_provider_opal.operators.streaming.ingest",
-    "Table": "airflow_provider_opal.operators.ingest",
+    "CreateTable": "airflow_provider_opal.operators.ingest",
     "WaitFor": "airflow_provider_opal.templates.wait_for",
     "ZOrderOperator": "airflow_provider_opal.operators.zorder",
     "consumer_schedule": "airflow_provider_opal.assets",

@@ -11,7 +11,7 @@ from pathlib import Path
 from opal_lake.cli.command import OpalParser, Verbs, exit_code_lines
 from opal_lake.cli.render import Style
 from opal_lake.errors import InvalidInputError, count_text
-from opal_lake.job.exit_codes import FINDINGS, OK, RETRY
+from opal_lake.exit_codes import FINDINGS, OK, RETRY
 
 GROUP = "Pipelines of Airflow in YAML"
 _FOLDER = "dags"

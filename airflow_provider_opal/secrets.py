@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.sdk.log import mask_secret
 
-from opal_lake.job.source import has_secret
+from opal_lake.source import has_secret
 
 # Spark's own spark.redaction.regex, and what other stores call theirs
 _NAME = r"pass(?:word|wd|phrase)|pwd|secret|token|credential|(?:access|account|private|encryption|api)[._-]?key"

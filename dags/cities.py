@@ -6,7 +6,7 @@ Each run takes the files of `user_city` as they are then. Triggered by hand; or 
 
 from datetime import datetime, timedelta
 
-from airflow_provider_opal import Consumer, Files, Table, opal_dag
+from airflow_provider_opal import Consumer, CreateTable, Files, opal_dag
 
 opal_dag(
     "user_city",
@@ -14,7 +14,7 @@ opal_dag(
     schedule=None,
     start_date=datetime(2026, 11, 1),
     source=Files("{{ var.value.city_source }}/user_city/*.json"),
-    create=Table(
+    create=CreateTable(
         keys=["user_id"],
         delta="moved_at",
         deletes="op = 'D'",

@@ -11,12 +11,12 @@ from airflow.sdk import DAG
 
 from airflow_provider_opal import (
     CompactionOperator,
+    CreateTable,
     Files,
     IngestOperator,
     MetaGenOperator,
     RetentionOperator,
     SnapshotTriggerSensor,
-    Table,
     ZOrderOperator,
     opal_asset,
 )
@@ -28,7 +28,7 @@ with DAG(
         task_id="ingest",
         table="shop.users",
         source=Files("{{ var.value.shop_source }}/*.json"),
-        create=Table(keys=["id"], delta="at", deletes="op = 'D'"),
+        create=CreateTable(keys=["id"], delta="at", deletes="op = 'D'"),
         retries=2,
         retry_delay=timedelta(seconds=10),
     )

@@ -205,7 +205,7 @@ class Demo:
         self.say(
             "The log: each key was ingested, and made visible by a MetaGen; then the files were tended."
         )
-        self.show([logged(commit) for commit in reversed([*orders.history()])])
+        self.show([logged(commit) for commit in reversed([*orders.commits()])])
 
 
 def followed(orders: Table, event_time: str | None) -> list[dict[str, Any]]:

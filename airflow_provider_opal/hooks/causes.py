@@ -1,6 +1,6 @@
 """Causes of a failed spark-submit that its last lines do not name: each with its remedy, for the last line of a task's error.
 
-Exit codes of the apps themselves: `opal_lake.job.exit_codes`.
+Exit codes of the apps themselves: `opal_lake.exit_codes`.
 """
 
 import re

@@ -13,11 +13,11 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
 
 from airflow_provider_opal.assets import DEFAULT_CONN_ID
-from opal_lake.job.s3a import is_s3, spark_settings
+from opal_lake.s3a import is_s3, spark_settings
 
 if TYPE_CHECKING:
-    from opal_lake.job.job import JobResult
     from opal_lake.log.commit import Commit
+    from opal_lake.result import JobResult
     from opal_lake.table import Table
 
 DEFAULT_SPARK_CONN_ID = "spark_default"
@@ -233,7 +233,7 @@ class OpalHook(BaseHook):
         return next(
             (
                 commit.version
-                for commit in self.table(table).history()
+                for commit in self.table(table).commits()
                 if commit.changes_view and _time(commit) <= until
             ),
             None,

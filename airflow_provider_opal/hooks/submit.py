@@ -137,8 +137,8 @@ class OpalSubmitHook(SparkSubmitHook):
             and _UPLOAD not in self._conf
         ):
             yield (
-                f"the driver's pod cannot see {application}. Set {_UPLOAD} in conf, or name the folder of the apps in the image: "
-                "apps_folder='local:///path/to/opal_spark/submit/apps'"
+                f"the driver's pod cannot see {application}. Set {_UPLOAD} in conf, or name the app in the image: "
+                "app='local:///path/to/opal_spark/submit/app.py'"
             )
 
     def track_on_yarn(self) -> bool:

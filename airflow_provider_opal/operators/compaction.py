@@ -1,10 +1,9 @@
 """CompactionOperator: fewer and larger files."""
 
-from typing import Any
+from typing import ClassVar
 
 from airflow_provider_opal.operators.upkeep import UpkeepOperator
-from opal_lake.job.operations.upkeep import Compact
-from opal_lake.job.operations.values import Codec, DeltaSpan, MegaBytes
+from opal_lake.operations.compact import Compact
 
 
 class CompactionOperator(UpkeepOperator):
@@ -20,18 +19,4 @@ class CompactionOperator(UpkeepOperator):
     """
 
     declared = Compact
-    operation = Compact.name
-
-    def __init__(
-        self,
-        *,
-        table: str,
-        mode: str = "minor",
-        look_back: DeltaSpan | None = None,
-        target_mb: MegaBytes | None = None,
-        archive_after: DeltaSpan | None = None,
-        archive_codec: Codec | None = None,
-        only_if_due: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(table=table, given=locals(), **kwargs)
+    defaults: ClassVar = {"only_if_due": True}  # a schedule comes round with or without work

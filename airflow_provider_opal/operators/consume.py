@@ -17,12 +17,12 @@ from airflow_provider_opal.operators.metagen import MetaGenOperator
 from airflow_provider_opal.operators.spark import KEY_HINT, OpalSparkOperator
 from airflow_provider_opal.templated import is_templated
 from airflow_provider_opal.watermark import Watermark, first_version
-from opal_lake.job.operations.values import CONSUMER_ROWS, function_name
+from opal_lake.arguments.values import CONSUMER_ROWS, function_name
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
 
-    from opal_lake.job.job import JobSpec
+    from opal_lake.operations.job_spec import JobSpec
 
 BY = ("partition", "version")
 NAME_HINT = (
@@ -235,7 +235,7 @@ class ConsumeOperator(OpalSparkOperator):
         return watermark.give({"from": seen, "to": newest})
 
     def _nothing(self, context: "Context", note: str, version: int | None = None) -> dict[str, Any]:
-        from opal_lake.job.job import JobResult
+        from opal_lake.result import JobResult
 
         return self.finish(
             context,

@@ -1,28 +1,30 @@
 """IngestOperator: rows of files or of a database into a table, pending until its MetaGen or visible at once."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_opal.asset_events import AssetEvents
 from airflow_provider_opal.assets import DEFAULT_CONN_ID, distinct
-from airflow_provider_opal.operators.spark import OpalSparkOperator, earlier_tokens_of
+from airflow_provider_opal.operators.declared import DeclaredOperator
+from airflow_provider_opal.operators.spark import earlier_tokens_of
 from airflow_provider_opal.secrets import secret_arguments
 from airflow_provider_opal.templated import is_templated
+from opal_lake.arguments.declared import declaration
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.operations.declared import declaration
-from opal_lake.job.operations.table import Ingest, NewTable
-from opal_lake.job.source import Files, Jdbc, source_from_json, source_to_json
+from opal_lake.operations.create import NewTable
+from opal_lake.operations.ingest import IngestSource
+from opal_lake.source import Files, Jdbc, source_from_json, source_to_json
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from opal_lake.job.job import JobResult
+    from opal_lake.result import JobResult
 
 
 @declaration
-class Table(NewTable):
+class CreateTable(NewTable):
     """What a table is made with. Without a `schema` (as 'id BIGINT, at TIMESTAMP') its columns are those of the first source."""
 
     def __post_init__(self) -> None:
@@ -33,7 +35,7 @@ class Table(NewTable):
             )
 
 
-class IngestOperator(OpalSparkOperator):
+class IngestOperator(DeclaredOperator):
     """Appends the rows of a source.
 
     `create` makes the table if it is not there, and fails with the differences if it was made otherwise. `on_bad_rows="quarantine"` lets
@@ -56,56 +58,39 @@ class IngestOperator(OpalSparkOperator):
     mapped over: `IngestOperator.partial(task_id="ingest", table="shop.orders").expand(source=paths())`.
     """
 
-    operation = "ingest"
+    declared = IngestSource
+    defaults: ClassVar = {"on_empty": "fail"}
+    # What only the run knows: `partition`, or the run's key; the tokens of earlier tries
+    left_out = ("deleted", "application", "positions", "partition_key", "replaces")
 
-    def __init__(
-        self,
-        *,
-        table: str,
-        source: Any,
-        create: Table | Mapping[str, Any] | None = None,
-        metadata: str = "batch",
-        on_bad_rows: str = "fail",
-        reject_threshold: int | str | None = None,
-        on_empty: str = "fail",
-        on_new_columns: str = "fail",
-        business_snapshot: str | None = None,
-        business_snapshot_column: str | None = None,
-        partition: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        what = {
-            "metadata": metadata,
-            "on_bad_rows": on_bad_rows,
-            "reject_threshold": reject_threshold,
-            "on_empty": on_empty,
-        }
-        what |= {
-            "on_new_columns": on_new_columns,
-            "business_snapshot": business_snapshot,
-            "business_snapshot_column": business_snapshot_column,
-        }
-        arguments: dict[str, Any] = {
-            # a mapping as it is: what is secret in it has to be named as one
-            "source": source
-            if is_templated(source) or isinstance(source, Mapping)
-            else source_arguments(source),
-            **Ingest.checked(what, is_templated),
-        }
-        if create is not None:
-            arguments["create"] = (
-                create if isinstance(create, Table) else Table(**create)
-            ).to_arguments()
+    def __init__(self, *, table: str, partition: str | None = None, **kwargs: Any) -> None:
+        super().__init__(table=table, **kwargs)
         if partition is not None:
-            arguments["partition_key"] = partition
-        super().__init__(table=table, arguments=arguments, **kwargs)
-        self.asset_events = (
-            AssetEvents.known(table, self.opal_conn_id) if metadata == "inline" else None
-        )
+            self.arguments["partition_key"] = partition
+        self.asset_events = AssetEvents.known(table, self.opal_conn_id) if self._is_inline else None
         self.asset = self.asset_events and self.asset_events.asset
         self.outlets = distinct(
             [*(self.asset_events.outlets if self.asset_events else ()), *self.outlets]
         )
+
+    def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Check what is known by now; a source that is a mapping stays one, so that secrets show."""
+        create, source = given["create"], given["source"]
+        rest = {name: value for name, value in given.items() if name not in ("create", "source")}
+        arguments = {
+            "source": source
+            if is_templated(source) or isinstance(source, Mapping)
+            else source_arguments(source),
+            **super().checked(rest),
+        }
+        if create is not None:
+            made = create if isinstance(create, CreateTable) else CreateTable(**create)
+            arguments["create"] = made.to_arguments()
+        return arguments
+
+    @property
+    def _is_inline(self) -> bool:
+        return bool(self.arguments.get("metadata") == "inline")
 
     @classmethod
     def assets_of(cls, given: Mapping[str, Any]) -> Mapping[str, Sequence[Any]]:
@@ -121,8 +106,8 @@ class IngestOperator(OpalSparkOperator):
     def finish(self, context: "Context", result: "JobResult") -> dict[str, Any]:
         """Emits the asset events of an inline ingest: its rows are visible now."""
         xcom = super().finish(context, result)
-        if self.arguments["metadata"] == "inline":
-            from opal_lake.job.job import check_visible
+        if self._is_inline:
+            from opal_lake.result import check_visible
 
             try:
                 check_visible(result)
@@ -138,13 +123,13 @@ class IngestOperator(OpalSparkOperator):
 
     def changes_view(self) -> bool:
         """Inline; else its MetaGen does."""
-        return bool(self.arguments["metadata"] == "inline")
+        return self._is_inline
 
     def advice(self) -> str | None:
         """A table that is not there is the most frequent reason to fail."""
         if "create" in self.arguments or self.opal.exists(self.table):
             return None
-        return f"there is no table {self.table!r}, and the ingest may not create it: add create=Table(keys=['id'], delta='updated_at')"
+        return f"there is no table {self.table!r}, and the ingest may not create it: add create=CreateTable(keys=['id'], delta='updated_at')"
 
     def job_arguments(self, context: "Context") -> dict[str, Any]:
         """Return the arguments with the run's partition key and the tokens of earlier tries.

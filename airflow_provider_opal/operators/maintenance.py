@@ -5,21 +5,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_opal.operators.upkeep import UpkeepOperator
-from opal_lake.job.operations.upkeep import Maintain, UpkeepPolicy
-from opal_lake.job.operations.values import (
-    Codec,
-    Count,
-    MegaBytes,
-    Percent,
-    PolicyColumns,
-    PolicySpan,
-    Span,
-)
+from opal_lake.operations.maintain import Maintain
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from opal_lake.job.job import JobResult
+    from opal_lake.result import JobResult
     from opal_lake.table import Table
 
 
@@ -36,27 +27,6 @@ class MaintenanceOperator(UpkeepOperator):
     """
 
     declared = Maintain
-    operation = Maintain.name
-
-    def __init__(
-        self,
-        *,
-        table: str,
-        zorder: PolicyColumns | None = None,
-        window: Span | None = None,
-        grace: Span | None = None,
-        look_back: PolicySpan | None = None,
-        target_mb: MegaBytes | None = None,
-        small_files: Count | None = None,
-        dead_share: Percent | None = None,
-        unclustered_share: Percent | None = None,
-        archive_after: PolicySpan | None = None,
-        archive_codec: Codec | None = None,
-        delete: bool = True,
-        dry_run: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(table=table, given=locals(), **kwargs)
 
     def execute(self, context: "Context") -> dict[str, Any]:  # type: ignore[override]  # as OpalSparkOperator's
         """Its schedule may come round before the table's first rows do."""
@@ -71,13 +41,4 @@ class MaintenanceOperator(UpkeepOperator):
 
     def rehearse(self, table: "Table") -> "JobResult":
         """What is due, and why."""
-        from opal_lake.upkeep.maintenance import policy_of, run_maintenance
-
-        given = UpkeepPolicy.among(self.arguments)
-        return run_maintenance(
-            table,
-            policy_of(table.snapshot_at().spec, given),
-            {},
-            dry_run=True,
-            delete=self.arguments.get("delete", True),
-        )
+        return table.maintain(**self.arguments)

@@ -5,18 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_opal.asset_events import AssetEvents
 from airflow_provider_opal.assets import DEFAULT_CONN_ID, distinct
-from airflow_provider_opal.operators.spark import OpalSparkOperator
-from airflow_provider_opal.templated import is_templated
+from airflow_provider_opal.operators.declared import DeclaredOperator
 from opal_lake.errors import NotFoundError
-from opal_lake.job.operations.rows import MetaGen
+from opal_lake.operations.metagen import MetaGen
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from opal_lake.job.job import JobResult
+    from opal_lake.result import JobResult
 
 
-class MetaGenOperator(OpalSparkOperator):
+class MetaGenOperator(DeclaredOperator):
     """Makes pending rows visible: decides which row of each key is the valid one.
 
     It takes the rows of one partition key: `partition_key`, by default the key of the DAG run. In a
@@ -42,19 +41,10 @@ class MetaGenOperator(OpalSparkOperator):
       Whichever MetaGen publishes rows that were held back emits their keys.
     """
 
-    operation = "metagen"
+    declared = MetaGen
 
-    def __init__(
-        self,
-        *,
-        table: str,
-        partition_key: str | None = None,
-        tokens: Sequence[str] | None = None,
-        all: bool | str = False,  # noqa: A002  # the name that every surface has
-        **kwargs: Any,
-    ) -> None:
-        given = {"partition_key": partition_key, "tokens": tokens, "all": all}
-        super().__init__(table=table, arguments=MetaGen.checked(given, is_templated), **kwargs)
+    def __init__(self, *, table: str, **kwargs: Any) -> None:
+        super().__init__(table=table, **kwargs)
         self.asset_events = AssetEvents.known(table, self.opal_conn_id)
         self.asset = self.asset_events and self.asset_events.asset
         self.versions = self.asset_events and self.asset_events.versions

@@ -14,8 +14,8 @@ from airflow.sdk.exceptions import (
 from airflow_provider_opal.assets import DEFAULT_CONN_ID, opal_asset, redelivery_asset, version_key
 from airflow_provider_opal.hooks.opal import OpalHook, oldest_after
 from airflow_provider_opal.watermark import Watermark
+from opal_lake.arguments.values import Span, span_of
 from opal_lake.errors import count_text
-from opal_lake.job.operations.values import Span, span_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_opal.asset_events import AssetEvents
 from airflow_provider_opal.assets import distinct
 from airflow_provider_opal.operators.upkeep import UpkeepOperator
-from opal_lake.job.operations.table import Restore
+from opal_lake.operations.restore import Restore
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from opal_lake.job.job import JobResult
+    from opal_lake.result import JobResult
     from opal_lake.table import Table
 
 
@@ -23,21 +23,11 @@ class RestoreOperator(UpkeepOperator):
     """
 
     declared = Restore
-    operation = Restore.name
 
-    def __init__(
-        self,
-        *,
-        table: str,
-        version: int | str | None = None,
-        timestamp: str | None = None,
-        savepoint: str | None = None,
-        business_snapshots: bool = False,
-        dry_run: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(table=table, given=locals(), **kwargs)
-        self.asset_events = None if dry_run is True else AssetEvents.known(table, self.opal_conn_id)
+    def __init__(self, *, table: str, **kwargs: Any) -> None:
+        super().__init__(table=table, **kwargs)
+        is_dry = self.arguments.get("dry_run") is True
+        self.asset_events = None if is_dry else AssetEvents.known(self.table, self.opal_conn_id)
         self.outlets = distinct(
             [*(self.asset_events.outlets if self.asset_events else ()), *self.outlets]
         )

@@ -1,13 +1,12 @@
 """RetentionOperator: deletes the files that nothing needs any more."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_provider_opal.operators.upkeep import UpkeepOperator
-from opal_lake.job.operations.upkeep import Retain
-from opal_lake.job.operations.values import Span
+from opal_lake.operations.retain import Retain
 
 if TYPE_CHECKING:
-    from opal_lake.job.job import JobResult
+    from opal_lake.result import JobResult
     from opal_lake.table import Table
 
 
@@ -19,18 +18,6 @@ class RetentionOperator(UpkeepOperator):
     """
 
     declared = Retain
-    operation = Retain.name
-
-    def __init__(
-        self,
-        *,
-        table: str,
-        window: Span | None = None,
-        grace: Span | None = None,
-        dry_run: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(table=table, given=locals(), **kwargs)
 
     def rehearse(self, table: "Table") -> "JobResult":
         """What would be deleted."""

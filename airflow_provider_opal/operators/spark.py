@@ -27,12 +27,13 @@ from airflow_provider_opal.hooks.opal import OpalHook
 from airflow_provider_opal.hooks.submit import OpalSubmitHook, end_left_over
 from airflow_provider_opal.links import SparkUILink
 from airflow_provider_opal.secrets import mask, secret_arguments, without_secrets
-from opal_lake.job.exit_codes import FINAL, INPUT, MEANINGS
+from opal_lake.exit_codes import FINAL, INPUT, MEANINGS
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from opal_lake.job.job import JobResult, JobSpec
+    from opal_lake.operations.job_spec import JobSpec
+    from opal_lake.result import JobResult
 
 PROCESS_KEY = "opal_driver"
 KEY_HINT = (
@@ -54,7 +55,7 @@ class OpalSparkOperator(SparkSubmitOperator):
     (`lakechime_conn_id`; None: it is not).
 
     On a cluster the Python workers need opal_lake and pyarrow: installed on the nodes, in the image, or in an archive by `opal pack`. A
-    driver in a pod needs its app, too: from `apps_folder` in the image, or uploaded through spark.kubernetes.file.upload.path.
+    driver in a pod needs the app, too: `app` is its path in the image, or uploaded through spark.kubernetes.file.upload.path.
 
     The connection's keys, and what looks like a secret in `conf` and `env_vars`, reach spark-submit by a file that only the worker's user
     can read. How safe they are from there on is the cluster's affair:
@@ -83,7 +84,7 @@ class OpalSparkOperator(SparkSubmitOperator):
         spark_conn_id: str | None = None,
         lakechime_conn_id: str | None = DEFAULT_LAKECHIME_CONN_ID,
         name: str = "{{ dag.dag_id }}.{{ task.task_id }}",
-        apps_folder: str | None = None,
+        app: str | None = None,
         keyed: bool = False,
         **spark_submit_kwargs: Any,
     ) -> None:
@@ -112,7 +113,7 @@ class OpalSparkOperator(SparkSubmitOperator):
         self.opal_conn_id = opal_conn_id
         self.spark_conn_id = spark_conn_id
         self.lakechime_conn_id = lakechime_conn_id
-        self.apps_folder = apps_folder
+        self.app = app
         self.keyed = keyed
         self._asks_for_key = bool(
             _KEY_ASKED_FOR.search(json.dumps([table, self.arguments], default=str))
@@ -170,7 +171,7 @@ class OpalSparkOperator(SparkSubmitOperator):
 
     def job(self, context: "Context") -> "JobSpec[Any]":
         """The job to run: rendered, and without secrets."""
-        from opal_lake.job.job import JobSpec  # a DAG file has no job yet
+        from opal_lake.operations.job_spec import JobSpec  # a DAG file has no job yet
 
         try:
             table = self.opal.lake.uri(self.table)
@@ -198,11 +199,7 @@ class OpalSparkOperator(SparkSubmitOperator):
             self.log.info("done before, as version %s; not submitted again", done.version)
             return self.finish(context, done)
         self._conn_id = self._checked_spark_conn_id(opal)
-        self.application = (
-            f"{self.apps_folder.rstrip('/')}/{self.operation}.py"
-            if self.apps_folder
-            else app_path(self.operation)
-        )
+        self.application = self.app or app_path()
         self.application_args = ["--spec", spec.to_json()]
         # A clear has another token, and must find neither the job of the run before nor what became of it
         self.external_id_key, self._K8S_DRIVER_STATUS_KEY = (
@@ -409,14 +406,14 @@ def _token(context: "Context", generation: str) -> str:
     return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}/{generation}"
 
 
-def app_path(operation: str) -> str:
-    """The path of the app's file, without importing its dependencies."""
+def app_path() -> str:
+    """Return the path of the app's file, without importing its dependencies."""
     package = find_spec("opal_spark")
     if package is None or package.origin is None:
         raise AirflowFailException(
             "the package opal_spark is not installed beside Airflow; install airflow-provider-opal again"
         )
-    return str(Path(package.origin).parent / "submit" / "apps" / f"{operation}.py")
+    return str(Path(package.origin).parent / "submit" / "app.py")
 
 
 def _remember(context: "Context", process: Mapping[str, Any]) -> None:

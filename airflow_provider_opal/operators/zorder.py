@@ -1,10 +1,9 @@
 """ZOrderOperator: clusters rows with close values in some columns into the same files."""
 
-from typing import Any
+from typing import ClassVar
 
 from airflow_provider_opal.operators.upkeep import UpkeepOperator
-from opal_lake.job.operations.upkeep import ZOrder
-from opal_lake.job.operations.values import ClusterColumns, MegaBytes
+from opal_lake.operations.zorder import ZOrder
 
 
 class ZOrderOperator(UpkeepOperator):
@@ -14,15 +13,5 @@ class ZOrderOperator(UpkeepOperator):
     """
 
     declared = ZOrder
-    operation = ZOrder.name
-
-    def __init__(
-        self,
-        *,
-        table: str,
-        columns: ClusterColumns,
-        target_mb: MegaBytes | None = None,
-        only_if_due: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(table=table, given=locals(), **kwargs)
+    defaults: ClassVar = {"only_if_due": True}  # a schedule comes round with or without work
+    left_out = ("whole",)  # `opal zorder --whole` does all once

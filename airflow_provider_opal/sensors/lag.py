@@ -11,7 +11,7 @@ from airflow_provider_opal.hooks.kafka import DEFAULT_KAFKA_CONN_ID
 from airflow_provider_opal.sensors.waiting import defer_within
 from airflow_provider_opal.streaming.lag import LagQuestion, ask_lag
 from airflow_provider_opal.triggers.stream import LagTrigger
-from opal_lake.job.operations.values import Span, span_of
+from opal_lake.arguments.values import Span, span_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

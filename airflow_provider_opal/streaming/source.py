@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from airflow_provider_opal.streaming.job import POLICIES, checked
-from opal_lake.job.operations.values import Span, span_of, span_text
+from opal_lake.arguments.values import Span, span_of, span_text
 from opal_stream.rules import INTERVAL, UNAVAILABLE, check_options, clashes
 
 MODES = ("continuous", "until_empty", "interval")

@@ -5,16 +5,17 @@ from typing import TYPE_CHECKING
 from airflow_provider_opal.hooks.opal import OpalHook
 
 if TYPE_CHECKING:
-    from opal_lake.job.operations.table import NewTable
+    from opal_lake.operations.create import NewTable
 
 
 def make_table(opal: OpalHook, name: str, new: "NewTable") -> bool:
     """Whether it had to be made. InvalidInputError, with the differences, if there is another one."""
+    from opal_lake.arguments.declared import given_fields
     from opal_lake.errors import NotFoundError, TableExistsError
-    from opal_lake.job.operations.declared import given_fields
     from opal_lake.spec.sql_schema import arrow_of_sql
-    from opal_lake.spec.table_spec import TableLayout, refuse_another_spec
-    from opal_lake.table import Table
+    from opal_lake.spec.table_spec import TableLayout, plan_spec, refuse_another_spec
+    from opal_lake.storage import open_storage
+    from opal_lake.table import create_on
 
     uri = opal.lake.uri(name)
     columns = arrow_of_sql(new.schema or "")
@@ -23,7 +24,7 @@ def make_table(opal: OpalHook, name: str, new: "NewTable") -> bool:
         table = opal.table(name)
     except NotFoundError:
         try:
-            Table.create(uri, columns, layout, opal.lake.options_for(uri))
+            create_on(open_storage(uri, opal.lake.options_for(uri)), plan_spec(columns, layout))
         except TableExistsError:  # another one made it this moment
             table = opal.table(name)
         else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
-from opal_lake.job.operations.values import Span, span_of
+from opal_lake.arguments.values import Span, span_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -13,9 +13,9 @@ from airflow.sdk import DAG
 from airflow_provider_opal.operators.maintenance import MaintenanceOperator
 from airflow_provider_opal.operators.retention import RetentionOperator
 from airflow_provider_opal.templated import is_templated
-from opal_lake.job.operations.declared import declaration
-from opal_lake.job.operations.upkeep import UpkeepPolicy
-from opal_lake.job.operations.values import Span, span_of
+from opal_lake.arguments.declared import declaration
+from opal_lake.arguments.values import Span, span_of
+from opal_lake.operations.maintain import UpkeepPolicy
 
 ANSWER_WITHIN = timedelta(hours=20)
 

@@ -9,7 +9,7 @@ from airflow.sdk import DAG
 from airflow_provider_opal.operators.folders.bulk_mutation import BulkMutationOperator
 from airflow_provider_opal.templates.pipeline import DEFAULTS, deadline_of
 from airflow_provider_opal.templates.schedule import keyed_schedule, run_bounds
-from opal_lake.job.operations.values import Span
+from opal_lake.arguments.values import Span
 
 TASK_OPTIONS = ("opal_conn_id", "spark_conn_id", "retries", "retry_delay", "pool")
 

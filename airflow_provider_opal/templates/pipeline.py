@@ -16,7 +16,7 @@ from airflow_provider_opal.assets import (
     consumer_schedule,
 )
 from airflow_provider_opal.operators.consume import BY, ConsumeOperator, check_rows
-from airflow_provider_opal.operators.ingest import IngestOperator, Table
+from airflow_provider_opal.operators.ingest import CreateTable, IngestOperator
 from airflow_provider_opal.operators.metagen import MetaGenOperator
 from airflow_provider_opal.operators.reconcile import (
     GRACE,
@@ -32,7 +32,7 @@ from airflow_provider_opal.templates.schedule import in_zone, keyed_schedule, ru
 from airflow_provider_opal.templates.short_spans import ShortSpanWarning, short_spans
 from airflow_provider_opal.templates.stream import scheduled_stream, stream_arguments, stream_task
 from airflow_provider_opal.templates.wait_for import WaitFor, wait_for_of
-from opal_lake.job.operations.values import Span, span_of
+from opal_lake.arguments.values import Span, span_of
 
 MISSED = "airflow_provider_opal.deadlines.log_missed"
 DEFAULTS = {"retries": 2, "retry_delay": timedelta(minutes=1)}
@@ -140,7 +140,7 @@ def pipeline_of(
     *,
     table: str,
     source: Any,
-    create: Table | Mapping[str, Any] | None = None,
+    create: CreateTable | Mapping[str, Any] | None = None,
     maintenance: Maintenance | Mapping[str, Any] | bool | None = None,
     consumers: Sequence[Consumer] = (),
     metadata: str = "batch",

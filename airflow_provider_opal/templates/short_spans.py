@@ -5,8 +5,8 @@ from datetime import timedelta
 from typing import Any
 
 from airflow_provider_opal.operators.reconcile import LOOK_BACK
+from opal_lake.arguments.values import delta_span
 from opal_lake.duration import parse_duration
-from opal_lake.job.operations.values import delta_span
 
 _LOST = {
     "window": "consumers by version lose what expires before a reconcile has seen it, "

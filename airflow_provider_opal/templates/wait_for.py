@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_LAKECHIME_CONN_ID
 from airflow_provider_opal.events.interest import checked_partition, checked_tags
-from opal_lake.job.operations.values import Span, span_of
+from opal_lake.arguments.values import Span, span_of
 
 if TYPE_CHECKING:
     from airflow_provider_opal.sensors.partition import PartitionTriggerSensor

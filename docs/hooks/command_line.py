@@ -9,7 +9,7 @@ from lakechime.cli.command import GROUPS as LAKECHIME_GROUPS
 from lakechime.cli.command import MEANINGS as LAKECHIME_MEANINGS
 from opal_lake.cli import build_parser
 from opal_lake.cli.command import EVERYWHERE, KEEP, LOOK, WORK
-from opal_lake.job.exit_codes import MEANINGS
+from opal_lake.exit_codes import MEANINGS
 
 FIRST_GROUPS = (WORK, KEEP, LOOK)  # as `opal --help` has them
 

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from opal_lake.job.source import Files, Jdbc
+    from opal_lake.source import Files, Jdbc
     from opal_spark.data_source.available_now import run_available
     from opal_spark.data_source.source import register
     from opal_spark.submit.consume import Change
@@ -14,8 +14,8 @@ __all__ = ["Change", "Files", "Jdbc", "OpalTable", "register", "run_available"]
 
 _MODULES = {
     "Change": "opal_spark.submit.consume",
-    "Files": "opal_lake.job.source",
-    "Jdbc": "opal_lake.job.source",
+    "Files": "opal_lake.source",
+    "Jdbc": "opal_lake.source",
     "OpalTable": "opal_spark.table",
     "register": "opal_spark.data_source.source",
     "run_available": "opal_spark.data_source.available_now",

@@ -16,7 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from opal_lake.engine.results import keep_result
-from opal_lake.job.job import JobResult, JobSpec
+from opal_lake.operations.job_spec import JobSpec
+from opal_lake.result import JobResult
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, create_on
@@ -38,7 +39,7 @@ def do_job(spec: JobSpec[Any]) -> None:
         named = {name: given[name] for name in ("metadata", "partition_key", "replaces")}
         table.ingest(rows, token=spec.token, **named)
     elif spec.operation.name == "metagen":
-        table.metagen(token=spec.token, **given)
+        spec.job.run(table)
     elif spec.operation.name == "consume":
         _call(table, given)
         done = JobResult(

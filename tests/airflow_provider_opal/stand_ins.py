@@ -36,7 +36,8 @@ for line in {lines!r}:
 if {echo!r} and file:
     print(open(file).read(), *(os.environ.get(name, "") for name in {echo!r}), sep="\\n", flush=True)
 if {works!r}:
-    from opal_lake.job.job import JobResult, JobSpec
+    from opal_lake.operations.job_spec import JobSpec
+    from opal_lake.result import JobResult
     from opal_lake.engine.results import RESULT_KEPT_APART, keep_result
     from opal_lake.table import Table
     from tests.opal_lake.shop import rows

@@ -121,7 +121,7 @@ def ingest(**more: Any) -> IngestOperator:
 def command_of(task: OpalSparkOperator) -> tuple[OpalSubmitHook, list[str]]:
     hook = task._watched_hook(context(task))
     hook.check_master()
-    return hook, hook._build_spark_submit_command(app_path("metagen"))
+    return hook, hook._build_spark_submit_command(app_path())
 
 
 def option(command: list[str], name: str) -> list[str]:
@@ -205,10 +205,10 @@ def test_the_app_is_the_last_word_and_may_lie_in_the_image(
     kubernetes: Cluster, commands: Commands
 ) -> None:
     commands.spark_submit(SUBMITTED_TO_K8S, "exit code: 1", status=1)
-    task = metagen(apps_folder="local:///opt/opal/apps/")
+    task = metagen(app="local:///opt/opal/app.py")
     with pytest.raises(AirflowException):
         task.execute(context(task))
-    assert commands.notes()[0]["argv"][-3:-1] == ["local:///opt/opal/apps/metagen.py", "--spec"]
+    assert commands.notes()[0]["argv"][-3:-1] == ["local:///opt/opal/app.py", "--spec"]
 
 
 @pytest.mark.parametrize(
@@ -344,30 +344,29 @@ def test_a_cluster_that_is_given_no_packages_is_warned_about(
     spark_connection(monkeypatch, host)
     task = metagen(**given)
     assert [
-        "opal pack" in doubt
-        for doubt in task._watched_hook(context(task)).doubts("/apps/metagen.py")
+        "opal pack" in doubt for doubt in task._watched_hook(context(task)).doubts("/submit/app.py")
     ] == [True] * warned
 
 
 @pytest.mark.parametrize(
     "application,conf,warned",
     [
-        ("/site-packages/opal_spark/submit/apps/metagen.py", {}, True),
+        ("/site-packages/opal_spark/submit/app.py", {}, True),
         (
-            "/site-packages/opal_spark/submit/apps/metagen.py",
+            "/site-packages/opal_spark/submit/app.py",
             {"spark.kubernetes.file.upload.path": "s3a://b/up"},
             False,
         ),
-        ("local:///opt/opal/apps/metagen.py", {}, False),
+        ("local:///opt/opal/app.py", {}, False),
     ],
 )
 def test_a_pod_that_cannot_see_its_app_is_warned_about(
     kubernetes: Cluster, application: str, conf: dict[str, str], warned: bool
 ) -> None:
     task = metagen(conf={"spark.kubernetes.container.image": "opal:1", **conf})
-    assert [
-        "apps_folder=" in doubt for doubt in task._watched_hook(context(task)).doubts(application)
-    ] == [True] * warned
+    assert ["app=" in doubt for doubt in task._watched_hook(context(task)).doubts(application)] == [
+        True
+    ] * warned
 
 
 def test_the_warning_is_in_the_task_s_log(

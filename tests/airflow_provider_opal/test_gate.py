@@ -28,7 +28,7 @@ from lakechime import LakeChime
 from lakechime.producers.opal import sync_opal
 from opal_lake.engine.results import keep_result
 from opal_lake.inspect.check import check_table
-from opal_lake.job.job import JobResult
+from opal_lake.result import JobResult
 from opal_lake.write.discard import discard
 from tests.airflow_provider_opal.jobs import BAD, create_table, do_job
 from tests.airflow_provider_opal.stand_ins import Store, context, task_instance

@@ -10,7 +10,7 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from opal_lake.cli import main
-from opal_lake.job.exit_codes import OK
+from opal_lake.exit_codes import OK
 from tests.airflow_provider_opal.guide import PAGE, write_examples
 from tests.docs.examples import ROOT, example_with, examples
 from tests.fixtures_cli import metadata, opal_commands

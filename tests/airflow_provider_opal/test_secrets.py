@@ -17,8 +17,8 @@ from airflow_provider_opal import IngestOperator, MetaGenOperator
 from airflow_provider_opal.operators.spark import OpalSparkOperator
 from airflow_provider_opal.secrets import redacted, secret_arguments, secret_values, without_secrets
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.exit_codes import RETRY
-from opal_lake.job.source import Jdbc
+from opal_lake.exit_codes import RETRY
+from opal_lake.source import Jdbc
 from opal_lake.storage.open import open_storage
 from tests.airflow_provider_opal.stand_ins import Commands, commands, context
 from tests.opal_lake.shop import create

@@ -37,7 +37,7 @@ from airflow_provider_opal.operators.reconcile import CONFIRMED
 from airflow_provider_opal.templates.pipeline import Consumer
 from airflow_provider_opal.watermark import Watermark
 from opal_lake.engine.results import keep_result
-from opal_lake.job.job import JobResult
+from opal_lake.result import JobResult
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table
 from tests.airflow_provider_opal.stand_ins import Store, task_instance

@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 
 from opal_lake.inspect.check import check_table
-from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
 
 SCHEMA = pa.schema(
@@ -60,7 +59,7 @@ def _batch(keys: np.ndarray, turn: int, dice: np.random.Generator) -> tuple[pa.T
 
 
 def build(folder: str, rows: int) -> None:
-    table = Table.create(folder, SCHEMA, TableLayout(keys=["id"], delta="at", deletes="v1 IS NULL"))
+    table = Table.create(folder, SCHEMA, keys=["id"], delta="at", deletes="v1 IS NULL")
     for turn, (part, deleted) in enumerate(batches(rows)):
         table.ingest(part, deleted.tolist(), metadata="inline", token=f"batch {turn}")
 

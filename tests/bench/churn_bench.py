@@ -40,7 +40,7 @@ def fresh_copy(bench: Bench, updates: int) -> OpalTable:
 
 
 def compare(bench: Bench, churned: OpalTable, fresh: OpalTable) -> None:
-    sizes = [size_of(Path(table.table.uri)) for table in (churned, fresh)]
+    sizes = [size_of(Path(table.uri)) for table in (churned, fresh)]
     bench.note(
         "storage after compaction and retention / a fresh copy", sizes[0] / sizes[1], "x", 1.2
     )
@@ -71,10 +71,10 @@ def main() -> int:
     try:
         bench = Bench(spark=spark, folder=folder, rows=args.rows, rounds=args.rounds)
         table, fresh = churn(bench, args.updates), fresh_copy(bench, args.updates)
-        before = size_of(Path(table.table.uri))
+        before = size_of(Path(table.uri))
         bench.note("major compaction", timed(lambda: table.compact(mode="major", look_back=0)), "s")
         bench.note("retention", timed(lambda: table.retain(window="0s", grace="0s")), "s")
-        bench.note("storage before / after", before / size_of(Path(table.table.uri)), "x")
+        bench.note("storage before / after", before / size_of(Path(table.uri)), "x")
         compare(bench, table, fresh)
         assert table.check() == []
     finally:

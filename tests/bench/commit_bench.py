@@ -31,7 +31,6 @@ from opal_lake.ids import segment_id
 from opal_lake.log.checkpoint import write_checkpoint
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.snapshot import Snapshot, fold_root
-from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
 
 SCHEMA = pa.schema(
@@ -65,9 +64,7 @@ def batch(turn: int, rows: int) -> pa.Table:
 
 def new_table(path: Path, file_format: str = "parquet") -> Table:
     shutil.rmtree(path, ignore_errors=True)
-    return Table.create(
-        str(path), SCHEMA, TableLayout(keys=["key"], delta="at", file_format=file_format)
-    )
+    return Table.create(str(path), SCHEMA, keys=["key"], delta="at", file_format=file_format)
 
 
 def grown_table(path: Path, segments: int) -> None:

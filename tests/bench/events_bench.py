@@ -24,7 +24,6 @@ from lakechime.producers.delta import DeltaSource
 from lakechime.producers.iceberg import IcebergPlace, IcebergSource
 from lakechime.producers.opal import OpalPlace
 from lakechime.producers.outbox import Source, Target, sync
-from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
 
 LOOKS = 50
@@ -44,7 +43,7 @@ class Counted:
 
 def opal(folder: str, commits: int) -> Source:
     schema = pa.schema([("id", pa.int64()), ("at", pa.int64())])
-    table = Table.create(f"{folder}/opal", schema, TableLayout(keys=["id"], delta="at"))
+    table = Table.create(f"{folder}/opal", schema, keys=["id"], delta="at")
     for number in range(commits):
         table.ingest(
             pa.table({"id": [number], "at": [number]}, schema),

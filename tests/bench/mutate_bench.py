@@ -19,8 +19,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from opal_lake.job.operations.folder import Mutate
-from opal_lake.job.source import DELTA_CONF, PACKAGES
+from opal_lake.operations.mutate import Mutate
+from opal_lake.source import DELTA_CONF, PACKAGES
 from opal_spark.engine.java import ensure_java
 from opal_spark.mutate import mutate
 

@@ -19,11 +19,10 @@ from opal_lake.read.read import file_filter
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on, table_on
-from opal_lake.upkeep.compaction import CompactOptions, compact
 from opal_lake.upkeep.maintenance import policy_of, run_maintenance
 from opal_lake.upkeep.zorder import zorder
-from opal_lake.upkeep.zorder_plan import ZOrderOptions
 from tests.fixtures_s3 import s3_server
+from tests.opal_lake.compacting import compact
 from tests.s3_requests import VERBS, Requests, counted
 
 SCHEMA = pa.schema([("sku", pa.string()), ("at", pa.int64()), ("price", pa.int32())])
@@ -77,12 +76,12 @@ def jobs(
     yield (
         "compact, minor",
         start("compact").upsert(commits),
-        lambda table: compact(table, CompactOptions()),
+        compact,
     )
     yield (
         "compact again",
         compacted(start("again").upsert(commits)),
-        lambda table: compact(table, CompactOptions()),
+        compact,
     )
     yield "zorder", start("zorder").upsert(commits), order
     yield "maintain, nothing due", compacted(start("maintain").upsert(commits)), maintain
@@ -161,7 +160,7 @@ def one_more(table: Table) -> None:
 
 def order(table: Table) -> None:
     fields = tuple(table.snapshot_at().spec.schema.field(name) for name in ("sku", "price"))
-    zorder(table, fields, ZOrderOptions(columns=tuple(field.id for field in fields)))
+    zorder(table, fields)
 
 
 def maintain(table: Table) -> None:
@@ -169,7 +168,7 @@ def maintain(table: Table) -> None:
 
 
 def compacted(hours: Hours) -> Hours:
-    compact(hours.later(1).table, CompactOptions())
+    compact(hours.later(1).table)
     return hours
 
 

@@ -45,10 +45,9 @@ def batch(turn: int) -> pa.Table:
 
 
 def opal(folder: Path) -> System:
-    from opal_lake.spec.table_spec import TableLayout
     from opal_lake.table import Table
 
-    table = Table.create(str(folder / "table"), SCHEMA, TableLayout(keys=["key"], delta="moment"))
+    table = Table.create(str(folder / "table"), SCHEMA, keys=["key"], delta="moment")
     return lambda rows: table.ingest(rows, metadata="inline"), table.read
 
 

@@ -135,9 +135,7 @@ class Day:
 
     def maintain(self, hour: Hour) -> None:
         hour.upkeep_s.append(
-            self._timed(
-                "maintain", lambda: self._keeper.maintain(policy={"grace": self._grace}), hour
-            )
+            self._timed("maintain", lambda: self._keeper.maintain(grace=self._grace), hour)
         )
 
     def problems(self) -> list[str]:

@@ -124,7 +124,7 @@ def bench_scan(bench: Bench, table: OpalTable, file_format: str) -> None:
 
 
 def compare_scans(bench: Bench, table: OpalTable, file_format: str, when: str = "") -> None:
-    snapshot = table.table.snapshot_at()
+    snapshot = table.snapshot_at()
     schema = spark_schema(snapshot.spec, physical=True)
 
     def unfiltered() -> DataFrame:
@@ -150,7 +150,7 @@ def compare_scans(bench: Bench, table: OpalTable, file_format: str, when: str = 
 
 def bench_upserts(bench: Bench, table: OpalTable, file_format: str) -> None:
     """An upsert in both modes against the plain append of that batch, and what it writes. Merges of runs in passing count as theirs."""
-    target, path = bench.folder / "plain-append", Path(table.table.uri)
+    target, path = bench.folder / "plain-append", Path(table.uri)
     for seed, (count, batch_aim, inline_aim) in enumerate(
         ((bench.rows // 100, 4.0, 3.0), (bench.rows // 10, 3.0, 2.5)), 10
     ):
@@ -211,7 +211,7 @@ def bench_many(bench: Bench, table: OpalTable, file_format: str, upserts: int) -
         f"{name}: the last ten / the first ten", sum(times[-10:]) / sum(times[:10]), "x", 1.3
     )
     bench.note(f"{name}: slowest / median", max(times) / statistics.median(times), "x")
-    uri = table.table.uri
+    uri = table.uri
     bench.note(
         f"{name}: opening after them",
         statistics.median(timed(lambda: Table.open(uri)) for _ in range(21)) * 1000,
@@ -224,9 +224,9 @@ def bench_opening(bench: Bench) -> None:
     """Opening by the number of commits, and starting to read by the number of files."""
     times = {}
     table = new_table(bench, "table-commits", "parquet")
-    uri, row = table.table.uri, bench.batch(1, 1).toArrow()
+    uri, row = table.uri, bench.batch(1, 1).toArrow()
     for number in range(1, 2001):
-        table.table.ingest(row, token=f"commit-{number}")
+        table.ingest(row, token=f"commit-{number}")
         if number in (20, 2000):
             times[number] = statistics.median(timed(lambda: Table.open(uri)) for _ in range(21))
     bench.note("opening a table after 20 commits", times[20] * 1000, "ms")

@@ -122,8 +122,8 @@ def main(uri: str, source: str, hard_links: str) -> None:
     from pyspark.sql import SparkSession
 
     from opal_lake.write.bootstrap_job import bootstrap
-    from opal_spark.engine.executor import on_spark
     from opal_spark.engine.java import ensure_java
+    from opal_spark.spark_engine import on_spark
     from opal_spark.write.bootstrap import SparkSource
 
     ensure_java()

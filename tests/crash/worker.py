@@ -14,14 +14,13 @@ from opal_lake.data.z_value import z_fields
 from opal_lake.engine.in_process import InProcess
 from opal_lake.engine.results import run_once
 from opal_lake.errors import NotFoundError
-from opal_lake.job.job import JobResult
+from opal_lake.result import JobResult
 from opal_lake.storage.left_overs import KeepsLeftOvers, LeftOver
 from opal_lake.storage.protocol import Storage, StoredObject
 from opal_lake.table import Table
-from opal_lake.upkeep.compaction import CompactOptions, compact
 from opal_lake.upkeep.zorder import zorder
-from opal_lake.upkeep.zorder_plan import ZOrderOptions
 from tests.crash.place import Place
+from tests.opal_lake.compacting import compact
 from tests.soak.rows import TICK, arrow_of, batch_of, columns_of
 
 TARGET_BYTES = 24 << 10
@@ -71,16 +70,15 @@ def _discard(table: Table, token: str) -> JobResult:
         return JobResult(operation="discard", table=table.uri)
 
 
-def _rewrite(table: Table, token: str, options: CompactOptions) -> JobResult:
-    return run_once(table.log, "compact", token, lambda: compact(table, options))
+def _rewrite(table: Table, token: str, options: dict[str, Any]) -> JobResult:
+    return run_once(table.log, "compact", token, lambda: compact(table, **options))
 
 
 def _zorder(table: Table, token: str) -> JobResult:
     fields = z_fields(table.snapshot_at().spec, ["x", "y"])
-    options = ZOrderOptions(
-        columns=tuple(column.id for column in fields), target_bytes=TARGET_BYTES
+    return run_once(
+        table.log, "zorder", token, lambda: zorder(table, fields, target_bytes=TARGET_BYTES)
     )
-    return run_once(table.log, "zorder", token, lambda: zorder(table, fields, options))
 
 
 JOBS: dict[str, Callable[[Table, str], JobResult]] = {
@@ -89,11 +87,9 @@ JOBS: dict[str, Callable[[Table, str], JobResult]] = {
     "retry": _retry,
     "discard": _discard,
     "metagen": lambda table, token: table.metagen(token=token),
-    "compact": lambda table, token: _rewrite(
-        table, token, CompactOptions(target_bytes=TARGET_BYTES)
-    ),
+    "compact": lambda table, token: _rewrite(table, token, {"target_bytes": TARGET_BYTES}),
     "major": lambda table, token: _rewrite(
-        table, token, CompactOptions(mode="major", look_back=LOOK_BACK, target_bytes=TARGET_BYTES)
+        table, token, {"look_back": LOOK_BACK, "target_bytes": TARGET_BYTES}
     ),
     "zorder": _zorder,
     "retain": lambda table, token: table.retain(window="0s", grace="0s", token=token),

@@ -8,8 +8,7 @@ import pytest
 from lakechime import LakeChime
 from lakechime.cli import build_parser, main
 from lakechime.producers.tables import read_tables
-from opal_lake.job.exit_codes import OK
-from opal_lake.spec.table_spec import TableLayout
+from opal_lake.exit_codes import OK
 from opal_lake.table import Table
 from tests.docs.examples import PAGES, examples
 from tests.opal_lake import shop
@@ -55,7 +54,7 @@ def test_the_page_s_python_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Table.create("lake/orders", shop.SCHEMA, TableLayout(keys=["sku"], delta="at"))
+    Table.create("lake/orders", shop.SCHEMA, keys=["sku"], delta="at")
     [example] = examples(PAGE, "python")
     exec(example.text, {})
     assert capsys.readouterr().out.splitlines()[-1] == "1"

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from opal_lake.cli import main
-from opal_lake.job.exit_codes import OK
+from opal_lake.exit_codes import OK
 from opal_spark import OpalTable
 from tests.docs.examples import ROOT, example_with, examples, with_places
 from tests.fixtures_cli import SOURCES, metadata, opal_commands

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from opal_lake.cli import main
-from opal_lake.job.exit_codes import OK
+from opal_lake.exit_codes import OK
 from opal_lake.table import Table
 from opal_spark.streams.source import EXCLUDES, package
 from tests.docs.examples import examples, with_places

@@ -78,7 +78,7 @@ def walk(job: Job, fresh: Callable[[], Storage], mode: Mode, stride: int = 1) ->
         assert content(table) == latest(visible), where
         metagen(storage, "after")
         assert content(table) == latest([FIRST, SECOND]), where
-        assert [commit.operation for commit in table.history()].count("ingest") == 2, where
+        assert [commit.operation for commit in table.commits()].count("ingest") == 2, where
         for moment in range(7):
             assert content(table, event_time=moment) == latest([FIRST, SECOND], moment), (
                 where,
@@ -111,7 +111,7 @@ def walk_withdrawal(job: Job, fresh: Callable[[], Storage], mode: Mode) -> int:
         table = reopen(storage, "reader")
         metagen(storage, "after")
         assert content(table) == latest(kept), where
-        discards = [commit for commit in table.history() if commit.actions.discarded]
+        discards = [commit for commit in table.commits() if commit.actions.discarded]
         assert len(discards) == 1, where
         assert check_table(table) == [], where
     return len(dry.trace)

@@ -11,8 +11,9 @@ from opal_lake.errors import InvalidInputError
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on
-from opal_lake.upkeep.compaction import CompactOptions, compact, plan_floor
+from opal_lake.upkeep.compaction import plan_floor
 from opal_lake.upkeep.maintenance import policy_of
+from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import SCHEMA
 
 MINUTE_US = 60_000_000
@@ -121,7 +122,7 @@ def test_every_door_takes_them(request: pytest.FixtureRequest) -> None:
     ] == [now_us - 90 * MINUTE_US] * 2
     for span in ("1w", timedelta(weeks=1)):
         assert table.retain(window=span, grace=span, dry_run=True).operation == "retain"
-        assert compact(table, CompactOptions(mode="major", look_back=span)).operation == "compact"
+        assert compact(table, look_back=span).operation == "compact"
     with pytest.raises(InvalidInputError, match="write a number of weeks"):
         table.set_properties({"window": "a while"})
 

@@ -28,7 +28,7 @@ from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table
 from opal_lake.testing.ids import CountingIds
 from opal_lake.testing.runs import MemoryRuns
-from opal_lake.upkeep.compaction import CompactOptions, compact
+from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import create, rows
 
 VALUES: tuple[Any, ...] = (
@@ -138,7 +138,7 @@ def uses(table: Table) -> list[Callable[[], object]]:
         lambda: table.ingest(*rows([("z", 9, 9), ("a", 9, 9)]), token="new"),
         table.metagen,
         lambda: table.ingest(*rows([("y", 9, 9), ("a", 10, 9)]), metadata="inline"),
-        lambda: compact(table, CompactOptions()),
+        lambda: compact(table),
         lambda: table.retain(window="0s", grace="0s"),
     ]
 

@@ -16,7 +16,6 @@ import pytest
 from opal_lake.data.prune import And, Compare
 from opal_lake.read.explain import explain
 from opal_lake.read.read import file_filter
-from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
 
 FEW, TIMES = 100, 16
@@ -36,7 +35,7 @@ def _wide(path: Path, columns: int) -> Wide:
     names = ["id", "updated", *(f"column_{number}" for number in range(columns - 2))]
     row = pa.table([pa.array([1])] * columns, names=names)
     uri = str(path / f"of_{columns}")
-    table = Table.create(uri, row.schema, TableLayout(keys=["id"], delta="updated"))
+    table = Table.create(uri, row.schema, keys=["id"], delta="updated")
     table.ingest(row, metadata="inline")
     return Wide(table=table, uri=uri, row=row)
 

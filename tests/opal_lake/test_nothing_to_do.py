@@ -9,7 +9,7 @@ from opal_lake import layout
 from opal_lake.clock import ManualClock
 from opal_lake.errors import InvalidInputError
 from opal_lake.inspect.check import check_table
-from opal_lake.job.job import JobResult
+from opal_lake.result import JobResult
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on, table_on
 from opal_lake.testing.failing_store import Crash, FailingStore

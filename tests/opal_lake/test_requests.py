@@ -11,9 +11,9 @@ from opal_lake.errors import FormatError
 from opal_lake.inspect.check import check_table
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table
-from opal_lake.upkeep.compaction import CompactOptions, compact
 from tests.bench.requests import Hours
 from tests.fixtures_s3 import put_objects
+from tests.opal_lake.compacting import compact
 from tests.opal_lake.retention.test_retention import at_hour, history, paths
 from tests.opal_lake.shop import create, rows
 from tests.s3_requests import Requests, counted
@@ -94,14 +94,14 @@ def test_rewrites_read_the_log_once_and_each_file_once(
     start: Start, s3_options: dict[str, str]
 ) -> None:
     hours = start(22)
-    first = asked(s3_options, hours, lambda table: compact(table, CompactOptions()))
+    first = asked(s3_options, hours, compact)
     assert first.total <= 58, (
         first
     )  # of which 21 read the segment logs, of all upserts but the first one
     assert not {path for path in first.repeated if "/data/" in path}, first
     repeated = [path for path in first.repeated if "/segment_logs/" in path]
     assert len(repeated) <= 3, first  # for the page of the log that a commit of the job ends
-    again = asked(s3_options, hours, lambda table: compact(table, CompactOptions()))
+    again = asked(s3_options, hours, compact)
     assert again.total <= 8, again
     assert check_table(hours.table) == []
 

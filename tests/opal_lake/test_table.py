@@ -28,7 +28,7 @@ UPKEEP: dict[str, Callable[[Table, int], object]] = {
     "whole": lambda table, _: table.zorder(["at"], whole=True),
     "rebuild": lambda table, _: table.rebuild_key_store(),
     "maintain": lambda table, look_back: table.maintain(
-        policy={"small_files": 1, "zorder": "sku", "look_back": str(look_back)}
+        small_files=1, zorder=["sku"], look_back=str(look_back)
     ),
     "retain": lambda table, _: table.retain(window="0s", grace="0s"),
 }
@@ -118,7 +118,7 @@ def test_a_token_does_an_operation_once() -> None:
         )
     assert table.ingest(*rows([("late", 1, 1)]), application=("job", 2)).repeated
     with pytest.raises(NoRowsError):
-        table.ingest(*rows([]), refuse_empty=True)
+        table.ingest(*rows([]), on_empty="fail")
     assert table.maintain(dry_run=True).counts == {"due": 1}
     for job in (table.maintain, table.compact, table.rebuild_key_store):
         first, again = (job(token=job.__name__) for _ in range(2))

@@ -55,7 +55,7 @@ def assert_whole(table: Table, rounds: int) -> None:
     """Every row of every batch is there once, and the current view and all of the past are right."""
     table.metagen()
     batches = [batch_of(writer, turn) for turn in range(rounds) for writer in range(INGESTS)]
-    operations = [commit.operation for commit in table.history()]
+    operations = [commit.operation for commit in table.commits()]
     assert operations.count("ingest") == len(batches)
     assert table.snapshot_at().root.rows == sum(map(len, batches))
     assert content(table) == latest(batches)

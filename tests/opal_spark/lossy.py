@@ -95,7 +95,7 @@ def main(master: str, folder: Path, metadata: str, loss: str, at: int) -> None:
     store = LossyStore(
         inner=open_storage(str(folder / "table")), marks=folder / "marks", loss=loss, at=at
     )
-    table = OpalTable(spark=spark, table=table_on(store))
+    table = OpalTable.on(spark, table_on(store))
     table.ingest(frame(spark, SECOND, 3), metadata=metadata)
     if metadata == "batch":
         table.metagen()

@@ -32,7 +32,7 @@ def _itself(storage: Storage) -> Storage:
 
 def upsert(spark: SparkSession, storage: Storage, metadata: str) -> None:
     """A whole upsert with tokens, as a scheduler would rerun it."""
-    table = OpalTable(spark=spark, table=table_on(storage))
+    table = OpalTable.on(spark, table_on(storage))
     table.ingest(frame(spark, SECOND), token="ingest", metadata=metadata)
     if metadata == "batch":
         table.metagen(token="metagen")
@@ -70,11 +70,11 @@ def test_a_rerun_after_any_failure_of_the_driver(
                 upsert(spark, target, metadata)
             except (Crash, StorageError, CommitUnknownError):
                 continue
-        table = OpalTable(spark=spark, table=table_on(storage))
+        table = OpalTable.on(spark, table_on(storage))
         assert content(table.read()) == latest([FIRST, SECOND]), (fail_at, dry.trace[fail_at - 1])
-        assert_applied_once(table.table)
+        assert_applied_once(table)
 
 
 def assert_applied_once(table: Table) -> None:
-    assert [commit.operation for commit in table.history()].count("ingest") == 2
+    assert [commit.operation for commit in table.commits()].count("ingest") == 2
     assert check_table(table) == []

@@ -46,7 +46,7 @@ for mode in ("after", "done_but_failed"):
         except (Crash, Exception) as error:
             print(mode, fail_at, dry.trace[fail_at - 1], type(error).__name__)
         upsert(spark, storage, "batch")
-        again = OpalTable(spark=spark, table=table_on(storage))
+        again = OpalTable.on(spark, table_on(storage))
         assert content(again.read()) == latest([FIRST, SECOND]), (mode, fail_at)
         assert [commit.operation for commit in again.table.history()].count("ingest") == 2
         assert again.check() == []

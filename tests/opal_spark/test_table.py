@@ -15,10 +15,10 @@ from pyspark.sql import functions as F
 import opal_spark
 from opal_lake.cli import main
 from opal_lake.errors import InvalidInputError, NotFoundError
-from opal_lake.job.exit_codes import OK
-from opal_lake.job.job import JobSpec
+from opal_lake.exit_codes import OK
+from opal_lake.operations.job_spec import JobSpec
 from opal_spark import OpalTable
-from opal_spark.submit import operations
+from opal_spark.submit.jobs import run_job
 from tests.opal_lake.shop import Row, latest
 
 DDL = "sku STRING, at BIGINT, price INT"
@@ -129,11 +129,11 @@ def test_spark_and_the_pure_core_share_one_table(spark: SparkSession, tmp_path: 
     )
     table.ingest(frame(spark, first))
     table.metagen()
-    table.table.ingest(*rows(second))
-    table.table.metagen()
+    table.ingest(*rows(second))
+    table.metagen()
     table.ingest(frame(spark, third))
     table.metagen()
-    assert content(table.read()) == pure_content(table.table) == latest([first, second, third])
+    assert content(table.read()) == pure_content(table) == latest([first, second, third])
 
 
 def test_format_opal_reads_the_same_in_sql(spark: SparkSession, tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_a_metagen_takes_its_own_key_and_pending_rows_are_withdrawn(
     table.ingest(frame(spark, [("a", 1, 1)]), partition_key="mon", token="mon 1")
     table.ingest(frame(spark, [("b", 1, 2)]), partition_key="tue", token="tue 1")
     spec = JobSpec.of("metagen", path, {"partition_key": "tue"})
-    assert operations.metagen(spark, spec).counts["pending_rows"] == 1
+    assert run_job(spark, spec).counts["pending_rows"] == 1
     assert content(table.read()) == [("b", 1, 2)]
     replaced = table.ingest(
         frame(spark, [("a", 1, 5)]), partition_key="mon", token="mon 2", replaces=["mon 1"]
@@ -283,8 +283,8 @@ def test_a_metagen_takes_its_own_key_and_pending_rows_are_withdrawn(
     assert content(table.read()) == [("a", 1, 5), ("b", 1, 2)]
     table.ingest(frame(spark, [("c", 1, 5)]), partition_key="wed", token="wed")
     discard = JobSpec.of("discard", path, {"token": "wed"}, "d")
-    assert operations.discard(spark, discard).counts == {"segments": 1, "rows": 1, "files": 1}
-    assert operations.discard(spark, discard).repeated
+    assert run_job(spark, discard).counts == {"segments": 1, "rows": 1, "files": 1}
+    assert run_job(spark, discard).repeated
     assert main(["metagen", path, "--all"]) == OK
     assert content(table.read()) == [("a", 1, 5), ("b", 1, 2)]
     assert table.check() == []

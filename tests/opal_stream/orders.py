@@ -3,7 +3,7 @@
 import json
 import secrets
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ LAYOUT = TableLayout(keys=["id"], delta="at", deletes="op = 'D'")
 
 def new_table(folder: Path, *, file_format: str = "parquet") -> Table:
     layout = replace(LAYOUT, file_format=file_format)
-    return Table.create(str(folder / "orders"), SCHEMA, layout)
+    return Table.create(str(folder / "orders"), SCHEMA, **asdict(layout))
 
 
 def new_spec(**columns: pa.DataType) -> TableSpec:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def server(postgres: Postgres) -> Iterator[Postgres]:
 def test_the_table_is_the_database(
     kafka: Kafka, server: Postgres, tmp_path: Path, has_schema: bool
 ) -> None:
-    table = Table.create(str(tmp_path / "accounts"), SCHEMA, LAYOUT)
+    table = Table.create(str(tmp_path / "accounts"), SCHEMA, **asdict(LAYOUT))
     topic = kafka.create_topic(f"bank-{has_schema}", PARTITIONS)
     bank = Bank(server, keys=max(50, CHANGES // 50))
     producer = kafka.producer(linger_ms=50, compression_type="lz4")

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from opal_lake.job.exit_codes import OK, RETRY
+from opal_lake.exit_codes import OK, RETRY
 from opal_lake.table import Table
 from tests.fixtures_kafka import Kafka, kafka_broker
 from tests.opal_stream.orders import ends, gather, gathered, new_table, read

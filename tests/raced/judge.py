@@ -11,11 +11,11 @@ import pyarrow as pa
 from opal_lake import layout
 from opal_lake.ids import segment_part
 from opal_lake.inspect.check import check_table
-from opal_lake.job.job import JobResult
 from opal_lake.log.commit import Commit
 from opal_lake.log.lists import ingested_files
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.version_window import is_readable
+from opal_lake.result import JobResult
 from opal_lake.retention.business_snapshot import segments_due
 from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Atomic, arrow_type
 from opal_lake.table import Table

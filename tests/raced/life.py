@@ -15,8 +15,8 @@ from opal_lake.errors import (
     NotFoundError,
     StorageError,
 )
-from opal_lake.job.job import JobResult
 from opal_lake.log.commit_log import CommitLog
+from opal_lake.result import JobResult
 from opal_lake.spec.schema import DELETED
 from opal_lake.spec.table_spec import plan_spec
 from opal_lake.storage.memory import MemoryStorage

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on, table_on
-from opal_lake.upkeep.compaction import CompactOptions, compact
 from tests.bench.check_bench import batches
 from tests.crash.left_overs import left_overs
+from tests.opal_lake.compacting import compact
 from tests.scale.measure import Outcome
 from tests.soak.model import Model, difference
 from tests.soak.rows import DELETES, SCHEMA, Batch, arrow_of, columns_from, columns_of
@@ -60,7 +60,7 @@ def many_commits(folder: Path, commits: int, outcome: Outcome) -> None:
     with outcome.step("check before compaction"):
         _require_sound(table, outcome)
     with outcome.step("compaction"):
-        compact(table, CompactOptions())
+        compact(table)
     with outcome.step("    a read of all"):
         outcome.require(not compare(), f"after compaction: {compare()}")
     outcome.finish(table, folder, compare)
@@ -108,7 +108,7 @@ def many_partitions(folder: Path, partitions: int, outcome: Outcome) -> None:
     with outcome.step("a read of all"):
         outcome.require(not compare(), compare())
     with outcome.step("compaction"):
-        compact(table, CompactOptions())
+        compact(table)
     outcome.require(
         len(table.snapshot_at().files) == partitions,
         f"{len(table.snapshot_at().files)} files after compaction",
@@ -141,7 +141,7 @@ def many_rows(folder: Path, rows: int, outcome: Outcome) -> None:
     held = int(peak[1].replace(",", "")) if peak else 0
     outcome.require(0 < held <= _CHECK_MB, f"the check held {held} MB, at most are {_CHECK_MB}")
     with outcome.step("compaction"):
-        compact(table, CompactOptions())
+        compact(table)
     with outcome.step("retention"):
         table.retain(window="0s", grace="0s")
     found = left_overs(table, folder)

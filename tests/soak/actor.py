@@ -10,11 +10,10 @@ from typing import Any
 
 from opal_lake.data.z_value import z_fields
 from opal_lake.errors import ConflictError
-from opal_lake.job.job import JobResult
+from opal_lake.result import JobResult
 from opal_lake.table import Table
-from opal_lake.upkeep.compaction import CompactOptions, compact
 from opal_lake.upkeep.zorder import zorder
-from opal_lake.upkeep.zorder_plan import ZOrderOptions
+from tests.opal_lake.compacting import compact
 from tests.soak.place import Place, load_place
 from tests.soak.reader import Reader
 from tests.soak.rows import TICK, Batch, arrow_of, columns_of
@@ -99,14 +98,13 @@ def _ingests(actor: Actor, writer: int, metadata: str, pause_s: float) -> None:
 def rewrites(actor: Actor) -> None:
     """A major compaction in turn with minor ones and a Z-order: it raises the floor and drops what is below it."""
     fields = z_fields(actor.table.snapshot_at().spec, ["x", "y"])
-    by = ZOrderOptions(columns=tuple(field.id for field in fields), target_bytes=_TARGET_BYTES)
-    minor = CompactOptions(target_bytes=_TARGET_BYTES)
-    major = CompactOptions(mode="major", look_back=LOOK_BACK, target_bytes=_TARGET_BYTES)
+    minor = {"target_bytes": _TARGET_BYTES}
+    major = {"look_back": LOOK_BACK, "target_bytes": _TARGET_BYTES}
     jobs: list[tuple[str, Callable[[], JobResult]]] = [
-        ("compact", lambda: compact(actor.table, minor)),
-        ("zorder", lambda: zorder(actor.table, fields, by)),
-        ("compact", lambda: compact(actor.table, minor)),
-        ("compact", lambda: compact(actor.table, major)),
+        ("compact", lambda: compact(actor.table, **minor)),
+        ("zorder", lambda: zorder(actor.table, fields, target_bytes=_TARGET_BYTES)),
+        ("compact", lambda: compact(actor.table, **minor)),
+        ("compact", lambda: compact(actor.table, **major)),
     ]
     in_turn = cycle(jobs)
     actor.until_over(lambda: actor.job(*next(in_turn)), 0.3)

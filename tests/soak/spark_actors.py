@@ -6,7 +6,7 @@ from itertools import cycle
 
 from pyspark.sql import SparkSession
 
-from opal_lake.job.job import JobResult
+from opal_lake.result import JobResult
 from opal_spark import OpalTable
 from opal_spark.engine.java import ensure_java
 from tests.soak.actor import LOOK_BACK, Actor
@@ -40,7 +40,7 @@ def open_spark(actor: Actor) -> SparkSession:
 def upserts(actor: Actor) -> None:
     """Inline ones and batches in turn; a MetaGen also takes up what other processes ingested. Between them it reads."""
     spark = open_spark(actor)
-    table = OpalTable(spark=spark, table=actor.table)
+    table = OpalTable.on(spark, actor.table)
     reader = Reader(
         place=actor.place,
         role=actor.role,
@@ -66,7 +66,7 @@ def upserts(actor: Actor) -> None:
 def maintenance(actor: Actor) -> None:
     """Compactions, minor and major, and Z-order."""
     spark = open_spark(actor)
-    table = OpalTable(spark=spark, table=actor.table)
+    table = OpalTable.on(spark, actor.table)
     jobs: list[tuple[str, Callable[[], JobResult]]] = [
         ("compact", lambda: table.compact(target_mb=1)),
         ("zorder", lambda: table.zorder(["x", "y"], target_mb=1)),

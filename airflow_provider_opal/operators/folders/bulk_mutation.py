@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_opal.operators.spark import OpalSparkOperator
 from airflow_provider_opal.operators.upkeep import UpkeepOperator
-from opal_lake.job.operations.folder import Mutate
+from opal_lake.operations.mutate import Mutate
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_opal.hooks.opal import OpalHook
-    from opal_lake.job.job import JobResult, JobSpec
+    from opal_lake.operations.job_spec import JobSpec
+    from opal_lake.result import JobResult
 
 
 XCOM_FILES = 50
@@ -72,7 +73,7 @@ class BulkMutationOperator(UpkeepOperator):
             raise ValueError(
                 "a mutation needs ids=['id'], the fields that make a record's id, or properties with id.field.ordinals"
             )
-        super().__init__(table=master, given=given, **kwargs)
+        super().__init__(table=master, **given, **kwargs)
 
     def execute(self, context: "Context") -> dict[str, Any]:  # type: ignore[override]  # as OpalSparkOperator's
         """Also a dry run reads files, with Spark."""

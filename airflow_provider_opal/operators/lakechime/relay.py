@@ -22,7 +22,7 @@ from airflow_provider_opal.events.interest import (
 )
 from airflow_provider_opal.events.runs import Start, checked_start, default_consumer
 from airflow_provider_opal.hooks.lakechime import LakeChimeHook
-from opal_lake.job.operations.values import Span, span_of
+from opal_lake.arguments.values import Span, span_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, Context

@@ -14,7 +14,7 @@ from airflow_provider_opal.assets import DEFAULT_CONN_ID, DEFAULT_LAKECHIME_CONN
 from airflow_provider_opal.events.commits import register_commits
 from airflow_provider_opal.hooks.kafka import DEFAULT_KAFKA_CONN_ID
 from airflow_provider_opal.hooks.opal import OpalHook
-from airflow_provider_opal.operators.ingest import Table
+from airflow_provider_opal.operators.ingest import CreateTable
 from airflow_provider_opal.operators.spark import KEY_HINT
 from airflow_provider_opal.partition_keys import KeyedInterval
 from airflow_provider_opal.streaming.job import StreamJob, checked
@@ -58,7 +58,7 @@ class StreamingIngestOperator(BaseOperator):
         *,
         table: str,
         source: Kafka,
-        create: Table | Mapping[str, Any] | None = None,
+        create: CreateTable | Mapping[str, Any] | None = None,
         on_bad_message: str = "fail",
         start_timestamp: str | None = None,
         end_timestamp: str | None = None,
@@ -83,7 +83,11 @@ class StreamingIngestOperator(BaseOperator):
         self.registry = source.registry
         self.columns = dict(source.columns)
         self.create = (
-            None if create is None else create if isinstance(create, Table) else Table(**create)
+            None
+            if create is None
+            else create
+            if isinstance(create, CreateTable)
+            else CreateTable(**create)
         )
         if self.create is not None and self.create.schema is None:
             raise ValueError(

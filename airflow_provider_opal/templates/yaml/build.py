@@ -5,7 +5,7 @@ from typing import Any
 from airflow.sdk import DAG
 
 from airflow_provider_opal.assets import opal_asset
-from airflow_provider_opal.operators.ingest import Table
+from airflow_provider_opal.operators.ingest import CreateTable
 from airflow_provider_opal.templates.maintenance import Maintenance
 from airflow_provider_opal.templates.mutation import mutation_dag
 from airflow_provider_opal.templates.pipeline import Consumer, opal_dag
@@ -74,10 +74,10 @@ def _waits(given: WaitForModel | None) -> dict[str, Any] | None:
     return None if given is None else given.model_dump(exclude_none=True)
 
 
-def _create(table: str | TableModel) -> Table | None:
+def _create(table: str | TableModel) -> CreateTable | None:
     if isinstance(table, str) or table.keys is None or table.delta is None:
         return None
-    return Table(**table.model_dump(by_alias=True, exclude={"name"}, exclude_none=True))
+    return CreateTable(**table.model_dump(by_alias=True, exclude={"name"}, exclude_none=True))
 
 
 def _options(dag: DagModel) -> dict[str, Any]:

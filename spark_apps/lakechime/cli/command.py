@@ -22,8 +22,8 @@ from opal_lake.cli.command import EVERYWHERE, Verb, Verbs, pairs, traceback_help
 from opal_lake.cli.overview import version
 from opal_lake.cli.render import Style
 from opal_lake.errors import OpalError
-from opal_lake.job.exit_codes import BUG, FINDINGS, INPUT, OK, RETRY
-from opal_lake.job.exit_codes import exit_code as opal_exit_code
+from opal_lake.exit_codes import BUG, FINDINGS, INPUT, OK, RETRY
+from opal_lake.exit_codes import exit_code as opal_exit_code
 
 if TYPE_CHECKING:
     from lakechime.client import LakeChime

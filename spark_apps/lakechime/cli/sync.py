@@ -14,7 +14,7 @@ from lakechime.errors import InvalidEventError
 from opal_lake.cli.command import Verb, Verbs
 from opal_lake.cli.render import Style, escaped
 from opal_lake.errors import count_text
-from opal_lake.job.exit_codes import FINDINGS, OK
+from opal_lake.exit_codes import FINDINGS, OK
 
 if TYPE_CHECKING:
     from lakechime.producers.outbox import Source, Synced

@@ -19,7 +19,7 @@ from lakechime.cli.command import (
 )
 from opal_lake.cli.command import OpalParser, Verbs
 from opal_lake.cli.render import Column, Style, escaped, output_width, text_table
-from opal_lake.job.exit_codes import OK
+from opal_lake.exit_codes import OK
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ import sys
 from opal_lake.cli.command import Verbs
 from opal_lake.cli.overview import overview
 from opal_lake.cli.program import Program
-from opal_lake.job.exit_codes import exit_code
+from opal_lake.exit_codes import exit_code
 
 PLUGINS = "opal.commands"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.exit_codes import INPUT, MEANINGS
+from opal_lake.exit_codes import INPUT, MEANINGS
 
 LOOK, WORK, KEEP = (
     "Look at a table (no Spark)",

@@ -5,8 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import Field
 from typing import Any, TypeVar
 
-from opal_lake.cli.command import whole_number
-from opal_lake.job.operations.declared import (
+from opal_lake.arguments.declared import (
     Declared,
     default_of,
     help_of,
@@ -14,6 +13,7 @@ from opal_lake.job.operations.declared import (
     kind_of,
     types_of,
 )
+from opal_lake.cli.command import whole_number
 
 DeclaredT = TypeVar("DeclaredT", bound=Declared)
 
@@ -41,7 +41,7 @@ def add_job_token(parser: argparse.ArgumentParser, dest: str, does: str = "runs"
 
 def operation_of(args: argparse.Namespace, declared: type[DeclaredT], /, **more: Any) -> DeclaredT:
     """The operation that the flags describe, with what no flag says by its own name."""
-    return declared.of({**declared.among(vars(args)), **more})
+    return declared.of({**declared.filled_in(declared.among(vars(args))), **more})
 
 
 def _options(member: "Field[Any]") -> dict[str, Any]:

@@ -24,8 +24,8 @@ from opal_lake.cli.progress import ProgressLine, Step
 from opal_lake.cli.render import Style, output_width
 from opal_lake.cli.shown_rows import json_rows, rows_lines
 from opal_lake.cli.upkeep import commands as upkeep_commands
-from opal_lake.job.exit_codes import FINDINGS, OK
-from opal_lake.job.operations.rows import Check
+from opal_lake.exit_codes import FINDINGS, OK
+from opal_lake.operations.look import Check
 
 if TYPE_CHECKING:
     from opal_lake.inspect.check import Checked

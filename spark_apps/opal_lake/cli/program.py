@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from opal_lake.cli.command import OpalParser, Verbs, is_set, traceback_variable
 from opal_lake.cli.overview import version
 from opal_lake.cli.render import Style
-from opal_lake.job.exit_codes import BUG, OK, STOPPED
+from opal_lake.exit_codes import BUG, OK, STOPPED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

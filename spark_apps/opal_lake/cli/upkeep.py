@@ -22,10 +22,10 @@ from opal_lake.cli.render import (
     text_table,
 )
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.job import JobResult
-from opal_lake.job.operations.rows import Discard
-from opal_lake.job.operations.table import Restore
-from opal_lake.job.operations.upkeep import Retain
+from opal_lake.operations.discard import Discard
+from opal_lake.operations.restore import Restore
+from opal_lake.operations.retain import Retain
+from opal_lake.result import JobResult
 
 if TYPE_CHECKING:
     from opal_lake.table import Table
@@ -189,8 +189,7 @@ def _add_discard(verbs: Verbs) -> None:
 
 def discard(args: argparse.Namespace) -> None:
     job = operation_of(args, Discard)
-    result = _table(args).discard(**vars(job), job_token=args.job_token)
-    _show(args, result, "discarded")
+    _show(args, job.run(_table(args)), "discarded")
 
 
 def _add_restore(verbs: Verbs) -> None:
@@ -207,7 +206,7 @@ def restore(args: argparse.Namespace) -> None:
     job = operation_of(args, Restore)
     _show(
         args,
-        _table(args).restore(**vars(job), token=args.token),
+        job.run(_table(args)),
         "would change" if job.dry_run else "changed",
     )
 
@@ -223,9 +222,6 @@ def _add_retain(verbs: Verbs) -> None:
 
 
 def retain(args: argparse.Namespace) -> None:
-    from opal_lake.engine.results import run_once
-    from opal_lake.retention.retention import retain as run_retention
-
     job, table, step = operation_of(args, Retain), _table(args), Step(name="looking what is needed")
 
     def at_file(done: int, total: int) -> None:
@@ -233,10 +229,7 @@ def retain(args: argparse.Namespace) -> None:
         step = Step(name="deleting", done=done, total=total, noun="file")
 
     with ProgressLine("retain", lambda: step):
-        token = None if job.dry_run else args.token
-        result = run_once(
-            table.log, "retain", token, lambda: run_retention(table.log, job, at_file)
-        )
+        result = job.run_with(table, at_file)
     _show(args, result, "would delete" if job.dry_run else "deleted", partial(_garbage, result))
 
 

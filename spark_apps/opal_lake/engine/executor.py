@@ -1,14 +1,17 @@
-"""The port through which operations have their tasks run. An operation says what a task does; an executor says where, and with which rows.
+"""The port between operations and what runs them: tasks, and rows in and out.
+
+An operation says what a task does; an executor says where, and with which rows. It also reads what
+is to be ingested, and returns rows in its own frames: tables of Arrow, or DataFrames.
 
 A task may be attempted more than once, and two attempts of one may run at the same time. So an attempt puts its name into those of its
 files, and only the result of one attempt comes back: what the others wrote, nothing refers to. Tasks and results are pickled where they
 leave the process.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -16,9 +19,14 @@ from opal_lake.data.segment import DataFile
 from opal_lake.data.z_value import tie_shift
 from opal_lake.key_store.entries import Entries
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.spec.added_columns import NewColumns
 from opal_lake.spec.schema import Field
+from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.background_puts import background_puts
 from opal_lake.storage.protocol import Storage
+
+if TYPE_CHECKING:
+    from opal_lake.read.view import ChangesPlan, HistoryPlan, View  # tasks load this module
 
 HASH = "_opal_hash"  # 16 bytes, as `hashes_from_bytes` reads them
 
@@ -77,8 +85,72 @@ Task = Callable[[Batches, Attempt], T]
 EntryTask = Callable[[Entries, Attempt], T]
 
 
+class SplitRows(Protocol):
+    """Rows that can be parted by the texts in a column: dates as 2022-07-15, None for null."""
+
+    def values(self, most: int) -> Mapping[str | None, int]:
+        """How many rows have each text; more than `most` texts need not be told apart."""
+
+    def part(
+        self, chosen: Collection[str | None], bad: Mapping[str | None, str], spec: TableSpec
+    ) -> Rows:
+        """Return the rows with these texts, for the executor.
+
+        Rows with a bad text are noted as bad, with the reason. Columns that the table got since the
+        rows were parted are null.
+        """
+
+
+class Source(Protocol):
+    """What is to be ingested, as an engine reads it."""
+
+    def rows(self, spec: TableSpec, number: int) -> Rows:
+        """Return the rows with the table's columns; `number` is that of the job."""
+
+    def new_columns(self, spec: TableSpec) -> pa.Schema:
+        """Return the columns of the source that the table lacks."""
+
+    def split(self, spec: TableSpec, number: int, column: str) -> SplitRows:
+        """Return the rows, to be parted by the texts in a column."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadAs:
+    """How a source is read: the rows that delete their key, and what an ingest does with them.
+
+    `ignores_new_columns` leaves out columns that the table lacks. `in_partitions` is for rows that
+    are written in the partitions in which they come: inline another shuffle follows.
+    """
+
+    deleted: Any = None
+    ignores_new_columns: bool = False
+    in_partitions: bool = True
+
+
 class Executor(Protocol):
     """Results come in the order of the works or partitions, whatever order they are done in."""
+
+    def fit(
+        self, source: Any, how: ReadAs, spec_of: Callable[[], TableSpec]
+    ) -> AbstractContextManager[Source]:
+        """Read what is to be ingested. Errors of the source within the context name it."""
+        ...
+
+    def rows(self, view: "View") -> Any:
+        """Return the visible rows as a frame of this engine."""
+        ...
+
+    def history(self, plan: "HistoryPlan") -> Any:
+        """Return the history view as a frame of this engine."""
+        ...
+
+    def changes(self, plan: "ChangesPlan") -> Any:
+        """Return a change feed as a frame of this engine."""
+        ...
+
+    def column_types(self, columns: Mapping[str, Any]) -> NewColumns:
+        """Return columns with types of this engine as types of Arrow, or their names."""
+        ...
 
     def run(self, task: Callable[[W, str], T], works: Sequence[W]) -> list[T]:
         """Each piece of work once, with the name of the attempt."""

@@ -1,7 +1,8 @@
-"""Tasks in this process, one after the other, over Arrow."""
+"""The engine that is this process: tasks one after the other, and rows as tables of Arrow."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from typing import Any
 
@@ -13,10 +14,31 @@ import pyarrow.compute as pc
 from opal_lake.data.data_file import decode_file, decode_parts
 from opal_lake.data.segment import DataFile
 from opal_lake.data.z_value import interleave, plan_curve
-from opal_lake.engine.executor import Attempt, EntryTask, Ordering, Stage, T, Task, W
+from opal_lake.engine.arrow_rows import ArrowRows
+from opal_lake.engine.executor import (
+    Attempt,
+    EntryTask,
+    Ordering,
+    ReadAs,
+    Source,
+    Stage,
+    T,
+    Task,
+    W,
+)
 from opal_lake.key_store.entries import concat_entries, no_entries
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.log.visibility import invalid_rows
+from opal_lake.read.changed_rows import FeedOptions, read_changes
+from opal_lake.read.changes import plan_changes
+from opal_lake.read.history_changes import history_changes, history_fields
+from opal_lake.read.history_view import history_of_all, history_of_keys, view_fields
+from opal_lake.read.partition_net import plan_net, read_net
+from opal_lake.read.read import plan_read, read_rows
+from opal_lake.read.view import ChangesPlan, HistoryPlan, View
+from opal_lake.read.where import matching, needed_names, where_predicate, without
 from opal_lake.rule.metagen import entries_of_rows, rule_columns
+from opal_lake.spec.added_columns import NewColumns
 from opal_lake.spec.key_hash import hash_keys
 from opal_lake.spec.schema import OFFSET, Atomic
 from opal_lake.spec.table_spec import TableSpec
@@ -29,6 +51,45 @@ class InProcess:
 
     tasks: int = 1
     attempt: str = "0"
+
+    def fit(
+        self,
+        source: pa.Table | Iterable[pa.RecordBatch],
+        how: ReadAs,
+        spec_of: Callable[[], TableSpec],
+    ) -> AbstractContextManager[Source]:
+        return nullcontext(ArrowRows.of(source, how))
+
+    def rows(self, view: View) -> pa.Table:
+        snapshot, condition = view.snapshot, view.condition
+        if view.net_of is not None:
+            shown, needed = needed_names(snapshot.spec, view.columns, condition)
+            rows = read_net(plan_net(snapshot, view.net_of, view.as_of), needed)
+            return matching(rows, condition).select(shown)
+        invalid = view.narrowed(invalid_rows(snapshot, view.as_of))
+        plan = plan_read(snapshot, view.as_of, where_predicate(condition), invalid)
+        return read_rows(plan, view.columns, condition)
+
+    def history(self, plan: HistoryPlan) -> pa.Table:
+        condition = plan.condition
+        if condition is None:
+            return _history(plan, plan.columns)
+        shown = [field.name for field in view_fields(plan.snapshot, plan.columns)]
+        _, needed = needed_names(plan.snapshot.spec, shown, condition)
+        return without(matching(_history(plan, needed), condition), needed, shown)
+
+    def changes(self, plan: ChangesPlan) -> pa.Table:
+        condition, feed, spec = plan.condition, plan.feed, plan.versions.head.spec
+        if condition is None:
+            return _changes(plan, feed)
+        fields = history_fields(spec, feed.columns) if feed.is_of_history else feed.fields(spec)
+        shown = [field.name for field in fields]
+        _, needed = needed_names(spec, shown, condition)
+        rows = _changes(plan, replace(feed, columns=needed))
+        return without(matching(rows, condition), needed, shown)
+
+    def column_types(self, columns: Mapping[str, Any]) -> NewColumns:
+        return columns
 
     def run(self, task: Callable[[W, str], T], works: Sequence[W]) -> list[T]:
         return [task(work, self.attempt) for work in works]
@@ -108,6 +169,20 @@ class InProcess:
 
     def _done(self, rows: pa.Table, part: int, task: Task[T]) -> T:
         return task(rows.to_batches(), Attempt(part=part, name=self.attempt))
+
+
+def _history(plan: HistoryPlan, columns: Sequence[str] | None) -> pa.Table:
+    if plan.keys is None:
+        return history_of_all(plan.snapshot, columns)
+    return history_of_keys(plan.snapshot, plan.cache, plan.keys, columns)
+
+
+def _changes(plan: ChangesPlan, feed: FeedOptions) -> pa.Table:
+    if feed.is_of_history:
+        return history_changes(plan.log, plan.cache, plan.versions, feed)
+    predicate = where_predicate(plan.condition)
+    planned = plan_changes(plan.log, plan.versions, predicate, is_net=feed.is_net)
+    return read_changes(planned, feed)
 
 
 def _slots_of_keys(rows: pa.Table, spec: TableSpec, slots: int) -> npt.NDArray[np.int64]:

@@ -3,14 +3,20 @@
 from dataclasses import dataclass
 
 from opal_lake.engine.executor import Executor
+from opal_lake.errors import InvalidInputError
 from opal_lake.key_store.cache.protocol import RunCache
 from opal_lake.log.commit_log import CommitLog
+from opal_lake.log.commit_times import version_at
+from opal_lake.log.snapshot import Snapshot
+from opal_lake.retention.business_snapshot import read_business_snapshot
+from opal_lake.spec.ordering import encode_order
+from opal_lake.spec.schema import Atomic
 from opal_lake.storage.protocol import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTable:
-    """The log of a table, the cache through which its key-store runs are read, and who runs tasks on it."""
+    """The log of a table, the cache through which its key-store runs are read, and its engine."""
 
     log: CommitLog
     cache: RunCache
@@ -23,3 +29,30 @@ class OpenTable:
     @property
     def storage(self) -> Storage:
         return self.log.storage
+
+    def snapshot_at(
+        self,
+        version: int | None = None,
+        timestamp: object | None = None,
+        business_snapshot: str | None = None,
+    ) -> Snapshot:
+        """Return the state at a version, at a commit time, or of a business snapshot.
+
+        By default the newest. Of a commit time, it is the last state committed up to then.
+        """
+        if (version, timestamp, business_snapshot).count(None) < 2:
+            raise InvalidInputError(
+                "version, timestamp and business_snapshot each choose the version that is read: "
+                "give only one of them"
+            )
+        if business_snapshot is not None:
+            return read_business_snapshot(self.log, business_snapshot)
+        if isinstance(version, bool) or (version is not None and not hasattr(version, "__index__")):
+            raise InvalidInputError(
+                f"version={version!r} is not a version; "
+                "give a whole number, as `opal history` lists them"
+            )
+        if timestamp is not None:
+            moment = encode_order(timestamp, Atomic(name="timestamp"), name="timestamp")
+            version = version_at(self.log.head(), moment)
+        return self.log.head() if version is None else self.log.at(version)

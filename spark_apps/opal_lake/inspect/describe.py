@@ -3,14 +3,17 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 from opal_lake.clock import moment_text
 from opal_lake.data.segment import DataFile
+from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import InvalidInputError
 from opal_lake.events.bitmap import Bitmaps
 from opal_lake.ids import segment_name
 from opal_lake.log.commit import Commit
+from opal_lake.log.commit_times import history
 from opal_lake.log.pending import pending_keys
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
@@ -19,7 +22,6 @@ from opal_lake.spec.ordering import from_order
 from opal_lake.spec.schema import Array, Atomic, DataType, Field, Map, Struct
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.verified import FileRef
-from opal_lake.table import Table
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SQL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
@@ -27,7 +29,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _SHORT_ID = 8
 
 
-def describe(table: Table) -> dict[str, Any]:
+def describe(table: OpenTable) -> dict[str, Any]:
     """Its identity, its contract with writers, and its size at the newest version."""
     snapshot = table.snapshot_at()
     root, spec = snapshot.root, snapshot.spec
@@ -87,9 +89,16 @@ def _sizes(snapshot: Snapshot) -> dict[str, int]:
     }
 
 
-def history_rows(table: Table, limit: int | None = None) -> list[dict[str, Any]]:
+def history_rows(table: OpenTable, limit: int | None = None) -> list[dict[str, Any]]:
     """Commits, newest first: who did what, and what came of it."""
-    return [_history_row(commit) for commit in table.history(limit)]
+    return [_history_row(commit) for commit in commits_of(table, limit)]
+
+
+def commits_of(table: OpenTable, limit: int | None = None) -> Iterator[Commit]:
+    """Return commits, newest first; where a clock was repaired, with their corrected times."""
+    head = table.log.head()
+    read_commit = table.log.reading_back(head.root.oldest_version)
+    return islice(history(head, read_commit), limit)
 
 
 def _history_row(commit: Commit) -> dict[str, Any]:
@@ -106,7 +115,7 @@ def _history_row(commit: Commit) -> dict[str, Any]:
     }
 
 
-def file_rows(table: Table, version: int | None = None) -> list[dict[str, Any]]:
+def file_rows(table: OpenTable, version: int | None = None) -> list[dict[str, Any]]:
     """Data files. `rows_invalid` counts the rows that a current read drops; None where a file holds only a part of a segment."""
     snapshot = table.snapshot_at(version)
     invalid = invalid_rows(snapshot)
@@ -133,7 +142,7 @@ def _invalid_in(file: DataFile, snapshot: Snapshot, invalid: Bitmaps) -> int | N
     return sum(len(invalid.get(segment, ())) for segment in file.segments) if whole else None
 
 
-def segment_rows(table: Table, version: int | None = None) -> list[dict[str, Any]]:
+def segment_rows(table: OpenTable, version: int | None = None) -> list[dict[str, Any]]:
     """Segments: what was ingested together, and where its rows lie now."""
     snapshot = table.snapshot_at(version)
     invalid, homes = invalid_rows(snapshot), _homes(snapshot.files.values())

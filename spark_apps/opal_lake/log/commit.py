@@ -32,8 +32,8 @@ from opal_lake.data.segment import (
 from opal_lake.decoding import decoding
 from opal_lake.errors import FormatError, InvalidInputError
 from opal_lake.events.bitmap import BitmapBase, base_from_json, base_to_json
-from opal_lake.job.job import checked_result
 from opal_lake.layout import PathKind, own_path
+from opal_lake.result import checked_result
 from opal_lake.spec.business_snapshots import (
     BusinessSnapshots,
     business_from_json,

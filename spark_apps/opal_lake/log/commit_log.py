@@ -25,7 +25,6 @@ from opal_lake.errors import (
     StorageError,
 )
 from opal_lake.ids import IdSource
-from opal_lake.job.job import JobResult
 from opal_lake.log.checkpoint import checkpoint_paths, read_checkpoint, write_checkpoint
 from opal_lake.log.commit import Commit, decode_commit, encode_readable
 from opal_lake.log.conflict import Draft, Proposal, Verdict, check_positions, judge
@@ -43,6 +42,7 @@ from opal_lake.log.pending import check_token as check_ingest_token
 from opal_lake.log.snapshot import Root, Snapshot, chain, first_root
 from opal_lake.log.store_clock import clock_notes, writer_now_us
 from opal_lake.log.version_window import is_readable, readable_text
+from opal_lake.result import JobResult
 from opal_lake.spec.job_names import check_application, check_token
 from opal_lake.storage.protocol import READERS, Storage
 from opal_lake.storage.verified import MOST_SEALED, read_sealed

@@ -11,9 +11,9 @@ from enum import Enum
 from itertools import islice
 
 from opal_lake.errors import ConflictError, FormatError
-from opal_lake.job.job import JobResult
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.snapshot import Root, Snapshot, newest_first
+from opal_lake.result import JobResult
 from opal_lake.spec.job_names import (
     check_application,
     check_partition_key,

@@ -8,7 +8,6 @@ from opal_lake.clock import moment_text
 from opal_lake.data.segment import DiscardedSegment, PendingSegment
 from opal_lake.errors import InvalidInputError, NotFoundError, count_text
 from opal_lake.ids import segment_part
-from opal_lake.job.operations.rows import MetaGen
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.snapshot import Snapshot, newest_first
@@ -30,12 +29,6 @@ class Selection:
     tokens: tuple[str, ...] | None = None
     all: bool = False
     of_business_snapshots: bool = False
-
-    @classmethod
-    def of_job(cls, job: MetaGen) -> "Selection":
-        """What a MetaGen is asked for."""
-        tokens = None if job.tokens is None else tuple(job.tokens)
-        return cls(partition_key=job.partition_key, tokens=tokens, all=job.all)
 
     def takes(self, segment: PendingSegment) -> bool:
         if self.all:

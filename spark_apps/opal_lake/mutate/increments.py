@@ -10,8 +10,8 @@ from urllib.parse import unquote
 
 from opal_lake import checked
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.s3a import is_s3
-from opal_lake.job.source import BY_SUFFIX, has_secret
+from opal_lake.s3a import is_s3
+from opal_lake.source import BY_SUFFIX, has_secret
 from opal_lake.storage import open_storage
 from opal_lake.storage.paths import is_path
 from opal_lake.storage.uris import local_root

@@ -11,9 +11,9 @@ from opal_lake import checked
 from opal_lake.checked import parse_json
 from opal_lake.decoding import decoding
 from opal_lake.errors import ConflictError, NotFoundError
-from opal_lake.job.job import JobResult, checked_result
 from opal_lake.mutate.increments import Increment
 from opal_lake.mutate.place import MasterFile, MasterForm, run_path
+from opal_lake.result import JobResult, checked_result
 from opal_lake.storage import Storage
 from opal_lake.storage.verified import read_sealed
 

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from opal_lake.job.s3a import is_s3
 from opal_lake.mutate.increments import Increment
+from opal_lake.s3a import is_s3
 from opal_lake.storage import Storage
 from opal_lake.storage.uris import local_root
 

@@ -7,9 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from opal_lake.errors import ConflictError, InvalidInputError, OpalError, StorageError
-from opal_lake.job.job import JobResult
-from opal_lake.job.operations.folder import Mutate
-from opal_lake.job.s3a import is_s3
 from opal_lake.mutate import journal
 from opal_lake.mutate.increments import Increment, in_order, list_increments
 from opal_lake.mutate.journal import Claim, Outcome
@@ -17,6 +14,9 @@ from opal_lake.mutate.local_place import LocalPlace
 from opal_lake.mutate.merged_names import keep_names, was_merged
 from opal_lake.mutate.place import SIDE, MasterFile, MasterForm, Place, working_path
 from opal_lake.mutate.s3_place import S3Place
+from opal_lake.operations.mutate import Mutate
+from opal_lake.result import JobResult
+from opal_lake.s3a import is_s3
 from opal_lake.spec.job_names import check_token
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.uris import local_root

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.source import BY_SUFFIX
+from opal_lake.source import BY_SUFFIX
 
 _LINE = re.compile(r"\s*([^=:\s#!][^=:\s]*)\s*[=:]?\s*(.*?)\s*$")
 _TRUTH = {"true": True, "false": False}

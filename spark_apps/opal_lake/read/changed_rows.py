@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from opal_lake.arguments.values import CHANGE_AXES, CHANGE_MODES
 from opal_lake.data.column_read import read_near, readers
 from opal_lake.data.columns import physical_schema, to_fields
 from opal_lake.data.segment import DataFile
 from opal_lake.errors import FormatError, InvalidInputError
 from opal_lake.events.bitmap import Bitmaps, Marks
 from opal_lake.events.segment_log import RowIds, concat_ids, row_words
-from opal_lake.job.operations.values import CHANGE_AXES, CHANGE_MODES
 from opal_lake.read.changes import ChangePlan, ChangeSpan, versions_of
 from opal_lake.read.marked_rows import read_marked
 from opal_lake.read.result_columns import fields_beside

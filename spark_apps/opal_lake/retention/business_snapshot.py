@@ -6,13 +6,13 @@ from opal_lake.clock import moment_text
 from opal_lake.duration import parse_duration
 from opal_lake.errors import InvalidInputError, count_text
 from opal_lake.ids import segment_part
-from opal_lake.job.job import JobResult
 from opal_lake.log.checkpoint import ensure_checkpoint
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import writer_now_us
+from opal_lake.result import JobResult
 
 OPERATION = "finish_business_snapshot"
 

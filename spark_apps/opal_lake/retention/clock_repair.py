@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from opal_lake import layout
 from opal_lake.clock import Clock, moment_text
 from opal_lake.errors import count_text
-from opal_lake.job.job import JobResult
 from opal_lake.log.commit import Actions, Commit, CorrectedTimes
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import clock_bound_us, store_now_us
+from opal_lake.result import JobResult
 from opal_lake.storage.protocol import Storage
 
 OPERATION = "repair_clock"

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import groupby
 
 from opal_lake import layout
-from opal_lake.duration import parse_duration
+from opal_lake.duration import Duration, parse_duration
 from opal_lake.errors import (
     ExpiredError,
     FormatError,
@@ -20,8 +20,6 @@ from opal_lake.errors import (
     NotFoundError,
     count_text,
 )
-from opal_lake.job.job import JobResult
-from opal_lake.job.operations.upkeep import Retain
 from opal_lake.log.checkpoint import checkpoint_paths, ensure_checkpoint, read_lists
 from opal_lake.log.commit import Actions, Commit, unseal
 from opal_lake.log.commit_log import CommitLog
@@ -30,6 +28,7 @@ from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import Ages, clock_bound_us, clock_notes, store_now_us
 from opal_lake.log.version_window import oldest_kept, serving_checkpoint
+from opal_lake.result import JobResult
 from opal_lake.retention.garbage import LEFT_OVERS, Garbage, find_garbage, left_over_garbage
 from opal_lake.retention.live_files import LogView, Needed, find_needed
 from opal_lake.retention.log_digest import (
@@ -52,6 +51,14 @@ AtFile = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """What a retention keeps: versions of the last `window` (None: the table's own), and jobs of `grace`."""
+
+    window: Duration | None = None
+    grace: Duration = GRACE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Expiry:
     """What a retention commits: the oldest version from now on, which was the newest at the cutoff, and the numbers that are given up."""
 
@@ -62,22 +69,37 @@ class Expiry:
     claims: frozenset[int]
 
 
-def retain(log: CommitLog, job: Retain, at_file: AtFile = lambda done, total: None) -> JobResult:
-    """Expire versions, give up jobs that take too long, delete what is left over. A repeat does what is left."""
+def no_progress(done: int, total: int) -> None:
+    """Progress is not shown."""
+
+
+def retain(
+    log: CommitLog,
+    *,
+    window: Duration | None = None,
+    grace: Duration | None = None,
+    dry_run: bool = False,
+    at_file: AtFile = no_progress,
+) -> JobResult:
+    """Expire versions, give up jobs that take too long, delete what is left over.
+
+    A repeat does what is left.
+    """
+    keep = Keep(window=window, grace=GRACE if grace is None else grace)
     try:
-        return _retain(log, job, at_file)
+        return _retain(log, keep, at_file, dry_run=dry_run)
     except NotFoundError as error:  # what it began with, another one has let expire
         log.head()  # says why, where there is no table
         raise ExpiredError(f"another retention was faster: {error}; run it again") from error
 
 
-def _retain(log: CommitLog, job: Retain, at_file: AtFile) -> JobResult:
+def _retain(log: CommitLog, keep: Keep, at_file: AtFile, *, dry_run: bool) -> JobResult:
     started_us, head = log.clock.now_us(), log.head()
     claims, now_us = _claims(log.storage), store_now_us(log.storage, log.clock)
     digest = read_digest(log, head)
-    expiry = plan_expiry(head, digest, claims, job, now_us)
+    expiry = plan_expiry(head, digest, claims, keep, now_us)
     view = _view(log, head, digest, expiry.oldest)
-    if job.dry_run:
+    if dry_run:
         needed = find_needed(view, expiry.claims, expiry.stale)
         return _build_result(log, head, expiry, _garbage(log.storage, needed, expiry))
     counts: Counter[str] = Counter()
@@ -143,16 +165,16 @@ def _make_room(view: LogView, expiry: Expiry, at_file: AtFile) -> Counter[str]:
 
 
 def plan_expiry(
-    head: Snapshot, digest: LogDigest, claims: Mapping[int, int], job: Retain, now_us: int
+    head: Snapshot, digest: LogDigest, claims: Mapping[int, int], keep: Keep, now_us: int
 ) -> Expiry:
     """The window is never shorter than the grace: versions in use by jobs and readers stay. `claims` has the store's time of each.
 
     The recorded time of a commit or a claim may be that of a wrong clock, and a copy may have set its file's time.
     """
     window_us = parse_duration(
-        job.window if job.window is not None else head.spec.word("window"), name="window"
+        keep.window if keep.window is not None else head.spec.word("window"), name="window"
     )
-    grace_us = parse_duration(job.grace if job.grace is not None else GRACE, name="grace")
+    grace_us = parse_duration(keep.grace, name="grace")
     cutoff_us = now_us - max(window_us, grace_us)
     used = digest.numbers() | head.root.abandoned
     unused = {number: stored for number, stored in claims.items() if number not in used}

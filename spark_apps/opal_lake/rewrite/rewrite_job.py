@@ -10,13 +10,13 @@ from opal_lake.data.reported import check_files
 from opal_lake.data.segment import DataFile, Segment, SideFile
 from opal_lake.events.bitmap import Bitmaps, add_bitmaps
 from opal_lake.ids import segment_part
-from opal_lake.job.job import JobResult
 from opal_lake.log.commit import MAX_FILES_IN_COMMIT, Actions, Commit, Rewrite, file_to_json
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.lists import rewritten_files
 from opal_lake.log.sections import write_side
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.result import JobResult
 from opal_lake.rewrite.rewrite_task import Rewritten
 
 

@@ -8,13 +8,14 @@ from typing import Any
 import pyarrow as pa
 
 from opal_lake.data.data_file import decode_file
+from opal_lake.engine.arrow_rows import ArrowRows
 from opal_lake.engine.in_process import InProcess
 from opal_lake.errors import ConflictError, InvalidInputError, NotFoundError
-from opal_lake.job.job import JobResult
 from opal_lake.log.lists import ingested_files
 from opal_lake.log.pending import Selection
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.version_window import is_readable
+from opal_lake.result import JobResult
 from opal_lake.spec.ordering import encode_order
 from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Atomic, arrow_type
 from opal_lake.storage.verified import read_verified
@@ -22,10 +23,8 @@ from opal_lake.table import Table
 from opal_lake.testing.executors import Interrupted
 from opal_lake.testing.model import ModelRow, RowId, visible
 from opal_lake.testing.strategies import ADDED_KINDS, DELTA, POOLS, SERIAL, Put, Shape, Step
-from opal_lake.upkeep.compaction import CompactOptions, compact
+from opal_lake.upkeep.compaction import Compaction
 from opal_lake.upkeep.zorder import zorder
-from opal_lake.upkeep.zorder_plan import ZOrderOptions
-from opal_lake.write.arrow_rows import ArrowRows
 from opal_lake.write.discard import discard_pending
 from opal_lake.write.ingest_job import (
     IngestOptions,
@@ -124,10 +123,9 @@ class Play:
         """Minor, or major with the floor at some row's delta. Other steps go on while its tasks have run and nothing is committed."""
         deltas = sorted({row.delta for row in self.rows.values()})
         floor = self.order_word(deltas[step.hand % len(deltas)]) if step.part and deltas else None
-        options = CompactOptions(
-            mode="minor" if floor is None else "major", floor=floor, target_bytes=_TARGET_BYTES
-        )
-        self._rewrite(lambda: compact(self._interrupted(step), options))
+        table = self._interrupted(step)
+        job = Compaction(table=table, floor=floor, target_bytes=_TARGET_BYTES)
+        self._rewrite(job.run)
 
     def _rewrite(self, run: Callable[[], object]) -> None:
         """A restore in the meantime ends it."""
@@ -207,12 +205,10 @@ class Play:
         chosen = tuple(
             (fields + fields)[step.hand % len(fields) :][: min(len(fields), 1 + step.hand % 3)]
         )
-        options = ZOrderOptions(
-            columns=tuple(field.id for field in chosen),
-            target_bytes=_TARGET_BYTES,
-            whole=bool(step.part),
+        table = self._interrupted(step)
+        self._rewrite(
+            lambda: zorder(table, chosen, target_bytes=_TARGET_BYTES, whole=bool(step.part))
         )
-        self._rewrite(lambda: zorder(self._interrupted(step), chosen, options))
 
     def see_versions(self) -> None:
         """A compaction commits as often as it likes."""
@@ -298,7 +294,7 @@ class Play:
             rows = rows.append_column(
                 name, pa.array([values[name] for values in more.values()], kind)
             )
-        return ArrowRows(rows=rows).marked(run.base.spec)
+        return ArrowRows(given=rows).rows(run.base.spec)
 
     def _begin_metagen(self, step: Step) -> Hand | None:
         selection = self._selection(step)

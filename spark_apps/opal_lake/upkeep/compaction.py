@@ -2,7 +2,7 @@
 
 Each step commits by itself, under a number of its own, and the files of a large table in several commits: who starts again after a failure
 does what is left. Upserts go on meanwhile. No failure between two commits hurts: rows go before the events that hide them, never after.
-Which files are joined: `opal_lake.rewrite.rewrite_plan`. The arguments are declared in `opal_lake.job.operations.upkeep`.
+Which files are joined: `opal_lake.rewrite.rewrite_plan`.
 """
 
 from collections import Counter
@@ -14,8 +14,6 @@ from opal_lake.duration import Duration, parse_duration
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import ConflictError, InvalidInputError
 from opal_lake.events.bitmap import Bitmaps, add_bitmaps
-from opal_lake.job.job import JobResult
-from opal_lake.job.operations.upkeep import Compact
 from opal_lake.log.checkpoint import write_checkpoint
 from opal_lake.log.claim import claim_number
 from opal_lake.log.commit import Actions, Commit
@@ -23,6 +21,7 @@ from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import store_now_us
 from opal_lake.read.read import delta_bounds
+from opal_lake.result import JobResult
 from opal_lake.rewrite.merge_logs import LogTask, log_actions, merge_logs, plan_log_bins
 from opal_lake.rewrite.merge_runs import RunTask, merge_slot, plan_run_slots, plan_runs, run_actions
 from opal_lake.rewrite.rewrite_job import RewriteDone, RewriteRun, commit_rewrite
@@ -30,10 +29,8 @@ from opal_lake.rewrite.rewrite_plan import Bin, droppable_rows, plan_archive, pl
 from opal_lake.rewrite.rewrite_task import BinWork, RewriteTask, rewrite_bin
 from opal_lake.rule.outputs import segment_groups, slot_writer
 from opal_lake.spec.ordering import from_order
-from opal_lake.spec.properties import check_properties
 from opal_lake.spec.schema import Atomic, decimal_parts
 
-MODES = ("minor", "major")
 BINS_A_COMMIT = 64
 _PASSES = 3
 _DAY_US = 86_400_000_000
@@ -42,58 +39,31 @@ Build = Callable[[Snapshot], Actions]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactOptions:
-    """What to do: `major` also drops what no event time from the floor on shows.
+class Archive:
+    """Compress partitions without a row of the time since `after` harder: by `codec`, or the table's own."""
 
-    The floor is `look_back` before now, or given as an order word. Partitions without a row of the time since `archive_after` are
-    compressed by `archive_codec`. `target_bytes` and `archive_codec` default to the table's own.
-    """
+    after: Duration | int
+    codec: str | None = None
 
-    mode: str = "minor"
-    look_back: Duration | int | None = None
-    floor: int | None = None
-    target_bytes: int | None = None
-    archive_after: Duration | int | None = None
-    archive_codec: str | None = None
-
-    def __post_init__(self) -> None:
-        check_properties(
-            {} if self.archive_codec is None else {"archive_codec": self.archive_codec}
-        )
-        if self.mode not in MODES:
-            raise InvalidInputError(f"mode={self.mode!r} is unknown; use one of {', '.join(MODES)}")
-        look_back = self.look_back if self.look_back is not None else self.floor
-        given = {
-            "mode": self.mode,
-            "look_back": look_back,
-            "archive_after": self.archive_after,
-            "archive_codec": self.archive_codec,
-        }
-        Compact.check_together(given, lambda _: False)
-
-
-def compact(table: OpenTable, options: CompactOptions) -> JobResult:
-    """Small files to the target size, few segment logs, few runs; what can be dropped is."""
-    job = Compaction(table=table, options=options)
-    started_us = table.log.clock.now_us()
-    job.run()
-    timings_ms = {"total": max(0, table.log.clock.now_us() - started_us) // 1000}
-    result = JobResult(
-        operation="compact",
-        table=table.uri,
-        version=job.version,
-        counts=dict(job.counts),
-        notes=tuple(job.notes),
-    )
-    return replace(result, timings_ms=timings_ms)
+    @classmethod
+    def of(cls, after: Duration | int | None, codec: str | None) -> "Archive | None":
+        """None if nothing is to be archived."""
+        return None if after is None else cls(after=after, codec=codec)
 
 
 @dataclass(slots=True, kw_only=True)
 class Compaction:
-    """A compaction on its way, and what it did so far."""
+    """A compaction, and what it did so far.
+
+    With `look_back` it drops what no event time from then on shows; the floor may also be given as
+    an order word. Files get the size `target_bytes`, or the table's own.
+    """
 
     table: OpenTable
-    options: CompactOptions
+    look_back: Duration | int | None = None
+    floor: int | None = None
+    target_bytes: int | None = None
+    archive: Archive | None = None
     counts: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     version: int | None = None
@@ -116,11 +86,25 @@ class Compaction:
             )
         return head
 
-    def run(self) -> None:
+    def run(self) -> JobResult:
+        """Small files to the target size, few segment logs, few runs; what can be dropped is."""
+        started_us = self.table.log.clock.now_us()
+        self._run()
+        took_us = max(0, self.table.log.clock.now_us() - started_us)
+        return JobResult(
+            operation="compact",
+            table=self.table.uri,
+            version=self.version,
+            counts=dict(self.counts),
+            notes=tuple(self.notes),
+            timings_ms={"total": took_us // 1000},
+        )
+
+    def _run(self) -> None:
         head = self._newest()
-        floor = self.options.floor
+        floor = self.floor
         if floor is None:
-            floor = plan_floor(head, self.options.look_back, self._now_us())
+            floor = plan_floor(head, self.look_back, self._now_us())
         self._logs(self._files(floor))
         self._runs(
             is_raised=floor is not None and (head.root.floor is None or floor > head.root.floor)
@@ -173,24 +157,30 @@ class Compaction:
             if floor is not None
             else plan_minor(base, target)
         )
-        if self.options.archive_after is not None and base.spec.file_format == "orc":
-            raise InvalidInputError(
-                "archive_after has no effect on a table of ORC files, which are compressed in one way only; leave it out"
-            )
-        before = plan_floor(base, self.options.archive_after, self._now_us(), "archive_after")
-        codec = self.options.archive_codec or base.spec.word("archive_codec")
-        cold = plan_archive(base, before, codec, target) if before is not None else []
+        cold = self._cold_bins(base, target)
         archived = {file.path for bin_ in cold for file in bin_.files}
         return [
             bin_ for bin_ in bins if archived.isdisjoint(file.path for file in bin_.files)
         ] + cold
+
+    def _cold_bins(self, base: Snapshot, target: int) -> list[Bin]:
+        if self.archive is None:
+            return []
+        if base.spec.file_format == "orc":
+            raise InvalidInputError(
+                "archive_after has no effect on a table of ORC files, which are compressed in one way "
+                "only; leave it out"
+            )
+        before = plan_floor(base, self.archive.after, self._now_us(), "archive_after")
+        codec = self.archive.codec or base.spec.word("archive_codec")
+        return [] if before is None else plan_archive(base, before, codec, target)
 
     def _now_us(self) -> int:
         """What a floor lets go no clock of a machine alone may decide."""
         return store_now_us(self.table.storage, self.table.log.clock)
 
     def _target_bytes(self, base: Snapshot) -> int:
-        return self.options.target_bytes or base.spec.integer("target_mb") << 20
+        return self.target_bytes or base.spec.integer("target_mb") << 20
 
     def _rewrite(
         self, base: Snapshot, bins: Sequence[Bin], droppable: Bitmaps, floor: int | None

@@ -8,13 +8,12 @@ from typing import Any
 from opal_lake.duration import parse_duration, plain_duration
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import InvalidInputError, OpalError, count_text
-from opal_lake.job.job import JobResult
-from opal_lake.job.operations.upkeep import Retain
 from opal_lake.key_store.merge import is_left_over, plan_merge
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import store_now_us
 from opal_lake.log.version_window import oldest_kept
-from opal_lake.retention.retention import GRACE, retain
+from opal_lake.result import JobResult
+from opal_lake.retention.retention import GRACE
 from opal_lake.rewrite.rewrite_plan import (
     SMALL_SHARE,
     by_place,
@@ -26,8 +25,8 @@ from opal_lake.rewrite.rewrite_plan import (
 )
 from opal_lake.spec.properties import PROPERTIES, check_properties, column_list, plain_properties
 from opal_lake.spec.table_spec import TableSpec
-from opal_lake.upkeep.compaction import CompactOptions, compact, plan_floor
-from opal_lake.upkeep.zorder_plan import ZOrderOptions, plan_zorder
+from opal_lake.upkeep.compaction import Compaction, plan_floor
+from opal_lake.upkeep.zorder_plan import plan_zorder
 
 SHORT_LOG = 500_000  # events
 MOST_LOGS = 64  # short ones, of a group
@@ -211,9 +210,7 @@ def _zorder(snapshot: Snapshot, policy: Policy) -> Due | None:
     if not policy.zorder:
         return None
     columns = tuple(snapshot.spec.schema.field(name).id for name in policy.zorder)
-    plan = plan_zorder(
-        snapshot, ZOrderOptions(columns=columns, target_bytes=policy.target_mb << 20)
-    )
+    plan = plan_zorder(snapshot, columns, policy.target_mb << 20)
     if not plan.bins or plan.unclustered_percent < policy.unclustered_share:
         return None
     files = count_text(plan.unclustered_files, "file")
@@ -254,7 +251,12 @@ class _Done:
 
 
 def run_maintenance(
-    table: OpenTable, policy: Policy, runner: Runner, *, dry_run: bool = False, delete: bool = True
+    table: OpenTable,
+    policy: Policy,
+    runner: Runner,
+    *,
+    dry_run: bool = False,
+    delete: bool = True,
 ) -> JobResult:
     """Do what is due, one step after the other; without `delete` no retention. A step that fails keeps none of the others from being done.
 
@@ -270,19 +272,12 @@ def run_maintenance(
     )
     if dry_run:
         return merged
-    known: Runner = {"retain": lambda arguments: retain(table.log, Retain(**arguments)), **runner}
-    left = [
-        f"{step.operation} was skipped: it cannot run here"
-        for step in steps
-        if step.operation not in known
-    ]
     done = _Done()
     for step in steps:
-        if step.operation in known:
-            done.run(step, known[step.operation])
+        done.run(step, runner[step.operation])
     if done.failures:
         raise _failure(done)
-    return _merged(replace(merged, notes=(*merged.notes, *left)), done.results)
+    return _merged(merged, done.results)
 
 
 def _merged(merged: JobResult, results: Mapping[str, JobResult]) -> JobResult:
@@ -329,16 +324,20 @@ def _failure(done: _Done) -> Exception:
     return named
 
 
-def compact_if_due(table: OpenTable, options: CompactOptions) -> JobResult:
-    """A compaction that was asked for, if the table's thresholds say that it is worth it."""
+def compact_if_due(job: Compaction) -> JobResult:
+    """Run a compaction if the table's thresholds say that it is worth it."""
+    table, archive = job.table, job.archive
     snapshot = table.log.head()
-    spans = {"look_back": options.look_back, "archive_after": options.archive_after}
-    given: dict[str, Any] = {name: "" if span is None else span for name, span in spans.items()}
-    given |= {"target_mb": options.target_bytes >> 20} if options.target_bytes else {}
-    policy = policy_of(snapshot.spec, given | {"archive_codec": options.archive_codec})
+    given: dict[str, Any] = {
+        "look_back": "" if job.look_back is None else job.look_back,
+        "target_mb": job.target_bytes and job.target_bytes >> 20,
+        "archive_after": "" if archive is None else archive.after,
+        "archive_codec": None if archive is None else archive.codec,
+    }
+    policy = policy_of(snapshot.spec, given)
     due = compaction_due(snapshot, policy, store_now_us(table.storage, table.log.clock))
     if due is None:
         why = f"not due: small_files={policy.small_files} and dead_share={policy.dead_share} allow the table as it is"
         return JobResult(operation="compact", table=table.uri, notes=(why,))
-    result = compact(table, options)
+    result = job.run()
     return replace(result, notes=(f"compact was due: {due.why}", *result.notes))

@@ -21,7 +21,6 @@ from opal_lake.engine.executor import Attempt
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.engine.results import find_result, keep_result
 from opal_lake.errors import ConflictError, FormatError, NotFoundError
-from opal_lake.job.job import JobResult
 from opal_lake.key_store.cache.protocol import RunCache
 from opal_lake.key_store.entries import Entries, down_to, greatest_of_equal, sorted_entries
 from opal_lake.log.claim import claim_number
@@ -29,6 +28,7 @@ from opal_lake.log.commit import Actions, Commit, canonical_json, seal, unseal
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.result import JobResult
 from opal_lake.rule.slot import (
     SegmentGroups,
     SlotOutput,

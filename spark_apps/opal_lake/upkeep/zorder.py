@@ -15,26 +15,34 @@ from opal_lake.data.segment import Cluster, DataFile
 from opal_lake.engine.executor import Attempt, Ordering
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import FormatError, count_text
-from opal_lake.job.job import JobResult
 from opal_lake.layout import folder_of
 from opal_lake.log.claim import claim_number
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.result import JobResult
 from opal_lake.rewrite.rewrite_job import RewriteDone, RewriteRun, commit_rewrite
 from opal_lake.rewrite.rewrite_plan import Bin
 from opal_lake.rewrite.rewrite_task import FILES_A_BIN, RewriteTask, Rewritten, Target, write_files
 from opal_lake.spec.schema import Field
-from opal_lake.upkeep.zorder_plan import ZOrderOptions, ZOrderPlan, plan_batches, plan_zorder
+from opal_lake.upkeep.zorder_plan import ZOrderPlan, plan_batches, plan_zorder
 
 OPERATION = "zorder"
 _COUNTED = ("files_read", "files_written", "bytes_read", "bytes_written", "rows")
 _ROOM = 2  # the curve's cuts say how large files are; this keeps the writer from cutting them again
 
 
-def zorder(table: OpenTable, columns: tuple[Field, ...], options: ZOrderOptions) -> JobResult:
+def zorder(
+    table: OpenTable,
+    columns: tuple[Field, ...],
+    *,
+    target_bytes: int | None = None,
+    whole: bool = False,
+    only_if_due: bool = False,
+) -> JobResult:
     """Cluster what is not clustered by these columns yet."""
     head, started_us = table.log.head(), table.log.clock.now_us()
-    plan = plan_zorder(head, options)
-    due_percent = head.spec.integer("unclustered_share") if options.only_if_due else 0
+    ids = tuple(field.id for field in columns)
+    plan = plan_zorder(head, ids, _target_of(head, target_bytes), whole=whole)
+    due_percent = head.spec.integer("unclustered_share") if only_if_due else 0
     result = JobResult(operation=OPERATION, table=table.uri)
     if plan.unclustered_percent < due_percent:
         return replace(result, notes=(_not_due(plan, columns, due_percent),))
@@ -42,7 +50,7 @@ def zorder(table: OpenTable, columns: tuple[Field, ...], options: ZOrderOptions)
     lost = 0
     for index, bins in enumerate(plan_batches(plan.bins)):
         head = table.log.refresh(head) if index else head
-        done = _commit_batch(table, head, bins, _Asked(columns=columns, options=options))
+        done = _commit_batch(table, head, bins, _Asked(columns=columns, target_bytes=target_bytes))
         lost += done.lost
         if done.result.version is not None:
             counts.update({name: done.result.counts[name] for name in _COUNTED}, commits=1)
@@ -53,6 +61,11 @@ def zorder(table: OpenTable, columns: tuple[Field, ...], options: ZOrderOptions)
         notes=notes,
         timings_ms={"total": max(0, table.log.clock.now_us() - started_us) // 1000},
     )
+
+
+def _target_of(snapshot: Snapshot, target_bytes: int | None) -> int:
+    """Return the size of files to write: as given, else the table's own."""
+    return target_bytes or snapshot.spec.integer("target_mb") << 20
 
 
 def _not_due(plan: ZOrderPlan, columns: tuple[Field, ...], due_percent: int) -> str:
@@ -68,7 +81,7 @@ def _lost(bins: int) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
     columns: tuple[Field, ...]
-    options: ZOrderOptions
+    target_bytes: int | None
 
 
 def _commit_batch(
@@ -93,7 +106,7 @@ def _arranged(
     table: OpenTable, run: RewriteRun, bins: tuple[Bin, ...], asked: _Asked
 ) -> list[Rewritten]:
     """The rows of each bin as new files along its curve."""
-    spec, target_bytes = run.base.spec, asked.options.target_of(run.base.spec)
+    spec, target_bytes = run.base.spec, _target_of(run.base, asked.target_bytes)
     ordering = Ordering(
         base=run.base,
         bins=tuple(bin_.files for bin_ in bins),

@@ -8,29 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from opal_lake.data.segment import DataFile
-from opal_lake.errors import InvalidInputError
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.rewrite.rewrite_plan import Bin, by_place, settled_files
-from opal_lake.spec.table_spec import TableSpec
 
 BATCH_BYTES = 32 << 30  # of a commit: how much work is lost at most
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ZOrderOptions:
-    """What to do: by which columns (their field ids), to what size of files if not the table's; `whole` takes what is clustered too."""
-
-    columns: tuple[int, ...]
-    target_bytes: int | None = None
-    whole: bool = False
-    only_if_due: bool = False
-
-    def __post_init__(self) -> None:
-        if self.whole and self.only_if_due:
-            raise InvalidInputError("whole=True takes all files, due or not; leave only_if_due out")
-
-    def target_of(self, spec: TableSpec) -> int:
-        return self.target_bytes or spec.integer("target_mb") << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,20 +28,25 @@ class ZOrderPlan:
         return 100 * self.unclustered_bytes / self.settled_bytes if self.settled_bytes else 0.0
 
 
-def plan_zorder(snapshot: Snapshot, options: ZOrderOptions) -> ZOrderPlan:
-    """A file alone that is no larger than the target is not worth it: no other order of its rows prunes better."""
-    settled, target_bytes = settled_files(snapshot), options.target_of(snapshot.spec)
-    places = [(files, _select(files, options)) for _, files in by_place(settled)]
+def plan_zorder(
+    snapshot: Snapshot, columns: tuple[int, ...], target_bytes: int, *, whole: bool = False
+) -> ZOrderPlan:
+    """Plan a Z-order by columns, given as field ids; `whole` takes what is clustered already, too.
+
+    A file alone that is no larger than the target is not worth it: no other order of its rows
+    prunes better.
+    """
+    settled = settled_files(snapshot)
+    places = [
+        (files, list(files) if whole else _select(files, columns)) for _, files in by_place(settled)
+    ]
     worth = [
         (files, selected)
         for files, selected in places
         if len(selected) > 1 or _size(selected) > target_bytes
     ]
     waiting = [
-        file
-        for _, selected in worth
-        for file in selected
-        if not is_clustered(file, options.columns)
+        file for _, selected in worth for file in selected if not is_clustered(file, columns)
     ]
     return ZOrderPlan(
         bins=tuple(Bin(files=tuple(selected), codec=_codec(selected)) for _, selected in worth),
@@ -74,14 +60,10 @@ def is_clustered(file: DataFile, columns: tuple[int, ...]) -> bool:
     return file.cluster is not None and file.cluster.columns == columns
 
 
-def _select(files: Sequence[DataFile], options: ZOrderOptions) -> list[DataFile]:
-    if options.whole:
-        return list(files)
-    selected = [file for file in files if not is_clustered(file, options.columns)]
+def _select(files: Sequence[DataFile], columns: tuple[int, ...]) -> list[DataFile]:
+    selected = [file for file in files if not is_clustered(file, columns)]
     size = _size(selected)
-    for run in sorted(
-        runs_of(file for file in files if is_clustered(file, options.columns)), key=_size
-    ):
+    for run in sorted(runs_of(file for file in files if is_clustered(file, columns)), key=_size):
         if _size(run) >= size:
             break
         selected += run

@@ -16,9 +16,9 @@ from opal_lake import layout
 from opal_lake.checked import MOST_NESTED, count, listed, mapped, shallow, text, word
 from opal_lake.decoding import decoding
 from opal_lake.errors import InvalidInputError, NotFoundError
-from opal_lake.job.job import JobResult, checked_result
-from opal_lake.job.source import PACKAGES, SOURCE_TABLE_FORMATS
 from opal_lake.log.commit import canonical_json, seal, unseal
+from opal_lake.result import JobResult, checked_result
+from opal_lake.source import PACKAGES, SOURCE_TABLE_FORMATS
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_sealed
 

@@ -1,16 +1,16 @@
 """An ingest of rows of several business snapshots, which a column of theirs tells: a commit for each, in their order."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Any
 
-from opal_lake.engine.executor import Rows
+from opal_lake.engine.executor import ReadAs, Rows, Source, SplitRows
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import InvalidInputError, count_text
-from opal_lake.job.job import JobResult
 from opal_lake.log.pending import Selection
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.result import JobResult
 from opal_lake.retention.business_snapshot import is_over, segments_due
 from opal_lake.spec.business_snapshots import BusinessSnapshots, first_of
 from opal_lake.spec.schema import Atomic
@@ -21,22 +21,6 @@ from opal_lake.write.spec_change import NewColumnsOf, with_new_columns
 
 MOST_VALUES = 1_000
 _COLUMN_TYPES = ("string", "date")
-
-
-class SplitRows(Protocol):
-    """Rows that can be parted by the texts in a column: dates as 2022-07-15, None for null."""
-
-    def values(self, most: int) -> Mapping[str | None, int]:
-        """How many rows have each text; more than `most` texts need not be told apart."""
-
-    def part(
-        self, chosen: Collection[str | None], bad: Mapping[str | None, str], spec: TableSpec
-    ) -> Rows:
-        """Return the rows with these texts, for the executor.
-
-        Rows with a bad text are noted as bad, with the reason. Columns that the table got since the
-        rows were parted are null.
-        """
 
 
 Split = Callable[[TableSpec, int], SplitRows]
@@ -60,6 +44,37 @@ class Part:
             business_snapshot=self.name,
             expected_rows=sum(counts[value] for value in self.values),
         )
+
+
+def ingest_rows(
+    table: OpenTable,
+    rows: Any,
+    options: IngestOptions,
+    *,
+    deleted: Any = None,
+    column: str | None = None,
+) -> JobResult:
+    """Let the engine read what is to be ingested; with a column, each business snapshot is a commit."""
+    how = ReadAs(
+        deleted=deleted,
+        ignores_new_columns=options.on_new_columns == "ignore",
+        in_partitions=options.metadata == "batch",
+    )
+    with table.executor.fit(rows, how, lambda: table.log.head().spec) as source:
+        return ingest_source(table, source, options, column)
+
+
+def ingest_source(
+    table: OpenTable, source: Source, options: IngestOptions, column: str | None = None
+) -> JobResult:
+    """Ingest rows that an engine reads."""
+    if column is None:
+        return ingest(table, source.rows, options, source.new_columns)
+
+    def split(spec: TableSpec, number: int) -> SplitRows:
+        return source.split(spec, number, column)
+
+    return ingest_by_column(table, split, options, column, source.new_columns)
 
 
 def ingest_by_column(

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from opal_lake.engine.results import find_result, keep_result
 from opal_lake.errors import ConflictError, InvalidInputError, NotFoundError, count_text
-from opal_lake.job.job import JobResult
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.pending import Selection, check_token, discarded_since, discarding
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.result import JobResult
 
 OPERATION = "discard"
 

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 from opal_lake import layout
+from opal_lake.arguments.values import METADATA, ON_BAD_ROWS
 from opal_lake.data.group import plan_groups
 from opal_lake.data.rejects import EXAMPLES, fewer_reasons
 from opal_lake.data.reported import check_ingested
@@ -15,9 +16,6 @@ from opal_lake.data.segment import DataFile, SideFile
 from opal_lake.engine.executor import Rows
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import ConflictError, FormatError, InvalidInputError, NoRowsError, count_text
-from opal_lake.job.job import JobResult, check_visible
-from opal_lake.job.operations.values import METADATA, ON_BAD_ROWS
-from opal_lake.job.reject_threshold import RejectThreshold, parse_threshold
 from opal_lake.log.claim import claim_number
 from opal_lake.log.commit import MAX_FILES_IN_COMMIT, Actions, Commit, file_to_json
 from opal_lake.log.commit_log import CommitLog
@@ -25,6 +23,8 @@ from opal_lake.log.conflict import Draft, Proposal, check_positions
 from opal_lake.log.pending import Selection, discarding
 from opal_lake.log.sections import write_side
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.reject_threshold import RejectThreshold, parse_threshold
+from opal_lake.result import JobResult, check_visible
 from opal_lake.retention.business_snapshot import finish_before, waits
 from opal_lake.rewrite.fold_files import fold_if_due
 from opal_lake.rule.outputs import JobOutputs, rule_counts, rule_notes, slot_writer

@@ -10,7 +10,6 @@ from opal_lake.data.segment import DataFile
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.engine.results import find_result, keep_result
 from opal_lake.errors import ConflictError, FormatError
-from opal_lake.job.job import JobResult
 from opal_lake.log.claim import claim_number
 from opal_lake.log.commit import Commit
 from opal_lake.log.commit_log import CommitLog
@@ -25,6 +24,7 @@ from opal_lake.log.pending import (
     pending_notes,
 )
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.result import JobResult
 from opal_lake.retention.business_snapshot import (
     finish_what_is_over,
     held_notes,

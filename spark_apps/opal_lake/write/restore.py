@@ -10,7 +10,6 @@ from opal_lake.data.segment import SideFile
 from opal_lake.engine.results import find_result, keep_result
 from opal_lake.errors import InvalidInputError, NotFoundError, count_text
 from opal_lake.ids import segment_part
-from opal_lake.job.job import JobResult
 from opal_lake.log.checkpoint import ensure_checkpoint, list_items
 from opal_lake.log.claim import claim_number
 from opal_lake.log.commit import Actions, Commit, Restored
@@ -22,6 +21,7 @@ from opal_lake.log.sections import write_side
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.version_window import is_readable, readable_text
 from opal_lake.read.difference import count_rows, difference
+from opal_lake.result import JobResult
 from opal_lake.spec.business_snapshots import BusinessSnapshots
 from opal_lake.write.restored_files import verify_restored_files
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from opal_lake.arguments.values import ON_NEW_COLUMNS
 from opal_lake.engine.results import find_result, keep_result
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.job import JobResult
-from opal_lake.job.operations.values import ON_NEW_COLUMNS
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.result import JobResult
 from opal_lake.spec.added_columns import NewColumns, arrow_of_columns, plan_added
 from opal_lake.spec.properties import PROPERTIES, Given, check_properties, plain_properties
 from opal_lake.spec.schema import Atomic

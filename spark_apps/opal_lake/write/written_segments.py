@@ -11,8 +11,8 @@ from opal_lake.data.column_read import read_columns
 from opal_lake.data.segment import DataFile
 from opal_lake.engine.in_process import slots_of
 from opal_lake.engine.open_table import OpenTable
-from opal_lake.job.job import JobResult
 from opal_lake.key_store.entries import Entries, concat_entries, no_entries
+from opal_lake.result import JobResult
 from opal_lake.rewrite.fold_files import fold_if_due
 from opal_lake.rule.metagen import entries_of_rows, rule_columns
 from opal_lake.rule.outputs import JobOutputs, slot_writer

@@ -7,8 +7,9 @@ from typing import Any
 
 from opal_lake.cli.command import Verbs
 from opal_lake.cli.lake import check, show_check
-from opal_lake.job.job import JobResult, JobSpec
-from opal_lake.job.operations.rows import Check
+from opal_lake.operations.job_spec import JobSpec
+from opal_lake.operations.look import Check
+from opal_lake.result import JobResult
 
 Run = Callable[[argparse.Namespace, list[JobSpec[Any]]], list[JobResult]]
 

@@ -87,7 +87,7 @@ def tell(story: Story) -> None:
     versions = {}
     for name, changes in (("morning", MORNING), ("noon", NOON), ("evening", EVENING)):
         _feed(story, table, name, changes)
-        versions[name] = table.table.snapshot_at().version
+        versions[name] = table.snapshot_at().version
     for name in ("morning", "noon"):
         story.say(
             f"Read as of the {name}'s batch: table.read(version={versions[name]}). It is what it was."
@@ -120,7 +120,7 @@ def _create(story: Story) -> OpalTable:
         delta="updated_at",
         deletes="op = 'D'",
     )
-    print(f"    {table.table.uri}")
+    print(f"    {table.uri}")
     return table
 
 

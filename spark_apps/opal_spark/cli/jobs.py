@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from opal_lake.arguments.declared import help_of
 from opal_lake.cli.command import (
     WORK,
     Verb,
@@ -21,13 +22,19 @@ from opal_lake.cli.flags import add_flags, add_job_token, add_token, operation_o
 from opal_lake.cli.progress import ProgressLine
 from opal_lake.cli.render import Style, output_width
 from opal_lake.errors import InvalidInputError, OpalError
-from opal_lake.job.job import JobResult, JobSpec
-from opal_lake.job.operations.declared import Operation, help_of
-from opal_lake.job.operations.rows import Changes, MetaGen, Read, RebuildKeyStore, Shown
-from opal_lake.job.operations.table import Bootstrap, Create, Ingest
-from opal_lake.job.operations.upkeep import Compact, Maintain, UpkeepPolicy, ZOrder
-from opal_lake.job.s3a import spark_settings
-from opal_lake.job.source import DELTA_CONF, FILE_FORMATS, Files, Jdbc, source_to_json
+from opal_lake.operations.compact import Compact
+from opal_lake.operations.create import Bootstrap, Create
+from opal_lake.operations.ingest import Ingest, IngestSource
+from opal_lake.operations.job_spec import JobSpec
+from opal_lake.operations.maintain import Maintain
+from opal_lake.operations.metagen import MetaGen
+from opal_lake.operations.read import Changes, Read, ShowChanges, ShowRows
+from opal_lake.operations.rebuild_key_store import RebuildKeyStore
+from opal_lake.operations.verb import Job
+from opal_lake.operations.zorder import ZOrder
+from opal_lake.result import JobResult
+from opal_lake.s3a import spark_settings
+from opal_lake.source import DELTA_CONF, FILE_FORMATS, Files, Jdbc, source_to_json
 from opal_spark.cli.check import add_check
 from opal_spark.cli.explain import add_explain
 from opal_spark.cli.mutate import add_mutate
@@ -74,7 +81,7 @@ def _add_create(verbs: Verbs) -> argparse.ArgumentParser:
     add_flags(columns, Create, "schema")
     columns.add_argument("--like", metavar="FILE", help="take the columns from a file")
     _add_key(parser)
-    add_flags(parser, Create, but=("schema", "file_format"))
+    add_flags(parser, Create, but=("keys", "schema", "file_format", "properties"))
     _add_property(parser)
     parser.add_argument(
         "--format",
@@ -142,7 +149,7 @@ def _add_ingest(verbs: Verbs) -> argparse.ArgumentParser:
     )
     add_token(parser, "ingests")
     _add_quarantine(parser)
-    add_flags(parser, Ingest)
+    add_flags(parser, Ingest, but=("metadata", "on_bad_rows", "on_empty"))
     empty = "accept a source without rows as no change (default: an error)"
     parser.add_argument(
         "--accept-empty", dest="on_empty", action="store_const", const="accept", help=empty
@@ -221,17 +228,17 @@ def _add_read(verbs: Verbs) -> argparse.ArgumentParser:
         verbs, Verb(name="read", group=WORK, summary=summary, example=example, run=read)
     )
     add_columns(parser)
-    add_flags(parser, Read, "where", "limit")
+    add_flags(parser, ShowRows, "where", "limit")
     add_flags(
         parser.add_argument_group("past moments"),
-        Read,
+        ShowRows,
         "version",
         "timestamp",
         "business_snapshot",
         "event_time",
     )
-    add_flags(parser.add_argument_group("part of the rows"), Read, "partition_key", "net")
-    add_flags(parser.add_argument_group("export"), Read, "to", "format", "overwrite")
+    add_flags(parser.add_argument_group("part of the rows"), ShowRows, "partition_key", "net")
+    add_flags(parser.add_argument_group("export"), ShowRows, "to", "format", "overwrite")
     return parser
 
 
@@ -241,16 +248,16 @@ def _add_changes(verbs: Verbs) -> argparse.ArgumentParser:
     parser = add_command(
         verbs, Verb(name="changes", group=WORK, summary=summary, example=example, run=changes)
     )
-    add_flags(parser, Changes, "start", "end")
+    add_flags(parser, ShowChanges, "start", "end")
     add_columns(parser)
-    add_flags(parser, Changes, "where", "limit", "mode", "axis")
+    add_flags(parser, ShowChanges, "where", "limit", "mode", "axis")
     parser.add_argument(
         "--no-updates",
         dest="compute_updates",
         action="store_false",
         help="an update as a delete and an insert",
     )
-    add_flags(parser.add_argument_group("export"), Changes, "to", "format", "overwrite")
+    add_flags(parser.add_argument_group("export"), ShowChanges, "to", "format", "overwrite")
     return parser
 
 
@@ -272,7 +279,7 @@ def _add_bootstrap(verbs: Verbs) -> argparse.ArgumentParser:
         "source", metavar="SOURCE", help="a folder; of Iceberg also a name in a catalog"
     )
     _add_key(parser)
-    add_flags(parser, Bootstrap)
+    add_flags(parser, Bootstrap, but=("keys", "properties"))
     _add_property(parser)
     _add_quarantine(parser)
     return parser
@@ -341,13 +348,6 @@ def _add_maintain(verbs: Verbs) -> argparse.ArgumentParser:
         verbs, Verb(name="maintain", group=WORK, summary=summary, example=example, run=maintain)
     )
     parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="instead of a property; repeat for more",
-    )
-    parser.add_argument(
         "--keep-files", action="store_true", help="without retention: delete nothing"
     )
     add_flags(parser, Maintain)
@@ -356,10 +356,7 @@ def _add_maintain(verbs: Verbs) -> argparse.ArgumentParser:
 
 
 def maintain(args: argparse.Namespace) -> None:
-    from opal_lake.spec.properties import given_properties
-
-    policy = UpkeepPolicy.filled_in(given_properties(pairs(args.set, "--set")))
-    _run_one(args, operation_of(args, Maintain, **{**policy, "delete": not args.keep_files}))
+    _run_one(args, operation_of(args, Maintain, delete=not args.keep_files))
 
 
 def create(args: argparse.Namespace) -> None:
@@ -394,7 +391,7 @@ def zorder(args: argparse.Namespace) -> None:
 def ingest(args: argparse.Namespace) -> None:
     specs: list[JobSpec[Any]] = [
         JobSpec(
-            operation=operation_of(args, Ingest, source=_source(args)),
+            operation=operation_of(args, IngestSource, source=_source(args)),
             table=args.table,
             token=args.token,
         )
@@ -444,14 +441,14 @@ def metagen(args: argparse.Namespace) -> None:
 
 
 def read(args: argparse.Namespace) -> None:
-    _show_rows(args, Read)
+    _show_rows(args, ShowRows)
 
 
 def changes(args: argparse.Namespace) -> None:
-    _show_rows(args, Changes)
+    _show_rows(args, ShowChanges)
 
 
-def _show_rows(args: argparse.Namespace, declared: type[Shown]) -> None:
+def _show_rows(args: argparse.Namespace, declared: type[ShowRows] | type[ShowChanges]) -> None:
     args.columns = column_names(args.columns)
     operation = operation_of(args, declared)
     _check_versions(args, operation)
@@ -464,7 +461,7 @@ def _show_rows(args: argparse.Namespace, declared: type[Shown]) -> None:
         _print(rows_page(results[0], Style.of(sys.stdout), output_width(sys.stdout)))
 
 
-def _check_versions(args: argparse.Namespace, operation: Operation) -> None:
+def _check_versions(args: argparse.Namespace, operation: ShowRows | ShowChanges) -> None:
     """That the table has what is asked for: Spark, which takes seconds to start, would say so no better.
 
     A table that cannot be opened here is left to Spark, whose own settings may reach its store.
@@ -482,7 +479,7 @@ def _check_versions(args: argparse.Namespace, operation: Operation) -> None:
         table.snapshot_at(operation.version, operation.timestamp, operation.business_snapshot)
 
 
-def _run_one(args: argparse.Namespace, operation: Operation) -> None:
+def _run_one(args: argparse.Namespace, operation: Job) -> None:
     _show(
         args,
         _run(
@@ -500,8 +497,7 @@ def _run(args: argparse.Namespace, specs: list[JobSpec[Any]]) -> list[JobResult]
         )
     from opal_spark.cli.launch import launched, own_stderr
     from opal_spark.engine.progress import SparkSteps
-    from opal_spark.submit import operations
-    from opal_spark.submit.app import perform
+    from opal_spark.submit.runner import perform
 
     conf = {**spark_settings(store_options(args)), **pairs(args.conf, "--conf")}
     steps, results = SparkSteps(), []
@@ -513,7 +509,7 @@ def _run(args: argparse.Namespace, specs: list[JobSpec[Any]]) -> list[JobResult]
         steps.watch(spark)
         for spec in specs:
             line.title = spec.operation.name
-            results.append(perform(spark, spec, getattr(operations, spec.operation.name)))
+            results.append(perform(spark, spec))
     return results
 
 

@@ -11,8 +11,8 @@ from typing import TextIO
 
 from pyspark.sql import SparkSession
 
-from opal_lake.job.exit_codes import BUG, RETRY, exit_code
-from opal_spark.submit.app import session
+from opal_lake.exit_codes import BUG, RETRY, exit_code
+from opal_spark.submit.runner import session
 
 # A command needs no web page, and has a progress line of its own
 _QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}

@@ -9,9 +9,9 @@ from typing import Any
 from opal_lake.cli.command import WORK, Verb, Verbs, add_command, pairs, store_options
 from opal_lake.cli.flags import add_flags, add_token, operation_of
 from opal_lake.errors import InvalidInputError, OpalError
-from opal_lake.job.operations.folder import Mutate
-from opal_lake.job.s3a import is_s3
 from opal_lake.mutate.properties import arguments_of, parse_properties
+from opal_lake.operations.mutate import Mutate
+from opal_lake.s3a import is_s3
 
 RunOne = Callable[[argparse.Namespace, Mutate], None]
 _FORMS = ("format", "increment_format", "output_format", "delimiter", "schema")

@@ -95,7 +95,7 @@ def _page(packed: Packed) -> str:
             f"  --conf spark.pyspark.driver.python={sys.executable}      (client mode only)",
             "",
             f"Every node needs a Python {PYTHON} on its PATH, or OPAL_PYTHON in the environment of driver and executors.",
-            f"The apps are in it, too: {FOLDER}/{PACKAGES}/opal_spark/submit/apps",
+            f"The app is in it, too: {FOLDER}/{PACKAGES}/opal_spark/submit/app.py",
             "",
         ]
     )

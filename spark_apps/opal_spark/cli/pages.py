@@ -6,7 +6,7 @@ from opal_lake.cli.pages import counts_text
 from opal_lake.cli.render import Column, Style, duration_text, escaped, text_table
 from opal_lake.cli.shown_rows import rows_lines
 from opal_lake.errors import count_text
-from opal_lake.job.job import JobResult
+from opal_lake.result import JobResult
 
 _DONE = {
     "create": "created",

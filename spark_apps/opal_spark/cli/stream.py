@@ -5,7 +5,7 @@ import importlib.util
 
 from opal_lake.cli.command import Verbs, pairs, store_options
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.s3a import spark_settings
+from opal_lake.s3a import spark_settings
 from opal_stream.cli.commands import finish, reads, setup_of, stream
 
 

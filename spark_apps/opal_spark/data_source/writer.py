@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import AtomicType, StructType
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.job import JobResult, check_visible
+from opal_lake.result import JobResult, check_visible
 from opal_lake.spec.schema import DELETED, arrow_schema
 from opal_lake.spec.table_spec import TableSpec, delete_condition
 from opal_lake.table import Table

@@ -1,7 +1,7 @@
-"""Spark as the executor of a table's operations."""
+"""Tasks of a table's operations on Spark. What Spark reads and returns: `opal_spark.spark_engine`."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame, SparkSession
 from opal_lake.data.segment import DataFile
 from opal_lake.engine.executor import HASH, EntryTask, Ordering, Stage, T, Task, W
 from opal_lake.log.snapshot import Snapshot
-from opal_lake.table import Table
 from opal_spark.engine.by_key import (
     guess_slots,
     on_entries,
@@ -31,7 +30,7 @@ from opal_spark.engine.zorder import in_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SparkExecutor:
+class SparkTasks:
     """Runs tasks on the executors of a session, each call as one action. A source's rows are a DataFrame that fits the table."""
 
     spark: SparkSession
@@ -77,8 +76,3 @@ class SparkExecutor:
 
     def by_stages(self, stages: Sequence[Stage], slots: int) -> list[Any]:
         return run_stages(self.spark, stages, slots)
-
-
-def on_spark(spark: SparkSession, table: Table) -> Table:
-    """The table with its tasks on Spark."""
-    return replace(table, executor=SparkExecutor(spark=spark))

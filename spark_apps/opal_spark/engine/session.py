@@ -7,8 +7,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.s3a import is_s3, store_options
 from opal_lake.key_store.cache.near_runs import CacheSettings
+from opal_lake.s3a import is_s3, store_options
 from opal_spark.engine.java import ensure_java
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.operations.folder import Mutate
+from opal_lake.operations.mutate import Mutate
 from opal_spark.engine.columns import quoted
 from opal_spark.sources.text.csv_lines import cells_of, is_true, plain_names, separator
 from opal_spark.sources.text.csv_quotes import NO_CHARACTER

@@ -8,8 +8,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from opal_lake.job.operations.folder import Mutate
-from opal_lake.job.source import BY_SUFFIX
+from opal_lake.operations.mutate import Mutate
+from opal_lake.source import BY_SUFFIX
 from opal_spark.engine.columns import quoted
 from opal_spark.mutate.record import Record, comparable
 from opal_spark.mutate.rows import BLOCK, DELETED, FILE, ORDER, RANK, ROW, UNTIMED, key, keys

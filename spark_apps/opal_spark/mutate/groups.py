@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.operations.folder import Mutate
-from opal_lake.job.source import format_of
 from opal_lake.mutate.increments import Increment
 from opal_lake.mutate.mutation import Work
+from opal_lake.operations.mutate import Mutate
+from opal_lake.source import format_of
 from opal_lake.storage import Storage
 from opal_spark.mutate.avro_files import schema_text
 from opal_spark.mutate.csv_text import header_cells

@@ -11,9 +11,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType
 
 from opal_lake.errors import InvalidInputError, NoRowsError
-from opal_lake.job.s3a import is_s3
-from opal_lake.job.source import format_of
 from opal_lake.mutate.place import MasterFile, MasterForm
+from opal_lake.s3a import is_s3
+from opal_lake.source import format_of
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
 from opal_spark.engine.columns import quoted

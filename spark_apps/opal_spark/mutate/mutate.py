@@ -11,10 +11,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 from pyspark.storagelevel import StorageLevel
 
 from opal_lake.errors import InvalidInputError, count_text
-from opal_lake.job.job import JobResult
-from opal_lake.job.operations.folder import Mutate
 from opal_lake.mutate.mutation import Merged, Work, open_place, run_mutation
 from opal_lake.mutate.place import MasterFile, MasterForm
+from opal_lake.operations.mutate import Mutate
+from opal_lake.result import JobResult
 from opal_lake.storage.spark_path import hadoop_uri
 from opal_spark.engine.columns import quoted
 from opal_spark.engine.failures import observed_count, spark_errors

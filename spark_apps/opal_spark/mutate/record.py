@@ -25,8 +25,8 @@ from pyspark.sql.types import (
 )
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.operations.folder import Mutate
-from opal_lake.job.source import BY_POSITION, BY_SUFFIX
+from opal_lake.operations.mutate import Mutate
+from opal_lake.source import BY_POSITION, BY_SUFFIX
 from opal_lake.spec.schema import Atomic, schema_of_arrow
 from opal_spark.engine.columns import arrow_of_spark, quoted
 from opal_spark.mutate.csv_text import JSON_WRITE, lacking

@@ -9,8 +9,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, FloatType, StringType, StructField, StructType
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.operations.folder import Mutate
-from opal_lake.job.source import BY_SUFFIX
+from opal_lake.operations.mutate import Mutate
+from opal_lake.source import BY_SUFFIX
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
 from opal_spark.engine.columns import quoted
 from opal_spark.engine.session import STRICT, few_listing_tasks

@@ -16,14 +16,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 from pyspark.sql.window import WindowSpec
 
-from opal_lake.read.change_range import VersionRange
 from opal_lake.read.changed_rows import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     DELETE,
     FEED_COLUMNS,
-    FEED_TYPES,
     INSERT,
     POSTIMAGE,
     PREIMAGE,
@@ -33,10 +31,10 @@ from opal_lake.read.changed_rows import (
 from opal_lake.read.changes import ChangePlan, ChangeSpan, EndedRows, plan_changes
 from opal_lake.read.history_changes import history_changes as read_history_changes
 from opal_lake.read.result_columns import is_named
-from opal_lake.read.where import where_condition, where_predicate
+from opal_lake.read.view import ChangesPlan
+from opal_lake.read.where import where_predicate
 from opal_lake.spec.schema import OFFSET, SEGMENT, Field
 from opal_lake.spec.table_spec import TableSpec
-from opal_lake.table import Table
 from opal_spark.engine.columns import quoted, read_fields, spark_schema
 from opal_spark.engine.conditions import filtered
 from opal_spark.engine.scan import scan_files
@@ -53,23 +51,20 @@ _MOST_TIMES = 256  # as literals: Spark's parser reads them one by one
 _MOST_RANGES = 32  # Spark's optimizer goes into every OR
 
 
-def changes(
-    spark: SparkSession,
-    table: Table,
-    versions: VersionRange,
-    feed: FeedOptions,
-    where: str | None = None,
-) -> DataFrame:
-    """The changes as a DataFrame. Which rows they are is fixed now. Few rows are read now, more when the DataFrame is used."""
+def changes(spark: SparkSession, asked: ChangesPlan) -> DataFrame:
+    """Return the changes as a DataFrame. Which rows they are is fixed now.
+
+    Few rows are read now, more when the DataFrame is used.
+    """
+    versions, feed, condition = asked.versions, asked.feed, asked.condition
     spec = versions.head.spec
     if feed.is_of_history:
-        rows_of = partial(_history_rows, table, versions, feed)
-        return history_changes(spark, spec, rows_of, feed.columns, where)
+        rows_of = partial(_history_rows, asked)
+        return history_changes(spark, spec, rows_of, feed.columns, condition)
     fields = feed.fields(spec)
-    condition = where_condition(where, spec, FEED_TYPES)
-    plan = plan_changes(table.log, versions, where_predicate(condition), is_net=feed.is_net)
+    plan = plan_changes(asked.log, versions, where_predicate(condition), is_net=feed.is_net)
     if plan.is_small:
-        rows = _local_rows(spark, plan, feed, fields if where is None else None)
+        rows = _local_rows(spark, plan, feed, fields if condition is None else None)
     else:
         for span in plan.spans:
             verify_files(spark, span.snapshot, span.files)
@@ -100,10 +95,9 @@ def _local_rows(
     return rows_from_arrow(spark, read_changes(plan, feed, fields), schema)
 
 
-def _history_rows(
-    table: Table, versions: VersionRange, feed: FeedOptions, names: Sequence[str]
-) -> pa.Table:
-    return read_history_changes(table.log, table.cache, versions, replace(feed, columns=names))
+def _history_rows(asked: ChangesPlan, names: Sequence[str]) -> pa.Table:
+    feed = replace(asked.feed, columns=names)
+    return read_history_changes(asked.log, asked.cache, asked.versions, feed)
 
 
 def _changed_rows(spark: SparkSession, plan: ChangePlan) -> DataFrame:

@@ -1,6 +1,7 @@
 """The history view on Spark: the rows of a key in the order of the rule, each valid until the next (`opal_lake.read.history_view`)."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, Window
@@ -8,13 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from opal_lake.log.snapshot import Snapshot
-from opal_lake.read.changed_rows import (
-    CHANGE_TYPE,
-    COMMIT_TIMESTAMP,
-    COMMIT_VERSION,
-    FEED_COLUMNS,
-    FEED_TYPES,
-)
+from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, FEED_COLUMNS
 from opal_lake.read.history_changes import history_fields
 from opal_lake.read.history_view import DELETED as WAS_DELETED
 from opal_lake.read.history_view import (
@@ -23,11 +18,13 @@ from opal_lake.read.history_view import (
     VALID_UNTIL,
     VIEW_COLUMNS,
     view_fields,
-    view_types,
 )
+from opal_lake.read.history_view import history_of_keys as read_history_of_keys
 from opal_lake.read.read import files_by_keys
 from opal_lake.read.result_columns import is_named
-from opal_lake.read.where import where_condition, where_predicate
+from opal_lake.read.view import HistoryPlan
+from opal_lake.read.where import where_predicate
+from opal_lake.spec.conditions.condition import Condition
 from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Field
 from opal_lake.spec.table_spec import TableSpec
 from opal_spark.engine.columns import quoted, read_fields, spark_schema
@@ -39,12 +36,22 @@ from opal_spark.engine.verify import verify_files
 _UNTIL, _DELETED_THEN = "_opal_until", "_opal_deleted_then"
 
 
-def history_view(
-    spark: SparkSession, snapshot: Snapshot, columns: Sequence[str] | None, where: str | None
+def history(spark: SparkSession, plan: HistoryPlan) -> DataFrame:
+    """Return the history view; that of a few keys is read in this process."""
+    if plan.keys is None:
+        return _history_of_all(spark, plan.snapshot, plan.columns, plan.condition)
+    rows_of = partial(read_history_of_keys, plan.snapshot, plan.cache, plan.keys)
+    return _history_of_keys(spark, plan.snapshot, rows_of, plan.columns, plan.condition)
+
+
+def _history_of_all(
+    spark: SparkSession,
+    snapshot: Snapshot,
+    columns: Sequence[str] | None,
+    condition: Condition | None,
 ) -> DataFrame:
     """Every row that is valid at some readable event time. Conditions on keys skip files."""
     spec, fields = snapshot.spec, view_fields(snapshot, columns)
-    condition = where_condition(where, spec, view_types(spec))
     files = files_by_keys(
         [file for file in snapshot.files.values() if snapshot.pending.isdisjoint(file.segments)],
         where_predicate(condition),
@@ -70,18 +77,17 @@ def history_view(
     )
 
 
-def history_of_keys(
+def _history_of_keys(
     spark: SparkSession,
     snapshot: Snapshot,
     rows_of: Callable[[Sequence[str]], pa.Table],
     columns: Sequence[str] | None,
-    where: str | None,
+    condition: Condition | None,
 ) -> DataFrame:
     """Of a few keys: `rows_of` reads these columns of their history in this process."""
     spec, fields = snapshot.spec, view_fields(snapshot, columns)
     names = [field.name for field in spec.schema.fields if not is_named(field, VIEW_COLUMNS)]
     view = rows_from_arrow(spark, rows_of(names), _view_schema(spec, names))
-    condition = where_condition(where, spec, view_types(spec))
     view = filtered(view, condition) if condition else view
     return view.select(
         *(quoted(field.name) for field in fields), VALID_FROM, VALID_UNTIL, IS_CURRENT, WAS_DELETED
@@ -93,7 +99,7 @@ def history_changes(
     spec: TableSpec,
     rows_of: Callable[[Sequence[str]], pa.Table],
     columns: Sequence[str] | None,
-    where: str | None,
+    condition: Condition | None,
 ) -> DataFrame:
     """The feed of the history, which `rows_of` reads in this process."""
     fields, own = history_fields(spec, columns), FEED_COLUMNS | VIEW_COLUMNS
@@ -105,7 +111,6 @@ def history_changes(
         .add(COMMIT_TIMESTAMP, "timestamp")
     )
     rows = rows_from_arrow(spark, rows_of(names), schema)
-    condition = where_condition(where, spec, {**FEED_TYPES, **view_types(spec)})
     rows = filtered(rows, condition) if condition else rows
     return rows.select(
         *(quoted(field.name) for field in fields), *schema.fieldNames()[len(names) :]

@@ -7,10 +7,8 @@ with no words: a union of both would break Spark's code generation, which costs 
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from threading import Lock
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -20,13 +18,11 @@ from opal_lake.data.segment import DataFile
 from opal_lake.events.bitmap import Bitmaps
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
-from opal_lake.read.explain import explain
-from opal_lake.read.partition_net import NetPlan, key_of_net, plan_net
-from opal_lake.read.read import ReadPlan, event_time_of, file_filter, plan_read
-from opal_lake.read.where import where_condition, where_predicate
+from opal_lake.read.partition_net import NetPlan, plan_net
+from opal_lake.read.read import ReadPlan, plan_read
+from opal_lake.read.view import View
+from opal_lake.read.where import where_predicate
 from opal_lake.spec.schema import SEGMENT
-from opal_lake.spec.table_spec import refuse_text
-from opal_lake.table import Table
 from opal_spark.engine.columns import quoted, read_columns, spark_schema
 from opal_spark.engine.conditions import filtered
 from opal_spark.engine.scan import not_after, scan_files
@@ -38,60 +34,31 @@ _KEY, _WORDS = "_opal_key", "_opal_words"
 _KEPT = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """The part of a table to read."""
-
-    version: int | None = None
-    timestamp: object = None
-    business_snapshot: str | None = None
-    event_time: object = None
-    columns: Sequence[str] | None = None
-    where: str | None = None
-    partition_key: str | None = None
-    after: int | None = None
-    net: bool = False
-
-
-def read(spark: SparkSession, table: Table, view: View) -> DataFrame:
-    """A DataFrame of the visible rows, or of a partition key's net ones.
+def read(spark: SparkSession, view: View) -> DataFrame:
+    """Return a DataFrame of the visible rows, or of a partition key's net ones.
 
     The state is fixed now; rows are read when the DataFrame is used.
     """
-    refuse_text("columns", view.columns)
-    snapshot = table.snapshot_at(view.version, view.timestamp, view.business_snapshot)
+    snapshot = view.snapshot
     spec = snapshot.spec
-    where = where_condition(view.where, spec)
-    as_of = event_time_of(snapshot, view.event_time)
     plan: ReadPlan | NetPlan
-    if view.net:  # a filter may not come before it is known which row of a key counts
-        plan = plan_net(snapshot, key_of_net(view.partition_key, view.after), as_of)
+    if view.net_of is not None:
+        # A filter may not come before it is known which row of a key counts
+        plan = plan_net(snapshot, view.net_of, view.as_of)
     else:
-        invalid = table.narrow(
-            snapshot, _cached_invalid(snapshot, as_of), view.partition_key, view.after
-        )
-        plan = plan_read(snapshot, as_of, where_predicate(where), invalid)
+        invalid = view.narrowed(_cached_invalid(snapshot, view.as_of))
+        plan = plan_read(snapshot, view.as_of, where_predicate(view.condition), invalid)
     verify_files(spark, snapshot, plan.files)
     rows = (
         visible_rows(spark, plan)
         if isinstance(plan, ReadPlan)
         else net_rows(spark, plan, _cached_invalid(snapshot, None))
     )
-    if where is not None:
-        rows = filtered(rows, where)
-    return (
-        rows
-        if view.columns is None
-        else rows.select(*[quoted(spec.schema.field(name).name) for name in view.columns])
-    )
-
-
-def explain_read(table: Table, view: View) -> dict[str, Any]:
-    """What a read of the view would open and skip."""
-    snapshot = table.snapshot_at(view.version, view.timestamp)
-    predicate = where_predicate(where_condition(view.where, snapshot.spec))
-    as_of = event_time_of(snapshot, view.event_time)
-    return explain(file_filter(snapshot, as_of, predicate, _cached_invalid(snapshot, as_of)))
+    if view.condition is not None:
+        rows = filtered(rows, view.condition)
+    if view.columns is None:
+        return rows
+    return rows.select(*[quoted(spec.schema.field(name).name) for name in view.columns])
 
 
 def visible_rows(spark: SparkSession, plan: ReadPlan) -> DataFrame:

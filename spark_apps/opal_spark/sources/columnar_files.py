@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.source import Files
+from opal_lake.source import Files
 from opal_lake.spec.schema import RESERVED_PREFIX
 from opal_lake.spec.table_spec import TableSpec
 from opal_spark.sources.assign import assigned_columns

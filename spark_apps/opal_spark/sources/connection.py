@@ -4,7 +4,7 @@ import os
 import re
 
 from opal_lake.errors import InvalidInputError, OpalError, StorageError
-from opal_lake.job.source import Jdbc
+from opal_lake.source import Jdbc
 
 # Named, because Java's own search does not see a jar that came with the job.
 _DRIVERS = {

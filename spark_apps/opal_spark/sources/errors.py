@@ -9,7 +9,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from opal_lake.errors import InvalidInputError, OpalError, StorageError
-from opal_lake.job.source import Files, Jdbc, Source
+from opal_lake.source import Files, Jdbc, Source
 from opal_lake.spec.table_spec import TableSpec
 from opal_spark.sources.connection import as_jdbc_error
 from opal_spark.sources.named.parts import parts_of

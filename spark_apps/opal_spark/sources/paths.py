@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructType
 
 from opal_lake.errors import InvalidInputError, NoRowsError
-from opal_lake.job.source import Files
+from opal_lake.source import Files
 from opal_spark.engine.session import STRICT, few_listing_tasks
 
 MOST_FILES = 200  # that are looked at one by one to explain a failure

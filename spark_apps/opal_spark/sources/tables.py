@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from opal_lake.errors import InvalidInputError, NotFoundError, OpalError
-from opal_lake.job.source import DELTA_CONF, PACKAGES, Files
+from opal_lake.source import DELTA_CONF, PACKAGES, Files
 from opal_lake.write.bootstrap import (
     BootstrapPlan,
     SourceFile,

@@ -7,14 +7,14 @@ from pyspark.sql import DataFrame
 from opal_lake.engine.executor import HASH, T, Task
 from opal_lake.log.snapshot import Snapshot
 from opal_spark.engine.by_key import plan_slots, source_by_key
-from opal_spark.engine.executor import SparkExecutor
 from opal_spark.engine.failures import spark_errors
 from opal_spark.engine.session import parallelism
 from opal_spark.engine.tasks import collect_outputs
+from opal_spark.spark_engine import SparkEngine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MicroBatchExecutor(SparkExecutor):
+class MicroBatchExecutor(SparkEngine):
     """Offsets tell how many rows come, of which Spark knows nothing: a small micro-batch is one task, and one file.
 
     Errors are ours before the writer sees them, so that it waits for what passes. Batches for Python are cut by bytes, too: nobody knows

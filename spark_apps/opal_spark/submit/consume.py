@@ -12,7 +12,6 @@ from pyspark.sql import functions as F
 from opal_lake.checked import LATEST
 from opal_lake.engine.results import keep_result, read_result
 from opal_lake.errors import FunctionError, InvalidInputError, NotFoundError, OpalError
-from opal_lake.job.job import JobResult
 from opal_lake.log.commit_times import CommitTimes
 from opal_lake.read.changed_rows import (
     CHANGE_TYPE,
@@ -21,6 +20,7 @@ from opal_lake.read.changed_rows import (
     INSERT,
     FeedOptions,
 )
+from opal_lake.result import JobResult
 from opal_spark.table import OpalTable
 
 
@@ -78,7 +78,7 @@ class Change:
         return self._all_as_inserts()
 
     def _all_as_inserts(self) -> DataFrame:
-        log = self.table.table.log
+        log = self.table.log
         FeedOptions().fields(log.head().spec)
         moment = F.timestamp_micros(F.lit(CommitTimes(log.head()).of(self.version)))
         columns = {
@@ -94,7 +94,7 @@ Consumer = Callable[[Change], Mapping[str, int] | None]
 
 def consume(change: Change, function: str, token: str | None) -> JobResult:
     """Call the function; its result is kept once it has returned, so that a repeat with the same token does not call it again."""
-    table = change.table.table
+    table = change.table
     if token is not None and (earlier := read_result(table.storage, token)) is not None:
         return earlier
     called = load_function(function)

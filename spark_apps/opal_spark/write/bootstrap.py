@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from opal_lake.job.source import BATCH_MB
+from opal_lake.source import BATCH_MB
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.write.bootstrap import BootstrapPlan, SourceTable
 from opal_spark.sources import source_rows

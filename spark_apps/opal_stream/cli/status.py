@@ -11,7 +11,7 @@ from opal_lake.cli.command import store_options, whole_number
 from opal_lake.cli.render import Column, Style, output_width, text_table
 from opal_lake.duration import parse_duration
 from opal_lake.errors import InvalidInputError, count_text
-from opal_lake.job.exit_codes import FINDINGS, OK
+from opal_lake.exit_codes import FINDINGS, OK
 
 if TYPE_CHECKING:
     from opal_stream.kafka.connection import Connection

@@ -28,7 +28,6 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # it i
 from opal_lake.cli.render import Column, Style, text_table
 from opal_lake.errors import OpalError
 from opal_lake.spec.sql_schema import arrow_of_sql
-from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
 from opal_stream.demo.broker import Broker, free_port
 from opal_stream.demo.orders import SCHEMA, changes
@@ -153,7 +152,8 @@ def running(folder: Path) -> Iterator[tuple[Broker, Table]]:
         table = Table.create(
             str(folder / "orders"),
             arrow_of_sql(SCHEMA),
-            TableLayout(keys=["order_id"], delta="updated_at"),
+            keys=["order_id"],
+            delta="updated_at",
         )
         words = [
             "stream",

@@ -12,7 +12,7 @@ from itertools import accumulate, zip_longest
 import pyarrow as pa
 
 from opal_lake.errors import FencedError, FormatError, InvalidInputError
-from opal_lake.job.job import JobResult
+from opal_lake.result import JobResult
 from opal_lake.spec.positions import Advance
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.table import Table

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from opal_lake.data.rejects import SOURCE, UNCHANGED, Rejects, split_bad_rows
 from opal_lake.errors import ConflictError, NotFoundError
-from opal_lake.job.job import JobResult
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.result import JobResult
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS
 from opal_stream.errors import BadMessageError, TakenOverError

@@ -16,8 +16,8 @@ from opal_lake.errors import (
     InvalidInputError,
     StorageError,
 )
-from opal_lake.job.job import JobResult
 from opal_lake.log.snapshot import Root
+from opal_lake.result import JobResult
 from opal_lake.spec.positions import Advance
 from opal_lake.spec.table_spec import TableSpec
 from opal_lake.write.ingest_job import IngestOptions, ingest

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from opal_lake.errors import FormatError
-from opal_lake.job.exit_codes import BUG, DAMAGE
+from opal_lake.exit_codes import BUG, DAMAGE
 from opal_stream.errors import ProcessError, StreamError
 from opal_stream.flush.options import Totals
 from opal_stream.supervise.process import COUNTS, Outcome, WatchedProcess

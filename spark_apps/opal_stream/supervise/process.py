@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from opal_lake.job.exit_codes import FINAL, MEANINGS, OK
+from opal_lake.exit_codes import FINAL, MEANINGS, OK
 from opal_stream.supervise.lines import lines_of
 from opal_stream.waits import drain_s as usual_drain_s
 

@@ -317,7 +317,7 @@ def _read_rates(table: Table, window_s: float) -> _Rates:
     records: dict[str, int] = {}
     moments: dict[str, str] = {}
     newest_us = oldest_us = None
-    for commit in islice(table.history(), _COMMITS):
+    for commit in islice(table.commits(), _COMMITS):
         newest_us = commit.timestamp_us if newest_us is None else newest_us
         if newest_us - commit.timestamp_us > window_s * 1e6:
             break

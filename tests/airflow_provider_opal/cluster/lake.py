@@ -92,7 +92,7 @@ class Lake:
         ranges = sorted({(note["from"], note["to"]) for note in self.notes(consumer)})
         assert ranges[0][0] == 0
         assert [begin for begin, _ in ranges[1:]] == [end for _, end in ranges[:-1]], ranges
-        changed = [commit.version for commit in self.table(name).history() if commit.changes_view]
+        changed = [commit.version for commit in self.table(name).commits() if commit.changes_view]
         assert ranges[-1][1] == (up_to or changed[0])
 
 

@@ -17,9 +17,9 @@ import pytest
 from airflow_provider_opal.demo.local_airflow import LocalAirflow, local_airflow
 from opal_lake.inspect.check import check_table
 from opal_lake.table import Table
-from opal_lake.upkeep.compaction import CompactOptions, compact
 from tests.airflow_provider_opal.cluster.city_dags.moving import batch, counted, kept, write
 from tests.airflow_provider_opal.cluster.lake import ROOT, drivers_of, ended, pause, settle, trigger
+from tests.opal_lake.compacting import compact
 
 pytestmark = [pytest.mark.slow, pytest.mark.chained]
 
@@ -122,7 +122,7 @@ def test_after_200_batches_and_two_kills_the_totals_of_every_run_are_those_of_al
     run_id = trigger(airflow, "moves")
     for log_folder in ("claims", "log"):  # in the middle of the ingest, and after its commit
         kill_driver_when_something_is_new_in(airflow, folder, log_folder)
-    compact(table(folder, "user_city"), CompactOptions())
+    compact(table(folder, "user_city"))
     assert ended(airflow, "moves", run_id) == "success"
     settle(airflow, POPULATION)
     users, cities, versions = (
@@ -130,7 +130,7 @@ def test_after_200_batches_and_two_kills_the_totals_of_every_run_are_those_of_al
         table(folder, "city_population"),
         consumed(airflow),
     )
-    assert sum(commit.operation == "metagen" for commit in users.history()) == 201
+    assert sum(commit.operation == "metagen" for commit in users.commits()) == 201
     assert len({*versions.values()}) > 2
     assert len(versions) == len(airflow.runs(POPULATION)), "a run has failed"
     assert max(of_run(airflow, run)["try_number"] for run in versions) > 1

@@ -84,7 +84,7 @@ class Story:
 
     def expect_followed(self) -> None:
         """All versions were given, without a gap."""
-        changed = [commit.version for commit in self.table.history() if commit.changes_view]
+        changed = [commit.version for commit in self.table.commits() if commit.changes_view]
         self.airflow.wait_until(
             lambda: bool(self.followed()) and self.followed()[-1]["to"] == changed[0]
         )
@@ -110,7 +110,7 @@ class Story:
 
     def expect_nothing_unchecked(self, passed: dict[str, datetime]) -> None:
         """Read every version: it shows days alone whose check had passed before it was committed."""
-        versions = [*self.table.history()]
+        versions = [*self.table.commits()]
         assert min(commit.version for commit in versions) == 0
         for commit in versions:
             for key, day in self.content(commit.version).items():

@@ -26,7 +26,8 @@ SUBMIT = """#!{python}
 import json, os, signal, sys, time
 from pathlib import Path
 import pyarrow as pa
-from opal_lake.job.job import JobResult, JobSpec
+from opal_lake.operations.job_spec import JobSpec
+from opal_lake.result import JobResult
 from opal_lake.engine.results import keep_result
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, create_on
@@ -135,7 +136,7 @@ class Place:
         try:
             return sum(
                 commit.operation == "ingest"
-                for commit in Table.open(str(self.root / "shop" / name)).history()
+                for commit in Table.open(str(self.root / "shop" / name)).commits()
             )
         except NotFoundError:
             return 0

@@ -19,8 +19,8 @@ from opal_lake.inspect.check import check_table
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.table import Table, create_on
 from opal_lake.testing.clocks import past_store
-from opal_lake.upkeep.compaction import CompactOptions, compact
 from tests.airflow_provider_opal.cluster.lake import backfill, ended, keyed, pause, trigger
+from tests.opal_lake.compacting import compact
 
 pytestmark = [pytest.mark.slow, pytest.mark.chained]
 
@@ -79,7 +79,7 @@ class Lake:
             table.ingest(pa.table(rows, schema=COLUMNS), [False, False])
             table.metagen()
         clock.at_us += DAY_US
-        compact(table, CompactOptions())
+        compact(table)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from airflow_provider_opal import IngestOperator, MetaGenOperator, OpalHook, Res
 from airflow_provider_opal.events import commits
 from airflow_provider_opal.events.commits import register_commits
 from lakechime import LakeChime
-from opal_lake.job.job import JobResult
+from opal_lake.result import JobResult
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table
 from tests.airflow_provider_opal.chime import chime

@@ -15,7 +15,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_opal import Files, IngestOperator, MetaGenOperator, OpalHook, Table
+from airflow_provider_opal import CreateTable, Files, IngestOperator, MetaGenOperator, OpalHook
 from airflow_provider_opal.hooks.submit import (
     OpalSubmitHook,
     end_left_over,
@@ -23,9 +23,9 @@ from airflow_provider_opal.hooks.submit import (
     properties_file,
 )
 from airflow_provider_opal.operators.spark import app_path, token_of
-from opal_lake.job.exit_codes import INPUT
-from opal_lake.job.job import JobSpec
-from opal_lake.job.operations.table import NewTable
+from opal_lake.exit_codes import INPUT
+from opal_lake.operations.create import NewTable
+from opal_lake.operations.job_spec import JobSpec
 from opal_lake.storage.open import open_storage
 from tests.airflow_provider_opal.stand_ins import Commands, Store, commands, context
 from tests.airflow_provider_opal.test_watermark import Events
@@ -50,7 +50,7 @@ def ingest(**more: Any) -> IngestOperator:
         task_id="ingest",
         table="shop.users",
         source=source,
-        create=Table(keys=["id"], delta="at"),
+        create=CreateTable(keys=["id"], delta="at"),
         **more,
     )
 
@@ -105,7 +105,7 @@ def test_the_job_is_json_and_says_all() -> None:
     assert (spec.operation.name, spec.token) == ("ingest", "d/r/ingest/-1/0")
     assert spec.table.endswith("/shop/users")
     assert spec.operation.create == NewTable(keys=["id"], delta="at", file_format="parquet")
-    assert Path(app_path("ingest")).name == "ingest.py"
+    assert Path(app_path()).name == "app.py"
 
 
 def test_what_cannot_succeed_by_trying_again_fails_at_once(
@@ -214,7 +214,7 @@ def test_the_command_for_a_cluster(
     )
     hook = task._watched_hook(context(task))
     assert isinstance(hook, OpalSubmitHook)
-    command = hook._build_spark_submit_command(app_path("metagen"))
+    command = hook._build_spark_submit_command(app_path())
     for word in [*expected, "--archives", "env.tar.gz#environment", "--executor-memory", "4g"]:
         assert word in command
     assert hook.is_client == ("cluster" not in expected)
@@ -273,7 +273,10 @@ def test_an_ingest_into_a_table_that_is_not_there_says_how_to_make_it(commands: 
     with pytest.raises(AirflowFailException) as failed:
         task.execute(context(task))
     assert "there is no table 'shop.users'" in str(failed.value).splitlines()[-1]
-    assert "add create=Table(keys=['id'], delta='updated_at')" in str(failed.value).splitlines()[-1]
+    assert (
+        "add create=CreateTable(keys=['id'], delta='updated_at')"
+        in str(failed.value).splitlines()[-1]
+    )
 
 
 @pytest.mark.parametrize(
@@ -318,7 +321,7 @@ def test_a_metagen_takes_the_key_of_its_run_unless_it_is_told_what_to_take(
 ) -> None:
     task = MetaGenOperator(task_id="m", table="t", **given)
     operation = task.job(context(task, partition_key=key)).operation
-    nothing = {"partition_key": None, "tokens": None, "all": False}
+    nothing = {"token": None, "partition_key": None, "tokens": None, "all": False}
     assert vars(operation) == {**nothing, **expected}
 
 

@@ -27,17 +27,18 @@ from airflow_provider_opal.operators.reconcile import ReconcileOperator
 from airflow_provider_opal.operators.spark import app_path, token_of
 from airflow_provider_opal.operators.upkeep import UpkeepOperator
 from airflow_provider_opal.templates.approval import RetentionApproval, listing
+from opal_lake.arguments.values import span_text
 from opal_lake.clock import ManualClock
 from opal_lake.engine.results import RESULT_KEPT_APART, keep_result
-from opal_lake.job.job import JobResult, JobSpec
-from opal_lake.job.operations import operation_named
-from opal_lake.job.operations.values import span_text
+from opal_lake.operations import operation_named
+from opal_lake.operations.job_spec import JobSpec
+from opal_lake.result import JobResult
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, create_on
 from opal_lake.testing.clocks import past_store
-from opal_lake.upkeep.compaction import CompactOptions, compact
 from tests.airflow_provider_opal.stand_ins import Commands, commands, context
+from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import SCHEMA, create, rows
 
 __all__ = ["commands"]
@@ -155,7 +156,7 @@ def test_the_job_that_is_submitted_says_what_was_given_and_no_more(
     )
     assert task.arguments == expected
     assert task.operation == kind.operation
-    assert argv[argv.index("--spec") - 1].endswith(f"opal_spark/submit/apps/{task.operation}.py")
+    assert argv[argv.index("--spec") - 1].endswith("opal_spark/submit/app.py")
     assert (result["counts"], result["version"]) == ({"files": 3}, None)
 
 
@@ -322,7 +323,7 @@ def old_table(root: Path) -> Table:
         table.ingest(*rows([(f"sku {number}", number, 1)]))
         table.metagen()
     clock.at_us += 86_400_000_000
-    compact(table, CompactOptions())
+    compact(table)
     table.ingest(*rows([("new", 9, 1)]))
     table.metagen()
     return table
@@ -436,7 +437,7 @@ def test_a_dry_run_that_cannot_be_fails_at_once(task: UpkeepOperator) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_operation_has_its_app(kind: type[UpkeepOperator]) -> None:
-    assert Path(app_path(kind.operation)).is_file()
+    assert Path(app_path()).is_file()
 
 
 def test_maintenance_of_a_table_that_is_not_there_yet_is_skipped(commands: Commands) -> None:

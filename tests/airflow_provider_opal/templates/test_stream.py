@@ -8,13 +8,20 @@ import pytest
 from airflow.sdk import DAG, CronPartitionTimetable
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_provider_opal import Consumer, Kafka, OpalTaskGroup, Table, load_yaml_dags, opal_dag
+from airflow_provider_opal import (
+    Consumer,
+    CreateTable,
+    Kafka,
+    OpalTaskGroup,
+    load_yaml_dags,
+    opal_dag,
+)
 from airflow_provider_opal.operators.streaming.ingest import StreamingIngestOperator
 from airflow_provider_opal.templates.yaml.files import read_yaml
 from airflow_provider_opal.templates.yaml.loader import registered
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
-MADE = Table(keys=["id"], delta="at", schema="id BIGINT, at TIMESTAMP")
+MADE = CreateTable(keys=["id"], delta="at", schema="id BIGINT, at TIMESTAMP")
 TEXT = """\
 version: 1
 dags:
@@ -128,7 +135,7 @@ def test_by_hand_it_reads_what_there_is_and_in_a_group_too() -> None:
             {"schedule": None, "consumers": [Consumer(name="c", function="m:f")]},
             "consumers.c.by is partition",
         ),
-        ({}, {"create": Table(keys=["id"], delta="at")}, "table.schema is missing"),
+        ({}, {"create": CreateTable(keys=["id"], delta="at")}, "table.schema is missing"),
         ({}, {"on_empty": "accept"}, "on_empty='accept' has no meaning"),
         ({"mode": "x"}, {}, "use one of continuous, until_empty, interval"),
         ({"run_for": "1h"}, {}, "run_for ends a continuous stream"),

@@ -17,11 +17,11 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_opal import (
     Consumer,
+    CreateTable,
     Files,
     IngestOperator,
     Maintenance,
     OpalTaskGroup,
-    Table,
     consumer_schedule,
     maintenance_dag,
     opal_asset,
@@ -39,7 +39,7 @@ FILES = Files(paths=("/in/{{ partition_key }}/*.json",))
 
 
 def orders(**more: Any) -> DAG:
-    made = Table(keys=["id"], delta="at")
+    made = CreateTable(keys=["id"], delta="at")
     return opal_dag(
         "orders",
         **{
@@ -237,7 +237,7 @@ def test_a_table_that_cannot_be_is_refused_when_the_dag_is_read(
     wrong: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):
-        Table(**wrong)
+        CreateTable(**wrong)
 
 
 def test_an_argument_that_nothing_takes_is_an_error() -> None:

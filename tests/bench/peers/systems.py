@@ -201,7 +201,7 @@ class Opal(System):
         from opal_spark.engine.columns import spark_schema
         from opal_spark.engine.scan import scan_files
 
-        snapshot = self.table.table.snapshot_at()
+        snapshot = self.table.snapshot_at()
         schema = spark_schema(snapshot.spec, physical=True)
         return scan_files(
             self.spark,

@@ -19,7 +19,7 @@ import pytest
 from lakechime import LakeChime
 from lakechime.cli import main
 from lakechime.cli.command import MEANINGS
-from opal_lake.job.exit_codes import INPUT, OK, RETRY
+from opal_lake.exit_codes import INPUT, OK, RETRY
 from tests.fixtures_cli import SOURCES
 from tests.fixtures_lakechime import PATIENCE_S, serving, wait_until
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from deltalake import write_deltalake
 
 from lakechime import LakeChime
 from lakechime.cli import main
-from opal_lake.job.exit_codes import FINDINGS, INPUT, OK
+from opal_lake.exit_codes import FINDINGS, INPUT, OK
 from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
 from tests.fixtures_cli import SOURCES
@@ -34,7 +35,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def opal(tmp_path: Path) -> Table:
     layout = TableLayout(keys=["id"], delta="at", properties={"event_table": "shop.orders"})
-    table = Table.create(f"{tmp_path}/orders", ROWS.schema, layout)
+    table = Table.create(f"{tmp_path}/orders", ROWS.schema, **asdict(layout))
     table.ingest(ROWS, metadata="inline")
     return table
 

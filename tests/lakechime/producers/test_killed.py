@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,10 @@ def wait_for(client: LakeChime, seq: int) -> None:
 @pytest.mark.slow
 def test_each_commit_once_whoever_is_killed(address: str, tmp_path: Path) -> None:
     layout = TableLayout(keys=["sku"], delta="at", properties={"event_table": NAME})
-    table, chance = Table.create(f"{tmp_path}/prices", shop.SCHEMA, layout), random.Random(7)
+    table, chance = (
+        Table.create(f"{tmp_path}/prices", shop.SCHEMA, **asdict(layout)),
+        random.Random(7),
+    )
     with LakeChime.open(address) as client:
         client.head()
         environment = {**os.environ, "PYTHONPATH": str(SOURCES), "LAKECHIME_URL": address}

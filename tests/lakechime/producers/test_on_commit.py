@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_each_commit_of_a_table_registers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKECHIME_URL", f"sqlite:///{tmp_path}/lakechime.db")
-    table = Table.create(f"{tmp_path}/t", shop.SCHEMA, LAYOUT)
+    table = Table.create(f"{tmp_path}/t", shop.SCHEMA, **asdict(LAYOUT))
     put(table, ("a", 1, 1), metadata="inline", partition_key="k")
     put(table, ("b", 2, 2))
     table.metagen()
@@ -50,7 +51,7 @@ def test_each_commit_of_a_table_registers(tmp_path: Path, monkeypatch: pytest.Mo
 def test_without_a_place_nothing_is_loaded(tmp_path: Path) -> None:
     code = (
         "import sys; from opal_lake.table import Table; from opal_lake.spec.table_spec import TableLayout; import pyarrow as pa\n"
-        f"Table.create({str(tmp_path / 't')!r}, pa.schema([('a', pa.int64()), ('at', pa.int64())]), TableLayout(keys=['a'], delta='at'))\n"
+        f"Table.create({str(tmp_path / 't')!r}, pa.schema([('a', pa.int64()), ('at', pa.int64())]), keys=['a'], delta='at')\n"
         "assert 'lakechime' not in sys.modules and 'sqlalchemy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -60,7 +61,7 @@ def test_names_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("LAKECHIME_URL", f"sqlite:///{tmp_path}/lakechime.db")
     monkeypatch.setenv("LAKECHIME_TABLE", "mine")
     monkeypatch.setenv("LAKECHIME_CLUSTER", "east")
-    Table.create(f"{tmp_path}/t", shop.SCHEMA, LAYOUT)
+    Table.create(f"{tmp_path}/t", shop.SCHEMA, **asdict(LAYOUT))
     with LakeChime.open(f"sqlite:///{tmp_path}/lakechime.db") as client:
         assert client.table_state("mine", "east") is not None
 
@@ -121,7 +122,7 @@ def test_a_listener_that_fails_does_not_fail_the_commit(
 def test_what_a_killed_process_committed_the_next_one_registers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = Table.create(f"{tmp_path}/t", shop.SCHEMA, LAYOUT)
+    table = Table.create(f"{tmp_path}/t", shop.SCHEMA, **asdict(LAYOUT))
     put(table, ("a", 1, 1), metadata="inline")  # of a process that died before it registered
     monkeypatch.setenv("LAKECHIME_URL", f"sqlite:///{tmp_path}/lakechime.db")
     put(table, ("a", 2, 1), metadata="inline")

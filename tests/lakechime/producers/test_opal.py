@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import shutil
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ def test_each_version_that_changes_the_view_is_an_event(client: LakeChime) -> No
         ("5", "2", ("2026-11-03",), "UPDATE"),
     ]
     assert (synced.events, synced.last) == (5, "5")
-    times = {str(commit.version): commit.timestamp_us // 1000 for commit in table.history()}
+    times = {str(commit.version): commit.timestamp_us // 1000 for commit in table.commits()}
     assert all(
         event.snapshot_ts == times[str(event.snapshot_id)] for event in events_of(client, NAME)
     )
@@ -175,9 +175,11 @@ def test_business_snapshots_and_restores_are_tags(client: LakeChime) -> None:
 
 def test_the_name_is_a_property_or_the_place(client: LakeChime, tmp_path: Path) -> None:
     named = Table.create(
-        f"{tmp_path}/a", shop.SCHEMA, replace(LAYOUT, properties={"event_table": "shop.a"})
+        f"{tmp_path}/a",
+        shop.SCHEMA,
+        **asdict(replace(LAYOUT, properties={"event_table": "shop.a"})),
     )
-    placed = Table.create(f"{tmp_path}/b", shop.SCHEMA, LAYOUT)
+    placed = Table.create(f"{tmp_path}/b", shop.SCHEMA, **asdict(LAYOUT))
     assert sync_opal(client, named).table == "shop.a"
     assert sync_opal(client, f"file://{placed.uri}").table == f"{tmp_path}/b"
 
@@ -300,7 +302,7 @@ def test_a_table_that_was_made_again_tells_its_versions_again(
     client: LakeChime, tmp_path: Path
 ) -> None:
     for prices in ([1, 2, 3], [4, 5]):
-        table = Table.create(f"{tmp_path}/t", shop.SCHEMA, LAYOUT)
+        table = Table.create(f"{tmp_path}/t", shop.SCHEMA, **asdict(LAYOUT))
         for price in prices:
             put(table, ("a", price, price), metadata="inline")
         sync_opal(client, table, NAME)
@@ -314,7 +316,7 @@ def test_a_table_that_was_made_again_tells_its_versions_again(
 
 
 def test_a_table_that_went_back_to_a_backup_is_said(client: LakeChime, tmp_path: Path) -> None:
-    table = Table.create(f"{tmp_path}/t", shop.SCHEMA, LAYOUT)
+    table = Table.create(f"{tmp_path}/t", shop.SCHEMA, **asdict(LAYOUT))
     put(table, ("a", 1, 1), metadata="inline")
     shutil.copytree(f"{tmp_path}/t", f"{tmp_path}/backup")
     put(table, ("a", 2, 2), metadata="inline")
@@ -337,9 +339,9 @@ def test_a_table_that_went_back_to_a_backup_is_said(client: LakeChime, tmp_path:
 
 
 def test_two_tables_of_one_name_are_refused(client: LakeChime, tmp_path: Path) -> None:
-    sync_opal(client, Table.create(f"{tmp_path}/a", shop.SCHEMA, LAYOUT), NAME)
+    sync_opal(client, Table.create(f"{tmp_path}/a", shop.SCHEMA, **asdict(LAYOUT)), NAME)
     with pytest.raises(InvalidEventError, match="under another name"):
-        sync_opal(client, Table.create(f"{tmp_path}/b", shop.SCHEMA, LAYOUT), NAME)
+        sync_opal(client, Table.create(f"{tmp_path}/b", shop.SCHEMA, **asdict(LAYOUT)), NAME)
 
 
 VERBS = (
@@ -409,7 +411,7 @@ def equal_to_log(client: LakeChime, table: Table, name: str = NAME) -> None:
     """The events are the commits that changed the view, once, in order, and their chain is the log."""
     commits = [
         commit
-        for commit in reversed([*table.history()])
+        for commit in reversed([*table.commits()])
         if commit.changes_view or is_empty_ingest(commit)
     ]
     events = events_of(client, name)

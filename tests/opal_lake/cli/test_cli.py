@@ -32,8 +32,7 @@ from opal_lake.errors import (
     NotFoundError,
     StorageError,
 )
-from opal_lake.job.exit_codes import BUG, DAMAGE, INPUT, OK, RETRY, exit_code
-from opal_lake.spec.table_spec import TableLayout
+from opal_lake.exit_codes import BUG, DAMAGE, INPUT, OK, RETRY, exit_code
 from opal_lake.table import Table
 from tests.fixtures_cli import SOURCES, metadata, opal_commands
 
@@ -48,7 +47,7 @@ pytestmark = pytest.mark.usefixtures("opal_commands")
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
     """A thousand visible rows and ten pending ones."""
-    table = Table.create(str(tmp_path / "users"), SCHEMA, TableLayout(keys=["id"], delta="at"))
+    table = Table.create(str(tmp_path / "users"), SCHEMA, keys=["id"], delta="at")
     moment = datetime(2026, 1, 1, tzinfo=UTC)
     table.ingest(
         pa.table([range(1000), [moment] * 1000, ["a"] * 1000], schema=SCHEMA), token="run-1"

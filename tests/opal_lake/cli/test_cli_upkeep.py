@@ -8,7 +8,7 @@ import pytest
 
 from opal_lake.cli import main
 from opal_lake.clock import SystemClock
-from opal_lake.job.exit_codes import FINDINGS, INPUT, OK
+from opal_lake.exit_codes import FINDINGS, INPUT, OK
 from opal_lake.storage import open_storage
 from opal_lake.table import table_on
 from opal_lake.testing.clocks import SilentStore, SkewedClock

@@ -5,10 +5,11 @@ from typing import Annotated, ClassVar
 
 import pytest
 
+from opal_lake.arguments.declared import declaration
+from opal_lake.arguments.values import Columns, Count, Help, Span, one_of
 from opal_lake.cli.flags import add_flags, add_token, operation_of
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.operations.declared import Operation, declaration
-from opal_lake.job.operations.values import Columns, Count, Help, Span, one_of
+from opal_lake.operations.verb import Operation
 
 
 @declaration

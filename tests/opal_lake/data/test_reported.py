@@ -11,8 +11,8 @@ import pytest
 from opal_lake.data.segment import DataFile, LogFile, RunFile, run_from_json, run_to_json
 from opal_lake.engine.in_process import InProcess
 from opal_lake.errors import ReportError
+from opal_lake.exit_codes import BUG, exit_code
 from opal_lake.ids import segment_id
-from opal_lake.job.exit_codes import BUG, exit_code
 from opal_lake.log.commit import MAX_FILES_IN_COMMIT, Actions, Rewrite
 from opal_lake.storage.open import open_storage
 from tests.opal_lake.shop import create, rows

@@ -1,12 +1,11 @@
 """A check by tasks finds what the check of one process finds, on sound tables and on forged ones, however many tasks there are."""
 
-from functools import partial
+from dataclasses import replace
 
 import pytest
 
 from opal_lake.engine.in_process import InProcess
 from opal_lake.inspect.check import CheckOptions, check
-from opal_lake.inspect.check.content.by_tasks import look_by_tasks
 from opal_lake.storage import open_storage
 from opal_lake.table import table_on
 from tests.opal_lake.inspect.test_check_bounded import shown_findings
@@ -27,8 +26,6 @@ def test_forgeries_are_found_as_the_local_check_finds_them(
         storage.put_if_absent(path, data)
     table = table_on(storage)
     here = check(table, CheckOptions())
-    by_tasks = check(
-        table, CheckOptions(), partial(look_by_tasks, executor=InProcess(), slots=slots)
-    )
+    by_tasks = check(replace(table, executor=InProcess(tasks=slots)), CheckOptions())
     assert shown_findings([*by_tasks.findings]) == shown_findings([*here.findings])
     assert bool(here.findings) == (what in FORGERIES)

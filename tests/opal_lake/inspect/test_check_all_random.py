@@ -7,7 +7,7 @@ import pytest
 from opal_lake.inspect.check import check_table
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
-from opal_lake.upkeep.compaction import CompactOptions, compact
+from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import create, rows
 
 STEPS = 25
@@ -30,10 +30,10 @@ def step(table: Table, chance: random.Random, at: int) -> None:
         elif chance.random() < 0.5:
             table.discard(partition_key=f"day {at}")
     elif kind == "minor":
-        compact(table, CompactOptions(mode="minor"))
+        compact(table)
     elif kind == "major":
         floor = max(table.snapshot_at().root.floor or 0, at - 8)
-        compact(table, CompactOptions(mode="major", floor=floor))
+        compact(table, floor=floor)
     elif kind == "restore" and table.snapshot_at().version > 3:
         head = table.snapshot_at().version
         table.restore(version=chance.randint(max(1, head - 6), head - 1))

@@ -18,7 +18,7 @@ from opal_lake.inspect.check.sample import plan_sample
 from opal_lake.key_store.entries import Entries, sorted_entries
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
-from opal_lake.upkeep.compaction import CompactOptions, compact
+from tests.opal_lake.compacting import compact
 from tests.opal_lake.inspect.test_check_forged import FORGERIES, Forger, forger
 from tests.opal_lake.shop import Row, create, rows
 
@@ -80,7 +80,7 @@ def table_with_a_floor() -> MemoryStorage:
     ]
     for batch in batches:
         table.ingest(*rows(batch), metadata="inline")
-    compact(table, CompactOptions(mode="major", floor=5))
+    compact(table, floor=5)
     return storage
 
 
@@ -91,7 +91,7 @@ def test_with_a_floor_an_entry_of_another_key_s_row_is_found_wherever_its_slot_i
     storage = table_with_a_floor()
     forger = Forger({stored.path: storage.get(stored.path) for stored in storage.list("")})
     assert check_table(forger.table()) == []
-    version = max(commit.version for commit in forger.table().history() if commit.actions.add_runs)
+    version = max(commit.version for commit in forger.table().commits() if commit.actions.add_runs)
     path = forger.run(version, moved(1))
     by_one = shown_findings(check_table(forger.table()))
     assert ("I20", path) in {finding[:2] for finding in by_one}

@@ -13,7 +13,7 @@ from opal_lake.key_store.entries import Entries
 from opal_lake.log.checkpoint import write_checkpoint
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, table_on
-from opal_lake.upkeep.compaction import CompactOptions, compact
+from tests.opal_lake.compacting import compact
 from tests.opal_lake.inspect.test_check_forged import Forger
 from tests.opal_lake.shop import create, rows
 
@@ -33,7 +33,7 @@ def forger() -> Forger:
     for at in (3, 4, 5):
         table.ingest(*rows([("a", at, at), ("b", at, at), (f"d{at}", at, at)]))
         table.metagen(all=True)
-    compact(table, CompactOptions(mode="major", floor=4))
+    compact(table, floor=4)
     state, older = table.snapshot_at(), table.snapshot_at(SAVEPOINT)
     assert not older.logs.keys() & state.logs.keys()
     assert not older.runs.keys() & state.runs.keys()

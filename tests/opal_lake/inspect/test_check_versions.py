@@ -12,7 +12,7 @@ from opal_lake.storage.local.store import LocalStorage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table
-from opal_lake.upkeep.compaction import CompactOptions, compact
+from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import create, rows
 
 
@@ -26,7 +26,7 @@ def table_with_versions(storage: Storage) -> Table:
     for at in range(3, 8):
         table.ingest(*rows([("a", at, at), (f"c{at}", at, at)]))
         table.metagen(all=True)
-    compact(table, CompactOptions(mode="major", floor=4))
+    compact(table, floor=4)
     return table
 
 

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.reject_threshold import parse_threshold
+from opal_lake.reject_threshold import parse_threshold
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table
 from tests.opal_lake.shop import SCHEMA, create

@@ -2,7 +2,7 @@
 
 import pytest
 
-from opal_lake.job.s3a import SETTINGS, is_s3, spark_settings, store_options
+from opal_lake.s3a import SETTINGS, is_s3, spark_settings, store_options
 
 OPTIONS = {
     "endpoint_url": "https://store:9000",

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.source import Files, Jdbc, Source, source_from_json, source_to_json
+from opal_lake.source import Files, Jdbc, Source, source_from_json, source_to_json
 
 URL = "jdbc:postgresql://db:5432/shop"
 

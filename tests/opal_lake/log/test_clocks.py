@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from opal_lake.clock import ManualClock, moment_text
 from opal_lake.errors import ClockError, ConflictError, ExpiredError, NotFoundError
+from opal_lake.exit_codes import RETRY, exit_code
 from opal_lake.inspect.check import check_table
-from opal_lake.job.exit_codes import RETRY, exit_code
-from opal_lake.job.job import JobResult
 from opal_lake.log.commit_log import CommitLog
+from opal_lake.result import JobResult
 from opal_lake.retention.clock_repair import Evidence, correct
 from opal_lake.storage import Storage
 from opal_lake.storage.memory import MemoryStorage
@@ -21,10 +21,10 @@ from opal_lake.table import Table, create_on
 from opal_lake.testing.clocks import SilentStore, SkewedClock, TrueClock
 from opal_lake.testing.ids import CountingIds
 from opal_lake.testing.runs import MemoryRuns
-from opal_lake.upkeep.compaction import CompactOptions, compact
 from opal_lake.upkeep.maintenance import policy_of, run_maintenance
 from opal_lake.write.ingest_job import IngestOptions, IngestRun, commit_ingest, start_ingest
 from opal_lake.write.ingest_task import IngestTask, ingest_rows
+from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import content, create, rows
 
 SECOND = 1_000_000
@@ -77,7 +77,7 @@ def at(us: int) -> datetime:
 
 
 def times(table: Table) -> list[int]:
-    return [commit.timestamp_us for commit in table.history()][::-1]
+    return [commit.timestamp_us for commit in table.commits()][::-1]
 
 
 def test_a_writer_that_is_ahead_of_the_store_commits_nothing(
@@ -343,12 +343,12 @@ def test_a_floor_is_not_raised_by_the_clock_of_a_machine() -> None:
         log=replace(table.log, clock=SkewedClock(true=true, ahead_us=40 * DAY)), cache=table.cache
     )
     with pytest.raises(ClockError):
-        compact(ahead, CompactOptions(mode="major", look_back="30d"))
+        compact(ahead, look_back="30d")
     assert table.snapshot_at().root.floor is None
     behind = Table(
         log=replace(table.log, clock=SkewedClock(true=true, ahead_us=-YEAR)), cache=table.cache
     )
-    compact(behind, CompactOptions(mode="major", look_back="30d"))
+    compact(behind, look_back="30d")
     assert abs((table.snapshot_at().root.floor or 0) - (true.at_us - 30 * DAY)) < SECOND
 
 

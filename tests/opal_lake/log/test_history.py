@@ -22,7 +22,7 @@ def test_history_names_the_version_that_the_log_lacks(lost: int) -> None:
     storage.delete([stored.path for stored in storage.list(layout.LOG_PAGES)])
     listed = []
     with pytest.raises(FormatError, match=rf"{layout.commit_path(lost)} is missing.*from a backup"):
-        listed.extend(commit.version for commit in reopen(storage).history())
+        listed.extend(commit.version for commit in reopen(storage).commits())
     assert listed == list(range(reopen(storage).snapshot_at().version, lost, -1))
     assert len([*islice(reopen(storage).history(), len(listed))]) == len(listed)
 
@@ -44,14 +44,14 @@ def test_history_ends_where_versions_have_expired() -> None:
     table.retain(window="4h", grace="1h")
     oldest = table.snapshot_at().root.oldest_version
     assert oldest > 4
-    versions = [commit.version for commit in table.history()]
+    versions = [commit.version for commit in table.commits()]
     assert versions[0] - len(versions) + 1 in (oldest, oldest + 1)
 
 
 def test_history_ends_where_versions_expire_while_it_is_read() -> None:
     storage = MemoryStorage()
     history(storage, 12)
-    commits = at_hour(storage, 12).history()
+    commits = at_hour(storage, 12).commits()
     first = next(commits).version
     at_hour(storage, 12).retain(window="4h", grace="1h")
     versions = [first, *(commit.version for commit in commits)]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from opal_lake import layout
 from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.inspect.check import check_table
-from opal_lake.job.job import JobResult
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.conflict import Proposal
+from opal_lake.result import JobResult
 from opal_lake.spec.positions import Advance
 from opal_lake.storage import Storage
 from opal_lake.storage.memory import MemoryStorage
@@ -137,7 +137,7 @@ def test_what_an_ingest_is_given_is_refused_or_read_again(name: str, value: Any)
     except InvalidInputError:
         assert layout.commit_path(1) not in paths(table.storage)
         return
-    commit = next(iter(reopen(table.storage).history()))
+    commit = next(iter(reopen(table.storage).commits()))
     assert commit.version == result.version == 1
     given = {
         "token": commit.token,

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from opal_lake.clock import ManualClock
+from opal_lake.engine.arrow_rows import ArrowRows
 from opal_lake.errors import ConflictError
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on, table_on
-from opal_lake.write.arrow_rows import ArrowRows
 from opal_lake.write.ingest_job import (
     IngestOptions,
     IngestRun,
@@ -46,7 +46,7 @@ class Lake:
         run = start_ingest(table, IngestOptions())
         assert isinstance(run, IngestRun)
         given, deleted = rows([(sku, 5, 5)])
-        batch = ArrowRows(rows=given, deleted=deleted).marked(run.base.spec)
+        batch = ArrowRows(given=given, deleted=deleted).rows(run.base.spec)
         if not inline:
             segments = write_segments(table, batch, run)
             return lambda: commit_ingest(table.log, run, segments)

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.operations.folder import Mutate
-from opal_lake.job.s3a import is_s3
 from opal_lake.mutate.mutation import Merged, Work
 from opal_lake.mutate.place import MasterForm, Place
+from opal_lake.operations.mutate import Mutate
+from opal_lake.s3a import is_s3
 from opal_lake.storage import open_storage
 
 OLD = {"a": "1", "b": "2", "c": "3"}

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from opal_lake.job.job import JobResult
 from opal_lake.mutate.mutation import Merged, Work, open_place, run_mutation
+from opal_lake.result import JobResult
 from opal_lake.storage import Storage, open_storage
 from tests.opal_lake.mutate.plain_merge import OLD, PlainMerge, content, job, text_of
 

@@ -3,8 +3,8 @@
 import pytest
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.operations.folder import Mutate
 from opal_lake.mutate.properties import arguments_of, parse_properties
+from opal_lake.operations.mutate import Mutate
 
 AS_WRITTEN = """#op.code.field.ordinal=4
 deleted.op.code=D

@@ -8,7 +8,7 @@ from opal_lake.errors import FormatError, InvalidInputError
 from opal_lake.read.get import get_rows
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table
-from opal_lake.upkeep.compaction import CompactOptions, compact
+from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import create, reopen, rows
 
 
@@ -67,7 +67,7 @@ def test_a_moment_is_that_of_a_version_or_of_the_source(shop: Table) -> None:
 
 
 def test_rows_are_there_wherever_they_moved(shop: Table, storage: Storage) -> None:
-    compact(shop, CompactOptions())
+    compact(shop)
     assert prices(reopen(storage), "a", "b", "c") == [("a", 11)]
 
 

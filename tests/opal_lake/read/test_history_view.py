@@ -7,11 +7,11 @@ import pytest
 
 from opal_lake.cli import main
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.exit_codes import INPUT, OK
+from opal_lake.exit_codes import INPUT, OK
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table, create_on
-from opal_lake.upkeep.compaction import CompactOptions, compact
+from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import create, rows
 
 
@@ -42,9 +42,9 @@ def test_what_ended_up_to_the_floor_is_not_shown_before_it_is_dropped_or_after(
         ("b", 1, 1, 4, False, True),
     )
     assert shown(table) == shown(table, "b", "a") == [*a, b]
-    compact(table, CompactOptions(mode="major", floor=3))
+    compact(table, floor=3)
     assert shown(table) == shown(table, "a", "b", "c") == [*a[1:], b]
-    compact(table, CompactOptions(mode="major", floor=5))
+    compact(table, floor=5)
     assert shown(table) == shown(table, "a", "b") == a[1:]
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
-from opal_lake.upkeep.compaction import CompactOptions, compact
+from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import Row, content, create, latest, rows
 
 DAYS = ("1", "2", "3", "4")
@@ -65,7 +65,7 @@ def assert_net_of_own_files(
             table.metagen(all=True)
     table.metagen(all=True)
     visible = table.snapshot_at().version
-    compact(table, CompactOptions())
+    compact(table)
     put(table, cleared, files[DAYS.index(cleared)])
     assert {day: net(table, day) for day in DAYS} == model, "what is pending does not count"
     table.metagen(all=True)
@@ -98,7 +98,7 @@ def test_net_rows_that_a_major_compaction_dropped_are_missed_aloud() -> None:
         put(table, key, values)  # type: ignore[arg-type]  # lists are invariant
         table.metagen(all=True)
     before = table.snapshot_at().version
-    compact(table, CompactOptions(mode="major", floor=3))
+    compact(table, floor=3)
     with pytest.raises(
         NotFoundError,
         match=r"dropped rows of partition key 'mon'.*as of an older version.*change\.valid_rows.*look_back",

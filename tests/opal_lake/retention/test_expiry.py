@@ -2,7 +2,7 @@
 
 import time
 
-from opal_lake.job.operations.upkeep import Retain
+from opal_lake.operations.retain import Retain
 from opal_lake.retention.log_digest import Entry, LogDigest
 from opal_lake.retention.retention import plan_expiry
 from opal_lake.storage.memory import MemoryStorage

@@ -9,8 +9,8 @@ import pytest
 
 from opal_lake import layout
 from opal_lake.errors import ExpiredError, FormatError, OpalError
+from opal_lake.exit_codes import DAMAGE, RETRY, exit_code
 from opal_lake.inspect.check import check_table
-from opal_lake.job.exit_codes import DAMAGE, RETRY, exit_code
 from opal_lake.key_store.cache.near_runs import CacheSettings, NearRuns
 from opal_lake.log import sections
 from opal_lake.log.snapshot import Snapshot
@@ -20,12 +20,11 @@ from opal_lake.storage.protocol import StoredObject
 from opal_lake.table import Table
 from opal_lake.testing.executors import Interrupted
 from opal_lake.testing.runs import MemoryRuns
-from opal_lake.upkeep.compaction import CompactOptions, compact
 from opal_lake.upkeep.zorder import zorder
-from opal_lake.upkeep.zorder_plan import ZOrderOptions
+from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import Row, create, rows
 
-SMALL_TO_LARGE = CompactOptions(target_bytes=1 << 20)
+SMALL_TO_LARGE = {"target_bytes": 1 << 20}
 
 
 def batch(number: int) -> list[Row]:
@@ -41,7 +40,7 @@ def overtake(table: Table) -> None:
     """All files are rewritten, and the versions that named them have expired."""
     first = table.snapshot_at().version * 10
     grow(table, first, 5)
-    compact(table, SMALL_TO_LARGE)
+    compact(table, **SMALL_TO_LARGE)
     grow(table, first + 10, 5)
     table.retain(window="0s", grace="0s")
 
@@ -120,13 +119,13 @@ def test_what_is_missing_of_a_table_that_let_nothing_expire_is_damage(table: Tab
 
 
 def slow_compact(table: Table, meanwhile: Callable[[], None]) -> None:
-    compact(replace(table, executor=Interrupted(before=meanwhile)), SMALL_TO_LARGE)
+    compact(replace(table, executor=Interrupted(before=meanwhile)), **SMALL_TO_LARGE)
 
 
 def slow_zorder(table: Table, meanwhile: Callable[[], None]) -> None:
     sku = table.snapshot_at().spec.schema.field("sku")
     busy = replace(table, executor=Interrupted(before=meanwhile))
-    zorder(busy, (sku,), ZOrderOptions(columns=(sku.id,), target_bytes=1 << 20))
+    zorder(busy, (sku,), target_bytes=1 << 20)
 
 
 def slow_metagen(table: Table, meanwhile: Callable[[], None]) -> None:

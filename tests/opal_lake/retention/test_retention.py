@@ -31,9 +31,9 @@ from opal_lake.testing.ids import CountingIds
 from opal_lake.testing.runs import MemoryRuns
 from opal_lake.traffic.documents import TrafficFolder
 from opal_lake.traffic.hours import Traffic
-from opal_lake.upkeep.compaction import CompactOptions, compact
 from opal_lake.write.ingest_job import IngestOptions, IngestRun, commit_ingest, start_ingest
 from opal_lake.write.metagen_job import commit_metagen
+from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import Row, content, copied, create, latest, rows
 from tests.opal_lake.writer import prepare_metagen
 
@@ -110,7 +110,7 @@ def test_versions_of_the_window_stay_and_the_others_expire(storage: Storage) -> 
     result = table.retain(window="5h", grace="1h")
     assert (result.version, result.counts["versions"]) == (13, 7)
     assert_readable(table, 7, 12)
-    assert [commit.version for commit in table.history()] == [*range(13, 6, -1)]
+    assert [commit.version for commit in table.commits()] == [*range(13, 6, -1)]
     assert check_table(table) == []
     assert paths(storage, layout.LOG)[0] == layout.commit_path(4), (
         "the checkpoint that serves version 7"
@@ -202,7 +202,7 @@ def test_a_checkpoint_below_the_oldest_version_may_sum_up_logs_that_are_gone(
 ) -> None:
     """The log begins with it. The logs of its bitmap base were merged above it, by a job that was killed before it wrote a checkpoint."""
     history(storage, 12)
-    assert compact(at_hour(storage, 12.5), CompactOptions(mode="minor")).version == 14
+    assert compact(at_hour(storage, 12.5)).version == 14
     storage.delete(
         [
             path

@@ -48,7 +48,7 @@ def test_a_row_is_written_again_about_once_a_tier() -> None:
     fill(table, upserts(128))
     moved = sum(
         int(str(commit.result["counts"]["rows"]))
-        for commit in table.history()
+        for commit in table.commits()
         if commit.operation == "compact"
     )
     assert moved <= 128 * 3.5, "128 is between the third and the fourth power of four"

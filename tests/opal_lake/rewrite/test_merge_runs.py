@@ -7,9 +7,9 @@ from opal_lake.key_store import merge
 from opal_lake.rewrite.merge_runs import plan_runs
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
-from opal_lake.upkeep.compaction import CompactOptions, compact
 from opal_lake.upkeep.maintenance import compaction_due, policy_of
 from opal_lake.write.ingest_job import IngestOptions, ingest
+from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import content, create, latest, rows
 
 
@@ -28,7 +28,7 @@ def test_a_compaction_merges_what_hurried_ingests_left(monkeypatch: pytest.Monke
     assert len(filled(batches, hurried=False).snapshot_at().runs) < 4
     table = filled(batches, hurried=True)
     assert len(table.snapshot_at().runs) == 5
-    result = compact(table, CompactOptions())
+    result = compact(table)
     assert (
         result.counts["runs_read"],
         result.counts["runs_written"],
@@ -69,7 +69,7 @@ def test_a_large_run_is_not_written_again_for_a_few_small_ones() -> None:
     table = filled([100_000, *[5] * 3], hurried=False)
     large, *small = sorted(table.snapshot_at().runs.values(), key=lambda run: -run.entries)
     assert set(plan_runs(table.snapshot_at())) == set(small)
-    result = compact(table, CompactOptions())
+    result = compact(table)
     assert (
         result.counts["runs_read"],
         large.path in table.snapshot_at().runs,

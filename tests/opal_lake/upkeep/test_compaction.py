@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,15 +17,16 @@ from opal_lake.errors import (
     StorageError,
 )
 from opal_lake.inspect.check import check_table
-from opal_lake.job.job import JobResult
+from opal_lake.operations.compact import Compact
+from opal_lake.result import JobResult
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
 from opal_lake.testing.executors import Interrupted
 from opal_lake.testing.failing_store import Crash, FailingStore, Mode
-from opal_lake.upkeep.compaction import CompactOptions, compact, plan_floor
-from opal_lake.upkeep.maintenance import compact_if_due
+from opal_lake.upkeep.compaction import plan_floor
+from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import SCHEMA, Row, content, copied, create, latest, reopen, rows
 
 DAYS: list[list[Row]] = [
@@ -33,7 +35,7 @@ DAYS: list[list[Row]] = [
     [("bow", 4, None), ("ax", 6, 12), ("fan", 6, 60)],
     [("bow", 2, 21), ("dye", 7, 41), ("ax", 6, 13)],
 ]
-MINOR, MAJOR = CompactOptions(), CompactOptions(mode="major", floor=5)
+MINOR, MAJOR = {}, {"floor": 5}
 MODES: list[Mode] = ["before", "after", "failed", "done_but_failed"]
 
 
@@ -66,7 +68,7 @@ def test_a_minor_compaction_loses_no_history(
         for version in range(5)
         for moment in range(9)
     }
-    result = compact(table, MINOR)
+    result = compact(table, **MINOR)
     assert result.counts["files_read"] == 4
     assert len(table.snapshot_at().files) == 1
     assert content(table) == latest(DAYS)
@@ -74,7 +76,7 @@ def test_a_minor_compaction_loses_no_history(
         assert content(table, version=version, event_time=moment) == was
         assert content(table, event_time=moment) == latest(DAYS, moment)
     assert check_table(table) == []
-    assert compact(table, MINOR).version is None  # there is nothing left to do
+    assert compact(table, **MINOR).version is None  # there is nothing left to do
 
 
 def test_files_of_different_partitions_groups_and_pending_segments_stay_apart(
@@ -84,7 +86,7 @@ def test_files_of_different_partitions_groups_and_pending_segments_stay_apart(
     table.ingest(*rows([("gnu", 1, 1)]))
     pending = table.snapshot_at().pending
     groups = {file.group for file in table.snapshot_at().files.values()}
-    compact(table, MINOR)
+    compact(table, **MINOR)
     files = table.snapshot_at().files.values()
     assert {file.group for file in files} == groups
     assert [file.segments for file in files if not pending.isdisjoint(file.segments)] == [
@@ -99,7 +101,7 @@ def test_a_major_compaction_drops_what_no_readable_moment_shows(
     request: pytest.FixtureRequest,
 ) -> None:
     table = filled(store(request))
-    result = compact(table, MAJOR)
+    result = compact(table, **MAJOR)
     assert result.counts["rows_dropped"] > 0
     assert held_rows(table) == sum(map(len, DAYS)) - result.counts["rows_dropped"]
     for moment in (5, 6, 7, 100):
@@ -114,13 +116,13 @@ def test_a_major_compaction_drops_what_no_readable_moment_shows(
 
 def test_late_rows_below_the_floor_are_judged_as_before(request: pytest.FixtureRequest) -> None:
     table = filled(store(request))
-    compact(table, MAJOR)
+    compact(table, **MAJOR)
     late: list[Row] = [("bow", 3, 22), ("ax", 4, 9), ("cup", 2, 31), ("dye", 4, 39), ("elk", 1, 49)]
     upsert(table, late)
     for moment in (5, 6, 7, 100):
         assert content(table, event_time=moment) == latest([*DAYS, late], moment)
     assert check_table(table) == []
-    compact(table, CompactOptions(mode="major", floor=7))
+    compact(table, floor=7)
     assert content(table) == latest([*DAYS, late])
     assert check_table(table) == []
 
@@ -129,7 +131,7 @@ def test_only_the_latest_delete_of_a_key_is_kept(request: pytest.FixtureRequest)
     table = create(store(request))
     for moment in range(1, 9):
         upsert(table, [("ax", moment, None), ("bow", moment, None if moment % 2 else moment)])
-    compact(table, CompactOptions(mode="major", floor=100))
+    compact(table, floor=100)
     assert content(table) == [("bow", 8, 8)]
     assert held_rows(table) == 2
     upsert(table, [("ax", 7, 1)])  # it came late: the delete at 8 still counts
@@ -144,7 +146,7 @@ def test_storage_after_many_full_updates_is_that_of_a_fresh_copy(
     keys = [f"k{number:03d}" for number in range(300)]
     for moment in range(1, 21):
         upsert(table, [(key, moment, moment) for key in keys])
-    compact(table, CompactOptions(mode="major", floor=21))
+    compact(table, floor=21)
     state = table.snapshot_at()
     assert (state.root.rows, state.root.events, len(state.files), len(state.segments)) == (
         300,
@@ -164,10 +166,10 @@ def test_a_rewrite_that_loses_files_to_another_takes_what_is_left(
     rival = reopen(table.storage, "rival")
 
     def rewrite() -> None:
-        compact(rival, MINOR)
+        compact(rival, **MINOR)
         upsert(rival, [("hat", 8, 1)])
 
-    result = compact(replace(table, executor=Interrupted(after=rewrite)), MAJOR)
+    result = compact(replace(table, executor=Interrupted(after=rewrite)), **MAJOR)
     assert result.counts["rows_dropped"] > 0
     hats = result.counts["commits"]
     assert hats
@@ -187,7 +189,7 @@ def test_upserts_go_on_during_a_rewrite_and_neither_repeats_its_work(
         if len(calls) == 1:
             assert upsert(reopen(table.storage, "other"), more).counts["rows"] == 3
 
-    compact(replace(table, executor=Interrupted(before=upsert_once)), MAJOR)
+    compact(replace(table, executor=Interrupted(before=upsert_once)), **MAJOR)
     assert content(table) == latest([*DAYS, more])
     assert check_table(table) == []
 
@@ -196,7 +198,7 @@ def test_many_files_go_by_a_side_file(request: pytest.FixtureRequest) -> None:
     table = create(store(request), segment_rows=1)
     values: list[Row] = [(f"k{number}", 1, number) for number in range(300)]
     upsert(table, values)
-    compact(table, MINOR)
+    compact(table, **MINOR)
     assert table.log.read_commit(table.snapshot_at().version).actions.rewrite is not None
     assert len(table.snapshot_at().files) == 1
     assert content(table) == sorted(values)
@@ -209,14 +211,14 @@ def test_cold_partitions_are_compressed_harder_once(request: pytest.FixtureReque
     values: list[Row] = [(f"k{number:04d}", number, number // 1000) for number in range(3000)]
     for start in range(0, 3000, 500):
         upsert(table, values[start : start + 500])
-    options = CompactOptions(archive_after=999)  # before the greatest, which is 2999
-    assert compact(table, options).counts["files_written"] == 3
+    options = {"archive_after": 999}  # before the greatest, which is 2999
+    assert compact(table, **options).counts["files_written"] == 3
     assert sorted((file.rows, file.codec) for file in table.snapshot_at().files.values()) == [
         (1000, ""),
         (1000, "zstd:19"),
         (1000, "zstd:19"),
     ]
-    assert compact(table, options).version is None
+    assert compact(table, **options).version is None
     assert content(table) == values
     assert check_table(table) == []
 
@@ -235,20 +237,20 @@ def test_cold_partitions_are_compressed_by_the_table_s_codec(
     )
     table = create_on(store(request), plan_spec(SCHEMA, layout))
     upsert(table, [("a", 1, 1), ("b", 99, 2)])
-    run = compact_if_due if only_if_due else compact
-    assert run(table, CompactOptions(archive_after=50, archive_codec=given)).version is not None
+    job = Compact(archive_after=50, archive_codec=given, only_if_due=only_if_due)
+    assert job.run(table).version is not None
     assert sorted(file.codec for file in table.snapshot_at().files.values()) == ["", codec]
 
 
 def test_what_cannot_be_done_is_said() -> None:
     with pytest.raises(InvalidInputError, match="use one of minor, major"):
-        CompactOptions(mode="full")
+        Compact(mode="full")
     with pytest.raises(InvalidInputError, match="needs look_back, which says how much to keep"):
-        CompactOptions(mode="major")
+        Compact(mode="major")
     with pytest.raises(InvalidInputError, match="has no effect on a minor compaction"):
-        CompactOptions(look_back="30d")
+        Compact(look_back="30d")
     with pytest.raises(InvalidInputError, match="has no effect without archive_after"):
-        CompactOptions(archive_codec="zstd:19")
+        Compact(archive_codec="zstd:19")
 
 
 def test_a_look_back_counts_in_the_unit_of_the_delta(request: pytest.FixtureRequest) -> None:
@@ -262,7 +264,7 @@ def test_a_look_back_counts_in_the_unit_of_the_delta(request: pytest.FixtureRequ
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("options, stride", [(MINOR, 19), (MAJOR, 17)], ids=["minor", "major"])
 def test_a_failure_at_any_call_costs_nothing_but_a_rerun(
-    options: CompactOptions, stride: int, mode: Mode, request: pytest.FixtureRequest
+    options: dict[str, Any], stride: int, mode: Mode, request: pytest.FixtureRequest
 ) -> None:
     walk(
         options,
@@ -301,20 +303,20 @@ def test_a_failure_at_any_call_on_local_files(mode: Mode, tmp_path: Path) -> Non
     walk(MAJOR, mode, lambda name: open_storage(str(tmp_path / name)), 41)
 
 
-def walk(options: CompactOptions, mode: Mode, fresh: Callable[[str], Storage], stride: int) -> None:
+def walk(options: dict[str, Any], mode: Mode, fresh: Callable[[str], Storage], stride: int) -> None:
     begun = prepared(fresh("begun"))
     dry = FailingStore(copied(begun, fresh("dry")))
-    compact(reopen(dry, "dry"), options)
+    compact(reopen(dry, "dry"), **options)
     for fail_at in range(1, len(dry.trace) + 1, stride):
         storage = copied(begun, fresh(str(fail_at)))
         with suppress(Crash, StorageError, CommitUnknownError, ConflictError):
-            compact(reopen(FailingStore(storage, fail_at, mode), "first"), options)
+            compact(reopen(FailingStore(storage, fail_at, mode), "first"), **options)
         table = reopen(storage, "reader")
         where = (mode, fail_at, dry.trace[fail_at - 1])
         assert content(table) == latest(DAYS), where
         assert check_table(table) == [], where
         upsert(reopen(storage, "between"), [("late", 3, 1)])
-        compact(reopen(storage, "second"), options)
+        compact(reopen(storage, "second"), **options)
         for moment in (5, 6, 100):
             assert content(table, event_time=moment) == latest([*DAYS, [("late", 3, 1)]], moment), (
                 where
@@ -347,6 +349,6 @@ def test_a_compaction_that_is_done_stands_whatever_comes_of_its_checkpoint() -> 
     storage.closed = True
     errors: list[Exception] = []
     watched = replace(table, log=replace(table.log, on_derived_failure=errors.append))
-    assert compact(watched, MINOR).version == table.snapshot_at().version
+    assert compact(watched, **MINOR).version == table.snapshot_at().version
     assert [type(error) for error in errors] == [InvalidInputError]
     assert content(table) == latest(DAYS)

@@ -7,19 +7,18 @@ import pytest
 
 from opal_lake.clock import ManualClock
 from opal_lake.errors import ConflictError, InvalidInputError
-from opal_lake.job.job import JobResult
+from opal_lake.result import JobResult
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
 from opal_lake.testing.ids import CountingIds
-from opal_lake.upkeep.compaction import CompactOptions, compact
 from opal_lake.upkeep.maintenance import (
     Due,
-    compact_if_due,
     plan_maintenance,
     policy_of,
     run_maintenance,
 )
+from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import SCHEMA, Row, content, create, latest, rows
 
 DAY = 86_400_000_000
@@ -81,7 +80,7 @@ def test_dead_rows_make_it_a_major_compaction_until_that_is_done() -> None:
     )
     assert due(table, dead_share=40) == ()
     assert due(table, look_back="") == due(table, dead_share=0.4) == ()
-    compact(table, CompactOptions(mode="major", look_back=step.arguments["look_back"]))
+    compact(table, look_back=step.arguments["look_back"])
     assert due(table) == ()
     assert content(table) == latest([batch(number) for number in range(12)])
 
@@ -131,7 +130,7 @@ def test_cold_partitions_are_compressed_once() -> None:
         "archive_after": "5",
         "archive_codec": "zstd:19",
     }
-    compact(table, CompactOptions(archive_after="5"))
+    compact(table, archive_after="5")
     assert due(table) == ()
     assert [step.operation for step in due(table, archive_codec="zstd:22")] == ["compact"]
 
@@ -181,21 +180,18 @@ def test_steps_are_done_and_reported_together() -> None:
     assert result.notes[-1].startswith("zorder: by ")
 
 
-def test_a_dry_run_and_steps_without_an_executor_are_only_reported() -> None:
+def test_a_dry_run_is_only_reported() -> None:
     table = filled(17, zorder="sku")
     policy = policy_of(table.snapshot_at().spec)
     result = run_maintenance(table, policy, {"compact": failing}, dry_run=True)
     assert (result.version, len(result.notes)) == (None, 2)
-    left = run_maintenance(table, policy, {"compact": done("compact")})
-    assert "zorder was skipped: it cannot run here" in left.notes
 
 
 def test_retention_is_the_table_s_own_unless_it_is_left_out() -> None:
     table = filled(3)
     table.log.clock.at_us += 30 * DAY  # type: ignore[attr-defined]  # a ManualClock
-    policy = policy_of(table.snapshot_at().spec)
-    assert run_maintenance(table, policy, {}, delete=False).notes == ("nothing is due",)
-    result = run_maintenance(table, policy, {})
+    assert table.maintain(delete=False).notes == ("nothing is due",)
+    result = table.maintain()
     assert (result.counts["retain_versions"], table.snapshot_at().root.oldest_version) == (3, 3)
 
 
@@ -223,10 +219,10 @@ def test_a_compaction_may_wait_until_it_is_due() -> None:
     )  # the last three are not asked for
     for number in range(3):
         table.ingest(*rows([(f"k{number}", number, number)]), metadata="inline")
-    waits = compact_if_due(table, CompactOptions())
+    waits = table.compact(only_if_due=True)
     assert (waits.version, waits.operation) == (None, "compact")
     assert waits.notes[0].startswith("not due: small_files=3")
     table.ingest(*rows([("k4", 4, 4)]), metadata="inline")
-    done = compact_if_due(table, CompactOptions())
+    done = table.compact(only_if_due=True)
     assert done.counts["files_read"] == 4
     assert "4 files below 192 MB in 1 partition, at most 3" in done.notes[0]

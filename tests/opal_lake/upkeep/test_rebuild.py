@@ -310,7 +310,7 @@ def walk(fresh: Callable[[], Storage], mode: Mode, stride: int) -> None:
                 continue
         where = (mode, fail_at, dry.trace[fail_at - 1])
         table = reopen(storage, "reader")
-        assert [commit.operation for commit in table.history()].count("rebuild_key_store") == 1, (
+        assert [commit.operation for commit in table.commits()].count("rebuild_key_store") == 1, (
             where
         )
         table.metagen()

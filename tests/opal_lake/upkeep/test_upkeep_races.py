@@ -16,9 +16,8 @@ from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table, create_on, table_on
-from opal_lake.upkeep.compaction import CompactOptions, compact
 from opal_lake.upkeep.zorder import zorder
-from opal_lake.upkeep.zorder_plan import ZOrderOptions
+from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import SCHEMA, Row, content, create, rows
 
 DAY_US = 86_400_000_000
@@ -50,7 +49,7 @@ def test_a_compaction_that_loses_all_its_files_forgets_nothing() -> None:
     store = MemoryStorage()
     table = create(store)
     upsert(table, [("zz", 1, 1)])
-    compact(table, CompactOptions(mode="major", floor=100))
+    compact(table, floor=100)
     upsert(table, [(f"k{number}", 10, 1) for number in range(3)])
     upsert(
         table,
@@ -62,9 +61,9 @@ def test_a_compaction_that_loses_all_its_files_forgets_nothing() -> None:
     rival = Interrupted(
         store,
         lambda path: layout.commit_version(path) == head + 1,
-        lambda: zorder(table, (first,), ZOrderOptions(columns=(first.id,))),
+        lambda: zorder(table, (first,)),
     )
-    compact(table_on(rival), CompactOptions(mode="major", floor=100, target_bytes=1))
+    compact(table_on(rival), floor=100, target_bytes=1)
     assert rival.left == 0
     assert content(table) == before
     assert check_table(table) == []
@@ -116,9 +115,7 @@ def test_a_look_back_of_a_decimal_counts_in_its_own_unit() -> None:
         table.ingest(
             pa.table({"k": ["a"], "at": [Decimal(moment)]}, schema=schema), metadata="inline"
         )
-    assert (
-        compact(table, CompactOptions(mode="major", look_back=1000)).notes[-1].endswith("1000.000")
-    )
+    assert compact(table, look_back=1000).notes[-1].endswith("1000.000")
     assert table.read(event_time=Decimal(1600)).to_pylist() == [
         {"k": "a", "at": Decimal("1500.000")}
     ]
@@ -127,12 +124,12 @@ def test_a_look_back_of_a_decimal_counts_in_its_own_unit() -> None:
 def test_a_token_belongs_to_one_operation() -> None:
     table = create(MemoryStorage())
     table.ingest(*rows([("a", 1, 1)]), token="in", metadata="inline")
-    run_once(table.log, "compact", "t", lambda: compact(table, CompactOptions()))
-    assert run_once(table.log, "compact", "t", lambda: compact(table, CompactOptions())).repeated
+    run_once(table.log, "compact", "t", lambda: compact(table))
+    assert run_once(table.log, "compact", "t", lambda: compact(table)).repeated
     with pytest.raises(InvalidInputError, match="was used by a compact"):
         run_once(table.log, "retain", "t", table.retain)
     with pytest.raises(InvalidInputError, match="was used by the ingest"):
-        run_once(table.log, "compact", "in", lambda: compact(table, CompactOptions()))
+        run_once(table.log, "compact", "in", lambda: compact(table))
 
 
 def test_files_full_of_deletes_that_must_stay_are_rewritten_once() -> None:
@@ -141,10 +138,8 @@ def test_files_full_of_deletes_that_must_stay_are_rewritten_once() -> None:
         table, [(f"k{number}", 1, None if number % 10 == 0 else number) for number in range(100)]
     )
     upsert(table, [("other", 9, 1)])
-    first = compact(table, CompactOptions(mode="major", floor=5))
+    first = compact(table, floor=5)
     assert first.counts["files_written"] == 1
-    assert compact(table, CompactOptions(mode="major", floor=5)).version is None
-    assert not compact(table, CompactOptions(mode="major", floor=6)).counts[
-        "files_read"
-    ]  # only the floor is raised
+    assert compact(table, floor=5).version is None
+    assert not compact(table, floor=6).counts["files_read"]  # only the floor is raised
     assert check_table(table) == []

@@ -14,15 +14,15 @@ from opal_lake.data.segment import Cluster, DataFile
 from opal_lake.data.z_value import z_fields
 from opal_lake.errors import InvalidInputError
 from opal_lake.inspect.check import check_table
-from opal_lake.job.job import JobResult
 from opal_lake.read.read import plan_read
+from opal_lake.result import JobResult
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on
 from opal_lake.testing.executors import Interrupted, nobody
-from opal_lake.upkeep.compaction import CompactOptions, compact
 from opal_lake.upkeep.zorder import zorder
-from opal_lake.upkeep.zorder_plan import ZOrderOptions, plan_batches, plan_zorder
+from opal_lake.upkeep.zorder_plan import plan_batches, plan_zorder
+from tests.opal_lake.compacting import compact
 
 SCHEMA = pa.schema(
     [
@@ -71,10 +71,8 @@ def order(
     table: Table, *names: str, meanwhile: Callable[[], object] = nobody, **options: Any
 ) -> JobResult:
     fields = z_fields(table.snapshot_at().spec, names or ("x", "y"))
-    zorder_options = ZOrderOptions(
-        columns=tuple(field.id for field in fields), **{"target_bytes": 20_000, **options}
-    )
-    return zorder(replace(table, executor=Interrupted(after=meanwhile)), fields, zorder_options)
+    interrupted = replace(table, executor=Interrupted(after=meanwhile))
+    return zorder(interrupted, fields, **{"target_bytes": 20_000, **options})
 
 
 def content(table: Table, **view: Any) -> list[tuple[Any, ...]]:
@@ -177,7 +175,7 @@ def test_places_are_clustered_by_themselves_in_several_commits(
     table.ingest(batch(0, 8_000, 1, days=3), metadata="inline")
     table.ingest(batch(8_000, 8_000, 1, days=3), metadata="inline")
     before = content(table)
-    plan = plan_zorder(table.snapshot_at(), ZOrderOptions(columns=(X, Y), target_bytes=20_000))
+    plan = plan_zorder(table.snapshot_at(), (X, Y), 20_000)
     assert len(plan.bins) >= 3
     assert len(list(plan_batches(plan.bins, 1))) == len(plan.bins)
     assert len(list(plan_batches(plan.bins))) == 1
@@ -214,7 +212,7 @@ def test_files_that_a_compaction_takes_meanwhile_are_left_out(
         table.ingest(batch(first, 4_000, 1), metadata="inline")
     before = content(table)
 
-    result = order(table, meanwhile=lambda: compact(table, CompactOptions()))
+    result = order(table, meanwhile=lambda: compact(table))
     assert result.version is None
     assert result.notes == (
         "1 bin of files were rewritten by other jobs meanwhile; what is left of them waits for the next run",
@@ -230,9 +228,9 @@ def test_a_compaction_keeps_the_order(request: pytest.FixtureRequest) -> None:
     order(table)
     files = len(table.snapshot_at().files)
     table.ingest(batch(0, 4_000, 2), metadata="inline")
-    compact(table, CompactOptions())
+    compact(table)
     assert len(table.snapshot_at().files) == files + 1, "files in order are not small ones"
-    compact(table, CompactOptions(mode="major", floor=5))
+    compact(table, floor=5)
     clustered = clusters(table)
     assert clustered.count(None) == 1
     assert len(clustered) == files + 1
@@ -255,7 +253,7 @@ def test_a_zorder_that_is_not_due_says_so(request: pytest.FixtureRequest) -> Non
     assert "not clustered by x, y; due from 30% on" in result.notes[0]
     assert order(table).version is not None
     with pytest.raises(InvalidInputError, match="leave only_if_due out"):
-        order(table, whole=True, only_if_due=True)
+        table.zorder(["x", "y"], whole=True, only_if_due=True)
 
 
 def test_rows_that_are_all_alike_make_files_of_bounded_size(request: pytest.FixtureRequest) -> None:
@@ -318,7 +316,7 @@ def test_plans_take_runs_as_they_grow() -> None:
     from opal_lake.upkeep.zorder_plan import _select
 
     files = [file(3, None), file(2, None), file(4, 1), file(5, 2), file(3, 2), file(20, 3)]
-    selected = _select(files, ZOrderOptions(columns=(X,)))
+    selected = _select(files, (X,))
     assert sorted(one.size for one in selected) == [2, 3, 3, 4, 5]
-    assert _select(files[2:], ZOrderOptions(columns=(X,))) == []
-    assert len(_select(files, ZOrderOptions(columns=(Y,)))) == len(files)
+    assert _select(files[2:], (X,)) == []
+    assert len(_select(files, (Y,))) == len(files)

@@ -4,7 +4,7 @@ import pytest
 
 from opal_lake import layout
 from opal_lake.errors import FormatError, InvalidInputError
-from opal_lake.job.job import JobResult
+from opal_lake.result import JobResult
 from opal_lake.storage import open_storage
 from opal_lake.write.bootstrap import (
     MOST_FILES,

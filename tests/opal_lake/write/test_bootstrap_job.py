@@ -61,7 +61,7 @@ def test_all_batches_are_in_the_table_and_visible() -> None:
         5,
         table.snapshot_at().version,
     )
-    assert [commit.operation for commit in table.history()] == [
+    assert [commit.operation for commit in table.commits()] == [
         "metagen",
         "ingest",
         "ingest",

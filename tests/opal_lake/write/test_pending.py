@@ -622,7 +622,7 @@ def test_the_first_commit_of_a_try_by_days_replaces_all_of_an_earlier_try(table:
     table.add_columns({"day": "string"})
     ingest_days(table, {FRIDAY: "bad"}, token="try 1")
     ingest_days(table, {FRIDAY: "good", SATURDAY: "ax"}, token="try 2", replaces=["try 1"])
-    first = next(c for c in table.history() if c.token == f"try 2/{FRIDAY}").version
+    first = next(c for c in table.commits() if c.token == f"try 2/{FRIDAY}").version
     pending = table.snapshot_at(first).pending_segments.values()
     assert {segment.token for segment in pending} == {f"try 2/{FRIDAY}"}
 

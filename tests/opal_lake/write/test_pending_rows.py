@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from opal_lake.job.job import JobResult
+from opal_lake.result import JobResult
 from opal_lake.spec.schema import Atomic, arrow_type
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage.forwarding import ForwardingStore

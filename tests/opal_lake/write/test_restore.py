@@ -29,7 +29,7 @@ from opal_lake.table import Table, create_on, table_on
 from opal_lake.testing.executors import Interrupted
 from opal_lake.testing.failing_store import Crash, FailingStore, Mode
 from opal_lake.testing.ids import CountingIds
-from opal_lake.upkeep.compaction import Compaction, CompactOptions
+from opal_lake.upkeep.compaction import Compaction
 from opal_lake.write.ingest_job import IngestOptions, commit_ingest, start_ingest, write_inline
 from opal_lake.write.restore import restore
 from tests.opal_lake.shop import Row, content, copied, create, latest, reopen, rows
@@ -94,7 +94,7 @@ def test_a_time_and_a_savepoint_name_versions_too(table: Table) -> None:
         ({}, InvalidInputError, "one of version, timestamp and savepoint; given are none"),
         ({"version": 1, "savepoint": "a"}, InvalidInputError, "given are version, savepoint"),
         ({"version": 9}, NotFoundError, "has no version 9; readable are 0 to 4"),
-        ({"version": -1}, NotFoundError, "has no version -1"),
+        ({"version": -1}, InvalidInputError, "version=-1 is no version"),
         ({"savepoint": "bad"}, NotFoundError, "no savepoint 'bad'; it has none"),
         ({"timestamp": "1999-01-01T00:00:00Z"}, NotFoundError, "nothing is readable as of 1999"),
     ],
@@ -223,7 +223,7 @@ def test_a_major_compaction_ends_when_a_restore_comes_between_its_commits(
     ]
     job = Compaction(
         table=replace(table, executor=Interrupted(after=others, attempt="0")),
-        options=CompactOptions(mode="major", floor=5),
+        floor=5,
     )
     with pytest.raises(ConflictError, match="restored"):
         job.run()
@@ -380,7 +380,7 @@ def test_a_failure_at_a_call_costs_nothing_but_a_rerun(
         ]
         table = reopen(storage, "reader")
         assert content(table) == latest(BATCHES[:2])
-        assert [commit.operation for commit in table.history()].count("restore") == 1
+        assert [commit.operation for commit in table.commits()].count("restore") == 1
         assert check_table(table) == []
 
 

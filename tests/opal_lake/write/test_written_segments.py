@@ -6,7 +6,7 @@ import pytest
 
 from opal_lake.errors import InvalidInputError
 from opal_lake.inspect.check import check_table
-from opal_lake.job.job import JobResult
+from opal_lake.result import JobResult
 from opal_lake.spec.schema import DELETED
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from opal_lake.cli import main
 from opal_lake.cli.render import Style
 from opal_lake.cli.shown_rows import cell_text
-from opal_lake.job.exit_codes import INPUT, OK, RETRY
-from opal_lake.job.job import JobResult
+from opal_lake.exit_codes import INPUT, OK, RETRY
+from opal_lake.result import JobResult
 from opal_lake.table import Table
 from opal_spark.cli.pages import result_page, rows_page
 from tests.fixtures_cli import SOURCES, metadata, opal_commands

@@ -8,8 +8,8 @@ import pytest
 from opal_lake.cli import main
 from opal_lake.cli.command import OpalParser
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.exit_codes import INPUT, OK
-from opal_lake.job.operations.folder import Mutate
+from opal_lake.exit_codes import INPUT, OK
+from opal_lake.operations.mutate import Mutate
 from opal_spark.cli.mutate import add_mutate
 from tests.fixtures_cli import metadata, opal_commands
 from tests.opal_spark.mutate.folders import cells, put

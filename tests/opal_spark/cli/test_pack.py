@@ -15,7 +15,7 @@ import pytest
 
 from opal_lake.cli import main
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.exit_codes import INPUT, OK
+from opal_lake.exit_codes import INPUT, OK
 from opal_lake.table import Table
 from opal_spark.cli.archive import (
     AIRFLOWS,
@@ -145,7 +145,7 @@ def test_it_holds_no_caches_and_nothing_of_this_machine(tmp_path: Path) -> None:
     assert {
         "bin/python",
         "opal-pack.json",
-        f"{PACKAGES}/opal_spark/submit/apps/ingest.py",
+        f"{PACKAGES}/opal_spark/submit/app.py",
         f"{PACKAGES}/opal_lake/py.typed",
     } <= set(names)
     home = unpacked(tmp_path / "e.tar.gz", tmp_path / "e")
@@ -292,7 +292,7 @@ def submit(
             "spark.driver.host=127.0.0.1",
         ),
         *(
-            str(home / PACKAGES / "opal_spark" / "submit" / "apps" / f"{operation}.py"),
+            str(home / PACKAGES / "opal_spark" / "submit" / "app.py"),
             "--spec",
             json.dumps(spec),
         ),

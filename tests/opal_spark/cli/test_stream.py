@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from opal_lake.cli import main
-from opal_lake.job.exit_codes import INPUT
+from opal_lake.exit_codes import INPUT
 from tests.fixtures_cli import metadata, opal_commands
 from tests.opal_stream.orders import new_table
 

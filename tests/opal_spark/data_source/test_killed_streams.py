@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
@@ -134,7 +135,7 @@ def test_a_stream_that_is_killed_has_every_change_once_and_in_order(tmp_path: Pa
     layout = TableLayout(
         keys=["id", "version", "kind"], delta="version", properties={"fold_files": 0}
     )
-    target = Table.create(str(tmp_path / "target"), columns, layout)
+    target = Table.create(str(tmp_path / "target"), columns, **asdict(layout))
     with commits_meanwhile(table, dice):
         for _ in range(KILLS):
             kill_at_random(stream(table, target, tmp_path), tmp_path, dice)

@@ -5,7 +5,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -21,9 +21,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 import opal_spark
 from opal_lake.errors import NotFoundError, OpalError
-from opal_lake.job.job import JobResult
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.conflict import Draft, Proposal
+from opal_lake.result import JobResult
 from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
 from opal_spark import run_available
@@ -201,7 +201,7 @@ def new_table(path: Path, file_format: str = "parquet", **properties: int) -> Ta
         file_format=file_format,
         properties=properties,
     )
-    return Table.create(str(path), SCHEMA, layout)
+    return Table.create(str(path), SCHEMA, **asdict(layout))
 
 
 def upsert(table: Table, *rows: Row, metadata: str = "inline") -> None:

@@ -15,6 +15,7 @@ from opal_lake.errors import InvalidInputError
 from opal_lake.inspect.check import check_table
 from opal_spark import OpalTable
 from opal_spark.data_source.writer import OpalWriter
+from tests.opal_spark.twin import arrow_of
 
 pytestmark = pytest.mark.spark
 
@@ -44,7 +45,7 @@ def frame(spark: SparkSession, first: int, last: int, at: int) -> DataFrame:
 
 
 def append(rows: DataFrame, table: OpalTable, **options: str) -> None:
-    rows.write.format("opal").mode("append").options(**options).save(table.table.uri)
+    rows.write.format("opal").mode("append").options(**options).save(table.uri)
 
 
 def content(rows: pa.Table) -> list[str]:
@@ -71,17 +72,18 @@ def test_an_append_upserts_as_an_inline_ingest_does(
         append(batch, appended)
         ingested.ingest(batch, metadata="inline")
     changes = [
-        table.table.changes(0).drop_columns(["_commit_timestamp"]) for table in (appended, ingested)
+        arrow_of(table).changes(0).drop_columns(["_commit_timestamp"])
+        for table in (appended, ingested)
     ]
     assert {"insert", "delete", "update_postimage"} <= {*changes[0]["_change_type"].to_pylist()}
     assert content(changes[0]) == content(changes[1])
-    assert content(appended.table.read()) == content(ingested.table.read())
-    assert [commit.operation for commit in appended.table.history()] == [
+    assert content(arrow_of(appended).read()) == content(arrow_of(ingested).read())
+    assert [commit.operation for commit in appended.commits()] == [
         "ingest",
         "ingest",
         "create",
     ]
-    assert check_table(appended.table) == []
+    assert check_table(appended) == []
 
 
 @pytest.mark.slow
@@ -90,11 +92,11 @@ def test_an_append_with_a_token_is_applied_once(spark: SparkSession, tmp_path: P
     token = f"day-{random.Random(1).random()}"
     for _ in range(2):
         append(frame(spark, 0, 3, 0), table, token=token)
-    assert table.table.snapshot_at().version == 1
+    assert table.snapshot_at().version == 1
     frame(spark, 3, 4, 0).createOrReplaceTempView("more")
-    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW t USING opal OPTIONS (path '{table.table.uri}')")
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW t USING opal OPTIONS (path '{table.uri}')")
     spark.sql("INSERT INTO t SELECT id, `the.day`, at, tags, NAME, amount FROM more")
-    assert len(table.table.read()) == 4
+    assert len(table.read()) == 4
 
 
 def test_a_bad_row_refuses_the_append(spark: SparkSession, tmp_path: Path) -> None:
@@ -109,8 +111,8 @@ def test_a_bad_row_refuses_the_append(spark: SparkSession, tmp_path: Path) -> No
         (AnalysisException, PythonException),
         match=r"append.* upserts by the table's keys; make a new table with OpalTable",
     ):
-        rows.write.format("opal").mode("overwrite").save(table.table.uri)
-    assert table.table.snapshot_at().version == 0
+        rows.write.format("opal").mode("overwrite").save(table.uri)
+    assert table.snapshot_at().version == 0
 
 
 @pytest.mark.parametrize(
@@ -131,9 +133,9 @@ def test_rows_that_do_not_fit_are_refused_before_anything_is_claimed(
 ) -> None:
     table = create(spark, tmp_path / "t")
     with pytest.raises(InvalidInputError) as refused:
-        OpalWriter(table.table.uri, {}, StructType.fromDDL(ddl), None)
+        OpalWriter(table.uri, {}, StructType.fromDDL(ddl), None)
     assert words in str(refused.value)
-    assert not any(table.table.storage.list("_opal/claims/"))
+    assert not any(table.storage.list("_opal/claims/"))
 
 
 def test_delete_conditions_are_those_of_the_language(spark: SparkSession, tmp_path: Path) -> None:
@@ -145,5 +147,5 @@ def test_delete_conditions_are_those_of_the_language(spark: SparkSession, tmp_pa
     other = create(
         spark, tmp_path / "u", deletes="upper(name) = 'N1' OR amount % 3 = 2 AND id < 100"
     )
-    frame(spark, 0, 6, 0).write.format("opal").mode("append").save(other.table.uri)
+    frame(spark, 0, 6, 0).write.format("opal").mode("append").save(other.uri)
     assert {row.id for row in other.read(columns=["id"]).collect()} == expected == {0, 3, 4}

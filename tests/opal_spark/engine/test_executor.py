@@ -17,9 +17,8 @@ from opal_lake.engine.in_process import InProcess, slots_of
 from opal_lake.key_store.entries import Entries
 from opal_lake.spec.key_hash import hash_keys
 from opal_lake.spec.schema import Atomic
-from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
-from opal_spark.engine.executor import SparkExecutor
+from opal_spark.spark_engine import SparkEngine
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("city", pa.string())])
 SLOTS, ROWS = 4, 1000
@@ -31,13 +30,13 @@ def on(request: pytest.FixtureRequest) -> tuple[Executor, Callable[[pa.Table], A
     if request.param == "in process":
         return InProcess(tasks=3), lambda rows: rows
     spark: SparkSession = request.getfixturevalue("spark")
-    return SparkExecutor(spark=spark), lambda rows: spark.createDataFrame(rows).repartition(3)
+    return SparkEngine(spark=spark), lambda rows: spark.createDataFrame(rows).repartition(3)
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
     """Two files, of even and of odd keys."""
-    made = Table.create(str(tmp_path / "t"), SCHEMA, TableLayout(keys=["id"], delta="at"))
+    made = Table.create(str(tmp_path / "t"), SCHEMA, keys=["id"], delta="at")
     for first in (0, 1):
         made.ingest(some_rows(range(first, ROWS, 2)), metadata="inline")
     return made

@@ -12,8 +12,8 @@ import opal_lake
 import opal_lake.duration
 from opal_lake.engine.executor import Stage
 from opal_lake.errors import InvalidInputError
-from opal_spark.engine.executor import SparkExecutor
 from opal_spark.engine.failures import spark_errors
+from opal_spark.spark_engine import SparkEngine
 from tests.opal_spark.test_table import create, frame
 
 pytestmark = pytest.mark.spark
@@ -42,7 +42,7 @@ def test_a_task_for_each_work_is_refused_before_it_is_opened(
     spark: SparkSession, newer: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InvalidInputError, match=SAID), spark_errors():
-        SparkExecutor(spark=spark).run(only_here(monkeypatch), [1, 2])
+        SparkEngine(spark=spark).run(only_here(monkeypatch), [1, 2])
 
 
 def test_stages_are_refused_before_they_are_opened(
@@ -52,7 +52,7 @@ def test_stages_are_refused_before_they_are_opened(
         works=[1], size=1, read=only_here(monkeypatch), schema=SLOTS, task=only_here(monkeypatch)
     )
     with pytest.raises(InvalidInputError, match=SAID), spark_errors():
-        SparkExecutor(spark=spark).by_stages([stage, stage], 1)
+        SparkEngine(spark=spark).by_stages([stage, stage], 1)
 
 
 def test_an_ingest_is_refused_and_commits_nothing(
@@ -61,7 +61,7 @@ def test_an_ingest_is_refused_and_commits_nothing(
     table = create(spark, tmp_path / "t")
     with pytest.raises(InvalidInputError, match=SAID), spark_errors():
         table.ingest(frame(spark, [("a", 1, 1)], 1))
-    assert table.table.snapshot_at().version == 0
+    assert table.snapshot_at().version == 0
 
 
 def test_work_of_one_version_is_done(spark: SparkSession) -> None:
@@ -74,7 +74,7 @@ def test_work_of_one_version_is_done(spark: SparkSession) -> None:
     def attempted(work: int, attempt: str) -> int:
         return work
 
-    assert SparkExecutor(spark=spark).by_stages(
+    assert SparkEngine(spark=spark).by_stages(
         [Stage(works=[1, 2, 3], size=1, read=read, schema=SLOTS, task=number)], 2
     ) == [1, 2]
-    assert SparkExecutor(spark=spark).run(attempted, [3, 1]) == [3, 1]
+    assert SparkEngine(spark=spark).run(attempted, [3, 1]) == [3, 1]

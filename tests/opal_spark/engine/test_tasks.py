@@ -60,12 +60,12 @@ def test_more_rows_go_to_python_at_a_time_where_the_last_ones_were_small(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table, schema = create(spark, tmp_path / "table"), spark.createDataFrame([], DDL).schema
-    assert rows_a_batch(schema) == rows_a_batch(schema, table.table.snapshot_at()) == 1024
+    assert rows_a_batch(schema) == rows_a_batch(schema, table.snapshot_at()) == 1024
     table.ingest(frame(spark, [("a", 1, 1)], 1))
     table.ingest(
         frame(spark, [(f"key {number}", 1, 1) for number in range(50_000)], 1), metadata="inline"
     )
-    assert rows_a_batch(schema, table.table.snapshot_at()) == 4096
+    assert rows_a_batch(schema, table.snapshot_at()) == 4096
     noise = random.Random(0)
     table.ingest(frame(spark, [(noise.randbytes(10_000).hex(), 1, 1) for _ in range(2)], 1))
-    assert rows_a_batch(schema, table.table.snapshot_at()) == 1024
+    assert rows_a_batch(schema, table.snapshot_at()) == 1024

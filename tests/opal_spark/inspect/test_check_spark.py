@@ -2,24 +2,23 @@
 
 import json
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from opal_lake.cli import main
+from opal_lake.exit_codes import FINDINGS, OK
 from opal_lake.inspect.check import CheckOptions, check, check_table
-from opal_lake.inspect.check.content.by_tasks import look_by_tasks
-from opal_lake.job.exit_codes import FINDINGS, OK
-from opal_lake.job.job import JobSpec
+from opal_lake.operations.job_spec import JobSpec
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, table_on
 from opal_spark import OpalTable
 from opal_spark.engine import by_key
-from opal_spark.engine.executor import SparkExecutor
-from opal_spark.submit.app import run_app
-from opal_spark.submit.operations import check as check_operation
+from opal_spark.spark_engine import SparkEngine
+from opal_spark.submit.runner import run_app
 from tests.opal_lake.inspect.test_check_bounded import moved, shown_findings, table_with_a_floor
 from tests.opal_lake.inspect.test_check_forged import FORGERIES, Forger, forger
 
@@ -42,13 +41,21 @@ def stored(files: Mapping[str, bytes], folder: Path) -> Table:
     return table_on(storage)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InSlots(SparkEngine):
+    """Spark with so many slots, however small the table is."""
+
+    cut: int
+
+    def slots(self, entries: int, rows: Any = None) -> int:
+        return self.cut
+
+
 def assert_same(
     spark: SparkSession, table: Table, sample: str | None = None, slots: int = 3
 ) -> int:
     options = CheckOptions(sample=sample)
-    by_tasks = check(
-        table, options, partial(look_by_tasks, executor=SparkExecutor(spark=spark), slots=slots)
-    )
+    by_tasks = check(replace(table, executor=InSlots(spark=spark, cut=slots)), options)
     here = check(table, options)
     assert shown_findings([*by_tasks.findings]) == shown_findings([*here.findings])
     assert by_tasks.left_out == here.left_out
@@ -83,7 +90,7 @@ def test_with_a_floor_an_entry_of_another_key_s_row_is_found(
     forger = Forger({stored.path: storage.get(stored.path) for stored in storage.list("")})
     assert assert_same(spark, stored(forger.files, tmp_path / "sound")) == 0
     forger.run(
-        max(commit.version for commit in forger.table().history() if commit.actions.add_runs),
+        max(commit.version for commit in forger.table().commits() if commit.actions.add_runs),
         moved(1),
     )
     assert assert_same(spark, stored(forger.files, tmp_path / "forged"))
@@ -101,7 +108,7 @@ def test_app_and_command_tell_findings_and_what_they_left_out(
     sound = str(tmp_path / "sound")
     stored(forger.files, tmp_path / "sound")
     spec = JobSpec.of("check", sound, {"sample": "50%"})
-    assert run_app("check", check_operation, ["--spec", spec.to_json()]) == OK
+    assert run_app(["--spec", spec.to_json()]) == OK
     looked_at, left_out, *_ = json.loads(capsys.readouterr().out.splitlines()[-1])["notes"]
     assert looked_at.endswith(", 50% of the keys")
     assert "not looked at: 50% of the keys" in left_out
@@ -120,4 +127,4 @@ def test_app_and_command_tell_findings_and_what_they_left_out(
         found.invariant for found in check_table(table)
     ]
     spec = JobSpec.of("check", table.uri)
-    assert run_app("check", check_operation, ["--spec", spec.to_json()]) == FINDINGS
+    assert run_app(["--spec", spec.to_json()]) == FINDINGS

@@ -7,8 +7,8 @@ from pathlib import Path
 import fastavro
 from pyspark.sql import SparkSession
 
-from opal_lake.job.job import JobResult
-from opal_lake.job.operations.folder import Mutate
+from opal_lake.operations.mutate import Mutate
+from opal_lake.result import JobResult
 from opal_spark.mutate import mutate
 
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.operations.folder import Mutate
+from opal_lake.operations.mutate import Mutate
 from opal_spark.mutate import mutate
 from tests.opal_spark.mutate.folders import cells, put, run
 

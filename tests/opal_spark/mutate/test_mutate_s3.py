@@ -6,7 +6,7 @@ from tests.fixtures_s3a import run_script
 
 SCRIPT = """
 import sys
-from opal_lake.job.operations.folder import Mutate
+from opal_lake.operations.mutate import Mutate
 from opal_lake.storage import open_storage
 from opal_spark.mutate import mutate, read_master
 from tests.fixtures_s3a import s3a_session

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from opal_lake.arguments.values import CHANGE_MODES
 from opal_lake.errors import InvalidInputError, NotFoundError
-from opal_lake.job.operations.values import CHANGE_MODES
 from opal_lake.read import changes
 from opal_lake.read.changes import plan_changes
 from opal_lake.spec.table_spec import plan_spec
@@ -27,6 +27,7 @@ from opal_lake.testing.replay import Replay
 from opal_lake.testing.strategies import SERIAL, History, histories
 from opal_spark import OpalTable
 from opal_spark.read import changes as spark_changes
+from tests.opal_spark.twin import arrow_of
 
 pytestmark = pytest.mark.spark
 
@@ -84,23 +85,23 @@ def compare_random_histories(spark: SparkSession, file_format: str, count: int) 
 def compare_feeds(table: OpalTable, start: int, end: int) -> None:
     """In every mode, with every column and with one."""
     for mode, compute_updates in itertools.product(CHANGE_MODES, (True, False)):
-        expected = table.table.changes(start, end, mode=mode, compute_updates=compute_updates)
+        expected = arrow_of(table).changes(start, end, mode=mode, compute_updates=compute_updates)
         columns = None if mode == "none" and compute_updates else [SERIAL]
         feed = table.changes(
             start, end, mode=mode, compute_updates=compute_updates, columns=columns
         )
         expected = expected.select(feed.columns)
         assert sorted_rows(feed.toArrow().cast(expected.schema)) == sorted_rows(expected)
-    expected = table.table.changes(start, end, axis="event_time")
+    expected = arrow_of(table).changes(start, end, axis="event_time")
     history = table.changes(start, end, axis="event_time").toArrow()
     assert sorted_rows(history.cast(expected.schema)) == sorted_rows(expected)
 
 
 def compare_views(table: OpalTable, version: int) -> None:
-    expected = table.table.history_view(version=version)
+    expected = arrow_of(table).history_view(version=version)
     actual = table.history_view(version=version).toArrow().cast(expected.schema)
     assert sorted(actual.to_pylist(), key=serial) == sorted(expected.to_pylist(), key=serial)
-    names = [field.name for field in table.table.snapshot_at().spec.keys]
+    names = [field.name for field in table.snapshot_at().spec.keys]
     keys = [{name: row[name] for name in names} for row in expected.to_pylist()]
     by_keys = table.history_view(keys=keys, version=version)
     assert by_keys.dtypes == table.history_view(version=version).dtypes
@@ -111,7 +112,7 @@ def compare_views(table: OpalTable, version: int) -> None:
 
 def compare_reads(table: OpalTable, versions: list[int]) -> None:
     for version in versions:
-        expected = table.table.read(version=version)
+        expected = arrow_of(table).read(version=version)
         actual = table.read(version=version).toArrow().cast(expected.schema)
         assert sorted(actual.to_pylist(), key=serial) == sorted(expected.to_pylist(), key=serial)
 
@@ -208,7 +209,7 @@ def test_a_filter_prunes_by_keys_and_leaves_updates_whole(users: OpalTable) -> N
 def test_ends_are_versions_times_or_savepoints(users: OpalTable) -> None:
     users.savepoint("before", 1)
     users.savepoint("after", 2)
-    second = users.table.log.read_commit(2).timestamp_us
+    second = users.log.read_commit(2).timestamp_us
     moment = users.spark.sql(f"SELECT timestamp_micros({second}) AS at").first()
     assert moment is not None
     only_second = told(users, 2, 2)
@@ -244,9 +245,8 @@ def test_ends_are_versions_times_or_savepoints(users: OpalTable) -> None:
             InvalidInputError,
             r"start='yesterday' is no bound of a range of changes; give a version, as 8, a commit time",
         ),
-        ((-1,), InvalidInputError, r"start=-1 is no version"),
-        ((1.5,), InvalidInputError, r"start=1.5 is no bound of a range"),
-        ((None,), InvalidInputError, r"start=None is no bound of a range"),
+        ((-1,), InvalidInputError, r"start=-1 is not a valid start"),
+        ((1.5,), InvalidInputError, r"start=1.5 is not a valid start"),
         (
             (1, "1999-01-01T00:00:00Z"),
             NotFoundError,
@@ -267,7 +267,7 @@ def test_options_that_cannot_be_are_refused(users: OpalTable) -> None:
         match="mode='net' is unknown; use one of none, dropCarryovers, netChanges",
     ):
         users.changes(1, mode="net")
-    with pytest.raises(InvalidInputError, match="columns: got the text"):
+    with pytest.raises(InvalidInputError, match=r"columns='id' is a text; give a list"):
         users.changes(1, columns="id")
     with pytest.raises(InvalidInputError, match="'town'"):
         users.changes(1, columns=["town"])

@@ -12,8 +12,8 @@ from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, create_on
 from opal_lake.testing.model import ModelRow, net
-from opal_lake.upkeep.compaction import CompactOptions, compact
 from opal_spark import OpalTable
+from tests.opal_lake.compacting import compact
 
 pytestmark = pytest.mark.spark
 
@@ -88,7 +88,7 @@ def test_spark_reads_the_net_rows_of_a_key_as_the_core_does(
             table.metagen(all=True)
             versions.append(table.snapshot_at().version)
         if number == 5:
-            compact(table, CompactOptions())
+            compact(table)
     table.metagen(all=True)
     opened = OpalTable.for_path(spark, table.uri)
     for version in (versions[1], None):
@@ -160,7 +160,7 @@ def test_a_key_of_many_ingests_is_told_from_what_lies_in_the_same_files(
                 ],
             )
     table.metagen(all=True)
-    compact(table, CompactOptions())
+    compact(table)
     assert len(table.snapshot_at().files) < 40
     given = OpalTable.for_path(spark, table.uri).read(partition_key="mon", net=True).collect()
     assert sorted(row.n for row in given) == [37, 38, 39]

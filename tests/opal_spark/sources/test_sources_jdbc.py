@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from opal_lake.errors import InvalidInputError, StorageError
-from opal_lake.job.source import Jdbc
+from opal_lake.source import Jdbc
 from opal_spark import OpalTable
 from opal_spark.sources import read_source
 from tests.fixtures_postgres import USER, Postgres
@@ -166,7 +166,7 @@ def test_a_query_is_read_in_parts_by_any_numeric_column(
         options=split,
     )
     parts = (
-        read_source(spark, source, table.table.snapshot_at().spec, 1)
+        read_source(spark, source, table.snapshot_at().spec, 1)
         .groupBy(F.spark_partition_id())
         .count()
         .collect()
@@ -182,7 +182,7 @@ def test_the_password_is_in_no_plan_and_no_message(
     spark: SparkSession,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    read_source(spark, orders, table.table.snapshot_at().spec, 1).explain("extended")
+    read_source(spark, orders, table.snapshot_at().spec, 1).explain("extended")
     assert "orders" in (plan := capsys.readouterr().out)
     assert postgres.password not in plan
     assert postgres.password not in refused(

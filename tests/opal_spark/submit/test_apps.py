@@ -26,14 +26,16 @@ from opal_lake.errors import (
     NoRowsError,
     StorageError,
 )
-from opal_lake.job.exit_codes import BUG, DAMAGE, INPUT, OK, RETRY
-from opal_lake.job.job import JobResult, JobSpec
-from opal_lake.job.operations.rows import MetaGen
+from opal_lake.exit_codes import BUG, DAMAGE, INPUT, OK, RETRY
+from opal_lake.operations.job_spec import JobSpec
+from opal_lake.operations.metagen import MetaGen
+from opal_lake.result import JobResult
 from opal_spark.engine.failures import as_opal_error, first_words
 from opal_spark.engine.java import ensure_java
 from opal_spark.engine.progress import SparkSteps
-from opal_spark.submit import operations
-from opal_spark.submit.app import run_app
+from opal_spark.submit import runner
+from opal_spark.submit.jobs import run_job
+from opal_spark.submit.runner import run_app
 
 SOURCES = Path(__file__).parents[3] / "spark_apps"
 APPS = SOURCES / "opal_spark" / "submit" / "apps"
@@ -138,13 +140,13 @@ def test_spark_submit_ends_with_the_app_s_exit_code(tmp_path: Path) -> None:
 def make_table(spark: SparkSession, folder: Path) -> Path:
     """Three visible rows, of which the second version changes one and deletes one."""
     path = folder / "users"
-    operations.create(spark, spec_of("create", path, COLUMNS))
+    run_job(spark, spec_of("create", path, COLUMNS))
     for number, text in enumerate((FIRST, SECOND), start=1):
         (folder / f"{number}.csv").write_text(text)
-        operations.ingest(
+        run_job(
             spark, spec_of("ingest", path, {"source": {"files": [str(folder / f"{number}.csv")]}})
         )
-        operations.metagen(spark, spec_of("metagen", path))
+        run_job(spark, spec_of("metagen", path))
     return path
 
 
@@ -160,17 +162,12 @@ def table(made_table: Path, tmp_path: Path) -> Path:
     )  # and the files that went into it
 
 
-def run(spec: JobSpec[Any] | str, operation: str | None = None) -> int:
+def run(spec: JobSpec[Any] | str) -> int:
     """In this process, on the session of the tests."""
-    name = operation or (spec.operation.name if isinstance(spec, JobSpec) else "read")
     logging.getLogger("SQLQueryContextLogger").setLevel(
         logging.CRITICAL
     )  # as a session of its own would
-    return run_app(
-        name,
-        getattr(operations, name),
-        ["--spec", spec.to_json() if isinstance(spec, JobSpec) else spec],
-    )
+    return run_app(["--spec", spec.to_json() if isinstance(spec, JobSpec) else spec])
 
 
 @pytest.mark.parametrize(
@@ -258,12 +255,13 @@ def test_damage_has_an_exit_code_of_its_own(
 
 
 def test_a_bug_has_an_exit_code_of_its_own(
-    capsys: pytest.CaptureFixture[str], spark: SparkSession
+    capsys: pytest.CaptureFixture[str], spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(spark: SparkSession, spec: JobSpec[Any]) -> JobResult:
         raise ZeroDivisionError("by zero")
 
-    assert run_app("metagen", broken, ["--spec", '{"operation": "metagen", "table": "t"}']) == BUG
+    monkeypatch.setattr(runner, "run_job", broken)
+    assert run_app(["--spec", '{"operation": "metagen", "table": "t"}']) == BUG
     assert "ZeroDivisionError" in capsys.readouterr().err
     assert spark.range(1).count() == 1  # the session was there before, and stays
 
@@ -325,18 +323,14 @@ def test_of_a_nameless_java_error_the_cause_is_shown() -> None:
 
 def test_the_same_token_ingests_once(spark: SparkSession, table: Path, tmp_path: Path) -> None:
     spec = spec_of("ingest", table, {"source": {"files": [str(tmp_path / "1.csv")]}}, token="once")
-    first, again = (operations.ingest(spark, spec) for _ in range(2))
+    first, again = (run_job(spark, spec) for _ in range(2))
     assert (first.repeated, again.repeated, again.version) == (False, True, first.version)
 
 
 def test_create_may_let_the_same_table_stand(spark: SparkSession, table: Path) -> None:
-    assert operations.create(
-        spark, spec_of("create", table, {**COLUMNS, "if_absent": True})
-    ).repeated
+    assert run_job(spark, spec_of("create", table, {**COLUMNS, "if_absent": True})).repeated
     with pytest.raises(InvalidInputError, match=r"keys is \[.id.\], not \[.name.\]"):
-        operations.create(
-            spark, spec_of("create", table, {**COLUMNS, "keys": ["name"], "if_absent": True})
-        )
+        run_job(spark, spec_of("create", table, {**COLUMNS, "keys": ["name"], "if_absent": True}))
 
 
 def test_of_jobs_that_make_one_table_at_once_one_makes_it_and_all_go_on(
@@ -349,33 +343,31 @@ def test_of_jobs_that_make_one_table_at_once_one_makes_it_and_all_go_on(
 
         def make(_: int, spec: JobSpec[Any] = spec, together: threading.Barrier = together) -> bool:
             together.wait()
-            return operations.create(spark, spec).repeated
+            return run_job(spark, spec).repeated
 
         with ThreadPoolExecutor(4) as pool:
             assert sorted(pool.map(make, range(4))) == [False, True, True, True]
     with pytest.raises(InvalidInputError, match="is an Opal table already"):
-        operations.create(spark, spec_of("create", tmp_path / "t0", COLUMNS))
+        run_job(spark, spec_of("create", tmp_path / "t0", COLUMNS))
 
 
 def test_create_takes_its_columns_from_a_file(spark: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "in.csv"
     file.write_text(FIRST)
     layout = {"keys": ["id"], "delta": "at"}
-    operations.create(
-        spark, spec_of("create", tmp_path / "t", {**layout, "like": {"files": [str(file)]}})
-    )
+    run_job(spark, spec_of("create", tmp_path / "t", {**layout, "like": {"files": [str(file)]}}))
     assert spark.read.option("header", "true").csv(str(file)).columns == ["id", "name", "op", "at"]
     with pytest.raises(InvalidInputError, match="is given no columns"):
-        operations.create(spark, spec_of("create", tmp_path / "t", layout))
+        run_job(spark, spec_of("create", tmp_path / "t", layout))
 
 
 def test_a_read_shows_some_rows_and_says_that_there_are_more(
     spark: SparkSession, table: Path
 ) -> None:
-    result = operations.read(spark, spec_of("read", table, {"version": 2, "limit": 2}))
+    result = run_job(spark, spec_of("read", table, {"version": 2, "limit": 2}))
     assert (len(result.examples), result.counts, result.version) == (2, {"rows": 2}, 2)
     assert "more rows" in result.notes[0]
-    assert not operations.read(spark, spec_of("read", table, {"limit": 2})).notes
+    assert not run_job(spark, spec_of("read", table, {"limit": 2})).notes
 
 
 @pytest.mark.slow_but_one
@@ -468,7 +460,7 @@ def test_spark_connect_tells_its_progress_by_itself() -> None:
 
 
 def ingest(spark: SparkSession, path: Path, file: Path, **arguments: Any) -> JobResult:
-    return operations.ingest(
+    return run_job(
         spark, spec_of("ingest", path, {"source": {"files": {"paths": [str(file)]}}, **arguments})
     )
 
@@ -499,7 +491,7 @@ def test_an_ingest_makes_the_table_that_is_not_there(spark: SparkSession, tmp_pa
 
 def test_a_wrong_source_makes_no_table(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="source 'fils' is unknown"):
-        operations.ingest(
+        run_job(
             spark,
             spec_of("ingest", tmp_path / "t", {"source": {"fils": ["in.csv"]}, "create": COLUMNS}),
         )
@@ -529,15 +521,15 @@ def test_an_export_never_takes_the_place_of_a_table(
     spark: SparkSession, table: Path, target: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=r"export to a folder of its own"):
-        operations.read(
+        run_job(
             spark, spec_of("read", table, {"to": str(table.parent / target), "overwrite": True})
         )
-    assert operations.read(spark, spec_of("read", table)).counts["rows"] == 2
+    assert run_job(spark, spec_of("read", table)).counts["rows"] == 2
 
 
 def test_a_repeat_equals_its_first_run(spark: SparkSession, table: Path, tmp_path: Path) -> None:
     spec = spec_of(
         "ingest", table, {"source": {"files": {"paths": [str(tmp_path / "1.csv")]}}}, token="again"
     )
-    first, again = (operations.ingest(spark, spec) for _ in range(2))
+    first, again = (run_job(spark, spec) for _ in range(2))
     assert again == replace(first, repeated=True)

@@ -5,14 +5,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from opal_lake.job.job import JobSpec
+from opal_lake.operations.job_spec import JobSpec
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, create_on
-from opal_lake.upkeep.compaction import CompactOptions, compact
-from opal_spark.submit.app import perform
-from opal_spark.submit.operations import consume
+from opal_spark.submit.runner import perform
 from tests.airflow_provider_opal.cluster.city_dags.moving import SCHEMA, batch, counted, kept, write
+from tests.opal_lake.compacting import compact
 
 pytestmark = pytest.mark.spark
 
@@ -44,13 +43,13 @@ def test_counts_kept_by_changes_are_those_of_all_rows_though_calls_are_repeated(
             "after": after,
             "version": version,
         }
-        perform(spark, JobSpec.of("consume", user_city.uri, arguments), consume)
+        perform(spark, JobSpec.of("consume", user_city.uri, arguments))
 
     for number in range(9):
         write(user_city, batch(number))
         if number % 3 < 2:
             continue
-        compact(user_city, CompactOptions())
+        compact(user_city)
         ends.append(user_city.snapshot_at().version)
         call(*ends[-2:])
         assert kept(Table.open(to)) == counted(user_city) != {}

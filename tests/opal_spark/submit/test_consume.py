@@ -10,13 +10,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from opal_lake.errors import FunctionError, InvalidInputError, NotFoundError
-from opal_lake.job.job import JobResult, JobSpec
+from opal_lake.operations.job_spec import JobSpec
+from opal_lake.result import JobResult
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table
-from opal_lake.upkeep.compaction import CompactOptions, compact
 from opal_spark import Change, OpalTable
-from opal_spark.submit.app import perform
-from opal_spark.submit.operations import consume
+from opal_spark.submit.runner import perform
+from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import create, rows
 
 pytestmark = pytest.mark.spark
@@ -84,7 +84,7 @@ def table(tmp_path: Path) -> Table:
 def run(
     spark: SparkSession, table: Table, token: str | None = None, **arguments: object
 ) -> JobResult:
-    return perform(spark, JobSpec.of("consume", table.uri, arguments, token), consume)
+    return perform(spark, JobSpec.of("consume", table.uri, arguments, token))
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_a_sum_of_changes_is_the_sum_of_all(
         if seed.random() < 0.4:
             made.metagen(all=True)
         if seed.random() < 0.3:
-            compact(made, CompactOptions())
+            compact(made)
         if seed.random() < 0.6:
             continue
         version = made.snapshot_at().version

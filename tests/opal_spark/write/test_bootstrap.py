@@ -17,8 +17,9 @@ from pyspark.sql import SparkSession
 from opal_lake import layout
 from opal_lake.cli import main
 from opal_lake.errors import CommitUnknownError, InvalidInputError, NoRowsError, StorageError
-from opal_lake.job.exit_codes import INPUT, OK
-from opal_lake.job.job import JobResult, JobSpec
+from opal_lake.exit_codes import INPUT, OK
+from opal_lake.operations.job_spec import JobSpec
+from opal_lake.result import JobResult
 from opal_lake.storage import open_storage
 from opal_lake.table import table_on
 from opal_lake.testing.failing_store import Crash
@@ -26,11 +27,10 @@ from opal_lake.write import bootstrap as core
 from opal_lake.write.bootstrap import source_table
 from opal_lake.write.bootstrap_job import bootstrap
 from opal_spark import OpalTable
-from opal_spark.engine.executor import on_spark
 from opal_spark.engine.java import ensure_java
 from opal_spark.sources.tables import plan_source
-from opal_spark.submit import operations
-from opal_spark.submit.app import perform
+from opal_spark.spark_engine import on_spark
+from opal_spark.submit.runner import perform
 from opal_spark.write.bootstrap import SparkSource
 from tests.fixtures_cli import SOURCES, metadata, opal_commands
 from tests.opal_spark.test_crashes_spark import DriverStore
@@ -261,7 +261,7 @@ def test_a_rerun_after_any_failure_of_the_driver(
 KILLED = """
 import sys
 from opal_lake.write import bootstrap
-from opal_spark.submit.app import session
+from opal_spark.submit.runner import session
 from opal_spark import OpalTable
 
 bootstrap.MOST_FILES = 1
@@ -396,7 +396,7 @@ def test_the_operation_and_the_command(
         "schema": DDL,
         "batch_mb": 1,
     }
-    result = perform(spark, JobSpec.of("bootstrap", uri, arguments, "t"), operations.bootstrap)
+    result = perform(spark, JobSpec.of("bootstrap", uri, arguments, "t"))
     assert (result.counts["rows"], result.token) == (len(ALL), "t")
     assert_taken_over(spark, uri, ALL)
     words = [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opal_lake.job.source import DELTA_CONF, PACKAGES
+from opal_lake.source import DELTA_CONF, PACKAGES
 from opal_spark.engine.java import ensure_java
 from tests.fixtures_cli import SOURCES
 
@@ -23,7 +23,7 @@ from opal_lake.errors import InvalidInputError
 from opal_spark import OpalTable
 from opal_lake.write.bootstrap import source_table
 from opal_lake.write.bootstrap_job import ingest_batch
-from opal_spark.engine.executor import on_spark
+from opal_spark.spark_engine import on_spark
 from opal_spark.sources.tables import batch_rows, plan_source
 from opal_spark.write.bootstrap import SparkSource
 

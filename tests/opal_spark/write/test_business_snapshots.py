@@ -12,7 +12,7 @@ import opal_spark
 from opal_lake import layout
 from opal_lake.clock import ManualClock
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.job import JobSpec
+from opal_lake.operations.job_spec import JobSpec
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.forwarding import ForwardingStore
@@ -20,7 +20,7 @@ from opal_lake.table import create_on, table_on
 from opal_lake.testing.clocks import SilentStore
 from opal_spark import Files, OpalTable
 from opal_spark.engine.columns import arrow_of_spark
-from opal_spark.submit import operations
+from opal_spark.submit.jobs import run_job
 
 DDL = "user STRING, at BIGINT, city STRING, day DATE"
 HOUR_US = 3_600_000_000
@@ -49,9 +49,8 @@ def create(spark: SparkSession, path: Path, drift: str) -> tuple[OpalTable, Manu
         TableLayout(keys=["user"], delta="at", properties={"drift": drift}),
     )
     clock = ManualClock(step_us=1000)
-    return OpalTable(
-        spark=spark, table=create_on(SilentStore(inner=open_storage(str(path))), spec, clock)
-    ), clock
+    made = create_on(SilentStore(inner=open_storage(str(path))), spec, clock)
+    return OpalTable.on(spark, made), clock
 
 
 def cities(table: OpalTable, business_snapshot: str | None = None) -> dict[str, str]:
@@ -118,8 +117,8 @@ def test_a_column_may_be_added_while_days_are_committed_one_by_one(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table, _ = create(spark, tmp_path / "t", "0s")
-    store = AddingStore(table.table.storage, lambda: table.add_columns({"zip": "long"}))
-    racing = OpalTable(spark=spark, table=table_on(store, ManualClock()))
+    store = AddingStore(table.storage, lambda: table.add_columns({"zip": "long"}))
+    racing = OpalTable.on(spark, table_on(store, ManualClock()))
     rows = [("A", 1, "Xian", FRIDAY), ("B", 2, "Wuhan", SATURDAY)]
     racing.ingest(frame(spark, rows), metadata="inline", business_snapshot_column="day")
     assert cities(table) == {"A": "Xian", "B": "Wuhan"}
@@ -202,8 +201,8 @@ def test_a_job_names_the_business_snapshot_that_it_ingests_and_reads(
             "business_snapshot": day,
             "metadata": "inline",
         }
-        operations.ingest(spark, JobSpec.of("ingest", uri, arguments, token=day))
-    shown = operations.read(spark, JobSpec.of("read", uri, {"business_snapshot": FRIDAY}))
+        run_job(spark, JobSpec.of("ingest", uri, arguments, token=day))
+    shown = run_job(spark, JobSpec.of("read", uri, {"business_snapshot": FRIDAY}))
     assert [row["city"] for row in shown.examples] == ["city 0"]
     assert shown.version == 1
     assert [

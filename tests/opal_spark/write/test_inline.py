@@ -32,7 +32,7 @@ def test_one_commit_makes_the_rows_visible_and_says_what_they_were(
     assert content(table.read()) == [("a", 2, 3), ("c", 0, 4)]
     assert content(table.read(partition_key="monday")) == [("a", 2, 3), ("c", 0, 4)]
     assert [commit["changes_view"] for commit in table.history()] == [True, True, True]
-    assert table.table.snapshot_at().pending == frozenset()
+    assert table.snapshot_at().pending == frozenset()
 
 
 def test_modes_may_alternate_and_pending_rows_of_others_wait_for_their_metagen(
@@ -52,7 +52,7 @@ def test_bad_rows_are_refused_or_put_aside(spark: SparkSession, tmp_path: Path) 
     rows = spark.createDataFrame([("a", 1, 1), (None, 2, 2), ("c", None, 3)], DDL)
     with pytest.raises(InvalidInputError, match="key column 'sku' is null"):
         table.ingest(rows, metadata="inline")
-    assert table.table.snapshot_at().version == 0
+    assert table.snapshot_at().version == 0
     result = table.ingest(rows, metadata="inline", on_bad_rows="quarantine")
     assert (result.counts["rows"], result.counts["rejected"]) == (1, 2)
     snippet = result.notes[2].partition(": ")[2].removesuffix(".show(truncate=False)")
@@ -67,7 +67,7 @@ def test_bad_rows_are_refused_or_put_aside(spark: SparkSession, tmp_path: Path) 
         match=r"2 of 3 rows \(66.7%\) cannot go into the table, and reject_threshold='60%' allows 1",
     ):
         table.ingest(rows, metadata="inline", on_bad_rows="quarantine", reject_threshold="60%")
-    assert table.table.snapshot_at().version == 1
+    assert table.snapshot_at().version == 1
     assert content(table.read()) == [("a", 1, 1)]
 
 
@@ -111,7 +111,7 @@ def test_runs_are_merged_in_passing_and_nothing_is_lost(
     batches = [[(f"k{key}", turn, turn) for key in range(turn, turn + 40)] for turn in range(9)]
     for batch in batches:
         table.ingest(frame(spark, batch, 2), metadata="inline")
-    assert len(table.table.snapshot_at().runs) <= 8  # of 4 slots each; without merges 36
+    assert len(table.snapshot_at().runs) <= 8  # of 4 slots each; without merges 36
     assert content(table.read()) == latest(batches)
     assert table.check() == []
 

@@ -12,11 +12,10 @@ from pyspark.sql.types import ArrayType, LongType
 import opal_spark
 from opal_lake.errors import InvalidInputError
 from opal_lake.inspect.check import check_table
-from opal_lake.job.job import JobSpec
-from opal_lake.job.source import Files
+from opal_lake.operations.job_spec import JobSpec
+from opal_lake.source import Files
 from opal_spark import OpalTable
-from opal_spark.submit import operations
-from opal_spark.submit.app import perform
+from opal_spark.submit.runner import perform
 
 COLUMNS = "id BIGINT, at BIGINT, name STRING"
 
@@ -62,14 +61,14 @@ def test_every_read_across_an_add_gives_null_for_the_files_of_before(
     ]
     assert sorted(row["score"] or 0 for row in table.history_view().collect()) == [0, 0, 0.5]
     opal_spark.register(spark)
-    read = spark.read.format("opal").load(table.table.uri)
+    read = spark.read.format("opal").load(table.uri)
     assert [row["score"] for row in read.orderBy("id").collect()] == [None, 0.5]
     table.zorder(["score", "id"], whole=True)
     table.rebuild_key_store()
     assert shown(table, "score") == [None, 0.5]
     table.restore(version=1)
     assert shown(table, "score") == [None, None]
-    assert check_table(table.table) == []
+    assert check_table(table) == []
 
 
 @pytest.mark.slow_but_one
@@ -115,7 +114,7 @@ def test_a_source_adds_ignores_or_lacks_columns(
         (1.5, "x"),
         (None, None),
     ]
-    assert check_table(table.table) == []
+    assert check_table(table) == []
 
 
 @pytest.mark.slow
@@ -144,24 +143,22 @@ def test_a_stream_and_a_writer_go_on_across_an_add(spark: SparkSession, tmp_path
 
     def run() -> list[Any]:
         seen.clear()
-        rows = (
-            spark.readStream.format("opal").option("readChangeFeed", "true").load(table.table.uri)
-        )
+        rows = spark.readStream.format("opal").option("readChangeFeed", "true").load(table.uri)
         writer = rows.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
         opal_spark.run_available(writer.foreachBatch(lambda frame, _: seen.extend(frame.collect())))
         return seen
 
     assert [row["_change_type"] for row in run()] == ["insert"]
     spark.createDataFrame([(1, 2, "b")], COLUMNS).write.format("opal").mode("append").save(
-        table.table.uri
+        table.uri
     )
     table.add_columns({"score": "double"})
     spark.createDataFrame([(1, 3, "c")], COLUMNS).write.format("opal").mode("append").save(
-        table.table.uri
+        table.uri
     )
     spark.createDataFrame([(1, 4, "d", 0.5)], f"{COLUMNS}, score DOUBLE").write.format("opal").mode(
         "append"
-    ).save(table.table.uri)
+    ).save(table.uri)
     assert [
         (row["at"], row["_change_type"], row["score"])
         for row in sorted(run(), key=lambda row: (row["_commit_version"], row["at"]))
@@ -184,9 +181,7 @@ def test_the_jobs_add_columns_and_a_pipeline_that_made_the_table_goes_on(
     arguments = {"source": {"files": [str(path)]}, "create": made, "on_bad_rows": "quarantine"}
 
     def job(operation: str, **given: Any) -> Any:
-        return perform(
-            spark, JobSpec.of(operation, uri, given, None), getattr(operations, operation)
-        )
+        return perform(spark, JobSpec.of(operation, uri, given, None))
 
     assert (
         job("ingest", **arguments, metadata="inline", on_new_columns="add").counts["rejected"] == 1

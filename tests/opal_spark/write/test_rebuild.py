@@ -11,16 +11,16 @@ from opal_lake.cli import main
 from opal_lake.engine.executor import Attempt
 from opal_lake.engine.in_process import slots_of
 from opal_lake.errors import CommitUnknownError, StorageError
-from opal_lake.job.exit_codes import OK
-from opal_lake.job.job import JobSpec
+from opal_lake.exit_codes import OK
 from opal_lake.key_store.entries import Entries, concat_entries
+from opal_lake.operations.job_spec import JobSpec
 from opal_lake.table import table_on
 from opal_lake.testing.failing_store import Crash
 from opal_lake.upkeep import rebuild
 from opal_lake.upkeep.rebuild import RebuildPlan, plan_rebuild, rebuild_slot
 from opal_spark import OpalTable
 from opal_spark.engine import executor
-from opal_spark.submit import operations
+from opal_spark.submit.jobs import run_job
 from tests.fixtures_cli import metadata, opal_commands
 from tests.opal_lake.shop import Row, latest
 from tests.opal_lake.upkeep.test_rebuild import entries_of, lose
@@ -53,7 +53,7 @@ def harmed(spark: SparkSession, path: Path, file_format: str = "parquet") -> Opa
     for batch in (FIRST, SECOND):
         table.ingest(frame(spark, batch, 3), metadata="inline")
     table.ingest(frame(spark, THIRD))
-    lose(table.table.storage, table.table)
+    lose(table.storage, table)
     return table
 
 
@@ -88,12 +88,12 @@ def test_a_table_that_lost_its_runs_is_sound_again(
 @pytest.mark.usefixtures("slots")
 def test_only_the_slots_that_are_left_are_done(spark: SparkSession, tmp_path: Path) -> None:
     table = harmed(spark, tmp_path / "table")
-    plan = plan_rebuild(table.table.log, None, lambda _: 8)
+    plan = plan_rebuild(table.log, None, lambda _: 8)
     assert isinstance(plan, RebuildPlan)
     entries = concat_entries([entries_of(file, plan.base) for file in plan.files])
     for slot in (1, 6):
         rebuild_slot(
-            entries.take(slots_of(entries.high, 8) == slot), plan.task(table.table.cache), slot, "0"
+            entries.take(slots_of(entries.high, 8) == slot), plan.task(table.cache), slot, "0"
         )
     result = table.rebuild_key_store()
     assert (result.counts["runs"], result.counts["slots_done_before"]) == (8, 2)
@@ -129,14 +129,14 @@ def test_a_task_that_fails_leaves_what_the_others_did(
 @pytest.mark.usefixtures("slots")
 def test_a_rerun_after_a_failure_of_the_driver(spark: SparkSession, tmp_path: Path) -> None:
     dry = harmed(spark, tmp_path / "dry")
-    store = DriverStore(dry.table.storage)
-    OpalTable(spark=spark, table=table_on(store)).rebuild_key_store(token="t")
+    store = DriverStore(dry.storage)
+    OpalTable.on(spark, table_on(store)).rebuild_key_store(token="t")
     for fail_at in (3, len(store.trace) - 4, len(store.trace) - 1):
         table = harmed(spark, tmp_path / str(fail_at))
-        storage = table.table.storage
+        storage = table.storage
         for target in (DriverStore(storage, fail_at, "before"), storage, storage):
             try:
-                OpalTable(spark=spark, table=table_on(target)).rebuild_key_store(token="t")
+                OpalTable.on(spark, table_on(target)).rebuild_key_store(token="t")
             except (Crash, StorageError, CommitUnknownError):
                 continue
         assert [row["operation"] for row in table.history()].count("rebuild_key_store") == 1
@@ -147,11 +147,9 @@ def test_the_operation_and_the_command(
     spark: SparkSession, tmp_path: Path, opal_commands: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = harmed(spark, tmp_path / "table")
-    result = operations.rebuild_key_store(
-        spark, JobSpec.of("rebuild_key_store", table.table.uri, token="j")
-    )
-    assert (result.version, result.token) == (table.table.snapshot_at().version, "j")
-    lose(table.table.storage, table.table)
-    assert main(["rebuild-key-store", table.table.uri]) == OK
+    result = run_job(spark, JobSpec.of("rebuild_key_store", table.uri, token="j"))
+    assert (result.version, result.token) == (table.snapshot_at().version, "j")
+    lose(table.storage, table)
+    assert main(["rebuild-key-store", table.uri]) == OK
     assert capsys.readouterr().out.startswith("rebuilt the key store from 500 rows")
     assert_sound(table, [FIRST, SECOND])

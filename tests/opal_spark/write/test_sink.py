@@ -24,11 +24,11 @@ def test_a_micro_batch_that_comes_again_is_applied_once(
     sink(frame(spark, batches[0]), 0)
     sink(frame(spark, []), 1)
     sink(frame(spark, batches[1]), 2)
-    assert table.table.snapshot_at().version == 3
+    assert table.snapshot_at().version == 3
     assert content(table.read()) == latest(batches)
     other(frame(spark, [("d", 1, 1)]), 0)
-    assert len(table.table.read()) == 3, "each query has its own micro-batches"
-    assert check_table(table.table) == []
+    assert len(table.read()) == 3, "each query has its own micro-batches"
+    assert check_table(table) == []
 
 
 def test_bad_rows_of_a_micro_batch_fail_it_or_are_put_aside(

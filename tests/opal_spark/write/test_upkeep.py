@@ -8,15 +8,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from opal_lake.errors import ExpiredError, FormatError, NotFoundError, StorageError
-from opal_lake.job.exit_codes import RETRY, exit_code
-from opal_lake.job.job import JobResult, JobSpec
+from opal_lake.exit_codes import RETRY, exit_code
+from opal_lake.operations.job_spec import JobSpec
+from opal_lake.result import JobResult
 from opal_spark import OpalTable
 from opal_spark.engine import verify
 from opal_spark.engine.columns import spark_schema
 from opal_spark.engine.failures import spark_errors
 from opal_spark.engine.scan import scan_files
-from opal_spark.submit import operations
-from opal_spark.submit.app import perform
+from opal_spark.submit.runner import perform
 
 COLUMNS = "sku STRING, at BIGINT, price INT"
 
@@ -39,8 +39,8 @@ def table(spark: SparkSession, made_table: Path, tmp_path: Path) -> OpalTable:
 
 
 def job(table: OpalTable, operation: str, token: str | None = None, **arguments: Any) -> JobResult:
-    spec = JobSpec.of(operation, table.table.uri, arguments, token)
-    return perform(table.spark, spec, getattr(operations, operation))
+    spec = JobSpec.of(operation, table.uri, arguments, token)
+    return perform(table.spark, spec)
 
 
 def prices(table: OpalTable, version: int | None = None) -> list[int]:
@@ -52,7 +52,7 @@ def test_maintenance_goes_by_the_properties_that_were_set(table: OpalTable) -> N
     result = job(table, "maintain", dry_run=True)
     assert result.notes == ("compact is due: 4 files below 192 MB in 1 partition, at most 3",)
     done = job(table, "maintain", token="daily")
-    assert done.version == table.table.snapshot_at().version
+    assert done.version == table.snapshot_at().version
     assert (done.counts["compact_files_read"], len(table.files())) == (4, 1)
     again = job(table, "maintain", token="daily")
     assert (again.repeated, again.version) == (True, done.version)
@@ -81,7 +81,7 @@ def test_a_read_whose_files_expire_is_run_again_and_one_whose_files_are_lost_is_
 ) -> None:
     """A DataFrame is lazy: Spark opens the files when somebody asks for rows."""
     lazy = table.read(version=1)
-    planned = table.table.snapshot_at(1)
+    planned = table.snapshot_at(1)
     table.compact()
     job(table, "retain", window="0s", grace="0s")
     with (
@@ -98,19 +98,19 @@ def test_a_read_whose_files_expire_is_run_again_and_one_whose_files_are_lost_is_
     with pytest.raises(ExpiredError, match="has expired"):
         scan_files(
             table.spark,
-            table.table.storage,
+            table.storage,
             [*planned.files.values()],
             spark_schema(planned.spec, physical=True),
             "parquet",
         )
-    now = table.table.snapshot_at()
-    table.table.storage.delete([*now.files])
+    now = table.snapshot_at()
+    table.storage.delete([*now.files])
     with pytest.raises(FormatError, match="is missing, though the table refers to it"):
         prices(table)
     with pytest.raises(FormatError, match="is missing, though the table refers to it"):
         scan_files(
             table.spark,
-            table.table.storage,
+            table.storage,
             [*now.files.values()],
             spark_schema(now.spec, physical=True),
             "parquet",

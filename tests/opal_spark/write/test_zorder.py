@@ -16,14 +16,14 @@ from pyspark.sql import functions as F
 from opal_lake.data.z_value import interleave, z_fields
 from opal_lake.engine.executor import Executor, Ordering, T, Task
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.job import JobSpec
-from opal_lake.job.operations.upkeep import ZOrder
+from opal_lake.operations.job_spec import JobSpec
+from opal_lake.operations.zorder import ZOrder
 from opal_lake.upkeep.zorder import zorder
-from opal_lake.upkeep.zorder_plan import ZOrderOptions, plan_zorder
+from opal_lake.upkeep.zorder_plan import plan_zorder
 from opal_spark import OpalTable
-from opal_spark.engine.executor import SparkExecutor
 from opal_spark.engine.zorder import bin_rows, measured, part_rows, placed_rows, plan_curves
-from opal_spark.submit.operations import zorder as operation
+from opal_spark.spark_engine import SparkEngine
+from opal_spark.submit.jobs import run_job
 from tests.opal_lake.shop import Row, latest
 from tests.opal_spark.test_table import content, create, frame
 from tests.opal_spark.write.test_compaction import DAYS
@@ -57,24 +57,19 @@ def ordered(
     **options: Any,
 ) -> Any:
     """With files of a size that tests can afford."""
-    fields = z_fields(table.table.snapshot_at().spec, names)
-    zorder_options = ZOrderOptions(
-        columns=tuple(field.id for field in fields), target_bytes=target_bytes, **options
-    )
+    fields = z_fields(table.snapshot_at().spec, names)
     return zorder(
-        replace(table.table, executor=executor or SparkExecutor(spark=table.spark)),
+        replace(table, executor=executor or SparkEngine(spark=table.spark)),
         fields,
-        zorder_options,
+        target_bytes=target_bytes,
+        **options,
     )
 
 
 def ordering_of(table: OpalTable, *names: str) -> Ordering:
-    base = table.table.snapshot_at()
+    base = table.snapshot_at()
     fields = z_fields(base.spec, names)
-    plan = plan_zorder(
-        base,
-        ZOrderOptions(columns=tuple(field.id for field in fields), target_bytes=5_000, whole=True),
-    )
+    plan = plan_zorder(base, tuple(field.id for field in fields), 5_000, whole=True)
     bins, files = (
         tuple(one.files for one in plan.bins),
         tuple(one.size / 5_000 for one in plan.bins),
@@ -260,9 +255,9 @@ def test_histories_read_as_the_model_says(spark: SparkSession, tmp_path: Path) -
 def test_an_upsert_commits_while_a_zorder_runs(spark: SparkSession, tmp_path: Path) -> None:
     table = points(spark, tmp_path, 4_000)
 
-    class WithAnUpsert(SparkExecutor):
+    class WithAnUpsert(SparkEngine):
         def in_order(self, ordering: Ordering, task: Task[T]) -> list[list[T]]:
-            found = SparkExecutor.in_order(self, ordering, task)
+            found = SparkEngine.in_order(self, ordering, task)
             table.ingest(point_rows(spark, 3_000, 2_000, at=2), metadata="inline")
             return found
 
@@ -291,7 +286,7 @@ def test_many_folders_are_one_job_and_hot_values_several_files(
     before = sorted(table.read().collect())
     result = ordered(table, "x", "y")
     assert result.counts["commits"] == 1
-    hot = [file for file in table.table.snapshot_at().files.values() if "day=hot/" in file.path]
+    hot = [file for file in table.snapshot_at().files.values() if "day=hot/" in file.path]
     assert len(hot) >= 4
     assert max(file.rows for file in hot) < 3 * 12_000 / len(hot), (
         "rows that are all alike are parted by their offsets"
@@ -305,13 +300,13 @@ def test_the_operation_takes_the_arguments_of_a_spec(spark: SparkSession, tmp_pa
     table = points(spark, tmp_path, 2_000)
     table.ingest(point_rows(spark, 1_000, 2_000), metadata="inline")
     arguments = {"columns": ["x", "y"], "target_mb": 64, "only_if_due": True}
-    spec = JobSpec.of("zorder", table.table.uri, arguments, "z/1")
-    first = operation(spark, spec)
+    spec = JobSpec.of("zorder", table.uri, arguments, "z/1")
+    first = run_job(spark, spec)
     assert first.counts["rows"] == 3_000
-    assert operation(spark, spec).repeated
-    again = operation(
+    assert run_job(spark, spec).repeated
+    again = run_job(
         spark,
-        JobSpec(operation=ZOrder(columns=["x", "y"], only_if_due=True), table=table.table.uri),
+        JobSpec(operation=ZOrder(columns=["x", "y"], only_if_due=True), table=table.uri),
     )
     assert again.notes[0].startswith("not due: 0%")
     with pytest.raises(InvalidInputError, match="1 to 8 columns"):

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from opal_lake.cli import main
-from opal_lake.job.exit_codes import INPUT, OK
+from opal_lake.exit_codes import INPUT, OK
 from opal_lake.table import Table
 from tests.fixtures_cli import metadata, opal_commands
 from tests.fixtures_kafka import Kafka

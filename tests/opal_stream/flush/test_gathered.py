@@ -4,6 +4,7 @@ import logging
 import os
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -245,7 +246,7 @@ def test_what_an_ingest_would_refuse_stops_the_process_that_reads_it(
 ) -> None:
     schema = pa.schema([("id", pa.string()), ("at", pa.timestamp("us", "UTC"))])
     table, topic = (
-        Table.create(str(tmp_path / "t"), schema, TableLayout(keys=["id"], delta="at")),
+        Table.create(str(tmp_path / "t"), schema, keys=["id"], delta="at"),
         new_topic(kafka),
     )
     kafka.produce(topic, [{"id": "x" * (1 << 20), "at": 1}])
@@ -427,7 +428,7 @@ def test_retention_keeps_what_is_not_committed_and_deletes_what_is(
 
 def test_a_table_on_s3(kafka: Kafka, s3_options: dict[str, str]) -> None:
     table, topic = (
-        Table.create("s3://lake/gathered", SCHEMA, LAYOUT, options=s3_options),
+        Table.create("s3://lake/gathered", SCHEMA, **asdict(LAYOUT), options=s3_options),
         new_topic(kafka, 2),
     )
     for partition in (0, 1):
@@ -499,7 +500,10 @@ def test_a_file_that_an_ingest_refuses_is_found_among_the_others(
     kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout_by_name = TableLayout(keys=["id"], delta="at", deletes="op = 'D'", partition_by=["name"])
-    table, topic = Table.create(str(tmp_path / "t"), SCHEMA, layout_by_name), new_topic(kafka, 3)
+    table, topic = (
+        Table.create(str(tmp_path / "t"), SCHEMA, **asdict(layout_by_name)),
+        new_topic(kafka, 3),
+    )
     for partition, names in ((0, 2), (1, 6), (2, 3)):
         kafka.produce(
             topic,

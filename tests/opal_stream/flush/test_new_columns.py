@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from opal_lake.spec.schema import arrow_schema
-from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
-from opal_lake.upkeep.compaction import CompactOptions, compact
 from opal_stream.errors import BadMessageError, NewColumnsError
 from opal_stream.flush.buffer import FlushLimits
 from opal_stream.flush.intake import MAX_REFUSED, Intake
 from opal_stream.formats.decoder import FormatOptions
 from tests.fixtures_kafka import Kafka, Registry
+from tests.opal_lake.compacting import compact
 from tests.opal_stream.flush.test_stream import started, wait_for
 from tests.opal_stream.formats.test_registry import FIRST, SECOND, avro, head, nested, record
 from tests.opal_stream.orders import (
@@ -82,7 +82,7 @@ def test_a_new_schema_of_the_registry_adds_its_columns_behind_what_was_read_by_o
     }
     operations = [
         (commit.operation, [advance.end for advance in commit.positions.values()])
-        for commit in table.history()
+        for commit in table.commits()
     ]
     assert operations == [("ingest", [4]), ("add_columns", []), ("ingest", [2]), ("create", [])]
 
@@ -218,7 +218,7 @@ def test_members_of_nested_columns_that_the_table_lacks_stop_the_stream_or_are_p
         return Table.create(
             str(tmp_path / name),
             SCHEMA.append(pa.field("address", pa.struct([("city", pa.string())]))),
-            LAYOUT,
+            **asdict(LAYOUT),
         )
 
     said = rf"{topic}/0@1: the table has no member 'address\.zip', and nested columns cannot get more\. "
@@ -370,7 +370,7 @@ def test_two_processes_add_the_same_column_at_once_and_one_is_killed_in_the_midd
     assert (ends(table), table.snapshot_at().root.rows) == ([7, 7], 14)
     expected = {n + 100 * p: (None if n < 3 or n == 6 else 0.5) for p in (0, 1) for n in range(7)}
     assert {number: row[0] for number, row in of(table, "discount").items()} == expected
-    added = [commit for commit in table.history() if commit.operation == "add_columns"]
+    added = [commit for commit in table.commits() if commit.operation == "add_columns"]
     assert len(added) == 1
 
 
@@ -390,7 +390,7 @@ def test_a_column_that_no_table_can_get_stops_the_stream_behind_what_came_before
 
 def test_a_map_of_debezium_is_said_to_be_one(kafka: Kafka, tmp_path: Path) -> None:
     columns, topic = pa.schema([("id", pa.int64()), ("at", pa.int64())]), new_topic(kafka)
-    table = Table.create(str(tmp_path / "t"), columns, TableLayout(keys=["id"], delta="at"))
+    table = Table.create(str(tmp_path / "t"), columns, keys=["id"], delta="at")
     fields = [{"field": "id", "type": "int64"}, {"field": "tags", "type": "map"}]
     schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}
     payload = {"after": {"id": 1, "tags": {"a": "1"}}, "op": "c", "ts_ms": 1, "source": {}}
@@ -492,7 +492,7 @@ def test_columns_beside_such_that_cannot_be_added_are_added_in_one_commit(
     columns, reasons = taken_by_intake(table, formats, [value.encode() for value in values])
     assert columns.keys() >= new.keys()
     assert list(reasons) == ["orders/3@100"]
-    assert [commit.operation for commit in table.history()] == ["add_columns", "create"]
+    assert [commit.operation for commit in table.commits()] == ["add_columns", "create"]
     assert len([text for text in caplog.messages if text.endswith("are put aside")]) == 1
 
 
@@ -543,7 +543,7 @@ def test_a_deep_schema_of_avro_adds_a_column_that_files_hold(
     totals = read(table, kafka, topic, formats=formats)
     assert (totals.records, totals.bad, ends(table)) == (2, 0, [2])
     table.ingest(table.read(), metadata="inline", deleted=[False, False])
-    compact(table, CompactOptions(mode="minor"))
+    compact(table)
     expected = value
     if shape == "map":
         expected = 1

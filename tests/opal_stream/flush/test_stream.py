@@ -150,7 +150,7 @@ def test_a_slow_commit_does_not_put_off_the_next_one(kafka: Kafka, table: Table)
         kafka.produce(topic, [order(1, round(1000 * time.time()))])
     stream.stop()
     thread.join(60)
-    moments = [commit.timestamp_us for commit in table.history(5)]
+    moments = [commit.timestamp_us for commit in table.commits(5)]
     gaps = sorted(late - early for late, early in itertools.pairwise(moments))
     assert (failures, gaps[len(gaps) // 2] < (1.0 + SLOW_S / 2) * 1e6) == (
         [],
@@ -392,7 +392,7 @@ def test_what_was_read_by_older_schemas_is_flushed_before_a_new_one_counts(
     formats = FormatOptions(format="json-registry", registry=registry.url)
     totals = read(table, kafka, topic, formats=formats, limits=FlushLimits(interval_s=60))
     assert (totals.flushes, ids(table), registry.asked) == (2, [0, 1, 2, 3, 4], [1, 2])
-    first = next(commit for commit in table.history() if commit.version == 1)
+    first = next(commit for commit in table.commits() if commit.version == 1)
     assert [advance.end for advance in first.positions.values()] == [2]
 
 

@@ -21,9 +21,9 @@ from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.open import open_storage
 from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table, table_on
-from opal_lake.upkeep.compaction import CompactOptions, compact
 from opal_lake.write.ingest_job import IngestOptions, ingest
 from opal_stream.errors import BadMessageError
+from tests.opal_lake.compacting import compact
 from tests.opal_stream.orders import gather
 from tests.opal_stream.shaky import Shaky
 from tests.opal_stream.toast import LARGE, SCHEMA, Flushes, event, new_table, rejected, row, stored
@@ -174,7 +174,7 @@ def test_a_row_that_a_compaction_dropped_has_no_values() -> None:
     flushes = Flushes(table=new_table())
     flushes.flush(event("c", FULL, 1))
     flushes.flush(event("u", SECOND, 5))
-    compact(flushes.table, CompactOptions(mode="major", floor=7))
+    compact(flushes.table, floor=7)
     flushes.flush(update(CHANGED, 3))
     assert len(rejected(flushes.table)) == 1
     flushes.flush(update({**SECOND, "small": 9}, 9))
@@ -186,7 +186,7 @@ def test_below_the_floor_an_older_row_that_was_kept_is_not_taken() -> None:
     flushes = Flushes(table=new_table())
     flushes.flush(event("c", FULL, 1), event("u", SECOND, 5))
     table = flushes.table
-    compact(table, CompactOptions(mode="major", floor=7))
+    compact(table, floor=7)
     flushes.flush(event("c", {**FULL, "note": "late"}, 2))
     flushes.flush(update(CHANGED, 4))
     [bad] = rejected(table)
@@ -339,7 +339,7 @@ class World:
             case "metagen":
                 self.table.metagen()
             case "compact":
-                compact(self.table, CompactOptions())
+                compact(self.table)
             case "pause":
                 self.settle()
             case "start":

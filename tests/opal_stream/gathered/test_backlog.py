@@ -11,7 +11,7 @@ import pytest
 from opal_lake import layout
 from opal_lake.cli import main
 from opal_lake.errors import StorageError
-from opal_lake.job.exit_codes import OK
+from opal_lake.exit_codes import OK
 from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import StoredObject

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from opal_lake.cli import main
-from opal_lake.job.exit_codes import INPUT, OK
+from opal_lake.exit_codes import INPUT, OK
 from opal_lake.table import Table
 from opal_stream.errors import KafkaError, KafkaSettingsError
 from opal_stream.kafka import connection as connections

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from opal_lake.cli import main
-from opal_lake.job.exit_codes import INPUT, OK
+from opal_lake.exit_codes import INPUT, OK
 from opal_lake.traffic.hours import HOUR_MS, Volume
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.topics import Partition

@@ -12,8 +12,8 @@ import pytest
 
 from opal_lake.cli import main
 from opal_lake.errors import FormatError
+from opal_lake.exit_codes import DAMAGE, INPUT, OK, RETRY
 from opal_lake.inspect.check import check_table
-from opal_lake.job.exit_codes import DAMAGE, INPUT, OK, RETRY
 from opal_lake.table import Table
 from opal_stream.errors import ProcessError
 from opal_stream.supervise import process as processes

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from opal_lake.errors import FormatError
-from opal_lake.job.exit_codes import BUG, DAMAGE, INPUT, RETRY, exit_code
+from opal_lake.exit_codes import BUG, DAMAGE, INPUT, RETRY, exit_code
 from opal_stream.errors import StreamError
 from opal_stream.kafka.topics import Partition
 from opal_stream.supervise import process as processes

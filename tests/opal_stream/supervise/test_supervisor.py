@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from opal_lake.cli import main
+from opal_lake.exit_codes import INPUT, OK
 from opal_lake.inspect.check import check_table
-from opal_lake.job.exit_codes import INPUT, OK
 from opal_lake.table import Table
 from opal_stream.flush.options import StreamOptions
 from opal_stream.gathered.backlog import LEAST_BYTES

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from opal_lake.cli import main
-from opal_lake.job.exit_codes import FINDINGS, INPUT, OK
+from opal_lake.exit_codes import FINDINGS, INPUT, OK
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
 from opal_stream.tracking.alarms import AlarmLimits, find_alarms

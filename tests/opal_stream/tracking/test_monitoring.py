@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from opal_lake.cli import main
-from opal_lake.job.exit_codes import OK
+from opal_lake.exit_codes import OK
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
 from opal_stream.supervise.metrics import FleetMetrics

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from opal_lake.cli import main
-from opal_lake.job.exit_codes import DAMAGE, FINDINGS, INPUT, OK
+from opal_lake.exit_codes import DAMAGE, FINDINGS, INPUT, OK
 from opal_lake.spec.positions import Advance
 from opal_lake.table import Table
 from opal_stream.errors import TopicChangedError

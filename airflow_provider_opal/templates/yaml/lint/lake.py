@@ -15,7 +15,7 @@ from airflow_provider_opal.templates.yaml.models.rules import schema_columns
 from airflow_provider_opal.templates.yaml.models.version_1 import MaintenanceModel, TableModel
 from airflow_provider_opal.templates.yaml.text.problem import Problem, advice, shown
 from opal_lake.errors import InvalidInputError, NotFoundError, OpalError
-from opal_lake.job.operations.table import COLUMN_ROLES
+from opal_lake.operations.create import COLUMN_ROLES
 
 if TYPE_CHECKING:
     from opal_lake.spec.table_spec import TableSpec

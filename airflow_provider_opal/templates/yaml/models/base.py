@@ -1,12 +1,12 @@
 """What the models are made of: texts, names and times as YAML writes them, and no unknown keys."""
 
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from airflow_provider_opal.templates.yaml.models import values
-from opal_lake.job.operations.values import MAX_CLUSTER_COLUMNS
+from opal_lake.arguments.values import MAX_CLUSTER_COLUMNS
 
 TEXT, OTHER = "(text)", "(other)"  # tags of unions; brackets keep them apart from every key
 
@@ -102,3 +102,11 @@ class Strict(BaseModel):
     """No unknown names, and no value taken for another."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Declares(Strict):
+    """A model whose further keys are arguments of an operation (`with_arguments_of`)."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...

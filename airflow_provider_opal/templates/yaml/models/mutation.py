@@ -15,8 +15,8 @@ from airflow_provider_opal.templates.yaml.models.base import (
     is_text,
 )
 from airflow_provider_opal.templates.yaml.models.run_options import RunOptions
-from opal_lake.job.operations.folder import ORDER_TYPES, Mutate
-from opal_lake.job.source import FOLDER_FORMATS
+from opal_lake.operations.mutate import ORDER_TYPES, Mutate
+from opal_lake.source import FOLDER_FORMATS
 
 FolderFormat = Literal[FOLDER_FORMATS]  # type: ignore[valid-type]  # the tuple is constant
 

@@ -19,7 +19,7 @@ from airflow_provider_opal.templates.yaml.models.base import (
     Text,
     is_text,
 )
-from opal_lake.job.source import FILE_FORMATS, Source, source_from_json
+from opal_lake.source import FILE_FORMATS, Source, source_from_json
 from opal_stream.rules import UNAVAILABLE, check_options
 
 

@@ -12,11 +12,11 @@ from airflow_provider_opal.partition_keys import PRESETS
 from airflow_provider_opal.secrets import is_secret_name
 from airflow_provider_opal.templates.pipeline import RESERVED
 from airflow_provider_opal.templates.yaml.text.problem import advice, listed, shown
+from opal_lake.arguments import values as kinds
 from opal_lake.duration import DURATION as SPAN
 from opal_lake.duration import parse_duration
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.operations import values as kinds
-from opal_lake.job.reject_threshold import parse_threshold
+from opal_lake.reject_threshold import parse_threshold
 
 MAX_ID = 150  # Airflow takes 250, and derived pipelines and tasks add to it
 LONGEST = timedelta(days=3_650)

@@ -1,7 +1,7 @@
 """Version 1 of the YAML files, as pydantic models. Their descriptions are what an editor shows (opal-v1.schema.json).
 
-A key of `MaintenanceModel` is one of `UpkeepPolicy`, too (`opal_lake/job/operations/upkeep.py`). A key of `Options` becomes
-the argument of its name of `opal_dag` (`yaml/build.py`, `templates/pipeline.py`).
+Keys that are arguments of an operation come from its declaration. A key of `Options` becomes the
+argument of its name of `opal_dag` (`yaml/build.py`, `templates/pipeline.py`).
 """
 
 from collections.abc import Mapping
@@ -13,71 +13,41 @@ from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_LAKECHIME_CONN
 from airflow_provider_opal.templates.yaml.models.base import (
     OTHER,
     TEXT,
-    Codec,
-    Column,
-    Columns,
     Connection,
     ConsumerName,
     Cron,
     DagId,
-    DeltaSpan,
+    Declares,
     Duration,
     Function,
-    Number,
     PartitionValue,
-    Percent,
     Strict,
     TableName,
     Text,
-    Threshold,
-    ZOrder,
     is_text,
 )
+from airflow_provider_opal.templates.yaml.models.declared import with_arguments_of
 from airflow_provider_opal.templates.yaml.models.mutation import MutationModel
 from airflow_provider_opal.templates.yaml.models.run_options import RunOptions
 from airflow_provider_opal.templates.yaml.models.sources import SourceModel
+from opal_lake.operations.create import NewTable
+from opal_lake.operations.ingest import Ingest
+from opal_lake.operations.maintain import UpkeepPolicy
 from opal_lake.spec.conditions.faults import DELETES
 from opal_lake.spec.conditions.parser import parse
 
 VERSION = 1
 
 
-class TableModel(Strict):
+@with_arguments_of(NewTable, optional=("keys", "delta", "file_format"))
+class TableModel(Declares):
     """The table, and what it is made with if it is not there yet."""
 
     name: TableName = Field(
         description="`shop.orders` lies in <root>/shop/orders of the connection; a whole path or URI stands for itself."
     )
-    keys: Columns | None = Field(
-        None,
-        description="The primary key's columns. With `delta`: the table is made if it is not there.",
-    )
-    delta: Column | None = Field(
-        None,
-        description="The column that says when a change happened at the source; the latest one wins.",
-    )
-    tie_break: Columns | None = Field(
-        None, description="Columns that decide among changes of one key with equal `delta`."
-    )
-    deletes: Text | None = Field(
-        None, description="A condition: a row that meets it deletes its key, as `op = 'D'`."
-    )
-    partition_by: Columns | None = Field(
-        None, description="Columns whose values become folders, so that reads can skip folders."
-    )
-    file_format: Literal["parquet", "orc"] | None = Field(
-        None, description="Of the data files; parquet if not given."
-    )
-    schema_: Text | None = Field(
-        None,
-        alias="schema",
-        description="The columns as in CREATE TABLE; without it, those of the first source.",
-    )
-    properties: dict[str, int | str] | None = Field(
-        None, description="Properties of the table, as `segment_rows`."
-    )
 
-    @field_validator("deletes")
+    @field_validator("deletes", check_fields=False)
     @classmethod
     def _of_one_row(cls, value: str | None) -> str | None:
         if (
@@ -89,14 +59,9 @@ class TableModel(Strict):
     @model_validator(mode="after")
     def _whole(self) -> "TableModel":
         given = self.model_fields_set - {"name"}
-        if given and not (self.keys and self.delta):
-            need = (
-                "'keys' and 'delta'"
-                if not (self.keys or self.delta)
-                else "'delta'"
-                if self.keys
-                else "'keys'"
-            )
+        keys, delta = self.keys, self.delta
+        if given and not (keys and delta):
+            need = "'keys' and 'delta'" if not (keys or delta) else "'delta'" if keys else "'keys'"
             raise ValueError(
                 f"to make a table, {need} must be given too; add 'keys: [order_id]' and 'delta: updated_at', or write only the name"
             )
@@ -164,80 +129,33 @@ class ConsumerModel(Strict):
     )
 
 
-class MaintenanceModel(Strict):
-    """How the table is tended, by a pipeline of its own beside. What is not said, the table's properties of these names say."""
+@with_arguments_of(UpkeepPolicy)
+class MaintenanceModel(Declares):
+    """Settings of the maintenance DAG. Where one is not given, the table's property of its name counts."""
 
     schedule: Cron | None = Field("@daily", description="When to check what is due; null: by hand.")
-    zorder: ZOrder | None = Field(
-        None,
-        description="Columns that queries filter by, at most 8: rows with close values go into the same files.",
-    )
-    window: Duration | None = Field(
-        None, description="How long versions stay readable; what only older ones need is deleted."
-    )
-    grace: Duration | None = Field(
-        None,
-        description="How long jobs and readers may take; files that they need stay that long. 1d if not given.",
-    )
-    look_back: DeltaSpan | None = Field(
-        None,
-        description=(
-            "How far back event times stay readable, as 90d, or in the unit of `delta`; rows that no event time since then "
-            "shows are dropped."
-        ),
-    )
-    target_mb: Number | None = Field(None, description="The size of the files that are written.")
-    small_files: Number | None = Field(
-        None, description="A compaction is due when a partition has more small files than that."
-    )
-    dead_share: Percent | None = Field(
-        None,
-        description="A major compaction is due when this percentage of the rows is invisible at every event time that is kept.",
-    )
-    unclustered_share: Percent | None = Field(
-        None, description="A Z-order is due when this percentage of the bytes is out of order."
-    )
-    archive_after: DeltaSpan | None = Field(
-        None, description="Partitions without younger rows are compressed by `archive_codec`."
-    )
-    archive_codec: Codec | None = Field(None, description="As zstd:19.")
     approve: bool = Field(False, description="Whether a person must approve a deletion first.")
     answer_within: Duration | None = Field(
         None, description="How long to wait for the approval; no answer means no. 20h if not given."
     )
 
 
-class Options(RunOptions):
+@with_arguments_of(
+    Ingest,
+    "metadata",
+    "on_bad_rows",
+    "reject_threshold",
+    "on_empty",
+    "on_new_columns",
+    "business_snapshot",
+    "business_snapshot_column",
+)
+class Options(RunOptions, Declares):
     """What can be said for all pipelines of a file, under `defaults`, and for each."""
 
     lakechime_conn_id: Connection | None = Field(
         DEFAULT_LAKECHIME_CONN_ID,
         description="The connection of LakeChime, where commits are registered; null: nowhere.",
-    )
-    metadata: Literal["batch", "inline"] = Field(
-        "batch",
-        description="Whether a MetaGen after the ingest makes rows visible, or the ingest itself.",
-    )
-    on_bad_rows: Literal["fail", "quarantine"] = Field(
-        "fail", description="Rows that do not fit: fail, or put them aside."
-    )
-    reject_threshold: Threshold | None = Field(
-        None,
-        description="With on_bad_rows: quarantine: more bad rows than that fail, as 100 or 5%.",
-    )
-    on_empty: Literal["fail", "accept"] = Field(
-        "fail", description="A source without rows: fail, or accept it as no change."
-    )
-    on_new_columns: Literal["fail", "add", "ignore"] = Field(
-        "fail",
-        description="Columns that the table lacks: fail, add them to the table, or leave them out.",
-    )
-    business_snapshot: Text | None = Field(
-        None,
-        description="The business snapshot of the rows, as `{{ partition_key }}`; it may not be an earlier one.",
-    )
-    business_snapshot_column: Text | None = Field(
-        None, description="The column with the business snapshot of each row."
     )
     reconcile: Cron | None = Field(
         "@hourly", description="When to look for events that consumers missed; null for never."

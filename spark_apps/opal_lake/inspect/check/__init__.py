@@ -7,10 +7,12 @@ says. What rows, events and entries mean for each other is looked at slot by slo
 a file without a name, some 50 bytes a row and 50 an entry, which goes with the process.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from opal_lake import layout
+from opal_lake.engine.executor import Executor
+from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import ExpiredError, FormatError, InvalidInputError, NotFoundError, count_text
 from opal_lake.inspect.check.business import check_business
 from opal_lake.inspect.check.chain import (
@@ -23,6 +25,7 @@ from opal_lake.inspect.check.chain import (
     kept_root,
     list_sizes,
 )
+from opal_lake.inspect.check.content.by_tasks import look_by_tasks
 from opal_lake.inspect.check.content.in_process import (
     LEAST_BYTES,
     AtStep,
@@ -38,13 +41,12 @@ from opal_lake.inspect.check.restores import check_restores
 from opal_lake.inspect.check.sample import KeyRange, check_sample, plan_sample
 from opal_lake.inspect.check.state import KnownEvents, check_state
 from opal_lake.inspect.check.versions import OlderVersions, check_older
-from opal_lake.job.memory_size import parse_memory
+from opal_lake.inspect.memory_size import parse_memory
 from opal_lake.log.snapshot import Root, Snapshot
 from opal_lake.log.version_window import readable_text
 from opal_lake.spec.table_spec import delete_condition
 from opal_lake.storage.left_overs import find_left_overs
 from opal_lake.storage.protocol import Storage
-from opal_lake.table import Table
 
 __all__ = ["CheckOptions", "Checked", "CheckedList", "Finding", "Looked", "check", "check_table"]
 
@@ -85,6 +87,7 @@ class CheckedList(list[Finding]):
         super().__init__(checked.findings)
         self.looked_at = checked.looked_at
         self.left_out = checked.left_out
+        self.notes = checked.notes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,11 +139,8 @@ class CheckOptions:
         return parse_memory(self.memory, name="memory")
 
 
-Look = Callable[[Content], None]
-
-
 def check_table(
-    table: Table,
+    table: OpenTable,
     *,
     deep: bool = True,
     memory: str = DEFAULT_MEMORY,
@@ -153,17 +153,17 @@ def check_table(
     return CheckedList(check(table, options))
 
 
-def check(table: Table, options: CheckOptions | None = None, look: Look = look_here) -> Checked:
+def check(table: OpenTable, options: CheckOptions | None = None) -> Checked:
     """What is wrong with the newest version, and with older ones if these are asked for.
 
-    `look` looks at the rows, events and entries: by default this process.
+    The table's engine looks at the rows, events and entries, by tasks if there is more than one slot.
 
     What retention deleted meanwhile is no damage: all is looked at once more, without that.
     """
     while True:
         kept, expired = kept_root(table.log), None
         try:
-            checked = _check(table, kept, options or CheckOptions(), look)
+            checked = _check(table, kept, options or CheckOptions())
         except ExpiredError as error:
             checked, expired = Checked(findings=()), error
         newer = kept_root(table.log) if checked.findings or expired else None
@@ -173,7 +173,7 @@ def check(table: Table, options: CheckOptions | None = None, look: Look = look_h
             return checked
 
 
-def _check(table: Table, kept: Root | None, options: CheckOptions, look: Look) -> Checked:
+def _check(table: OpenTable, kept: Root | None, options: CheckOptions) -> Checked:
     findings, storage = Findings(), table.storage
     options.at_step("metadata", 0, 0)
     sizes = list_sizes(storage)
@@ -213,7 +213,7 @@ def _check(table: Table, kept: Root | None, options: CheckOptions, look: Look) -
         known=KnownContent() if options.all and options.deep else None,
     )
     if options.deep:
-        look(content)
+        _look(content, table.executor)
     else:
         LocalCheck(content=content).run(deep=False)
     older = OlderVersions()
@@ -229,6 +229,15 @@ def _check(table: Table, kept: Root | None, options: CheckOptions, look: Look) -
         ),
         left_over=left_over,
     )
+
+
+def _look(content: Content, executor: Executor) -> None:
+    """Look at rows, events and entries; those of a small table in this process."""
+    slots = executor.slots(content.rows)
+    if slots > 1:
+        look_by_tasks(content, executor, slots)
+    else:
+        look_here(content)
 
 
 def _looked_at(

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from opal_lake.data.rejects import BAD, NOTES
 from opal_lake.errors import InvalidInputError
 from opal_lake.ids import MAX_PART
-from opal_lake.job.source import BY_POSITION, BY_SUFFIX, Files
+from opal_lake.source import BY_POSITION, BY_SUFFIX, Files
 from opal_lake.spec.schema import DELETED, Atomic, decimal_parts
 from opal_lake.spec.table_spec import TableSpec
 from opal_spark.engine.columns import quoted, spark_schema

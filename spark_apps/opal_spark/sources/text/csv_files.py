@@ -5,7 +5,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.source import Files
+from opal_lake.source import Files
 from opal_lake.spec.schema import Atomic, DataType
 from opal_lake.spec.table_spec import TableSpec
 from opal_spark.engine.columns import quoted

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.job.source import Files
+from opal_lake.source import Files
 from opal_spark.sources.marks import BLOCK, FILE, PATH, file_column
 from opal_spark.sources.paths import one_file, open_files
 from opal_spark.sources.text.csv_lines import is_true, plain_names, separator

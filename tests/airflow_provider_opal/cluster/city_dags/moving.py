@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from opal_lake.job.job import JobResult
+from opal_lake.result import JobResult
 from opal_lake.table import Table
 
 SCHEMA = pa.schema(

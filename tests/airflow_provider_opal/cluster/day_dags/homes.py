@@ -5,7 +5,7 @@ from typing import Any
 
 from airflow.sdk import DAG
 
-from airflow_provider_opal import Files, MetaGenOperator, Table, opal_dag
+from airflow_provider_opal import CreateTable, Files, MetaGenOperator, opal_dag
 
 START = datetime(2026, 11, 1)
 SPARK: dict[str, Any] = {"conf": {"spark.ui.enabled": "false"}}
@@ -14,7 +14,7 @@ opal_dag(
     "homes",
     table="lake.homes",
     source=Files("{{ var.value.lake_source }}/{{ partition_key }}/*.json"),
-    create=Table(keys=["user"], delta="at", properties={"drift": "1h"}),
+    create=CreateTable(keys=["user"], delta="at", properties={"drift": "1h"}),
     business_snapshot="{{ partition_key }}",
     schedule="@daily",
     start_date=START,

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG, task
 
-from airflow_provider_opal import Consumer, Files, Table, opal_asset, opal_dag, reconcile_dag
+from airflow_provider_opal import Consumer, CreateTable, Files, opal_asset, opal_dag, reconcile_dag
 
 START, END = datetime(2026, 11, 1), datetime(2026, 11, 9)
 SPARK = {"conf": {"spark.ui.enabled": "false"}}
@@ -14,7 +14,7 @@ opal_dag(
     "orders",
     table="lake.orders",
     source=Files("{{ var.value.lake_source }}/{{ partition_key }}/*.json"),
-    create=Table(keys=["id"], delta="at", deletes="op = 'D'"),
+    create=CreateTable(keys=["id"], delta="at", deletes="op = 'D'"),
     schedule="@daily",
     start_date=START,
     end_date=END,
@@ -42,7 +42,7 @@ opal_dag(
     "ticks",
     table="lake.ticks",
     source=Files("{{ var.value.lake_source }}/ticks/*.json"),
-    create=Table(keys=["id"], delta="at"),
+    create=CreateTable(keys=["id"], delta="at"),
     schedule=None,
     start_date=START,
     consumers=[

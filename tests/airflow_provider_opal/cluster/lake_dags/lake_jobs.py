@@ -17,7 +17,7 @@ def follow(change: Change) -> dict[str, int]:
     rows = sorted(row["id"] for row in change.rows.collect())
     _note(
         change,
-        f"follow-{Path(change.table.table.uri).name}",
+        f"follow-{Path(change.table.uri).name}",
         {"from": change.after, "to": change.version, "ids": rows},
     )
     return {"rows": len(rows)}

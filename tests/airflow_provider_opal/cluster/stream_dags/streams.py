@@ -5,16 +5,16 @@ from datetime import datetime
 from airflow.sdk import DAG
 
 from airflow_provider_opal import (
+    CreateTable,
     Kafka,
     StreamingIngestOperator,
     StreamLagSensor,
-    Table,
     load_yaml_dags,
     opal_dag,
 )
 
 START = datetime(2026, 11, 1)
-MADE = Table(
+MADE = CreateTable(
     keys=["id"], delta="at", schema="id BIGINT, name STRING, total DOUBLE, op STRING, at TIMESTAMP"
 )
 

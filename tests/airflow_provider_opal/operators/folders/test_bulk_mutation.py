@@ -11,8 +11,8 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_opal import BulkMutationOperator
-from opal_lake.job.job import JobSpec
 from opal_lake.mutate.mutation import open_place, run_mutation
+from opal_lake.operations.job_spec import JobSpec
 from tests.airflow_provider_opal.stand_ins import Commands, commands, context
 from tests.opal_lake.mutate.plain_merge import PlainMerge, fill, job
 
@@ -57,7 +57,7 @@ def test_what_is_given_is_what_is_submitted(commands: Commands) -> None:
         "backups": 1,
     }
     assert spec.operation.to_arguments() == expected
-    assert argv[argv.index("--spec") - 1].endswith("opal_spark/submit/apps/mutate.py")
+    assert argv[argv.index("--spec") - 1].endswith("opal_spark/submit/app.py")
 
 
 def test_parameters_of_chombo_are_arguments_and_what_is_given_beside_them_counts_more() -> None:

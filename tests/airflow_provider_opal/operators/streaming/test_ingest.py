@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
-from airflow_provider_opal import Kafka, StreamingIngestOperator, Table, opal_asset
+from airflow_provider_opal import CreateTable, Kafka, StreamingIngestOperator, opal_asset
 from airflow_provider_opal.streaming.job import StreamJob
 from opal_lake.table import Table as LakeTable
 from tests.airflow_provider_opal.stand_ins import context
@@ -69,7 +69,7 @@ def test_a_worker_s_task_makes_the_table_reads_it_all_and_tells_of_it(
 ) -> None:
     topic = new_topic(kafka)
     kafka.produce(topic, [order(1), order(2)])
-    create = Table(keys=["id"], delta="at", deletes="op = 'D'", schema=SCHEMA)
+    create = CreateTable(keys=["id"], delta="at", deletes="op = 'D'", schema=SCHEMA)
     totals, events = run(operator(topic, table="shop.new", create=create))
     assert (totals["records"], totals["version"]) == (2, 1)
     asset = opal_asset("shop.new")
@@ -80,7 +80,9 @@ def test_a_worker_s_task_makes_the_table_reads_it_all_and_tells_of_it(
     with pytest.raises(AirflowFailException, match="exists already"):
         run(
             operator(
-                topic, table="shop.new", create=Table(keys=["name"], delta="at", schema=SCHEMA)
+                topic,
+                table="shop.new",
+                create=CreateTable(keys=["name"], delta="at", schema=SCHEMA),
             )
         )
 
@@ -279,7 +281,7 @@ def test_a_bad_message_fails_the_task_for_good(kafka: Broker, table: LakeTable) 
             {"spark": True, "commit": "gathered"},
             "commit='gathered' does not go with spark: Spark makes its own commits; leave it out$",
         ),
-        ({"create": Table(keys=["id"], delta="at")}, "needs a schema"),
+        ({"create": CreateTable(keys=["id"], delta="at")}, "needs a schema"),
     ],
 )
 def test_arguments_that_do_not_go_together(given: dict[str, Any], message: str) -> None:

@@ -10,7 +10,7 @@ from airflow_provider_opal.templates.yaml.lint.lint import lint
 from airflow_provider_opal.templates.yaml.schema import schema_text
 from opal_lake.cli import main
 from opal_lake.errors import InvalidInputError, NotFoundError
-from opal_lake.job.exit_codes import FINDINGS, INPUT, OK, RETRY
+from opal_lake.exit_codes import FINDINGS, INPUT, OK, RETRY
 from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import open_storage
 from opal_lake.table import create_on

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from airflow_provider_opal.templates.yaml.files import found_files, read_yaml
 from airflow_provider_opal.templates.yaml.models.version_1 import MaintenanceModel
 from airflow_provider_opal.templates.yaml.text.problem import Problem, dotted
-from opal_lake.job.operations.values import span_text
+from opal_lake.arguments.values import span_text
 
 DATA = Path(__file__).with_name("yaml")
 GOOD = (DATA / "good.opal.yaml").read_text(encoding="utf-8")

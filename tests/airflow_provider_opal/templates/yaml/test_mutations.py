@@ -13,7 +13,7 @@ from airflow_provider_opal.templates.yaml.lint.lint import lint
 from airflow_provider_opal.templates.yaml.loader import load_yaml_dags
 from airflow_provider_opal.templates.yaml.models.mutation import MutationModel
 from airflow_provider_opal.templates.yaml.models.run_options import RunOptions
-from opal_lake.job.operations.folder import Mutate
+from opal_lake.operations.mutate import Mutate
 from tests.airflow_provider_opal.templates.yaml.test_schema import VALIDATOR, Editor
 
 ROOT = Path(__file__).parents[4]
@@ -91,7 +91,7 @@ def test_every_argument_of_the_operation_is_a_key() -> None:
     own = {field.alias or name for name, field in MutationModel.model_fields.items()} - {
         *RunOptions.model_fields
     }
-    assert own == {*Mutate.fields()} - {"dry_run"} | {
+    assert own == {*Mutate.fields()} - {"dry_run", "token"} | {
         "master",
         "schedule",
         "properties",

@@ -12,7 +12,7 @@ from airflow_provider_opal.templates.yaml.models.sources import FilesModel
 from airflow_provider_opal.templates.yaml.models.version_1 import DagModel, Options
 from airflow_provider_opal.templates.yaml.schema import PUBLISHED, schema_text
 from airflow_provider_opal.templates.yaml.starter import starter
-from opal_lake.job.source import Files
+from opal_lake.source import Files
 from tests.airflow_provider_opal.templates.yaml.test_loader import ALL_SAID, GOOD, ROOT
 
 SCHEMA: dict[str, Any] = json.loads(PUBLISHED.read_text(encoding="utf-8"))

@@ -31,7 +31,7 @@ def named(spark, put, base):
 ON_S3 = (
     """
 import sys
-from opal_lake.job.source import Files
+from opal_lake.source import Files
 from opal_lake.storage import open_storage
 from opal_spark import OpalTable
 from tests.fixtures_s3a import s3a_session
@@ -55,8 +55,8 @@ ON_CONNECT = (
 import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
-from opal_lake.job.operations.folder import Mutate
-from opal_lake.job.source import Files
+from opal_lake.operations.mutate import Mutate
+from opal_lake.source import Files
 from opal_spark import OpalTable
 from opal_spark.engine.java import ensure_java
 from opal_spark.mutate import mutate, read_master

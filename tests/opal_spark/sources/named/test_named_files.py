@@ -16,11 +16,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from opal_lake.errors import InvalidInputError, NoRowsError
-from opal_lake.job.job import JobSpec
-from opal_lake.job.operations.table import Ingest, NewTable
-from opal_lake.job.source import Files, source_to_json
+from opal_lake.operations.create import NewTable
+from opal_lake.operations.ingest import IngestSource
+from opal_lake.operations.job_spec import JobSpec
+from opal_lake.source import Files, source_to_json
 from opal_spark import OpalTable
-from opal_spark.submit.operations import ingest
+from opal_spark.submit.jobs import run_job
 
 pytestmark = pytest.mark.spark
 
@@ -414,13 +415,13 @@ def test_the_job_makes_the_table_with_the_columns_of_the_files(
     bench = Bench(spark, tmp_path)
     bench.put("a_1.csv", "1,a\n2,b\n")
     bench.put("del_2.csv", "2\n")
-    operation = Ingest(
+    operation = IngestSource(
         source=source_to_json(bench.files(deletes="del*")),
         metadata="inline",
         create=NewTable(keys=["id"], delta="seen"),
     )
     for _ in range(2):  # the second run finds the same table
-        ingest(spark, JobSpec(operation=operation, table=str(tmp_path / "made")))
+        run_job(spark, JobSpec(operation=operation, table=str(tmp_path / "made")))
     assert [
         row.asDict() for row in OpalTable.for_path(spark, str(tmp_path / "made")).read().collect()
     ] == [{"id": 1, "name": "a", "seen": 1}]

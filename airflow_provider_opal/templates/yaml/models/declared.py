@@ -1,0 +1,112 @@
+"""Models whose keys are the arguments of an operation's declaration."""
+
+from collections.abc import Callable, Collection
+from dataclasses import Field as DeclaredField
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, Field, create_model
+
+from airflow_provider_opal.templates.yaml.models.base import (
+    Codec,
+    Columns,
+    DeltaSpan,
+    Duration,
+    Function,
+    Number,
+    Percent,
+    Text,
+    Threshold,
+    ZOrder,
+)
+from opal_lake.arguments import values as kinds
+from opal_lake.arguments.declared import (
+    Declared,
+    default_of,
+    help_of,
+    is_required,
+    kind_of,
+    plain_type,
+    types_of,
+)
+
+ModelT = TypeVar("ModelT", bound=type[BaseModel])
+
+# How YAML writes each kind of value
+_BY_KIND: dict[kinds.Kind | None, Any] = {
+    kind_of(kind): yaml
+    for kind, yaml in (
+        (kinds.Span, Duration),
+        (kinds.DeltaSpan, DeltaSpan),
+        (kinds.PolicySpan, DeltaSpan),
+        (kinds.MegaBytes, Number),
+        (kinds.Count, Number),
+        (kinds.Percent, Percent),
+        (kinds.Codec, Codec),
+        (kinds.Columns, Columns),
+        (kinds.PolicyColumns, ZOrder),
+        (kinds.Function, Function),
+        (kinds.Threshold, Threshold),
+    )
+}
+
+
+def with_arguments_of(
+    declared: type[Declared], *only: str, optional: Collection[str] = ()
+) -> Callable[[ModelT], ModelT]:
+    """Return a class decorator that gives a model the arguments of a declaration as keys.
+
+    `only` chooses some of them; those named `optional` may be left out though the operation needs
+    them.
+    """
+
+    def decorate(model: ModelT) -> ModelT:
+        known = declared.fields()
+        fields = {}
+        for name in only or known:
+            # `schema` would hide a method of pydantic's models
+            key = f"{name}_" if hasattr(BaseModel, name) else name
+            fields[key] = _key(name, known[name], is_optional=name in optional)
+        made: Any = create_model(  # type: ignore[call-overload]  # fields by name
+            model.__name__,
+            __base__=model,
+            __module__=model.__module__,
+            __doc__=model.__doc__,
+            **fields,
+        )
+        return made  # type: ignore[no-any-return]  # a subclass of the model
+
+    return decorate
+
+
+def _key(name: str, member: "DeclaredField[Any]", *, is_optional: bool) -> tuple[Any, Any]:
+    """Return the type and the default of a key."""
+    text = help_of(member.type)
+    alias = name if hasattr(BaseModel, name) else None
+    described: dict[str, Any] = {
+        "description": _sentence(text.text) if text else None,
+        "alias": alias,
+    }
+    yaml_type = _yaml_type(member)
+    if is_required(member) and not is_optional:
+        return yaml_type, Field(**described)
+    default = default_of(member)
+    if default in (None, [], {}) or is_optional:
+        return yaml_type | None, Field(None, **described)
+    return yaml_type, Field(default, **described)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _yaml_type(member: "DeclaredField[Any]") -> Any:
+    kind = kind_of(member.type)
+    if kind is not None and kind.choices:
+        return Literal[kind.choices]
+    if kind in _BY_KIND:
+        return _BY_KIND[kind]
+    types = types_of(member.type) - {type(None)}
+    if types == {str}:
+        return Text
+    (only,) = types
+    return plain_type(Annotated[only, ""])

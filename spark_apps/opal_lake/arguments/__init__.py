@@ -1,0 +1,1 @@
+"""Arguments as they are declared: what a declaration can do, and the kinds of values."""

@@ -1,0 +1,84 @@
+"""Compact: fewer, larger files; a major one also drops history that is no longer wanted."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from opal_lake.arguments.declared import declaration
+from opal_lake.arguments.values import TARGET_MB, Codec, DeltaSpan, Help, MegaBytes, one_of
+from opal_lake.errors import InvalidInputError
+from opal_lake.operations.verb import Job
+from opal_lake.result import JobResult
+
+if TYPE_CHECKING:
+    from opal_lake.engine.open_table import OpenTable
+
+CompactMode = Annotated[str, one_of("minor", "major")]
+
+
+@declaration
+class Compact(Job):
+    """Merge small files into larger ones.
+
+    Every version and event time reads as before, and upserts may go on meanwhile.
+
+    `mode="major"` also drops history: rows that no event time since `look_back` before now shows.
+    `look_back` is a span, as "30d", or a number if the delta column is one; from then on it bounds
+    the oldest readable event time. Partitions without rows younger than `archive_after` are
+    compressed harder. With `only_if_due` nothing happens while the properties `small_files` and
+    `dead_share` allow it.
+    """
+
+    name: ClassVar[str] = "compact"
+
+    mode: CompactMode = "minor"
+    look_back: Annotated[
+        DeltaSpan | None,
+        Help("drop rows that no event time since then shows, as 30d; a number if the delta is one"),
+    ] = None
+    target_mb: Annotated[MegaBytes | None, TARGET_MB] = None
+    archive_after: Annotated[
+        DeltaSpan | None, Help("compress partitions without younger rows harder; as --look-back")
+    ] = None
+    archive_codec: Annotated[
+        Codec | None, Help("how, as zstd:19 (default: property archive_codec)")
+    ] = None
+    only_if_due: Annotated[
+        bool, Help("do nothing while the properties small_files and dead_share allow it")
+    ] = False
+
+    @classmethod
+    def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
+        """A major compaction drops history up to the look-back, a minor one keeps it all."""
+        mode, look_back = given["mode"], given["look_back"]
+        if mode == "minor" and look_back is not None:
+            raise InvalidInputError(
+                f"look_back={look_back!r} has no effect on a minor compaction, "
+                "which keeps all history; add mode='major'"
+            )
+        if mode == "major" and look_back is None:
+            raise InvalidInputError(
+                "mode='major' drops history and needs look_back, which says how much to keep; "
+                "add look_back='90d'"
+            )
+        codec = given["archive_codec"]
+        if codec is not None and given["archive_after"] is None:
+            raise InvalidInputError(
+                f"archive_codec={codec!r} has no effect without archive_after; "
+                "add archive_after='365d'"
+            )
+
+    def run(self, table: "OpenTable") -> JobResult:
+        """Compact, or do nothing where it is not due."""
+        from opal_lake.engine.results import run_once
+        from opal_lake.rewrite.rewrite_plan import target_bytes_of
+        from opal_lake.upkeep.compaction import Archive, Compaction
+        from opal_lake.upkeep.maintenance import compact_if_due
+
+        job = Compaction(
+            table=table,
+            look_back=self.look_back,
+            target_bytes=target_bytes_of(self.target_mb),
+            archive=Archive.of(self.archive_after, self.archive_codec),
+        )
+        steps = compact_if_due if self.only_if_due else Compaction.run
+        return run_once(table.log, self.name, self.token, lambda: steps(job))

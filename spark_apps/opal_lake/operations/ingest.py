@@ -1,0 +1,165 @@
+"""Ingest: append rows of memory, files or a database."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from opal_lake.arguments.declared import declaration
+from opal_lake.arguments.values import (
+    Help,
+    Metadata,
+    OnBadRows,
+    OnEmpty,
+    OnNewColumns,
+    Threshold,
+)
+from opal_lake.errors import InvalidInputError
+from opal_lake.operations.create import NewTable
+from opal_lake.operations.verb import Job
+from opal_lake.result import JobResult
+from opal_lake.source import Files, Jdbc
+
+if TYPE_CHECKING:
+    from opal_lake.engine.open_table import OpenTable
+
+
+@declaration
+class Ingest(Job):
+    """Append the rows of a source: rows in memory or of a DataFrame, files, or a database.
+
+    They become visible with the next `metagen` that takes their partition key, or, with
+    `metadata="inline"`, with this call. The same token twice applies once.
+
+    `partition_key`, such as a day, names the rows: `read` finds them by it. With
+    `on_bad_rows="quarantine"` bad rows are put aside; if there are more than `reject_threshold`, as
+    100 or "5%", the ingest fails before it commits. `on_empty` says whether a source without a row
+    fails, or is accepted as no change: by default files and databases fail, and rows in memory and
+    DataFrames are accepted.
+
+    `on_new_columns` says what becomes of columns of the source that the table lacks: "fail", "add"
+    them to the table, or "ignore" them. Columns that were added to the table may be missing in the
+    source, and are null then.
+
+    `business_snapshot`, as "2022-07-15", says which one the rows belong to.
+    `business_snapshot_column` names a column of the table that says it; then each business snapshot
+    has a commit of its own, and rows of a later one than the open one are held back for the drift
+    time (property `drift`).
+
+    `replaces` are tokens of earlier tries of the same task: what is pending of them is discarded in
+    the commit that adds these rows. What is visible of them already stays.
+
+    `deleted` marks the rows in memory that delete their key. `application` with a number that rises
+    is a stream's own token. `positions` says how far each application has read its source with
+    these rows; FencedError if another one has read on for it.
+    """
+
+    name: ClassVar[str] = "ingest"
+
+    source: Any = field(kw_only=False)
+    deleted: Any = field(default=None, kw_only=False)
+    metadata: Annotated[
+        Metadata,
+        Help("whether a MetaGen after the ingest makes rows visible, or the ingest itself"),
+    ] = "batch"
+    application: tuple[str, int] | None = None
+    positions: Mapping[str, Any] | None = None
+    on_bad_rows: Annotated[
+        OnBadRows, Help("what to do with rows that do not fit: fail, or put them aside")
+    ] = "fail"
+    reject_threshold: Annotated[
+        Threshold | None,
+        Help("with quarantine: fail if more rows than this are bad, as 100 or 5%", "N|N%"),
+    ] = None
+    on_empty: Annotated[
+        OnEmpty | None,
+        Help("what to do with a source without rows: fail, or accept it as no change"),
+    ] = None
+    on_new_columns: Annotated[
+        OnNewColumns, Help("what to do with columns of the source that the table lacks")
+    ] = "fail"
+    partition_key: str | None = None
+    business_snapshot: Annotated[
+        str | None,
+        Help(
+            "the business snapshot of the rows, as 2022-07-15; it may not be an earlier one", "NAME"
+        ),
+    ] = None
+    business_snapshot_column: Annotated[
+        str | None,
+        Help("a column with the business snapshot of each row; each one is a commit", "COLUMN"),
+    ] = None
+    replaces: Annotated[
+        Sequence[str] | None,
+        Help(
+            "the token of an earlier try, whose pending rows these take the place of; "
+            "repeat for more",
+            "TOKEN",
+        ),
+    ] = None
+
+    @classmethod
+    def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
+        """One argument says the business snapshot, and a threshold needs a place for bad rows."""
+        if given["business_snapshot"] is not None and given["business_snapshot_column"] is not None:
+            raise InvalidInputError(
+                "business_snapshot and business_snapshot_column exclude each other; "
+                "give one of them"
+            )
+        if (
+            given["reject_threshold"] is not None
+            and not is_open(given["reject_threshold"])
+            and not is_open(given["on_bad_rows"])
+        ):
+            # Imported here: it would be a twentieth of what a DAG file pays
+            from opal_lake.reject_threshold import parse_threshold
+
+            parse_threshold(given["reject_threshold"], given["on_bad_rows"])
+
+    @property
+    def refuses_empty(self) -> bool:
+        """Whether a source without a row is an error."""
+        if self.on_empty is not None:
+            return self.on_empty == "fail"
+        return isinstance(self.source, Files | Jdbc | Mapping)
+
+    def run(self, table: "OpenTable") -> JobResult:
+        """Let the engine read the source, write its rows, and commit."""
+        from opal_lake.write.by_business_snapshot import ingest_rows
+        from opal_lake.write.ingest_job import IngestOptions
+
+        options = IngestOptions(
+            metadata=self.metadata,
+            token=self.token,
+            application=self.application,
+            positions=self.positions or {},
+            on_bad_rows=self.on_bad_rows,
+            reject_threshold=self.reject_threshold,
+            refuse_empty=self.refuses_empty,
+            on_new_columns=self.on_new_columns,
+            partition_key=self.partition_key,
+            business_snapshot=self.business_snapshot,
+            replaces=self.replaces or (),
+        )
+        return ingest_rows(
+            table,
+            self.source,
+            options,
+            deleted=self.deleted,
+            column=self.business_snapshot_column,
+        )
+
+
+@declaration
+class IngestSource(Ingest):
+    """An ingest as a job: of files or of a database, into a table that it may create.
+
+    `source` is `{"files": {...}}` or `{"jdbc": {...}}`. `create` makes a table that does not exist
+    yet; without a schema its columns are the source's.
+    """
+
+    source: Mapping[str, Any] = field(kw_only=False)
+    create: NewTable | None = None
+
+    def with_source(self, source: Any) -> Ingest:
+        """Return the ingest of another source, into a table that exists."""
+        return Ingest(**{**Ingest.among(vars(self)), "source": source})

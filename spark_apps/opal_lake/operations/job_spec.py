@@ -1,0 +1,71 @@
+"""What a scheduler tells a job to do: a JobSpec. It goes through JSON and holds no secret."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from opal_lake.arguments.declared import Declared
+from opal_lake.errors import InvalidInputError
+from opal_lake.operations import operation_named
+from opal_lake.result import Json, check_names
+
+_NO_ARGUMENTS: Mapping[str, Any] = {}
+OperationT_co = TypeVar("OperationT_co", bound=Declared, covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec(Json, Generic[OperationT_co]):
+    """What to do: an operation on a table. In JSON the operation is its name and `arguments`.
+
+    Its token, which makes repeats harmless, stands beside the arguments.
+    """
+
+    operation: OperationT_co
+    table: str
+    token: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.operation, str):
+            raise InvalidInputError(
+                f"operation={self.operation!r} is a name; "
+                f"write JobSpec.of({self.operation!r}, table, arguments)"
+            )
+        argument = self.operation.token_argument
+        if self.token is None and argument:
+            object.__setattr__(self, "token", getattr(self.operation, argument))
+            object.__setattr__(self, "operation", self._with_token(None))
+
+    @property
+    def job(self) -> OperationT_co:
+        """The operation with the token."""
+        return self._with_token(self.token)
+
+    def _with_token(self, token: str | None) -> OperationT_co:
+        argument = self.operation.token_argument
+        if not argument or getattr(self.operation, argument) == token:
+            return self.operation
+        return type(self.operation)(**{**vars(self.operation), argument: token})
+
+    @classmethod
+    def of(
+        cls, operation: str, table: str, arguments: object = _NO_ARGUMENTS, token: str | None = None
+    ) -> "JobSpec[Any]":
+        """Return a spec for an operation by its name, with its arguments as JSON has them."""
+        return JobSpec(operation=operation_named(operation).of(arguments), table=table, token=token)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the spec as JSON holds it."""
+        return {
+            "operation": self.operation.name,
+            "arguments": self.operation.to_arguments(),
+            "table": self.table,
+            "token": self.token,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "JobSpec[Any]":
+        """Return the spec that JSON holds."""
+        check_names(
+            "JobSpec", data, {"operation": True, "table": True, "arguments": False, "token": False}
+        )
+        return cls.of(**data)

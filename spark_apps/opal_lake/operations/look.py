@@ -1,0 +1,124 @@
+"""Look at a table: what it is, its commits, files and segments, and whether it is sound."""
+
+from collections.abc import Iterator
+from dataclasses import field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from opal_lake.arguments.declared import declaration
+from opal_lake.arguments.values import Help
+from opal_lake.operations.verb import Operation
+
+if TYPE_CHECKING:
+    from opal_lake.engine.open_table import OpenTable
+    from opal_lake.inspect.check import CheckedList
+    from opal_lake.log.commit import Commit
+
+Row = dict[str, Any]
+
+
+@declaration
+class Describe(Operation[Row]):
+    """Return what the table is and how much it holds."""
+
+    name: ClassVar[str] = "describe"
+
+    def run(self, table: "OpenTable") -> Row:
+        """Read its metadata."""
+        from opal_lake.inspect.describe import describe
+
+        return describe(table)
+
+
+@declaration
+class History(Operation[list[Row]]):
+    """Return commits, newest first."""
+
+    name: ClassVar[str] = "history"
+
+    limit: int | None = field(default=None, kw_only=False)
+
+    def run(self, table: "OpenTable") -> list[Row]:
+        """Read the log."""
+        from opal_lake.inspect.describe import history_rows
+
+        return history_rows(table, self.limit)
+
+
+@declaration
+class Commits(Operation[Iterator["Commit"]]):
+    """Return commits as the log holds them, newest first.
+
+    Where a clock was repaired, they have their corrected times.
+    """
+
+    name: ClassVar[str] = "commits"
+
+    limit: int | None = field(default=None, kw_only=False)
+
+    def run(self, table: "OpenTable") -> Iterator["Commit"]:
+        """Read the log, as far as the caller goes."""
+        from opal_lake.inspect.describe import commits_of
+
+        return commits_of(table, self.limit)
+
+
+@declaration
+class ListFiles(Operation[list[Row]]):
+    """Return the data files of a version, by default the newest."""
+
+    name: ClassVar[str] = "files"
+
+    version: int | None = field(default=None, kw_only=False)
+
+    def run(self, table: "OpenTable") -> list[Row]:
+        """Read its metadata."""
+        from opal_lake.inspect.describe import file_rows
+
+        return file_rows(table, self.version)
+
+
+@declaration
+class ListSegments(Operation[list[Row]]):
+    """Return the segments of a version, each with the number of rows that are not visible."""
+
+    name: ClassVar[str] = "segments"
+
+    version: int | None = field(default=None, kw_only=False)
+
+    def run(self, table: "OpenTable") -> list[Row]:
+        """Read its metadata."""
+        from opal_lake.inspect.describe import segment_rows
+
+        return segment_rows(table, self.version)
+
+
+@declaration
+class Check(Operation["CheckedList"]):
+    """Return every broken invariant of the format; an empty list if there is none.
+
+    A `sample`, as "1%", checks all metadata, and all rows of that share of the keys; which keys
+    these are depends on the version. `quick` reads no data file. `all` also checks the files of
+    savepoints and of all readable versions. `looked_at` of the list says what was looked at.
+    """
+
+    name: ClassVar[str] = "check"
+
+    sample: Annotated[
+        str | None,
+        Help(
+            "check all metadata, but the rows of some keys only: 1%, or about so many rows, "
+            "as 100000; each version selects other keys",
+            "SHARE",
+        ),
+    ] = None
+    quick: Annotated[bool, Help("metadata only: read no data file")] = False
+    all: Annotated[
+        bool, Help("check the files of savepoints and of all readable versions, too, each once")
+    ] = False
+
+    def run(self, table: "OpenTable") -> "CheckedList":
+        """Look at metadata in this process, and at rows by the engine's tasks."""
+        from opal_lake.inspect.check import CheckedList, CheckOptions, check
+
+        options = CheckOptions(sample=self.sample, deep=not self.quick, all=self.all)
+        return CheckedList(check(table, options))

@@ -1,0 +1,61 @@
+"""MetaGen: make pending rows visible."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from opal_lake.arguments.declared import declaration
+from opal_lake.arguments.values import Help
+from opal_lake.errors import InvalidInputError
+from opal_lake.operations.verb import Job
+from opal_lake.result import JobResult
+
+if TYPE_CHECKING:
+    from opal_lake.engine.open_table import OpenTable
+
+
+@declaration
+class MetaGen(Job):
+    """Make pending rows visible: find out which rows they replace or delete.
+
+    With `partition_key` those that were ingested under it, with `tokens` those of the ingests with
+    these tokens, with `all` everything. With none of them only what was ingested without a
+    partition key. `token` is this job's own. Notes of the result say what stays pending.
+    """
+
+    name: ClassVar[str] = "metagen"
+
+    partition_key: Annotated[
+        str | None, Help("only what was ingested under this partition key", "KEY")
+    ] = None
+    tokens: Annotated[
+        Sequence[str] | None,
+        Help("only what the ingest with this token brought; repeat for more", "TOKEN"),
+    ] = None
+    all: Annotated[bool, Help("everything, whatever partition keys it was ingested under")] = False
+
+    @classmethod
+    def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
+        """At most one of the three."""
+        named = [name for name in ("partition_key", "tokens") if given[name] is not None]
+        named += ["all"] if given["all"] is True else []
+        if len(named) > 1:
+            raise InvalidInputError(
+                f"metagen takes one of partition_key, tokens and all; given are {', '.join(named)}"
+            )
+        if given["tokens"] in ([], ()):
+            raise InvalidInputError(
+                "metagen: tokens is empty; name at least one, or leave it out for what was "
+                "ingested without a partition key"
+            )
+
+    def run(self, table: "OpenTable") -> JobResult:
+        """Apply the rule to the selected pending rows."""
+        from opal_lake.log.pending import Selection
+        from opal_lake.write.metagen_job import metagen
+
+        selection = Selection(
+            partition_key=self.partition_key,
+            tokens=None if self.tokens is None else tuple(self.tokens),
+            all=self.all,
+        )
+        return metagen(table, self.token, selection)

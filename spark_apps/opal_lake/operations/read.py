@@ -1,0 +1,265 @@
+"""Read: the visible rows, as they are or were; the rows of some keys; and what a read would open."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import opal_lake.arguments.values as kinds
+from opal_lake.arguments.declared import Declared, declaration
+from opal_lake.arguments.values import Help, Moment, Where, one_of
+from opal_lake.operations.verb import Operation, RowsOperation
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from opal_lake.engine.open_table import OpenTable
+    from opal_lake.read.change_range import VersionRange
+
+ExportFormat = Annotated[str, one_of("parquet", "csv", "json", "orc")]
+VERSION = Help("what was committed up to this version")
+TIMESTAMP = Help("what was committed up to this time, as 2026-01-31T12:00:00+00:00", "TIME")
+EVENT_TIME = Help("what was valid at the source, by the delta column; late rows included", "VALUE")
+
+
+@declaration
+class Read(RowsOperation):
+    """Return the visible rows: now, as of a version or a commit time, and as of an event time.
+
+    Both axes may be combined. `business_snapshot` reads the table as of its end; the open one is
+    read as it is now. With `partition_key` only the rows that were ingested under it, with `after`
+    only those that became visible after that version. With `partition_key` and `net` all rows of
+    this partition key that no later row of the same partition key replaced or deleted, whatever
+    other partition keys brought. With `where` only rows for which a condition is true: files that
+    cannot hold one are not read.
+    """
+
+    name: ClassVar[str] = "read"
+
+    version: Annotated[int | None, VERSION] = field(default=None, kw_only=False)
+    timestamp: Annotated[Moment | None, TIMESTAMP] = field(default=None, kw_only=False)
+    event_time: Annotated[Any, EVENT_TIME] = field(default=None, kw_only=False)
+    columns: Sequence[str] | None = field(default=None, kw_only=False)
+    where: Where | None = field(default=None, kw_only=False)
+    business_snapshot: Annotated[
+        str | None, Help("as of its end, or of now if it is open, as 2022-07-15", "NAME")
+    ] = None
+    partition_key: Annotated[
+        str | None, Help("what was ingested under this key, by a run of a pipeline", "KEY")
+    ] = None
+    after: int | None = None
+    net: Annotated[
+        bool, Help("also rows of this key that rows of other keys have replaced or deleted")
+    ] = False
+
+    def run(self, table: "OpenTable") -> Any:
+        """Fix the state now; the engine reads its rows."""
+        from opal_lake.read.view import view_of
+
+        snapshot = table.snapshot_at(self.version, self.timestamp, self.business_snapshot)
+        view = view_of(
+            table.log,
+            snapshot,
+            event_time=self.event_time,
+            columns=self.columns,
+            where=self.where,
+            partition_key=self.partition_key,
+            after=self.after,
+            net=self.net,
+        )
+        return table.executor.rows(view)
+
+
+@declaration
+class Get(Operation["pa.Table"]):
+    """Return the rows of some keys, as `[{"id": 7}, {"id": 9}]`, in this order, as Arrow.
+
+    A key without a row has none. The key store is asked where they are: nothing else of the table
+    is searched, and no task is run.
+    """
+
+    name: ClassVar[str] = "get"
+
+    keys: Any = field(kw_only=False)
+    version: Annotated[int | None, VERSION] = None
+    timestamp: Annotated[Moment | None, TIMESTAMP] = None
+    event_time: Annotated[Any, EVENT_TIME] = None
+    columns: Sequence[str] | None = None
+
+    def run(self, table: "OpenTable") -> "pa.Table":
+        """Look the keys up."""
+        from opal_lake.read.get import get_rows
+        from opal_lake.read.read import event_time_of
+
+        snapshot = table.snapshot_at(self.version, self.timestamp)
+        as_of = event_time_of(snapshot, self.event_time)
+        return get_rows(snapshot, table.cache, self.keys, as_of, self.columns)
+
+
+@declaration
+class HistoryView(RowsOperation):
+    """Return when each row was the valid one of its key.
+
+    `valid_from` is its delta, `valid_until` the next row's, null if `is_current`; `deleted` says
+    that the key had no valid row afterwards. With `keys`, as `[{"id": 7}]`, only their rows are
+    looked for, through the key store.
+    """
+
+    name: ClassVar[str] = "history_view"
+
+    keys: Any = None
+    version: Annotated[int | None, VERSION] = None
+    timestamp: Annotated[Moment | None, TIMESTAMP] = None
+    columns: Sequence[str] | None = None
+    where: Where | None = None
+
+    def run(self, table: "OpenTable") -> Any:
+        """Fix the state now; the engine reads its rows."""
+        from opal_lake.read.history_view import view_types
+        from opal_lake.read.view import HistoryPlan
+        from opal_lake.read.where import where_condition
+
+        snapshot = table.snapshot_at(self.version, self.timestamp)
+        own = view_types(snapshot.spec)
+        return table.executor.history(
+            HistoryPlan(
+                snapshot=snapshot,
+                cache=table.cache,
+                keys=self.keys,
+                columns=self.columns,
+                condition=where_condition(self.where, snapshot.spec, own),
+            )
+        )
+
+
+@declaration
+class Changes(RowsOperation):
+    """Return the rows that the versions `start` to `end` changed, both included.
+
+    By default `end` is the newest. A bound is a version, a commit time, or the name of a savepoint,
+    which as `start` stands for the version after it; `start="latest"` is the version that comes
+    next. `_change_type` says what happened to each row: `insert`, `delete`, or `update_preimage`
+    and `update_postimage`, for which `compute_updates=False` has `delete` and `insert`.
+    `mode="netChanges"` leaves out what later versions of the range undid. `_commit_version` and
+    `_commit_timestamp` say when it happened. `axis="event_time"` reports changes of the rows of the
+    history view: late rows that change only the past are among them.
+    """
+
+    name: ClassVar[str] = "changes"
+
+    start: Annotated[
+        kinds.Bound,
+        Help(
+            "the first version, or a commit time; latest: the next one; "
+            "a savepoint: what came after it",
+            "BOUND",
+        ),
+    ] = field(kw_only=False)
+    end: Annotated[
+        kinds.Bound | None,
+        Help("the last version; or a commit time, or a savepoint (default: the newest)", "BOUND"),
+    ] = field(default=None, kw_only=False)
+    mode: Annotated[kinds.ChangeMode, Help("netChanges leaves out what later versions undid")] = (
+        "none"
+    )
+    compute_updates: bool = True
+    axis: Annotated[
+        kinds.ChangeAxis,
+        Help("event_time: changes of the history, the past included, instead of the current view"),
+    ] = "commit"
+    columns: Sequence[str] | None = None
+    where: Where | None = None
+
+    def run(self, table: "OpenTable") -> Any:
+        """Fix the range now; the engine reads its rows."""
+        from opal_lake.read.change_range import version_range
+
+        return self.of_versions(table, version_range(table.log, self.start, self.end))
+
+    def of_versions(self, table: "OpenTable", versions: "VersionRange") -> Any:
+        """Read the changes of a range that is known by now."""
+        from opal_lake.read.changed_rows import FEED_TYPES, FeedOptions
+        from opal_lake.read.history_view import view_types
+        from opal_lake.read.view import ChangesPlan
+        from opal_lake.read.where import where_condition
+
+        feed = FeedOptions(
+            mode=self.mode,
+            compute_updates=self.compute_updates,
+            columns=self.columns,
+            axis=self.axis,
+        )
+        spec = versions.head.spec
+        own = {**FEED_TYPES, **view_types(spec)} if feed.is_of_history else FEED_TYPES
+        return table.executor.changes(
+            ChangesPlan(
+                log=table.log,
+                cache=table.cache,
+                versions=versions,
+                feed=feed,
+                condition=where_condition(self.where, spec, own),
+            )
+        )
+
+
+@declaration
+class Explain(Operation[dict[str, Any]]):
+    """Return which files a read opens and which it skips, and why.
+
+    Files are skipped by their bounds (of which condition), by event time, or because no row of them
+    is visible. It also says how much of the table is in Z-order. It reads metadata only.
+    """
+
+    name: ClassVar[str] = "explain"
+
+    where: Where | None = field(default=None, kw_only=False)
+    version: Annotated[int | None, VERSION] = field(default=None, kw_only=False)
+    timestamp: Annotated[Moment | None, TIMESTAMP] = field(default=None, kw_only=False)
+    event_time: Annotated[Any, EVENT_TIME] = field(default=None, kw_only=False)
+
+    def run(self, table: "OpenTable") -> dict[str, Any]:
+        """Plan the read."""
+        from opal_lake.log.visibility import invalid_rows
+        from opal_lake.read.explain import explain
+        from opal_lake.read.read import event_time_of, file_filter
+        from opal_lake.read.where import where_condition, where_predicate
+
+        snapshot = table.snapshot_at(self.version, self.timestamp)
+        as_of = event_time_of(snapshot, self.event_time)
+        predicate = where_predicate(where_condition(self.where, snapshot.spec))
+        return explain(file_filter(snapshot, as_of, predicate, invalid_rows(snapshot, as_of)))
+
+
+@declaration
+class Shown(Declared):
+    """What a job does with the rows that it read: the result's examples show them, or it exports them."""
+
+    limit: Annotated[int | None, Help("most rows (default: 20 shown, all exported)")] = None
+    to: Annotated[
+        str | None, Help("write the rows to this folder instead of showing them", "PATH")
+    ] = None
+    format: Annotated[ExportFormat, Help("of the exported files")] = "parquet"
+    overwrite: Annotated[bool, Help("replace what is in the folder")] = False
+    writer_options: Mapping[str, str] | None = None
+
+
+@declaration
+class ShowRows(Read, Shown):
+    """Show or export the rows of a table, as they are or were."""
+
+    token_argument: ClassVar[str] = "token"
+
+    token: str | None = None
+
+    def at(self, version: int) -> Read:
+        """Return the read of a version that is known by now."""
+        arguments = {**Read.among(vars(self)), "version": version}
+        return Read(**{**arguments, "timestamp": None, "business_snapshot": None})
+
+
+@declaration
+class ShowChanges(Changes, Shown):
+    """Show or export what versions changed: rows with what happened to them."""
+
+    token_argument: ClassVar[str] = "token"
+
+    token: str | None = None

@@ -1,0 +1,65 @@
+"""Restore: show again what an older version showed."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from opal_lake.arguments.declared import declaration
+from opal_lake.arguments.values import Help, Moment, Version
+from opal_lake.errors import InvalidInputError
+from opal_lake.operations.verb import Job
+from opal_lake.result import JobResult
+
+if TYPE_CHECKING:
+    from opal_lake.engine.open_table import OpenTable
+
+
+@declaration
+class Restore(Job):
+    """Commit a new version that shows what an older one showed.
+
+    `version`, `timestamp` or `savepoint` says which one. All versions stay readable as before; a
+    dry run counts what would change. Rows that were pending then are pending again. Properties,
+    savepoints and the oldest readable event time stay as they are, and so does what was applied: a
+    retry of an ingest that this undoes ingests nothing. `business_snapshots` also takes back those
+    that began or were finished since.
+    """
+
+    name: ClassVar[str] = "restore"
+
+    version: Annotated[Version | None, Help("what this version showed", "N")] = None
+    timestamp: Annotated[
+        Moment | None,
+        Help("what had been committed up to this time, as 2026-01-31T12:00:00+00:00", "TIME"),
+    ] = None
+    savepoint: Annotated[str | None, Help("what the version of this savepoint showed", "NAME")] = (
+        None
+    )
+    business_snapshots: Annotated[
+        bool, Help("also take back business snapshots that began or were finished since")
+    ] = False
+    dry_run: Annotated[bool, Help("change nothing, and count what would")] = False
+
+    @classmethod
+    def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
+        """One of three."""
+        named = [name for name in ("version", "timestamp", "savepoint") if given[name] is not None]
+        if len(named) != 1:
+            raise InvalidInputError(
+                f"restore needs one of version, timestamp and savepoint; given are {', '.join(named) or 'none'}"
+            )
+
+    def run(self, table: "OpenTable") -> JobResult:
+        """Restore the state."""
+        from opal_lake.retention.savepoint import savepoint_version
+        from opal_lake.write.restore import restore
+
+        version = self.version
+        if self.savepoint is not None:
+            version = savepoint_version(table.log.head(), self.savepoint)
+        return restore(
+            table.log,
+            table.snapshot_at(version, self.timestamp),
+            business_snapshots=self.business_snapshots,
+            dry_run=self.dry_run,
+            token=self.token,
+        )

@@ -1,0 +1,85 @@
+"""Savepoints and business snapshots: versions with a name. And the clock that versions go by."""
+
+from dataclasses import field
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from opal_lake.arguments.declared import declaration
+from opal_lake.arguments.values import Help, Version
+from opal_lake.operations.verb import Operation
+from opal_lake.result import JobResult
+
+if TYPE_CHECKING:
+    from opal_lake.engine.open_table import OpenTable
+
+
+@declaration
+class Savepoint(Operation[JobResult]):
+    """Keep a version readable until it is released, whatever the window; by default the newest.
+
+    With `move` a savepoint of this name leaves the version that it has.
+    """
+
+    name: ClassVar[str] = "savepoint"
+
+    savepoint: str = field(kw_only=False)
+    version: Annotated[Version | None, Help("this version (default: the newest)", "N")] = field(
+        default=None, kw_only=False
+    )
+    move: bool = False
+
+    def run(self, table: "OpenTable") -> JobResult:
+        """Name the version."""
+        from opal_lake.retention.savepoint import set_savepoint
+
+        return set_savepoint(table.log, self.savepoint, self.version, move=self.move)
+
+
+@declaration
+class Release(Operation[JobResult]):
+    """Release a savepoint: retention may delete its version."""
+
+    name: ClassVar[str] = "release"
+
+    savepoint: str = field(kw_only=False)
+
+    def run(self, table: "OpenTable") -> JobResult:
+        """Take the name away."""
+        from opal_lake.retention.savepoint import release_savepoint
+
+        return release_savepoint(table.log, self.savepoint)
+
+
+@declaration
+class FinishBusinessSnapshot(Operation[JobResult]):
+    """Finish the open business snapshot: no more rows of it come.
+
+    Its version becomes a savepoint of its name, and the next business snapshot opens.
+    """
+
+    name: ClassVar[str] = "finish_business_snapshot"
+
+    business_snapshot: str = field(kw_only=False)
+
+    def run(self, table: "OpenTable") -> JobResult:
+        """Finish it."""
+        from opal_lake.retention.business_snapshot import finish_business_snapshot
+
+        return finish_business_snapshot(table.log, self.business_snapshot)
+
+
+@declaration
+class RepairClock(Operation[JobResult]):
+    """Correct commit times that are wrong because a writer's clock was ahead.
+
+    A dry run returns the corrected times.
+    """
+
+    name: ClassVar[str] = "repair_clock"
+
+    dry_run: Annotated[bool, Help("change nothing, and say what the times would be")] = False
+
+    def run(self, table: "OpenTable") -> JobResult:
+        """Commit the corrections."""
+        from opal_lake.retention.clock_repair import repair_clock
+
+        return repair_clock(table.log, dry_run=self.dry_run)

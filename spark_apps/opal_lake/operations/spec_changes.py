@@ -1,0 +1,47 @@
+"""Set properties, and add columns: what may change of a table after it was created."""
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from opal_lake.arguments.declared import declaration
+from opal_lake.arguments.values import Changes
+from opal_lake.operations.verb import Job
+from opal_lake.result import JobResult
+
+if TYPE_CHECKING:
+    from opal_lake.engine.open_table import OpenTable
+
+
+@declaration
+class SetProperties(Job):
+    """Change properties of the table; None resets one to its default."""
+
+    name: ClassVar[str] = "set_properties"
+
+    properties: Changes = field(kw_only=False)
+
+    def run(self, table: "OpenTable") -> JobResult:
+        """Commit the properties that change."""
+        from opal_lake.write.spec_change import set_properties
+
+        return set_properties(table.log, self.properties, self.token)
+
+
+@declaration
+class AddColumns(Job):
+    """Add columns to the table, as `{"discount": "double"}`; existing rows have null in them.
+
+    Types are Spark's names, as `long`, `decimal(10,2)` or `timestamp`, or types of Arrow or Spark,
+    which may be nested. A column that the table has with the same type is no change.
+    """
+
+    name: ClassVar[str] = "add_columns"
+
+    columns: Mapping[str, Any] = field(kw_only=False)
+
+    def run(self, table: "OpenTable") -> JobResult:
+        """Commit the columns that the table lacks."""
+        from opal_lake.write.spec_change import add_columns
+
+        return add_columns(table.log, table.executor.column_types(self.columns), self.token)

@@ -1,0 +1,99 @@
+"""What makes a method of a table from the declaration of an operation.
+
+`compact = verb(Compact)` in the body of a table's class is a method whose arguments are the fields
+of `Compact`. Type checkers and editors infer its signature from the declaration; at run time
+`inspect.signature` and `help` show it.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    TypeVar,
+    cast,
+)
+
+from opal_lake.arguments.declared import Declared, declaration
+from opal_lake.result import JobResult
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from opal_lake.engine.open_table import OpenTable
+
+P = ParamSpec("P")
+Result_co = TypeVar("Result_co", covariant=True)
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    # A plain `Table` is one of Arrow
+    Frame = TypeVarWithDefault("Frame", default=pa.Table)
+else:
+    Frame = TypeVar("Frame")
+
+
+class Framed(Generic[Frame]):
+    """A table whose engine returns rows as frames of one type: Arrow, or DataFrames."""
+
+    __slots__ = ()
+
+
+class Operation(Declared, Generic[Result_co]):
+    """An operation on a table: its arguments, and `run`, which does it."""
+
+    def run(self, table: "OpenTable") -> Result_co:
+        """Do it on a table whose engine runs the tasks."""
+        raise NotImplementedError(f"{type(self).__name__} has no steps of its own")
+
+
+class RowsOperation(Operation[Any]):
+    """An operation whose result is a frame of the table's engine: Arrow, or a DataFrame."""
+
+
+@declaration
+class Job(Operation[JobResult]):
+    """An operation that changes a table, or reports on it, and has a JobResult.
+
+    The same `token` twice runs it once: the second call returns the result of the first.
+    """
+
+    token_argument: ClassVar[str] = "token"
+
+    token: str | None = None
+
+    @property
+    def own_token(self) -> str | None:
+        """The token that makes a repeat of this job harmless."""
+        token: str | None = getattr(self, self.token_argument)
+        return token
+
+
+def verb(operation: Callable[P, Operation[Result_co]]) -> Callable[Concatenate[Any, P], Result_co]:
+    """Return a method that runs an operation on its table."""
+    return cast("Callable[Concatenate[Any, P], Result_co]", _method(operation))
+
+
+def rows_verb(
+    operation: Callable[P, RowsOperation],
+) -> Callable[Concatenate[Framed[Frame], P], Frame]:
+    """Return a method that returns a frame of its table's engine."""
+    return cast("Callable[Concatenate[Framed[Frame], P], Frame]", _method(operation))
+
+
+def _method(operation: Any) -> Callable[..., Any]:
+    def method(self: "OpenTable", *in_order: Any, **values: Any) -> Any:
+        return operation(*in_order, **values).run(self)
+
+    arguments = inspect.signature(operation)
+    table = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    method.__signature__ = arguments.replace(  # type: ignore[attr-defined]  # a function takes one
+        parameters=[table, *arguments.parameters.values()]
+    )
+    method.__doc__ = operation.__doc__
+    method.__name__ = operation.name
+    return method

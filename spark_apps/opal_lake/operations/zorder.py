@@ -1,0 +1,66 @@
+"""Z-order: rows that are close in all of some columns into the same files."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from opal_lake.arguments.declared import declaration
+from opal_lake.arguments.values import TARGET_MB, ClusterColumns, Help, MegaBytes
+from opal_lake.errors import InvalidInputError
+from opal_lake.operations.verb import Job
+from opal_lake.result import JobResult
+
+if TYPE_CHECKING:
+    from opal_lake.engine.open_table import OpenTable
+
+
+@declaration
+class ZOrder(Job):
+    """Sort rows so that a file holds close values of all these columns.
+
+    Reads that filter by any of them open fewer files. It sorts what is new since the last time, and
+    now and then larger parts of the table; `whole` sorts all. With `only_if_due` nothing happens
+    while a smaller share is new than the property `unclustered_share` says. Upserts may go on
+    meanwhile.
+    """
+
+    name: ClassVar[str] = "zorder"
+
+    columns: ClusterColumns = field(kw_only=False)
+    target_mb: Annotated[MegaBytes | None, TARGET_MB] = None
+    whole: Annotated[
+        bool,
+        Help(
+            "sort everything again, also what is in this order already (default: only what is new)"
+        ),
+    ] = False
+    only_if_due: Annotated[bool, Help("only when enough is new: property unclustered_share")] = (
+        False
+    )
+
+    @classmethod
+    def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
+        """All files are taken due or not."""
+        if given["whole"] is True and given["only_if_due"] is True:
+            raise InvalidInputError("whole=True takes all files, due or not; leave only_if_due out")
+
+    def run(self, table: "OpenTable") -> JobResult:
+        """Cluster what is not clustered by these columns yet."""
+        from opal_lake.data.z_value import z_fields
+        from opal_lake.engine.results import run_once
+        from opal_lake.rewrite.rewrite_plan import target_bytes_of
+        from opal_lake.upkeep.zorder import zorder
+
+        fields = z_fields(table.snapshot_at().spec, self.columns)
+        return run_once(
+            table.log,
+            self.name,
+            self.token,
+            lambda: zorder(
+                table,
+                fields,
+                target_bytes=target_bytes_of(self.target_mb),
+                whole=self.whole,
+                only_if_due=self.only_if_due,
+            ),
+        )

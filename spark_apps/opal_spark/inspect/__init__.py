@@ -1,1 +1,0 @@
-"""The check of a large table: Spark's tasks check the rows."""

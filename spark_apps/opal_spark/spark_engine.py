@@ -1,0 +1,78 @@
+"""Spark as the engine of a table: its tasks, the sources that it reads, and rows as DataFrames."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DataType, StructField, StructType
+
+from opal_lake.engine.executor import ReadAs
+from opal_lake.errors import InvalidInputError
+from opal_lake.read.view import ChangesPlan, HistoryPlan, View
+from opal_lake.source import Files, Jdbc
+from opal_lake.spec.added_columns import NewColumns
+from opal_lake.spec.table_spec import TableSpec
+from opal_lake.table import Table
+from opal_spark.engine.columns import arrow_of_spark
+from opal_spark.engine.executor import SparkTasks
+from opal_spark.read.changes import changes
+from opal_spark.read.history_view import history
+from opal_spark.read.reader import read
+from opal_spark.sources import source_errors
+from opal_spark.sources.ingested import SparkRows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkEngine(SparkTasks):
+    """Runs tasks on the executors of a session, and reads and returns rows as its DataFrames."""
+
+    @contextmanager
+    def fit(
+        self, source: DataFrame | Files | Jdbc, how: ReadAs, spec_of: Callable[[], TableSpec]
+    ) -> Iterator[SparkRows]:
+        """Read what is to be ingested. Errors of the source within the context name it."""
+        if how.deleted is not None:
+            raise InvalidInputError(
+                "deleted= marks rows in memory; rows of a DataFrame delete their key by the "
+                "table's delete condition"
+            )
+        if not isinstance(source, DataFrame | Files | Jdbc) and not hasattr(source, "sparkSession"):
+            raise InvalidInputError(
+                f"source is a {type(source).__name__}, which Spark cannot read; "
+                "give a DataFrame, Files or Jdbc"
+            )
+        with (
+            source_errors(self.spark, source, spec_of),
+            SparkRows(spark=self.spark, given=source, how=how) as fitted,
+        ):
+            yield fitted
+
+    def rows(self, view: View) -> DataFrame:
+        """Return a DataFrame of the visible rows; they are read when it is used."""
+        return read(self.spark, view)
+
+    def history(self, plan: HistoryPlan) -> DataFrame:
+        """Return a DataFrame of the history view."""
+        return history(self.spark, plan)
+
+    def changes(self, plan: ChangesPlan) -> DataFrame:
+        """Return a DataFrame of the changes; few rows are read now, more when it is used."""
+        return changes(self.spark, plan)
+
+    def column_types(self, columns: Mapping[str, Any]) -> NewColumns:
+        """Return columns with Spark's types as types of Arrow."""
+        return {
+            name: _arrow(name, kind) if isinstance(kind, DataType) else kind
+            for name, kind in columns.items()
+        }
+
+
+def on_spark(spark: SparkSession, table: Table) -> Table[DataFrame]:
+    """Return the table with Spark as its engine."""
+    return replace(table, executor=SparkEngine(spark=spark))
+
+
+def _arrow(name: str, kind: DataType) -> Any:
+    return arrow_of_spark(StructType([StructField(name, kind)])).field(0).type

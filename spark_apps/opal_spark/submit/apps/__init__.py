@@ -1,1 +1,0 @@
-"""The spark-submit scripts, one an operation."""

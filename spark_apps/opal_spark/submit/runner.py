@@ -1,0 +1,108 @@
+"""What the app for spark-submit and the command line share: a JobSpec in, the operation on a table, a JobResult out."""
+
+import argparse
+import logging
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from opal_lake.cli import OPAL
+from opal_lake.cli.progress import ProgressLine
+from opal_lake.errors import InvalidInputError
+from opal_lake.exit_codes import FINDINGS, OK, RETRY, exit_code
+from opal_lake.operations.job_spec import JobSpec
+from opal_lake.result import JobResult
+from opal_spark.engine.failures import spark_errors
+from opal_spark.engine.progress import SparkSteps
+from opal_spark.engine.session import is_connect, open_session
+from opal_spark.submit.jobs import run_job
+
+
+def run_app(argv: Sequence[str] | None = None) -> int:
+    """The app's main: the result is the last line of standard output, errors and progress go to standard error.
+
+    spark-submit in client mode sends both to its own standard output: look for the result in its last line only.
+    """
+    steps = SparkSteps()
+    try:
+        spec = read_spec(argv)
+        operation = spec.operation.name
+        with (
+            ProgressLine(operation, steps.where),
+            session(f"opal {operation} {spec.table}") as spark,
+        ):
+            steps.watch(spark)
+            _tell_ui(spark)
+            result = perform(spark, spec)
+    except Exception as error:  # noqa: BLE001  # the last stop: every error becomes an exit code
+        return OPAL.report(error, traced=exit_code(error) == RETRY)
+    print(result.to_json(), flush=True)  # noqa: T201  # an app's output is its purpose
+    return FINDINGS if result.counts.get("findings") else OK
+
+
+def _tell_ui(spark: SparkSession) -> None:
+    """Print the line that schedulers parse to link to the Spark UI."""
+    url = None if is_connect(spark) else spark.sparkContext.uiWebUrl
+    if url:
+        print(f"Spark UI: {url}", file=sys.stderr, flush=True)  # noqa: T201  # an app's output is its purpose
+
+
+@contextmanager
+def session(name: str) -> Iterator[SparkSession]:
+    """A session that ends with the block, unless it existed before."""
+    standing = SparkSession.getActiveSession()
+    if standing is not None:
+        yield standing
+        return
+    logging.getLogger("SQLQueryContextLogger").setLevel(
+        logging.CRITICAL
+    )  # prints errors, with their plans, that we report ourselves
+    with spark_errors():
+        spark = open_session(name)
+    try:
+        yield spark
+    finally:
+        with suppress(Exception):  # what was committed is what counts
+            spark.stop()
+
+
+def read_spec(argv: Sequence[str] | None) -> JobSpec[Any]:
+    """The JobSpec of `--spec`, given as JSON or as @file."""
+    parser = argparse.ArgumentParser(
+        prog="app.py", description="Run an operation on an Opal table under spark-submit."
+    )
+    parser.add_argument(
+        "--spec",
+        required=True,
+        metavar="JSON|@FILE",
+        help="a JobSpec: operation, table, arguments, token",
+    )
+    text: str = parser.parse_args(argv).spec
+    if text.startswith("@"):
+        try:
+            text = Path(text[1:]).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidInputError(
+                f"--spec {text}: the file cannot be read ({error}); correct the path"
+            ) from error
+    spec: JobSpec[Any] = JobSpec.from_json(text)
+    return spec
+
+
+def perform(spark: SparkSession, spec: JobSpec[Any]) -> JobResult:
+    """Run the spec's operation; Spark's errors become ours."""
+    started_s = time.monotonic()
+    with spark_errors():
+        result = run_job(spark, spec)
+    return result if result.repeated else _timed(result, time.monotonic() - started_s)
+
+
+def _timed(result: JobResult, passed_s: float) -> JobResult:
+    timings: Mapping[str, Any] = {**result.timings_ms, "total": round(passed_s * 1000)}
+    return replace(result, timings_ms=timings)

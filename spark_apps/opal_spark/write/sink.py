@@ -1,0 +1,33 @@
+"""The sink of a streaming query."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from opal_lake.errors import InvalidInputError
+from opal_lake.operations.ingest import Ingest
+from opal_lake.table import Table
+from opal_spark.spark_engine import on_spark
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sink:
+    """What `foreachBatch` calls with each micro-batch. One that was applied before is not applied again."""
+
+    table: Table[Any]
+    application: str
+    arguments: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if not self.application:
+            raise InvalidInputError(
+                "application is empty; name each streaming query differently, "
+                "as sink(application='orders-to-daily')"
+            )
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        """Ingest a micro-batch. The session is the query's own: over Connect this runs on the server."""
+        job = Ingest(source=rows, **{**self.arguments, "application": (self.application, batch)})
+        job.run(on_spark(rows.sparkSession, self.table))
