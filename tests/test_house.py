@@ -37,7 +37,6 @@ MAY_LOOK_AT_THE_CLOCK = (
     "opal_lake/clock.py",
     "opal_lake/ids.py",
     "opal_lake/cli/",
-    "opal_lake/testing/",
     "opal_lake/storage/local/writer_name.py",
 )
 
@@ -56,9 +55,9 @@ NOT_IN_THE_LIGHT_CORE = {
     "pytest",
     "rocksdict",
 }
-FOR_TESTS = {"hypothesis"}  # of opal_lake.testing
+ONLY_FOR_TYPE_CHECKERS = {"typing_extensions"}  # which bring it themselves
 # Loaded only when a path or a property asks for them.
-BACKENDS = re.compile(r"opal_lake\.(testing|storage\.s3|key_store\.cache\.rocksdb)")
+BACKENDS = re.compile(r"opal_lake\.(storage\.s3|key_store\.cache\.rocksdb)")
 
 LIGHT_IMPORT = """
 import importlib, sys
@@ -265,8 +264,8 @@ def test_every_import_is_declared() -> None:
     names = (
         {name for path in MODULES for name in imported(path)}
         - own
+        - ONLY_FOR_TYPE_CHECKERS
         - set(sys.stdlib_module_names)
-        - FOR_TESTS
     )
     missing = {
         name

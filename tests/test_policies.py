@@ -8,8 +8,8 @@ import pytest
 from airflow_provider_opal.operators.maintenance import MaintenanceOperator
 from airflow_provider_opal.templates.maintenance import Maintenance
 from airflow_provider_opal.templates.yaml.models import version_1
+from opal_lake.definition.properties import check_properties, plain_properties
 from opal_lake.operations.maintain import Maintain, UpkeepPolicy
-from opal_lake.spec.properties import check_properties, plain_properties
 
 GOOD: dict[str, list[Any]] = {
     "zorder": [["a"], list("abcdefgh")],

@@ -31,7 +31,7 @@ class DeclaredOperator(OpalSparkOperator):
             return
         cls.operation = cls.declared.name
         if "__init__" not in vars(cls):
-            cls.__init__ = _forwarding(DeclaredOperator.__init__)  # type: ignore[method-assign]
+            cls.__init__ = _forwarding(DeclaredOperator.__init__)  # type: ignore[method-assign]  # made, not written
         own_init: Any = vars(cls)["__init__"]
         own_init.__signature__ = _with_arguments(inspect.signature(own_init), cls.arguments_of())
 

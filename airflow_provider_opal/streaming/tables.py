@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 def make_table(opal: OpalHook, name: str, new: "NewTable") -> bool:
     """Whether it had to be made. InvalidInputError, with the differences, if there is another one."""
     from opal_lake.arguments.declared import given_fields
+    from opal_lake.definition.sql_schema import arrow_of_sql
+    from opal_lake.definition.table_spec import TableLayout, plan_spec, refuse_another_spec
     from opal_lake.errors import NotFoundError, TableExistsError
-    from opal_lake.spec.sql_schema import arrow_of_sql
-    from opal_lake.spec.table_spec import TableLayout, plan_spec, refuse_another_spec
     from opal_lake.storage import open_storage
     from opal_lake.table import create_on
 

@@ -1,7 +1,7 @@
 """Lists that the code holds: the properties of a table, and the functions of conditions."""
 
-from opal_lake.spec.conditions.parser import FUNCTIONS
-from opal_lake.spec.properties import MAX_NUMBER, PROPERTIES, Number, Words
+from opal_lake.definition.conditions.parser import FUNCTIONS
+from opal_lake.definition.properties import MAX_NUMBER, PROPERTIES, Number, Words
 
 
 def properties() -> str:

@@ -10,11 +10,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SOURCES = {
     "airflow_provider_opal": ROOT,
-    **dict.fromkeys(("lakechime", "opal_lake", "opal_spark", "opal_stream"), ROOT / "spark_apps"),
+    **dict.fromkeys(
+        ("lakechime", "opal_folder", "opal_lake", "opal_spark", "opal_stream"), ROOT / "spark_apps"
+    ),
 }
 STOREYS = (
     ("airflow_provider_opal", "opal_spark"),
-    ("lakechime", "opal_stream"),
+    ("lakechime", "opal_folder", "opal_stream"),
     ("opal_lake",),
 )  # side by side, above the others
 

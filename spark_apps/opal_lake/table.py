@@ -15,6 +15,7 @@ import opal_lake.retention.missing_file  # noqa: F401  # from here on a missing 
 from opal_lake import layout
 from opal_lake.after_commit import tell_of_commit
 from opal_lake.clock import Clock, SystemClock
+from opal_lake.definition.table_spec import TableLayout, TableSpec, delete_condition, plan_spec
 from opal_lake.engine.executor import Executor
 from opal_lake.engine.in_process import InProcess
 from opal_lake.engine.open_table import OpenTable
@@ -51,7 +52,6 @@ from opal_lake.operations.spec_changes import AddColumns, SetProperties
 from opal_lake.operations.verb import Frame, Framed, rows_verb, verb
 from opal_lake.operations.zorder import ZOrder
 from opal_lake.result import JobResult
-from opal_lake.spec.table_spec import TableLayout, TableSpec, delete_condition, plan_spec
 from opal_lake.storage import Storage, open_storage
 
 # Files below a new table's root among which another table is looked for: three requests of S3

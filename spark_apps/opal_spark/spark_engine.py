@@ -8,12 +8,12 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructField, StructType
 
+from opal_lake.definition.added_columns import NewColumns
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import ReadAs
 from opal_lake.errors import InvalidInputError
 from opal_lake.read.view import ChangesPlan, HistoryPlan, View
 from opal_lake.source import Files, Jdbc
-from opal_lake.spec.added_columns import NewColumns
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.table import Table
 from opal_spark.engine.columns import arrow_of_spark
 from opal_spark.engine.executor import SparkTasks

@@ -8,11 +8,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from opal_lake.arguments.declared import given_fields
+from opal_lake.definition.table_spec import TableLayout, plan_spec, refuse_another_spec
 from opal_lake.errors import NotFoundError, TableExistsError
 from opal_lake.operations.ingest import Ingest
 from opal_lake.result import JobResult
 from opal_lake.source import BATCH_MB
-from opal_lake.spec.table_spec import TableLayout, plan_spec, refuse_another_spec
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on
 from opal_lake.write.bootstrap import refuse_overlap, source_table

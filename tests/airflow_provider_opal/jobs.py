@@ -15,10 +15,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.engine.results import keep_result
 from opal_lake.operations.job_spec import JobSpec
 from opal_lake.result import JobResult
-from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, create_on
 

@@ -20,11 +20,11 @@ from opal_lake.errors import NotFoundError
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, create_on, table_on
-from opal_lake.testing.clocks import SilentStore, past_store
-from opal_lake.testing.ids import CountingIds
 from opal_lake.write.ingest_job import IngestOptions, IngestRun, commit_ingest, start_ingest
 from opal_lake.write.ingest_task import IngestTask, ingest_rows
 from tests.airflow_provider_opal.test_watermark import Lake, consume, done, event_of, reconcile
+from tests.kit.clocks import SilentStore, past_store
+from tests.kit.ids import CountingIds
 from tests.opal_lake.shop import content, create, rows
 
 DAY_US = 86_400_000_000

@@ -16,7 +16,7 @@ import pyarrow as pa
 from opal_lake.data import data_file
 from opal_lake.data.columns import physical_schema
 from opal_lake.data.encodings import Encodings, plan_encodings
-from opal_lake.spec.table_spec import TableSpec
+from opal_lake.definition.table_spec import TableSpec
 from tests.opal_stream.orders import new_spec, order
 
 

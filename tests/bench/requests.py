@@ -10,17 +10,17 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from opal_lake.clock import ManualClock
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.ids import RandomIds
 from opal_lake.inspect.check import check_table
 from opal_lake.inspect.describe import describe
 from opal_lake.log.commit_log import CommitLog
+from opal_lake.maintenance.due import policy_of, run_maintenance
+from opal_lake.maintenance.zorder import zorder
 from opal_lake.read.explain import explain
 from opal_lake.read.read import file_filter
-from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on, table_on
-from opal_lake.upkeep.maintenance import policy_of, run_maintenance
-from opal_lake.upkeep.zorder import zorder
 from tests.fixtures_s3 import s3_server
 from tests.opal_lake.compacting import compact
 from tests.s3_requests import VERBS, Requests, counted

@@ -22,19 +22,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from opal_lake.clock import ManualClock
+from opal_lake.definition.table_spec import plan_spec
 from opal_lake.inspect.check import check_table
-from opal_lake.spec.table_spec import plan_spec
 from opal_lake.storage import Storage
 from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.protocol import StoredObject
 from opal_lake.table import create_on, table_on
-from opal_lake.testing.clocks import past_store
 from opal_stream.flush.buffer import Buffer, FlushLimits
 from opal_stream.flush.writer import Writer
 from opal_stream.formats.batch import MessageBatch
 from opal_stream.formats.decoder import Decoder, FormatOptions
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.topics import Partition
+from tests.kit.clocks import past_store
 from tests.opal_stream.orders import LAYOUT, SCHEMA, order
 
 PARTITION = Partition(topic="orders", number=0)

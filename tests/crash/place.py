@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.key_store.cache.near_runs import CacheSettings
-from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table, create_on, table_on
 from tests.soak.rows import DELETES, SCHEMA

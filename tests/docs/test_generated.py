@@ -18,8 +18,8 @@ from lakechime.remote.problems import PROBLEMS
 from lakechime.service.access import BY_TOKEN
 from lakechime.service.app import create_app
 from opal_lake.cli import build_parser
-from opal_lake.spec.conditions.parser import FUNCTIONS, parse
-from opal_lake.spec.properties import PROPERTIES
+from opal_lake.definition.conditions.parser import FUNCTIONS, parse
+from opal_lake.definition.properties import PROPERTIES
 from tests.docs.examples import PAGES as SOURCES
 from tests.docs.examples import page_text
 from tests.fixtures_cli import metadata, opal_commands

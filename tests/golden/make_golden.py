@@ -16,19 +16,19 @@ import pyarrow.parquet as pq
 from opal_lake import layout
 from opal_lake.clock import ManualClock
 from opal_lake.data.rejects import row_text
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.events.bitmap import decode_base, offsets_of
 from opal_lake.events.segment_log import decode_events
 from opal_lake.key_store.run import decode_run
 from opal_lake.log import visibility
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.sections import decode_section
-from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table, create_on
-from opal_lake.testing.ids import CountingIds
-from opal_lake.testing.runs import MemoryRuns
 from opal_lake.write import ingest_job
+from tests.kit.ids import CountingIds
+from tests.kit.runs import MemoryRuns
 
 HERE = Path(__file__).parent
 FORMATS = ("parquet", "orc")

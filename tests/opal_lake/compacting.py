@@ -3,8 +3,8 @@
 from typing import Any
 
 from opal_lake.engine.open_table import OpenTable
+from opal_lake.maintenance.compaction import Archive, Compaction
 from opal_lake.result import JobResult
-from opal_lake.upkeep.compaction import Archive, Compaction
 
 
 def compact(

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from opal_lake.spec.schema import OFFSET, SEGMENT
-from opal_lake.spec.table_spec import TableLayout, TableSpec, plan_spec
+from opal_lake.definition.schema import OFFSET, SEGMENT
+from opal_lake.definition.table_spec import TableLayout, TableSpec, plan_spec
 
 ZONED, WALL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
 MOMENTS = [

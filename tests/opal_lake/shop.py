@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from opal_lake.clock import ManualClock
-from opal_lake.spec.table_spec import TableLayout, plan_spec
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.storage import Storage
 from opal_lake.table import Table, create_on, table_on
-from opal_lake.testing.ids import CountingIds
+from tests.kit.ids import CountingIds
 
 SCHEMA = pa.schema([("sku", pa.string()), ("at", pa.int64()), ("price", pa.int32())])
 Row = tuple[str, int, int | None]  # a price of None deletes

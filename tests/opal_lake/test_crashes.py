@@ -9,7 +9,7 @@ from opal_lake.errors import CommitUnknownError, ConflictError, StorageError
 from opal_lake.inspect.check import check_table
 from opal_lake.log import sections
 from opal_lake.storage import Storage, open_storage
-from opal_lake.testing.failing_store import Crash, FailingStore, Mode
+from tests.kit.failing_store import Crash, FailingStore, Mode
 from tests.opal_lake.shop import Row, content, copied, create, latest, reopen, rows
 
 FIRST: list[Row] = [("ax", 1, 10), ("bow", 1, 20), ("cup", 1, 30), ("dye", 5, 40)]

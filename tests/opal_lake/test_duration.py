@@ -6,13 +6,13 @@ import pyarrow as pa
 import pytest
 
 from opal_lake.clock import ManualClock
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.duration import parse_duration, plain_duration
 from opal_lake.errors import InvalidInputError
-from opal_lake.spec.table_spec import TableLayout, plan_spec
+from opal_lake.maintenance.compaction import plan_floor
+from opal_lake.maintenance.due import policy_of
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on
-from opal_lake.upkeep.compaction import plan_floor
-from opal_lake.upkeep.maintenance import policy_of
 from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import SCHEMA
 

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from opal_lake.clock import ManualClock
 from opal_lake.data import column_read, data_file
+from opal_lake.definition.table_spec import plan_spec
 from opal_lake.inspect.check import check_table
 from opal_lake.log import sections, visibility
 from opal_lake.log.commit_log import CommitLog
-from opal_lake.spec.table_spec import plan_spec
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
-from opal_lake.testing.ids import CountingIds
-from opal_lake.testing.replay import Replay
-from opal_lake.testing.runs import MemoryRuns
-from opal_lake.testing.strategies import History, Shape, histories
+from tests.kit.ids import CountingIds
+from tests.kit.replay import Replay
+from tests.kit.runs import MemoryRuns
+from tests.kit.strategies import History, Shape, histories
 
 HISTORIES = int(os.environ.get("OPAL_HISTORIES", "16"))
 SEED = int(os.environ.get("OPAL_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)

@@ -13,6 +13,7 @@ from pyroaring import BitMap
 
 from opal_lake import layout
 from opal_lake.data.data_file import decode_file
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import FormatError, InvalidInputError, OpalError
 from opal_lake.events.bitmap import BitmapBase, decode_base, encode_base, words_of
 from opal_lake.events.segment_log import SCHEMA as EVENTS
@@ -22,7 +23,6 @@ from opal_lake.log.checkpoint import decode_root
 from opal_lake.log.commit import canonical_json, decode_commit, seal, unseal
 from opal_lake.log.sections import ALWAYS_INFLATED, decode_section, encode_section
 from opal_lake.log.visibility import read_base
-from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage.local.store import LocalStorage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.verified import MOST_SEALED

@@ -26,8 +26,8 @@ from opal_lake.storage.local.store import LocalStorage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table
-from opal_lake.testing.ids import CountingIds
-from opal_lake.testing.runs import MemoryRuns
+from tests.kit.ids import CountingIds
+from tests.kit.runs import MemoryRuns
 from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import create, rows
 

@@ -16,10 +16,10 @@ import pytest
 
 from opal_lake.data.data_file import GROUP_BYTES, FileEncoder, decode_file
 from opal_lake.data.decoded_size import LEAST_LIMIT_BYTES
+from opal_lake.definition.schema import OFFSET, SEGMENT
+from opal_lake.definition.table_spec import TableLayout, TableSpec, plan_spec
 from opal_lake.errors import FormatError
 from opal_lake.events.segment_log import Events, decode_events, encode_events
-from opal_lake.spec.schema import OFFSET, SEGMENT
-from opal_lake.spec.table_spec import TableLayout, TableSpec, plan_spec
 
 _CHILD = """
 import pickle, sys

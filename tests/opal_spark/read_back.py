@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from opal_lake.data.columns import to_logical, to_physical
 from opal_lake.data.data_file import encode_file
-from opal_lake.spec.schema import arrow_schema
-from opal_lake.spec.table_spec import TableSpec
+from opal_lake.definition.schema import arrow_schema
+from opal_lake.definition.table_spec import TableSpec
 from opal_spark.engine.columns import read_columns, spark_schema
 from tests.opal_lake.shapes import every_type, spec_of, with_row_ids
 

@@ -7,7 +7,7 @@ from tests.fixtures_s3a import run_script
 SCRIPT = """
 import sys
 from opal_lake.inspect.check import check_table
-from opal_lake.testing.failing_store import Crash
+from tests.kit.failing_store import Crash
 from opal_spark import OpalTable
 from tests.opal_lake.shop import latest
 from tests.opal_spark.test_crashes_spark import FIRST, SECOND, DriverStore, upsert

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from opal_lake.spec.table_spec import TableLayout, TableSpec, plan_spec
+from opal_lake.definition.table_spec import TableLayout, TableSpec, plan_spec
 from opal_lake.table import Table
 from opal_stream.flush.buffer import FlushLimits
 from opal_stream.flush.committer import Committer, CommitterOptions

@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from opal_lake.definition.table_spec import TableLayout
 from opal_lake.inspect.check import check_table
-from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
 from tests.fixtures_kafka import Kafka
 from tests.fixtures_postgres import Postgres, postgres_folder, postgres_server

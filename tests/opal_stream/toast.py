@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from opal_lake.definition.table_spec import TableLayout, TableSpec, plan_spec
 from opal_lake.result import JobResult
-from opal_lake.spec.table_spec import TableLayout, TableSpec, plan_spec
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table, create_on, table_on

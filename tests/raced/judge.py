@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from opal_lake import layout
+from opal_lake.definition.schema import DELETED, OFFSET, SEGMENT, Atomic, arrow_type
 from opal_lake.ids import segment_part
 from opal_lake.inspect.check import check_table
 from opal_lake.log.commit import Commit
@@ -17,13 +18,12 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.version_window import is_readable
 from opal_lake.result import JobResult
 from opal_lake.retention.business_snapshot import segments_due
-from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Atomic, arrow_type
 from opal_lake.table import Table
-from opal_lake.testing.clocks import TrueClock
-from opal_lake.testing.model import ModelRow, RowId, visible
-from opal_lake.testing.replay import Replay
-from opal_lake.testing.strategies import SERIAL, Put, Shape
 from tests.crash.left_overs import left_overs
+from tests.kit.clocks import TrueClock
+from tests.kit.model import ModelRow, RowId, visible
+from tests.kit.replay import Replay
+from tests.kit.strategies import SERIAL, Put, Shape
 from tests.raced.store import Plan
 
 if TYPE_CHECKING:

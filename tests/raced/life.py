@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from opal_lake.definition.schema import DELETED
+from opal_lake.definition.table_spec import plan_spec
 from opal_lake.engine.in_process import InProcess
 from opal_lake.errors import (
     ClockError,
@@ -17,15 +19,13 @@ from opal_lake.errors import (
 )
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.result import JobResult
-from opal_lake.spec.schema import DELETED
-from opal_lake.spec.table_spec import plan_spec
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
-from opal_lake.testing.clocks import SkewedClock, TrueClock
-from opal_lake.testing.failing_store import Crash
-from opal_lake.testing.ids import CountingIds
-from opal_lake.testing.runs import MemoryRuns
-from opal_lake.testing.strategies import POOLS, Shape, put_of
+from tests.kit.clocks import SkewedClock, TrueClock
+from tests.kit.failing_store import Crash
+from tests.kit.ids import CountingIds
+from tests.kit.runs import MemoryRuns
+from tests.kit.strategies import POOLS, Shape, put_of
 from tests.raced.judge import Attempt, Judge
 from tests.raced.store import Plan, RacingStore
 

@@ -9,7 +9,7 @@ from opal_lake import layout
 from opal_lake.errors import StorageError
 from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.protocol import Storage, StoredObject
-from opal_lake.testing.failing_store import Crash, Mode
+from tests.kit.failing_store import Crash, Mode
 
 _T = TypeVar("_T")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from opal_lake.spec.table_spec import TableLayout, plan_spec
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on, table_on
 from tests.bench.check_bench import batches

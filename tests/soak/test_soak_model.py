@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from opal_lake.testing import model
+from tests.kit import model
 from tests.soak.audit import Auditor, acknowledged, wasted
 from tests.soak.model import Model, difference
 from tests.soak.place import Place

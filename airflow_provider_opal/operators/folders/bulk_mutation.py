@@ -81,14 +81,14 @@ class BulkMutationOperator(UpkeepOperator):
 
     def finish(self, context: "Context", result: "JobResult") -> dict[str, Any]:
         """A run may merge any number of files, and XCom is no place for them all."""
-        from opal_lake.mutate.mutation import report_uri
+        from opal_folder.mutation import report_uri
 
         xcom = super().finish(context, result)
         return {**xcom, "examples": xcom["examples"][:XCOM_FILES], "report": report_uri(result)}
 
     def _result(self, opal: "OpalHook", spec: "JobSpec[Any]") -> "JobResult | None":
         """From the folder beside the master."""
-        from opal_lake.mutate.mutation import find_result
+        from opal_folder.mutation import find_result
 
         assert spec.token is not None
         return find_result(
@@ -100,7 +100,7 @@ class BulkMutationOperator(UpkeepOperator):
 
 
 def _arguments_of(properties: Mapping[str, str]) -> dict[str, Any]:
-    from opal_lake.mutate.properties import arguments_of
+    from opal_folder.properties import arguments_of
 
     arguments, _ = arguments_of(properties)
     return arguments

@@ -17,8 +17,8 @@ from opal_lake.cli.render import (
     text_table,
     time_text,
 )
+from opal_lake.definition.business_snapshots import finished_text
 from opal_lake.errors import count_text
-from opal_lake.spec.business_snapshots import finished_text
 
 if TYPE_CHECKING:
     from opal_lake.inspect.check import Checked

@@ -74,7 +74,7 @@ def _add_set(verbs: Verbs) -> None:
 
 
 def change(args: argparse.Namespace) -> None:
-    from opal_lake.spec.properties import given_properties
+    from opal_lake.definition.properties import given_properties
 
     if not args.paths and not args.default:
         _list_properties(args)
@@ -267,7 +267,7 @@ def _garbage(result: JobResult, style: Style) -> Iterator[str]:
 
 
 def _list_properties(args: argparse.Namespace) -> None:
-    from opal_lake.spec.properties import PROPERTIES
+    from opal_lake.definition.properties import PROPERTIES
 
     set_here = _table(args).snapshot_at().spec.properties
     values = {name: set_here.get(name, PROPERTIES[name].kind.default) for name in PROPERTIES}

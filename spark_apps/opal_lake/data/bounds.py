@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from opal_lake.spec.schema import Atomic, decimal_parts
-from opal_lake.spec.table_spec import TableSpec
+from opal_lake.definition.schema import Atomic, decimal_parts
+from opal_lake.definition.table_spec import TableSpec
 
 Value = bool | int | float | str
 Extreme = Value | bytes | Decimal | None  # a value as Arrow gives it

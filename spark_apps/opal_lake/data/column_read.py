@@ -27,8 +27,8 @@ from opal_lake.data.pages.chosen_rows import read_chosen
 from opal_lake.data.pages.near_indexes import near_index
 from opal_lake.data.pages.page_index import Numbers
 from opal_lake.data.segment import DataFile
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FormatError, NotFoundError
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS, Storage
 from opal_lake.storage.uris import is_local
 from opal_lake.storage.verified import missing_error, read_verified

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from opal_lake.errors import FormatError, InvalidInputError, OpalError
-from opal_lake.spec.schema import (
+from opal_lake.definition.schema import (
     DELETED,
     OFFSET,
     RESERVED_PREFIX,
@@ -25,7 +24,8 @@ from opal_lake.spec.schema import (
     arrow_type,
     atomic_name,
 )
-from opal_lake.spec.table_spec import TableSpec
+from opal_lake.definition.table_spec import TableSpec
+from opal_lake.errors import FormatError, InvalidInputError, OpalError
 
 ORC_STORAGE = {"timestamp": pa.int64(), "timestamp_ntz": pa.int64(), "date": pa.int32()}
 

@@ -18,9 +18,9 @@ from opal_lake.data.prune import (
     Predicate,
     Unknown,
 )
-from opal_lake.spec.conditions.kinds import BOOLEAN, Kind
-from opal_lake.spec.conditions.like import Pattern
-from opal_lake.spec.conditions.nodes import (
+from opal_lake.definition.conditions.kinds import BOOLEAN, Kind
+from opal_lake.definition.conditions.like import Pattern
+from opal_lake.definition.conditions.nodes import (
     Among,
     Constant,
     Every,
@@ -34,7 +34,7 @@ from opal_lake.spec.conditions.nodes import (
     Typed,
     Widen,
 )
-from opal_lake.spec.conditions.tree import Value
+from opal_lake.definition.conditions.tree import Value
 
 _EPOCH = datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)

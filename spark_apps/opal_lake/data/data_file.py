@@ -23,9 +23,9 @@ from opal_lake.data.columns import physical_schema
 from opal_lake.data.decoded_size import BOUND, SizeBound, check_group
 from opal_lake.data.encodings import plan_encodings
 from opal_lake.data.segment import check_rows
+from opal_lake.definition.schema import DELETED, OFFSET, SEGMENT, Atomic
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FormatError, InvalidInputError, RowCountError
-from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Atomic
-from opal_lake.spec.table_spec import TableSpec
 
 GROUP_ROWS = 1 << 18  # of a row group, which is what Spark splits and prunes by
 GROUP_BYTES = BOUND.average_bytes  # in memory, of a row group

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from opal_lake.data.data_file import decode_file, encode_file
 from opal_lake.data.decoded_size import BOUND, SizeBound
+from opal_lake.definition.schema import Field
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FormatError
-from opal_lake.spec.schema import Field
-from opal_lake.spec.table_spec import TableSpec
 
 _KEY_CHARACTERS = 100
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from opal_lake.spec.schema import RESERVED_PREFIX, Atomic, Field
-from opal_lake.spec.table_spec import MAX_KEY_BYTES, TableSpec
+from opal_lake.definition.schema import RESERVED_PREFIX, Atomic, Field
+from opal_lake.definition.table_spec import MAX_KEY_BYTES, TableSpec
 
 # What a source reader found wrong with a row already, where the row stood, what it held before it was given types, and a JSON list of the
 # columns whose values it lacks, as they did not change: they stay those of the row before it

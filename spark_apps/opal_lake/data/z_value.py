@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from opal_lake.definition.schema import Atomic, Field
+from opal_lake.definition.table_spec import TableSpec, refuse_text
 from opal_lake.errors import InvalidInputError
-from opal_lake.spec.schema import Atomic, Field
-from opal_lake.spec.table_spec import TableSpec, refuse_text
 
 MOST_COLUMNS = 8
 TIE_BITS = 8

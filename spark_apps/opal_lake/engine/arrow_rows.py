@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 
 from opal_lake.data.columns import with_nulls
 from opal_lake.data.rejects import BAD
+from opal_lake.definition.added_columns import unknown_columns
+from opal_lake.definition.schema import DELETED, RESERVED_PREFIX, arrow_type
+from opal_lake.definition.table_spec import TableSpec, delete_condition
 from opal_lake.engine.executor import ReadAs
 from opal_lake.errors import InvalidInputError
-from opal_lake.spec.added_columns import unknown_columns
-from opal_lake.spec.schema import DELETED, RESERVED_PREFIX, arrow_type
-from opal_lake.spec.table_spec import TableSpec, delete_condition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

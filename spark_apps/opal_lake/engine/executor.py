@@ -17,11 +17,11 @@ import pyarrow as pa
 
 from opal_lake.data.segment import DataFile
 from opal_lake.data.z_value import tie_shift
+from opal_lake.definition.added_columns import NewColumns
+from opal_lake.definition.schema import Field
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.key_store.entries import Entries
 from opal_lake.log.snapshot import Snapshot
-from opal_lake.spec.added_columns import NewColumns
-from opal_lake.spec.schema import Field
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.background_puts import background_puts
 from opal_lake.storage.protocol import Storage
 

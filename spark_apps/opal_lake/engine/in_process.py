@@ -14,6 +14,10 @@ import pyarrow.compute as pc
 from opal_lake.data.data_file import decode_file, decode_parts
 from opal_lake.data.segment import DataFile
 from opal_lake.data.z_value import interleave, plan_curve
+from opal_lake.definition.added_columns import NewColumns
+from opal_lake.definition.key_hash import hash_keys
+from opal_lake.definition.schema import OFFSET, Atomic
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.arrow_rows import ArrowRows
 from opal_lake.engine.executor import (
     Attempt,
@@ -38,10 +42,6 @@ from opal_lake.read.read import plan_read, read_rows
 from opal_lake.read.view import ChangesPlan, HistoryPlan, View
 from opal_lake.read.where import matching, needed_names, where_predicate, without
 from opal_lake.rule.metagen import entries_of_rows, rule_columns
-from opal_lake.spec.added_columns import NewColumns
-from opal_lake.spec.key_hash import hash_keys
-from opal_lake.spec.schema import OFFSET, Atomic
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.verified import read_verified
 
 

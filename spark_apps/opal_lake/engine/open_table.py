@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from opal_lake.definition.ordering import encode_order
+from opal_lake.definition.schema import Atomic
 from opal_lake.engine.executor import Executor
 from opal_lake.errors import InvalidInputError
 from opal_lake.key_store.cache.protocol import RunCache
@@ -9,8 +11,6 @@ from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.commit_times import version_at
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.retention.business_snapshot import read_business_snapshot
-from opal_lake.spec.ordering import encode_order
-from opal_lake.spec.schema import Atomic
 from opal_lake.storage.protocol import Storage
 
 

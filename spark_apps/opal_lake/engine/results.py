@@ -6,11 +6,11 @@ from dataclasses import replace
 from opal_lake import layout
 from opal_lake.checked import parse_json
 from opal_lake.decoding import decoding
+from opal_lake.definition.job_names import check_token
 from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.result import JobResult, checked_result
-from opal_lake.spec.job_names import check_token
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_sealed
 

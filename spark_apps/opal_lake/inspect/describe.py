@@ -8,6 +8,9 @@ from typing import Any
 
 from opal_lake.clock import moment_text
 from opal_lake.data.segment import DataFile
+from opal_lake.definition.ordering import from_order
+from opal_lake.definition.schema import Array, Atomic, DataType, Field, Map, Struct
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import InvalidInputError
 from opal_lake.events.bitmap import Bitmaps
@@ -18,9 +21,6 @@ from opal_lake.log.pending import pending_keys
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
 from opal_lake.read.read import delta_bounds
-from opal_lake.spec.ordering import from_order
-from opal_lake.spec.schema import Array, Atomic, DataType, Field, Map, Struct
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.verified import FileRef
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -12,6 +12,8 @@ from typing import Any
 from opal_lake import checked, layout
 from opal_lake.data.segment import LogFile
 from opal_lake.decoding import decoding
+from opal_lake.definition.business_snapshots import business_from_json, business_to_json
+from opal_lake.definition.table_spec import spec_from_json, spec_to_json
 from opal_lake.errors import FormatError
 from opal_lake.events.bitmap import BitmapBase, base_to_json
 from opal_lake.events.segment_log import Events
@@ -37,8 +39,6 @@ from opal_lake.log.sections import (
 )
 from opal_lake.log.snapshot import Root, Snapshot
 from opal_lake.log.visibility import fold_bases
-from opal_lake.spec.business_snapshots import business_from_json, business_to_json
-from opal_lake.spec.table_spec import spec_from_json, spec_to_json
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_sealed
 

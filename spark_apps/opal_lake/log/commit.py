@@ -30,17 +30,17 @@ from opal_lake.data.segment import (
     side_to_json,
 )
 from opal_lake.decoding import decoding
-from opal_lake.errors import FormatError, InvalidInputError
-from opal_lake.events.bitmap import BitmapBase, base_from_json, base_to_json
-from opal_lake.layout import PathKind, own_path
-from opal_lake.result import checked_result
-from opal_lake.spec.business_snapshots import (
+from opal_lake.definition.business_snapshots import (
     BusinessSnapshots,
     business_from_json,
     business_to_json,
 )
-from opal_lake.spec.positions import Advance, positions_from_json, positions_to_json
-from opal_lake.spec.table_spec import TableSpec, spec_from_json, spec_to_json
+from opal_lake.definition.positions import Advance, positions_from_json, positions_to_json
+from opal_lake.definition.table_spec import TableSpec, spec_from_json, spec_to_json
+from opal_lake.errors import FormatError, InvalidInputError
+from opal_lake.events.bitmap import BitmapBase, base_from_json, base_to_json
+from opal_lake.layout import PathKind, own_path
+from opal_lake.result import checked_result
 
 FORMAT_VERSION = 1
 NEWER_FORMAT = 2  # of a commit that restores, or is of a business snapshot: who knows only 1 must not read past it

@@ -13,6 +13,7 @@ from functools import partial
 from opal_lake import layout
 from opal_lake.after_commit import tell_of_commit
 from opal_lake.clock import Clock
+from opal_lake.definition.job_names import check_application, check_token
 from opal_lake.errors import (
     CommitUnknownError,
     ConflictError,
@@ -43,7 +44,6 @@ from opal_lake.log.snapshot import Root, Snapshot, chain, first_root
 from opal_lake.log.store_clock import clock_notes, writer_now_us
 from opal_lake.log.version_window import is_readable, readable_text
 from opal_lake.result import JobResult
-from opal_lake.spec.job_names import check_application, check_token
 from opal_lake.storage.protocol import READERS, Storage
 from opal_lake.storage.verified import MOST_SEALED, read_sealed
 

@@ -1,7 +1,7 @@
 """A job on its way into the log, and what it has to do when another has committed first: nothing, redo a part, or fail (FORMAT, conflicts).
 
 The redo of a MetaGen or an inline ingest is `opal_lake.rule.outputs.redo`. Two rewrites of one file meet in
-`opal_lake.rewrite.rewrite_job`. `CommitLog.commit` refuses jobs that retention gave up, and those whose version has expired.
+`opal_lake.maintenance.rewrite_job`. `CommitLog.commit` refuses jobs that retention gave up, and those whose version has expired.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
 
-from opal_lake.errors import ConflictError, FormatError
-from opal_lake.log.commit import Actions, Commit
-from opal_lake.log.snapshot import Root, Snapshot, newest_first
-from opal_lake.result import JobResult
-from opal_lake.spec.job_names import (
+from opal_lake.definition.job_names import (
     check_application,
     check_partition_key,
     check_position_names,
     check_token,
 )
-from opal_lake.spec.positions import Advance, fenced_error
+from opal_lake.definition.positions import Advance, fenced_error
+from opal_lake.errors import ConflictError, FormatError
+from opal_lake.log.commit import Actions, Commit
+from opal_lake.log.snapshot import Root, Snapshot, newest_first
+from opal_lake.result import JobResult
 
 _SEARCHED = 100  # commits, for the one that took a position away
 

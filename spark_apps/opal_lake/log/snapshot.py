@@ -8,14 +8,14 @@ from typing import Any
 
 from opal_lake import layout
 from opal_lake.data.segment import DataFile, LogFile, PendingSegment, RunFile, Segment, Segments
+from opal_lake.definition.business_snapshots import BusinessSnapshots
+from opal_lake.definition.positions import advanced
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import ExpiredError, FormatError, NotFoundError
 from opal_lake.events.bitmap import BitmapBase, base_from_json
 from opal_lake.log.commit import Commit, canonical_json
 from opal_lake.log.lists import LISTS, ingested_files, list_changes
 from opal_lake.log.sections import InlinePart, Part, Sections, decode_lines, decode_section
-from opal_lake.spec.business_snapshots import BusinessSnapshots
-from opal_lake.spec.positions import advanced
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import missing_error, read_verified
 

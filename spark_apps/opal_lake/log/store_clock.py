@@ -7,10 +7,10 @@ used; if it is ahead, the writer commits nothing. If the store has no time, the 
 from dataclasses import dataclass
 
 from opal_lake.clock import Clock, moment_text
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.duration import parse_duration
 from opal_lake.errors import ClockError
 from opal_lake.log.snapshot import Root
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import Storage
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Container, Iterable, Mapping
 
+from opal_lake.definition.business_snapshots import finished_text
 from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.snapshot import Root, Snapshot
-from opal_lake.spec.business_snapshots import finished_text
 
 
 def is_readable(root: Root, version: int) -> bool:

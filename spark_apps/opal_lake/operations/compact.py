@@ -70,9 +70,9 @@ class Compact(Job):
     def run(self, table: "OpenTable") -> JobResult:
         """Compact, or do nothing where it is not due."""
         from opal_lake.engine.results import run_once
-        from opal_lake.rewrite.rewrite_plan import target_bytes_of
-        from opal_lake.upkeep.compaction import Archive, Compaction
-        from opal_lake.upkeep.maintenance import compact_if_due
+        from opal_lake.maintenance.compaction import Archive, Compaction
+        from opal_lake.maintenance.due import compact_if_due
+        from opal_lake.maintenance.rewrite_plan import target_bytes_of
 
         job = Compaction(
             table=table,

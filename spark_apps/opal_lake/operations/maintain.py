@@ -98,10 +98,10 @@ class Maintain(UpkeepPolicy, Job):
     def run(self, table: "OpenTable") -> JobResult:
         """Run the steps that are due, one after the other."""
         from opal_lake.engine.results import run_once
+        from opal_lake.maintenance.due import policy_of, run_maintenance
         from opal_lake.operations.compact import Compact
         from opal_lake.operations.retain import Retain
         from opal_lake.operations.zorder import ZOrder
-        from opal_lake.upkeep.maintenance import policy_of, run_maintenance
 
         policy = policy_of(table.snapshot_at().spec, self.policy)
         steps = {

@@ -22,6 +22,6 @@ class RebuildKeyStore(Job):
 
     def run(self, table: "OpenTable") -> JobResult:
         """Write the runs that are missing, and commit them."""
-        from opal_lake.upkeep.rebuild import rebuild_key_store
+        from opal_lake.maintenance.rebuild import rebuild_key_store
 
         return rebuild_key_store(table, self.token)

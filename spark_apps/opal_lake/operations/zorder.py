@@ -48,8 +48,8 @@ class ZOrder(Job):
         """Cluster what is not clustered by these columns yet."""
         from opal_lake.data.z_value import z_fields
         from opal_lake.engine.results import run_once
-        from opal_lake.rewrite.rewrite_plan import target_bytes_of
-        from opal_lake.upkeep.zorder import zorder
+        from opal_lake.maintenance.rewrite_plan import target_bytes_of
+        from opal_lake.maintenance.zorder import zorder
 
         fields = z_fields(table.snapshot_at().spec, self.columns)
         return run_once(

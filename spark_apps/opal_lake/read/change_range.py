@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from opal_lake import layout
 from opal_lake.checked import LATEST
 from opal_lake.clock import moment_text
+from opal_lake.definition.ordering import encode_order
+from opal_lake.definition.schema import Atomic
 from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.pages import CommitRange
 from opal_lake.log.snapshot import Snapshot
-from opal_lake.spec.ordering import encode_order
-from opal_lake.spec.schema import Atomic
 from opal_lake.storage.verified import missing_error
 
 _FORMS = "a version, as 8, a commit time as '2026-01-31T12:00:00Z', or the name of a savepoint or a business snapshot"

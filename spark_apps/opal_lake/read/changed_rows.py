@@ -17,14 +17,14 @@ from opal_lake.arguments.values import CHANGE_AXES, CHANGE_MODES
 from opal_lake.data.column_read import read_near, readers
 from opal_lake.data.columns import physical_schema, to_fields
 from opal_lake.data.segment import DataFile
+from opal_lake.definition.schema import OFFSET, SEGMENT, Atomic, DataType, Field
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FormatError, InvalidInputError
 from opal_lake.events.bitmap import Bitmaps, Marks
 from opal_lake.events.segment_log import RowIds, concat_ids, row_words
 from opal_lake.read.changes import ChangePlan, ChangeSpan, versions_of
 from opal_lake.read.marked_rows import read_marked
 from opal_lake.read.result_columns import fields_beside
-from opal_lake.spec.schema import OFFSET, SEGMENT, Atomic, DataType, Field
-from opal_lake.spec.table_spec import TableSpec
 
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = (
     "_change_type",

@@ -19,6 +19,7 @@ from pyroaring import BitMap
 from opal_lake.data.data_file import PAGE_BYTES
 from opal_lake.data.prune import Predicate
 from opal_lake.data.segment import DataFile, LogFile
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FormatError
 from opal_lake.events.bitmap import Bitmaps, Marks, add_bitmaps, add_rows, offsets_of
 from opal_lake.events.segment_log import (
@@ -38,7 +39,6 @@ from opal_lake.log.visibility import invalid_rows
 from opal_lake.read.change_range import VersionRange, commits_of
 from opal_lake.read.difference import difference, groups_that_lack_rows, visible_rows
 from opal_lake.read.read import FileRead, files_by_keys
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS
 from opal_lake.storage.uris import is_local
 

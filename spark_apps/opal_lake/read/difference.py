@@ -9,10 +9,10 @@ from pyroaring import BitMap
 
 from opal_lake.data.column_read import read_columns
 from opal_lake.data.segment import DataFile, Segment
+from opal_lake.definition.schema import OFFSET, SEGMENT
 from opal_lake.events.bitmap import Bitmaps, add_bitmaps, add_rows
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
-from opal_lake.spec.schema import OFFSET, SEGMENT
 from opal_lake.storage.protocol import READERS
 
 

@@ -17,11 +17,11 @@ from opal_lake.data.prune import (
     may_match,
 )
 from opal_lake.data.segment import Cluster, DataFile
+from opal_lake.definition.ordering import from_order
+from opal_lake.definition.schema import Atomic, Field
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.read.read import Fate, FileFilter, bounds_of_all
-from opal_lake.spec.ordering import from_order
-from opal_lake.spec.schema import Atomic, Field
-from opal_lake.spec.table_spec import TableSpec
 
 NAMES = {
     Fate.PENDING: "pending",

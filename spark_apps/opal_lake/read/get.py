@@ -12,6 +12,9 @@ import pyarrow as pa
 from opal_lake.data.column_read import readers
 from opal_lake.data.columns import physical_schema, physical_type, to_fields
 from opal_lake.data.data_file import held_names
+from opal_lake.definition.key_hash import given_keys, hash_keys
+from opal_lake.definition.schema import SEGMENT, Atomic, Field
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FormatError, InvalidInputError, count_text
 from opal_lake.events.bitmap import Bitmaps, add_rows
 from opal_lake.events.segment_log import concat_ids
@@ -26,9 +29,6 @@ from opal_lake.key_store.entries import (
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.read.marked_rows import MarkedRows, read_marked
 from opal_lake.read.result_columns import chosen_fields
-from opal_lake.spec.key_hash import given_keys, hash_keys
-from opal_lake.spec.schema import SEGMENT, Atomic, Field
-from opal_lake.spec.table_spec import TableSpec
 
 _LAST = np.iinfo(np.int64).max
 

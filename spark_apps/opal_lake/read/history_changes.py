@@ -16,6 +16,9 @@ from pyroaring import BitMap
 from opal_lake.data.column_read import read_near
 from opal_lake.data.columns import physical_schema, to_fields
 from opal_lake.data.data_file import held_names
+from opal_lake.definition.key_hash import hash_keys
+from opal_lake.definition.schema import SEGMENT, Atomic, Field
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.events.segment_log import row_words
 from opal_lake.key_store.cache.protocol import RunCache
 from opal_lake.log.commit import Commit
@@ -42,9 +45,6 @@ from opal_lake.read.history_view import (
     with_times,
 )
 from opal_lake.read.result_columns import fields_beside
-from opal_lake.spec.key_hash import hash_keys
-from opal_lake.spec.schema import SEGMENT, Atomic, Field
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS
 
 

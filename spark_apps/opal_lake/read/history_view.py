@@ -17,6 +17,9 @@ import pyarrow as pa
 from opal_lake.data.column_read import read_columns
 from opal_lake.data.columns import physical_schema, to_fields
 from opal_lake.data.segment import RunFile
+from opal_lake.definition.ordering import of_order
+from opal_lake.definition.schema import Atomic, DataType, Field
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.key_store.cache.protocol import RunCache
 from opal_lake.key_store.entries import (
     Entries,
@@ -31,9 +34,6 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.read.get import Hashes, by_keys, hashes_of_keys, rows_of_entries
 from opal_lake.read.result_columns import fields_beside
 from opal_lake.rule.metagen import entries_of_rows, rule_columns
-from opal_lake.spec.ordering import of_order
-from opal_lake.spec.schema import Atomic, DataType, Field
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS
 
 VALID_FROM, VALID_UNTIL, IS_CURRENT, DELETED = "valid_from", "valid_until", "is_current", "deleted"

@@ -8,10 +8,10 @@ import pyarrow as pa
 from opal_lake.data.column_read import read_near_places, read_places
 from opal_lake.data.pages.page_index import Numbers
 from opal_lake.data.segment import DataFile, is_ingested
+from opal_lake.definition.schema import OFFSET, SEGMENT
 from opal_lake.events.bitmap import Bitmaps, Marks, offsets_of
 from opal_lake.events.segment_log import RowIds
 from opal_lake.log.snapshot import Snapshot
-from opal_lake.spec.schema import OFFSET, SEGMENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

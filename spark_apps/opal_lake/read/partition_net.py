@@ -14,13 +14,13 @@ import pyarrow as pa
 from opal_lake.data.columns import physical_schema, to_logical
 from opal_lake.data.data_file import decode_file
 from opal_lake.data.segment import DataFile
+from opal_lake.definition.schema import SEGMENT
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.key_store.entries import Entries, same_as_next, sort_order
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.read.read import delta_bounds, segments_of_partition
 from opal_lake.rule.metagen import entries_of_rows, rule_columns
-from opal_lake.spec.schema import SEGMENT
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.verified import read_verified
 
 

@@ -18,6 +18,10 @@ from opal_lake.data.column_read import read_columns
 from opal_lake.data.columns import physical_schema, to_fields, to_logical
 from opal_lake.data.prune import Predicate, may_match
 from opal_lake.data.segment import DataFile, Segment
+from opal_lake.definition.conditions.condition import Condition
+from opal_lake.definition.ordering import encode_order, from_order, to_order
+from opal_lake.definition.schema import OFFSET, SEGMENT, Atomic, Field, decimal_parts
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FormatError, InvalidInputError, NotFoundError
 from opal_lake.events.bitmap import Bitmaps, Marks
 from opal_lake.ids import segment_part
@@ -25,10 +29,6 @@ from opal_lake.log.commit import Commit
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
 from opal_lake.read.where import matching, needed_names
-from opal_lake.spec.conditions.condition import Condition
-from opal_lake.spec.ordering import encode_order, from_order, to_order
-from opal_lake.spec.schema import OFFSET, SEGMENT, Atomic, Field, decimal_parts
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS, Storage
 
 _KEYS_SHOWN = 5

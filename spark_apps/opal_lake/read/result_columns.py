@@ -3,9 +3,9 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from opal_lake.definition.schema import Field
+from opal_lake.definition.table_spec import TableSpec, refuse_text
 from opal_lake.errors import InvalidInputError
-from opal_lake.spec.schema import Field
-from opal_lake.spec.table_spec import TableSpec, refuse_text
 
 
 def chosen_fields(spec: TableSpec, columns: Sequence[Any] | None) -> tuple[Field, ...]:

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from opal_lake.definition.conditions.condition import Condition
+from opal_lake.definition.table_spec import refuse_text
 from opal_lake.events.bitmap import Bitmaps
 from opal_lake.key_store.cache.protocol import RunCache
 from opal_lake.log.commit_log import CommitLog
@@ -14,8 +16,6 @@ from opal_lake.read.changed_rows import FeedOptions
 from opal_lake.read.partition_net import key_of_net
 from opal_lake.read.read import event_time_of, narrowed, segments_after, segments_of_partition
 from opal_lake.read.where import where_condition
-from opal_lake.spec.conditions.condition import Condition
-from opal_lake.spec.table_spec import refuse_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

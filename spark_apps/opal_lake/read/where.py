@@ -6,11 +6,11 @@ import pyarrow as pa
 
 from opal_lake.data.condition_bounds import predicate_of
 from opal_lake.data.prune import Predicate
+from opal_lake.definition.conditions.condition import Condition, condition
+from opal_lake.definition.conditions.faults import WHERE, Use
+from opal_lake.definition.schema import DataType, Field
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.read.result_columns import chosen_fields, is_named
-from opal_lake.spec.conditions.condition import Condition, condition
-from opal_lake.spec.conditions.faults import WHERE, Use
-from opal_lake.spec.schema import DataType, Field
-from opal_lake.spec.table_spec import TableSpec
 
 _NO_ID = 0  # of a column that no file has, so that no bounds are known
 

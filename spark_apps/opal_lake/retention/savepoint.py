@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from opal_lake.checked import LATEST
+from opal_lake.definition.business_snapshots import BusinessSnapshots
 from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.log.checkpoint import ensure_checkpoint
 from opal_lake.log.commit import Actions, Commit
@@ -15,7 +16,6 @@ from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.version_window import is_readable, readable_text, savepoints_text
 from opal_lake.result import JobResult
-from opal_lake.spec.business_snapshots import BusinessSnapshots
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
 

@@ -11,6 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from opal_lake.definition.key_hash import hash_keys
+from opal_lake.definition.ordering import to_order
+from opal_lake.definition.schema import DELETED, OFFSET, SEGMENT, Atomic, Field
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
 from opal_lake.events.segment_log import NO_ROW, Events, RowIds, concat_events, least_events
 from opal_lake.key_store.entries import (
@@ -21,10 +25,6 @@ from opal_lake.key_store.entries import (
     sort_order,
     sorted_entries,
 )
-from opal_lake.spec.key_hash import hash_keys
-from opal_lake.spec.ordering import to_order
-from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Atomic, Field
-from opal_lake.spec.table_spec import TableSpec
 
 Hashes = npt.NDArray[np.uint64]
 PIECE_ROWS = 1 << 15

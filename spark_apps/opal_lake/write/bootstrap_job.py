@@ -7,12 +7,12 @@ from collections import Counter
 from dataclasses import replace
 from typing import Protocol
 
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import Rows
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import FormatError
 from opal_lake.result import JobResult
 from opal_lake.source import PACKAGES
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.write.bootstrap import (
     OPERATION,
     BootstrapPlan,

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from opal_lake.definition.business_snapshots import BusinessSnapshots, first_of
+from opal_lake.definition.schema import Atomic
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import ReadAs, Rows, Source, SplitRows
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import InvalidInputError, count_text
@@ -12,9 +15,6 @@ from opal_lake.log.pending import Selection
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.result import JobResult
 from opal_lake.retention.business_snapshot import is_over, segments_due
-from opal_lake.spec.business_snapshots import BusinessSnapshots, first_of
-from opal_lake.spec.schema import Atomic
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.write.ingest_job import IngestOptions, ingest
 from opal_lake.write.metagen_job import metagen
 from opal_lake.write.spec_change import NewColumnsOf, with_new_columns

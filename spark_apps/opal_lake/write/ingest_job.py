@@ -13,6 +13,15 @@ from opal_lake.data.group import plan_groups
 from opal_lake.data.rejects import EXAMPLES, fewer_reasons
 from opal_lake.data.reported import check_ingested
 from opal_lake.data.segment import DataFile, SideFile
+from opal_lake.definition.job_names import (
+    check_application,
+    check_partition_key,
+    check_position_names,
+    check_replaces,
+    check_token,
+)
+from opal_lake.definition.positions import Advance
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import Rows
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import ConflictError, FormatError, InvalidInputError, NoRowsError, count_text
@@ -23,20 +32,11 @@ from opal_lake.log.conflict import Draft, Proposal, check_positions
 from opal_lake.log.pending import Selection, discarding
 from opal_lake.log.sections import write_side
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.maintenance.fold_files import fold_if_due
 from opal_lake.reject_threshold import RejectThreshold, parse_threshold
 from opal_lake.result import JobResult, check_visible
 from opal_lake.retention.business_snapshot import finish_before, waits
-from opal_lake.rewrite.fold_files import fold_if_due
 from opal_lake.rule.outputs import JobOutputs, rule_counts, rule_notes, slot_writer
-from opal_lake.spec.job_names import (
-    check_application,
-    check_partition_key,
-    check_position_names,
-    check_replaces,
-    check_token,
-)
-from opal_lake.spec.positions import Advance
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.spark_path import spark_path
 from opal_lake.write.ingest_task import IngestOutput, write_partition
 from opal_lake.write.inline import write_slot

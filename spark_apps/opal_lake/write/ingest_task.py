@@ -16,11 +16,11 @@ from opal_lake.data.decoded_size import BOUND, SizeBound
 from opal_lake.data.large_rows import unreadable_rows
 from opal_lake.data.rejects import Rejects, split_bad_rows
 from opal_lake.data.segment import DataFile
+from opal_lake.definition.schema import DELETED, OFFSET, SEGMENT
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import Attempt, Batches
 from opal_lake.errors import InvalidInputError
 from opal_lake.ids import segment_id
-from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import Storage
 from opal_lake.write.partitions import partition_text, split_by_partition
 from opal_lake.write.unchanged import LookUps

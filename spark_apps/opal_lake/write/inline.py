@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from opal_lake import layout
+from opal_lake.definition.key_hash import hashes_from_bytes
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import HASH, Attempt, Batches
 from opal_lake.key_store.entries import Entries, concat_entries, no_entries
 from opal_lake.rule.metagen import entries_of_rows
 from opal_lake.rule.slot import Slot, SlotOutput, SlotWriter, process_slot
-from opal_lake.spec.key_hash import hashes_from_bytes
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.write.ingest_task import IngestOutput, IngestTask, ingest_layers
 from opal_lake.write.unchanged import KnownTable, filled
 

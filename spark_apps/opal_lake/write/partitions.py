@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from opal_lake.data.rejects import values_of
-from opal_lake.spec.table_spec import TableSpec
+from opal_lake.definition.table_spec import TableSpec
 
 
 def split_by_partition(rows: pa.Table, spec: TableSpec) -> Iterator[pa.Table]:

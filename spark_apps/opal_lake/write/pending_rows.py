@@ -12,12 +12,12 @@ from opal_lake.data.column_read import read_columns
 from opal_lake.data.prune import Comparable, Compare, may_hold_any, may_match
 from opal_lake.data.recent import Recent
 from opal_lake.data.segment import DataFile
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FormatError, NotFoundError
 from opal_lake.key_store.entries import Entries, sorted_entries
 from opal_lake.key_store.probe import neighbours
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.rule.metagen import entries_of_rows, rule_columns
-from opal_lake.spec.table_spec import TableSpec
 
 MAX_BYTES = 64 << 20  # of entries in memory: about 1.7 million rows without tie-break columns
 

@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any
 
 from opal_lake.data.segment import SideFile
+from opal_lake.definition.business_snapshots import BusinessSnapshots
 from opal_lake.engine.results import find_result, keep_result
 from opal_lake.errors import InvalidInputError, NotFoundError, count_text
 from opal_lake.ids import segment_part
@@ -22,7 +23,6 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.version_window import is_readable, readable_text
 from opal_lake.read.difference import count_rows, difference
 from opal_lake.result import JobResult
-from opal_lake.spec.business_snapshots import BusinessSnapshots
 from opal_lake.write.restored_files import verify_restored_files
 
 OPERATION = "restore"

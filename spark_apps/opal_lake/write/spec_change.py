@@ -6,6 +6,10 @@ from dataclasses import replace
 import pyarrow as pa
 
 from opal_lake.arguments.values import ON_NEW_COLUMNS
+from opal_lake.definition.added_columns import NewColumns, arrow_of_columns, plan_added
+from opal_lake.definition.properties import PROPERTIES, Given, check_properties, plain_properties
+from opal_lake.definition.schema import Atomic
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.results import find_result, keep_result
 from opal_lake.errors import InvalidInputError
 from opal_lake.log.commit import Actions, Commit
@@ -13,10 +17,6 @@ from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.result import JobResult
-from opal_lake.spec.added_columns import NewColumns, arrow_of_columns, plan_added
-from opal_lake.spec.properties import PROPERTIES, Given, check_properties, plain_properties
-from opal_lake.spec.schema import Atomic
-from opal_lake.spec.table_spec import TableSpec
 
 OPERATION = "set_properties"
 ADD_COLUMNS = "add_columns"

@@ -18,6 +18,9 @@ import pyarrow.compute as pc
 from opal_lake.data.columns import to_fields, to_physical
 from opal_lake.data.rejects import BAD, NOTES, ROW, UNCHANGED, row_text, values_of
 from opal_lake.data.spool import room_errors, spool
+from opal_lake.definition.key_hash import hash_keys, hashes_from_bytes
+from opal_lake.definition.schema import OFFSET, RESERVED_PREFIX, SEGMENT, Atomic, Field
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import HASH, Batches
 from opal_lake.errors import ConflictError, FormatError, NotFoundError
 from opal_lake.ids import segment_id
@@ -32,9 +35,6 @@ from opal_lake.key_store.entries import (
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.read.get import rows_of_entries
 from opal_lake.rule.metagen import entries_of_rows
-from opal_lake.spec.key_hash import hash_keys, hashes_from_bytes
-from opal_lake.spec.schema import OFFSET, RESERVED_PREFIX, SEGMENT, Atomic, Field
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.write.partitions import partition_codes
 from opal_lake.write.pending_rows import Sought, pending_neighbours
 

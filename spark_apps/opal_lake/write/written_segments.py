@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from opal_lake import layout
 from opal_lake.data.column_read import read_columns
 from opal_lake.data.segment import DataFile
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.in_process import slots_of
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.key_store.entries import Entries, concat_entries, no_entries
+from opal_lake.maintenance.fold_files import fold_if_due
 from opal_lake.result import JobResult
-from opal_lake.rewrite.fold_files import fold_if_due
 from opal_lake.rule.metagen import entries_of_rows, rule_columns
 from opal_lake.rule.outputs import JobOutputs, slot_writer
 from opal_lake.rule.slot import Slot, process_slot
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import Storage
 from opal_lake.write.ingest_job import IngestRun, commit_ingest
 from opal_lake.write.ingest_task import IngestOutput

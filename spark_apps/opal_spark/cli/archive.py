@@ -27,7 +27,7 @@ from pathlib import Path, PurePosixPath
 from opal_lake.cli.progress import Step
 from opal_lake.errors import InvalidInputError
 
-OURS = ("opal_lake", "opal_spark", "opal_stream", "pyspark_opal")
+OURS = ("opal_folder", "opal_lake", "opal_spark", "opal_stream", "pyspark_opal")
 NEEDED = ("numpy", "pandas", "pyarrow", "pyroaring")
 FOR_S3 = "boto3"
 SPARKS = frozenset({"pyspark", "pyspark-client", "py4j"})
@@ -37,7 +37,7 @@ PACKAGES = PurePosixPath(f"lib/python{PYTHON}/site-packages")
 
 # Nothing of a package runs these, and they are a third of its size
 _LEFT_OUT = re.compile(
-    r"(^|/)__pycache__/|\.py[co]$|^(pandas|pyarrow)/tests/|^pyarrow/include/|^opal_lake/testing/"
+    r"(^|/)__pycache__/|\.py[co]$|^(pandas|pyarrow)/tests/|^pyarrow/include/|^tests/kit/"
 )
 # Where and how it was installed
 _RECORDS = re.compile(r"\.dist-info/(RECORD|INSTALLER|REQUESTED|direct_url\.json|uv_cache\.json)$")

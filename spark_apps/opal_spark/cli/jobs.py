@@ -365,7 +365,7 @@ def create(args: argparse.Namespace) -> None:
 
 
 def _properties(args: argparse.Namespace) -> dict[str, int | str]:
-    from opal_lake.spec.properties import given_properties
+    from opal_lake.definition.properties import given_properties
 
     return given_properties(pairs(args.property, "--property"))
 

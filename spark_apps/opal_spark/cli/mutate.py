@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from opal_folder.properties import arguments_of, parse_properties
 from opal_lake.cli.command import WORK, Verb, Verbs, add_command, pairs, store_options
 from opal_lake.cli.flags import add_flags, add_token, operation_of
 from opal_lake.errors import InvalidInputError, OpalError
-from opal_lake.mutate.properties import arguments_of, parse_properties
 from opal_lake.operations.mutate import Mutate
 from opal_lake.s3a import is_s3
 
@@ -132,7 +132,7 @@ def _is_small(args: argparse.Namespace, job: Mutate) -> bool:
     """Whether Spark will start for longer than it works. What is wrong with local increments stops here already. S3, for which Spark may
     have settings of its own, and what cannot be read are left to the run itself.
     """
-    from opal_lake.mutate.mutation import bytes_of  # brings Arrow, which help does without
+    from opal_folder.mutation import bytes_of  # brings Arrow, which help does without
 
     try:
         return bytes_of(args.table, job, store_options(args), args.token) < _SMALL_BYTES

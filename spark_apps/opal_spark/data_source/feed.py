@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
 from opal_lake.read.change_range import version_range
 from opal_lake.read.changed_rows import (
@@ -22,7 +23,6 @@ from opal_lake.read.changed_rows import (
 )
 from opal_lake.read.changes import plan_changes
 from opal_lake.read.result_columns import is_named
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.table import Table
 from opal_spark.data_source.options import Feed
 from opal_spark.engine.columns import spark_schema

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from opal_lake.arguments.values import CHANGE_MODES
 from opal_lake.checked import LATEST
+from opal_lake.definition.ordering import encode_order, from_order
+from opal_lake.definition.schema import Atomic
 from opal_lake.errors import InvalidInputError
 from opal_lake.read.changed_rows import NET, FeedOptions
-from opal_lake.spec.ordering import encode_order, from_order
-from opal_lake.spec.schema import Atomic
 
 _TIMESTAMP = Atomic(name="timestamp")
 _ON = "readChangeFeed"

@@ -14,12 +14,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from opal_lake.definition.conditions.faults import FILES_WHERE
+from opal_lake.definition.schema import Field
 from opal_lake.errors import InvalidInputError
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.read.read import FileRead, event_time_of, file_reads, plan_read, read_fields
 from opal_lake.read.where import where_condition, where_predicate
-from opal_lake.spec.conditions.faults import FILES_WHERE
-from opal_lake.spec.schema import Field
 from opal_lake.table import Table
 from opal_spark.data_source.feed import FeedReader, feed_schema
 from opal_spark.data_source.options import OPTIONS, TOKEN, feed_of, reads_changes, stream_of

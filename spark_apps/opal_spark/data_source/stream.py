@@ -17,6 +17,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructField, StructType
 
 from opal_lake.clock import moment_text
+from opal_lake.definition.schema import Field
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError, NotFoundError, OpalError
 from opal_lake.log.commit import Commit
 from opal_lake.log.commit_log import CommitLog
@@ -26,8 +28,6 @@ from opal_lake.read.change_range import VersionRange, version_range
 from opal_lake.read.changed_rows import FEED_COLUMNS
 from opal_lake.read.changes import begun_reads, plan_changes
 from opal_lake.read.read import file_reads, plan_read
-from opal_lake.spec.schema import Field
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage import open_storage
 from opal_lake.table import table_on
 from opal_spark.data_source.available_now import (

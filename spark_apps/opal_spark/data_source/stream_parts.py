@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from opal_lake.definition.schema import Field
 from opal_lake.log.commit import Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.read.change_range import version_range
@@ -23,7 +24,6 @@ from opal_lake.read.changed_rows import (
 )
 from opal_lake.read.changes import begun_reads, plan_changes
 from opal_lake.read.read import FileRead, read_fields
-from opal_lake.spec.schema import Field
 
 TASK_BYTES = 64 << 20
 TASK_ROWS = 1 << 20

@@ -11,10 +11,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import AtomicType, StructType
 
+from opal_lake.definition.schema import DELETED, arrow_schema
+from opal_lake.definition.table_spec import TableSpec, delete_condition
 from opal_lake.errors import InvalidInputError
 from opal_lake.result import JobResult, check_visible
-from opal_lake.spec.schema import DELETED, arrow_schema
-from opal_lake.spec.table_spec import TableSpec, delete_condition
 from opal_lake.table import Table
 from opal_lake.write.ingest_job import IngestOptions, IngestRun, start_ingest
 from opal_lake.write.ingest_task import IngestOutput, IngestTask, ingest_rows

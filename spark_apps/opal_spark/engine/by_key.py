@@ -7,13 +7,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from opal_lake.data.segment import DataFile
+from opal_lake.definition.key_hash import hashes_from_bytes
+from opal_lake.definition.schema import Atomic
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import HASH, Attempt, Batches, EntryTask, T
 from opal_lake.key_store.entries import Entries, no_entries
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.rule.metagen import entries_of_rows, rule_columns
-from opal_lake.spec.key_hash import hashes_from_bytes
-from opal_lake.spec.schema import Atomic
-from opal_lake.spec.table_spec import TableSpec
 from opal_spark.engine.columns import spark_schema
 from opal_spark.engine.key_hash import hash_slot, key_hash, key_hash_sql
 from opal_spark.engine.scan import scan_files

@@ -10,8 +10,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from opal_lake.errors import InvalidInputError
-from opal_lake.spec.schema import (
+from opal_lake.definition.schema import (
     DELETED,
     OFFSET,
     SEGMENT,
@@ -23,7 +22,8 @@ from opal_lake.spec.schema import (
     Struct,
     decimal_parts,
 )
-from opal_lake.spec.table_spec import TableSpec
+from opal_lake.definition.table_spec import TableSpec
+from opal_lake.errors import InvalidInputError
 
 _SPARK_OF: dict[str, T.DataType] = {
     "boolean": T.BooleanType(),

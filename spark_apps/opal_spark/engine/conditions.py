@@ -1,4 +1,4 @@
-"""Conditions as Spark columns. Every column here means what `opal_lake.spec.conditions.evaluate` means.
+"""Conditions as Spark columns. Every column here means what `opal_lake.definition.conditions.evaluate` means.
 
 No setting of the session changes the meaning: all types are explicit, no text is cast to another
 type, no time has a zone, and a division is guarded by ourselves. Only public functions are used.
@@ -15,10 +15,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from opal_lake.spec.conditions.condition import Condition
-from opal_lake.spec.conditions.kinds import DOUBLE, STRING, Kind
-from opal_lake.spec.conditions.like import Pattern
-from opal_lake.spec.conditions.nodes import (
+from opal_lake.definition.conditions.condition import Condition
+from opal_lake.definition.conditions.kinds import DOUBLE, STRING, Kind
+from opal_lake.definition.conditions.like import Pattern
+from opal_lake.definition.conditions.nodes import (
     Among,
     Apply,
     Compute,

@@ -19,8 +19,8 @@ from pyspark.errors import (
 from pyspark.sql import Observation
 
 import opal_lake.errors
+from opal_lake.definition.conditions.condition import DIVIDES_BY_ZERO, GUARD
 from opal_lake.errors import InvalidInputError, OpalError, StorageError
-from opal_lake.spec.conditions.condition import DIVIDES_BY_ZERO, GUARD
 
 _CALLER = (
     AnalysisException,

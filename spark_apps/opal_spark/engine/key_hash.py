@@ -1,4 +1,4 @@
-"""The key hash as native Spark expressions: no UDF, the bytes of `opal_lake.spec.key_hash` whatever ANSI mode and session time zone are.
+"""The key hash as native Spark expressions: no UDF, the bytes of `opal_lake.definition.key_hash` whatever ANSI mode and session time zone are.
 
 The 16 bytes go as one binary column: it needs no arithmetic on either side, where two bigints cost Spark two `conv` a row.
 """
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from opal_lake.definition.key_hash import has_length, key_header
+from opal_lake.definition.schema import Atomic, decimal_parts
 from opal_lake.errors import InvalidInputError
-from opal_lake.spec.key_hash import has_length, key_header
-from opal_lake.spec.schema import Atomic, decimal_parts
 
 MAX_SLOTS = 1 << 16
 COMPARED_SLOTS = 64

@@ -7,9 +7,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from opal_lake.data.segment import DataFile
-from opal_lake.spec.ordering import INTEGER_TYPES, from_order
-from opal_lake.spec.schema import Atomic
-from opal_lake.spec.table_spec import TableSpec
+from opal_lake.definition.ordering import INTEGER_TYPES, from_order
+from opal_lake.definition.schema import Atomic
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.spark_path import spark_paths
 from opal_lake.storage.verified import missing_error

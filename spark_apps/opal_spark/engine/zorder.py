@@ -14,9 +14,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from opal_lake.data.z_value import Curve, bits_of, plan_curve, spread_ranks
+from opal_lake.definition.schema import DELETED, OFFSET, SEGMENT, Atomic, Field
 from opal_lake.engine.executor import Attempt, Batches, Ordering, Task
 from opal_lake.engine.executor import T as Result
-from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Atomic, Field
 from opal_spark.engine.columns import quoted, spark_schema
 from opal_spark.engine.scan import scan_files
 from opal_spark.engine.tasks import collect_outputs, rows_a_batch

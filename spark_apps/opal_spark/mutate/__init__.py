@@ -1,4 +1,4 @@
-"""Files merged into a folder of files with Spark: reading, merging, writing. What is moved and swapped: `opal_lake.mutate`.
+"""Files merged into a folder of files with Spark: reading, merging, writing. What is moved and swapped: `opal_folder`.
 
 `mutate` is the run. `groups` are files of one form, `rows` reads them with the place of each row, `decisions` says which mutation of a
 record counts, `bad_rows` names wrong rows with file and line, or puts them aside.

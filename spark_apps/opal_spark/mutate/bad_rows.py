@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F
 
+from opal_folder.mutation import Work
 from opal_lake.errors import InvalidInputError, count_text
-from opal_lake.mutate.mutation import Work
 from opal_lake.storage.spark_path import hadoop_uri
 from opal_spark.mutate.groups import Readable
 from opal_spark.mutate.rows import BAD, BLOCK, COPY, FILE, LINE, RANK, RAW, numbered_lines

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from opal_folder.increments import Increment
+from opal_folder.mutation import Work
 from opal_lake.errors import InvalidInputError
-from opal_lake.mutate.increments import Increment
-from opal_lake.mutate.mutation import Work
 from opal_lake.operations.mutate import Mutate
 from opal_lake.source import format_of
 from opal_lake.storage import Storage

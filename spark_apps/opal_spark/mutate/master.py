@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType
 
+from opal_folder.place import MasterFile, MasterForm
 from opal_lake.errors import InvalidInputError, NoRowsError
-from opal_lake.mutate.place import MasterFile, MasterForm
 from opal_lake.s3a import is_s3
 from opal_lake.source import format_of
 from opal_lake.storage import Storage, open_storage

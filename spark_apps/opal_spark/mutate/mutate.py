@@ -10,9 +10,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 from pyspark.storagelevel import StorageLevel
 
+from opal_folder.mutation import Merged, Work, open_place, run_mutation
+from opal_folder.place import MasterFile, MasterForm
 from opal_lake.errors import InvalidInputError, count_text
-from opal_lake.mutate.mutation import Merged, Work, open_place, run_mutation
-from opal_lake.mutate.place import MasterFile, MasterForm
 from opal_lake.operations.mutate import Mutate
 from opal_lake.result import JobResult
 from opal_lake.storage.spark_path import hadoop_uri

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from opal_folder.place import MasterFile
 from opal_lake.errors import InvalidInputError
-from opal_lake.mutate.place import MasterFile
 from opal_lake.storage import Storage
 from opal_spark.mutate.groups import AT_ONCE
 from opal_spark.mutate.master import MasterFiles, by_root

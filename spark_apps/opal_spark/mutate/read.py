@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
+from opal_folder.mutation import open_place, refuse_tables
+from opal_folder.place import MasterFile, MasterForm, Place
 from opal_lake.errors import InvalidInputError, NoRowsError
-from opal_lake.mutate.mutation import open_place, refuse_tables
-from opal_lake.mutate.place import MasterFile, MasterForm, Place
 from opal_spark.engine.session import bring_avro, storage_options
 from opal_spark.mutate.csv_text import contradictions
 from opal_spark.mutate.master import MasterFiles, format_named, known_schema, read_files

@@ -24,10 +24,10 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from opal_lake.definition.schema import Atomic, schema_of_arrow
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.mutate import Mutate
 from opal_lake.source import BY_POSITION, BY_SUFFIX
-from opal_lake.spec.schema import Atomic, schema_of_arrow
 from opal_spark.engine.columns import arrow_of_spark, quoted
 from opal_spark.mutate.csv_text import JSON_WRITE, lacking
 from opal_spark.sources.cells import parse_text, wrong_type

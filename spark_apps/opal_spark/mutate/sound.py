@@ -9,8 +9,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
+from opal_folder.mutation import Work
 from opal_lake.errors import InvalidInputError
-from opal_lake.mutate.mutation import Work
 from opal_lake.storage import Storage
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
 from opal_spark.engine.columns import quoted

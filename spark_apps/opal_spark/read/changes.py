@@ -16,6 +16,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 from pyspark.sql.window import WindowSpec
 
+from opal_lake.definition.schema import OFFSET, SEGMENT, Field
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.read.changed_rows import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -33,8 +35,6 @@ from opal_lake.read.history_changes import history_changes as read_history_chang
 from opal_lake.read.result_columns import is_named
 from opal_lake.read.view import ChangesPlan
 from opal_lake.read.where import where_predicate
-from opal_lake.spec.schema import OFFSET, SEGMENT, Field
-from opal_lake.spec.table_spec import TableSpec
 from opal_spark.engine.columns import quoted, read_fields, spark_schema
 from opal_spark.engine.conditions import filtered
 from opal_spark.engine.scan import scan_files

@@ -8,6 +8,9 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from opal_lake.definition.conditions.condition import Condition
+from opal_lake.definition.schema import DELETED, OFFSET, SEGMENT, Field
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, FEED_COLUMNS
 from opal_lake.read.history_changes import history_fields
@@ -24,9 +27,6 @@ from opal_lake.read.read import files_by_keys
 from opal_lake.read.result_columns import is_named
 from opal_lake.read.view import HistoryPlan
 from opal_lake.read.where import where_predicate
-from opal_lake.spec.conditions.condition import Condition
-from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Field
-from opal_lake.spec.table_spec import TableSpec
 from opal_spark.engine.columns import quoted, read_fields, spark_schema
 from opal_spark.engine.conditions import filtered
 from opal_spark.engine.scan import not_after, scan_files

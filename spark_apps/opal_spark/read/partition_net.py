@@ -3,10 +3,10 @@
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from opal_lake.definition.schema import DELETED, OFFSET, SEGMENT
 from opal_lake.events.bitmap import Bitmaps
 from opal_lake.ids import SEQUENCE_BITS, segment_part
 from opal_lake.read.partition_net import NetPlan
-from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT
 from opal_spark.engine.columns import quoted, read_columns, spark_schema
 from opal_spark.engine.scan import not_after, scan_files
 

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from opal_lake.data.segment import DataFile
+from opal_lake.definition.schema import SEGMENT
 from opal_lake.events.bitmap import Bitmaps
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
@@ -22,7 +23,6 @@ from opal_lake.read.partition_net import NetPlan, plan_net
 from opal_lake.read.read import ReadPlan, plan_read
 from opal_lake.read.view import View
 from opal_lake.read.where import where_predicate
-from opal_lake.spec.schema import SEGMENT
 from opal_spark.engine.columns import quoted, read_columns, spark_schema
 from opal_spark.engine.conditions import filtered
 from opal_spark.engine.scan import not_after, scan_files

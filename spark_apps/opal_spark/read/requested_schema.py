@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as T
 
+from opal_lake.definition.schema import Array, Atomic, DataType, Field, Map, Struct
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
-from opal_lake.spec.schema import Array, Atomic, DataType, Field, Map, Struct
-from opal_lake.spec.table_spec import TableSpec
 from opal_spark.engine.columns import spark_schema
 
 

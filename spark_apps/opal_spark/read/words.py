@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from opal_lake.definition.schema import OFFSET
 from opal_lake.events.bitmap import Bitmaps, words_of
 from opal_lake.log.snapshot import Snapshot
-from opal_lake.spec.schema import OFFSET
 
 _NO_WORDS = np.zeros(0, np.int64)
 

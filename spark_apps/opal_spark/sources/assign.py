@@ -4,8 +4,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import AtomicType, StructField, StructType
 
-from opal_lake.errors import InvalidInputError
-from opal_lake.spec.schema import (
+from opal_lake.definition.schema import (
     RESERVED_PREFIX,
     Array,
     Atomic,
@@ -16,7 +15,8 @@ from opal_lake.spec.schema import (
     decimal_parts,
     schema_of_arrow,
 )
-from opal_lake.spec.table_spec import TableSpec
+from opal_lake.definition.table_spec import TableSpec
+from opal_lake.errors import InvalidInputError
 from opal_spark.engine.columns import arrow_of_spark, quoted, spark_schema
 
 _WIDER = {

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from opal_lake.spec.schema import Atomic, decimal_parts
+from opal_lake.definition.schema import Atomic, decimal_parts
 
 Patterns = Mapping[
     str, str

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from opal_lake.definition.schema import RESERVED_PREFIX
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
 from opal_lake.source import Files
-from opal_lake.spec.schema import RESERVED_PREFIX
-from opal_lake.spec.table_spec import TableSpec
 from opal_spark.sources.assign import assigned_columns
 from opal_spark.sources.marks import file_column, file_name, mark
 from opal_spark.sources.paths import open_files

@@ -8,9 +8,9 @@ from urllib.parse import unquote
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError, OpalError, StorageError
 from opal_lake.source import Files, Jdbc, Source
-from opal_lake.spec.table_spec import TableSpec
 from opal_spark.sources.connection import as_jdbc_error
 from opal_spark.sources.named.parts import parts_of
 from opal_spark.sources.paths import MOST_FILES, file_paths, one_file, open_files

@@ -4,8 +4,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from opal_lake.data.rejects import NOTES
-from opal_lake.spec.schema import DELETED
-from opal_lake.spec.table_spec import TableSpec, delete_condition
+from opal_lake.definition.schema import DELETED
+from opal_lake.definition.table_spec import TableSpec, delete_condition
 from opal_spark.engine.columns import quoted
 from opal_spark.engine.conditions import holds
 from opal_spark.sources.assign import assigned_columns

@@ -11,9 +11,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from opal_lake.definition.schema import (
+    Array,
+    Atomic,
+    DataType,
+    Field,
+    decimal_parts,
+    schema_of_arrow,
+)
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.source import Jdbc
-from opal_lake.spec.schema import Array, Atomic, DataType, Field, decimal_parts, schema_of_arrow
-from opal_lake.spec.table_spec import TableSpec
 from opal_spark.engine.columns import arrow_of_spark, quoted
 from opal_spark.sources.assign import assigned_columns, fits, unknown_fields
 from opal_spark.sources.cells import parse_text, wrong_type

@@ -9,8 +9,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from opal_lake.data.rejects import BAD, ROW, SOURCE
-from opal_lake.spec.schema import Atomic, Field
-from opal_lake.spec.table_spec import MAX_KEY_BYTES, TableSpec
+from opal_lake.definition.schema import Atomic, Field
+from opal_lake.definition.table_spec import MAX_KEY_BYTES, TableSpec
 from opal_spark.engine.columns import quoted
 from opal_spark.sources.cells import wrong_type
 

@@ -2,9 +2,9 @@
 
 from pyspark.sql import DataFrame, SparkSession
 
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
 from opal_lake.source import Files, Jdbc, Source
-from opal_lake.spec.table_spec import TableSpec
 from opal_spark.sources.columnar_files import read_columnar, refuse_reserved
 from opal_spark.sources.jdbc import read_jdbc
 from opal_spark.sources.named.parts import parts_of

@@ -7,7 +7,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from opal_lake.data.rejects import BAD
-from opal_lake.spec.table_spec import TableSpec
+from opal_lake.definition.table_spec import TableSpec
 from opal_spark.engine.columns import quoted, spark_schema
 
 

@@ -17,9 +17,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError, OpalError, StorageError
 from opal_lake.result import JobResult
-from opal_lake.spec.table_spec import TableSpec
 from opal_spark.engine.failures import as_opal_error
 from opal_spark.streams.decode import Met, decoded_rows, met_in
 from opal_spark.streams.executor import MicroBatchExecutor

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from opal_lake import layout as paths
 from opal_lake.arguments.declared import given_fields
 from opal_lake.cli.shown_rows import json_rows
+from opal_lake.definition.table_spec import TableLayout, refuse_another_spec
 from opal_lake.errors import InvalidInputError, NoRowsError, NotFoundError, TableExistsError
 from opal_lake.operations.consume import Consume
 from opal_lake.operations.create import Bootstrap, Create
@@ -28,7 +29,6 @@ from opal_lake.read.change_range import version_range
 from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_VERSION, INSERT, POSTIMAGE
 from opal_lake.result import JobResult
 from opal_lake.source import Files, source_from_json
-from opal_lake.spec.table_spec import TableLayout, refuse_another_spec
 from opal_spark.engine.columns import arrow_of_spark, quoted, spark_schema
 from opal_spark.engine.failures import observed_count, unwritable
 from opal_spark.mutate import mutate as mutate_folder

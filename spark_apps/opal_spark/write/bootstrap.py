@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.source import BATCH_MB
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.write.bootstrap import BootstrapPlan, SourceTable
 from opal_spark.sources import source_rows
 from opal_spark.sources.fitting import fitting

@@ -26,8 +26,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # it is there, and documented
 
 from opal_lake.cli.render import Column, Style, text_table
+from opal_lake.definition.sql_schema import arrow_of_sql
 from opal_lake.errors import OpalError
-from opal_lake.spec.sql_schema import arrow_of_sql
 from opal_lake.table import Table
 from opal_stream.demo.broker import Broker, free_port
 from opal_stream.demo.orders import SCHEMA, changes

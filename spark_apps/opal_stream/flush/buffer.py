@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from opal_lake.data.columns import with_nulls
-from opal_lake.spec.schema import arrow_schema
-from opal_lake.spec.table_spec import TableSpec
+from opal_lake.definition.schema import arrow_schema
+from opal_lake.definition.table_spec import TableSpec
 from opal_stream.formats.batch import MessageBatch
 from opal_stream.formats.decoder import Decoded
 from opal_stream.kafka.taken import Taken

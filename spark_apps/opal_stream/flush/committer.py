@@ -11,10 +11,10 @@ from itertools import accumulate, zip_longest
 
 import pyarrow as pa
 
+from opal_lake.definition.positions import Advance
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FencedError, FormatError, InvalidInputError
 from opal_lake.result import JobResult
-from opal_lake.spec.positions import Advance
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.table import Table
 from opal_lake.write.ingest_job import IngestOptions, ingest
 from opal_stream.flush.options import Totals

@@ -6,10 +6,10 @@ from typing import NoReturn
 
 import pyarrow as pa
 
+from opal_lake.definition.added_columns import plan_added, unknown_columns
+from opal_lake.definition.schema import Schema, check_names
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
-from opal_lake.spec.added_columns import plan_added, unknown_columns
-from opal_lake.spec.schema import Schema, check_names
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.table import Table
 from opal_lake.write.spec_change import with_new_columns
 from opal_stream.errors import BadMessageError, NewColumnsError

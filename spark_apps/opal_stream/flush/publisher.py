@@ -13,10 +13,10 @@ from typing import ClassVar
 import pyarrow as pa
 
 from opal_lake.data.rejects import SOURCE, UNCHANGED, Rejects, split_bad_rows
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import ConflictError, NotFoundError
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.result import JobResult
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS
 from opal_stream.errors import BadMessageError, TakenOverError
 from opal_stream.flush.writer import PASSING, Batch, Writer, taken_over

@@ -6,9 +6,9 @@ nothing out. Partitions that come to be after that are read from their first mes
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from opal_lake.definition.positions import Advance
+from opal_lake.definition.schema import arrow_schema
 from opal_lake.errors import FencedError
-from opal_lake.spec.positions import Advance
-from opal_lake.spec.schema import arrow_schema
 from opal_lake.table import Table
 from opal_lake.write.ingest_job import IngestOptions, ingest
 from opal_stream.flush.options import StreamOptions

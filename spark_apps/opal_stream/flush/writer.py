@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
+from opal_lake.definition.positions import Advance
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import Rows
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import (
@@ -18,8 +20,6 @@ from opal_lake.errors import (
 )
 from opal_lake.log.snapshot import Root
 from opal_lake.result import JobResult
-from opal_lake.spec.positions import Advance
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.write.ingest_job import IngestOptions, ingest
 from opal_stream.errors import BadMessageError, KafkaError, TakenOverError
 from opal_stream.kafka.applications import Application

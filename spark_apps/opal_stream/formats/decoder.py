@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from opal_lake.data.rejects import BAD, NOTES, ROW, SOURCE, UNCHANGED
+from opal_lake.definition.schema import DELETED, arrow_schema
+from opal_lake.definition.table_spec import TableSpec, delete_condition
 from opal_lake.errors import InvalidInputError
-from opal_lake.spec.schema import DELETED, arrow_schema
-from opal_lake.spec.table_spec import TableSpec, delete_condition
 from opal_stream.formats.batch import MessageBatch
 from opal_stream.formats.columns import (
     HEADER,

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from opal_lake.data.rejects import NOTES
-from opal_lake.spec.schema import DELETED, arrow_schema
-from opal_lake.spec.table_spec import TableSpec
+from opal_lake.definition.schema import DELETED, arrow_schema
+from opal_lake.definition.table_spec import TableSpec
 
 
 def row_schema(spec: TableSpec, notes: Sequence[str] = NOTES) -> pa.Schema:

@@ -11,9 +11,9 @@ import pyarrow as pa
 from opal_lake import checked, layout
 from opal_lake.data.rejects import BAD
 from opal_lake.decoding import decoding
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FormatError
 from opal_lake.log.commit import canonical_json, seal, unseal
-from opal_lake.spec.table_spec import TableSpec
 from opal_stream.formats.rows import fitted
 from opal_stream.kafka.applications import Application, parse_application
 from opal_stream.kafka.taken import Taken

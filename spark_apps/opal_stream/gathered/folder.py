@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from opal_lake import layout
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FormatError, NotFoundError, count_text
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import READERS, Storage, StoredObject
 from opal_stream.gathered.file import (
     HEADER_BYTES,

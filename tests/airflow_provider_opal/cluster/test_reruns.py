@@ -31,7 +31,7 @@ from opal_lake.result import JobResult
 from opal_lake.engine.results import keep_result
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, create_on
-from opal_lake.spec.table_spec import TableLayout, plan_spec
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import NotFoundError
 spec = JobSpec.from_json(sys.argv[sys.argv.index("--spec") + 1])
 task, given, control = spec.token.split("/")[2], vars(spec.operation), Path({control!r})

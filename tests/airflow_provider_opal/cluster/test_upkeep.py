@@ -15,11 +15,11 @@ import pytest
 
 from airflow_provider_opal.demo.local_airflow import LocalAirflow, local_airflow
 from opal_lake.clock import ManualClock
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.inspect.check import check_table
-from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.table import Table, create_on
-from opal_lake.testing.clocks import past_store
 from tests.airflow_provider_opal.cluster.lake import backfill, ended, keyed, pause, trigger
+from tests.kit.clocks import past_store
 from tests.opal_lake.compacting import compact
 
 pytestmark = [pytest.mark.slow, pytest.mark.chained]

@@ -29,15 +29,15 @@ from airflow_provider_opal.operators.upkeep import UpkeepOperator
 from airflow_provider_opal.templates.approval import RetentionApproval, listing
 from opal_lake.arguments.values import span_text
 from opal_lake.clock import ManualClock
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.engine.results import RESULT_KEPT_APART, keep_result
 from opal_lake.operations import operation_named
 from opal_lake.operations.job_spec import JobSpec
 from opal_lake.result import JobResult
-from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, create_on
-from opal_lake.testing.clocks import past_store
 from tests.airflow_provider_opal.stand_ins import Commands, commands, context
+from tests.kit.clocks import past_store
 from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import SCHEMA, create, rows
 

@@ -14,8 +14,8 @@ from deltalake import write_deltalake
 
 from lakechime import LakeChime
 from lakechime.cli import main
+from opal_lake.definition.table_spec import TableLayout
 from opal_lake.exit_codes import FINDINGS, INPUT, OK
-from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
 from tests.fixtures_cli import SOURCES
 from tests.fixtures_lakechime import wait_until

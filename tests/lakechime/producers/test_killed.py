@@ -12,7 +12,7 @@ import pytest
 
 from lakechime import LakeChime
 from lakechime.producers.opal import sync_opal
-from opal_lake.spec.table_spec import TableLayout
+from opal_lake.definition.table_spec import TableLayout
 from opal_lake.table import Table
 from tests.fixtures_cli import SOURCES
 from tests.lakechime.producers.test_opal import equal_to_log

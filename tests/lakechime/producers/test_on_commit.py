@@ -16,7 +16,7 @@ from lakechime.producers import on_commit
 from lakechime.producers.on_commit import Registrar
 from lakechime.producers.opal import sync_opal
 from opal_lake import after_commit
-from opal_lake.spec.table_spec import TableLayout
+from opal_lake.definition.table_spec import TableLayout
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
 from tests.lakechime.producers.test_opal import equal_to_log, put
@@ -50,7 +50,7 @@ def test_each_commit_of_a_table_registers(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_without_a_place_nothing_is_loaded(tmp_path: Path) -> None:
     code = (
-        "import sys; from opal_lake.table import Table; from opal_lake.spec.table_spec import TableLayout; import pyarrow as pa\n"
+        "import sys; from opal_lake.table import Table; from opal_lake.definition.table_spec import TableLayout; import pyarrow as pa\n"
         f"Table.create({str(tmp_path / 't')!r}, pa.schema([('a', pa.int64()), ('at', pa.int64())]), keys=['a'], delta='at')\n"
         "assert 'lakechime' not in sys.modules and 'sqlalchemy' not in sys.modules"
     )

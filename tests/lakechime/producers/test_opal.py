@@ -24,14 +24,14 @@ from lakechime.chains import ProblemKind
 from lakechime.producers.opal import is_empty_ingest, sync_opal
 from opal_lake import layout
 from opal_lake.clock import ManualClock
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.duration import parse_duration
 from opal_lake.errors import FormatError, InvalidInputError, NotFoundError
 from opal_lake.read.read import visible_ingests
-from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import Storage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
-from opal_lake.testing.ids import CountingIds
+from tests.kit.ids import CountingIds
 from tests.lakechime.producers.told import events_of
 from tests.opal_lake import shop
 

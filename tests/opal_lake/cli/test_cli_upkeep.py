@@ -11,8 +11,8 @@ from opal_lake.clock import SystemClock
 from opal_lake.exit_codes import FINDINGS, INPUT, OK
 from opal_lake.storage import open_storage
 from opal_lake.table import table_on
-from opal_lake.testing.clocks import SilentStore, SkewedClock
 from tests.fixtures_cli import metadata, opal_commands
+from tests.kit.clocks import SilentStore, SkewedClock
 from tests.opal_lake.shop import content, create, reopen, rows
 
 __all__ = ["metadata", "opal_commands"]

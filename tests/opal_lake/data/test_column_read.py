@@ -8,12 +8,12 @@ import pyarrow.compute as pc
 import pytest
 
 from opal_lake.data import data_file
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import FormatError, StorageError
-from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import open_storage
 from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table, create_on, table_on
-from opal_lake.testing.failing_store import FailingStore
+from tests.kit.failing_store import FailingStore
 
 ROWS = 50_000
 COLUMNS = ["note", "at", "id"]  # not in the table's order

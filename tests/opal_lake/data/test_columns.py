@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 
 from opal_lake.data.columns import physical_schema, to_logical, to_physical
+from opal_lake.definition.schema import Schema, arrow_schema
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FormatError, InvalidInputError
-from opal_lake.spec.schema import Schema, arrow_schema
-from opal_lake.spec.table_spec import TableSpec
 from tests.opal_lake.shapes import ZONED, every_type, spec_of, tables, with_row_ids
 
 FORMATS = pytest.mark.parametrize("file_format", ["parquet", "orc"])

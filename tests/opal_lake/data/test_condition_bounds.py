@@ -13,11 +13,11 @@ from opal_lake.data.bounds import Bounds, bounds_of
 from opal_lake.data.columns import to_physical
 from opal_lake.data.condition_bounds import predicate_of
 from opal_lake.data.prune import And, Compare, In, IsNull, Or, Predicate, Unknown, may_match
+from opal_lake.definition.conditions.condition import Condition, condition
+from opal_lake.definition.conditions.printer import text_of
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import InvalidInputError
-from opal_lake.spec.conditions.condition import Condition, condition
-from opal_lake.spec.conditions.printer import text_of
-from opal_lake.spec.table_spec import TableLayout, plan_spec
-from tests.opal_lake.spec.conditions.drawn import SCHEMA, Drawing, drawn_rows
+from tests.opal_lake.definition.conditions.drawn import SCHEMA, Drawing, drawn_rows
 
 SPEC = plan_spec(SCHEMA, TableLayout(keys=["num"], delta="big"))
 FIELDS = SPEC.schema.fields

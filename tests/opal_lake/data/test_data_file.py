@@ -25,8 +25,8 @@ from opal_lake.data.data_file import (
 )
 from opal_lake.data.encodings import plan_encodings
 from opal_lake.data.spool import room_errors, spool
+from opal_lake.definition.schema import OFFSET, SEGMENT
 from opal_lake.errors import FormatError, InvalidInputError, StorageError
-from opal_lake.spec.schema import OFFSET, SEGMENT
 from tests.opal_lake.shapes import every_type, spec_of, tables, with_row_ids
 
 FORMATS = pytest.mark.parametrize("file_format", ["parquet", "orc"])

@@ -23,9 +23,9 @@ from opal_lake.data.prune import (
     Unknown,
     may_match,
 )
-from opal_lake.spec.conditions.condition import condition
-from opal_lake.spec.conditions.printer import literal_text
-from opal_lake.spec.table_spec import TableSpec
+from opal_lake.definition.conditions.condition import condition
+from opal_lake.definition.conditions.printer import literal_text
+from opal_lake.definition.table_spec import TableSpec
 from tests.opal_lake.shapes import ZONED, spec_of
 
 SMALL = st.integers(-4, 4)

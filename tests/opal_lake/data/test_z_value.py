@@ -23,8 +23,8 @@ from opal_lake.data.z_value import (
     tie_shift,
     z_fields,
 )
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import InvalidInputError
-from opal_lake.spec.table_spec import TableLayout, plan_spec
 
 INTEGERS = list(range(-500, 500))
 KINDS: dict[str, tuple[pa.DataType, list[Any]]] = {

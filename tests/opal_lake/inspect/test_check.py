@@ -8,18 +8,18 @@ import pytest
 
 from opal_lake import layout
 from opal_lake.clock import ManualClock
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import FormatError, NotFoundError
 from opal_lake.inspect.check import check_table
 from opal_lake.log import sections, visibility
 from opal_lake.log.commit_log import CommitLog
-from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import memory
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import StoredObject
 from opal_lake.table import Table, create_on
-from opal_lake.testing.ids import CountingIds
-from opal_lake.testing.runs import MemoryRuns
 from opal_lake.write import ingest_job
+from tests.kit.ids import CountingIds
+from tests.kit.runs import MemoryRuns
 
 SCHEMA = pa.schema(
     [

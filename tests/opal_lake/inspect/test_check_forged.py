@@ -15,6 +15,7 @@ from opal_lake import layout
 from opal_lake.clock import ManualClock
 from opal_lake.data.data_file import decode_file, encode_file
 from opal_lake.data.segment import DiscardedSegment
+from opal_lake.definition.schema import OFFSET, SEGMENT
 from opal_lake.errors import FormatError
 from opal_lake.events.bitmap import decode_base, encode_base
 from opal_lake.events.segment_log import NO_ROW, Events, RowIds, decode_events, encode_events
@@ -26,11 +27,10 @@ from opal_lake.log.checkpoint import decode_root, encode_root
 from opal_lake.log.commit import Actions, Commit, decode_commit, encode_commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.sections import InlinePart, Sections, decode_section, encode_section
-from opal_lake.spec.schema import OFFSET, SEGMENT
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
-from opal_lake.testing.ids import CountingIds
-from opal_lake.testing.runs import MemoryRuns
+from tests.kit.ids import CountingIds
+from tests.kit.runs import MemoryRuns
 from tests.opal_lake.shop import create, rows
 
 

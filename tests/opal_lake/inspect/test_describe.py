@@ -8,6 +8,8 @@ import pyarrow as pa
 import pytest
 
 from opal_lake.clock import ManualClock, moment_text
+from opal_lake.definition.schema import schema_of_arrow
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import NotFoundError
 from opal_lake.inspect.describe import (
     describe,
@@ -17,11 +19,9 @@ from opal_lake.inspect.describe import (
     sql_name,
     sql_type,
 )
-from opal_lake.spec.schema import schema_of_arrow
-from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
-from opal_lake.testing.ids import CountingIds
+from tests.kit.ids import CountingIds
 
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC")), ("name", pa.string())]

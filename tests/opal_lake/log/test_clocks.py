@@ -13,17 +13,17 @@ from opal_lake.errors import ClockError, ConflictError, ExpiredError, NotFoundEr
 from opal_lake.exit_codes import RETRY, exit_code
 from opal_lake.inspect.check import check_table
 from opal_lake.log.commit_log import CommitLog
+from opal_lake.maintenance.due import policy_of, run_maintenance
 from opal_lake.result import JobResult
 from opal_lake.retention.clock_repair import Evidence, correct
 from opal_lake.storage import Storage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
-from opal_lake.testing.clocks import SilentStore, SkewedClock, TrueClock
-from opal_lake.testing.ids import CountingIds
-from opal_lake.testing.runs import MemoryRuns
-from opal_lake.upkeep.maintenance import policy_of, run_maintenance
 from opal_lake.write.ingest_job import IngestOptions, IngestRun, commit_ingest, start_ingest
 from opal_lake.write.ingest_task import IngestTask, ingest_rows
+from tests.kit.clocks import SilentStore, SkewedClock, TrueClock
+from tests.kit.ids import CountingIds
+from tests.kit.runs import MemoryRuns
 from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import content, create, rows
 
@@ -326,7 +326,7 @@ def test_a_floor_is_not_raised_by_the_clock_of_a_machine() -> None:
     """A major compaction drops what no event time from the floor on shows, and nothing brings it back."""
     import pyarrow as pa
 
-    from opal_lake.spec.table_spec import TableLayout, plan_spec
+    from opal_lake.definition.table_spec import TableLayout, plan_spec
 
     true = TrueClock()
     storage = MemoryStorage(clock=true)

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opal_lake import layout
+from opal_lake.definition.positions import Advance
 from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.inspect.check import check_table
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.conflict import Proposal
 from opal_lake.result import JobResult
-from opal_lake.spec.positions import Advance
 from opal_lake.storage import Storage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table

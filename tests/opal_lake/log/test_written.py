@@ -8,7 +8,7 @@ from opal_lake.inspect.check import check_table
 from opal_lake.log.commit_log import Written
 from opal_lake.storage import open_storage
 from opal_lake.storage.memory import MemoryStorage
-from opal_lake.testing.failing_store import FailingStore
+from tests.kit.failing_store import FailingStore
 from tests.opal_lake.shop import content, create, reopen, rows
 
 

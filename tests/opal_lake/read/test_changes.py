@@ -12,6 +12,7 @@ import pytest
 
 from opal_lake import layout
 from opal_lake.data.segment import LogFile
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import ExpiredError, FormatError, InvalidInputError, NotFoundError
 from opal_lake.events.segment_log import Events, RowIds, concat_events, read_events
 from opal_lake.log import pages, sections
@@ -19,10 +20,9 @@ from opal_lake.read import changes
 from opal_lake.read.change_range import version_range
 from opal_lake.read.changed_rows import FeedOptions, read_changes
 from opal_lake.read.changes import plan_changes
-from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table, create_on, table_on
-from opal_lake.testing.failing_store import FailingStore, StallingStore
+from tests.kit.failing_store import FailingStore, StallingStore
 from tests.opal_lake.compacting import compact
 from tests.opal_lake.retention.test_retention import START, at_hour, batch, history
 from tests.opal_lake.shop import Row, content, create, latest, reopen, rows

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 from opal_lake.data.prune import And, Compare, In, IsNull, Or, Predicate, Unknown
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.read.explain import condition_text, explain
 from opal_lake.read.read import file_filter, plan_read
-from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on
-from tests.opal_lake.upkeep.test_zorder import X, Y, batch, make, order
+from tests.opal_lake.maintenance.test_zorder import X, Y, batch, make, order
 
 LOW_X = Compare(field_id=X, op="<", value=0.25)
 HIGH_Y = Compare(field_id=Y, op=">=", value=0.75)

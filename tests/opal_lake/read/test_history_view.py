@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from opal_lake.cli import main
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import InvalidInputError
 from opal_lake.exit_codes import INPUT, OK
-from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table, create_on
 from tests.opal_lake.compacting import compact

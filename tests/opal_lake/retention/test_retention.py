@@ -26,13 +26,13 @@ from opal_lake.read.read import plan_read, read_rows
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
-from opal_lake.testing.failing_store import Crash, FailingStore, Mode, StallingStore
-from opal_lake.testing.ids import CountingIds
-from opal_lake.testing.runs import MemoryRuns
 from opal_lake.traffic.documents import TrafficFolder
 from opal_lake.traffic.hours import Traffic
 from opal_lake.write.ingest_job import IngestOptions, IngestRun, commit_ingest, start_ingest
 from opal_lake.write.metagen_job import commit_metagen
+from tests.kit.failing_store import Crash, FailingStore, Mode, StallingStore
+from tests.kit.ids import CountingIds
+from tests.kit.runs import MemoryRuns
 from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import Row, content, copied, create, latest, rows
 from tests.opal_lake.writer import prepare_metagen

@@ -11,8 +11,8 @@ from opal_lake.errors import ConflictError, NotFoundError
 from opal_lake.inspect.check import check_table
 from opal_lake.log import sections
 from opal_lake.log.version_window import is_readable
-from opal_lake.testing.replay import Replay
-from opal_lake.testing.strategies import History, Step, histories
+from tests.kit.replay import Replay
+from tests.kit.strategies import History, Step, histories
 from tests.opal_lake.test_histories import HISTORIES, SEED, new_table
 
 _SECONDS = st.integers(0, 60)

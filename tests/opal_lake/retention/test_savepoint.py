@@ -9,7 +9,7 @@ from opal_lake.inspect.check import check_table
 from opal_lake.inspect.describe import describe
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table, create_on
-from opal_lake.testing.ids import CountingIds
+from tests.kit.ids import CountingIds
 from tests.opal_lake.shop import content, create, latest, rows
 
 BATCHES = [

@@ -13,7 +13,7 @@ from opal_lake.key_store.probe import neighbours
 from opal_lake.key_store.run import decode_run, encode_run
 from opal_lake.rule import metagen
 from opal_lake.rule.metagen import apply_rule, rule_between
-from opal_lake.testing.model import ModelRow, RowId, untils
+from tests.kit.model import ModelRow, RowId, untils
 
 ROUNDS, FEW_ROUNDS = 600, 200
 

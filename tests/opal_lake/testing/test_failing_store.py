@@ -7,7 +7,7 @@ import pytest
 
 from opal_lake.errors import StorageError
 from opal_lake.storage.memory import MemoryStorage
-from opal_lake.testing.failing_store import Call, Crash, FailingStore, Mode, StallingStore
+from tests.kit.failing_store import Call, Crash, FailingStore, Mode, StallingStore
 
 
 def work(store: FailingStore) -> None:

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 from opal_lake.data.rejects import BAD
+from opal_lake.definition.schema import DELETED
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FormatError, InvalidInputError, StorageError
 from opal_lake.inspect.check import check_table
-from opal_lake.spec.schema import DELETED
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.write.bootstrap import BootstrapPlan, SourceFile, SourceTable, done_batches
 from opal_lake.write.bootstrap_job import bootstrap

@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 
 from opal_lake import layout
 from opal_lake.clock import ManualClock
+from opal_lake.definition.business_snapshots import BusinessSnapshots
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.duration import parse_duration
 from opal_lake.errors import (
     CommitUnknownError,
@@ -33,16 +35,14 @@ from opal_lake.inspect.check import check_table
 from opal_lake.inspect.describe import describe, history_rows
 from opal_lake.log.commit import encode_commit
 from opal_lake.log.version_window import is_readable
-from opal_lake.spec.business_snapshots import BusinessSnapshots
-from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import Storage
 from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on, table_on
-from opal_lake.testing.business_model import BusinessModel, RefusedError
-from opal_lake.testing.clocks import SilentStore, SkewedClock, TrueClock
-from opal_lake.testing.failing_store import Crash, FailingStore, Mode
-from opal_lake.testing.ids import CountingIds
+from tests.kit.business_model import BusinessModel, RefusedError
+from tests.kit.clocks import SilentStore, SkewedClock, TrueClock
+from tests.kit.failing_store import Crash, FailingStore, Mode
+from tests.kit.ids import CountingIds
 from tests.opal_lake.shop import copied
 
 SCHEMA = pa.schema(

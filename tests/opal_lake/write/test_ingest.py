@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from opal_lake import layout
+from opal_lake.definition.table_spec import MAX_KEY_BYTES, TableLayout, plan_spec
 from opal_lake.errors import (
     CommitUnknownError,
     FormatError,
@@ -17,7 +18,6 @@ from opal_lake.errors import (
     StorageError,
 )
 from opal_lake.log.visibility import FOLD_AT_LOGS
-from opal_lake.spec.table_spec import MAX_KEY_BYTES, TableLayout, plan_spec
 from opal_lake.storage.local.store import LocalStorage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import create_on

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from opal_lake.data.data_file import decode_file, decode_parts
 from opal_lake.data.decoded_size import SizeBound
 from opal_lake.data.segment import DataFile
+from opal_lake.definition.table_spec import TableLayout, TableSpec, plan_spec
 from opal_lake.errors import InvalidInputError
-from opal_lake.rewrite.rewrite_task import RewriteTask, Target, write_files
-from opal_lake.spec.table_spec import TableLayout, TableSpec, plan_spec
+from opal_lake.maintenance.rewrite_task import RewriteTask, Target, write_files
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import create_on
 from opal_lake.write.ingest_task import IngestOutput, IngestTask, ingest_rows

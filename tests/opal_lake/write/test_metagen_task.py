@@ -15,8 +15,8 @@ TASKS = {
 }
 COURSES = (
     "opal_lake.table",
-    "opal_lake.upkeep",
-    "opal_lake.rewrite",
+    "opal_lake.maintenance",
+    "opal_lake.maintenance",
     "opal_lake.log.commit_log",
     "opal_spark.engine.executor",
 )

@@ -5,15 +5,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from opal_lake.definition.schema import Atomic, arrow_type
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.result import JobResult
-from opal_lake.spec.schema import Atomic, arrow_type
-from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table, create_on, table_on
-from opal_lake.testing.strategies import ORDER_KINDS, POOLS
 from opal_lake.write.ingest_job import IngestOptions, ingest
+from tests.kit.strategies import ORDER_KINDS, POOLS
 
 LONG = ("x" * 40 + "a", "x" * 40 + "b", "\U0010ffff" * 40)
 LONG_BYTES = (b"x" * 40 + b"a", b"\xff" * 40)

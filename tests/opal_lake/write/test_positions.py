@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from opal_lake import layout
 from opal_lake.clock import ManualClock
+from opal_lake.definition.positions import Advance
 from opal_lake.errors import (
     CommitUnknownError,
     FencedError,
@@ -23,13 +24,12 @@ from opal_lake.errors import (
 from opal_lake.inspect.check import check_table
 from opal_lake.log import commit as commits
 from opal_lake.log.checkpoint import read_checkpoint
-from opal_lake.spec.positions import Advance
 from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table, table_on
-from opal_lake.testing.failing_store import Crash
-from opal_lake.testing.ids import CountingIds
+from tests.kit.failing_store import Crash
+from tests.kit.ids import CountingIds
 from tests.opal_lake.shop import Row, content, create, reopen, rows
 
 RACES = int(os.environ.get("OPAL_HISTORIES", "32"))

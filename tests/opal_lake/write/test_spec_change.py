@@ -8,15 +8,13 @@ import pyarrow as pa
 import pytest
 
 from opal_lake.clock import ManualClock
+from opal_lake.definition.schema import extended, schema_from_json, schema_to_json
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import InvalidInputError
 from opal_lake.inspect.check import check_table
 from opal_lake.log.commit_log import CommitLog
-from opal_lake.spec.schema import extended, schema_from_json, schema_to_json
-from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
-from opal_lake.testing.ids import CountingIds
-from opal_lake.testing.runs import MemoryRuns
 from opal_lake.write.ingest_job import (
     IngestOptions,
     IngestRun,
@@ -24,6 +22,8 @@ from opal_lake.write.ingest_job import (
     start_ingest,
     write_inline,
 )
+from tests.kit.ids import CountingIds
+from tests.kit.runs import MemoryRuns
 
 SCHEMA = pa.schema({"id": pa.int64(), "at": pa.int64(), "name": pa.string()})
 

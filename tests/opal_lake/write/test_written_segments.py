@@ -4,10 +4,10 @@ import random
 
 import pytest
 
+from opal_lake.definition.schema import DELETED
 from opal_lake.errors import InvalidInputError
 from opal_lake.inspect.check import check_table
 from opal_lake.result import JobResult
-from opal_lake.spec.schema import DELETED
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
 from opal_lake.write.ingest_job import IngestOptions, IngestRun, start_ingest

@@ -19,8 +19,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from opal_lake.definition.table_spec import TableLayout
 from opal_lake.inspect.check import check_table
-from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
 from opal_spark.engine.java import ensure_java
 from tests.opal_spark.data_source.test_stream import SCHEMA, expected, new_table, upsert

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 import opal_spark
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import InvalidInputError
-from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_spark import OpalTable
 from opal_spark.engine.columns import arrow_of_spark
 from opal_spark.read.requested_schema import refuse_nulls, requested_fields

@@ -20,11 +20,11 @@ from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 from pyspark.sql.types import StringType, StructField, StructType
 
 import opal_spark
+from opal_lake.definition.table_spec import TableLayout
 from opal_lake.errors import NotFoundError, OpalError
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.result import JobResult
-from opal_lake.spec.table_spec import TableLayout
 from opal_lake.table import Table
 from opal_spark import run_available
 from opal_spark.data_source import stream_parts

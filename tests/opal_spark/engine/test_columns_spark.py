@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from opal_lake.definition.schema import arrow_schema
 from opal_lake.errors import InvalidInputError
-from opal_lake.spec.schema import arrow_schema
 from opal_spark.engine.columns import arrow_of_spark, quoted, read_columns, spark_schema
 from tests.opal_lake.shapes import NAMES, every_type, spec_of, tables
 from tests.opal_spark.read_back import check_zones, load, logical_rows, store, values_of

@@ -12,14 +12,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from opal_lake.definition.conditions.condition import Condition, condition
+from opal_lake.definition.conditions.printer import text_of
+from opal_lake.definition.schema import schema_of_arrow
 from opal_lake.errors import InvalidInputError
-from opal_lake.spec.conditions.condition import Condition, condition
-from opal_lake.spec.conditions.printer import text_of
-from opal_lake.spec.schema import schema_of_arrow
 from opal_spark import OpalTable
 from opal_spark.engine.conditions import answers, filtered
 from opal_spark.engine.failures import as_opal_error
-from tests.opal_lake.spec.conditions.drawn import SCHEMA, Drawing, drawn_rows
+from tests.opal_lake.definition.conditions.drawn import SCHEMA, Drawing, drawn_rows
 
 FIELDS = schema_of_arrow(SCHEMA).fields
 ROW = "the row"

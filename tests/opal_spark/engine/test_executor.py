@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from opal_lake.definition.key_hash import hash_keys
+from opal_lake.definition.schema import Atomic
 from opal_lake.engine.executor import Attempt, Executor, Ordering, Stage
 from opal_lake.engine.in_process import InProcess, slots_of
 from opal_lake.key_store.entries import Entries
-from opal_lake.spec.key_hash import hash_keys
-from opal_lake.spec.schema import Atomic
 from opal_lake.table import Table
 from opal_spark.spark_engine import SparkEngine
 

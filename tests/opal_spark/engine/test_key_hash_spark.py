@@ -1,4 +1,4 @@
-"""Spark's native key hashes are those of `opal_lake.spec.key_hash`, bit for bit, whatever the session is set to."""
+"""Spark's native key hashes are those of `opal_lake.definition.key_hash`, bit for bit, whatever the session is set to."""
 
 import os
 import random
@@ -17,9 +17,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from opal_lake.definition.key_hash import hash_keys, hashes_from_bytes
+from opal_lake.definition.schema import Atomic, arrow_type, decimal_parts
 from opal_lake.errors import InvalidInputError
-from opal_lake.spec.key_hash import hash_keys, hashes_from_bytes
-from opal_lake.spec.schema import Atomic, arrow_type, decimal_parts
 from opal_spark.engine.key_hash import hash_slot, key_hash
 
 pytestmark = pytest.mark.spark
@@ -219,7 +219,7 @@ def test_a_key_has_columns_and_their_types(spark: SparkSession) -> None:
 CONNECT = """
 import sys
 from pyspark.sql import SparkSession, functions as F
-from opal_lake.spec.schema import Atomic
+from opal_lake.definition.schema import Atomic
 from opal_spark.engine.key_hash import hash_slot, key_hash
 spark = SparkSession.builder.remote("local[1]").config("spark.sql.session.timeZone", "Asia/Tokyo").getOrCreate()
 rows = spark.sql("select 'ab' a, 7L b, timestamp_ntz'2026-01-31 12:00:00' c, 0.50BD d")

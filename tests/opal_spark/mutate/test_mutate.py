@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from opal_folder.properties import arguments_of, parse_properties
 from opal_lake.errors import InvalidInputError
-from opal_lake.mutate.properties import arguments_of, parse_properties
 from opal_spark.engine.session import bring_avro
 from opal_spark.mutate import read_master
 from tests.opal_spark.mutate.folders import cells, put, run

@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from opal_lake.arguments.values import CHANGE_MODES
+from opal_lake.definition.table_spec import plan_spec
 from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.read import changes
 from opal_lake.read.changes import plan_changes
-from opal_lake.spec.table_spec import plan_spec
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, create_on
-from opal_lake.testing.replay import Replay
-from opal_lake.testing.strategies import SERIAL, History, histories
 from opal_spark import OpalTable
 from opal_spark.read import changes as spark_changes
+from tests.kit.replay import Replay
+from tests.kit.strategies import SERIAL, History, histories
 from tests.opal_spark.twin import arrow_of
 
 pytestmark = pytest.mark.spark

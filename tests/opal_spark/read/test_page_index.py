@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from opal_lake.spec.table_spec import TableLayout, plan_spec
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.storage.open import open_storage
 from opal_lake.table import create_on
 from opal_spark import OpalTable

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.read.partition_net import plan_net
-from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, create_on
-from opal_lake.testing.model import ModelRow, net
 from opal_spark import OpalTable
+from tests.kit.model import ModelRow, net
 from tests.opal_lake.compacting import compact
 
 pytestmark = pytest.mark.spark

@@ -17,9 +17,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from opal_lake.data.rejects import EXAMPLE_CHARACTERS
+from opal_lake.definition.schema import Atomic
 from opal_lake.errors import InvalidInputError
 from opal_lake.source import Files
-from opal_lake.spec.schema import Atomic
 from opal_spark import OpalTable
 from opal_spark.sources.cells import parse_text, patterns_of
 

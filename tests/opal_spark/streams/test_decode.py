@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from opal_lake.spec.table_spec import TableLayout, plan_spec
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_spark.engine.failures import as_opal_error
 from opal_spark.streams.decode import Met, decoded_rows, met_in
 from opal_stream.formats.decoder import Decoder, FormatOptions

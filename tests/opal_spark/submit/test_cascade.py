@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.operations.job_spec import JobSpec
-from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, create_on
 from opal_spark.submit.runner import perform

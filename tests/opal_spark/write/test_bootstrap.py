@@ -22,7 +22,6 @@ from opal_lake.operations.job_spec import JobSpec
 from opal_lake.result import JobResult
 from opal_lake.storage import open_storage
 from opal_lake.table import table_on
-from opal_lake.testing.failing_store import Crash
 from opal_lake.write import bootstrap as core
 from opal_lake.write.bootstrap import source_table
 from opal_lake.write.bootstrap_job import bootstrap
@@ -33,6 +32,7 @@ from opal_spark.spark_engine import on_spark
 from opal_spark.submit.runner import perform
 from opal_spark.write.bootstrap import SparkSource
 from tests.fixtures_cli import SOURCES, metadata, opal_commands
+from tests.kit.failing_store import Crash
 from tests.opal_spark.test_crashes_spark import DriverStore
 
 __all__ = ["metadata", "opal_commands"]

@@ -11,16 +11,16 @@ from pyspark.sql.types import StructType
 import opal_spark
 from opal_lake import layout
 from opal_lake.clock import ManualClock
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.job_spec import JobSpec
-from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.table import create_on, table_on
-from opal_lake.testing.clocks import SilentStore
 from opal_spark import Files, OpalTable
 from opal_spark.engine.columns import arrow_of_spark
 from opal_spark.submit.jobs import run_job
+from tests.kit.clocks import SilentStore
 
 DDL = "user STRING, at BIGINT, city STRING, day DATE"
 HOUR_US = 3_600_000_000

@@ -13,17 +13,17 @@ from opal_lake.engine.in_process import slots_of
 from opal_lake.errors import CommitUnknownError, StorageError
 from opal_lake.exit_codes import OK
 from opal_lake.key_store.entries import Entries, concat_entries
+from opal_lake.maintenance import rebuild
+from opal_lake.maintenance.rebuild import RebuildPlan, plan_rebuild, rebuild_slot
 from opal_lake.operations.job_spec import JobSpec
 from opal_lake.table import table_on
-from opal_lake.testing.failing_store import Crash
-from opal_lake.upkeep import rebuild
-from opal_lake.upkeep.rebuild import RebuildPlan, plan_rebuild, rebuild_slot
 from opal_spark import OpalTable
 from opal_spark.engine import executor
 from opal_spark.submit.jobs import run_job
 from tests.fixtures_cli import metadata, opal_commands
+from tests.kit.failing_store import Crash
+from tests.opal_lake.maintenance.test_rebuild import entries_of, lose
 from tests.opal_lake.shop import Row, latest
-from tests.opal_lake.upkeep.test_rebuild import entries_of, lose
 from tests.opal_spark.test_crashes_spark import DriverStore
 from tests.opal_spark.test_table import content, create, frame
 

@@ -14,10 +14,10 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from opal_lake import layout
+from opal_lake.definition.table_spec import TableLayout
 from opal_lake.errors import CommitUnknownError, FormatError, StorageError
 from opal_lake.inspect.check import check_table
 from opal_lake.log.commit import seal
-from opal_lake.spec.table_spec import TableLayout
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, table_on
 from opal_lake.write import ingest_task

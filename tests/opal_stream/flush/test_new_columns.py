@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from opal_lake.spec.schema import arrow_schema
+from opal_lake.definition.schema import arrow_schema
 from opal_lake.table import Table
 from opal_stream.errors import BadMessageError, NewColumnsError
 from opal_stream.flush.buffer import FlushLimits

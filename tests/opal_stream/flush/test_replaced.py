@@ -13,13 +13,13 @@ from opal_lake.errors import CommitUnknownError, NotFoundError, OpalError, Stora
 from opal_lake.inspect.check import check_table
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, table_on
-from opal_lake.testing.failing_store import FailingStore
 from opal_stream.errors import TableReplacedError
 from opal_stream.flush.committer import Committer, CommitterOptions
 from opal_stream.flush.options import StreamOptions
 from opal_stream.kafka.connection import Connection
 from opal_stream.supervise.observation import Observer
 from tests.fixtures_kafka import Kafka
+from tests.kit.failing_store import FailingStore
 from tests.opal_stream.orders import (
     gather,
     gathered,

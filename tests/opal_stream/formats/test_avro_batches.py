@@ -17,10 +17,10 @@ import fastavro
 import pyarrow as pa
 import pytest
 
+from opal_lake.definition.added_columns import plan_added, unknown_columns
+from opal_lake.definition.schema import arrow_schema
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
-from opal_lake.spec.added_columns import plan_added, unknown_columns
-from opal_lake.spec.schema import arrow_schema
-from opal_lake.spec.table_spec import TableSpec
 from opal_stream.formats.decoder import ON_NEW_COLUMNS, Decoded, Decoder, FormatOptions
 from opal_stream.formats.registry import SchemaRegistry
 from tests.fixtures_kafka import Registry

@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import InvalidInputError
-from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_stream.formats.decoder import Decoder, FormatOptions
 from tests.opal_stream.orders import bad, decode, good, new_spec, order
 

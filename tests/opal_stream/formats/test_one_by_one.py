@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opal_lake.spec.table_spec import TableLayout, TableSpec, plan_spec
+from opal_lake.definition.table_spec import TableLayout, TableSpec, plan_spec
 from opal_stream.formats.batch import MessageBatch
 from opal_stream.formats.decoder import Decoded, Decoder, FormatOptions
 from tests.opal_stream.orders import batch

@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from opal_lake.definition.table_spec import TableLayout, TableSpec, plan_spec
 from opal_lake.errors import FormatError
-from opal_lake.spec.table_spec import TableLayout, TableSpec, plan_spec
 from opal_stream.formats.rows import row_schema
 from opal_stream.gathered.file import Header, decode_header, decode_rows, encode_gathered
 from opal_stream.kafka.applications import Application

@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from opal_lake.cli import main
+from opal_lake.definition.positions import Advance
 from opal_lake.exit_codes import DAMAGE, FINDINGS, INPUT, OK
-from opal_lake.spec.positions import Advance
 from opal_lake.table import Table
 from opal_stream.errors import TopicChangedError
 from opal_stream.flush import stream as streams

@@ -18,7 +18,7 @@ from opal_lake.errors import InvalidInputError, NotFoundError, OpalError
 from opal_lake.operations.create import COLUMN_ROLES
 
 if TYPE_CHECKING:
-    from opal_lake.spec.table_spec import TableSpec
+    from opal_lake.definition.table_spec import TableSpec
 
 UNREACHABLE = "unreachable"
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
@@ -162,8 +162,8 @@ def _other_columns(
 
 
 def _spec_differences(table: TableModel, made: "TableSpec") -> list[str]:
-    from opal_lake.spec.schema import arrow_schema
-    from opal_lake.spec.table_spec import TableLayout, plan_spec, spec_differences
+    from opal_lake.definition.schema import arrow_schema
+    from opal_lake.definition.table_spec import TableLayout, plan_spec, spec_differences
 
     given = table.model_dump(by_alias=True, exclude={"name", "schema_"}, exclude_none=True)
     return spec_differences(made, plan_spec(arrow_schema(made.schema), TableLayout(**given)))

@@ -19,8 +19,8 @@ from airflow_provider_opal.templates.yaml.models.version_1 import (
     TableModel,
 )
 from airflow_provider_opal.templates.yaml.text.problem import Keys, advice, listed, shown
+from opal_folder.properties import arguments_of
 from opal_lake.errors import InvalidInputError
-from opal_lake.mutate.properties import arguments_of
 from opal_lake.operations.create import COLUMN_ROLES
 
 if TYPE_CHECKING:

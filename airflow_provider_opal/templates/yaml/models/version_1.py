@@ -30,11 +30,11 @@ from airflow_provider_opal.templates.yaml.models.declared import with_arguments_
 from airflow_provider_opal.templates.yaml.models.mutation import MutationModel
 from airflow_provider_opal.templates.yaml.models.run_options import RunOptions
 from airflow_provider_opal.templates.yaml.models.sources import SourceModel
+from opal_lake.definition.conditions.faults import DELETES
+from opal_lake.definition.conditions.parser import parse
 from opal_lake.operations.create import NewTable
 from opal_lake.operations.ingest import Ingest
 from opal_lake.operations.maintain import UpkeepPolicy
-from opal_lake.spec.conditions.faults import DELETES
-from opal_lake.spec.conditions.parser import parse
 
 VERSION = 1
 

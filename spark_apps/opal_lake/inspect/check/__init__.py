@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from opal_lake import layout
+from opal_lake.definition.table_spec import delete_condition
 from opal_lake.engine.executor import Executor
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import ExpiredError, FormatError, InvalidInputError, NotFoundError, count_text
@@ -44,7 +45,6 @@ from opal_lake.inspect.check.versions import OlderVersions, check_older
 from opal_lake.inspect.memory_size import parse_memory
 from opal_lake.log.snapshot import Root, Snapshot
 from opal_lake.log.version_window import readable_text
-from opal_lake.spec.table_spec import delete_condition
 from opal_lake.storage.left_overs import find_left_overs
 from opal_lake.storage.protocol import Storage
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from opal_lake import layout
+from opal_lake.definition.business_snapshots import BusinessSnapshots
 from opal_lake.ids import segment_part
 from opal_lake.inspect.check.finding import Findings
 from opal_lake.log.checkpoint import read_checkpoint
 from opal_lake.log.commit import Commit
 from opal_lake.log.snapshot import applications_after, business_after
-from opal_lake.spec.business_snapshots import BusinessSnapshots
 from opal_lake.storage.protocol import Storage
 
 _MEND = "restore the file from a backup"

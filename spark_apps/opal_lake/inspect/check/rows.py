@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 from opal_lake.data.bounds import Bounds
 from opal_lake.data.columns import physical_schema
 from opal_lake.data.segment import DataFile, Segment
+from opal_lake.definition.schema import DELETED, OFFSET, SEGMENT, Atomic, Field
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.events.bitmap import Bitmaps, add_events
 from opal_lake.events.segment_log import Events
 from opal_lake.ids import segment_name, segment_part
 from opal_lake.inspect.check.finding import Findings
-from opal_lake.spec.schema import DELETED, OFFSET, SEGMENT, Atomic, Field
-from opal_lake.spec.table_spec import TableSpec
 
 
 @dataclass(slots=True)

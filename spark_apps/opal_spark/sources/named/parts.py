@@ -6,11 +6,11 @@ from fnmatch import fnmatchcase
 
 from pyspark.sql import SparkSession
 
+from opal_folder.increments import Increment, folder_values, in_order, list_files
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError, NoRowsError
-from opal_lake.mutate.increments import Increment, folder_values, in_order, list_files
 from opal_lake.s3a import is_s3
 from opal_lake.source import BY_POSITION, BY_SUFFIX, Files
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage import open_storage
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
 from opal_spark.engine.session import storage_options

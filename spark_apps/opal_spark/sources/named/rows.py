@@ -9,11 +9,11 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from opal_lake.data.rejects import BAD, NOTES
+from opal_lake.definition.schema import DELETED, Atomic, decimal_parts
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
 from opal_lake.ids import MAX_PART
 from opal_lake.source import BY_POSITION, BY_SUFFIX, Files
-from opal_lake.spec.schema import DELETED, Atomic, decimal_parts
-from opal_lake.spec.table_spec import TableSpec
 from opal_spark.engine.columns import quoted, spark_schema
 from opal_spark.sources.marks import BLOCK, FILE, PATH, plain_uris
 from opal_spark.sources.named.parts import NamedFile, Part

@@ -4,10 +4,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
+from opal_lake.definition.schema import Atomic, DataType
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
 from opal_lake.source import Files
-from opal_lake.spec.schema import Atomic, DataType
-from opal_lake.spec.table_spec import TableSpec
 from opal_spark.engine.columns import quoted
 from opal_spark.sources.cells import parse_text, patterns_of
 from opal_spark.sources.marks import fault_of, file_column, file_name, mark

@@ -8,9 +8,9 @@ from difflib import get_close_matches
 
 from pyspark.sql import SparkSession
 
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
 from opal_lake.source import Files
-from opal_lake.spec.table_spec import TableSpec
 from opal_spark.sources.paths import MOST_FILES, file_paths, one_file, open_files
 
 # A null value that no cell has: by default Spark takes a quoted empty cell for null, too.

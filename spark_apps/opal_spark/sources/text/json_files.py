@@ -8,10 +8,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
+from opal_lake.definition.schema import Atomic, Field
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
 from opal_lake.source import Files
-from opal_lake.spec.schema import Atomic, Field
-from opal_lake.spec.table_spec import TableSpec
 from opal_spark.engine.columns import quoted
 from opal_spark.sources.cells import Patterns, parse_text, patterns_of
 from opal_spark.sources.marks import FILE, fault_of, file_column, file_name, mark

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from opal_lake.definition.schema import Array, Atomic, DataType, Field, Map, Struct, decimal_parts
 from opal_lake.errors import InvalidInputError
-from opal_lake.spec.schema import Array, Atomic, DataType, Field, Map, Struct, decimal_parts
 from opal_spark.engine.columns import quoted
 from opal_spark.sources.cells import Patterns, bind, parse_text, wrong_type
 

@@ -19,7 +19,7 @@ Node = Any  # a part of a schema: the name of a plain type, an object, or the li
 _PLAIN = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 _RECORDS = ("record", "error")
 _MARK, _BRANCH = "opal-branch", "branch"
-# Types within one another: the 60 levels that a column may have (opal_lake/spec/schema.py), in the
+# Types within one another: the 60 levels that a column may have (opal_lake/definition/schema.py), in the
 # records of a row and of a change event. Readers of schemas and values recurse; they carry 150.
 MAX_TYPES = 64
 # Of the schema's text: a nullable record takes four levels a type, a type in an object of its own one more

@@ -11,10 +11,10 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_opal import BulkMutationOperator
-from opal_lake.mutate.mutation import open_place, run_mutation
+from opal_folder.mutation import open_place, run_mutation
 from opal_lake.operations.job_spec import JobSpec
 from tests.airflow_provider_opal.stand_ins import Commands, commands, context
-from tests.opal_lake.mutate.plain_merge import PlainMerge, fill, job
+from tests.opal_folder.plain_merge import PlainMerge, fill, job
 
 __all__ = ["commands"]
 

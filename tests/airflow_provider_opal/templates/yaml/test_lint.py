@@ -9,9 +9,9 @@ import pytest
 from airflow_provider_opal.templates.yaml.lint.lint import lint
 from airflow_provider_opal.templates.yaml.schema import schema_text
 from opal_lake.cli import main
+from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.exit_codes import FINDINGS, INPUT, OK, RETRY
-from opal_lake.spec.table_spec import TableLayout, plan_spec
 from opal_lake.storage import open_storage
 from opal_lake.table import create_on
 from tests.airflow_provider_opal.templates.yaml.test_loader import ALL_SAID, GOOD, LOADER, ROOT

@@ -19,10 +19,10 @@ from opal_lake.data.pages.near_indexes import indexes_up_to, near_index
 from opal_lake.data.pages.page_index import decode_page_index
 from opal_lake.data.segment import DataFile
 from opal_lake.data.thrift import encode_varint
+from opal_lake.definition.schema import OFFSET, SEGMENT
+from opal_lake.definition.table_spec import TableLayout, TableSpec, plan_spec
 from opal_lake.errors import FormatError
 from opal_lake.ids import segment_id
-from opal_lake.spec.schema import OFFSET, SEGMENT
-from opal_lake.spec.table_spec import TableLayout, TableSpec, plan_spec
 from opal_lake.storage import open_storage
 from opal_lake.storage.protocol import Storage
 

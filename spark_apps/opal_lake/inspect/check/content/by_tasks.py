@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from opal_lake.data.segment import LogFile, RunFile
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import Batches, Executor, Stage
 from opal_lake.events.segment_log import Events, event_parts
 from opal_lake.inspect.check.content.events import LogCheck
@@ -38,7 +39,6 @@ from opal_lake.inspect.check.files import is_found, read_found
 from opal_lake.inspect.check.finding import Findings
 from opal_lake.inspect.check.sample import KeyRange
 from opal_lake.key_store.entries import Entries
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import Storage
 
 _ROW = -1  # instead of a run's number

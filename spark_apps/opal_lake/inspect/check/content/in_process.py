@@ -12,6 +12,7 @@ import pyarrow as pa
 from opal_lake.data.column_read import WHOLE_BYTES, StoredRanges
 from opal_lake.data.data_file import stored_parts
 from opal_lake.data.segment import DataFile, RunFile, Segment
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import RowCountError
 from opal_lake.events.segment_log import Events
 from opal_lake.inspect.check.chain import Sizes
@@ -36,7 +37,6 @@ from opal_lake.inspect.check.state import KnownEvents
 from opal_lake.key_store.entries import Entries, no_entries
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.rule.metagen import entries_of_rows, rule_columns
-from opal_lake.spec.table_spec import TableSpec
 from opal_lake.storage.protocol import Storage
 
 AtStep = Callable[[str, int, int], None]

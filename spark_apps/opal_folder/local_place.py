@@ -1,0 +1,226 @@
+"""A master in a local folder: it trades places with the new one, which has the untouched files as hard links."""
+
+import errno
+import fcntl
+import filecmp
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from opal_folder.exchange import exchange, sync_file, sync_folder, sync_tree
+from opal_folder.increments import Increment, is_hidden
+from opal_folder.journal import RUNS
+from opal_folder.place import (
+    PARTIAL,
+    SIDE,
+    MasterFile,
+    MasterForm,
+    run_path,
+    working_path,
+)
+from opal_lake.decoding import decoding
+from opal_lake.errors import ConflictError, FormatError, InvalidInputError
+from opal_lake.storage.local.store import LocalStorage
+from opal_lake.storage.uris import local_root
+
+MARKER = "_mutated.json"  # in the master: which run wrote it, and how
+_BACKUP = re.compile(r"backup-(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalPlace:
+    """As `Place` says."""
+
+    uri: str
+    master: Path
+    side: LocalStorage
+
+    @classmethod
+    def open(cls, uri: str) -> "LocalPlace":
+        master = Path(os.path.realpath(local_root(uri)))
+        if master.exists() and not master.is_dir():
+            raise InvalidInputError(
+                f"{uri} is a file; a master is a folder with files in it: put it into one of its own"
+            )
+        return cls(uri=uri.rstrip("/"), master=master, side=LocalStorage.open(f"{master}{SIDE}"))
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        self.side.root.mkdir(parents=True, exist_ok=True)
+        with open(self.side.root / "lock", "ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ConflictError(
+                    f"another run is at work on {self.uri}: try again when it is done"
+                ) from error
+            yield
+
+    def master_files(self) -> list[MasterFile]:
+        listed = LocalStorage.open(str(self.master)).list("")
+        return [
+            MasterFile(root=str(self.master), path=file.path, size=file.size)
+            for file in listed
+            if not is_hidden(file.path)
+        ]
+
+    def form(self) -> MasterForm | None:
+        path = self.master / MARKER
+        try:
+            document = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        with decoding(str(path), "a description of a master"):
+            return MasterForm.from_dict(json.loads(document))
+
+    def take(self, run: int, increments: Sequence[Increment]) -> None:
+        (self.side.root / run_path("working", run)).mkdir(parents=True, exist_ok=True)
+        for number, increment in enumerate(increments):
+            target = self._working(run, number, increment)
+            if not target.exists():
+                _move(Path(increment.source.removeprefix("file://")), target)
+        sync_folder(self.side.root / run_path("working", run))
+
+    def give_back(self, run: int, increments: Sequence[Increment], *, copied: bool) -> None:
+        for number, increment in enumerate(increments):
+            taken, source = (
+                self._working(run, number, increment),
+                Path(increment.source.removeprefix("file://")),
+            )
+            if not taken.exists():
+                continue
+            if source.exists() and filecmp.cmp(
+                taken, source, shallow=False
+            ):  # a copy, whose original could not be deleted
+                taken.unlink()
+                continue
+            if source.exists():
+                raise InvalidInputError(
+                    f"{taken} cannot go back to {source}, where another file lies by now: rename {source}, then run the mutation again"
+                )
+            source.parent.mkdir(parents=True, exist_ok=True)
+            _move(taken, source)
+        for kind in ("working", "staged"):
+            shutil.rmtree(self.side.root / run_path(kind, run), ignore_errors=True)
+
+    def check_unchanged(self, run: int, increments: Sequence[Increment]) -> None:
+        for number, increment in enumerate(increments):
+            status = self._working(run, number, increment).stat()
+            if (status.st_size, status.st_mtime_ns // 1000) != (
+                increment.size,
+                increment.modified_us,
+            ):
+                raise InvalidInputError(
+                    f"{increment.source} was written to while it was read ({increment.size:,} bytes when it was listed, "
+                    f"{status.st_size:,} now): write increments under another name, and rename them when they are whole"
+                )
+
+    def staging(self, run: int) -> str:
+        shutil.rmtree(self.side.root / run_path("staged", run), ignore_errors=True)
+        return run_path("staged", run)
+
+    def remember(self, run: int, master: Sequence[MasterFile]) -> None:
+        """The folder as a whole becomes a backup."""
+
+    def complete(
+        self, run: int, untouched: Sequence[MasterFile], form: MasterForm
+    ) -> list[MasterFile]:
+        """Where links are refused, untouched files are copied."""
+        staged = self._staged(run)
+        staged.mkdir(parents=True, exist_ok=True)
+        for name in PARTIAL:
+            for left in (staged / name, staged / f".{name}.crc"):
+                shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+        for file in untouched:
+            target = staged / file.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _link(self.master / file.path, target)
+        if self.master.exists():
+            shutil.copymode(self.master, staged)  # who may read the old one may read the new one
+        marker = json.dumps({"run": run, **form.to_dict()}, ensure_ascii=False, indent=2)
+        (staged / MARKER).write_text(marker, encoding="utf-8")
+        sync_tree(staged)
+        return []  # the folder itself says it
+
+    def publish(self, run: int) -> None:
+        """A crash between two steps is seen by the mark of the run in the new master."""
+        staged, backup = self._staged(run), self.side.root / f"backup-{run}"
+        if _made_by(self.master) != run:
+            if not staged.is_dir():
+                raise FormatError(
+                    f"{staged}, the new master of {self.uri}, is gone: put the folder back, or master and runs/ from a backup"
+                )
+            if not self.master.exists():
+                self.master.parent.mkdir(parents=True, exist_ok=True)
+                os.rename(staged, self.master)
+            elif not exchange(staged, self.master):
+                os.rename(self.master, backup)
+                os.rename(staged, self.master)
+            sync_folder(self.master.parent)
+        if staged.exists():
+            os.rename(staged, backup)
+            sync_folder(self.side.root)
+
+    def finish(self, run: int, increments: Sequence[Increment]) -> None:
+        working, done = (self.side.root / run_path(kind, run) for kind in ("working", "done"))
+        if working.exists():
+            done.parent.mkdir(exist_ok=True)
+            os.rename(working, done)
+        shutil.rmtree(self._staged(run), ignore_errors=True)
+
+    def drop_backups(self, run: int, keep: int, lists: Sequence[Sequence[MasterFile]]) -> None:
+        backups = {
+            int(match[1]): entry
+            for entry in self.side.root.iterdir()
+            if (match := _BACKUP.fullmatch(entry.name))
+        }
+        for number in sorted(backups, reverse=True)[keep:]:
+            shutil.rmtree(backups[number])
+
+    def tidy(self, run: int) -> None:
+        for folder in (self.side.root / RUNS).iterdir():
+            if folder.name < f"{run:08d}":
+                with suppress(OSError):  # one that is not empty
+                    folder.rmdir()
+
+    def _working(self, run: int, number: int, increment: Increment) -> Path:
+        return self.side.root / working_path(run, number, increment)
+
+    def _staged(self, run: int) -> Path:
+        return self.side.root / run_path("staged", run)
+
+
+def _made_by(master: Path) -> int | None:
+    try:
+        return int(json.loads((master / MARKER).read_text(encoding="utf-8"))["run"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _move(source: Path, target: Path) -> None:
+    """Across file systems by a copy that has its name only when it is whole, and that is on the disk before the original goes."""
+    try:
+        os.rename(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        partial = target.with_name(f".{target.name}.part")
+        shutil.copy2(source, partial)
+        sync_file(partial)
+        os.rename(partial, target)
+        sync_folder(target.parent)
+        source.unlink()
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV, errno.ENOSYS):
+            raise
+        shutil.copy2(source, target)

@@ -1,0 +1,323 @@
+"""Conditions over Arrow. Every function here means what `opal_spark.engine.conditions` means.
+
+A value comes with its failures: the rows for which it has no answer, because they divide by zero.
+A row whose answer does not need the value, as the left side of AND is false, does not fail.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from opal_lake.definition.conditions.exact_numbers import nearest_doubles, remainders
+from opal_lake.definition.conditions.kinds import DOUBLE, NESTED, Kind
+from opal_lake.definition.conditions.nodes import (
+    Among,
+    Apply,
+    Compute,
+    Constant,
+    Every,
+    Matches,
+    Missing,
+    Opposite,
+    Read,
+    Some,
+    Test,
+    Truth,
+    Typed,
+    Widen,
+)
+from opal_lake.definition.schema import Atomic, arrow_type, atomic_name
+from opal_lake.errors import InvalidInputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """Of each row true, false or null; and whether it has no answer."""
+
+    values: pa.BooleanArray
+    failed: pa.BooleanArray | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """An array, or a scalar of a constant; failures are never null."""
+
+    array: Any
+    failed: Any = None
+
+
+def evaluate(condition: Typed, batch: pa.RecordBatch) -> Answers:
+    """Return the answers for the rows of a batch that has the columns by their names."""
+    values = _Evaluation(batch).of(condition)
+    array = values.array
+    if isinstance(array, pa.Scalar):
+        array = pa.repeat(array, batch.num_rows)
+    return Answers(values=array, failed=values.failed)
+
+
+def arrow_of(kind: Kind) -> pa.DataType:
+    """Return the Arrow type of a kind."""
+    return arrow_type(Atomic(name=kind.shown))
+
+
+class _Evaluation:
+    """The evaluation of nodes over one batch."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._batch = batch
+
+    def of(self, node: Typed) -> _Values:
+        match node:
+            case Read():
+                return _Values(_column(self._batch, node))
+            case Constant():
+                return _Values(pa.scalar(node.value, arrow_of(node.kind)))
+            case Widen():
+                inner = self.of(node.value)
+                return _Values(_widened(inner.array, node.kind), inner.failed)
+            case Every() | Some():
+                return self._in_order(node)
+            case Test():
+                left, right = self.of(node.left), self.of(node.right)
+                array = _test(node.op, left.array, right.array, node.left.kind)
+                return _Values(array, _any(left.failed, right.failed))
+            case Compute():
+                return self._compute(node)
+            case Apply():
+                return self._apply(node)
+        inner = self.of(node.value)
+        array = _array(inner.array, self._batch.num_rows)
+        return _Values(_answer(node, array), inner.failed)
+
+    def _in_order(self, node: Every | Some) -> _Values:
+        """From the left: where a part decides, those behind it are not asked."""
+        is_every = isinstance(node, Every)
+        join = pc.and_kleene if is_every else pc.or_kleene
+        so_far = self.of(node.parts[0])
+        values, failed = so_far.array, so_far.failed
+        for part in node.parts[1:]:
+            more = self.of(part)
+            if more.failed is not None:
+                undecided = pc.fill_null(values if is_every else pc.invert(values), True)
+                failed = _any(failed, pc.and_(more.failed, undecided))
+            values = join(values, more.array)
+        return _Values(values, failed)
+
+    def _compute(self, node: Compute) -> _Values:
+        left, right = self._operand(node, node.left), self._operand(node, node.right)
+        failed = _any(left.failed, right.failed)
+        if node.op not in ("/", "%"):
+            array = _OPERATIONS[node.op](left.array, right.array, node.kind)
+            return _Values(array, failed)
+        divisor = _array(right.array, self._batch.num_rows)
+        zero = Decimal(0) if pa.types.is_decimal(divisor.type) else 0
+        is_zero = pc.fill_null(pc.equal(divisor, pa.scalar(zero, divisor.type)), False)
+        divisor = pc.if_else(is_zero, pa.scalar(None, divisor.type), divisor)
+        dividend = _array(left.array, self._batch.num_rows)
+        array = (
+            pc.divide(dividend, divisor)
+            if node.op == "/"
+            else remainders(dividend, divisor, arrow_of(node.kind))
+        )
+        return _Values(array, _any(failed, is_zero))
+
+    def _operand(self, node: Compute, side: Typed) -> _Values:
+        """Remainders take integers as they are, which is five times as fast as decimals."""
+        if node.op == "%" and isinstance(side, Widen) and side.value.kind.is_integer:
+            whole = self.of(side.value)
+            return _Values(whole.array.cast(pa.int64()), whole.failed)
+        return self.of(side)
+
+    def _apply(self, node: Apply) -> _Values:
+        arguments = [self.of(argument) for argument in node.arguments]
+        if node.name == "coalesce":
+            return _coalesced(arguments)
+        failed = reduce(_any, (argument.failed for argument in arguments))
+        arrays = [argument.array for argument in arguments]
+        return _Values(_FUNCTIONS[node.name](*arrays), failed)
+
+
+def _column(batch: pa.RecordBatch, read: Read) -> pa.Array:
+    """Return a column in the type that the table has for it."""
+    first, *members = read.path
+    positions = batch.schema.get_all_field_indices(first)
+    if len(positions) != 1:
+        given = ", ".join(map(repr, batch.schema.names))
+        raise InvalidInputError(
+            f"the rows have {len(positions)} columns {first!r}, and a condition needs it; "
+            f"they have {given}: give it once"
+        )
+    array = batch.column(positions[0])
+    for name in members:
+        if not pa.types.is_struct(array.type):
+            break
+        array = pc.struct_field(array, name)
+    return _typed(array, read)
+
+
+def _typed(array: pa.Array, read: Read) -> pa.Array:
+    if pa.types.is_null(array.type) and read.kind != NESTED:
+        return pa.nulls(len(array), arrow_of(read.kind))
+    if read.kind == NESTED or array.type == arrow_of(read.kind):
+        return array
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    name = ".".join(read.path)
+    given = "nested" if pa.types.is_nested(array.type) else atomic_name(name, array.type)
+    if given != read.kind.shown:
+        raise InvalidInputError(
+            f"column {name!r} holds {given} where the table has {read.kind.shown}; cast it"
+        )
+    return array.cast(arrow_of(read.kind))
+
+
+def _widened(array: Any, kind: Kind) -> Any:
+    if kind != DOUBLE:
+        return array.cast(arrow_of(kind))
+    if pa.types.is_decimal(array.type):
+        return nearest_doubles(array)
+    return array.cast(pa.float64(), safe=False)
+
+
+def _answer(node: Typed, array: Any) -> Any:
+    """Return what a node makes of the value that it holds."""
+    match node:
+        case Among():
+            return _among(array, node)
+        case Matches():
+            return pc.match_substring_regex(array, node.pattern.regex(backtracks=False))
+        case Missing():
+            return pc.is_null(array)
+        case Truth():
+            return pc.fill_null(pc.equal(array, node.truth), False)
+        case Opposite():
+            return pc.invert(array)
+    raise AssertionError(node)
+
+
+def _among(array: pa.Array, node: Among) -> Any:
+    members = pa.array([member.value for member in node.members], array.type)
+    answers = pc.is_in(array, value_set=members)
+    if pa.types.is_floating(array.type):  # is_in knows two zeros
+        zeros = pc.any(pc.equal(members, 0.0)).as_py()
+        answers = pc.or_(answers, pc.fill_null(pc.equal(array, 0.0), False)) if zeros else answers
+    return pc.if_else(pc.is_null(array), pa.scalar(None, pa.bool_()), answers)
+
+
+def _test(op: str, left: Any, right: Any, kind: Kind) -> Any:
+    if op == "<=>":
+        return _null_safe_equal(left, right, kind)
+    if kind == DOUBLE:
+        return _DOUBLE_TESTS[op](left, right)
+    return _TESTS[op](left, right)
+
+
+def _null_safe_equal(left: Any, right: Any, kind: Kind) -> Any:
+    equal = pc.fill_null(_test("=", left, right, kind), False)
+    return pc.or_(equal, pc.and_(pc.is_null(left), pc.is_null(right)))
+
+
+_TESTS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "=": pc.equal,
+    "!=": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+
+
+def _double_equal(left: Any, right: Any) -> Any:
+    """NaN is equal to NaN; the zeros are equal by IEEE 754."""
+    return pc.or_(pc.equal(left, right), pc.and_(pc.is_nan(left), pc.is_nan(right)))
+
+
+def _double_less(left: Any, right: Any) -> Any:
+    """NaN is greater than all other values."""
+    is_below_nan = pc.and_(pc.is_nan(right), pc.invert(pc.is_nan(left)))
+    return pc.or_(pc.less(left, right), is_below_nan)
+
+
+_DOUBLE_TESTS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "=": _double_equal,
+    "!=": lambda left, right: pc.invert(_double_equal(left, right)),
+    "<": _double_less,
+    "<=": lambda left, right: pc.invert(_double_less(right, left)),
+    ">": lambda left, right: _double_less(right, left),
+    ">=": lambda left, right: pc.invert(_double_less(left, right)),
+}
+
+
+def _product(left: Any, right: Any, kind: Kind) -> Any:
+    """Arrow gives a product of decimals one digit more, for which 38 may be too few."""
+    if kind == DOUBLE:
+        return pc.multiply(left, right)
+    wide = [pa.decimal256(value.type.precision, value.type.scale) for value in (left, right)]
+    product = pc.multiply(left.cast(wide[0]), right.cast(wide[1]))
+    return product.cast(arrow_of(kind))
+
+
+_OPERATIONS: Mapping[str, Callable[[Any, Any, Kind], Any]] = {
+    "+": lambda left, right, kind: pc.add(left, right).cast(arrow_of(kind)),
+    "-": lambda left, right, kind: pc.subtract(left, right).cast(arrow_of(kind)),
+    "*": _product,
+}
+
+
+def _coalesced(arguments: list[_Values]) -> _Values:
+    """An argument is asked only where those before it are null."""
+    arrays = [argument.array for argument in arguments]
+    failed, is_open = None, None
+    for argument in arguments:
+        if argument.failed is not None:
+            counted = argument.failed if is_open is None else pc.and_(argument.failed, is_open)
+            failed = _any(failed, counted)
+        is_null = pc.is_null(argument.array)
+        is_open = is_null if is_open is None else pc.and_(is_open, is_null)
+    return _Values(pc.coalesce(*arrays), failed)
+
+
+def _joined(*texts: Any) -> Any:
+    return pc.binary_join_element_wise(*texts, "", null_handling="emit_null")
+
+
+def _part(text: Any, first: pa.Scalar, count: pa.Scalar | None = None) -> Any:
+    start = first.as_py() - 1
+    stop = None if count is None else start + count.as_py()
+    return pc.utf8_slice_codeunits(text, start, stop)
+
+
+def _day(times: Any) -> Any:
+    """The day in UTC, or that of the clock on the wall; before 1970 too it begins at midnight."""
+    wall = pa.timestamp("us")
+    plain = times.cast(pa.int64()).cast(wall) if times.type != wall else times
+    return pc.floor_temporal(plain, unit="day").cast(pa.date32())
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "abs": pc.abs,
+    "concat": _joined,
+    "date": _day,
+    "isnan": lambda array: pc.fill_null(pc.is_nan(array), False),
+    "length": pc.utf8_length,
+    "lower": pc.ascii_lower,
+    "negative": pc.negate,
+    "substring": _part,
+    "trim": lambda array: pc.utf8_trim(array, characters=" "),
+    "upper": pc.ascii_upper,
+}
+
+
+def _array(value: Any, rows: int) -> pa.Array:
+    return pa.repeat(value, rows) if isinstance(value, pa.Scalar) else value
+
+
+def _any(first: Any, second: Any) -> Any:
+    if first is None or second is None:
+        return second if first is None else first
+    return pc.or_(first, second)

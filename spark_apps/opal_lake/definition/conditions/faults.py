@@ -1,0 +1,62 @@
+"""What is wrong with a condition, and at which place of its text."""
+
+from dataclasses import dataclass
+
+from opal_lake.definition.conditions.tree import MAX_CHARACTERS
+from opal_lake.errors import InvalidInputError
+
+_SHOWN_BEFORE, _SHOWN_AFTER = 60, 30  # characters around the place, of a long line
+_MAX_QUOTED = 200
+
+
+class FaultError(Exception):
+    """A fault at a character of the text, counted from 0; `text` is fact and remedy."""
+
+    def __init__(self, at: int, text: str) -> None:
+        super().__init__(text)
+        self.at, self.text = at, text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """Where a condition is used: its name in messages, and what to do for what it cannot say.
+
+    A condition of a read may list many keys; one that is stored is parsed by every job.
+    """
+
+    name: str
+    instead: str
+    max_characters: int = 100_000
+
+
+ANY_USE = Use(name="the condition", instead="compute it as a column before, and name the column")
+DELETES = Use(
+    name="the delete condition",
+    instead="compute it as a column of the source before the ingest, and name the column",
+    max_characters=MAX_CHARACTERS,
+)
+WHERE = Use(name="where", instead="filter the rows that are returned")
+FILES_WHERE = Use(name="files_where", instead="leave it to the filter of the query")
+
+
+def invalid(use: Use, text: str, fault: FaultError) -> InvalidInputError:
+    """Return the error that shows the place with a caret."""
+    before = text[: fault.at]
+    line_start = before.rfind("\n") + 1
+    line_number = before.count("\n") + 1
+    line = text[line_start:].split("\n", 1)[0].replace("\t", " ")
+    column = fault.at - line_start
+    first = max(0, column - _SHOWN_BEFORE)
+    excerpt = line[first : column + _SHOWN_AFTER]
+    place = (
+        f"column {column + 1}" if "\n" not in text else f"line {line_number}, column {column + 1}"
+    )
+    caret = " " * (column - first) + "^"
+    return InvalidInputError(
+        f"{use.name} {quote(text)} has a fault at {place}: {fault.text}\n    {excerpt}\n    {caret}"
+    )
+
+
+def quote(text: str) -> str:
+    """Return the text in quotes, shortened if it is long."""
+    return repr(text if len(text) <= _MAX_QUOTED else f"{text[:_MAX_QUOTED]}...")

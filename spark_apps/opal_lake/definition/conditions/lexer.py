@@ -1,0 +1,95 @@
+"""The words of a condition."""
+
+import re
+from dataclasses import dataclass
+
+from opal_lake.definition.conditions.faults import FaultError
+
+_TOKENS = re.compile(
+    r"""
+    (?P<space>[ \t\r\n]+)
+  | (?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)
+  | (?P<name>`(?:[^`]|``)*`)
+  | (?P<text>'(?:[^']|'')*')
+  | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
+  | (?P<comment>--|/\*)
+  | (?P<operator><=>|<=|>=|<>|!=|==|[=<>+\-*/%.,()])
+    """,
+    re.VERBOSE | re.ASCII,
+)
+_COMMENT = "a condition has no comments; take it out"
+_REMEDIES = {
+    "'": "the text that begins here has no end; close it with '",
+    "`": "the name that begins here has no end; close it with `",
+    '"': "double quotes mean nothing here; write a text as 'D', and a column as `D`",
+    ";": "a condition is not a statement; take the ; out",
+    "|": "conditions have no |; write OR, or concat(a, b)",
+    "&": "conditions have no &; write AND",
+    "!": "conditions have no ! alone; write NOT, or != between two values",
+    "[": "conditions look into no lists and maps; compute the value as a column before",
+    "?": "conditions have no parameters; write the value",
+    ":": "conditions have no parameters and no casts; write the value",
+    "\\": "a backslash stands in texts only; take it out",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """A piece of the text. `value` is a name or text without quotes, else the piece as it stands."""
+
+    kind: str
+    value: str
+    at: int
+
+    @property
+    def keyword(self) -> str:
+        """Return the word in upper case, or nothing if it is not a word."""
+        return self.value.upper() if self.kind == "word" else ""
+
+    @property
+    def shown(self) -> str:
+        """Return the piece as a message names it."""
+        if self.kind == "end":
+            return "the end"
+        return repr(self.value) if self.kind != "text" else f"the text {self.value!r}"
+
+
+def tokens_of(text: str, max_characters: int) -> list[Token]:
+    """Return the pieces of the text, with an end behind them."""
+    if len(text) > max_characters:
+        raise FaultError(
+            max_characters,
+            f"the condition has {len(text):,} characters; write at most {max_characters:,}",
+        )
+    tokens: list[Token] = []
+    at = 0
+    while at < len(text):
+        match = _TOKENS.match(text, at)
+        if match is None:
+            raise _unknown(text[at], at)
+        if match.lastgroup == "comment":
+            raise FaultError(at, f"found {match[0]!r}; {_COMMENT}")
+        if match.lastgroup != "space":
+            tokens.append(_token(match.lastgroup or "", match[0], at))
+        at = match.end()
+        if match.lastgroup == "number" and text[at : at + 1].isalnum():
+            raise FaultError(
+                at, f"found {text[at]!r} in a number; write numbers as 5, 1.50 or 1e-3"
+            )
+    if not tokens:
+        raise FaultError(0, "the condition is empty; write one, as op = 'D'")
+    return [*tokens, Token(kind="end", value="", at=len(text))]
+
+
+def _token(kind: str, piece: str, at: int) -> Token:
+    if kind in ("name", "text"):
+        quote = piece[0]
+        return Token(kind=kind, value=piece[1:-1].replace(quote * 2, quote), at=at)
+    return Token(kind=kind, value=piece, at=at)
+
+
+def _unknown(character: str, at: int) -> FaultError:
+    remedy = _REMEDIES.get(character)
+    if remedy is None and character.isalpha():
+        remedy = "write a name with letters beyond ASCII in back-quotes, as `größe`"
+    return FaultError(at, f"found {character!r}; {remedy or 'conditions do not have it'}")

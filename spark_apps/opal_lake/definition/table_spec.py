@@ -1,0 +1,302 @@
+"""What a table is: its keys, its order of time, its layout and its properties. Frozen at creation, but for columns and properties."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from opal_lake.checked import count, counts, mapped, text
+from opal_lake.definition.conditions.condition import Condition, condition
+from opal_lake.definition.conditions.faults import DELETES
+from opal_lake.definition.conditions.parser import parse
+from opal_lake.definition.properties import (
+    PROPERTIES,
+    check_properties,
+    default_of,
+    known_properties,
+    plain_properties,
+)
+from opal_lake.definition.schema import (
+    Atomic,
+    DataType,
+    Field,
+    Schema,
+    arrow_schema,
+    decimal_parts,
+    schema_from_json,
+    schema_of_arrow,
+    schema_to_json,
+    type_to_json,
+)
+from opal_lake.errors import InvalidInputError
+
+FILE_FORMATS = ("parquet", "orc")
+KEY_TYPES = (
+    "boolean",
+    "byte",
+    "short",
+    "integer",
+    "long",
+    "string",
+    "binary",
+    "date",
+    "timestamp",
+    "timestamp_ntz",
+)
+ORDER_TYPES = ("byte", "short", "integer", "long", "date", "timestamp", "timestamp_ntz")
+PARTITION_TYPES = KEY_TYPES
+MAX_KEY_BYTES = 64 * 1024
+MAX_ORDER_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSpec:
+    """The contract between a table and its writers. Columns are identified by their field ids."""
+
+    schema: Schema
+    key_ids: tuple[int, ...]
+    delta_id: int
+    tie_break_ids: tuple[int, ...] = ()
+    deletes: str | None = None
+    partition_ids: tuple[int, ...] = ()
+    file_format: str = "parquet"
+    properties: Mapping[str, int | str] = field(default_factory=dict)
+
+    def by_id(self, number: int) -> Field:
+        return self.schema.field_of_id(number)
+
+    @property
+    def keys(self) -> list[Field]:
+        return [self.by_id(number) for number in self.key_ids]
+
+    @property
+    def delta(self) -> Field:
+        return self.by_id(self.delta_id)
+
+    @property
+    def tie_break(self) -> list[Field]:
+        return [self.by_id(number) for number in self.tie_break_ids]
+
+    @property
+    def partition_by(self) -> list[Field]:
+        return [self.by_id(number) for number in self.partition_ids]
+
+    def integer(self, name: str) -> int:
+        """A property that is a number, set or default."""
+        value = self.properties.get(name, default_of(name))
+        assert isinstance(value, int)
+        return value
+
+    def word(self, name: str) -> str:
+        """A property that is a word or a text, set or default."""
+        return str(self.properties.get(name, default_of(name)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLayout:
+    """How a user words a new table: by column names."""
+
+    keys: Sequence[str]
+    delta: str
+    tie_break: Sequence[str] = ()
+    deletes: str | None = None
+    partition_by: Sequence[str] = ()
+    file_format: str = "parquet"
+    properties: Mapping[str, int | str] = field(default_factory=dict)
+
+
+def plan_spec(arrow: pa.Schema, layout: TableLayout) -> TableSpec:
+    """Check a new table's columns and layout and give out the field ids."""
+    schema = schema_of_arrow(arrow)
+    if not layout.keys:
+        raise InvalidInputError("a table needs at least one key column: keys=[...]")
+    if layout.file_format not in FILE_FORMATS:
+        raise InvalidInputError(
+            f"file format {layout.file_format!r} is unknown; use one of {', '.join(FILE_FORMATS)}"
+        )
+    if layout.deletes is not None:
+        parse(layout.deletes, DELETES)  # the columns of a table that exists may be others
+    properties = plain_properties(layout.properties)
+    check_properties(properties, schema)
+    return TableSpec(
+        schema=schema,
+        key_ids=_ids(schema, "key", layout.keys, KEY_TYPES),
+        delta_id=_ids(schema, "delta", [layout.delta], ORDER_TYPES)[0],
+        tie_break_ids=_ids(schema, "tie-break", layout.tie_break, ORDER_TYPES),
+        deletes=layout.deletes,
+        partition_ids=_ids(schema, "partition", layout.partition_by, PARTITION_TYPES),
+        file_format=layout.file_format,
+        properties=properties,
+    )
+
+
+def delete_condition(spec: TableSpec) -> Condition | None:
+    """Return the table's delete condition; None for a table without deletes.
+
+    The text may come from any writer: InvalidInputError if it is not of the language.
+    """
+    return None if spec.deletes is None else condition(spec.deletes, spec.schema.fields, DELETES)
+
+
+def refuse_text(what: str, names: object) -> None:
+    """A string would be read as a list of letters."""
+    if isinstance(names, str):
+        raise InvalidInputError(
+            f"{what}: got the text {names!r}; give a list of column names, as [{names!r}]"
+        )
+
+
+def _ids(
+    schema: Schema, role: str, names: Sequence[str], allowed: Sequence[str]
+) -> tuple[int, ...]:
+    refuse_text(f"{role} columns", names)
+    columns = [schema.field(name) for name in names]
+    for column in columns:
+        if not _fits(column, role, allowed):
+            kind = column.type.name if isinstance(column.type, Atomic) else "nested"
+            digits = (
+                ""
+                if role == "key" or role == "partition"
+                else f" of at most {MAX_ORDER_DIGITS} digits"
+            )
+            types = f"{', '.join(allowed)} and decimals{digits}"
+            raise InvalidInputError(
+                f"{role} column {column.name!r} has type {kind}; allowed are {types}: cast it or choose another"
+            )
+    numbers = tuple(column.id for column in columns)
+    if len(set(numbers)) != len(numbers):
+        raise InvalidInputError(f"{role} columns {list(names)!r} name a column twice")
+    return numbers
+
+
+def _fits(column: Field, role: str, allowed: Sequence[str]) -> bool:
+    if not isinstance(column.type, Atomic):
+        return False
+    if parts := decimal_parts(column.type.name):
+        return role in ("key", "partition") or parts[0] <= MAX_ORDER_DIGITS
+    return column.type.name in allowed
+
+
+def spec_to_json(spec: TableSpec) -> dict[str, Any]:
+    return {
+        "schema": schema_to_json(spec.schema),
+        "keys": list(spec.key_ids),
+        "delta": spec.delta_id,
+        "tie_break": list(spec.tie_break_ids),
+        "deletes": spec.deletes,
+        "partition_by": list(spec.partition_ids),
+        "file_format": spec.file_format,
+        "properties": dict(spec.properties),
+    }
+
+
+def spec_from_json(data: dict[str, Any]) -> TableSpec:
+    deletes = data["deletes"]
+    spec = TableSpec(
+        schema=schema_from_json(data["schema"]),
+        key_ids=counts(data["keys"]),
+        delta_id=count(data["delta"]),
+        tie_break_ids=counts(data["tie_break"]),
+        deletes=None if deletes is None else text(deletes),
+        partition_ids=counts(data["partition_by"]),
+        file_format=text(data["file_format"]),
+        properties=known_properties(mapped(data["properties"])),
+    )
+    _check_roles(spec)
+    return spec
+
+
+def _check_roles(spec: TableSpec) -> None:
+    """The checks of `plan_spec`, on a table that any writer may have written."""
+    if spec.file_format not in FILE_FORMATS or not spec.key_ids:
+        raise ValueError(
+            f"a table of {spec.file_format!r} files with {len(spec.key_ids)} keys is none of this format"
+        )
+    roles: list[tuple[str, tuple[int, ...], tuple[str, ...]]] = [
+        ("key", spec.key_ids, KEY_TYPES),
+        ("delta", (spec.delta_id,), ORDER_TYPES),
+        ("tie-break", spec.tie_break_ids, ORDER_TYPES),
+        ("partition", spec.partition_ids, PARTITION_TYPES),
+    ]
+    columns = {column.id: column for column in spec.schema.fields}
+    for role, ids, allowed in roles:
+        if len(set(ids)) < len(ids) or not all(
+            number in columns and _fits(columns[number], role, allowed) for number in ids
+        ):
+            raise ValueError(
+                f"the {role} columns {list(ids)} are no columns, named twice, or of types that they cannot have"
+            )
+
+
+def spec_differences(made: TableSpec, requested: TableSpec) -> list[str]:
+    """The differences from a requested specification, in words. Only properties that are requested and not of maintenance count."""
+    roles = zip(_ROLES, _roles(made), _roles(requested), strict=True)
+    differences = [
+        f"{role} is {ours_value!r}, not {requested_value!r}"
+        for role, ours_value, requested_value in roles
+        if ours_value != requested_value
+    ]
+    differences += [
+        f"properties has {name}={ours_value!r}, not {requested_value!r}"
+        for name, ours_value, requested_value in _other_properties(made, requested)
+    ]
+    ours, theirs = (
+        {field.name: field.type for field in spec.schema.fields} for spec in (made, requested)
+    )
+    differences += [f"column {name!r} is missing" for name in theirs if name not in ours]
+    differences += [
+        f"column {field.name!r} is in the table only"
+        for field in made.schema.fields
+        if field.name not in theirs
+        and not made.schema.is_added(field)  # who knows the table as it was made goes on
+    ]
+    both = [name for name in ours if name in theirs]
+    names = {name: (_type_text(ours[name]), _type_text(theirs[name])) for name in both}
+    return differences + [
+        f"column {name!r} is {ours_value}, not {requested_value}"
+        for name, (ours_value, requested_value) in names.items()
+        if ours_value != requested_value
+    ]
+
+
+def refuse_another_spec(
+    uri: str, made: TableSpec, columns: pa.Schema | None, layout: TableLayout
+) -> None:
+    """Raises if an existing table differs from the requested one. Without columns, its own are accepted."""
+    requested = plan_spec(arrow_schema(made.schema) if columns is None else columns, layout)
+    if differences := spec_differences(made, requested):
+        text = "; ".join(differences)
+        raise InvalidInputError(
+            f"{uri} exists already, but {text}. Use the existing definition, or choose another path"
+        )
+
+
+def _other_properties(
+    made: TableSpec, requested: TableSpec
+) -> list[tuple[str, int | str, int | str]]:
+    """Requested properties that differ. Others, and those of maintenance, may differ: `opal set` changes them over the years, while
+    pipelines go on requesting the table as it was created.
+    """
+    asked = (
+        (name, value)
+        for name, value in requested.properties.items()
+        if not PROPERTIES[name].maintenance
+    )
+    both = ((name, made.properties.get(name, default_of(name)), value) for name, value in asked)
+    return [(name, own, asked_value) for name, own, asked_value in both if own != asked_value]
+
+
+_ROLES = ("keys", "delta", "tie_break", "deletes", "partition_by", "file_format")
+
+
+def _roles(spec: TableSpec) -> tuple[object, ...]:
+    named = [
+        [field.name for field in fields]
+        for fields in (spec.keys, spec.tie_break, spec.partition_by)
+    ]
+    return named[0], spec.delta.name, named[1], spec.deletes, named[2], spec.file_format
+
+
+def _type_text(kind: DataType) -> str:
+    return kind.name if isinstance(kind, Atomic) else str(type_to_json(kind))

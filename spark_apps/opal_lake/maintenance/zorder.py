@@ -1,0 +1,173 @@
+"""Z-order from the plan to the last commit: the rows of a place (a group's files in one folder) sorted along the curve, on any executor.
+
+Every batch of places commits by itself, under a number of its own, so that a failure loses one batch at most. Rows keep their ids and none
+is left out: all versions and event times read as before, and upserts go on meanwhile.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pyarrow as pa
+
+from opal_lake.data.segment import Cluster, DataFile
+from opal_lake.definition.schema import Field
+from opal_lake.engine.executor import Attempt, Ordering
+from opal_lake.engine.open_table import OpenTable
+from opal_lake.errors import FormatError, count_text
+from opal_lake.layout import folder_of
+from opal_lake.log.claim import claim_number
+from opal_lake.log.snapshot import Snapshot
+from opal_lake.maintenance.rewrite_job import RewriteDone, RewriteRun, commit_rewrite
+from opal_lake.maintenance.rewrite_plan import Bin
+from opal_lake.maintenance.rewrite_task import (
+    FILES_A_BIN,
+    RewriteTask,
+    Rewritten,
+    Target,
+    write_files,
+)
+from opal_lake.maintenance.zorder_plan import ZOrderPlan, plan_batches, plan_zorder
+from opal_lake.result import JobResult
+
+OPERATION = "zorder"
+_COUNTED = ("files_read", "files_written", "bytes_read", "bytes_written", "rows")
+_ROOM = 2  # the curve's cuts say how large files are; this keeps the writer from cutting them again
+
+
+def zorder(
+    table: OpenTable,
+    columns: tuple[Field, ...],
+    *,
+    target_bytes: int | None = None,
+    whole: bool = False,
+    only_if_due: bool = False,
+) -> JobResult:
+    """Cluster what is not clustered by these columns yet."""
+    head, started_us = table.log.head(), table.log.clock.now_us()
+    ids = tuple(field.id for field in columns)
+    plan = plan_zorder(head, ids, _target_of(head, target_bytes), whole=whole)
+    due_percent = head.spec.integer("unclustered_share") if only_if_due else 0
+    result = JobResult(operation=OPERATION, table=table.uri)
+    if plan.unclustered_percent < due_percent:
+        return replace(result, notes=(_not_due(plan, columns, due_percent),))
+    counts: Counter[str] = Counter()
+    lost = 0
+    for index, bins in enumerate(plan_batches(plan.bins)):
+        head = table.log.refresh(head) if index else head
+        done = _commit_batch(table, head, bins, _Asked(columns=columns, target_bytes=target_bytes))
+        lost += done.lost
+        if done.result.version is not None:
+            counts.update({name: done.result.counts[name] for name in _COUNTED}, commits=1)
+            result = replace(result, version=done.result.version, counts=dict(counts))
+    notes = (_lost(lost),) if lost else ()
+    return replace(
+        result,
+        notes=notes,
+        timings_ms={"total": max(0, table.log.clock.now_us() - started_us) // 1000},
+    )
+
+
+def _target_of(snapshot: Snapshot, target_bytes: int | None) -> int:
+    """Return the size of files to write: as given, else the table's own."""
+    return target_bytes or snapshot.spec.integer("target_mb") << 20
+
+
+def _not_due(plan: ZOrderPlan, columns: tuple[Field, ...], due_percent: int) -> str:
+    names = ", ".join(field.name for field in columns)
+    share = f"{plan.unclustered_percent:.0f}% of {plan.settled_bytes:,} bytes"
+    return f"not due: {share} are not clustered by {names}; due from {due_percent}% on (unclustered_share)"
+
+
+def _lost(bins: int) -> str:
+    return f"{count_text(bins, 'bin')} of files were rewritten by other jobs meanwhile; what is left of them waits for the next run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    columns: tuple[Field, ...]
+    target_bytes: int | None
+
+
+def _commit_batch(
+    table: OpenTable, base: Snapshot, bins: Sequence[Bin], asked: _Asked
+) -> RewriteDone:
+    """Bins whose files are gone when their turn comes are lost, as those are that go later."""
+    log = table.log
+    left = tuple(bin_ for bin_ in bins if all(file.path in base.files for file in bin_.files))
+    run = RewriteRun(
+        operation=OPERATION,
+        number=claim_number(log.storage, base.root, OPERATION, log.clock),
+        base=base,
+        started_us=log.clock.now_us(),
+    )
+    outputs = _arranged(table, run, left, asked) if left else ()
+    _check_rows(table, left, outputs)
+    done = commit_rewrite(log, run, outputs)
+    return replace(done, lost=done.lost + len(bins) - len(left))
+
+
+def _arranged(
+    table: OpenTable, run: RewriteRun, bins: tuple[Bin, ...], asked: _Asked
+) -> list[Rewritten]:
+    """The rows of each bin as new files along its curve."""
+    spec, target_bytes = run.base.spec, _target_of(run.base, asked.target_bytes)
+    ordering = Ordering(
+        base=run.base,
+        bins=tuple(bin_.files for bin_ in bins),
+        columns=asked.columns,
+        files=tuple(bin_.size / target_bytes for bin_ in bins),
+    )
+    task = RewriteTask(
+        storage=table.storage, spec=spec, number=run.number, target_bytes=_ROOM * target_bytes
+    )
+    cluster = Cluster(number=run.number, columns=tuple(field.id for field in asked.columns))
+    targets = [
+        Target(
+            beside=bin_.files[0],
+            sequence=0,
+            attempt="",
+            codec=bin_.codec,
+            cluster=cluster,
+            floor=bin_.floor,
+        )
+        for bin_ in bins
+    ]
+    written = table.executor.in_order(ordering, partial(_write_part, task=task, targets=targets))
+    return [
+        Rewritten(
+            replaced=tuple(file.path for file in bin_.files),
+            files=tuple(file for part in parts for file in part),
+            bytes_read=bin_.size,
+        )
+        for bin_, parts in zip(bins, written, strict=True)
+    ]
+
+
+def _write_part(
+    batches: Iterable[pa.RecordBatch],
+    attempt: Attempt,
+    *,
+    task: RewriteTask,
+    targets: Sequence[Target],
+) -> tuple[DataFile, ...]:
+    """A part of a curve as a file, or a few."""
+    target = replace(
+        targets[attempt.bin], sequence=attempt.part * FILES_A_BIN, attempt=attempt.name
+    )
+    return write_files((pa.Table.from_batches([batch]) for batch in batches), task, target)
+
+
+def _check_rows(table: OpenTable, bins: Sequence[Bin], outputs: Sequence[Rewritten]) -> None:
+    """A Z-order leaves no row out."""
+    for bin_, output in zip(bins, outputs, strict=True):
+        read, written = (
+            sum(file.rows for file in bin_.files),
+            sum(file.rows for file in output.files),
+        )
+        if read != written:
+            folder = folder_of(bin_.files[0].path)
+            raise FormatError(
+                f"{table.uri}/{folder}: the data files hold {read:,} rows, the job met {written:,}; run `opal check`"
+            )

@@ -1,0 +1,40 @@
+"""Columns as CREATE TABLE has them, without Spark."""
+
+import pyarrow as pa
+import pytest
+
+from opal_lake.definition.sql_schema import arrow_of_sql
+from opal_lake.errors import InvalidInputError
+
+
+def test_names_and_types() -> None:
+    text = "id BIGINT, `total sum` DECIMAL(10, 2), n int, op VARCHAR(3), at TIMESTAMP, local TIMESTAMP_NTZ, price DECIMAL, weight: double"
+    assert arrow_of_sql(text) == pa.schema(
+        [
+            ("id", pa.int64()),
+            ("total sum", pa.decimal128(10, 2)),
+            ("n", pa.int32()),
+            ("op", pa.string()),
+            ("at", pa.timestamp("us", "UTC")),
+            ("local", pa.timestamp("us")),
+            ("price", pa.decimal128(10, 0)),
+            ("weight", pa.float64()),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("id", "'id' is no column"),
+        ("id BIGINT NOT NULL", "is no column"),
+        ("tags ARRAY<STRING>", "OpalTable.create"),
+        ("id BIGINT, id INT", "'id' is there twice"),
+        ("id NOTHING", "'nothing' is no type"),
+        ("id BIGINT(3)", "is no type"),
+        ("", "is no column"),
+    ],
+)
+def test_what_is_written_otherwise_is_named(text: str, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        arrow_of_sql(text)
