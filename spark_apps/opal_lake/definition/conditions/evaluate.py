@@ -154,9 +154,13 @@ def _column(batch: pa.RecordBatch, read: Read) -> pa.Array:
         )
     array = batch.column(positions[0])
     for name in members:
-        if not pa.types.is_struct(array.type):
-            break
-        array = pc.struct_field(array, name)
+        is_known = pa.types.is_struct(array.type) and array.type.get_field_index(name) >= 0
+        if not is_known and not pa.types.is_null(array.type):
+            raise InvalidInputError(
+                f"the rows have {array.type} where the table has {'.'.join(read.path)!r}, and a "
+                "condition needs it; give the columns as the table has them"
+            )
+        array = pc.struct_field(array, name) if is_known else array
     return _typed(array, read)
 
 
@@ -173,7 +177,12 @@ def _typed(array: pa.Array, read: Read) -> pa.Array:
         raise InvalidInputError(
             f"column {name!r} holds {given} where the table has {read.kind.shown}; cast it"
         )
-    return array.cast(arrow_of(read.kind))
+    try:
+        return array.cast(arrow_of(read.kind))
+    except pa.ArrowInvalid as error:
+        raise InvalidInputError(
+            f"column {name!r} holds {array.type} where the table has {given}: {error}"
+        ) from error
 
 
 def _widened(array: Any, kind: Kind) -> Any:

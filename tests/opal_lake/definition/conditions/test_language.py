@@ -233,6 +233,13 @@ def test_rows_of_another_type_are_refused() -> None:
         made.holds(pa.table({"num": pa.array([1], pa.int64())}))
     with pytest.raises(InvalidInputError, match="0 columns 'num'"):
         made.holds(pa.table({"other": [1]}))
+    of_member = condition("nested.num = 1", FIELDS)
+    for column in ([{"other": 1}], [5]):
+        with pytest.raises(InvalidInputError, match=r"where the table has 'nested\.num'"):
+            of_member.holds(pa.table({"nested": column}))
+    nanoseconds = pa.array([1], pa.timestamp("ns", "UTC"))
+    with pytest.raises(InvalidInputError, match="would lose data"):
+        condition("ts IS NULL", FIELDS).holds(pa.table({"ts": nanoseconds}))
 
 
 @pytest.mark.parametrize(
