@@ -298,6 +298,40 @@ def test_a_drawn_tree_is_the_same_after_text_and_after_json() -> None:
         assert from_json(to_json(tree)) == tree
 
 
+def test_any_text_is_a_condition_or_a_fault() -> None:
+    chance = random.Random(11)
+    drawing = Drawing(chance)
+    pieces = [
+        "(",
+        ")",
+        "'",
+        "`",
+        ",",
+        ".",
+        "NOT ",
+        " AND ",
+        "1e9",
+        "-",
+        "%",
+        "\\",
+        "\0",
+        "😀",
+        "NULL",
+    ]
+    understood = 0
+    for _ in range(3_000):
+        text = text_of(drawing.condition(2))
+        for _ in range(chance.randrange(3)):
+            at = chance.randrange(len(text) + 1)
+            text = text[:at] + chance.choice(pieces) + text[at + chance.randrange(3) :]
+        try:
+            condition(text, FIELDS)
+            understood += 1
+        except InvalidInputError as error:
+            assert len(str(error).split("\n")) == 3  # noqa: PT017  # most are no faults
+    assert 500 < understood < 2_500
+
+
 def test_places_do_not_count_when_trees_are_compared() -> None:
     expected = Compare(op="=", left=Column(path=("a",)), right=Literal(value=1))
     assert parse(" a  = 1") == expected
