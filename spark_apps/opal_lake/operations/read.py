@@ -74,7 +74,7 @@ class Get(Operation["pa.Table"]):
     """Return the rows of some keys, as `[{"id": 7}, {"id": 9}]`, in this order, as Arrow.
 
     A key without a row has none. The key store is asked where they are: nothing else of the table
-    is searched, and no task is run.
+    is searched, and no task is run. With `where` only rows for which a condition is true.
     """
 
     name: ClassVar[str] = "get"
@@ -84,15 +84,22 @@ class Get(Operation["pa.Table"]):
     timestamp: Annotated[Moment | None, TIMESTAMP] = None
     event_time: Annotated[Any, EVENT_TIME] = None
     columns: Sequence[str] | None = None
+    where: Where | None = None
 
     def run(self, table: "OpenTable") -> "pa.Table":
         """Look the keys up."""
         from opal_lake.read.get import get_rows
         from opal_lake.read.read import event_time_of
+        from opal_lake.read.where import matching, needed_names, where_condition
 
         snapshot = table.snapshot_at(self.version, self.timestamp)
         as_of = event_time_of(snapshot, self.event_time)
-        return get_rows(snapshot, table.cache, self.keys, as_of, self.columns)
+        condition = where_condition(self.where, snapshot.spec)
+        if condition is None:
+            return get_rows(snapshot, table.cache, self.keys, as_of, self.columns)
+        shown, needed = needed_names(snapshot.spec, self.columns, condition)
+        rows = get_rows(snapshot, table.cache, self.keys, as_of, needed)
+        return matching(rows, condition).select(shown)
 
 
 @declaration

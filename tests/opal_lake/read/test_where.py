@@ -64,6 +64,13 @@ def test_columns_of_the_condition_need_not_be_shown(table: Table) -> None:
     ).to_pylist() == [{"city": "a"}]
 
 
+def test_rows_of_keys_are_filtered(table: Table) -> None:
+    keys = [{"id": number} for number in (2, 1, 0, 7)]
+    assert table.get(keys, where="city IS NULL OR id < 1")["id"].to_pylist() == [2, 0]
+    assert table.get(keys, columns=["at"], where="city = 'ß'").to_pylist() == [{"at": 2}]
+    assert table.get(keys, version=1, where="city = 'ß'").num_rows == 0
+
+
 def test_files_that_cannot_hold_such_a_row_are_skipped(table: Table) -> None:
     snapshot = table.snapshot_at()
     condition = where_condition("id = 0 AND city LIKE 'a%'", snapshot.spec)
