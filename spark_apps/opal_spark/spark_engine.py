@@ -63,6 +63,8 @@ class SparkEngine(SparkTasks):
 
     def column_types(self, columns: Mapping[str, Any]) -> NewColumns:
         """Return columns with Spark's types as types of Arrow."""
+        if not isinstance(columns, Mapping):
+            return columns  # who adds them says what is wrong
         return {
             name: _arrow(name, kind) if isinstance(kind, DataType) else kind
             for name, kind in columns.items()

@@ -25,7 +25,7 @@ from datetime import datetime
 from airflow.sdk import DAG
 from airflow_provider_opal import *
 with DAG("light", schedule=None, start_date=datetime(2026, 1, 1)):
-    made = Table(keys=["id"], delta="at")
+    made = CreateTable(keys=["id"], delta="at")
     one = IngestOperator(task_id="i", table="shop.t", source=Files(paths=("/in/*.json",)), create=made)
     one >> MetaGenOperator(task_id="m", table="shop.t") >> SnapshotTriggerSensor(task_id="s", table="shop.t")
 heavy = [name for name in ("pyspark", "py4j", "pyarrow", "numpy", "pandas", "boto3") if name in sys.modules]

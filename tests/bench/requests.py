@@ -111,8 +111,8 @@ def jobs(
         lambda table: table.retain(window="9000d", dry_run=True),
     )
     yield "describe", start("describe").upsert(commits), describe
-    yield "history", start("history").upsert(commits), lambda table: [*table.history()]
-    yield "history, 10", start("history10").upsert(commits), lambda table: [*table.history(10)]
+    yield "history", start("history").upsert(commits), lambda table: [*table.commits()]
+    yield "history, 10", start("history10").upsert(commits), lambda table: [*table.commits(10)]
     yield "check", start("check").upsert(commits), check_table
     yield (
         "check, shallow",

@@ -108,7 +108,7 @@ def test_rewrites_read_the_log_once_and_each_file_once(
 
 @pytest.mark.s3
 def test_a_history_reads_a_commit_once(start: Start, s3_options: dict[str, str]) -> None:
-    requests = asked(s3_options, start(18), lambda table: [*table.history(10)])
+    requests = asked(s3_options, start(18), lambda table: [*table.commits(10)])
     assert requests.total <= 10 + 8, requests
     assert len(requests.repeated) <= 1, (
         requests

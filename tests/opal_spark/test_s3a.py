@@ -30,17 +30,17 @@ def prepared(uri, file_format):
 
 for file_format, metadata in (("parquet", "batch"), ("orc", "batch"), ("parquet", "inline")):
     table = prepared(f"s3a://lake/spark/{file_format} {metadata} [a]", file_format)
-    upsert(spark, table.table.storage, metadata)
+    upsert(spark, table.storage, metadata)
     assert content(table.read()) == latest([FIRST, SECOND]), file_format
     assert content(table.read(version=2)) == latest([FIRST]), file_format
     assert content(table.read(event_time=1)) == latest([FIRST, SECOND], 1), file_format
     assert check_table(table.table) == [], file_format
 table = prepared("s3a://lake/spark/dry", "parquet")
-dry = DriverStore(table.table.storage)
+dry = DriverStore(table.storage)
 upsert(spark, dry, "batch")
 for mode in ("after", "done_but_failed"):
     for fail_at in range(1, len(dry.trace) + 1, 11):
-        storage = prepared(f"s3a://lake/spark/{mode}-{fail_at}", "parquet").table.storage
+        storage = prepared(f"s3a://lake/spark/{mode}-{fail_at}", "parquet").storage
         try:
             upsert(spark, DriverStore(storage, fail_at, mode), "batch")
         except (Crash, Exception) as error:
@@ -48,7 +48,7 @@ for mode in ("after", "done_but_failed"):
         upsert(spark, storage, "batch")
         again = OpalTable.on(spark, table_on(storage))
         assert content(again.read()) == latest([FIRST, SECOND]), (mode, fail_at)
-        assert [commit.operation for commit in again.table.history()].count("ingest") == 2
+        assert [commit["operation"] for commit in again.history()].count("ingest") == 2
         assert again.check() == []
 spark.stop()
 print("all well")

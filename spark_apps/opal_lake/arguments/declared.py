@@ -28,6 +28,7 @@ _WORDS: dict[Any, str] = {
     bool: "true or false",
     list: "a list",
     dict: "a mapping",
+    tuple: "a pair",
     type(None): "nothing",
 }
 _UNIONS = (Union, types.UnionType)
@@ -359,6 +360,8 @@ def _advice(value: Any, hint: Any) -> str:
         return f"must {_expected(expected[0])}" + (
             "" if isinstance(value, Mapping) else f", and is {word}"
         )
+    if expected == [str] and isinstance(value, int) and not isinstance(value, bool):
+        return f"is {word}; write it as {str(value)!r}"
     return f"is {word}; give {' or '.join(map(_expected, expected))}" + (
         ", or leave it out" if len(expected) < len(kinds) else ""
     )

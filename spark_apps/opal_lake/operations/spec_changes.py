@@ -1,11 +1,9 @@
 """Set properties, and add columns: what may change of a table after it was created."""
 
-from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from opal_lake.arguments.declared import declaration
-from opal_lake.arguments.values import Changes
 from opal_lake.operations.verb import Job
 from opal_lake.result import JobResult
 
@@ -19,7 +17,7 @@ class SetProperties(Job):
 
     name: ClassVar[str] = "set_properties"
 
-    properties: Changes = field(kw_only=False)
+    properties: Any = field(kw_only=False)
 
     def run(self, table: "OpenTable") -> JobResult:
         """Commit the properties that change."""
@@ -38,7 +36,7 @@ class AddColumns(Job):
 
     name: ClassVar[str] = "add_columns"
 
-    columns: Mapping[str, Any] = field(kw_only=False)
+    columns: Any = field(kw_only=False)
 
     def run(self, table: "OpenTable") -> JobResult:
         """Commit the columns that the table lacks."""

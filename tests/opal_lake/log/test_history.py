@@ -24,7 +24,7 @@ def test_history_names_the_version_that_the_log_lacks(lost: int) -> None:
     with pytest.raises(FormatError, match=rf"{layout.commit_path(lost)} is missing.*from a backup"):
         listed.extend(commit.version for commit in reopen(storage).commits())
     assert listed == list(range(reopen(storage).snapshot_at().version, lost, -1))
-    assert len([*islice(reopen(storage).history(), len(listed))]) == len(listed)
+    assert len([*islice(reopen(storage).commits(), len(listed))]) == len(listed)
 
 
 def test_history_has_a_lost_version_from_a_page_and_a_check_names_it() -> None:

@@ -54,7 +54,7 @@ def test_of_keys_alone_no_value_is_read(shop: Table) -> None:
 def test_keys_may_come_from_an_iterator_or_alone(shop: Table) -> None:
     assert shop.get({"sku": key} for key in "ab").num_rows == 1
     assert shop.get({"sku": "a"}).num_rows == 1  # type: ignore[arg-type]  # one key is meant
-    with pytest.raises(InvalidInputError, match="columns: got the text 'price'"):
+    with pytest.raises(InvalidInputError, match="columns='price' is a text; give a list"):
         shop.get([{"sku": "a"}], columns="price")
 
 

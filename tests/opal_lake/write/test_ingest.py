@@ -17,7 +17,6 @@ from opal_lake.errors import (
     ReadOnlyError,
     StorageError,
 )
-from opal_lake.log.visibility import FOLD_AT_LOGS
 from opal_lake.storage.local.store import LocalStorage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import create_on
@@ -171,7 +170,7 @@ def test_a_writer_without_permission_gets_an_error_that_says_so() -> None:
 
 def test_a_checkpoint_that_cannot_be_written_fails_no_commit() -> None:
     """The table is committed; what is derived can be had again."""
-    storage, upserts = MemoryStorage(), FOLD_AT_LOGS + 2
+    storage, upserts = MemoryStorage(), 20  # more than the logs that this process remembers
     table = create(storage, checkpoint_commits=2 * upserts + 1)
     for number in range(upserts):
         table.ingest(*rows([("a", number, 1)]))
@@ -183,7 +182,7 @@ def test_a_checkpoint_that_cannot_be_written_fails_no_commit() -> None:
     errors: list[Exception] = []
     watched = replace(table, log=replace(table.log, on_derived_failure=errors.append))
     assert watched.ingest(*rows([("b", 1, 1)])).version == 2 * upserts + 1
-    assert [type(error) for error in errors] == [FormatError]
+    assert {type(error) for error in errors} == {FormatError}  # the page of the log, the checkpoint
 
 
 def test_the_delete_condition_is_evaluated_without_spark() -> None:
@@ -214,7 +213,6 @@ def test_the_delete_condition_is_evaluated_without_spark() -> None:
             "rows are of type dict, and an ingest takes a pyarrow.Table",
         ),
         (lambda _: "a.csv", "rows are of type str, and an ingest takes a pyarrow.Table"),
-        (lambda _: None, "rows are of type NoneType, and an ingest takes a pyarrow.Table"),
         (lambda _: 5, "rows are of type int, and an ingest takes a pyarrow.Table"),
         (lambda _: [1], "rows are of type list of int, and an ingest takes a pyarrow.Table"),
     ],

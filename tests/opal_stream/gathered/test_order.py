@@ -58,7 +58,7 @@ def committed(table: Table, turns: int = 50) -> list[str]:
     committer, before = Committer(table, CommitterOptions(bytes=1)), table.log.head().version
     for _ in range(turns):
         committer._turn()
-    commits = [*table.history()][: table.log.head().version - before]
+    commits = [*table.commits()][: table.log.head().version - before]
     return [
         f"{one.partition.topic}{one.topic_id}/{one.partition.number}:{advance.start}"
         for commit in reversed(commits)

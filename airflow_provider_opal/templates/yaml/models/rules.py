@@ -127,7 +127,7 @@ def _of_stream(dag: DagModel) -> Iterator[Finding]:
     for name in ("reject_threshold", "business_snapshot", "business_snapshot_column"):
         if getattr(dag, name) is not None:
             yield (name,), "has no meaning for a stream of Kafka; take it out"
-    if dag.on_empty != "fail":
+    if dag.on_empty not in (None, "fail"):
         yield ("on_empty",), "has no meaning for a stream of Kafka; take it out"
 
 
