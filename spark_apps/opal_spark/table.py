@@ -98,7 +98,9 @@ class OpalTable(Table[DataFrame]):
         with a new checkpoint counts its micro-batches from 0: give it another name.
         """
         arguments = {**Ingest.among(locals()), "application": None}
-        return Sink(table=self, application=application, arguments=arguments)
+        # Without the session, which no other process can be sent: a sink has that of its rows
+        table: Table = Table(log=self.log, cache=self.cache)
+        return Sink(table=table, application=application, arguments=arguments)
 
     @classmethod
     def bootstrap(

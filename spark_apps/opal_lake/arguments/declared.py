@@ -71,6 +71,7 @@ class Declared:
     """
 
     name: ClassVar[str]
+    title: ClassVar[str]  # how messages call it: its name, unless `name` is one of its arguments
     token_argument: ClassVar[str] = ""  # the argument that makes a repeat harmless, if there is one
 
     __signature__: ClassVar[Signature] = _Parameters()  # type: ignore[assignment]  # of each class its own
@@ -102,6 +103,11 @@ class Declared:
         )
         self.__post_init__()
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if isinstance(vars(cls).get("name"), str):
+            cls.title = cls.name
+
     def __setattr__(self, name: str, value: Any) -> None:
         raise FrozenInstanceError(f"cannot assign to field {name!r}")
 
@@ -124,7 +130,7 @@ class Declared:
         """From a JSON object; null is what is not given."""
         if not isinstance(arguments, Mapping):
             raise InvalidInputError(
-                f"arguments of {cls.name} must map names to values, and are {_word(type(arguments))}"
+                f"arguments of {cls.title} must map names to values, and are {_word(type(arguments))}"
             )
         known = cls.fields()
         given = {
@@ -134,12 +140,12 @@ class Declared:
         }
         if unknown := sorted(map(str, set(arguments) - set(known))):
             raise InvalidInputError(
-                f"{cls.name} has no argument {', '.join(unknown)}; known are {', '.join(known)}"
+                f"{cls.title} has no argument {', '.join(unknown)}; known are {', '.join(known)}"
             )
         if missing := [
             name for name, member in known.items() if is_required(member) and name not in given
         ]:
-            raise InvalidInputError(f"{cls.name} needs the argument {', '.join(missing)}; add it")
+            raise InvalidInputError(f"{cls.title} needs the argument {', '.join(missing)}; add it")
         return cls(**cls.plain(given))
 
     @classmethod
@@ -182,7 +188,7 @@ class Declared:
         """Those that are given, as JSON holds them. What is open, as a template is before its run, is not looked at."""
         known = {member.name: member for member in fields(cls)}  # type: ignore[arg-type]  # every subclass is a dataclass
         checked_arguments = {
-            name: value if is_open(value) else _checked(cls.name, name, value, known[name].type)
+            name: value if is_open(value) else _checked(cls.title, name, value, known[name].type)
             for name, value in arguments.items()
             if value is not None
         }

@@ -19,9 +19,9 @@ class Savepoint(Operation[JobResult]):
     With `move` a savepoint of this name leaves the version that it has.
     """
 
-    name: ClassVar[str] = "savepoint"
+    title: ClassVar[str] = "savepoint"
 
-    savepoint: str = field(kw_only=False)
+    name: str = field(kw_only=False)  # type: ignore[misc]  # of the savepoint
     version: Annotated[Version | None, Help("this version (default: the newest)", "N")] = field(
         default=None, kw_only=False
     )
@@ -31,22 +31,22 @@ class Savepoint(Operation[JobResult]):
         """Name the version."""
         from opal_lake.retention.savepoint import set_savepoint
 
-        return set_savepoint(table.log, self.savepoint, self.version, move=self.move)
+        return set_savepoint(table.log, self.name, self.version, move=self.move)
 
 
 @declaration
 class Release(Operation[JobResult]):
     """Release a savepoint: retention may delete its version."""
 
-    name: ClassVar[str] = "release"
+    title: ClassVar[str] = "release"
 
-    savepoint: str = field(kw_only=False)
+    name: str = field(kw_only=False)  # type: ignore[misc]  # of the savepoint
 
     def run(self, table: "OpenTable") -> JobResult:
         """Take the name away."""
         from opal_lake.retention.savepoint import release_savepoint
 
-        return release_savepoint(table.log, self.savepoint)
+        return release_savepoint(table.log, self.name)
 
 
 @declaration
@@ -56,15 +56,15 @@ class FinishBusinessSnapshot(Operation[JobResult]):
     Its version becomes a savepoint of its name, and the next business snapshot opens.
     """
 
-    name: ClassVar[str] = "finish_business_snapshot"
+    title: ClassVar[str] = "finish_business_snapshot"
 
-    business_snapshot: str = field(kw_only=False)
+    name: str = field(kw_only=False)  # type: ignore[misc]  # of the business snapshot
 
     def run(self, table: "OpenTable") -> JobResult:
         """Finish it."""
         from opal_lake.retention.business_snapshot import finish_business_snapshot
 
-        return finish_business_snapshot(table.log, self.business_snapshot)
+        return finish_business_snapshot(table.log, self.name)
 
 
 @declaration

@@ -95,5 +95,5 @@ def _method(operation: Any) -> Callable[..., Any]:
         parameters=[table, *arguments.parameters.values()]
     )
     method.__doc__ = operation.__doc__
-    method.__name__ = operation.name
+    method.__name__ = operation.title
     return method

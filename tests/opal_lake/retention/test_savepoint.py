@@ -115,7 +115,7 @@ def test_what_is_released_goes_with_the_next_retention_unless_it_has_another_nam
 def test_names_are_plain_and_no_version(table: Table, name: object) -> None:
     said = "could not be told from a version" if name in ("latest", "3") else "cannot be called"
     if not isinstance(name, str):
-        said = "argument savepoint is"
+        said = "argument name is"
     with pytest.raises(InvalidInputError, match=said):
         table.savepoint(name)  # type: ignore[arg-type]  # wrong on purpose
 

@@ -190,7 +190,7 @@ def run(spec: JobSpec[Any] | str) -> int:
         ),
         (
             '{"operation": "read", "table": "t", "arguments": {"columns": "id"}}',
-            "columns is a text; give a list, each a text, or leave it out",
+            "columns='id' is a text; give a list",
         ),
         (
             '{"operation": "read", "table": "t", "arguments": {"overwrite": 1}}',

@@ -59,7 +59,7 @@ def test_an_upsert_after_a_compaction_meets_the_rows_where_they_are_now(
 
 def test_bad_arguments_are_refused_before_any_work(spark: SparkSession, tmp_path: Path) -> None:
     table = filled(spark, tmp_path / "t")
-    with pytest.raises(InvalidInputError, match="use a whole number from 1 to"):
+    with pytest.raises(InvalidInputError, match="write a whole number of at least 1"):
         table.compact(target_mb=0)
     with pytest.raises(InvalidInputError, match="give a number"):
         table.compact(mode="major", look_back="30d")
