@@ -309,5 +309,5 @@ def test_the_operation_takes_the_arguments_of_a_spec(spark: SparkSession, tmp_pa
         JobSpec(operation=ZOrder(columns=["x", "y"], only_if_due=True), table=table.uri),
     )
     assert again.notes[0].startswith("not due: 0%")
-    with pytest.raises(InvalidInputError, match="1 to 8 columns"):
+    with pytest.raises(InvalidInputError, match="give 1 to 8"):
         table.zorder([])
