@@ -244,7 +244,7 @@ def test_points_that_cannot_be_read_say_what_can(spark: SparkSession, tmp_path: 
         table.read(where="nope = 1")
     with pytest.raises(InvalidInputError, match="columns='sku' is a text; give a list"):
         table.read(columns="sku")
-    with pytest.raises(InvalidInputError, match="version='0' is no version"):
+    with pytest.raises(InvalidInputError, match="argument version is a text; give a whole number"):
         table.read(version=cast("int", "0"))
     with pytest.raises(InvalidInputError, match=r"not '/in/x\.csv'; for files write Files"):
         table.ingest(cast("DataFrame", "/in/x.csv"))

@@ -175,14 +175,10 @@ def run(spec: JobSpec[Any] | str) -> int:
     [
         ("{", "JobSpec is not JSON"),
         ('{"operation": "fly", "table": "t"}', "operation 'fly' is unknown"),
-        (
-            '{"operation": "metagen", "table": "t"}',
-            "this app runs 'read', the spec says 'metagen'; submit metagen.py",
-        ),
         ('{"operation": "read", "table": "t", "secret": "x"}', "JobSpec has no field secret"),
         (
             '{"operation": "read", "table": "t", "arguments": {"wher": "id > 1"}}',
-            "read has no argument wher; known are columns, where",
+            "read has no argument wher; known are limit, to",
         ),
         (
             '{"operation": "read", "table": "t", "arguments": {"version": "1"}}',
