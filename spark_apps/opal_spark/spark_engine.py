@@ -38,11 +38,6 @@ class SparkEngine(SparkTasks):
                 "deleted= marks rows in memory; rows of a DataFrame delete their key by the "
                 "table's delete condition"
             )
-        if not isinstance(source, DataFrame | Files | Jdbc) and not hasattr(source, "sparkSession"):
-            raise InvalidInputError(
-                f"source is a {type(source).__name__}, which Spark cannot read; "
-                "give a DataFrame, Files or Jdbc"
-            )
         with (
             source_errors(self.spark, source, spec_of),
             SparkRows(spark=self.spark, given=source, how=how) as fitted,
