@@ -1,7 +1,7 @@
 """DeclaredOperator: the base of operators whose arguments are those of a declared operation."""
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_opal.operators.spark import OpalSparkOperator
@@ -27,11 +27,11 @@ class DeclaredOperator(OpalSparkOperator):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Show the arguments of the declaration, before Airflow looks at the signature."""
         super().__init_subclass__(**kwargs)
-        if "declared" not in vars(cls):
+        if not {"declared", "defaults", "left_out", "__init__"} & vars(cls).keys():
             return
-        cls.operation = cls.declared.name
+        cls.operation = cls.declared.title
         if "__init__" not in vars(cls):
-            cls.__init__ = _forwarding(DeclaredOperator.__init__)  # type: ignore[method-assign]  # made, not written
+            cls.__init__ = _forwarding(cls)  # type: ignore[method-assign]  # made, not written
         own_init: Any = vars(cls)["__init__"]
         own_init.__signature__ = _with_arguments(inspect.signature(own_init), cls.arguments_of())
 
@@ -64,9 +64,11 @@ class DeclaredOperator(OpalSparkOperator):
         return self.declared.checked(self.declared.filled_in(self.arguments))
 
 
-def _forwarding(base_init: Callable[..., None]) -> Any:
+def _forwarding(cls: type[DeclaredOperator]) -> Any:
+    """Return an `__init__` that is its own, for Airflow, and does what the parent's does."""
+
     def __init__(self: DeclaredOperator, *, table: str, **kwargs: Any) -> None:  # noqa: N807  # it becomes one
-        base_init(self, table=table, **kwargs)
+        super(cls, self).__init__(table=table, **kwargs)
 
     return __init__
 
@@ -75,7 +77,10 @@ def _with_arguments(
     own: inspect.Signature, arguments: Mapping[str, inspect.Parameter]
 ) -> inspect.Signature:
     """Return a signature with more keyword arguments, before `**kwargs`."""
-    *named, kwargs = own.parameters.values()
+    named = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    if len(named) == len(own.parameters):
+        raise TypeError("the __init__ of an operator of a declared operation takes **kwargs")
     names = {parameter.name for parameter in named}
     more = [parameter for name, parameter in arguments.items() if name not in names]
+    kwargs = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)
     return own.replace(parameters=[*named, *more, kwargs])

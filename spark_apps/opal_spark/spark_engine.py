@@ -15,7 +15,7 @@ from opal_lake.errors import InvalidInputError
 from opal_lake.read.view import ChangesPlan, HistoryPlan, View
 from opal_lake.source import Files, Jdbc
 from opal_lake.table import Table
-from opal_spark.engine.columns import arrow_of_spark
+from opal_spark.engine.columns import arrow_of_spark, spark_schema
 from opal_spark.engine.executor import SparkTasks
 from opal_spark.read.changes import changes
 from opal_spark.read.history_view import history
@@ -56,10 +56,12 @@ class SparkEngine(SparkTasks):
         """Return a DataFrame of the changes; few rows are read now, more when it is used."""
         return changes(self.spark, plan)
 
+    def no_rows(self, spec: TableSpec) -> DataFrame:
+        """Return a DataFrame with the table's columns and without a row."""
+        return self.spark.createDataFrame([], spark_schema(spec, physical=False))
+
     def column_types(self, columns: Mapping[str, Any]) -> NewColumns:
         """Return columns with Spark's types as types of Arrow."""
-        if not isinstance(columns, Mapping):
-            return columns  # who adds them says what is wrong
         return {
             name: _arrow(name, kind) if isinstance(kind, DataType) else kind
             for name, kind in columns.items()

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from opal_lake.arguments.declared import given_fields
 from opal_lake.definition.table_spec import TableLayout, plan_spec, refuse_another_spec
-from opal_lake.errors import NotFoundError, TableExistsError
+from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
 from opal_lake.operations.ingest import Ingest
 from opal_lake.result import JobResult
 from opal_lake.source import BATCH_MB
@@ -75,6 +75,13 @@ class OpalTable(Table[DataFrame]):
         opened = Table.open(uri, _options(spark, uri, options), cache_settings(spark))
         return cls.on(spark, opened)
 
+    @classmethod
+    def open(cls, *_: Any, **__: Any) -> NoReturn:
+        """Refuse: a table on Spark is opened with a session."""
+        raise InvalidInputError(
+            "OpalTable needs a SparkSession; open the table with OpalTable.for_path(spark, uri)"
+        )
+
     @property
     def spark(self) -> SparkSession:
         """The session that works on the table."""
@@ -97,7 +104,7 @@ class OpalTable(Table[DataFrame]):
         One that comes again is applied once. `application` names the query, and no other. A query
         with a new checkpoint counts its micro-batches from 0: give it another name.
         """
-        arguments = {**Ingest.among(locals()), "application": None}
+        arguments = Ingest.checked({**Ingest.among(locals()), "application": None})
         # Without the session, which no other process can be sent: a sink has that of its rows
         table: Table = Table(log=self.log, cache=self.cache)
         return Sink(table=table, application=application, arguments=arguments)

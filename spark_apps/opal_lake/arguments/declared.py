@@ -1,10 +1,12 @@
 """What a declaration of arguments can do: check them, read them from JSON and write them there."""
 
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
+from datetime import datetime
 from functools import reduce
 from inspect import Parameter, Signature
+from numbers import Integral
 from operator import or_
 from typing import (
     Annotated,
@@ -79,11 +81,9 @@ class Declared:
     def __init__(self, *in_order: Any, **values: Any) -> None:
         known = {member.name: member for member in fields(self)}  # type: ignore[arg-type]  # every subclass is a dataclass
         if in_order:
-            values = _by_name(type(self).__name__, known, in_order, values)
+            values = _by_name(self.title, known, in_order, values)
         if unknown := [name for name in values if name not in known]:
-            raise TypeError(
-                f"{type(self).__name__}.__init__() got an unexpected keyword argument {unknown[0]!r}"
-            )
+            raise TypeError(f"{self.title}() got an unexpected keyword argument {unknown[0]!r}")
         given = {
             name: value
             for name, value in values.items()
@@ -92,9 +92,11 @@ class Declared:
         if missing := [
             name for name, member in known.items() if is_required(member) and name not in given
         ]:
-            raise TypeError(
-                f"{type(self).__name__}.__init__() missing the keyword arguments {', '.join(map(repr, missing))}"
-            )
+            if nothing := [name for name in missing if name in values]:
+                raise InvalidInputError(
+                    f"{self.title} needs {nothing[0]}, and it is None; give one"
+                )
+            raise TypeError(f"{self.title}() missing the arguments {', '.join(map(repr, missing))}")
         vars(self).update(
             {
                 name: given[name] if name in given else default_of(member)
@@ -118,7 +120,9 @@ class Declared:
         vars(self).update(type(self).checked(vars(self)))
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and vars(self) == vars(other)
+        if type(self) is not type(other):
+            return False
+        return not any(_differ(value, vars(other)[name]) for name, value in vars(self).items())
 
     __hash__ = None  # type: ignore[assignment]  # as of its lists and objects
 
@@ -158,12 +162,9 @@ class Declared:
         arguments = {
             name: getattr(self, name)
             for name, member in self.fields().items()
-            if getattr(self, name) != default_of(member)
+            if _differ(getattr(self, name), default_of(member))
         }
-        return {
-            name: value.to_arguments() if isinstance(value, Declared) else value
-            for name, value in arguments.items()
-        }
+        return {name: _json_value(value) for name, value in arguments.items()}
 
     @classmethod
     def fields(cls) -> "dict[str, Field[Any]]":
@@ -297,7 +298,8 @@ def _parts(hint: Any) -> list[Any]:
 def _checked(operation: str, name: str, value: Any, hint: Any) -> Any:
     nested = _declared(hint)
     if nested is not None:
-        return value if isinstance(value, Declared) else nested.of(value)
+        return value if isinstance(value, nested) else nested.of(value)
+    value = _plain_value(value, hint)
     kind = kind_of(hint)
     if kind is not None:
         return kind.check(name, value)
@@ -316,6 +318,32 @@ def _checked(operation: str, name: str, value: Any, hint: Any) -> Any:
     if any(get_origin(part) is tuple for part in _union(hint)):
         return tuple(value)
     return list(value) if isinstance(value, tuple) else value
+
+
+def _plain_value(value: Any, hint: Any) -> Any:
+    """Return numbers and lists of other libraries as those of Python."""
+    types = types_of(hint)
+    if Any in types or object in types:
+        return value
+    if isinstance(value, Integral) and not isinstance(value, int):
+        return int(value)
+    takes_list = any(get_origin(part) in (list, Sequence) for part in types)
+    is_collection = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+    return [*value] if takes_list and is_collection else value
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Whether two values differ; arrays, which do not say so with one word, do."""
+    try:
+        return bool(one != other)
+    except ValueError:
+        return one is not other
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, Declared):
+        return value.to_arguments()
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def _filled_in(value: Any, hint: Any) -> Any:

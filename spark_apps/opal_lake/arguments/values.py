@@ -198,6 +198,15 @@ def threshold(name: str, value: Any) -> int | str:
     return value
 
 
+def by_name(name: str, value: Any) -> Any:
+    """A mapping; what its members mean says the room that takes them."""
+    if not isinstance(value, Mapping):
+        raise InvalidInputError(
+            f"{name}={value!r} is not a mapping; write {name}={{'name': value}}"
+        )
+    return dict(value)
+
+
 def one_of(*words: str) -> Kind:
     """A choice."""
 
@@ -259,4 +268,4 @@ PolicyColumns = Annotated[
 ]  # [] is none, whatever the table's property is
 Function = Annotated[str, Kind(function_name, "MODULE:FUNCTION")]
 Properties = Mapping[str, int | str]
-Changes = Mapping[str, int | str | Sequence[str] | None]  # None gives a property its default again
+ByName = Annotated[Any, Kind(by_name, "NAME=VALUE")]

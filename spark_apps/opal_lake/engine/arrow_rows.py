@@ -15,6 +15,7 @@ from opal_lake.definition.schema import DELETED, RESERVED_PREFIX, arrow_type
 from opal_lake.definition.table_spec import TableSpec, delete_condition
 from opal_lake.engine.executor import ReadAs
 from opal_lake.errors import InvalidInputError
+from opal_lake.source import Files, Jdbc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +154,8 @@ def _not_rows(rows: object, member: object = None) -> str:
         advice = "convert them with pyarrow.Table.from_pylist(rows, schema=...)"
     elif name == "pandas.DataFrame":
         advice = "convert them with pyarrow.Table.from_pandas(rows, preserve_index=False)"
+    elif isinstance(rows, Files | Jdbc):
+        advice = "OpalTable reads files and databases, through Spark"
     elif hasattr(rows, "__arrow_c_stream__"):
         advice = "convert them with pyarrow.table(rows)"
     return (

@@ -148,6 +148,10 @@ class Executor(Protocol):
         """Return a change feed as a frame of this engine."""
         ...
 
+    def no_rows(self, spec: TableSpec) -> Any:
+        """Return a source of this engine with the table's columns and without a row."""
+        ...
+
     def column_types(self, columns: Mapping[str, Any]) -> NewColumns:
         """Return columns with types of this engine as types of Arrow, or their names."""
         ...

@@ -16,7 +16,7 @@ from opal_lake.data.segment import DataFile
 from opal_lake.data.z_value import interleave, plan_curve
 from opal_lake.definition.added_columns import NewColumns
 from opal_lake.definition.key_hash import hash_keys
-from opal_lake.definition.schema import OFFSET, Atomic
+from opal_lake.definition.schema import OFFSET, Atomic, arrow_schema
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.arrow_rows import ArrowRows
 from opal_lake.engine.executor import (
@@ -87,6 +87,9 @@ class InProcess:
         _, needed = needed_names(spec, shown, condition)
         rows = _changes(plan, replace(feed, columns=needed))
         return without(matching(rows, condition), needed, shown)
+
+    def no_rows(self, spec: TableSpec) -> pa.Table:
+        return arrow_schema(spec.schema).empty_table()
 
     def column_types(self, columns: Mapping[str, Any]) -> NewColumns:
         return columns

@@ -13,7 +13,7 @@ from opal_lake.arguments.values import (
     OnNewColumns,
     Threshold,
 )
-from opal_lake.errors import InvalidInputError
+from opal_lake.errors import InvalidInputError, NoRowsError
 from opal_lake.operations.create import NewTable
 from opal_lake.operations.verb import Job
 from opal_lake.result import JobResult
@@ -21,6 +21,10 @@ from opal_lake.source import Files, Jdbc
 
 if TYPE_CHECKING:
     from opal_lake.engine.open_table import OpenTable
+
+
+# Of rows in memory and of streams: no job, operator or command has them
+PYTHON_ONLY = frozenset({"deleted", "application", "positions"})
 
 
 @declaration
@@ -140,13 +144,15 @@ class Ingest(Job):
             business_snapshot=self.business_snapshot,
             replaces=self.replaces or (),
         )
-        return ingest_rows(
-            table,
-            self.source,
-            options,
-            deleted=self.deleted,
-            column=self.business_snapshot_column,
-        )
+        column = self.business_snapshot_column
+        try:
+            return ingest_rows(table, self.source, options, deleted=self.deleted, column=column)
+        except NoRowsError:
+            if self.refuses_empty:
+                raise
+            # There is not even a file to read: the columns are the table's
+            none = table.executor.no_rows(table.snapshot_at().spec)
+            return ingest_rows(table, none, options)
 
 
 @declaration
@@ -159,6 +165,13 @@ class IngestSource(Ingest):
 
     source: Mapping[str, Any] = field(kw_only=False)
     create: NewTable | None = None
+
+    @classmethod
+    def plain(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Refuse what only rows in memory have, and streams."""
+        if wrong := sorted(PYTHON_ONLY & arguments.keys()):
+            raise InvalidInputError(f"an ingest as a job has no argument {', '.join(wrong)}")
+        return arguments
 
     def with_source(self, source: Any) -> Ingest:
         """Return the ingest of another source, into a table that exists."""

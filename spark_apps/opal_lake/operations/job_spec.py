@@ -31,9 +31,15 @@ class JobSpec(Json, Generic[OperationT_co]):
                 f"write JobSpec.of({self.operation!r}, table, arguments)"
             )
         argument = self.operation.token_argument
-        if self.token is None and argument:
-            object.__setattr__(self, "token", getattr(self.operation, argument))
-            object.__setattr__(self, "operation", self._with_token(None))
+        own = getattr(self.operation, argument) if argument else None
+        if own is None:
+            return
+        if self.token not in (None, own):
+            raise InvalidInputError(
+                f"the job has the token {self.token!r}, and its arguments {own!r}; give it once"
+            )
+        object.__setattr__(self, "token", own)
+        object.__setattr__(self, "operation", self._with_token(None))
 
     @property
     def job(self) -> OperationT_co:
@@ -56,7 +62,7 @@ class JobSpec(Json, Generic[OperationT_co]):
     def to_dict(self) -> dict[str, Any]:
         """Return the spec as JSON holds it."""
         return {
-            "operation": self.operation.name,
+            "operation": self.operation.title,
             "arguments": self.operation.to_arguments(),
             "table": self.table,
             "token": self.token,

@@ -1,9 +1,10 @@
 """Set properties, and add columns: what may change of a table after it was created."""
 
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from opal_lake.arguments.declared import declaration
+from opal_lake.arguments.values import ByName
 from opal_lake.operations.verb import Job
 from opal_lake.result import JobResult
 
@@ -17,7 +18,7 @@ class SetProperties(Job):
 
     name: ClassVar[str] = "set_properties"
 
-    properties: Any = field(kw_only=False)
+    properties: ByName = field(kw_only=False)
 
     def run(self, table: "OpenTable") -> JobResult:
         """Commit the properties that change."""
@@ -36,7 +37,7 @@ class AddColumns(Job):
 
     name: ClassVar[str] = "add_columns"
 
-    columns: Any = field(kw_only=False)
+    columns: ByName = field(kw_only=False)
 
     def run(self, table: "OpenTable") -> JobResult:
         """Commit the columns that the table lacks."""

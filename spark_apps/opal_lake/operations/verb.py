@@ -66,12 +66,6 @@ class Job(Operation[JobResult]):
 
     token: str | None = None
 
-    @property
-    def own_token(self) -> str | None:
-        """The token that makes a repeat of this job harmless."""
-        token: str | None = getattr(self, self.token_argument)
-        return token
-
 
 def verb(operation: Callable[P, Operation[Result_co]]) -> Callable[Concatenate[Any, P], Result_co]:
     """Return a method that runs an operation on its table."""
@@ -86,7 +80,7 @@ def rows_verb(
 
 
 def _method(operation: Any) -> Callable[..., Any]:
-    def method(self: "OpenTable", *in_order: Any, **values: Any) -> Any:
+    def method(self: Any, *in_order: Any, **values: Any) -> Any:
         return operation(*in_order, **values).run(self)
 
     arguments = inspect.signature(operation)
@@ -96,4 +90,6 @@ def _method(operation: Any) -> Callable[..., Any]:
     )
     method.__doc__ = operation.__doc__
     method.__name__ = operation.title
+    method.__qualname__ = f"Table.{operation.title}"
+    method.__module__ = "opal_lake.table"
     return method

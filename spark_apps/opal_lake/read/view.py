@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from opal_lake.definition.conditions.condition import Condition
-from opal_lake.definition.table_spec import refuse_text
 from opal_lake.events.bitmap import Bitmaps
 from opal_lake.key_store.cache.protocol import RunCache
 from opal_lake.log.commit_log import CommitLog
@@ -71,7 +70,6 @@ def view_of(
     net: bool = False,
 ) -> View:
     """Return the part of a state that a read asks for."""
-    refuse_text("columns", columns)
     return View(
         snapshot=snapshot,
         as_of=event_time_of(snapshot, event_time),

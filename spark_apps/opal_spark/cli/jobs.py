@@ -508,7 +508,7 @@ def _run(args: argparse.Namespace, specs: list[JobSpec[Any]]) -> list[JobResult]
     ):
         steps.watch(spark)
         for spec in specs:
-            line.title = spec.operation.name
+            line.title = spec.operation.title
             results.append(perform(spark, spec))
     return results
 

@@ -17,9 +17,9 @@ from opal_lake import layout as paths
 from opal_lake.arguments.declared import given_fields
 from opal_lake.cli.shown_rows import json_rows
 from opal_lake.definition.table_spec import TableLayout, refuse_another_spec
-from opal_lake.errors import InvalidInputError, NoRowsError, NotFoundError, TableExistsError
+from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
 from opal_lake.operations.consume import Consume
-from opal_lake.operations.create import Bootstrap, Create
+from opal_lake.operations.create import Bootstrap, Create, NewTable
 from opal_lake.operations.ingest import IngestSource
 from opal_lake.operations.job_spec import JobSpec
 from opal_lake.operations.look import Check
@@ -29,7 +29,7 @@ from opal_lake.read.change_range import version_range
 from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_VERSION, INSERT, POSTIMAGE
 from opal_lake.result import JobResult
 from opal_lake.source import Files, source_from_json
-from opal_spark.engine.columns import arrow_of_spark, quoted, spark_schema
+from opal_spark.engine.columns import arrow_of_spark, quoted
 from opal_spark.engine.failures import observed_count, unwritable
 from opal_spark.mutate import mutate as mutate_folder
 from opal_spark.sources import source_schema
@@ -43,7 +43,7 @@ NO_ROW = "false"  # the delete condition of tables whose deletes come in files o
 
 def run_job(spark: SparkSession, spec: JobSpec[Any]) -> JobResult:
     """Run the operation of a spec."""
-    steps = _STEPS.get(spec.operation.name)
+    steps = _STEPS.get(spec.operation.title)
     if steps is not None:
         return steps(spark, spec)
     result: JobResult = spec.job.run(OpalTable.for_path(spark, spec.table))
@@ -111,19 +111,12 @@ def ingest(spark: SparkSession, spec: JobSpec[IngestSource]) -> JobResult:
     source = source_from_json(job.source)  # before a table is made
     if job.create is not None:
         like = None if job.create.schema is not None else job.source
-        made = dict(vars(job.create))
+        made = NewTable.among(vars(job.create))
         if isinstance(source, Files) and source.deletes is not None:
-            made["deletes"] = made["deletes"] or NO_ROW
+            made.setdefault("deletes", NO_ROW)
         operation = Create(**made, like=like, if_absent=True)
         create(spark, JobSpec(operation=operation, table=spec.table))
-    table = OpalTable.for_path(spark, spec.table)
-    try:
-        return job.with_source(source).run(table)
-    except NoRowsError:
-        if job.refuses_empty:
-            raise
-        columns = spark_schema(table.snapshot_at().spec, physical=False)
-        return job.with_source(spark.createDataFrame([], columns)).run(table)
+    return job.with_source(source).run(OpalTable.for_path(spark, spec.table))
 
 
 def check(spark: SparkSession, spec: JobSpec[Check]) -> JobResult:

@@ -32,7 +32,7 @@ def run_app(argv: Sequence[str] | None = None) -> int:
     steps = SparkSteps()
     try:
         spec = read_spec(argv)
-        operation = spec.operation.name
+        operation = spec.operation.title
         with (
             ProgressLine(operation, steps.where),
             session(f"opal {operation} {spec.table}") as spark,

@@ -1,0 +1,107 @@
+"""Operators take the arguments of their declaration, as Airflow takes those of any operator."""
+
+import copy
+import inspect
+from datetime import datetime
+from typing import Any, ClassVar
+
+import pytest
+from airflow.sdk import DAG
+from airflow.serialization.serialized_objects import DagSerialization
+
+from airflow_provider_opal import (
+    CompactionOperator,
+    IngestOperator,
+    MaintenanceOperator,
+    MetaGenOperator,
+    RestoreOperator,
+    RetentionOperator,
+    ZOrderOperator,
+)
+from airflow_provider_opal.operators.upkeep import UpkeepOperator
+from opal_lake.operations.compact import Compact
+from opal_lake.operations.restore import Restore
+
+OPERATORS: dict[Any, dict[str, Any]] = {
+    CompactionOperator: {"mode": "major", "look_back": "30d"},
+    IngestOperator: {"source": "/in/*.csv", "on_bad_rows": "quarantine"},
+    MaintenanceOperator: {"small_files": 3},
+    MetaGenOperator: {"partition_key": "{{ partition_key }}"},
+    RestoreOperator: {"version": 7},
+    RetentionOperator: {"window": "30d"},
+    ZOrderOperator: {"columns": ["a", "b"]},
+}
+KINDS = pytest.mark.parametrize("kind", OPERATORS)
+
+
+@KINDS
+def test_the_signature_has_the_arguments_of_the_declaration(kind: Any) -> None:
+    shown = inspect.signature(kind.__init__).parameters
+    assert {"table", *OPERATORS[kind], "kwargs"} <= {*shown}
+    assert kind.declared.token_argument not in shown
+    assert all(shown[name].default == default for name, default in kind.defaults.items())
+
+
+@KINDS
+def test_default_args_and_arguments_reach_the_job(kind: Any) -> None:
+    with DAG("d", start_date=datetime(2026, 1, 1), default_args=OPERATORS[kind]):
+        by_default = kind(task_id="a", table="shop.t")
+        given = kind(task_id="b", table="shop.t", **OPERATORS[kind])
+    assert by_default.arguments == given.arguments
+    assert OPERATORS[kind].keys() <= given.arguments.keys()
+    assert copy.deepcopy(given).arguments == given.arguments
+    assert {"table", "arguments"} <= {*kind.template_fields}
+
+
+@KINDS
+def test_it_can_be_mapped_over_tables_and_arguments(kind: Any) -> None:
+    name, value = next(iter(OPERATORS[kind].items()))
+    rest = {other: OPERATORS[kind][other] for other in OPERATORS[kind] if other != name}
+    with DAG("d", start_date=datetime(2026, 1, 1)) as dag:
+        kind.partial(task_id="m", **OPERATORS[kind]).expand(table=["shop.a", "shop.b"])
+        kind.partial(task_id="n", table="shop.t", **rest).expand(**{name: [value, value]})
+    DagSerialization.from_dict(DagSerialization.to_dict(dag))
+
+
+@KINDS
+def test_an_unknown_argument_is_refused_when_the_dag_is_read(kind: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="mod"):
+        kind(task_id="a", table="shop.t", **OPERATORS[kind], mod="major")
+
+
+class Named(UpkeepOperator):
+    """Has an argument of its own."""
+
+    def __init__(self, *, table: str, owner_note: str = "", **kwargs: Any) -> None:
+        super().__init__(table=table, **kwargs)
+        self.owner_note = owner_note
+
+
+class NamedCompaction(Named):
+    declared = Compact
+
+
+class Eager(CompactionOperator):
+    defaults: ClassVar = {"only_if_due": False}
+
+
+class Again(RestoreOperator):
+    declared = Restore
+
+
+def test_a_subclass_does_what_its_parents_do() -> None:
+    assert NamedCompaction(task_id="c", table="shop.t", owner_note="me").owner_note == "me"
+    assert inspect.signature(Eager.__init__).parameters["only_if_due"].default is False
+    assert Eager(task_id="e", table="shop.t").arguments["only_if_due"] is False
+    outlets = RestoreOperator(task_id="r", table="shop.t", version=1).outlets
+    assert Again(task_id="s", table="shop.t", version=1).outlets == outlets != []
+
+
+def test_an_init_without_kwargs_is_refused_when_the_class_is_made() -> None:
+    with pytest.raises(TypeError, match=r"takes \*\*kwargs"):
+
+        class Closed(UpkeepOperator):
+            declared = Compact
+
+            def __init__(self, *, table: str, task_id: str) -> None:
+                super().__init__(table=table, task_id=task_id)
