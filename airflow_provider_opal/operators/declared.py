@@ -27,7 +27,8 @@ class DeclaredOperator(OpalSparkOperator):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Show the arguments of the declaration, before Airflow looks at the signature."""
         super().__init_subclass__(**kwargs)
-        if not {"declared", "defaults", "left_out", "__init__"} & vars(cls).keys():
+        is_base = not hasattr(cls, "declared")
+        if is_base or not {"declared", "defaults", "left_out", "__init__"} & vars(cls).keys():
             return
         cls.operation = cls.declared.title
         if "__init__" not in vars(cls):

@@ -214,8 +214,8 @@ def test_values_are_held_as_json_has_them_and_defaults_are_left_out(
         ("maintain", {"policy": {}}, "maintain has no argument policy; known are zorder, window"),
         (
             "set_properties",
-            {"properties": {"window": 1.5}},
-            "set_properties: argument properties must map names to values, each a whole number or a text or",
+            {"properties": ["window"]},
+            r"properties=['window'] is not a mapping; write properties={'name': value}",
         ),
         (
             "read",
@@ -286,7 +286,7 @@ def test_a_declaration_is_frozen_and_equal_by_its_values() -> None:
 
 def test_none_is_what_is_not_given() -> None:
     assert Maintain(delete=None, dry_run=None) == Maintain()
-    with pytest.raises(TypeError, match="missing the keyword arguments 'source'"):
+    with pytest.raises(InvalidInputError, match="ingest needs source, and it is None"):
         Ingest(source=None)
 
 

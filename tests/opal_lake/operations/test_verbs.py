@@ -20,7 +20,21 @@ from opal_lake.table import Table
 from tests.opal_lake.shop import create, rows
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from opal_spark import OpalTable
+
+    def inferred(table: Table, on_spark: OpalTable) -> None:
+        """For mypy: the result and the arguments of a method follow from its declaration."""
+        assert_type(table.compact(mode="minor"), JobResult)
+        assert_type(table.describe(), dict[str, Any])
+        assert_type(on_spark.compact(mode="minor"), JobResult)
+        assert_type(on_spark.read(), DataFrame)
+        assert_type(on_spark.changes(1), DataFrame)
+        assert_type(on_spark.history_view(), DataFrame)
+        assert_type(table.read(), pa.Table)
+        assert_type(table.changes(1), pa.Table)
+        assert_type(table.history_view(), pa.Table)
 
 
 @pytest.fixture
@@ -28,19 +42,6 @@ def table() -> Table:
     made = create(MemoryStorage())
     made.ingest(*rows([("a", 1, 1), ("b", 1, 2)]), metadata="inline")
     return made
-
-
-def inferred(table: Table, on_spark: "OpalTable") -> None:
-    """For mypy: the result and the arguments of a method follow from its declaration."""
-    assert_type(table.compact(mode="minor"), JobResult)
-    assert_type(table.describe(), dict[str, Any])
-    assert_type(on_spark.compact(mode="minor"), JobResult)
-    assert_type(on_spark.read(), "DataFrame")
-    assert_type(on_spark.changes(1), "DataFrame")
-    assert_type(on_spark.history_view(), "DataFrame")
-    assert_type(table.read(), pa.Table)
-    assert_type(table.changes(1), pa.Table)
-    assert_type(table.history_view(), pa.Table)
 
 
 def test_a_method_has_the_signature_and_the_text_of_its_declaration() -> None:
