@@ -407,6 +407,8 @@ def test_a_table_without_deletes_takes_no_files_of_them(
 def test_no_file_is_no_row(bench: Bench) -> None:
     with pytest.raises(NoRowsError, match="there is no file to read"):
         bench.table.ingest(bench.files())
+    accepted = bench.table.ingest(bench.files(), on_empty="accept", token="none")
+    assert accepted.counts["rows"] == 0
 
 
 def test_the_job_makes_the_table_with_the_columns_of_the_files(
