@@ -55,7 +55,11 @@ def _options(member: "Field[Any]") -> dict[str, Any]:
     if default == []:
         return {**options, "action": "append", "metavar": "COLUMN"}
     if Sequence[str] in types_of(member.type):
-        return {**options, "action": "append", "metavar": help_text.metavar or "TEXT"}
+        return {
+            **options,
+            "action": "append",
+            "metavar": help_text.metavar or (kind.metavar if kind else "TEXT"),
+        }
     if kind is not None and kind.choices:
         options["choices"] = kind.choices
     elif types_of(member.type) <= {int, type(None)}:

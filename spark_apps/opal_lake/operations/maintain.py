@@ -34,7 +34,7 @@ class UpkeepPolicy(Declared):
     zorder: Annotated[
         PolicyColumns | None,
         Help(
-            "columns that queries filter by, at most 8: "
+            "columns that queries filter by, at most 8; repeat for more: "
             "rows with close values go into the same files"
         ),
     ] = None
