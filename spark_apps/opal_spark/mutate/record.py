@@ -267,8 +267,11 @@ def lost_fields(found: DataType, given: DataType, path: str = "") -> list[str]:
 
 def several_values(line: Column) -> Column:
     """Return whether a line of JSON goes on after its first value, which alone Spark reads."""
-    number = F.json_array_length(F.concat(F.lit("["), line, F.lit("]")))
-    return (F.trim(line) != "") & F.coalesce(number != 1, F.lit(True))
+    in_array = F.json_array_length(F.concat(F.lit("["), line, F.lit("]")))
+    # A `]` of the line may close the array, and Spark ignores what follows: then the 0 is missing
+    before_zero = F.json_array_length(F.concat(F.lit("["), line, F.lit(",0]")))
+    is_one = (in_array == 1) & (before_zero == 2)
+    return (F.trim(line) != "") & ~F.coalesce(is_one, F.lit(False))
 
 
 def key_twice(line: Column) -> Column:

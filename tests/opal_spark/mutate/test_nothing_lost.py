@@ -2,15 +2,18 @@
 
 import json
 from pathlib import Path
+from random import Random
 
 import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from opal_lake.errors import InvalidInputError
 from opal_spark.mutate import read_master
+from opal_spark.mutate.record import several_values
 from tests.opal_spark.mutate.folders import put, run
 
 AB = pa.struct([("a", pa.int32()), ("b", pa.int32())])
@@ -35,6 +38,9 @@ def rows_of(spark: SparkSession, folder: Path) -> list[dict[str, object]]:
         ('{"id": 2} {"id": 3}', "more than one JSON value on a line"),
         ('{"id": 2}, {"id": 3}', "more than one JSON value on a line"),
         ('{"id": 2} and more', "more than one JSON value on a line"),
+        ('{"id": 2}],[{"id": 3}', "more than one JSON value on a line"),
+        ('{"id": 2}]', "more than one JSON value on a line"),
+        ('{"id": 2} ]garbage', "more than one JSON value on a line"),
     ],
 )
 def test_what_spark_leaves_out_of_a_line_of_json_makes_the_row_bad(
@@ -52,6 +58,34 @@ def test_what_spark_leaves_out_of_a_line_of_json_makes_the_row_bad(
     assert (aside["line"], aside["reason"], aside["row"]) == (2, said, line)
     filled = {"id": 9, "s": {"a": None}, "l": [None, {"q": None}, {"q": None}]}
     assert rows_of(spark, tmp_path) == [json.loads(JSON_MASTER), filled]
+
+
+def is_one_object(line: str) -> bool:
+    """Return whether Python's reader of JSON takes the line as one object."""
+    try:
+        value = json.loads(line, parse_constant=_refuse)
+    except ValueError:
+        return False
+    return isinstance(value, dict)
+
+
+def _refuse(constant: str) -> object:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def test_a_line_is_one_value_exactly_if_python_reads_it_as_one(spark: SparkSession) -> None:
+    random = Random(3)
+    parts = ['{"id": 2}', '{"a]": [1, {}]}', *'{}[],:" 01', '"a"', '"a": 1', "null", "x", "\\", "]"]
+    lines = {
+        f'{{"id": {number}}}' + "".join(random.choices(parts, k=random.randint(0, 6)))
+        for number in range(3_000)
+    }
+    lines |= {"".join(random.choices(parts, k=random.randint(1, 8))) for _ in range(3_000)}
+    lines = {line for line in lines if line.strip().startswith("{")}
+    given = spark.createDataFrame([(line,) for line in sorted(lines)], ["line"])
+    judged = given.select("line", several_values(F.col("line"))).collect()
+    assert [line for line, several in judged if several == is_one_object(line)] == []
+    assert sum(not several for _, several in judged) > 100
 
 
 def test_values_within_json_are_not_rounded(spark: SparkSession, tmp_path: Path) -> None:
