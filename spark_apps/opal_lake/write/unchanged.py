@@ -22,7 +22,7 @@ from opal_lake.definition.key_hash import hash_keys, hashes_from_bytes
 from opal_lake.definition.schema import OFFSET, RESERVED_PREFIX, SEGMENT, Atomic, Field
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import HASH, Batches
-from opal_lake.errors import ConflictError, FormatError, NotFoundError
+from opal_lake.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
 from opal_lake.ids import segment_id
 from opal_lake.key_store.cache.protocol import RunCache
 from opal_lake.key_store.entries import (
@@ -39,6 +39,9 @@ from opal_lake.write.partitions import partition_codes
 from opal_lake.write.pending_rows import Sought, pending_neighbours
 
 RowId = tuple[int, int]
+# Each layer is a pass over the rows of the task, and a file in each partition that it has. Rows of
+# one transaction without a tie-break make a few layers; hundreds show that a tie-break is missing
+MAX_LAYERS = 256
 _REMEDY = (
     "let the source send whole rows (PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL), and snapshot "
     "this row again"
@@ -160,9 +163,28 @@ def _layers(
     moves = np.cumsum(is_moved)
     first_of_equals = np.maximum.accumulate(np.where(is_equal, 0, np.arange(len(own))))
     layer_of_row = np.zeros(rows.num_rows, np.int64)
-    layer_of_row[places[order]] = moves - moves[first_of_equals]
-    last = int(layer_of_row.max())
+    layers = moves - moves[first_of_equals]
+    layer_of_row[places[order]] = layers
+    last = int(layers.max())
+    if last >= MAX_LAYERS:
+        raise _too_many_layers(rows, int(places[order[layers.argmax()]]), last + 1, spec)
     return [_of_layer(rows, layer_of_row == number) for number in range(last + 1)]
+
+
+def _too_many_layers(rows: pa.Table, place: int, layers: int, spec: TableSpec) -> Exception:
+    """Return the error for equal rows that change their partition too often; `place` is one's."""
+    names = [column.name for column in (*spec.keys, spec.delta, *spec.tie_break)]
+    row = rows.slice(place, 1)
+    values = row_text({name: values_of(row[name])[0] for name in names})
+    partitions = [column.name for column in spec.partition_by]
+    equal = "delta and tie-break" if spec.tie_break else "delta"
+    return InvalidInputError(
+        f"rows of one key are equal in their {equal} ({values}) and change between partitions of "
+        f"{partitions} {layers - 1:,} times in one task, where a row lacks values that did not "
+        f"change; at most are {MAX_LAYERS - 1:,}, since each change is a file of its own: create "
+        "the table with a tie-break column that tells such rows apart, as the position in the "
+        "source's log"
+    )
 
 
 def _of_layer(rows: pa.Table, is_chosen: npt.NDArray[np.bool_]) -> Batches:
