@@ -39,7 +39,7 @@ from opal_lake.log.pages import (
     read_pages,
     write_page,
 )
-from opal_lake.log.pending import check_token as check_ingest_token
+from opal_lake.log.pending import undone_note
 from opal_lake.log.snapshot import Root, Snapshot, chain, first_root
 from opal_lake.log.store_clock import clock_notes, writer_now_us
 from opal_lake.log.version_window import is_readable, readable_text
@@ -409,7 +409,7 @@ class CommitLog:
         """Return the result of an earlier run with this token, or with this or a later sequence.
 
         Raises InvalidInputError for the token of an ingest whose rows were discarded: a repeat
-        would report rows that the table does not have.
+        would report rows that the table does not have. A note names the restore that undid it.
         """
         check_token(token)
         check_application(application)
@@ -418,9 +418,12 @@ class CommitLog:
             if earlier.operation != operation:
                 used = f"token {token!r} was used by the {earlier.operation} of version {earlier.version}"
                 raise InvalidInputError(f"{used}; give this {operation} a token of its own")
+            notes = earlier.notes
             if operation == "ingest":
-                check_ingest_token(head, token, self.read_commit)
-            return replace(earlier, repeated=True)
+                read_back = self.reading_back(head.root.oldest_version)
+                undone = undone_note(head, token, self.read_commit, read_back)
+                notes = notes if undone is None else (*notes, undone)
+            return replace(earlier, repeated=True, notes=notes)
         if (
             application is not None
             and head.root.applications.get(application[0], -1) >= application[1]

@@ -192,22 +192,37 @@ def discarded_since(snapshot: Snapshot, version: int) -> dict[int, int]:
 
 
 def check_tokens(
-    head: Snapshot, tokens: Iterable[str], read_commit: Callable[[int], Commit]
+    head: Snapshot,
+    tokens: Iterable[str],
+    read_commit: Callable[[int], Commit],
+    read_back: Callable[[int], Commit],
 ) -> None:
-    """Raise unless each token is that of an ingest whose rows are pending or visible."""
+    """Raise unless each token is that of an ingest whose rows are pending or visible.
+
+    A token whose ingest a restore undid passes: its rows are neither, and nobody gave them up.
+    """
     pending = head.pending_segments.values() if head.root.pending else ()
     for token in tokens:
         if not any(segment.is_of_token(token) for segment in pending):
-            check_token(head, token, read_commit)
+            undone_note(head, token, read_commit, read_back)
 
 
-def check_token(head: Snapshot, token: str, read_commit: Callable[[int], Commit]) -> None:
-    """Raise unless an ingest has this token, and none of its rows was discarded or replaced."""
-    commit = _commit_of_token(head, token, read_commit)
+def undone_note(
+    head: Snapshot,
+    token: str,
+    read_commit: Callable[[int], Commit],
+    read_back: Callable[[int], Commit],
+) -> str | None:
+    """Return the note that a restore undid the ingest with this token; None if none did.
+
+    Raises unless an ingest has this token, and none of its rows was discarded or replaced.
+    `read_back` reads commits from the head down, `read_commit` a single one.
+    """
+    commit = _commit_of_token(head, token, read_commit, read_back)
     uri = head.storage.uri
     if commit is None:
         if head.version_of_token(token) is not None:
-            return  # its commit has expired
+            return None  # its commit has expired
         raise NotFoundError(
             f"{uri} has no ingest with token {token!r} up to version {head.version}; "
             "`opal history` lists the tokens"
@@ -222,21 +237,32 @@ def check_token(head: Snapshot, token: str, read_commit: Callable[[int], Commit]
             f"{uri}: version {commit.version} replaced the ingest with token {token!r} before it "
             "committed, so that it adds no rows; ingest them again, with another token"
         )
-    discard = _discard_of(head, commit, read_commit)
-    if discard is not None:
+    removal = _removal_of(head, commit, read_back)
+    if removal is None:
+        return None
+    restored = removal.actions.restored
+    if restored is None:
         raise InvalidInputError(
-            f"{uri}: version {discard.version} discarded the rows that were ingested with token "
+            f"{uri}: version {removal.version} discarded the rows that were ingested with token "
             f"{token!r}; ingest them again, with another token"
         )
+    return (
+        f"version {removal.version}, a restore of version {restored.version}, undid version "
+        f"{commit.version}, the ingest with token {token!r}; a repeat with this token ingests "
+        "nothing: to bring the rows back, ingest them again with another token"
+    )
 
 
 def _commit_of_token(
-    head: Snapshot, token: str, read_commit: Callable[[int], Commit]
+    head: Snapshot,
+    token: str,
+    read_commit: Callable[[int], Commit],
+    read_back: Callable[[int], Commit],
 ) -> Commit | None:
     """The readable commit with a token; the head may have forgotten the token."""
     version = head.version_of_token(token)
     if version is None:
-        for commit in newest_first(head, read_commit):
+        for commit in newest_first(head, read_back):
             if commit.token == token or token in commit.actions.replaced_tokens:
                 return commit
         return None
@@ -246,16 +272,28 @@ def _commit_of_token(
         return None
 
 
-def _discard_of(
-    head: Snapshot, ingest: Commit, read_commit: Callable[[int], Commit]
+def _removal_of(
+    head: Snapshot, ingest: Commit, read_back: Callable[[int], Commit]
 ) -> Commit | None:
-    """The commit that discarded rows of an ingest, unless a restore brought them back."""
+    """Return the discard or the restore by which the head has no rows of an ingest.
+
+    None if it has some, or if an ingest without rows, or a compaction of rows that no version
+    shows any more, is the reason. A restore of a version that had the ingest goes on from that
+    version: commits in between do not count.
+    """
     brought = ingest.actions.ingested or ingest.actions.ingested_side
     if not brought or any(segment_part(number) == ingest.number for number in head.segments):
         return None
-    for commit in newest_first(head, read_commit):
+    goes_on_at = head.version
+    for commit in newest_first(head, read_back):
         if commit.version <= ingest.version:
             return None
+        if commit.version > goes_on_at:
+            continue
+        if commit.actions.restored is not None:
+            goes_on_at = commit.actions.restored.version
+            if goes_on_at < ingest.version:
+                return commit
         if any(
             segment_part(discarded.segment.id) == ingest.number
             for discarded in commit.actions.discarded

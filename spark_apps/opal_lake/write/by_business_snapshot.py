@@ -1,6 +1,6 @@
 """An ingest of rows of several business snapshots, which a column of theirs tells: a commit for each, in their order."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -106,11 +106,7 @@ def ingest_by_column(
     base = with_new_columns(table.log, base, options.on_new_columns, new_columns)
     rows = split(base.spec, base.root.greatest_number + 1)
     values = rows.values(MOST_VALUES)
-    applied = {
-        value
-        for value in values
-        if value is not None and _is_applied(table, base, _own(options, value))
-    }
+    applied = _applied(table, base, options, values)
     parts = plan_parts(
         {value: rows for value, rows in values.items() if value not in applied},
         base.root.business,
@@ -122,7 +118,7 @@ def ingest_by_column(
     for part in parts:
         if part.name is not None:
             base.root.business.check_ingest(part.name, base.root.savepoints)
-    notes: list[str] = []
+    notes = [note for name in sorted(applied) for note in applied[name].notes]
     for part in parts[:-1]:
         result = ingest(
             table,
@@ -198,9 +194,19 @@ def _own(options: IngestOptions, name: str) -> IngestOptions:
     )
 
 
-def _is_applied(table: OpenTable, base: Snapshot, own: IngestOptions) -> bool:
-    """By an earlier try; it may be finished since."""
-    return table.log.earlier_result(base, "ingest", own.token, own.application) is not None
+def _applied(
+    table: OpenTable, base: Snapshot, options: IngestOptions, values: Iterable[str | None]
+) -> dict[str, JobResult]:
+    """Return the results of the parts that an earlier try ingested, by business snapshot."""
+    applied = dict[str, JobResult]()
+    for value in values:
+        if value is None:
+            continue
+        own = _own(options, value)
+        result = table.log.earlier_result(base, "ingest", own.token, own.application)
+        if result is not None:
+            applied[value] = result
+    return applied
 
 
 def _rows_of(rows: SplitRows, part: Part, spec: TableSpec, _: int) -> Rows:

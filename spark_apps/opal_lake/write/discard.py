@@ -7,7 +7,7 @@ from opal_lake.errors import ConflictError, InvalidInputError, NotFoundError, co
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.conflict import Draft, Proposal
-from opal_lake.log.pending import Selection, check_token, discarded_since, discarding
+from opal_lake.log.pending import Selection, discarded_since, discarding, undone_note
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.result import JobResult
 
@@ -100,7 +100,11 @@ def _nothing_to_discard(log: CommitLog, head: Snapshot, selection: Selection) ->
     """The error for a key or a token without pending rows."""
     uri, name = log.storage.uri, selection.name
     for token in selection.tokens or ():
-        check_token(head, token, log.read_commit)
+        undone = undone_note(
+            head, token, log.read_commit, log.reading_back(head.root.oldest_version)
+        )
+        if undone is not None:
+            return InvalidInputError(f"{uri}: nothing to discard: {undone}")
     key = selection.partition_key
     if key is not None and key not in head.partitions:
         return NotFoundError(

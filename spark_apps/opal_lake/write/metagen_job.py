@@ -119,7 +119,8 @@ def start_metagen(
     if (earlier := find_result(table.log, base, "metagen", token)) is not None:
         return earlier
     if among is None:
-        check_tokens(base, selection.tokens or (), table.log.read_commit)
+        read_back = table.log.reading_back(base.root.oldest_version)
+        check_tokens(base, selection.tokens or (), table.log.read_commit, read_back)
     base = finish_what_is_over(table.log, base)
     due = selection.of(base) & segments_due(base)
     if not (due if among is None else due & among):

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 from typing import get_args
 
 import pytest
@@ -32,6 +33,7 @@ from opal_lake.write.restore import restore
 from tests.kit.executors import Interrupted
 from tests.kit.failing_store import Crash, FailingStore, Mode
 from tests.kit.ids import CountingIds
+from tests.opal_lake.log.test_log_pages import Counting
 from tests.opal_lake.shop import Row, content, copied, create, latest, reopen, rows
 
 BATCHES: list[list[Row]] = [
@@ -138,6 +140,63 @@ def test_a_retry_restores_once_and_a_retry_of_what_was_undone_ingests_nothing(ta
         *rows([("dye", 5, 50)]), metadata="inline", application=("stream", 7)
     ).repeated
     assert content(table) == latest([*BATCHES, [("elk", 6, 60)]])
+
+
+def test_a_repeat_of_what_a_restore_undid_says_so(table: Table) -> None:
+    first = table.ingest(*rows([("dye", 5, 50)]), metadata="inline", token="dye")
+    table.restore(version=4)
+    repeated = table.ingest(*rows([("dye", 5, 50)]), metadata="inline", token="dye")
+    note = (
+        "version 6, a restore of version 4, undid version 5, the ingest with token 'dye'; a repeat "
+        "with this token ingests nothing: to bring the rows back, ingest them again with another "
+        "token"
+    )
+    assert repeated == replace(first, repeated=True, notes=(note,))
+    with pytest.raises(InvalidInputError, match="nothing to discard: version 6, a restore of"):
+        table.discard(token="dye")
+    table.restore(version=5)
+    assert table.ingest(*rows([("dye", 5, 50)]), token="dye") == replace(first, repeated=True)
+
+
+def test_a_repeat_of_what_a_restore_undid_reads_pages_of_the_log(storage: Storage) -> None:
+    table = create(storage, checkpoint_commits=10)
+    table.ingest(*rows([("ax", 1, 1)]), metadata="inline", token="ax")
+    table.restore(version=0)
+    for number in range(200):
+        table.savepoint(f"s{number}", 0)
+    counting = Counting(storage)
+    assert reopen(counting, "r").ingest(*rows([]), token="ax").notes
+    assert len(counting.asked) < 60
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_repeat_says_why_its_rows_are_not_in_the_table(storage: Storage, seed: int) -> None:
+    """Compare repeats with a model: of each version the tokens it has, and those discarded."""
+    random = Random(seed)
+    table = create(storage)
+    states: list[tuple[set[str], set[str]]] = [(set(), set())]
+    for number in range(25):
+        has, discarded = states[-1]
+        choice = random.choice(["ingest", "ingest", "discard", "restore"])
+        if choice == "restore":
+            version = random.randrange(len(states))
+            if table.restore(version=version).version is not None:
+                states.append(states[version])
+        elif choice == "discard" and has:
+            token = random.choice(sorted(has))
+            table.discard(token=token)
+            states.append((has - {token}, discarded | {token}))
+        else:
+            table.ingest(*rows([("ax", number, number)]), token=f"t{number}")
+            states.append((has | {f"t{number}"}, discarded))
+    has, discarded = states[-1]
+    for token in sorted(set().union(*(tokens for tokens, _ in states))):
+        if token in discarded:
+            with pytest.raises(InvalidInputError, match="discarded the rows"):
+                table.ingest(*rows([]), token=token)
+        else:
+            repeated = table.ingest(*rows([]), token=token)
+            assert (repeated.repeated, repeated.notes == ()) == (True, token in has)
 
 
 def test_pending_rows_are_pending_again_and_later_ones_go(table: Table) -> None:
