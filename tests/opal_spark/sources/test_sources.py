@@ -408,7 +408,12 @@ def test_bad_json_rows_fail_the_run_or_are_put_aside(spark: SparkSession, tmp_pa
             "x",
             '{"id": 1, "id": 2, "at": "2024-01-01"}',
         ],
-        "more than one JSON value on a line": ['{"id": 1},{"id": 2}'],
+        "more than one JSON value on a line": [
+            '{"id": 1},{"id": 2}',
+            '{"id": 1, "at": "2024-01-01"}],[{"id": 2}',
+            '{"id": 1, "at": "2024-01-01"}]',
+            '{"id": 1, "at": "2024-01-01"} ]garbage',
+        ],
         "column 'id' is no long": [
             {**row, "id": 1.5},
             {**row, "id": 2**63},
@@ -449,9 +454,11 @@ def test_a_json_document_over_many_lines_is_read_by_its_elements(bench: Bench) -
     bench.write("b.json", json.dumps({"id": 4, "at": "2024-01-01"}, indent=1))
     bench.write("c.json", "[]")
     bench.write("d.json", '[{"id": 5, ')
+    bench.write("e.json", '[], [{"id": 6, "at": "2024-01-01"}]')
+    bench.write("f.json", '[]], [[{"id": 7, "at": "2024-01-01"}]')
     source = Files(paths=(str(bench.folder / "in" / "*.json"),), options={"multiLine": "true"})
     result = bench.table.ingest(source, on_bad_rows="quarantine")
-    assert (result.counts["rows"], result.counts["rejected"]) == (3, 2)
+    assert (result.counts["rows"], result.counts["rejected"]) == (3, 4)
     assert [row["id"] for row in bench.rows()] == [1, 3, 4]
 
 

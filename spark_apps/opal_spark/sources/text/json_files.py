@@ -87,16 +87,31 @@ def _objects(spark: SparkSession, source: Files) -> DataFrame:
     text = F.regexp_replace("value", "^\ufeff", "") if whole else F.col("value")
     parsed = F.try_parse_json(F.concat(F.lit("["), text, F.lit("]"))).alias(_OBJECT)
     rows = texts.where(F.col("value").rlike(r"\S")).select(
-        F.col("value").alias(_TEXT), parsed, folders, file_column(texts)
+        F.col("value").alias(_TEXT),
+        parsed,
+        _closes_array(text).alias(_MORE),
+        folders,
+        file_column(texts),
     )
     first, second = (F.try_variant_get(_OBJECT, f"$[{index}]", "variant") for index in (0, 1))
-    rows = rows.select(_TEXT, first.alias(_OBJECT), second.isNotNull().alias(_MORE), _FOLDERS, FILE)
+    has_more = second.isNotNull() | F.col(_MORE)
+    rows = rows.select(_TEXT, first.alias(_OBJECT), has_more.alias(_MORE), _FOLDERS, FILE)
     return _elements(rows) if whole else rows
+
+
+def _closes_array(text: Column) -> Column:
+    """Return whether a `]` of a text closes the array around it; Spark ignores what follows."""
+    before_zero = F.json_array_length(F.concat(F.lit("["), text, F.lit(",0]")))
+    is_closed = F.coalesce(before_zero == 1, F.lit(False))
+    # Most lines have no `]`, and are not parsed again
+    return F.when(F.contains(text, F.lit("]")), is_closed).otherwise(F.lit(False))
 
 
 def _elements(documents: DataFrame) -> DataFrame:
     """The elements of documents that are lists; a document that is none stays what it is."""
-    elements = F.try_variant_get(_OBJECT, "$", "array<variant>")
+    listed = F.try_variant_get(_OBJECT, "$", "array<variant>")
+    # A list that more follows stays one bad row: an empty one would be no row at all
+    elements = F.when(~F.col(_MORE), listed)
     text = F.when(elements.isNull(), F.col(_TEXT)).alias(_TEXT)
     each = F.explode(F.coalesce(elements, F.array(_OBJECT))).alias(_OBJECT)
     return documents.select(text, each, _MORE, _FOLDERS, FILE)
