@@ -333,6 +333,15 @@ def test_a_repeat_by_days_after_a_discard_of_one_of_them_is_an_error(table: Tabl
         ingest_days(table, {FRIDAY: "ax", SATURDAY: "bow"}, token="try 1")
 
 
+def test_a_repeat_by_days_names_the_restore_that_undid_one_of_them(table: Table) -> None:
+    before = table.add_columns({"day": "string"}).version
+    ingest_days(table, {FRIDAY: "ax"}, token=f"try 1/{FRIDAY}")
+    table.restore(version=before)
+    ingest_days(table, {FRIDAY: "ax", SATURDAY: "bow"}, token="try 1")
+    notes = next(table.commits()).result["notes"]
+    assert any(f"a restore of version {before}, undid" in note for note in notes)
+
+
 def test_a_repeat_stands_where_a_restore_brought_discarded_rows_back(table: Table) -> None:
     first = table.ingest(*rows(FIRST), token="try 1")
     table.discard(token="try 1")
