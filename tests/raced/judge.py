@@ -253,9 +253,9 @@ class Judge:
         match attempt.job.verb:
             case "ingest":
                 reasons = [self._misfits(attempt.job, state) for state in (began, ended)]
-                if attempt.job.token in self.replaced:
-                    # The answer is that of the ingest that took its place, whose rows may be pending
-                    return given["metadata"] == "inline" or any(reasons), False
+                if attempt.job.token in self.replaced or self._lost_rows(attempt.job.token):
+                    # A try that another ingest replaced, or whose rows were discarded, is refused
+                    return True, False
                 return any(reasons), all(reasons) and not self._is_begun(attempt.job.token)
             case "metagen":
                 lacks = [self._lacks_tokens(given.get("tokens", ()), v) for v in versions]
@@ -282,6 +282,12 @@ class Judge:
         """Whether a commit of an ingest has the token, or took the place of one that had it."""
         parts = {known.partition("/")[0] for known in self.committed}
         return token in parts or token in self.replaced
+
+    def _lost_rows(self, token: str) -> bool:
+        """Whether an ingest of the token has committed, and rows of it are in the table no more."""
+        own = [serial for serial, known in self.tokens.items() if known == token]
+        newest = self.states[self.newest]
+        return self._is_begun(token) and any(serial not in newest for serial in own)
 
     def _lacks_tokens(self, tokens: Iterable[str], version: int) -> bool:
         return any(not self._has_token(token, version) for token in tokens)
