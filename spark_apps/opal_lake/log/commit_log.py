@@ -33,10 +33,11 @@ from opal_lake.log.pages import (
     MAX_VERSIONS,
     CommitRange,
     EventReader,
+    Line,
     Page,
     PageRef,
-    choose_pages,
-    read_pages,
+    read_cover,
+    useful_pages,
     write_page,
 )
 from opal_lake.log.pending import undone_note
@@ -289,7 +290,7 @@ class CommitLog:
             top -= 1
         newer = [known[number] for number in range(top + 1, up_to + 1)]
         behind = known.get(top + 1)
-        refs = choose_pages(self.storage, version + 1, top)
+        refs = useful_pages(self.storage, version + 1, top)
         if refs:
             paged = self._paged(version, top, behind, refs)
             if paged is not None:
@@ -304,26 +305,40 @@ class CommitLog:
 
         `behind` is the commit that follows, if it is known.
         """
+        newest = self._read_unless_gone(top) if behind is None else behind
+        if newest is None:
+            return None
+        read_back = read_cover(self.storage, newest.table_id, refs, version + 1, top)
         pages = {
-            number: page
-            for page in read_pages(self.storage, refs)
-            for number in page.commits
-            if version < number <= top
+            number: page for page in read_back for number in page.commits if version < number <= top
         }
         begin = min([top, *pages]) - 1  # what is below may have expired: a listing tells
         if begin - version <= _PROBES:
             begin = version
-        single = [number for number in range(begin + 1, top + 1) if number not in pages]
-        if behind is None and top in pages:
-            single.append(top)
+        at_hand = {} if behind is not None else {top: newest}
+        single = [
+            number
+            for number in range(begin + 1, top + 1)
+            if number not in pages and number not in at_hand
+        ]
         with ThreadPoolExecutor(READERS) as pool:
-            read = dict(zip(single, pool.map(self._read_unless_gone, single), strict=True))
+            read: dict[int, Commit | None] = dict(
+                zip(single, pool.map(self._read_unless_gone, single), strict=True)
+            )
+        read |= at_hand
+        accepted: dict[int, Page] = {}  # the pages of the copies that are in the chain
         expected = None if behind is None else behind.previous_write_id
         newer: list[Commit] = []
         for number in range(top, begin, -1):
             commit = read.get(number)
+            if commit is not None:
+                expected = commit.write_id
+            page = pages.get(number)
+            copy = None if page is None else page.copies(number, expected)
+            if page is not None and copy is not None:
+                accepted[number] = page
             if number not in read:
-                commit = _copied(pages[number], number, expected) or self._read_unless_gone(number)
+                commit = copy or self._read_unless_gone(number)
             if commit is None:
                 return None
             newer.append(commit)
@@ -331,7 +346,9 @@ class CommitLog:
         older = self._listed_after(version, begin) if begin > version else []
         if older and older[-1].write_id != expected:
             return None
-        events = {path: line for page in pages.values() for path, line in page.events.items()}
+        events: dict[str, Line] = {}
+        for page in read_back:
+            events |= page.events_of({v for v, holder in accepted.items() if holder is page})
         return CommitRange(commits=[*older, *reversed(newer)], events=events)
 
     def _listed_after(self, version: int, up_to: int | None) -> list[Commit]:
@@ -588,20 +605,15 @@ class BackwardReader:
     def _fetch(self, version: int) -> None:
         """What cannot be read is left to the caller, who may never ask for it."""
         after = max(self._oldest, version - self._portion)
-        self._portion = min(2 * self._portion, MAX_VERSIONS)
-        with suppress(FormatError, NotFoundError):
-            newer = self._at_hand.get(version + 1)
+        newer = self._at_hand.get(version + 1)
+        try:
             read = self._log.range_after(after, version, () if newer is None else (newer,))
+        except (FormatError, NotFoundError):
+            # As much again for every version would read the log as often as it is long
+            self._portion = _PROBES
+        else:
+            self._portion = min(2 * self._portion, MAX_VERSIONS)
             self._at_hand = {commit.version: commit for commit in read.commits}
-
-
-def _copied(page: Page, version: int, write_id: str | None) -> Commit | None:
-    """The copy of a commit, None if it is damaged or of another write."""
-    try:
-        commit = page.commit(version)
-    except FormatError:
-        return None
-    return commit if commit is not None and commit.write_id == write_id else None
 
 
 def _absence(root: Root, version: int) -> str:

@@ -5,7 +5,7 @@ deleting one loses nothing, and one that is damaged or of another chain is not u
 """
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -46,6 +46,7 @@ MAX_FRESH_BYTES = 16 << 20  # of commits and events that one page adds, before c
 MAX_COMMIT_BYTES = 64 << 10  # a longer commit is read from its own file
 MAX_FILLED = 64  # commits that a writer reads, as an earlier page lacks them
 LEAST_SAVED = 3  # versions of a range, for which a reader asks for a page
+COMMIT_BYTES = 8 << 10  # of a small commit, its log and two requests: a page may cost as much
 
 Line = bytes
 _PAGE = ("a page of the log", "delete it, it is derived")
@@ -83,10 +84,39 @@ class Page:
             raise FormatError(f"the copy of {path} in {layout.LOG_PAGES} is of another version")
         return commit
 
+    def copies(self, version: int, write_id: str | None) -> Commit | None:
+        """Return the copy of a commit, None if it is absent, damaged or of another write."""
+        try:
+            commit = self.commit(version)
+        except FormatError:
+            return None
+        return commit if commit is not None and commit.write_id == write_id else None
+
+    def events_of(self, versions: Container[int]) -> dict[str, Line]:
+        """Return the lines of events of some versions, by segment log."""
+        return {p: line for p, line in self.events.items() if _version_of(line) in versions}
+
+    def missing(self) -> list[int]:
+        """Return the versions of which the page has no copy."""
+        versions = range(self.first, self.last + 1)
+        return [version for version in versions if version not in self.commits]
+
+    def holds(self, other: "Page") -> bool:
+        """Whether this page has all that another one has, byte for byte."""
+        return (
+            self.first <= other.first
+            and other.last <= self.last
+            and other.commits.items() <= self.commits.items()
+            and other.events.items() <= self.events.items()
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRange:
-    """Commits in order, and lines of the pages that hold events of their segment logs."""
+    """Commits in order, and lines of the pages that hold events of their segment logs.
+
+    The lines are only those of versions whose copies in the same page are in the chain.
+    """
 
     commits: Sequence[Commit]
     events: Mapping[str, Line] = field(default_factory=dict)
@@ -109,12 +139,17 @@ def is_copied(log: LogFile) -> bool:
 
 
 def decode_events_line(line: Line, log: LogFile) -> Events | None:
-    """Return the events of a line, None if they are not those that the commit records."""
+    """Return the events of a line, None if they are not those that the commit records.
+
+    The checksum of the log in the line decides: logs of two chains may share path and length.
+    """
     try:
         with decoding(log.path, *_PAGE):
-            _, path, segment, offset, until, next_segment, next_offset = checked.listed(
+            _, path, crc32, segment, offset, until, next_segment, next_offset = checked.listed(
                 checked.parse_canonical(line)
             )
+            if (path, crc32) != (log.path, log.crc32):
+                return None
             events = Events(
                 segment=np.array(segment, np.int64),
                 offset=np.array(offset, np.int32),
@@ -124,7 +159,7 @@ def decode_events_line(line: Line, log: LogFile) -> Events | None:
                     offset=np.array(next_offset, np.int32),
                 ),
             )
-            return events if path == log.path and _is_of(events, log) else None
+            return events if _is_of(events, log) else None
     except FormatError:
         return None
 
@@ -150,7 +185,7 @@ def _is_of(events: Events, log: LogFile) -> bool:
     )
 
 
-def _events_line(version: int, path: str, events: Events) -> Line:
+def _events_line(version: int, log: LogFile, events: Events) -> Line:
     assert events.next_rows is not None
     columns = (
         events.segment,
@@ -159,7 +194,7 @@ def _events_line(version: int, path: str, events: Events) -> Line:
         events.next_rows.segment,
         events.next_rows.offset,
     )
-    return canonical_json([version, path, *(column.tolist() for column in columns)])
+    return canonical_json([version, log.path, log.crc32, *(column.tolist() for column in columns)])
 
 
 def _version_of(line: Line) -> int:
@@ -181,7 +216,7 @@ def encode_page(page: Page) -> bytes:
         "table_id": page.table_id,
         "first": page.first,
         "last": page.last,
-        "absent": [version for version in versions if version not in page.commits],
+        "absent": page.missing(),
     }
     commits = (page.commits[version] for version in versions if version in page.commits)
     return encode_lines([canonical_json(head), *commits, *page.events.values()])
@@ -220,19 +255,39 @@ def _by_path(lines: Iterable[Line]) -> dict[str, Line]:
     return events
 
 
-def read_page(storage: Storage, ref: PageRef) -> Page | None:
-    """Read a page, None if it is missing or damaged: the commits themselves serve then."""
+def _read_page(storage: Storage, table_id: str, ref: PageRef) -> Page | None:
     try:
-        return decode_page(read_sealed(storage, ref.path), ref.path)
+        page = decode_page(read_sealed(storage, ref.path), ref.path)
     except (FormatError, NotFoundError):
         return None
+    return page if page.table_id == table_id else None
 
 
-def read_pages(storage: Storage, refs: Sequence[PageRef]) -> list[Page]:
-    """Read those pages that are sound, several at once."""
+def read_pages(storage: Storage, table_id: str, refs: Sequence[PageRef]) -> list[Page | None]:
+    """Read pages, several at once; None for each that is missing, damaged or of another table."""
     with ThreadPoolExecutor(min(READERS, max(1, len(refs)))) as pool:
-        pages = pool.map(partial(read_page, storage), refs)
-        return [page for page in pages if page is not None]
+        return [*pool.map(partial(_read_page, storage, table_id), refs)]
+
+
+def read_cover(
+    storage: Storage, table_id: str, refs: Iterable[PageRef], first: int, last: int
+) -> list[Page]:
+    """Read the fewest pages that hold what can be had of a range of versions.
+
+    Where one of them cannot be used, others are chosen without it.
+    """
+    left = {*refs}
+    known: dict[PageRef, Page] = {}
+    while True:
+        chosen = cover(left, first, last)
+        unread = [ref for ref in chosen if ref not in known]
+        for ref, page in zip(unread, read_pages(storage, table_id, unread), strict=True):
+            if page is None:
+                left.remove(ref)
+            else:
+                known[ref] = page
+        if left.issuperset(chosen):
+            return [known[ref] for ref in chosen]
 
 
 def list_pages(storage: Storage, first: int = 0, last: int | None = None) -> list[PageRef]:
@@ -280,15 +335,19 @@ def _wider(best: PageRef | None, other: PageRef, last: int) -> PageRef:
     return max(best, other, key=lambda ref: (min(ref.last, last), -ref.size))
 
 
-def choose_pages(storage: Storage, first: int, last: int) -> list[PageRef]:
-    """Return the pages that a reader of a range of versions asks for.
+def useful_pages(storage: Storage, first: int, last: int) -> list[PageRef]:
+    """Return the pages that a reader of a range of versions may ask for.
 
     Not those of which the range needs so little that the commits themselves are read sooner.
     """
     if last - first < LEAST_SAVED:
         return []
-    refs = cover(list_pages(storage, first, last), first, last)
-    return [ref for ref in refs if min(ref.last, last) - max(ref.first, first) + 1 >= LEAST_SAVED]
+    return [ref for ref in list_pages(storage, first, last) if _is_useful(ref, first, last)]
+
+
+def _is_useful(ref: PageRef, first: int, last: int) -> bool:
+    needed = min(ref.last, last) - max(ref.first, first) + 1
+    return needed >= LEAST_SAVED and ref.size <= needed * COMMIT_BYTES
 
 
 class EventReader:
@@ -337,21 +396,24 @@ def write_page(
     last, known = state.version, {commit.version: commit for commit in state.commits}
     oldest = max(1, state.root.oldest_version + 1)  # copies of expired commits are not made
     begin = min([last - step + 1, *known])
-    first, refs = max(oldest, begin), []
+    first = own_first = max(oldest, begin)
+    if first > last:
+        return
+    table_id = state.root.table_id
+    refs: list[PageRef] = []
     span = span_of(last, step)
     if span > step:
         wide = max(oldest, min(begin, last - span + 1))
-        refs = cover(list_pages(state.storage, wide, last), wide, last)
-        if sum(ref.size for ref in refs) <= MAX_MERGED_BYTES:
-            first = wide
-        else:
-            refs = []
-    if first > last:
-        return
-    page = _merged(read_pages(state.storage, refs), state.root.table_id, first, last)
-    missing = [version for version in range(first, last + 1) if version not in page.commits]
-    fresh = _fresh_commits(missing, known, read_commit)
-    store_page(state.storage, _with_commits(page, fresh, events))
+        stored = list_pages(state.storage, wide, last)
+        if sum(ref.size for ref in cover(stored, wide, last)) <= MAX_MERGED_BYTES:
+            first, refs = wide, stored
+    merged = _merged(read_cover(state.storage, table_id, refs, first, last), table_id, first, last)
+    fresh = _fresh_commits(merged.missing(), known, read_commit)
+    if first < own_first and len(fresh) < len(merged.missing()):
+        # An incomplete page would take the place of those that hold what it lacks
+        merged = _merged([], table_id, own_first, last)
+        fresh = _fresh_commits(merged.missing(), known, read_commit)
+    store_page(state.storage, _with_commits(merged, fresh, events))
 
 
 def _merged(pages: Iterable[Page], table_id: str, first: int, last: int) -> Page:
@@ -360,9 +422,8 @@ def _merged(pages: Iterable[Page], table_id: str, first: int, last: int) -> Page
     commits: dict[int, Line] = {}
     events: dict[str, Line] = {}
     for page in pages:
-        if page.table_id == table_id:
-            commits |= {v: line for v, line in page.commits.items() if v in versions}
-            events |= {p: line for p, line in page.events.items() if _version_of(line) in versions}
+        commits |= {v: line for v, line in page.commits.items() if v in versions}
+        events |= page.events_of(versions)
     return Page(table_id=table_id, first=first, last=last, commits=commits, events=events)
 
 
@@ -403,7 +464,7 @@ def _with_commits(page: Page, fresh: Iterable[Commit], reader: EventReader) -> P
             logs += ((commit.version, log) for log in own_logs(commit) if is_copied(log))
     reader.load([log for _, log in logs])
     for version, log in logs:
-        line = _events_line(version, log.path, reader.read(log))
+        line = _events_line(version, log, reader.read(log))
         size += len(line)
         if size <= MAX_FRESH_BYTES:
             events[log.path] = line
@@ -419,14 +480,3 @@ def store_page(storage: Storage, page: Page) -> None:
 def trimmed(page: Page, oldest: int) -> Page:
     """Return the page without the copies of commits up to the oldest version."""
     return _merged([page], page.table_id, oldest + 1, page.last)
-
-
-def superseded(refs: Iterable[PageRef]) -> set[PageRef]:
-    """Return the pages whose versions another one of these holds as well."""
-    ordered = sorted(refs, key=lambda ref: (ref.first, -ref.last, ref.path))
-    reached, result = -1, set()
-    for ref in ordered:
-        if ref.last <= reached:
-            result.add(ref)
-        reached = max(reached, ref.last)
-    return result

@@ -1,38 +1,62 @@
-"""Pages of the log at a retention: copies of expired commits go, and pages that a longer one replaces (FORMAT, retention)."""
+"""Pages of the log at a retention (FORMAT, retention).
 
-from opal_lake.log.pages import list_pages, read_page, store_page, superseded, trimmed
+Copies of expired commits go, and so do pages that cannot be used or that a longer one replaces.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from opal_lake.log.pages import Page, PageRef, list_pages, read_pages, store_page, trimmed
 from opal_lake.retention.garbage import Garbage
-from opal_lake.storage.protocol import Storage
+from opal_lake.storage.protocol import READERS, Storage
 
 PAGES = "log_pages"
+_REPLACED = "another page holds its versions"
 
 
-def trim_pages(storage: Storage, oldest: int) -> None:
-    """Store pages without copies of expired commits, for those that begin before the oldest version ends.
+def trim_pages(storage: Storage, table_id: str, oldest: int) -> None:
+    """Store pages without copies of expired commits, for those that begin up to the oldest version.
 
     The pages that hold such copies are garbage then (`page_garbage`).
     """
-    pages = list_pages(storage, oldest + 1)
-    for ref in sorted({*pages} - superseded(pages), key=lambda ref: ref.first):
-        if ref.first > oldest:
+    refs = [ref for ref in list_pages(storage, oldest + 1) if ref.first <= oldest]
+    kept: list[Page] = []
+    for _, page in _read(storage, table_id, refs):
+        if page is None:
             continue
-        page = read_page(storage, ref)
-        if page is not None:
-            store_page(storage, trimmed(page, oldest))
+        fresh = trimmed(page, oldest)
+        if not any(other.holds(fresh) for other in kept):
+            kept.append(fresh)
+    for page in kept:
+        store_page(storage, page)
 
 
-def page_garbage(storage: Storage, oldest: int) -> list[Garbage]:
-    """Return the pages that hold copies of expired commits, and those whose versions another one holds."""
+def page_garbage(storage: Storage, table_id: str, oldest: int) -> list[Garbage]:
+    """Return the pages that no reader needs: expired, unusable and replaced ones."""
     pages = list_pages(storage)
-    current = [ref for ref in pages if ref.first > oldest]
-    replaced = superseded(current)
-    garbage = []
-    for ref in pages:
-        why = ""
-        if ref.first <= oldest:
-            why = f"it holds copies of versions up to {oldest}, which have expired"
-        elif ref in replaced:
-            why = "another page holds its versions"
-        if why:
-            garbage.append(Garbage(path=ref.path, size=ref.size, kind=PAGES, why=why))
+    expired = f"it holds copies of versions up to {oldest}, which have expired"
+    garbage = [_garbage(ref, expired) for ref in pages if ref.first <= oldest]
+    overlapping: list[Page] = []  # sound ones that may hold all of the next one
+    for ref, page in _read(storage, table_id, [ref for ref in pages if ref.first > oldest]):
+        if page is None:
+            garbage.append(_garbage(ref, "it is damaged, or of another table"))
+            continue
+        overlapping = [other for other in overlapping if other.last >= page.first]
+        if any(other.holds(page) for other in overlapping):
+            garbage.append(_garbage(ref, _REPLACED))
+        else:
+            overlapping.append(page)
     return garbage
+
+
+def _read(
+    storage: Storage, table_id: str, refs: Iterable[PageRef]
+) -> Iterator[tuple[PageRef, Page | None]]:
+    """Read pages, each before those that it may hold; None for those that cannot be used."""
+    ordered = sorted(refs, key=lambda ref: (ref.first, -ref.last, -ref.size, ref.path))
+    for begin in range(0, len(ordered), READERS):
+        portion = ordered[begin : begin + READERS]
+        yield from zip(portion, read_pages(storage, table_id, portion), strict=True)
+
+
+def _garbage(ref: PageRef, why: str) -> Garbage:
+    return Garbage(path=ref.path, size=ref.size, kind=PAGES, why=why)

@@ -101,7 +101,7 @@ def _retain(log: CommitLog, keep: Keep, at_file: AtFile, *, dry_run: bool) -> Jo
     view = _view(log, head, digest, expiry.oldest)
     if dry_run:
         needed = find_needed(view, expiry.claims, expiry.stale)
-        return _build_result(log, head, expiry, _garbage(log.storage, needed, expiry))
+        return _build_result(log, head, expiry, _garbage(head, needed, expiry))
     counts: Counter[str] = Counter()
     version = None
     if expiry.stale or expiry.oldest > head.root.oldest_version:
@@ -112,8 +112,8 @@ def _retain(log: CommitLog, keep: Keep, at_file: AtFile, *, dry_run: bool) -> Jo
         view = _view(log, now, completed(log, now, digest), now.root.oldest_version, view.state)
     needed = find_needed(view, expiry.claims, frozenset())
     with log.derived():
-        trim_pages(log.storage, needed.oldest)
-    counts += _delete(log, needed, _garbage(log.storage, needed, expiry), at_file)
+        trim_pages(log.storage, head.root.table_id, needed.oldest)
+    counts += _delete(log, needed, _garbage(head, needed, expiry), at_file)
     _keep_digest(view, needed)
     return JobResult(
         operation="retain",
@@ -157,7 +157,7 @@ def _make_room(view: LogView, expiry: Expiry, at_file: AtFile) -> Counter[str]:
     log, head = view.log, view.head
     now = _view(log, head, view.digest, head.root.oldest_version)
     needed = find_needed(now, expiry.claims, frozenset())
-    counts = _delete(log, needed, _garbage(log.storage, needed, expiry), at_file)
+    counts = _delete(log, needed, _garbage(head, needed, expiry), at_file)
     digests = [*log.storage.list(layout.DIGESTS)]
     log.storage.delete(entry.path for entry in digests)
     counts["bytes"] += sum(entry.size for entry in digests)
@@ -229,11 +229,12 @@ def _secure(view: LogView) -> None:
     read_lists(state)
 
 
-def _garbage(storage: Storage, needed: Needed, expiry: Expiry) -> list[Garbage]:
+def _garbage(head: Snapshot, needed: Needed, expiry: Expiry) -> list[Garbage]:
+    storage = head.storage
     return [
         *find_garbage(storage, needed, expiry.cutoff_us),
         *left_over_garbage(storage, expiry.grace_us),
-        *page_garbage(storage, needed.oldest),
+        *page_garbage(storage, head.root.table_id, needed.oldest),
     ]
 
 
