@@ -16,8 +16,16 @@ def test_what_was_used_last_stays_within_the_bound() -> None:
     assert made == ["aa", "bb", "cc", "bb"]
 
 
-def test_a_value_beyond_the_bound_stays_until_the_next_one() -> None:
+def test_a_value_beyond_the_bound_is_not_remembered_and_drops_no_other() -> None:
     recent = Recent[str, str](max_bytes=4, size_of=len)
+    recent.get("a", lambda: "a")
+    assert recent.get("large", lambda: "large") == "large"
+    assert recent.get("large", lambda: "made again") == "made again"
+    assert recent.get("a", lambda: "made again") == "a"
+
+
+def test_the_newest_value_stays_beyond_the_bound_where_that_is_asked_for() -> None:
+    recent = Recent[str, str](max_bytes=4, size_of=len, keeps_newest=True)
     assert recent.get("large", lambda: "large") == "large"
     assert recent.get("large", lambda: "made again") == "large"
     recent.get("a", lambda: "a")
