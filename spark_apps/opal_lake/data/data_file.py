@@ -20,7 +20,13 @@ from pyroaring import BitMap
 
 from opal_lake.data.bounds import Bounds, bounds_of, merged_bounds, plan_high, plan_low
 from opal_lake.data.columns import physical_schema
-from opal_lake.data.decoded_size import BOUND, SizeBound, check_group
+from opal_lake.data.decoded_size import (
+    BOUND,
+    SizeBound,
+    check_group,
+    decoded_bytes,
+    largest_group_bytes,
+)
 from opal_lake.data.encodings import plan_encodings
 from opal_lake.data.segment import check_rows
 from opal_lake.definition.schema import DELETED, OFFSET, SEGMENT, Atomic
@@ -77,8 +83,8 @@ def encode_file(
 class FileEncoder:
     """A file that is made in passing: in memory are the rows of one row group, and the bytes so far unless the sink is a spool.
 
-    How columns are encoded is decided by the first row group. With `may_pad` a file gets zeros behind its pages where it would be too small
-    beside its largest row for readers to believe it: a row that was accepted fits into every later file.
+    How columns are encoded is decided by the first row group. With `may_pad` a file gets zeros before its footer where it would be
+    too small beside its largest row group for readers to accept it: a row that was accepted fits into every later file.
     """
 
     spec: TableSpec
@@ -99,7 +105,7 @@ class FileEncoder:
         rows = _in_file_order(rows, self.spec)
         self._held.append(rows)
         self._held_rows += rows.num_rows
-        self._held_bytes += rows.nbytes
+        self._held_bytes += decoded_bytes(rows)
         self.rows += rows.num_rows
         if self._held_rows > GROUP_ROWS or self._held_bytes > self.bound.average_bytes:
             self._flush(whole=True)
@@ -113,9 +119,6 @@ class FileEncoder:
         """At least a call of `add` came before."""
         self._flush(whole=False)
         assert self._writer is not None
-        if self.may_pad and isinstance(self._writer, pq.ParquetWriter):
-            missing = self.bound.file_bytes(self._largest_bytes) - self.size
-            self.sink.write(bytes(max(0, missing)))
         self._writer.close()
         if isinstance(self._writer, orc.ORCWriter):
             self._writer = None  # its buffers are freed with it
@@ -126,10 +129,11 @@ class FileEncoder:
             footer_bytes, known = _orc_footer_bytes(buffer), {}
         else:
             metadata = pq.read_metadata(pa.BufferReader(buffer))
-            footer_bytes, known = (
-                _parquet_footer_bytes(metadata, len(data)),
-                _text_extremes(metadata),
-            )
+            if self.may_pad:
+                group_bytes = max(self._largest_bytes, largest_group_bytes(metadata))
+                data = _padded(data, self.bound.file_bytes(group_bytes))
+            footer_bytes = _parquet_footer_bytes(metadata, len(data))
+            known = _text_extremes(metadata)
         return EncodedFile(
             data=data,
             crc32=zlib.crc32(data),
@@ -145,7 +149,8 @@ class FileEncoder:
         group_rows = _group_rows(rows, self.bound)
         ready = rows.num_rows // group_rows * group_rows if whole else rows.num_rows
         rest = rows.slice(ready)
-        self._held, self._held_rows, self._held_bytes = [rest], rest.num_rows, rest.nbytes
+        self._held, self._held_rows = [rest], rest.num_rows
+        self._held_bytes = decoded_bytes(rest)
         if ready or self._writer is None:
             self._write(rows.slice(0, ready), group_rows)
 
@@ -167,7 +172,7 @@ class FileEncoder:
                 pa.table([_compact(column) for column in rows.columns], schema=rows.schema)
             )
         else:
-            if rows.nbytes > self.bound.cut_bytes:
+            if decoded_bytes(rows) > self.bound.cut_bytes:
                 largest = _largest_group(rows, group_rows)
                 self._largest_bytes = max(self._largest_bytes, largest)
             self._writer.write_table(rows, row_group_size=group_rows)
@@ -234,7 +239,7 @@ def _open_parquet_to_write(
 
 def _group_rows(table: pa.Table, bound: SizeBound) -> int:
     rows: int = table.num_rows
-    size: int = table.nbytes
+    size = decoded_bytes(table)
     group_rows = max(1, min(GROUP_ROWS, bound.average_bytes * rows // max(1, size)))
     while size > bound.cut_bytes and _largest_group(table, group_rows) > bound.cut_bytes:
         if group_rows == 1:
@@ -246,7 +251,7 @@ def _group_rows(table: pa.Table, bound: SizeBound) -> int:
 def _largest_group(table: pa.Table, group_rows: int) -> int:
     """Return the bytes in memory of the largest row group: long values may all lie in one."""
     starts = range(0, table.num_rows, group_rows)
-    sizes: list[int] = [table.slice(start, group_rows).nbytes for start in starts]
+    sizes = [decoded_bytes(table.slice(start, group_rows)) for start in starts]
     return max(sizes, default=0)
 
 
@@ -307,6 +312,19 @@ def _null_within(array: pa.Array) -> pa.Array:
     if pa.types.is_list(kind):
         return pa.ListArray.from_arrays(array.offsets, _null_within(array.values), kind, mask=null)
     return array
+
+
+def _padded(data: memoryview, size: int) -> memoryview:
+    """Return a Parquet file of at least this size, with zeros before its footer where it is smaller.
+
+    Offsets in the footer stay right: all that they lead to lies before the zeros.
+    """
+    missing = size - len(data)
+    if missing <= 0:
+        return data
+    tail_bytes = int.from_bytes(data[-8:-4], "little") + 8  # with its length, and PAR1
+    start = len(data) - tail_bytes
+    return memoryview(b"".join([data[:start], bytes(missing), data[start:]]))
 
 
 def _parquet_footer_bytes(metadata: pq.FileMetaData, size: int) -> int:

@@ -5,8 +5,9 @@ compressed by zstd at most, and dictionaries are the one encoding of texts of wh
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -18,6 +19,8 @@ _CODECS = {"ZSTD", "UNCOMPRESSED"}
 _ENCODINGS = {"PLAIN", "RLE", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BINARY_PACKED"}
 _PAGE_ENCODINGS = {0, 2, 3, 5, 8}  # the same, as pages name them
 _BITS = {"BOOLEAN": 1, "INT32": 32, "INT64": 64, "FLOAT": 32, "DOUBLE": 64, "BYTE_ARRAY": 32}
+_NARROW = {pa.int8(), pa.int16()}
+_DECIMAL_BITS = {9: 32, 18: 64}  # by digits; longer decimals are counted by their pages alone
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
 _DATA_HEADER, _DICTIONARY_HEADER = 5, 7  # fields of a page header
 
@@ -51,19 +54,99 @@ class SizeBound:
 
     @property
     def cut_bytes(self) -> int:
-        """What a row group of several rows takes at most.
+        """What a row group of several rows takes at most, as `decoded_bytes` counts it.
 
-        Below the bound, as readers count levels of nested values and bits of nulls that a writer has no room for.
+        Below the bound, as readers count headers and dictionaries that a writer does not know yet.
         """
         return self.least_bytes // 8 * 7
 
     def file_bytes(self, group_bytes: int) -> int:
         """Return how large a file has to be, to be read with a row group of so many bytes."""
-        room = group_bytes + self.least_bytes // 8
-        return 0 if room <= self.least_bytes else -(-room // self.inflated)
+        return 0 if group_bytes <= self.least_bytes else -(-group_bytes // self.inflated)
 
 
 BOUND = SizeBound()
+
+
+def decoded_bytes(rows: pa.Table) -> int:
+    """Return what these rows take as one row group: no less than readers count, nor than Arrow.
+
+    Rows are in physical form. Readers give room to every entry of a leaf, and Parquet has an entry
+    where Arrow has no value: for a null or empty list, in each leaf below it. Parquet's numbers
+    have 4 bytes at least.
+    """
+    total: int = rows.nbytes
+    for column in rows.columns:
+        if pa.types.is_nested(column.type) or column.type in _NARROW:
+            bits = sum(_leaf_bits(chunk, _Level()) for chunk in column.chunks)
+            total += max(0, -(-bits // 8) - column.nbytes)
+    return total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Level:
+    """Where an array is in its column: the greatest levels above it, and entries without a slot."""
+
+    absent: int = 0
+    definition: int = 0
+    repetition: int = 0
+
+
+def _leaf_bits(array: pa.Array, level: _Level) -> int:
+    kind = array.type
+    if pa.types.is_struct(kind):
+        below = replace(level, definition=level.definition + 1)
+        return sum(_leaf_bits(array.field(index), below) for index in range(kind.num_fields))
+    if pa.types.is_nested(kind):
+        return _list_bits(array, level)
+    width = _entry_bits(kind)
+    values = max(8 * array.nbytes, len(array) * width)
+    levels = (level.definition + 1).bit_length() + level.repetition.bit_length()
+    return values + level.absent * width + (len(array) + level.absent) * levels
+
+
+def _list_bits(array: pa.Array, level: _Level) -> int:
+    """Count a list or a map: one that is null or empty is an entry of each leaf below."""
+    first = count = empty = 0
+    if len(array):
+        offsets = array.offsets.to_numpy()
+        first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
+        empty = int(np.count_nonzero(offsets[1:] == offsets[:-1]))
+    below = _Level(
+        absent=level.absent + empty,
+        definition=level.definition + 2,
+        repetition=level.repetition + 1,
+    )
+    members = [array.keys, array.items] if pa.types.is_map(array.type) else [array.values]
+    return sum(_leaf_bits(member.slice(first, count), below) for member in members)
+
+
+def _entry_bits(kind: pa.DataType) -> int:
+    """Return the bits that readers count for an entry of a leaf of this type."""
+    if pa.types.is_decimal(kind):
+        fitting = [bits for digits, bits in _DECIMAL_BITS.items() if kind.precision <= digits]
+        return min(fitting, default=0)
+    if pa.types.is_boolean(kind):
+        return _BITS["BOOLEAN"]
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return _BITS["BYTE_ARRAY"]
+    return max(_BITS["INT32"], int(kind.bit_width))
+
+
+def largest_group_bytes(footer: pq.FileMetaData) -> int:
+    """Return the most that readers of a footer count for one of its row groups."""
+    largest = 0
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        chunks = map(group.column, range(group.num_columns))
+        largest = max(largest, sum(_least_bytes(chunk) for chunk in chunks))
+    return largest
+
+
+def _least_bytes(chunk: pq.ColumnChunkMetaData, plain: int | None = None) -> int:
+    """Return what a column takes at least; without the bytes of its pages, by its footer."""
+    entries = chunk.num_values * _BITS.get(chunk.physical_type, 0) // 8
+    return max(entries, chunk.total_uncompressed_size if plain is None else plain)
 
 
 def check_group(
@@ -102,14 +185,10 @@ def _chunk_size(chunk: pq.ColumnChunkMetaData, rows: int, data: pa.Buffer | None
     is_nested = "." in name
     if values < 0 or (values != rows and not is_nested):
         raise ValueError(f"column {name} has {values:,} values in a row group of {rows:,} rows")
-    plain, words = chunk.total_uncompressed_size, 0
-    if data is not None:
-        plain, words = _pages_size(chunk, data)
-    bits = _BITS.get(chunk.physical_type, 0)
-    is_text = bits == _BITS["BYTE_ARRAY"] and chunk.physical_type == "BYTE_ARRAY"
-    least = max(plain, values * bits // 8)
+    plain, words = (None, 0) if data is None else _pages_size(chunk, data)
+    is_text = chunk.physical_type == "BYTE_ARRAY"
     words_a_row = -(-values // max(1, rows)) * words if is_text else 0
-    return GroupSize(least=least, by_words=words_a_row)
+    return GroupSize(least=_least_bytes(chunk, plain), by_words=words_a_row)
 
 
 def _pages_size(chunk: pq.ColumnChunkMetaData, data: pa.Buffer) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from opal_lake.data.data_file import decode_file, encode_file
-from opal_lake.data.decoded_size import BOUND, SizeBound
+from opal_lake.data.decoded_size import BOUND, SizeBound, decoded_bytes
 from opal_lake.definition.schema import Field
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FormatError
@@ -36,7 +36,7 @@ def unreadable_rows(
 
 
 def _large_rows(rows: pa.Table, start: int, count: int, most_bytes: int) -> Iterator[int]:
-    if not count or rows.slice(start, count).nbytes <= most_bytes:
+    if not count or decoded_bytes(rows.slice(start, count)) <= most_bytes:
         return
     if count == 1:
         yield start
@@ -48,13 +48,13 @@ def _large_rows(rows: pa.Table, start: int, count: int, most_bytes: int) -> Iter
 
 def _reason(row: pa.Table, spec: TableSpec, file_bytes: int, bound: SizeBound) -> str:
     def size_of(column: Field) -> int:
-        return int(row[column.physical].nbytes)
+        return decoded_bytes(row.select([column.physical]))
 
     largest = max(spec.schema.fields, key=size_of)
     keys = ", ".join(f"{key.name}={_text(row[key.physical])}" for key in spec.keys)
     return (
         f"column {largest.name!r} holds {size_of(largest):,} bytes in the row of {keys}; the row takes "
-        f"{row.nbytes:,} bytes in memory and {file_bytes:,} in a file, of which readers accept "
+        f"{decoded_bytes(row):,} bytes in memory and {file_bytes:,} in a file, of which readers accept "
         f"{bound.limit_bytes(file_bytes):,}: split the value into several rows, or store it as a "
         "file and its address in the row"
     )

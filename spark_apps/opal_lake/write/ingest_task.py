@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from opal_lake import layout
 from opal_lake.data.columns import physical_schema, to_physical
 from opal_lake.data.data_file import encode_file
-from opal_lake.data.decoded_size import BOUND, SizeBound
+from opal_lake.data.decoded_size import BOUND, SizeBound, decoded_bytes
 from opal_lake.data.large_rows import unreadable_rows
 from opal_lake.data.rejects import Rejects, split_bad_rows
 from opal_lake.data.segment import DataFile
@@ -122,11 +122,10 @@ def ingest_layers(
 
 def _readable_rows(rows: pa.Table, task: IngestTask, rejects: Rejects) -> pa.Table:
     """Return the rows that readers accept; the others go to `rejects`."""
-    if rows.nbytes <= task.bound.cut_bytes:
+    physical = to_physical(rows, task.spec)
+    if decoded_bytes(physical) <= task.bound.cut_bytes:
         return rows
-    reasons = unreadable_rows(
-        _with_row_ids(to_physical(rows, task.spec), task.spec, 0), task.spec, task.bound
-    )
+    reasons = unreadable_rows(_with_row_ids(physical, task.spec, 0), task.spec, task.bound)
     if not reasons:
         return rows
     is_good = np.ones(rows.num_rows, np.bool_)
