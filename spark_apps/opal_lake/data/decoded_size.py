@@ -100,7 +100,7 @@ def _leaf_bits(array: pa.Array, level: _Level) -> int:
     if pa.types.is_nested(kind):
         return _list_bits(array, level)
     width = _entry_bits(kind)
-    values = max(8 * array.nbytes, len(array) * width)
+    values: int = max(8 * array.nbytes, len(array) * width)
     levels = (level.definition + 1).bit_length() + level.repetition.bit_length()
     return values + level.absent * width + (len(array) + level.absent) * levels
 
@@ -145,8 +145,9 @@ def largest_group_bytes(footer: pq.FileMetaData) -> int:
 
 def _least_bytes(chunk: pq.ColumnChunkMetaData, plain: int | None = None) -> int:
     """Return what a column takes at least; without the bytes of its pages, by its footer."""
-    entries = chunk.num_values * _BITS.get(chunk.physical_type, 0) // 8
-    return max(entries, chunk.total_uncompressed_size if plain is None else plain)
+    entries: int = chunk.num_values * _BITS.get(chunk.physical_type, 0) // 8
+    pages: int = chunk.total_uncompressed_size if plain is None else plain
+    return max(entries, pages)
 
 
 def check_group(

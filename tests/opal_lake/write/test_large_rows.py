@@ -10,11 +10,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from opal_lake.data.data_file import decode_file, decode_parts, encode_file
+from opal_lake.data.data_file import decode_file, decode_parts, encode_file, verify_footer
 from opal_lake.data.decoded_size import SizeBound, decoded_bytes, largest_group_bytes
+from opal_lake.data.pages.page_index import decode_page_index
 from opal_lake.data.segment import DataFile
 from opal_lake.definition.table_spec import TableLayout, TableSpec, plan_spec
-from opal_lake.errors import InvalidInputError
+from opal_lake.errors import FormatError, InvalidInputError
 from opal_lake.maintenance.rewrite_task import RewriteTask, Target, write_files
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import create_on
@@ -184,13 +185,25 @@ def test_rows_of_nulls_and_empty_lists_can_be_read_where_they_are_and_rewritten(
         assert largest_group_bytes(footer) <= BOUND.least_bytes
 
 
-def test_a_row_group_beyond_the_bound_is_padded_by_what_its_footer_says() -> None:
-    # Headers of pages alone take more than this bound, which no measure of the rows foresees
+def test_a_file_is_padded_to_what_its_footer_says_and_keeps_its_page_index() -> None:
     bound = SizeBound(least_bytes=100, inflated=1)
-    rows = pa.table({"k": [1], "at": [1], "v": [[]], "_opal_segment": [1], "_opal_offset": [0]})
-    encoded = encode_file(rows, spec_of("octets"), bound)
-    read = decode_file(encoded.data, spec_of("octets"), None, "the file", rows=1, bound=bound)
-    assert read.num_rows == 1
+    spec, value = spec_of("octets"), [0] * 1_200_000
+    rows = pa.table({"k": [1], "at": [1], "v": [value], "_opal_segment": [1], "_opal_offset": [0]})
+    plain, padded = (encode_file(rows, spec, bound, may_pad=may_pad) for may_pad in (False, True))
+    with pytest.raises(FormatError, match="it may take"):
+        decode_file(plain.data, spec, None, "the file", rows=1, bound=bound)
+    read = decode_file(padded.data, spec, None, "the file", rows=1, bound=bound)
+    assert read["k"].to_pylist() == [1]
+    footer = pq.read_metadata(pa.BufferReader(padded.data))
+    assert len(plain.data) < largest_group_bytes(footer) <= len(padded.data)
+    starts = []
+    for encoded in (plain, padded):
+        tail = bytes(encoded.data[-encoded.footer_bytes :])
+        verify_footer(tail, encoded.footer_bytes, encoded.footer_crc32, "the file")
+        index = decode_page_index(tail, len(encoded.data))
+        columns = range(len(index.groups[0]))
+        starts.append([index.pages(0, column).starts.tolist() for column in columns])
+    assert starts[0] == starts[1]
 
 
 def small_numbers(count: int) -> pa.Table:
