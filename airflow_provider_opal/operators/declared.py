@@ -1,8 +1,11 @@
-"""DeclaredOperator: the base of operators whose arguments are those of a declared operation."""
+"""DeclaredOperator: the base of operators whose arguments are those of a declared operation.
+
+`takes_arguments_of` gives such arguments to other functions.
+"""
 
 import inspect
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airflow_provider_opal.operators.spark import OpalSparkOperator
 from airflow_provider_opal.templated import is_templated
@@ -11,6 +14,31 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from opal_lake.arguments.declared import Declared
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+def takes_arguments_of(
+    declared: "type[Declared]", *, prefix: str = ""
+) -> Callable[[FunctionT], FunctionT]:
+    """Return a decorator that shows the arguments of a declaration in a function's signature.
+
+    The function gets them in its `**kwargs`. An `__init__` is decorated in the body of its class:
+    Airflow looks at the signature when the class is made.
+    """
+
+    def decorate(function: FunctionT) -> FunctionT:
+        arguments = {
+            f"{prefix}{name}": parameter.replace(
+                name=f"{prefix}{name}", kind=inspect.Parameter.KEYWORD_ONLY
+            )
+            for name, parameter in inspect.signature(declared).parameters.items()
+        }
+        made: Any = function
+        made.__signature__ = _with_arguments(inspect.signature(function), arguments)
+        return function
+
+    return decorate
 
 
 class DeclaredOperator(OpalSparkOperator):
@@ -80,8 +108,8 @@ def _with_arguments(
     """Return a signature with more keyword arguments, before `**kwargs`."""
     named = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
     if len(named) == len(own.parameters):
-        raise TypeError("the __init__ of an operator of a declared operation takes **kwargs")
+        raise TypeError("a function with the arguments of a declaration takes **kwargs")
     names = {parameter.name for parameter in named}
     more = [parameter for name, parameter in arguments.items() if name not in names]
-    kwargs = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)
-    return own.replace(parameters=[*named, *more, kwargs])
+    [rest] = [one for one in own.parameters.values() if one.kind is one.VAR_KEYWORD]
+    return own.replace(parameters=[*named, *more, rest])

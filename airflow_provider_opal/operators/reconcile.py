@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import (
@@ -13,20 +13,46 @@ from airflow.sdk.exceptions import (
 
 from airflow_provider_opal.assets import DEFAULT_CONN_ID, opal_asset, redelivery_asset, version_key
 from airflow_provider_opal.hooks.opal import OpalHook, oldest_after
+from airflow_provider_opal.operators.declared import takes_arguments_of
 from airflow_provider_opal.watermark import Watermark
-from opal_lake.arguments.values import Span, span_of
+from opal_lake.arguments.declared import Declared, declaration
+from opal_lake.arguments.values import Help, Span, span_of
 from opal_lake.errors import count_text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-LOOK_BACK, GRACE, AGAIN = timedelta(days=7), timedelta(minutes=30), timedelta(days=1)
 MOST, OPEN_AT_ONCE = 50, 10
 KEYS_SHOWN = 5
 CONFIRMED = 1  # the third member of what is kept of a redelivery, once a DAG run came of it
 REPORT = "report"  # the XCom key of a consumer's line
 # Between a worker, which notes when it emits, and Airflow's database, which notes the event
 CLOCK_SKEW = timedelta(hours=1)
+
+
+@declaration
+class ReconcileSpans(Declared):
+    """How far a reconcile looks back, and when it emits the event of a key."""
+
+    name: ClassVar[str] = "reconcile"
+
+    look_back: Annotated[
+        Span, Help("how far the first reconcile of a consumer goes back; later ones go on from it")
+    ] = "7d"
+    grace: Annotated[
+        Span,
+        Help(
+            "how long to wait for a consumer's run, which may be about to start, "
+            "before its event is emitted"
+        ),
+    ] = "30m"
+    again: Annotated[
+        Span,
+        Help(
+            "how long to wait for a consumer that got a run and did not acknowledge it, "
+            "before its event is emitted again"
+        ),
+    ] = "1d"
 
 
 class ReconcileOperator(BaseOperator):
@@ -51,28 +77,27 @@ class ReconcileOperator(BaseOperator):
     template_fields: Sequence[str] = ("table", "consumer")
     ui_color = "#d8ecf3"
 
+    @takes_arguments_of(ReconcileSpans)
     def __init__(
         self,
         *,
         table: str,
         consumer: str,
         by: str = "partition",
-        look_back: Span = LOOK_BACK,
-        grace: Span = GRACE,
-        again: Span = AGAIN,
         most: int = MOST,
         consumer_dag_id: str | None = None,
         opal_conn_id: str = DEFAULT_CONN_ID,
         lakechime_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
+        spans = ReconcileSpans(**ReconcileSpans.taken_from(kwargs))
         super().__init__(**kwargs)
         self.table = table
         self.consumer = consumer
         self.by = by
-        self.look_back = span_of("look_back", look_back)
-        self.grace = span_of("grace", grace)
-        self.again = span_of("again", again)
+        self.look_back = span_of("look_back", spans.look_back)
+        self.grace = span_of("grace", spans.grace)
+        self.again = span_of("again", spans.again)
         self.most = most
         self.consumer_dag_id = consumer_dag_id
         self.opal_conn_id = opal_conn_id

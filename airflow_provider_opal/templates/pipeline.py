@@ -16,13 +16,13 @@ from airflow_provider_opal.assets import (
     consumer_schedule,
 )
 from airflow_provider_opal.operators.consume import BY, ConsumeOperator, check_rows
+from airflow_provider_opal.operators.declared import takes_arguments_of
 from airflow_provider_opal.operators.ingest import CreateTable, IngestOperator
 from airflow_provider_opal.operators.metagen import MetaGenOperator
 from airflow_provider_opal.operators.reconcile import (
-    GRACE,
-    LOOK_BACK,
     ReconcileOperator,
     ReconcileReportOperator,
+    ReconcileSpans,
 )
 from airflow_provider_opal.operators.spark import is_keyed
 from airflow_provider_opal.operators.streaming.ingest import StreamingIngestOperator
@@ -33,10 +33,12 @@ from airflow_provider_opal.templates.short_spans import ShortSpanWarning, short_
 from airflow_provider_opal.templates.stream import scheduled_stream, stream_arguments, stream_task
 from airflow_provider_opal.templates.wait_for import WaitFor, wait_for_of
 from opal_lake.arguments.values import Span, span_of
+from opal_lake.errors import InvalidInputError
 
 MISSED = "airflow_provider_opal.deadlines.log_missed"
 DEFAULTS = {"retries": 2, "retry_delay": timedelta(minutes=1)}
 RESERVED = ("ingest", "metagen", "reconcile", "maintenance", "wait_for")
+RECONCILE = "reconcile_"  # the arguments of `opal_dag` that go to the reconcile
 _TENDED_ALIKE = ("tags", "default_args", "is_paused_upon_creation")
 
 
@@ -270,6 +272,7 @@ class OpalTaskGroup(TaskGroup):
 _SHARED = tuple(name for name in pipeline_of.__annotations__ if name != "return")
 
 
+@takes_arguments_of(ReconcileSpans, prefix=RECONCILE)
 def opal_dag(
     dag_id: str,
     *,
@@ -282,17 +285,17 @@ def opal_dag(
     key_format: str | None = None,
     deadline: Span | None = None,
     reconcile: str | None = "@hourly",
-    reconcile_grace: Span = GRACE,
     **options: Any,
 ) -> DAG:
     """The DAG of a pipeline. With it come the DAGs of consumers that have one of their own, a DAG that emits missed events again, and with
     `maintenance` a DAG that maintains the table. That one runs beside the pipeline: neither waits for the other.
 
     A scheduled run works on the partition that just ended (`{{ partition_key }}`); `start_date` and `end_date` are those of the first and
-    the last partition, in `timezone` where they have none. `deadline` counts from when a run was queued; what is younger than
-    `reconcile_grace` is not emitted again, as its consumer's run may be on its way. `options` are those of
-    `pipeline_of` and of `DAG`; one run at a time unless `max_active_runs` says otherwise.
+    the last partition, in `timezone` where they have none. `deadline` counts from when a run was queued. `reconcile` is the schedule of the
+    DAG that emits missed events; `reconcile_look_back`, `reconcile_grace` and `reconcile_again` are those of a ReconcileOperator. `options`
+    are those of `pipeline_of` and of `DAG`; one run at a time unless `max_active_runs` says otherwise.
     """
+    spans = _reconcile_spans(options)
     pipeline = pipeline_of(
         table=table,
         source=source,
@@ -332,13 +335,13 @@ def opal_dag(
             pipeline, consumer, dag_id, {**common, "start_date": begin}, made.ingest.opal_conn_id
         )
     if own and reconcile is not None:
-        _warn_of_short_spans(pipeline, dag_id)
+        _warn_of_short_spans(pipeline, dag_id, spans)
         consumers = {f"{dag_id}.{consumer.name}": consumer.by for consumer in own}
         when: Any = {
             "schedule": reconcile,
             "start_date": begin,
-            "grace": reconcile_grace,
             "opal_conn_id": made.ingest.opal_conn_id,
+            **spans.to_arguments(),
         }
         when["lakechime_conn_ids"] = {
             f"{dag_id}.{consumer.name}": consumer.lakechime_conn_id for consumer in own
@@ -369,9 +372,18 @@ def _scheduled(
     return pipeline, timetable, {}
 
 
-def _warn_of_short_spans(pipeline: Pipeline, dag_id: str) -> None:
+def _reconcile_spans(options: dict[str, Any]) -> ReconcileSpans:
+    """Take the spans of the reconcile out of the options of a pipeline."""
+    try:
+        return ReconcileSpans(**ReconcileSpans.taken_from(options, prefix=RECONCILE))
+    except InvalidInputError as error:  # its message begins with the name of the argument
+        raise InvalidInputError(f"{RECONCILE}{error}") from None
+
+
+def _warn_of_short_spans(pipeline: Pipeline, dag_id: str, spans: ReconcileSpans) -> None:
     if (tended := pipeline.maintenance) is not None:
-        for name, what in short_spans({"window": tended.window, "look_back": tended.look_back}):
+        given = {"window": tended.window, "look_back": tended.look_back}
+        for name, what in short_spans(given, spans.look_back):
             warnings.warn(f"{dag_id}: maintenance: {name}: {what}", ShortSpanWarning, stacklevel=3)
 
 
@@ -414,6 +426,7 @@ def _consumer_dag(
         pipeline.consume(consumer, name)
 
 
+@takes_arguments_of(ReconcileSpans)
 def reconcile_dag(
     dag_id: str,
     *,
@@ -421,8 +434,6 @@ def reconcile_dag(
     consumers: Mapping[str, str],
     start_date: datetime | None,
     schedule: str | None = "@hourly",
-    look_back: Span = LOOK_BACK,
-    grace: Span = GRACE,
     opal_conn_id: str = DEFAULT_CONN_ID,
     lakechime_conn_ids: Mapping[str, str | None] | None = None,
     **dag_kwargs: Any,
@@ -431,14 +442,14 @@ def reconcile_dag(
 
     `consumers` says by what each goes, 'partition' or 'version'. A ConsumeOperator's name is its `consumer=`, by default `<dag>.<task>`;
     its DAG has to listen by `consumer_schedule`. `lakechime_conn_ids` names the connection of those that keep what they have seen in
-    LakeChime.
+    LakeChime. `look_back`, `grace` and `again` are those of a ReconcileOperator.
     """
+    spans = ReconcileSpans(**ReconcileSpans.taken_from(dag_kwargs)).to_arguments()
     if unknown := sorted(set(consumers.values()) - set(BY)):
         raise ValueError(
             f"consumers go by {', '.join(map(repr, unknown))}; use one of {', '.join(BY)}"
         )
     common = {"tags": ["opal"], "catchup": False, "max_active_runs": 1, **dag_kwargs}
-    span: Any = {"look_back": look_back, "grace": grace}
     with DAG(dag_id, schedule=schedule, start_date=start_date, **common) as dag:
         looks = []
         for name, by in consumers.items():
@@ -447,7 +458,7 @@ def reconcile_dag(
                 "lakechime_conn_id": (lakechime_conn_ids or {}).get(name),
             }
             looks.append(
-                ReconcileOperator(task_id=name, table=table, consumer=name, by=by, **where, **span)
+                ReconcileOperator(task_id=name, table=table, consumer=name, by=by, **where, **spans)
             )
         looks >> ReconcileReportOperator(task_id="report")
     return dag

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
-from airflow_provider_opal.operators.reconcile import LOOK_BACK
-from opal_lake.arguments.values import delta_span
+from opal_lake.arguments.values import Span, delta_span, span_of, span_text
 from opal_lake.duration import parse_duration
 
 _LOST = {
@@ -19,17 +18,21 @@ class ShortSpanWarning(UserWarning):
     """A consumer that is paused for a while may lose what came meanwhile."""
 
 
-def short_spans(spans: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Those of `window` and `look_back` that are too short, with a message. Templates and numbers are checked by the run."""
+def short_spans(spans: Mapping[str, Any], reconcile_look_back: Span) -> Iterator[tuple[str, str]]:
+    """Yield those of `window` and `look_back` that are too short, with a message.
+
+    Templates and numbers are checked by the run.
+    """
+    least = span_of("look_back", reconcile_look_back)
+    least_text = span_text("look_back", reconcile_look_back)
     for name, lost in _LOST.items():
         try:
             span = delta_span(name, spans.get(name))
-            is_short = timedelta(microseconds=parse_duration(span, name=name)) < LOOK_BACK
+            is_short = timedelta(microseconds=parse_duration(span, name=name)) < least
         except ValueError:
             continue
         if is_short:
-            days = f"{LOOK_BACK.days}d"
             yield (
                 name,
-                f"{span} is shorter than the look-back of a reconcile, {days}: {lost}; write {days!r} or more",
+                f"{span} is shorter than the look-back of a reconcile, {least_text}: {lost}; write {least_text!r} or more",
             )

@@ -183,6 +183,12 @@ class Declared:
         return given_fields(cls, values)
 
     @classmethod
+    def taken_from(cls, values: dict[str, Any], *, prefix: str = "") -> dict[str, Any]:
+        """Take the arguments of this, by names with a prefix, out of those of a function."""
+        named = {name: f"{prefix}{name}" for name in cls.fields()}
+        return {name: values.pop(given) for name, given in named.items() if given in values}
+
+    @classmethod
     def checked(
         cls, arguments: Mapping[str, Any], is_open: Callable[[Any], bool] = nothing_open
     ) -> dict[str, Any]:

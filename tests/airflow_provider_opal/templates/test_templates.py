@@ -1,5 +1,6 @@
 """What the templates make: tasks, wires, schedules, and the errors of those that cannot be."""
 
+import inspect
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -439,6 +440,37 @@ def test_a_group_s_maintenance_is_a_dag_beside_that_of_the_group() -> None:
         4,
         START,
         {"t"},
+    )
+
+
+def test_the_spans_of_a_reconcile_are_arguments_of_its_pipeline() -> None:
+    own = Consumer(name="own", function="m:f", own_dag=True)
+    given = {"reconcile_look_back": "2d", "reconcile_grace": "5m", "reconcile_again": "6h"}
+    for options, spans in (
+        ({}, (timedelta(days=7), timedelta(minutes=30), timedelta(days=1))),
+        (given, (timedelta(days=2), timedelta(minutes=5), timedelta(hours=6))),
+    ):
+        look: Any = made(consumers=[own], **options)["orders.reconcile"].get_task("orders.own")
+        assert (look.look_back, look.grace, look.again) == spans
+    shown = inspect.signature(opal_dag).parameters
+    assert [shown[name].default for name in given] == ["7d", "30m", "1d"]
+    with pytest.raises(ValueError, match=r"^reconcile_again='1 day' is no duration; write it as"):
+        orders(reconcile_again="1 day")
+    again: Any = reconcile_dag(
+        "again", table="shop.orders", consumers={"a": "partition"}, start_date=START, again="6h"
+    ).get_task("a")
+    assert again.again == timedelta(hours=6)
+
+
+def test_a_reconcile_that_looks_back_less_warns_of_shorter_spans_only(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    follow = Consumer(name="follow", function="m:f", by="version", own_dag=True)
+    for window in ("2d", "1d"):
+        orders(consumers=[follow], maintenance={"window": window}, reconcile_look_back="36h")
+    [message] = [str(found.message) for found in recwarn if found.category is ShortSpanWarning]
+    assert message.startswith(
+        "orders: maintenance: window: 1d is shorter than the look-back of a reconcile, 36h"
     )
 
 

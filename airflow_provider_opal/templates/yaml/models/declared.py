@@ -51,12 +51,12 @@ _BY_KIND: dict[kinds.Kind | None, Any] = {
 
 
 def with_arguments_of(
-    declared: type[Declared], *only: str, optional: Collection[str] = ()
+    declared: type[Declared], *only: str, optional: Collection[str] = (), prefix: str = ""
 ) -> Callable[[ModelT], ModelT]:
     """Return a class decorator that gives a model the arguments of a declaration as keys.
 
     `only` chooses some of them; those named `optional` may be left out though the operation needs
-    them.
+    them. `prefix` stands before the names of all.
     """
 
     def decorate(model: ModelT) -> ModelT:
@@ -64,7 +64,7 @@ def with_arguments_of(
         fields = {}
         for name in only or known:
             # `schema` would hide a method of pydantic's models
-            key = f"{name}_" if hasattr(BaseModel, name) else name
+            key = f"{name}_" if hasattr(BaseModel, name) else f"{prefix}{name}"
             fields[key] = _key(name, known[name], is_optional=name in optional)
         made: Any = create_model(  # type: ignore[call-overload]  # fields by name
             model.__name__,

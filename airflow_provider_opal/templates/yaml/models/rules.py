@@ -145,7 +145,7 @@ def doubts(dag: DagModel) -> Iterator[Finding]:
             value = getattr(dag.maintenance, name) if here else properties.get(name)
             yield from (
                 (("maintenance", name) if here else ("table", "properties", name), what)
-                for _, what in short_spans({name: value})
+                for _, what in short_spans({name: value}, dag.reconcile_look_back)
             )
 
 

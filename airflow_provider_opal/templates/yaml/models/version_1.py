@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_LAKECHIME_CONN_ID
+from airflow_provider_opal.operators.reconcile import ReconcileSpans
+from airflow_provider_opal.templates.pipeline import RECONCILE
 from airflow_provider_opal.templates.yaml.models.base import (
     OTHER,
     TEXT,
@@ -140,6 +142,7 @@ class MaintenanceModel(Declares):
     )
 
 
+@with_arguments_of(ReconcileSpans, prefix=RECONCILE)
 @with_arguments_of(
     Ingest,
     "metadata",
@@ -159,10 +162,6 @@ class Options(RunOptions, Declares):
     )
     reconcile: Cron | None = Field(
         "@hourly", description="When to look for events that consumers missed; null for never."
-    )
-    reconcile_grace: Duration | None = Field(
-        None,
-        description="How long to wait for a consumer's run before its event is emitted again; 30m if not given.",
     )
     maintenance: Annotated[bool | None, Tag(TEXT)] | Annotated[MaintenanceModel, Tag(OTHER)] = (
         Field(

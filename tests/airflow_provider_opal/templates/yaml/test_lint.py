@@ -66,10 +66,15 @@ def test_spans_in_which_consumers_lose_what_they_missed_are_warned_of(tmp_path: 
         "shop.four",
         more=f"{consumers}    reconcile: null\n    maintenance: {{window: 2d}}\n",
     )
+    less = pipeline(
+        "seven",
+        "shop.seven",
+        more=f"{consumers}    reconcile_look_back: 2d\n    maintenance: {{window: 2d}}\n",
+    )
     made = "{name: shop.five, keys: [a], delta: b, properties: {window: 1h}}"
     write(
         tmp_path,
-        a=short + fine + alone + never,
+        a=short + fine + alone + never + less,
         b=pipeline("five", made, more=f"{consumers}    maintenance: true\n"),
     )
     write(
@@ -79,7 +84,7 @@ def test_spans_in_which_consumers_lose_what_they_missed_are_warned_of(tmp_path: 
     )
     report = lint(tmp_path)
     assert {problem.kind for problem in report.problems} == {"warning"}
-    assert report.pipelines == 6
+    assert report.pipelines == 7
     assert [problem.partition(" is shorter")[0] for problem in problems_in(tmp_path)] == [
         "a.opal.yaml:9:27: dags.one.maintenance.window: 2d",
         "a.opal.yaml:9:42: dags.one.maintenance.look_back: 36h",

@@ -67,7 +67,9 @@ dags:
     pool: small
     deadline: 2h
     reconcile: "@daily"
+    reconcile_look_back: 10d
     reconcile_grace: 2h
+    reconcile_again: 6h
     spark: {conf: {spark.sql.shuffle.partitions: 4}, executor_memory: 2g, num_executors: 2}
     maintenance:
       schedule: "0 4 * * *"
@@ -307,7 +309,12 @@ def test_everything_that_can_be_said_comes_out_in_the_dags(
         "5%",
     )
     assert task.arguments["business_snapshot"] == "{{ partition_key }}"
-    assert dags["all.reconcile"].get_task("all.own").grace.total_seconds() == 7_200
+    look: Any = dags["all.reconcile"].get_task("all.own")
+    assert [span.total_seconds() / 3_600 for span in (look.look_back, look.grace, look.again)] == [
+        240,
+        2,
+        6,
+    ]
     assert task.arguments["create"]["schema"].startswith("id BIGINT")
     assert task.arguments["create"]["properties"] == {"segment_rows": 1000}
     assert task.arguments["source"]["jdbc"]["password_env"] == "P"
