@@ -14,12 +14,12 @@ from dataclasses import dataclass, fields
 from typing import Protocol
 
 from opal_lake.table import Table
-from opal_lake.traffic.documents import TrafficFolder
-from opal_lake.traffic.hours import DAY, WEEK, Traffic, Volume, hour_of_week
 from opal_stream.kafka.applications import known_positions
 from opal_stream.kafka.topics import Partition
 from opal_stream.plan.load import MESSAGE_BYTES, predict_rates, weigh
 from opal_stream.plan.spread import Shares, plan_spread, spread_by_count
+from opal_stream.traffic.documents import TrafficFolder
+from opal_stream.traffic.hours import DAY, WEEK, Traffic, Volume, hour_of_week
 
 LEARN = 2 * WEEK
 

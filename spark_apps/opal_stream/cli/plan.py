@@ -13,10 +13,10 @@ from opal_lake.cli.render import Column, Style, output_width, text_table
 from opal_lake.errors import InvalidInputError, count_text
 
 if TYPE_CHECKING:
-    from opal_lake.traffic.hours import Volume
     from opal_stream.kafka.connection import Connection
     from opal_stream.kafka.topics import Partition
     from opal_stream.plan.spread import Spread
+    from opal_stream.traffic.hours import Volume
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
@@ -37,11 +37,11 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
 def plan(args: argparse.Namespace, connection: "Connection | None") -> None:
     """Print it."""
     from opal_lake.table import Table
-    from opal_lake.traffic.hours import HOUR_MS
     from opal_stream.kafka.topics import Topics, chosen_partitions
     from opal_stream.plan.known import KnownTraffic, counted_traffic
     from opal_stream.plan.load import predict_rates, weigh
     from opal_stream.plan.spread import plan_spread, processes_for
+    from opal_stream.traffic.hours import HOUR_MS
 
     if connection is None or not args.topic:
         raise InvalidInputError(

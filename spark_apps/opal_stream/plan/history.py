@@ -5,10 +5,10 @@ Sizes of messages are not known here.
 
 from collections.abc import Sequence
 
-from opal_lake.traffic.hours import HOUR_MS, WEEK, Traffic, Volume
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.ranges import first_since
 from opal_stream.kafka.topics import Partition, reach_of
+from opal_stream.traffic.hours import HOUR_MS, WEEK, Traffic, Volume
 
 LOOK_BACK = 2 * WEEK  # hours
 

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from opal_lake.table import Table
-from opal_lake.traffic.documents import TrafficFolder
-from opal_lake.traffic.hours import WEEK, Traffic
 from opal_stream.kafka.applications import applications_of
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.topics import Partition, Topic
 from opal_stream.plan.history import read_traffic
 from opal_stream.plan.recorder import size_of
+from opal_stream.traffic.documents import TrafficFolder
+from opal_stream.traffic.hours import WEEK, Traffic
 
 
 def counted_traffic(table: Table, stream: str, topics: Iterable[Topic]) -> dict[Partition, Traffic]:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from opal_lake.traffic.hours import Traffic, Volume, mean_of
 from opal_stream.kafka.topics import Partition
+from opal_stream.traffic.hours import Traffic, Volume, mean_of
 
 # As much work as a message by itself: what JSON is weighed by. Larger messages cost more to decode, not in proportion to their size.
 MESSAGE_BYTES = 500

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from opal_lake.errors import OpalError
 from opal_lake.log.snapshot import Root
 from opal_lake.table import Table
-from opal_lake.traffic.documents import TrafficFolder
-from opal_lake.traffic.hours import HOUR_MS, MOST_WEEKS, WEEK, Traffic, Volume
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
 from opal_stream.same_table import check_same
+from opal_stream.traffic.documents import TrafficFolder
+from opal_stream.traffic.hours import HOUR_MS, MOST_WEEKS, WEEK, Traffic, Volume
 
 EVERY_S = 3600.0  # from the start of the process on: not all write at the turn of an hour
 logger = logging.getLogger(__name__)

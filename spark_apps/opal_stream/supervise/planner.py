@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from opal_lake.errors import OpalError
 from opal_lake.table import Table
-from opal_lake.traffic.hours import HOUR_MS, Traffic, Volume
 from opal_stream.flush.options import StreamOptions
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.topics import Partition
@@ -14,6 +13,7 @@ from opal_stream.plan.known import KnownTraffic, counted_traffic
 from opal_stream.plan.load import predict_rates, weigh
 from opal_stream.plan.spread import Shares, Spread, plan_spread, processes_for
 from opal_stream.supervise.observation import Observation, arrivals
+from opal_stream.traffic.hours import HOUR_MS, Traffic, Volume
 
 CATCH_UP_S = 3600.0  # what waits counts as if it were to be read within so long
 SHRINK_AT = 0.7  # of the capacity: fewer processes must carry it with room to spare

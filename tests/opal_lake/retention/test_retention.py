@@ -26,8 +26,6 @@ from opal_lake.read.read import plan_read, read_rows
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
-from opal_lake.traffic.documents import TrafficFolder
-from opal_lake.traffic.hours import Traffic
 from opal_lake.write.ingest_job import IngestOptions, IngestRun, commit_ingest, start_ingest
 from opal_lake.write.metagen_job import commit_metagen
 from tests.kit.failing_store import Crash, FailingStore, Mode, StallingStore
@@ -174,14 +172,13 @@ def test_a_dry_run_tells_what_a_run_does_and_changes_nothing(storage: Storage) -
 
 def test_traffic_of_streams_that_have_not_run_within_the_window_goes(storage: Storage) -> None:
     table = history(storage, 5)
-    folder = TrafficFolder(storage, table.snapshot_at().root.table_id, CountingIds())
-    folder.write({"orders": Traffic(hour=1)}, 1)
+    document = layout.traffic_path(1, "orders")
+    storage.put_if_absent(document, b"")
     table.retain(window="30d", grace="1h")
-    assert folder.read()
+    assert document in paths(storage)
     result = table.retain(window="2h", grace="1h")
-    assert (result.counts["traffic"], folder.read()) == (1, {})
-    folder.write({"orders": Traffic(hour=2)}, 2)
-    assert folder.read()["orders"].hour == 2
+    assert result.counts["traffic"] == 1
+    assert document not in paths(storage)
 
 
 def test_what_merges_replaced_goes_once_no_version_reads_it(storage: Storage) -> None:

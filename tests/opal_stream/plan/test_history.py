@@ -8,10 +8,10 @@ import pytest
 
 from opal_lake.cli import main
 from opal_lake.exit_codes import INPUT, OK
-from opal_lake.traffic.hours import HOUR_MS, Volume
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.topics import Partition
 from opal_stream.plan.history import read_traffic
+from opal_stream.traffic.hours import HOUR_MS, Volume
 from tests.fixtures_cli import metadata, opal_commands
 from tests.fixtures_kafka import Kafka
 from tests.opal_stream.orders import new_table, new_topic, order

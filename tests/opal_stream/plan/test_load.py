@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opal_lake.traffic.hours import Traffic, Volume
 from opal_stream.kafka.topics import Partition
 from opal_stream.plan.load import MESSAGE_BYTES, predict_loads, weigh
+from opal_stream.traffic.hours import Traffic, Volume
 
 
 def part(number: int, topic: str = "orders") -> Partition:

@@ -19,7 +19,6 @@ from opal_lake.log.version_window import serving_checkpoint
 from opal_lake.retention.clock_repair import find_ahead, gather
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_sealed
-from opal_lake.traffic.documents import decode_traffic
 
 Sizes = Mapping[str, int]
 
@@ -212,7 +211,8 @@ def check_results(
 def check_traffic(
     storage: Storage, commits: Sequence[Commit], sizes: Sizes, findings: Findings
 ) -> None:
-    """What streams counted is of this table, and within the bounds of the format."""
+    """Check that what streams counted is sealed and of this table."""
+    table_id = commits[-1].table_id
     for path in sizes:
         if not path.startswith(layout.TRAFFIC):
             continue
@@ -223,17 +223,19 @@ def check_traffic(
             "its name holds no time; delete it",
         )
         try:
-            decode_traffic(
-                read_sealed(storage, path), f"{storage.uri}/{path}", commits[-1].table_id
-            )
+            document = unseal(read_sealed(storage, path), f"{storage.uri}/{path}")
         except NotFoundError:
             continue  # its writer has deleted it in the meantime
         except FormatError as error:
-            findings.add(
-                "I29",
-                path,
-                f"it is no traffic of this table ({error}); delete it, streams count again",
-            )
+            findings.add("I29", path, f"{error}; or delete it, streams count again")
+            continue
+        counted_for = document.get("table_id")
+        findings.expect(
+            counted_for == table_id,
+            "I29",
+            path,
+            f"it is of table {counted_for!r}; delete it, streams count again",
+        )
 
 
 def check_claims(

@@ -16,7 +16,7 @@ from opal_lake.ids import IdSource
 from opal_lake.log.commit import canonical_json, seal, unseal
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_sealed
-from opal_lake.traffic.hours import MOST_WEEKS, WEEK, Traffic, Volume
+from opal_stream.traffic.hours import MOST_WEEKS, WEEK, Traffic, Volume
 
 FORMAT = 1
 MOST_READ = 256  # documents; more are there only where nobody may delete

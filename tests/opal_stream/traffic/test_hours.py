@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from opal_lake.traffic.hours import DAY, WEEK, Traffic, Volume, hour_of_week, mean_of
+from opal_stream.traffic.hours import DAY, WEEK, Traffic, Volume, hour_of_week, mean_of
 
 MONDAY = int(datetime(2026, 11, 23, tzinfo=UTC).timestamp()) // 3600
 
