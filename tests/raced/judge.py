@@ -130,9 +130,10 @@ class Judge:
     def _hold_to_promises(self) -> None:
         for token, result in self.promises:
             if result.operation in ("ingest", "metagen", "discard"):
-                assert result.version in self.states, (token, result)
-            if token in self.committed:
-                assert result.version == self.committed[token], (token, result)
+                is_committed = result.version in self.states
+                assert is_committed, f"{token} got version {result.version}, which is not there"
+            version = self.committed.get(token, result.version)
+            assert result.version == version, f"{token} is version {version}, its result: {result}"
         self.promises.clear()
 
     def _check_outcome(self, job: "Job") -> None:
@@ -140,7 +141,8 @@ class Judge:
             assert job.token not in self.committed, f"{job} failed, and is committed"
         if job.verb == "read" and "rows" in job.arguments:
             expected = self._visible_serials(job.arguments.pop("version"))
-            assert sorted(job.arguments.pop("rows")) == expected
+            read = sorted(job.arguments.pop("rows"))
+            assert read == expected, f"{job.token} read rows {read}, not {expected}"
             self.comparisons += 1
 
     def _visible_serials(self, version: int) -> list[int]:
@@ -153,7 +155,9 @@ class Judge:
         job = self._author(commit.version).author
         if commit.token is not None:
             assert commit.token not in self.committed, f"{commit.token} is committed twice"
-            assert commit.token in (job.token, f"{job.token}/{commit.business_snapshot}")
+            own = (job.token, f"{job.token}/{commit.business_snapshot}")
+            author = f"version {commit.version} was put by {job.token}"
+            assert commit.token in own, f"{author}, and has token {commit.token}"
             self.committed[commit.token] = commit.version
         if commit.operation == "retain":
             self.retained.append(commit.version)
@@ -169,7 +173,8 @@ class Judge:
             rows |= self._rows_of(commit, job)
         for discarded in actions.discarded:
             own = [s for s, row in rows.items() if row.row_id[0] == discarded.segment.id]
-            assert all(rows[serial].processed is None for serial in own), "visible rows discarded"
+            seen = [serial for serial in own if rows[serial].processed is not None]
+            assert not seen, f"version {commit.version} discards the visible rows {seen}"
             rows = {serial: row for serial, row in rows.items() if serial not in own}
         processed = {*actions.processed}
         for serial, row in rows.items():
@@ -191,7 +196,8 @@ class Judge:
             # An inline ingest by business snapshots publishes what it leaves under its key
             mine = job.arguments["partition_key"]
             others = [row for row in own if row.partition_key != mine]
-            assert all(self.snapshots[row.values[SERIAL]] is not None for row in others)
+            strange = [row for row in others if self.snapshots[row.values[SERIAL]] is None]
+            assert not strange, f"{job.token} published rows of no business snapshot: {strange}"
             return
         match job.arguments:
             case {"all": True}:
@@ -221,15 +227,17 @@ class Judge:
 
     def _check_pending_keys(self, result: JobResult) -> None:
         """A MetaGen's result names the keys that stay pending, without those that are held back."""
-        assert result.version is not None
+        assert result.version is not None, f"a MetaGen has no version: {result}"
         if not is_readable(self.head().root, result.version):
             return
         held = self.table.log.at(result.version).root.business.held_numbers
         pending = [row for row in self.states[result.version].values() if row.processed is None]
         waiting = [row for row in pending if segment_part(row.row_id[0]) not in held]
         named = {one["partition_key"]: one["rows"] for one in result.examples}
-        assert named == Counter(row.partition_key for row in waiting), (result, waiting)
-        assert result.counts.get("pending_rows", 0) == len(pending), (result, pending)
+        expected = Counter(row.partition_key for row in waiting)
+        assert named == expected, f"{result} names pending rows of {named}, not of {expected}"
+        counted = result.counts.get("pending_rows", 0)
+        assert counted == len(pending), f"{result} counts {counted} pending rows, not {pending}"
         self.comparisons += 1
 
     def _check_attempt(self, attempt: Attempt) -> None:
@@ -325,7 +333,7 @@ class Judge:
         return any(problem is not None for problem in problems)
 
     def _see_columns(self, commit: Commit) -> None:
-        assert commit.actions.spec is not None
+        assert commit.actions.spec is not None, f"version {commit.version} changes no columns"
         for field in commit.actions.spec.schema.fields:
             if field.name not in self.shape.columns and field.name not in self.added:
                 self.added[field.name] = (commit.version, "string")
@@ -347,8 +355,9 @@ class Judge:
             expected = [serial for serial in expected if self.snapshots[serial] == name]
         assert sorted(ids) == expected, f"{job.token} committed rows {sorted(ids)}"
         assert not {*ids.values()} & {*self.deltas}, f"{job.token} gives out a row id twice"
-        assert len({*ids.values()}) == len(ids)
-        assert commit.partition_key == job.arguments["partition_key"]
+        assert len({*ids.values()}) == len(ids), f"{job.token} gives rows the same id: {ids}"
+        key = job.arguments["partition_key"]
+        assert commit.partition_key == key, f"{job.token} has key {commit.partition_key}, not {key}"
         return {serial: self._row(serial, row_id) for serial, row_id in ids.items()}
 
     def _see_drift(
@@ -400,7 +409,8 @@ class Judge:
 
     def compare(self, chance: random.Random, *, is_whole: bool = False) -> None:
         """Compare visible rows at every readable version, and each kind of read at some."""
-        assert check_table(self.table) == []
+        findings = check_table(self.table)
+        assert findings == [], f"version {self.newest} is damaged: {findings}"
         replay = self._replay(self.newest)
         moments = replay.moments()
         replay.compare_everywhere()
@@ -439,9 +449,11 @@ class Judge:
         table.retain(window="1h", grace="1h")
         clock.pass_us(WEEK_US)
         table.retain(window="1h", grace="1h")
-        assert left_overs(table, None) == []
+        left = left_overs(table, None)
+        assert left == [], f"nothing needs these files of version {self.newest}: {left}"
         serials = sorted(table.read()[SERIAL].to_pylist())
-        assert serials == self._visible_serials(self.newest)
+        expected = self._visible_serials(self.newest)
+        assert serials == expected, f"the last version shows rows {serials}, not {expected}"
         self.comparisons += 1
 
 

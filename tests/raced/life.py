@@ -91,6 +91,7 @@ class Life:
     def run(self, steps: int) -> int:
         """Live through so many steps; return how many comparisons with the model were made."""
         for step in range(steps):
+            print(f"step {step}")  # the last one is beside a failure
             self.step(depth=0)
             self.judge.see(self.jobs)
             if step % 6 == 5:
@@ -178,7 +179,7 @@ class Life:
         while self.unfinished:
             job = self.unfinished.pop()
             self._do(job, self.machines[0], Plan())
-            assert job.outcome is not None
+            assert job.outcome is not None, f"{job} was run again, and has no outcome"
         self.machines = [self._machine(number, skew_us=0) for number in range(MACHINES)]
         last = Job(verb="metagen", token="last", arguments={"all": True})
         self.jobs.append(last)

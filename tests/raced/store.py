@@ -1,5 +1,6 @@
 """A machine's way to the store: at chosen calls others get in between, or the machine fails."""
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -21,6 +22,9 @@ class Plan:
     `interrupts` are by the number of the store call, from 1; `before_commits` get in when the
     operation is about to commit, where most races are decided. `author` is whose operation it is,
     and `began` the newest version when it began.
+
+    Calls that an operation makes by threads of its own are not counted: their order is not that of
+    the seed, and two of them could let others in at once.
     """
 
     interrupts: dict[int, Callable[[], None]] = field(default_factory=dict)
@@ -31,6 +35,7 @@ class Plan:
     calls: int = 0
     author: Any = None
     began: int = 0
+    thread: int = field(default_factory=threading.get_ident)
 
 
 class RacingStore(ForwardingStore):
@@ -77,6 +82,8 @@ class RacingStore(ForwardingStore):
         if not self.plans:
             return False
         plan = self.plans[-1]
+        if threading.get_ident() != plan.thread:
+            return False
         plan.calls += 1
         interrupt = plan.interrupts.pop(plan.calls, None)
         if interrupt is not None:

@@ -29,6 +29,13 @@ def test_a_raced_life_is_the_model_s() -> None:
     live(SEED, 15)
 
 
+def test_the_same_seed_makes_the_same_life() -> None:
+    lives = [Life(5004) for _ in range(2)]
+    comparisons = [life.run(8) for life in lives]
+    assert comparisons[0] == comparisons[1]
+    assert lives[0].happened == lives[1].happened
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(1, LIVES + 1))
 def test_raced_lives_are_the_model_s(number: int) -> None:
