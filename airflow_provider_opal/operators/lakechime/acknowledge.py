@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_provider_opal.assets import DEFAULT_LAKECHIME_CONN_ID
 from airflow_provider_opal.events.runs import give_to, given_to
 from airflow_provider_opal.hooks.lakechime import LakeChimeHook
+from airflow_provider_opal.sensors.snapshot import SnapshotTriggerSensor
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -18,7 +19,10 @@ _ALONE = "Let one run at a time (max_active_runs=1), and give each flow a consum
 
 
 class AcknowledgeOperator(BaseOperator):
-    """Moves the watermark of a SnapshotTriggerSensor with `acknowledge=False`, the task `sensor`, over the range that it returned.
+    """Moves the watermark of a SnapshotTriggerSensor with `acknowledge=False` over the range that it returned.
+
+    `sensor` is the sensor's task. Its consumer and its connection are taken from it, and it becomes an upstream task. Instead it may be the
+    sensor's task id; then name its `consumer` and `lakechime_conn_id`, if it does not have the default ones.
 
     Put it behind all that may fail. Until it has succeeded, the next run of the DAG gets the same events again, with what is newer; so let
     one run at a time (`max_active_runs=1`). Fails if another flow has moved the watermark meanwhile; but a run that has acknowledged its
@@ -31,15 +35,23 @@ class AcknowledgeOperator(BaseOperator):
     def __init__(
         self,
         *,
-        sensor: str,
+        sensor: SnapshotTriggerSensor | str,
         consumer: str | None = None,
-        lakechime_conn_id: str = DEFAULT_LAKECHIME_CONN_ID,
+        lakechime_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.sensor = sensor
+        if isinstance(sensor, SnapshotTriggerSensor):
+            consumer, lakechime_conn_id = _taken_from(sensor, consumer, lakechime_conn_id)
+            if self.has_dag() or sensor.has_dag():
+                self.set_upstream(sensor)
+        elif not isinstance(sensor, str):
+            raise ValueError(
+                f"sensor={sensor!r} is not a SnapshotTriggerSensor; give the sensor's task or its task id"
+            )
+        self.sensor = sensor if isinstance(sensor, str) else sensor.task_id
         self.consumer = consumer
-        self.lakechime_conn_id = lakechime_conn_id
+        self.lakechime_conn_id = lakechime_conn_id or DEFAULT_LAKECHIME_CONN_ID
 
     def execute(self, context: "Context") -> int:
         """Returns where the range ends: the watermark is there, or was."""
@@ -74,3 +86,26 @@ class AcknowledgeOperator(BaseOperator):
                     f"another flow moved the watermark of consumer {consumer!r} at the same time. {_ALONE}"
                 ) from error
         return int(give_to(context, done)["to"])
+
+
+def _taken_from(
+    sensor: SnapshotTriggerSensor, consumer: str | None, lakechime_conn_id: str | None
+) -> tuple[str | None, str]:
+    """Return the sensor's consumer and connection; ValueError where other ones are given."""
+    if sensor.acknowledge:
+        raise ValueError(
+            f"the sensor {sensor.task_id!r} moves its watermark itself, and leaves nothing to acknowledge; give it "
+            "tables=[...] and acknowledge=False, or take this task out"
+        )
+    sensors_consumer = sensor.consumer or f"{sensor.dag_id}.{sensor.task_id}"
+    sensors_conn_id = sensor.lakechime_conn_id or DEFAULT_LAKECHIME_CONN_ID
+    given = {
+        "consumer": (consumer, sensors_consumer),
+        "lakechime_conn_id": (lakechime_conn_id, sensors_conn_id),
+    }
+    for name, (own, of_sensor) in given.items():
+        if own not in (None, of_sensor):
+            raise ValueError(
+                f"{name}={own!r} contradicts the sensor {sensor.task_id!r}, which has {of_sensor!r}; leave it out"
+            )
+    return sensor.consumer, sensors_conn_id

@@ -1,18 +1,21 @@
 """Sensors over data-change events: ranges without a gap, partitions whenever they came, and what a flow is given."""
 
 import asyncio
+import copy
 import json
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG, TaskGroup
 from airflow.sdk.exceptions import (
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
     TaskDeferred,
 )
+from airflow.serialization.serialized_objects import DagSerialization
 from structlog.testing import capture_logs
 
 from airflow_provider_opal import (
@@ -193,6 +196,49 @@ def test_a_flow_that_failed_gets_its_events_again_with_what_is_newer(chime: Lake
     end.pulled["s"] = None
     with pytest.raises(AirflowFailException, match="returned None, which is no range"):
         done.execute(end.context)
+
+
+def test_what_the_end_of_a_flow_needs_is_taken_from_its_sensor() -> None:
+    with DAG("flow", schedule=None) as dag:
+        done = AcknowledgeOperator(task_id="done", sensor=sensor(acknowledge=False, consumer="a"))
+    assert (done.sensor, done.consumer, done.lakechime_conn_id, done.upstream_task_ids) == (
+        "s",
+        "a",
+        "lakechime_default",
+        {"s"},
+    )
+    copied = DagSerialization.from_dict(DagSerialization.to_dict(copy.deepcopy(dag)))
+    assert copied.get_task("done").upstream_task_ids == {"s"}
+
+
+@pytest.mark.parametrize(
+    "of_sensor, given, message",
+    [
+        ({}, {"consumer": "b"}, "consumer='b' contradicts the sensor 'g.s', which has 'f.g.s'"),
+        (
+            {"consumer": "a"},
+            {"consumer": "b"},
+            "contradicts the sensor 'g.s', which has 'a'; leave",
+        ),
+        ({}, {"lakechime_conn_id": "c"}, "'c' contradicts .*, which has 'lakechime_default'"),
+        ({"acknowledge": True}, {}, "moves its watermark itself, .* acknowledge=False"),
+        ({"lakechime_conn_id": "c"}, {"lakechime_conn_id": "c"}, None),
+        ({}, {"consumer": "f.g.s"}, None),
+    ],
+)
+def test_what_contradicts_the_sensor_is_refused(
+    of_sensor: dict[str, Any], given: dict[str, Any], message: str | None
+) -> None:
+    with DAG("f", schedule=None):
+        with TaskGroup("g"):
+            waiting = sensor(**{"acknowledge": False, **of_sensor})
+        if message is None:
+            assert AcknowledgeOperator(task_id="done", sensor=waiting, **given).sensor == "g.s"
+            return
+        with pytest.raises(ValueError, match=message):
+            AcknowledgeOperator(task_id="done", sensor=waiting, **given)
+        with pytest.raises(ValueError, match="is not a SnapshotTriggerSensor; give the sensor's"):
+            AcknowledgeOperator(task_id="other", sensor=waiting.output)  # type: ignore[arg-type]
 
 
 def test_a_cleared_flow_that_was_acknowledged_succeeds_again_and_one_that_was_not_fails(

@@ -87,5 +87,5 @@ with DAG("flow", schedule=None, start_date=START, max_active_runs=1):
             raise RuntimeError(f"the work on {snapshots} failed")
         return snapshots
 
-    new >> work() >> AcknowledgeOperator(task_id="done", sensor="new")
+    new >> work() >> AcknowledgeOperator(task_id="done", sensor=new)
     new.dag.params["fails"] = False

@@ -1,0 +1,45 @@
+"""What a user sees who tries a DAG with `dag.test()`: a real Airflow, in a process and a home of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DAGS = Path(__file__).parent / "tried_dags"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What the script `tried_dags/tried.py` returned and logged."""
+
+    outcome: dict[str, Any]
+    log: str
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory: pytest.TempPathFactory) -> Tried:
+    """All DAGs in one process: to start Airflow is what takes long."""
+    home = tmp_path_factory.mktemp("tried")
+    environment = {
+        **os.environ,
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    }
+    outcome = home / "outcome.json"
+    for command in (
+        [sys.executable, "-m", "airflow", "db", "migrate"],
+        [sys.executable, str(DAGS / "tried.py"), str(outcome)],
+    ):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return Tried(json.loads(outcome.read_text()), done.stdout + done.stderr)
+
+
+def test_a_flow_is_acknowledged_by_what_its_sensor_says(tried: Tried) -> None:
+    assert (tried.outcome["flow"], tried.outcome["seen"]) == ("success", 2)

@@ -1,0 +1,43 @@
+"""DAGs that `test_tried_dags` runs with `dag.test()`, and what it looks at afterwards."""
+
+import json
+import os
+import sys
+from typing import Any
+
+from airflow.sdk import DAG
+
+from airflow_provider_opal import AcknowledgeOperator, SnapshotTriggerSensor
+from lakechime import DataChangeEvent, LakeChime, TableFormat
+
+# What the sensor says is all that its end needs
+with DAG("flow", schedule=None) as flow:
+    new = SnapshotTriggerSensor(
+        task_id="new", tables=["shop.flow"], start="all", acknowledge=False, consumer="mine"
+    )
+    AcknowledgeOperator(task_id="done", sensor=new)
+
+
+def chime() -> LakeChime:
+    return LakeChime.open(f"sqlite:///{os.environ['AIRFLOW_HOME']}/lakechime.db")
+
+
+def event(table: str, snapshot: str) -> DataChangeEvent:
+    return DataChangeEvent(table=table, table_format=TableFormat.ICEBERG, snapshot_id=snapshot)
+
+
+def seen_by(consumer: str) -> Any:
+    with chime() as client:
+        watermark = client.watermark(consumer, "events")
+    return None if watermark is None else watermark.value
+
+
+def try_all() -> dict[str, Any]:
+    with chime() as client:
+        client.register([event("shop.flow", "1"), event("shop.flow", "2")])
+    return {"flow": str(flow.test().state), "seen": seen_by("mine")}
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1], "w") as outcome:
+        json.dump(try_all(), outcome)
