@@ -12,7 +12,7 @@ class CompactionOperator(UpkeepOperator):
 
     `mode="major"` also drops rows that no moment of the last `look_back` shows, and raises the table's floor to its begin: event times
     before it can no longer be read. `look_back` is a duration ("30d"); a number, where the delta column holds numbers. Partitions without
-    rows of the time since `archive_after` are compressed harder, by `archive_codec` (by default the table's property).
+    rows of the time since `archive_after` are compressed harder.
 
     With `only_if_due` the table's thresholds (`small_files`, `dead_share`) decide whether it is worth it, and the result says why, or that
     it is not due.

@@ -18,7 +18,7 @@ class MaintenanceOperator(UpkeepOperator):
     """Runs what is due: minor or major compaction, Z-order by `zorder`, and retention by `window`.
 
     What is not given the table's properties of these names say; by default they name no `zorder`, no `look_back` and no `archive_after`,
-    so that nothing is clustered, no history dropped, and nothing compressed by `archive_codec` for its age. `small_files` of a partition,
+    so that nothing is clustered, no history dropped, and nothing compressed harder for its age. `small_files` of a partition,
     `dead_share` (percent of the rows) and `unclustered_share` (percent of the bytes) have to have gathered before a step is due.
     `grace`, as a RetentionOperator's, is how long jobs and readers may take. `delete=False` leaves retention out; with `dry_run` nothing
     is done, and the result tells what would be.

@@ -16,12 +16,12 @@ from opal_lake.inspect.check import check_table
 from opal_lake.inspect.describe import describe
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.maintenance.due import policy_of, run_maintenance
-from opal_lake.maintenance.zorder import zorder
 from opal_lake.read.explain import explain
 from opal_lake.read.read import file_filter
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on, table_on
 from tests.fixtures_s3 import s3_server
+from tests.opal_lake.clustering import zorder
 from tests.opal_lake.compacting import compact
 from tests.s3_requests import VERBS, Requests, counted
 

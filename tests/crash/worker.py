@@ -14,12 +14,12 @@ from opal_lake.data.z_value import z_fields
 from opal_lake.engine.in_process import InProcess
 from opal_lake.engine.results import run_once
 from opal_lake.errors import NotFoundError
-from opal_lake.maintenance.zorder import zorder
 from opal_lake.result import JobResult
 from opal_lake.storage.left_overs import KeepsLeftOvers, LeftOver
 from opal_lake.storage.protocol import Storage, StoredObject
 from opal_lake.table import Table
 from tests.crash.place import Place
+from tests.opal_lake.clustering import zorder
 from tests.opal_lake.compacting import compact
 from tests.soak.rows import TICK, arrow_of, batch_of, columns_of
 

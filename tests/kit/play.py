@@ -18,7 +18,7 @@ from opal_lake.log.pending import Selection
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.version_window import is_readable
 from opal_lake.maintenance.compaction import Compaction
-from opal_lake.maintenance.zorder import zorder
+from opal_lake.operations.compact import Compact
 from opal_lake.result import JobResult
 from opal_lake.storage.verified import read_verified
 from opal_lake.table import Table
@@ -41,6 +41,7 @@ from opal_lake.write.metagen_job import (
 from tests.kit.executors import Interrupted
 from tests.kit.model import ModelRow, RowId, visible
 from tests.kit.strategies import ADDED_KINDS, DELTA, POOLS, SERIAL, Put, Shape, Step
+from tests.opal_lake.clustering import zorder
 
 _TARGET_BYTES = 12_000  # a handful of tiny files
 _KEYS = ("2026-11-01", None, "2026-11-02")
@@ -124,7 +125,7 @@ class Play:
         deltas = sorted({row.delta for row in self.rows.values()})
         floor = self.order_word(deltas[step.hand % len(deltas)]) if step.part and deltas else None
         table = self._interrupted(step)
-        job = Compaction(table=table, floor=floor, target_bytes=_TARGET_BYTES)
+        job = Compaction(table=table, asked=Compact(), floor=floor, target_bytes=_TARGET_BYTES)
         self._rewrite(job.run)
 
     def _rewrite(self, run: Callable[[], object]) -> None:

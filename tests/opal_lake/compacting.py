@@ -3,17 +3,20 @@
 from typing import Any
 
 from opal_lake.engine.open_table import OpenTable
-from opal_lake.maintenance.compaction import Archive, Compaction
+from opal_lake.maintenance.compaction import Compaction
+from opal_lake.operations.compact import Compact
 from opal_lake.result import JobResult
 
 
 def compact(
     table: OpenTable,
     *,
-    archive_after: str | int | None = None,
-    archive_codec: str | None = None,
+    floor: int | None = None,
+    target_bytes: int | None = None,
+    look_back: Any = None,
     **arguments: Any,
 ) -> JobResult:
     """Compact a table; with a floor or a look-back also drop history."""
-    archive = Archive.of(archive_after, archive_codec)
-    return Compaction(table=table, archive=archive, **arguments).run()
+    mode = "minor" if look_back is None else "major"
+    asked = Compact(mode=mode, look_back=look_back, **arguments)
+    return Compaction(table=table, asked=asked, floor=floor, target_bytes=target_bytes).run()

@@ -115,7 +115,11 @@ def test_every_door_takes_them(request: pytest.FixtureRequest) -> None:
     policy = policy_of(
         spec, {"window": timedelta(minutes=90), "look_back": "1w1d", "grace": timedelta(hours=2)}
     )
-    assert (policy.window, policy.look_back, policy.grace) == ("90m", "1w1d", "2h")
+    assert (policy.spec.word("window"), policy.spec.word("look_back"), policy.grace) == (
+        "90m",
+        "1w1d",
+        "2h",
+    )
     now_us = table.log.clock.now_us()
     assert [
         plan_floor(table.snapshot_at(), span, now_us) for span in ("1h30m", timedelta(minutes=90))

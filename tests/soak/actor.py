@@ -10,9 +10,9 @@ from typing import Any
 
 from opal_lake.data.z_value import z_fields
 from opal_lake.errors import ConflictError
-from opal_lake.maintenance.zorder import zorder
 from opal_lake.result import JobResult
 from opal_lake.table import Table
+from tests.opal_lake.clustering import zorder
 from tests.opal_lake.compacting import compact
 from tests.soak.place import Place, load_place
 from tests.soak.reader import Reader

@@ -177,7 +177,7 @@ PROPERTIES: dict[str, Property] = {
     ),
     "archive_after": _upkeep(
         Text(default="", check=_check_look_back),
-        "age at which partitions are compressed by archive_codec",
+        "age at which partitions are compressed harder",
     ),
     "event_table": _upkeep(
         Text(default="", check=_check_event_table),

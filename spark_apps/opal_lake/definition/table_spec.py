@@ -1,7 +1,7 @@
 """What a table is: its keys, its order of time, its layout and its properties. Frozen at creation, but for columns and properties."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -91,6 +91,20 @@ class TableSpec:
     def word(self, name: str) -> str:
         """A property that is a word or a text, set or default."""
         return str(self.properties.get(name, default_of(name)))
+
+    def with_given(self, arguments: Mapping[str, Any]) -> "TableSpec":
+        """Return a spec with the arguments of an operation in the place of its properties.
+
+        Arguments that are None, or that are not properties, change nothing.
+        """
+        given = {
+            name: value
+            for name, value in arguments.items()
+            if name in PROPERTIES and value is not None
+        }
+        properties = plain_properties(given)
+        check_properties(properties, self.schema)
+        return replace(self, properties={**self.properties, **properties})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from opal_lake.definition.ordering import from_order
 from opal_lake.definition.schema import Atomic, decimal_parts
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.duration import Duration, parse_duration
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import ConflictError, InvalidInputError
@@ -43,39 +45,28 @@ from opal_lake.read.read import delta_bounds
 from opal_lake.result import JobResult
 from opal_lake.rule.outputs import segment_groups, slot_writer
 
+if TYPE_CHECKING:
+    from opal_lake.operations.compact import Compact
+
 BINS_A_COMMIT = 64
+ARCHIVED_BY = ("archive_after", "archive_codec")  # the properties that a compaction is given
 _PASSES = 3
 _DAY_US = 86_400_000_000
 
 Build = Callable[[Snapshot], Actions]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Archive:
-    """Compress partitions without a row of the time since `after` harder: by `codec`, or the table's own."""
-
-    after: Duration | int
-    codec: str | None = None
-
-    @classmethod
-    def of(cls, after: Duration | int | None, codec: str | None) -> "Archive | None":
-        """None if nothing is to be archived."""
-        return None if after is None else cls(after=after, codec=codec)
-
-
 @dataclass(slots=True, kw_only=True)
 class Compaction:
-    """A compaction, and what it did so far.
+    """A compaction as it was asked for, and what it did so far.
 
-    With `look_back` it drops what no event time from then on shows; the floor may also be given as
-    an order word. Files get the size `target_bytes`, or the table's own.
+    The floor may also be given as an order word, and the size of files in bytes.
     """
 
     table: OpenTable
-    look_back: Duration | int | None = None
+    asked: "Compact"
     floor: int | None = None
     target_bytes: int | None = None
-    archive: Archive | None = None
     counts: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     version: int | None = None
@@ -116,7 +107,7 @@ class Compaction:
         head = self._newest()
         floor = self.floor
         if floor is None:
-            floor = plan_floor(head, self.look_back, self._now_us())
+            floor = plan_floor(head, self.asked.look_back, self._now_us())
         self._logs(self._files(floor))
         self._runs(
             is_raised=floor is not None and (head.root.floor is None or floor > head.root.floor)
@@ -176,23 +167,23 @@ class Compaction:
         ] + cold
 
     def _cold_bins(self, base: Snapshot, target: int) -> list[Bin]:
-        if self.archive is None:
+        if self.asked.archive_after is None:
             return []
         if base.spec.file_format == "orc":
             raise InvalidInputError(
                 "archive_after has no effect on a table of ORC files, which are compressed in one way "
                 "only; leave it out"
             )
-        before = plan_floor(base, self.archive.after, self._now_us(), "archive_after")
-        codec = self.archive.codec or base.spec.word("archive_codec")
-        return [] if before is None else plan_archive(base, before, codec, target)
+        given = base.spec.with_given(vars(self.asked))
+        return plan_cold(base, self.asked.archive_after, given, target, self._now_us())
 
     def _now_us(self) -> int:
         """What a floor lets go no clock of a machine alone may decide."""
         return store_now_us(self.table.storage, self.table.log.clock)
 
     def _target_bytes(self, base: Snapshot) -> int:
-        return self.target_bytes or base.spec.integer("target_mb") << 20
+        given = base.spec.with_given(vars(self.asked))
+        return self.target_bytes or given.integer("target_mb") << 20
 
     def _rewrite(
         self, base: Snapshot, bins: Sequence[Bin], droppable: Bitmaps, floor: int | None
@@ -311,6 +302,16 @@ def _batches(bins: Sequence[Bin]) -> Iterator[Sequence[Bin]]:
 
 def _of(droppable: Bitmaps, bin_: Bin) -> Bitmaps:
     return {segment: droppable[segment] for segment in bin_.segments if segment in droppable}
+
+
+def plan_cold(
+    base: Snapshot, after: Duration | int | None, given: TableSpec, target: int, now_us: int
+) -> list[Bin]:
+    """Plan which partitions to compress harder: those without a row of the time since `after`."""
+    before = plan_floor(base, after, now_us, "archive_after")
+    if before is None:
+        return []
+    return plan_archive(base, before, given.word("archive_codec"), target)
 
 
 def plan_floor(

@@ -5,28 +5,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from opal_lake.definition.properties import (
-    PROPERTIES,
-    check_properties,
-    column_list,
-    plain_properties,
-)
+from opal_lake.definition.properties import column_list
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.duration import parse_duration, plain_duration
 from opal_lake.engine.open_table import OpenTable
-from opal_lake.errors import InvalidInputError, OpalError, count_text
+from opal_lake.errors import OpalError, count_text
 from opal_lake.key_store.merge import is_left_over, plan_merge
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import store_now_us
 from opal_lake.log.version_window import oldest_kept
-from opal_lake.maintenance.compaction import Compaction, plan_floor
+from opal_lake.maintenance.compaction import ARCHIVED_BY, Compaction, plan_cold, plan_floor
 from opal_lake.maintenance.rewrite_plan import (
     SMALL_SHARE,
     by_place,
     dead_shares,
     droppable_rows,
     is_small,
-    plan_archive,
     settled_files,
 )
 from opal_lake.maintenance.zorder_plan import plan_zorder
@@ -42,21 +36,23 @@ Runner = Mapping[str, Callable[[Mapping[str, Any]], JobResult]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """When something is due: the table's properties of the same names. Shares are percent; `zorder` empty: no Z-order.
+    """When something is due: the table's spec, with what was given in the place of its properties.
 
-    `grace` is no property: it is a retention's, how long jobs and readers may take.
+    `grace` is not a property: it is how long jobs and readers may take.
     """
 
-    target_mb: int
-    small_files: int
-    dead_share: int
-    unclustered_share: int
-    zorder: tuple[str, ...]
-    window: str
-    look_back: str
-    archive_after: str
-    archive_codec: str
+    spec: TableSpec
     grace: str = GRACE
+
+    @property
+    def target_bytes(self) -> int:
+        """The size of the files to write."""
+        return self.spec.integer("target_mb") << 20
+
+    @property
+    def zorder(self) -> list[str]:
+        """The columns of the Z-order; none: no Z-order."""
+        return column_list(self.spec.word("zorder"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,31 +65,10 @@ class Due:
 
 
 def policy_of(spec: TableSpec, given: Mapping[str, Any] | None = None) -> Policy:
-    """The table's properties, but for what is given. A share may be given as a fraction, 0.3 for 30 percent."""
-    if unknown := sorted(set(given or {}) - set(Policy.__dataclass_fields__)):
-        raise InvalidInputError(
-            f"a policy has no {', '.join(unknown)}; known are {', '.join(Policy.__dataclass_fields__)}"
-        )
-    given_values = {
-        name: _percent(name, value) for name, value in (given or {}).items() if value is not None
-    }
-    grace = plain_duration(given_values.pop("grace", GRACE), name="grace")
-    names = [name for name in Policy.__dataclass_fields__ if name != "grace"]
-    properties = plain_properties(given_values)
-    check_properties(properties, spec.schema)
-    values: dict[str, Any] = {
-        name: properties.get(name, spec.properties.get(name, PROPERTIES[name].kind.default))
-        for name in names
-    }
-    return Policy(**{**values, "zorder": tuple(column_list(values["zorder"])), "grace": grace})
-
-
-def _percent(name: str, value: Any) -> Any:
-    return (
-        round(value * 100)
-        if name.endswith("_share") and isinstance(value, float) and 0 <= value <= 1
-        else value
-    )
+    """Return the table's policy; what is given, as checked arguments, counts before its properties."""
+    arguments = given or {}
+    grace = plain_duration(arguments.get("grace") or GRACE, name="grace")
+    return Policy(spec=spec.with_given(arguments), grace=grace)
 
 
 def plan_maintenance(snapshot: Snapshot, policy: Policy, now_us: int) -> tuple[Due, ...]:
@@ -120,32 +95,29 @@ def compaction_due(snapshot: Snapshot, policy: Policy, now_us: int) -> Due | Non
         return None
     arguments: dict[str, Any] = {
         "mode": "major" if dead else "minor",
-        "target_mb": policy.target_mb,
+        "target_mb": policy.spec.integer("target_mb"),
     }
-    arguments |= {"look_back": policy.look_back} if dead else {}
-    arguments |= (
-        {"archive_after": policy.archive_after, "archive_codec": policy.archive_codec}
-        if cold
-        else {}
-    )
+    arguments |= {"look_back": policy.spec.word("look_back")} if dead else {}
+    arguments |= {name: policy.spec.word(name) for name in ARCHIVED_BY} if cold else {}
     return Due(operation="compact", arguments=arguments, why="; ".join(reasons))
 
 
 def _small_files(snapshot: Snapshot, policy: Policy) -> list[str]:
     """Partitions with many files that would become half as many or fewer."""
-    target = policy.target_mb << 20
+    target, most = policy.target_bytes, policy.spec.integer("small_files")
     small = [file for file in settled_files(snapshot) if is_small(file, target)]
     places = [[file.size for file in files] for _, files in by_place(small)]
     full = [
         sizes
         for sizes in places
-        if len(sizes) > policy.small_files and 2 * -(-sum(sizes) // target) <= len(sizes)
+        if len(sizes) > most and 2 * -(-sum(sizes) // target) <= len(sizes)
     ]
     if not full:
         return []
-    files = f"{count_text(sum(map(len, full)), 'file')} below {SMALL_SHARE * policy.target_mb:g} MB"
+    small_mb = SMALL_SHARE * policy.spec.integer("target_mb")
+    files = f"{count_text(sum(map(len, full)), 'file')} below {small_mb:g} MB"
     return [
-        f"{files} in {count_text(len(full), 'partition')}, at most {policy.small_files}"
+        f"{files} in {count_text(len(full), 'partition')}, at most {most}"
         + (" each" if len(full) > 1 else "")
     ]
 
@@ -178,36 +150,31 @@ def _many_runs(snapshot: Snapshot) -> list[str]:
 
 def _dead_rows(snapshot: Snapshot, policy: Policy, now_us: int) -> list[str]:
     """Rows that no readable event time shows, once the floor is where the look-back wants it."""
-    floor, files = plan_floor(snapshot, policy.look_back or None, now_us), settled_files(snapshot)
+    look_back, due_percent = policy.spec.word("look_back"), policy.spec.integer("dead_share")
+    floor, files = plan_floor(snapshot, look_back or None, now_us), settled_files(snapshot)
     rows = sum(file.rows for file in files)
     if floor is None or not rows:
         return []
     shares = dead_shares(snapshot, floor, droppable_rows(snapshot, floor))
     dead = round(sum(shares[file.path] * file.rows for file in files))
-    if dead * 100 < policy.dead_share * rows or not dead:
+    if dead * 100 < due_percent * rows or not dead:
         return []
     share = f"{100 * dead / rows:.0f}% of the rows ({dead:,} of {rows:,})"
-    return [
-        f"{share} are invisible at every event time of the last {policy.look_back}, due from {policy.dead_share}%"
-    ]
+    of_what = f"invisible at every event time of the last {look_back}"
+    return [f"{share} are {of_what}, due from {due_percent}%"]
 
 
 def _cold_files(snapshot: Snapshot, policy: Policy, now_us: int) -> list[str]:
     """ORC has one way of compression only."""
-    is_orc = snapshot.spec.file_format == "orc"
-    before = (
-        None
-        if is_orc
-        else plan_floor(snapshot, policy.archive_after or None, now_us, "archive_after")
-    )
-    bins = (
-        plan_archive(snapshot, before, policy.archive_codec, policy.target_mb << 20)
-        if before is not None
-        else []
-    )
-    files = [file for bin_ in bins for file in bin_.files]
-    what = f"{count_text(len(files), 'file')} of partitions without a row of the last {policy.archive_after}"
-    return [f"{what}, not yet compressed by {policy.archive_codec}"] if files else []
+    after = policy.spec.word("archive_after") or None
+    if snapshot.spec.file_format == "orc":
+        return []
+    bins = plan_cold(snapshot, after, policy.spec, policy.target_bytes, now_us)
+    if not bins:
+        return []
+    files = count_text(sum(len(bin_.files) for bin_ in bins), "file")
+    where = f"of partitions without a row of the last {after}"
+    return [f"{files} {where}, not yet compressed by {bins[0].codec}"]
 
 
 def _zorder(snapshot: Snapshot, policy: Policy) -> Due | None:
@@ -215,20 +182,20 @@ def _zorder(snapshot: Snapshot, policy: Policy) -> Due | None:
     if not policy.zorder:
         return None
     columns = tuple(snapshot.spec.schema.field(name).id for name in policy.zorder)
-    plan = plan_zorder(snapshot, columns, policy.target_mb << 20)
-    if not plan.bins or plan.unclustered_percent < policy.unclustered_share:
+    plan = plan_zorder(snapshot, columns, policy.target_bytes)
+    due_percent = policy.spec.integer("unclustered_share")
+    if not plan.bins or plan.unclustered_percent < due_percent:
         return None
     files = count_text(plan.unclustered_files, "file")
     what = f"{plan.unclustered_percent:.0f}% of the bytes ({files}) are not in Z-order by {', '.join(policy.zorder)}"
-    arguments = {"columns": list(policy.zorder), "target_mb": policy.target_mb}
-    return Due(
-        operation="zorder", arguments=arguments, why=f"{what}, due from {policy.unclustered_share}%"
-    )
+    arguments = {"columns": policy.zorder, "target_mb": policy.spec.integer("target_mb")}
+    return Due(operation="zorder", arguments=arguments, why=f"{what}, due from {due_percent}%")
 
 
 def _retention(snapshot: Snapshot, policy: Policy, now_us: int) -> Due | None:
+    window = policy.spec.word("window")
     cutoff_us = now_us - max(
-        parse_duration(policy.window, name="window"), parse_duration(policy.grace, name="grace")
+        parse_duration(window, name="window"), parse_duration(policy.grace, name="grace")
     )
     expired = oldest_kept(snapshot, cutoff_us) - snapshot.root.oldest_version
     if expired <= 0:
@@ -236,8 +203,8 @@ def _retention(snapshot: Snapshot, policy: Policy, now_us: int) -> Due | None:
     have = "version is" if expired == 1 else "versions are"
     return Due(
         operation="retain",
-        arguments={"window": policy.window, "grace": policy.grace},
-        why=f"{expired:,} {have} older than {policy.window}",
+        arguments={"window": window, "grace": policy.grace},
+        why=f"{expired:,} {have} older than {window}",
     )
 
 
@@ -331,18 +298,15 @@ def _failure(done: _Done) -> Exception:
 
 def compact_if_due(job: Compaction) -> JobResult:
     """Run a compaction if the table's thresholds say that it is worth it."""
-    table, archive = job.table, job.archive
+    table, asked = job.table, vars(job.asked)
     snapshot = table.log.head()
-    given: dict[str, Any] = {
-        "look_back": "" if job.look_back is None else job.look_back,
-        "target_mb": job.target_bytes and job.target_bytes >> 20,
-        "archive_after": "" if archive is None else archive.after,
-        "archive_codec": None if archive is None else archive.codec,
-    }
-    policy = policy_of(snapshot.spec, given)
+    # What is not given here is not done, whatever the table's properties are
+    not_done = {name: "" for name in ("look_back", *ARCHIVED_BY[:1]) if asked[name] is None}
+    policy = policy_of(snapshot.spec, {**asked, **not_done})
     due = compaction_due(snapshot, policy, store_now_us(table.storage, table.log.clock))
     if due is None:
-        why = f"not due: small_files={policy.small_files} and dead_share={policy.dead_share} allow the table as it is"
+        allowed = [f"{name}={policy.spec.integer(name)}" for name in ("small_files", "dead_share")]
+        why = f"not due: {' and '.join(allowed)} allow the table as it is"
         return JobResult(operation="compact", table=table.uri, notes=(why,))
     result = job.run()
     return replace(result, notes=(f"compact was due: {due.why}", *result.notes))

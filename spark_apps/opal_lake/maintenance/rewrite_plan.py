@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from opal_lake.data.segment import Cluster, DataFile, Segment
-from opal_lake.definition.properties import check_properties
 from opal_lake.events.bitmap import Bitmaps
 from opal_lake.layout import folder_of
 from opal_lake.log.snapshot import Snapshot
@@ -177,11 +176,3 @@ def droppable_rows(snapshot: Snapshot, floor: int) -> Bitmaps:
     Of deleting rows among them the key store may still name the latest of a key: those stay.
     """
     return invalid_rows(snapshot, floor)
-
-
-def target_bytes_of(target_mb: int | None) -> int | None:
-    """None where the table's property says it."""
-    if target_mb is None:
-        return None
-    check_properties({"target_mb": target_mb})
-    return target_mb << 20

@@ -6,12 +6,14 @@ is left out: all versions and event times read as before, and upserts go on mean
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from opal_lake.data.segment import Cluster, DataFile
+from opal_lake.data.z_value import z_fields
 from opal_lake.definition.schema import Field
 from opal_lake.engine.executor import Attempt, Ordering
 from opal_lake.engine.open_table import OpenTable
@@ -31,24 +33,26 @@ from opal_lake.maintenance.rewrite_task import (
 from opal_lake.maintenance.zorder_plan import ZOrderPlan, plan_batches, plan_zorder
 from opal_lake.result import JobResult
 
+if TYPE_CHECKING:
+    from opal_lake.operations.zorder import ZOrder
+
 OPERATION = "zorder"
 _COUNTED = ("files_read", "files_written", "bytes_read", "bytes_written", "rows")
 _ROOM = 2  # the curve's cuts say how large files are; this keeps the writer from cutting them again
 
 
-def zorder(
-    table: OpenTable,
-    columns: tuple[Field, ...],
-    *,
-    target_bytes: int | None = None,
-    whole: bool = False,
-    only_if_due: bool = False,
-) -> JobResult:
-    """Cluster what is not clustered by these columns yet."""
+def zorder(table: OpenTable, asked: "ZOrder", *, target_bytes: int | None = None) -> JobResult:
+    """Cluster what is not clustered by these columns yet.
+
+    The size of files may also be given in bytes.
+    """
     head, started_us = table.log.head(), table.log.clock.now_us()
+    columns = z_fields(head.spec, asked.columns)
+    if target_bytes is None:
+        target_bytes = head.spec.with_given(vars(asked)).integer("target_mb") << 20
     ids = tuple(field.id for field in columns)
-    plan = plan_zorder(head, ids, _target_of(head, target_bytes), whole=whole)
-    due_percent = head.spec.integer("unclustered_share") if only_if_due else 0
+    plan = plan_zorder(head, ids, target_bytes, whole=asked.whole)
+    due_percent = head.spec.integer("unclustered_share") if asked.only_if_due else 0
     result = JobResult(operation=OPERATION, table=table.uri)
     if plan.unclustered_percent < due_percent:
         return replace(result, notes=(_not_due(plan, columns, due_percent),))
@@ -56,7 +60,7 @@ def zorder(
     lost = 0
     for index, bins in enumerate(plan_batches(plan.bins)):
         head = table.log.refresh(head) if index else head
-        done = _commit_batch(table, head, bins, _Asked(columns=columns, target_bytes=target_bytes))
+        done = _commit_batch(table, head, bins, columns, target_bytes)
         lost += done.lost
         if done.result.version is not None:
             counts.update({name: done.result.counts[name] for name in _COUNTED}, commits=1)
@@ -69,11 +73,6 @@ def zorder(
     )
 
 
-def _target_of(snapshot: Snapshot, target_bytes: int | None) -> int:
-    """Return the size of files to write: as given, else the table's own."""
-    return target_bytes or snapshot.spec.integer("target_mb") << 20
-
-
 def _not_due(plan: ZOrderPlan, columns: tuple[Field, ...], due_percent: int) -> str:
     names = ", ".join(field.name for field in columns)
     share = f"{plan.unclustered_percent:.0f}% of {plan.settled_bytes:,} bytes"
@@ -84,14 +83,12 @@ def _lost(bins: int) -> str:
     return f"{count_text(bins, 'bin')} of files were rewritten by other jobs meanwhile; what is left of them waits for the next run"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    columns: tuple[Field, ...]
-    target_bytes: int | None
-
-
 def _commit_batch(
-    table: OpenTable, base: Snapshot, bins: Sequence[Bin], asked: _Asked
+    table: OpenTable,
+    base: Snapshot,
+    bins: Sequence[Bin],
+    columns: tuple[Field, ...],
+    target_bytes: int,
 ) -> RewriteDone:
     """Bins whose files are gone when their turn comes are lost, as those are that go later."""
     log = table.log
@@ -102,27 +99,33 @@ def _commit_batch(
         base=base,
         started_us=log.clock.now_us(),
     )
-    outputs = _arranged(table, run, left, asked) if left else ()
+    outputs = _arranged(table, run, left, columns, target_bytes) if left else ()
     _check_rows(table, left, outputs)
     done = commit_rewrite(log, run, outputs)
     return replace(done, lost=done.lost + len(bins) - len(left))
 
 
 def _arranged(
-    table: OpenTable, run: RewriteRun, bins: tuple[Bin, ...], asked: _Asked
+    table: OpenTable,
+    run: RewriteRun,
+    bins: tuple[Bin, ...],
+    columns: tuple[Field, ...],
+    target_bytes: int,
 ) -> list[Rewritten]:
     """The rows of each bin as new files along its curve."""
-    spec, target_bytes = run.base.spec, _target_of(run.base, asked.target_bytes)
     ordering = Ordering(
         base=run.base,
         bins=tuple(bin_.files for bin_ in bins),
-        columns=asked.columns,
+        columns=columns,
         files=tuple(bin_.size / target_bytes for bin_ in bins),
     )
     task = RewriteTask(
-        storage=table.storage, spec=spec, number=run.number, target_bytes=_ROOM * target_bytes
+        storage=table.storage,
+        spec=run.base.spec,
+        number=run.number,
+        target_bytes=_ROOM * target_bytes,
     )
-    cluster = Cluster(number=run.number, columns=tuple(field.id for field in asked.columns))
+    cluster = Cluster(number=run.number, columns=tuple(field.id for field in columns))
     targets = [
         Target(
             beside=bin_.files[0],

@@ -40,7 +40,7 @@ class Compact(Job):
         DeltaSpan | None, Help("compress partitions without younger rows harder; as --look-back")
     ] = None
     archive_codec: Annotated[
-        Codec | None, Help("how, as zstd:19 (default: property archive_codec)")
+        Codec | None, Help("how, as zstd:19 (default: the property of the same name)")
     ] = None
     only_if_due: Annotated[
         bool, Help("do nothing while the properties small_files and dead_share allow it")
@@ -70,15 +70,9 @@ class Compact(Job):
     def run(self, table: "OpenTable") -> JobResult:
         """Compact, or do nothing where it is not due."""
         from opal_lake.engine.results import run_once
-        from opal_lake.maintenance.compaction import Archive, Compaction
+        from opal_lake.maintenance.compaction import Compaction
         from opal_lake.maintenance.due import compact_if_due
-        from opal_lake.maintenance.rewrite_plan import target_bytes_of
 
-        job = Compaction(
-            table=table,
-            look_back=self.look_back,
-            target_bytes=target_bytes_of(self.target_mb),
-            archive=Archive.of(self.archive_after, self.archive_codec),
-        )
+        job = Compaction(table=table, asked=self)
         steps = compact_if_due if self.only_if_due else Compaction.run
         return run_once(table.log, self.name, self.token, lambda: steps(job))

@@ -46,21 +46,7 @@ class ZOrder(Job):
 
     def run(self, table: "OpenTable") -> JobResult:
         """Cluster what is not clustered by these columns yet."""
-        from opal_lake.data.z_value import z_fields
         from opal_lake.engine.results import run_once
-        from opal_lake.maintenance.rewrite_plan import target_bytes_of
         from opal_lake.maintenance.zorder import zorder
 
-        fields = z_fields(table.snapshot_at().spec, self.columns)
-        return run_once(
-            table.log,
-            self.name,
-            self.token,
-            lambda: zorder(
-                table,
-                fields,
-                target_bytes=target_bytes_of(self.target_mb),
-                whole=self.whole,
-                only_if_due=self.only_if_due,
-            ),
-        )
+        return run_once(table.log, self.name, self.token, lambda: zorder(table, self))

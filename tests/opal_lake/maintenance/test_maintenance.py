@@ -14,6 +14,7 @@ from opal_lake.maintenance.due import (
     policy_of,
     run_maintenance,
 )
+from opal_lake.operations.maintain import Maintain
 from opal_lake.result import JobResult
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
@@ -43,7 +44,7 @@ def batch(number: int) -> list[Row]:
 
 def due(table: Table, now_us: int = START, **given: Any) -> tuple[Due, ...]:
     snapshot = table.snapshot_at()
-    return plan_maintenance(snapshot, policy_of(snapshot.spec, given), now_us)
+    return plan_maintenance(snapshot, policy_of(snapshot.spec, Maintain.of(given).policy), now_us)
 
 
 def test_a_young_table_is_due_for_nothing() -> None:
@@ -137,15 +138,10 @@ def test_cold_partitions_are_compressed_once() -> None:
 
 def test_what_is_given_counts_before_the_properties() -> None:
     spec = new_table(window="3d", dead_share=50).snapshot_at().spec
-    policy = policy_of(spec, {"window": "1d", "zorder": ["sku"], "unclustered_share": 0.5})
-    assert (policy.window, policy.dead_share, policy.zorder, policy.unclustered_share) == (
-        "1d",
-        50,
-        ("sku",),
-        50,
-    )
-    with pytest.raises(InvalidInputError, match="a policy has no windw"):
-        policy_of(spec, {"windw": "1d"})
+    asked = Maintain(window="1d", zorder=["sku"], unclustered_share=0.5)
+    policy = policy_of(spec, asked.policy)
+    shares = [policy.spec.integer(name) for name in ("dead_share", "unclustered_share")]
+    assert (policy.spec.word("window"), policy.zorder, shares) == ("1d", ["sku"], [50, 50])
     with pytest.raises(InvalidInputError, match="no span of time"):
         policy_of(spec, {"window": "tomorrow"})
 

@@ -14,13 +14,13 @@ from opal_lake.inspect.check import check_table
 from opal_lake.key_store.cache.near_runs import CacheSettings, NearRuns
 from opal_lake.log import sections
 from opal_lake.log.snapshot import Snapshot
-from opal_lake.maintenance.zorder import zorder
 from opal_lake.read.read import plan_read, read_rows
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import StoredObject
 from opal_lake.table import Table
 from tests.kit.executors import Interrupted
 from tests.kit.runs import MemoryRuns
+from tests.opal_lake.clustering import zorder
 from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import Row, create, rows
 

@@ -26,6 +26,7 @@ from opal_lake.log import sections
 from opal_lake.log.checkpoint import checkpoint_paths, read_checkpoint
 from opal_lake.log.commit import decode_commit, encode_commit, seal
 from opal_lake.maintenance.compaction import Compaction
+from opal_lake.operations.compact import Compact
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table, create_on, table_on
 from opal_lake.write.ingest_job import IngestOptions, commit_ingest, start_ingest, write_inline
@@ -282,6 +283,7 @@ def test_a_major_compaction_ends_when_a_restore_comes_between_its_commits(
     ]
     job = Compaction(
         table=replace(table, executor=Interrupted(after=others, attempt="0")),
+        asked=Compact(),
         floor=5,
     )
     with pytest.raises(ConflictError, match="restored"):

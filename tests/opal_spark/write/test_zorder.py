@@ -16,7 +16,6 @@ from pyspark.sql import functions as F
 from opal_lake.data.z_value import interleave, z_fields
 from opal_lake.engine.executor import Executor, Ordering, T, Task
 from opal_lake.errors import InvalidInputError
-from opal_lake.maintenance.zorder import zorder
 from opal_lake.maintenance.zorder_plan import plan_zorder
 from opal_lake.operations.job_spec import JobSpec
 from opal_lake.operations.zorder import ZOrder
@@ -24,6 +23,7 @@ from opal_spark import OpalTable
 from opal_spark.engine.zorder import bin_rows, measured, part_rows, placed_rows, plan_curves
 from opal_spark.spark_engine import SparkEngine
 from opal_spark.submit.jobs import run_job
+from tests.opal_lake.clustering import zorder
 from tests.opal_lake.shop import Row, latest
 from tests.opal_spark.test_table import content, create, frame
 from tests.opal_spark.write.test_compaction import DAYS
