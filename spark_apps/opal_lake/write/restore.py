@@ -161,7 +161,9 @@ def _withdrawn(head: Snapshot, state: Snapshot) -> tuple[tuple[str, int], ...]:
     """Return the ingests that were never published and of which the restore leaves nothing."""
     gone = head.pending - state.segments.keys()
     kept = {segment_part(number) for number in {*state.segments, *(head.segments.keys() - gone)}}
-    return withdrawn_ingests(head, gone, kept)
+    # The version may know the partition keys of what an earlier restore undid
+    known = {number for numbers in state.partitions.values() for number in numbers}
+    return withdrawn_ingests(head, gone, kept | known)
 
 
 def _changed_lines(head: Snapshot, state: Snapshot) -> Iterator[list[Any]]:

@@ -215,6 +215,17 @@ def test_pending_rows_are_pending_again_and_later_ones_go(table: Table) -> None:
     assert check_table(table) == []
 
 
+def test_a_partition_key_of_what_an_earlier_restore_undid_stays_known(storage: Storage) -> None:
+    table = create(storage)
+    pending = table.ingest(*rows([("ant", 1, 10)]), partition_key="2026-11-01")
+    table.metagen(partition_key="2026-11-01")
+    undone = table.restore(version=0)
+    table.restore(version=pending.version)
+    table.restore(version=undone.version)
+    assert [*table.log.head().partitions] == ["2026-11-01"]
+    assert check_table(table) == []
+
+
 def test_a_job_that_runs_meanwhile_fails_and_does_it_again(table: Table, storage: Storage) -> None:
     run = start_ingest(table, IngestOptions(metadata="inline", token="t"))
     assert not hasattr(run, "counts")
