@@ -31,12 +31,18 @@ def trim_pages(storage: Storage, table_id: str, oldest: int) -> None:
 
 
 def page_garbage(storage: Storage, table_id: str, oldest: int) -> list[Garbage]:
-    """Return the pages that no reader needs: expired, unusable and replaced ones."""
+    """Return the pages that no reader needs: expired, unusable and replaced ones.
+
+    A page that shares no version with another is not read: nothing replaces it, and if it cannot
+    be used, readers do without it and `opal check` names it.
+    """
     pages = list_pages(storage)
     expired = f"it holds copies of versions up to {oldest}, which have expired"
     garbage = [_garbage(ref, expired) for ref in pages if ref.first <= oldest]
     overlapping: list[Page] = []  # sound ones that may hold all of the next one
-    for ref, page in _read(storage, table_id, [ref for ref in pages if ref.first > oldest]):
+    for ref, page in _read(
+        storage, table_id, _overlapping([ref for ref in pages if ref.first > oldest])
+    ):
         if page is None:
             garbage.append(_garbage(ref, "it is damaged, or of another table"))
             continue
@@ -46,6 +52,17 @@ def page_garbage(storage: Storage, table_id: str, oldest: int) -> list[Garbage]:
         else:
             overlapping.append(page)
     return garbage
+
+
+def _overlapping(refs: Iterable[PageRef]) -> Iterator[PageRef]:
+    """Return the pages that share a version with another one."""
+    ordered = sorted(refs, key=lambda ref: ref.first)
+    reached = 0  # the last version of the pages before
+    for place, ref in enumerate(ordered):
+        follower = ordered[place + 1] if place + 1 < len(ordered) else None
+        if ref.first <= reached or (follower is not None and follower.first <= ref.last):
+            yield ref
+        reached = max(reached, ref.last)
 
 
 def _read(
