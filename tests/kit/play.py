@@ -76,6 +76,7 @@ class Play:
     keys: dict[int, str | None] = field(default_factory=dict)
     tokens_by_serial: dict[int, str | None] = field(default_factory=dict)
     tokens: dict[str, int] = field(default_factory=dict)
+    withdrawn: set[str] = field(default_factory=set)  # of ingests whose rows were given up
     idle: dict[str, int] = field(default_factory=dict)
     versions: list[int] = field(default_factory=lambda: [0])
     states: dict[int, Mapping[int, ModelRow]] = field(default_factory=lambda: {0: {}})
@@ -228,9 +229,14 @@ class Play:
         return moment is None or floor is None or self.order_word(moment) >= floor
 
     def _begin_ingest(self, step: Step) -> Hand | None:
-        run = start_ingest(self.table, IngestOptions(token=step.token))
+        try:
+            run = start_ingest(self.table, IngestOptions(token=step.token))
+        except InvalidInputError:
+            self._expect_withdrawn(step.token)
+            return None
         if isinstance(run, JobResult):
             self._expect_repeat(run, step.token)
+            self._expect_kept(run)
             return None
         assert step.token not in self._remembered(), (
             f"token {step.token} was applied in version {self.tokens[step.token or '']}, yet not found"
@@ -395,6 +401,8 @@ class Play:
     def _drop(self, serials: Iterable[int]) -> None:
         for serial in serials:
             del self.rows[serial]
+            if (token := self.tokens_by_serial[serial]) is not None:
+                self.withdrawn.add(token)
 
     def _finish(self, hand: Hand) -> None:
         if hand.is_discard:
@@ -440,6 +448,8 @@ class Play:
             if token is not None:
                 self.tokens.pop(token, None)
                 self.tokens[token] = version
+        self.withdrawn.discard(hand.token or "")
+        self.withdrawn.update(unused)
 
     def _committed(self, hand: Hand) -> JobResult | None:
         """None where a restore, or a discard of rows that a MetaGen took up, ends the job."""
@@ -447,6 +457,9 @@ class Play:
             result = hand.commit()
         except DiscardedError:
             assert any(serial not in self.rows for serial in hand.serials)
+            return None
+        except InvalidInputError:
+            self._expect_withdrawn(hand.token)
             return None
         except ConflictError:
             if hand.epoch == len(self.restored):
@@ -493,6 +506,19 @@ class Play:
         assert result.repeated
         assert token in self._remembered()
         assert result.version == self._remembered()[token]
+
+    def _expect_withdrawn(self, token: str | None) -> None:
+        """A repeat of an ingest is refused, since the table does not have its rows."""
+        assert token in self._remembered()
+        assert token in self.withdrawn
+
+    def _expect_kept(self, repeat: JobResult) -> None:
+        """A repeat says that the ingest is done: its rows were not given up, as far as the table can know."""
+        if self.restored or repeat.token not in self.withdrawn:
+            return
+        is_expired = repeat.version < self.table.log.head().root.oldest_version
+        has_rows = any(self.tokens_by_serial[serial] == repeat.token for serial in self.rows)
+        assert is_expired or has_rows, f"{repeat} repeats an ingest whose rows were discarded"
 
     def _expect_done_or_idle(
         self, result: JobResult, token: str | None, selection: Selection
