@@ -17,7 +17,7 @@ from opal_lake.log.lists import ingested_files
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.version_window import is_readable
 from opal_lake.result import JobResult
-from opal_lake.retention.business_snapshot import segments_due
+from opal_lake.savepoints.business_snapshot import segments_due
 from opal_lake.table import Table
 from tests.crash.left_overs import left_overs
 from tests.kit.clocks import TrueClock

@@ -18,7 +18,7 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")
 class Held:
     """Rows of a business snapshot that came before the one before it was finished: since when, and the numbers of their ingests.
 
-    The rows themselves lie in data files like any others, as pending segments, which `opal_lake.retention.business_snapshot` leaves out.
+    The rows themselves lie in data files like any others, as pending segments, which `opal_lake.savepoints.business_snapshot` leaves out.
     """
 
     since_us: int

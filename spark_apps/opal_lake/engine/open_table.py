@@ -10,7 +10,6 @@ from opal_lake.key_store.cache.protocol import RunCache
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.commit_times import version_at
 from opal_lake.log.snapshot import Snapshot
-from opal_lake.retention.business_snapshot import read_business_snapshot
 from opal_lake.storage.protocol import Storage
 
 
@@ -38,7 +37,8 @@ class OpenTable:
     ) -> Snapshot:
         """Return the state at a version, at a commit time, or of a business snapshot.
 
-        By default the newest. Of a commit time, it is the last state committed up to then.
+        By default the newest. Of a commit time, it is the last state committed up to then. Of a
+        business snapshot, it is the state at its end; of the open one, the newest.
         """
         if (version, timestamp, business_snapshot).count(None) < 2:
             raise InvalidInputError(
@@ -46,7 +46,10 @@ class OpenTable:
                 "give only one of them"
             )
         if business_snapshot is not None:
-            return read_business_snapshot(self.log, business_snapshot)
+            head = self.log.head()
+            known = head.root.business
+            version = known.version_of(business_snapshot, head.root.savepoints, head.version)
+            return self.log.at(version, head)
         if isinstance(version, bool) or (version is not None and not hasattr(version, "__index__")):
             raise InvalidInputError(
                 f"version={version!r} is not a version; "

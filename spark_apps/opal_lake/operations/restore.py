@@ -50,8 +50,8 @@ class Restore(Job):
 
     def run(self, table: "OpenTable") -> JobResult:
         """Restore the state."""
-        from opal_lake.retention.savepoint import savepoint_version
-        from opal_lake.write.restore import restore
+        from opal_lake.savepoints.restore import restore
+        from opal_lake.savepoints.savepoint import savepoint_version
 
         version = self.version
         if self.savepoint is not None:

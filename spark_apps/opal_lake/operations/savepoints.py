@@ -29,7 +29,7 @@ class Savepoint(Operation[JobResult]):
 
     def run(self, table: "OpenTable") -> JobResult:
         """Name the version."""
-        from opal_lake.retention.savepoint import set_savepoint
+        from opal_lake.savepoints.savepoint import set_savepoint
 
         return set_savepoint(table.log, self.name, self.version, move=self.move)
 
@@ -44,7 +44,7 @@ class Release(Operation[JobResult]):
 
     def run(self, table: "OpenTable") -> JobResult:
         """Take the name away."""
-        from opal_lake.retention.savepoint import release_savepoint
+        from opal_lake.savepoints.savepoint import release_savepoint
 
         return release_savepoint(table.log, self.name)
 
@@ -62,7 +62,7 @@ class FinishBusinessSnapshot(Operation[JobResult]):
 
     def run(self, table: "OpenTable") -> JobResult:
         """Finish it."""
-        from opal_lake.retention.business_snapshot import finish_business_snapshot
+        from opal_lake.savepoints.business_snapshot import finish_business_snapshot
 
         return finish_business_snapshot(table.log, self.name)
 
@@ -80,6 +80,6 @@ class RepairClock(Operation[JobResult]):
 
     def run(self, table: "OpenTable") -> JobResult:
         """Commit the corrections."""
-        from opal_lake.retention.clock_repair import repair_clock
+        from opal_lake.maintenance.clock_repair import repair_clock
 
         return repair_clock(table.log, dry_run=self.dry_run)

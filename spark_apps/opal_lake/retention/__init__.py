@@ -2,6 +2,5 @@
 
 `retention` is the job, and decides when a version expires. `live_files` finds the files that are needed, `garbage` lists the others, each
 with its reason. `log_digest` saves a run from reading the whole log again. `missing_file` tells whether retention deleted a file, or it was
-lost. `business_snapshot` finishes business snapshots, `savepoint` gives versions names and takes them, `clock_repair` corrects commit
-times.
+lost.
 """

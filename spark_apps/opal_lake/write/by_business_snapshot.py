@@ -14,7 +14,7 @@ from opal_lake.errors import InvalidInputError, count_text
 from opal_lake.log.pending import Selection
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.result import JobResult
-from opal_lake.retention.business_snapshot import is_over, segments_due
+from opal_lake.savepoints.business_snapshot import is_over, segments_due
 from opal_lake.write.ingest_job import IngestOptions, ingest
 from opal_lake.write.metagen_job import metagen
 from opal_lake.write.spec_change import NewColumnsOf, with_new_columns

@@ -35,8 +35,8 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.maintenance.fold_files import fold_if_due
 from opal_lake.reject_threshold import RejectThreshold, parse_threshold
 from opal_lake.result import JobResult, check_visible
-from opal_lake.retention.business_snapshot import finish_before, waits
 from opal_lake.rule.outputs import JobOutputs, rule_counts, rule_notes, slot_writer
+from opal_lake.savepoints.business_snapshot import finish_before, waits
 from opal_lake.storage.spark_path import spark_path
 from opal_lake.write.ingest_task import IngestOutput, write_partition
 from opal_lake.write.inline import write_slot

@@ -25,13 +25,13 @@ from opal_lake.log.pending import (
 )
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.result import JobResult
-from opal_lake.retention.business_snapshot import (
+from opal_lake.rule.outputs import JobOutputs, rule_counts, rule_notes, slot_writer
+from opal_lake.savepoints.business_snapshot import (
     finish_what_is_over,
     held_notes,
     is_over,
     segments_due,
 )
-from opal_lake.rule.outputs import JobOutputs, rule_counts, rule_notes, slot_writer
 from opal_lake.write.metagen_task import process_entries
 
 _PLANS = 16  # so often a MetaGen plans again because of a discard, then it gives up

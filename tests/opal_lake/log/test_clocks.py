@@ -13,9 +13,9 @@ from opal_lake.errors import ClockError, ConflictError, ExpiredError, NotFoundEr
 from opal_lake.exit_codes import RETRY, exit_code
 from opal_lake.inspect.check import check_table
 from opal_lake.log.commit_log import CommitLog
+from opal_lake.maintenance.clock_repair import Evidence, correct
 from opal_lake.maintenance.due import policy_of, run_maintenance
 from opal_lake.result import JobResult
-from opal_lake.retention.clock_repair import Evidence, correct
 from opal_lake.storage import Storage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on

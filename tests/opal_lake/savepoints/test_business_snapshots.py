@@ -834,7 +834,7 @@ def test_a_crash_while_rows_are_held_back_loses_none_and_doubles_none(
 KILLED = """
 import os, signal, sys
 from opal_lake.table import Table
-from tests.opal_lake.write.test_business_snapshots import STREAM, arrow
+from tests.opal_lake.savepoints.test_business_snapshots import STREAM, arrow
 
 table = Table.open(sys.argv[1])
 for number, batch in enumerate(STREAM):

@@ -23,7 +23,7 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.version_window import is_readable, readable_text
 from opal_lake.read.difference import count_rows, difference
 from opal_lake.result import JobResult
-from opal_lake.write.restored_files import verify_restored_files
+from opal_lake.savepoints.restored_files import verify_restored_files
 
 OPERATION = "restore"
 

@@ -65,12 +65,6 @@ def _unready(head: Snapshot, name: str) -> str | None:
     return None
 
 
-def read_business_snapshot(log: CommitLog, name: str) -> Snapshot:
-    """The state at its end; of the open one, the newest."""
-    head = log.head()
-    return log.at(head.root.business.version_of(name, head.root.savepoints, head.version), head)
-
-
 def finish_what_is_over(log: CommitLog, head: Snapshot) -> Snapshot:
     """The newest version, after the open business snapshot is finished if its drift time is over and none of its rows is pending."""
     while (

@@ -27,10 +27,10 @@ from opal_lake.log.checkpoint import checkpoint_paths, read_checkpoint
 from opal_lake.log.commit import decode_commit, encode_commit, seal
 from opal_lake.maintenance.compaction import Compaction
 from opal_lake.operations.compact import Compact
+from opal_lake.savepoints.restore import restore
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table, create_on, table_on
 from opal_lake.write.ingest_job import IngestOptions, commit_ingest, start_ingest, write_inline
-from opal_lake.write.restore import restore
 from tests.kit.executors import Interrupted
 from tests.kit.failing_store import Crash, FailingStore, Mode
 from tests.kit.ids import CountingIds
