@@ -516,6 +516,7 @@ class Play:
         """A repeat says that the ingest is done: its rows were not given up, as far as the table can know."""
         if self.restored or repeat.token not in self.withdrawn:
             return
+        assert repeat.version is not None
         is_expired = repeat.version < self.table.log.head().root.oldest_version
         has_rows = any(self.tokens_by_serial[serial] == repeat.token for serial in self.rows)
         assert is_expired or has_rows, f"{repeat} repeats an ingest whose rows were discarded"

@@ -43,7 +43,7 @@ class AcknowledgeOperator(BaseOperator):
         super().__init__(**kwargs)
         if isinstance(sensor, SnapshotTriggerSensor):
             consumer, lakechime_conn_id = _taken_from(sensor, consumer, lakechime_conn_id)
-            if self.has_dag() or sensor.has_dag():
+            if self.has_dag() or sensor.has_dag():  # type: ignore[no-untyped-call]  # Airflow's
                 self.set_upstream(sensor)
         elif not isinstance(sensor, str):
             raise ValueError(
