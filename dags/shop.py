@@ -1,5 +1,5 @@
 """A shop's users: what is in the files goes into the table, and whoever waits for the table runs. Triggered by hand; or give it a schedule.
-Once a week the table's files are tended.
+Once a week the table's files are maintained.
 
 Wants the connections `opal_default` (type Opal lake: the root of the lake) and `spark_default` (type spark: local[2], spark://..., yarn, k8s://...),
 and the Variable `shop_source`: the folder of the files.
@@ -48,7 +48,7 @@ with DAG(
     )
 
 with DAG(
-    "shop_upkeep",
+    "shop_maintenance",
     schedule="@weekly",
     start_date=datetime(2026, 11, 1),
     catchup=False,

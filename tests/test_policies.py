@@ -9,7 +9,7 @@ from airflow_provider_opal.operators.maintenance import MaintenanceOperator
 from airflow_provider_opal.templates.maintenance import Maintenance
 from airflow_provider_opal.templates.yaml.models import version_1
 from opal_lake.definition.properties import check_properties, plain_properties
-from opal_lake.operations.maintain import Maintain, UpkeepPolicy
+from opal_lake.operations.maintain import Maintain, MaintenancePolicy
 
 GOOD: dict[str, list[Any]] = {
     "zorder": [["a"], list("abcdefgh")],
@@ -57,7 +57,7 @@ POLICIES: Mapping[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", UpkeepPolicy.fields())
+@pytest.mark.parametrize("name", MaintenancePolicy.fields())
 def test_every_surface_of_a_policy_takes_and_refuses_the_same_values(name: str) -> None:
     surfaces = dict(POLICIES)
     if name in ("window", "look_back", "archive_after", "archive_codec"):

@@ -15,7 +15,7 @@ from opal_lake.cli.render import Column, Style, duration_text, text_table
 from opal_lake.table import Table
 
 SHOWN = ("shop_orders", "shop_orders.revenue")
-TENDED = "shop_orders.maintenance"
+MAINTENANCE = "shop_orders.maintenance"
 RELAY, WOKEN = "pageviews_relay", "pageviews_report"
 ENDED = ("success", "failed", "upstream_failed")
 END_OF_DAY = "T23:59:59Z"
@@ -58,7 +58,7 @@ class Demo:
         )
         self.tell_foreign()
         self.say(
-            f"Maintain the table: {TENDED} runs what is due, on a schedule of its own. Nothing waits for it."
+            f"Maintain the table: {MAINTENANCE} runs what is due, on a schedule of its own. Nothing waits for it."
         )
         self.maintain()
         self.tell()
@@ -161,19 +161,19 @@ class Demo:
     def maintain(self) -> None:
         """Run now what the schedule runs once a day."""
         files = len(self.orders.snapshot_at().files)
-        self.airflow.api("PATCH", f"/dags/{TENDED}", {"is_paused": False})
-        run_id = self.airflow.api("POST", f"/dags/{TENDED}/dagRuns", {"logical_date": None})[
+        self.airflow.api("PATCH", f"/dags/{MAINTENANCE}", {"is_paused": False})
+        run_id = self.airflow.api("POST", f"/dags/{MAINTENANCE}/dagRuns", {"logical_date": None})[
             "dag_run_id"
         ]
         with ProgressLine("maintenance", lambda: Step(name="what is due", done=0, total=1)):
-            self.airflow.wait_until(lambda: self._states(TENDED).get(run_id) in ENDED, 300)
+            self.airflow.wait_until(lambda: self._states(MAINTENANCE).get(run_id) in ENDED, 300)
         results = [
-            self.airflow.result(TENDED, run, "maintain")
-            for run, state in self._states(TENDED).items()
+            self.airflow.result(MAINTENANCE, run, "maintain")
+            for run, state in self._states(MAINTENANCE).items()
             if state == "success"
         ]
-        if len(results) < len(self._states(TENDED)):
-            raise RuntimeError(f"{TENDED} failed; the logs are in {self.airflow.logs}")
+        if len(results) < len(self._states(MAINTENANCE)):
+            raise RuntimeError(f"{MAINTENANCE} failed; the logs are in {self.airflow.logs}")
         done = max(
             results, key=lambda result: int(result["counts"]["due"])
         )  # the schedule may have been faster
@@ -203,7 +203,7 @@ class Demo:
         self.say("All orders, as of the end of each day:")
         self.show([totals(orders, day) for day in DAYS])
         self.say(
-            "The log: each key was ingested, and made visible by a MetaGen; then the files were tended."
+            "The log: each key was ingested, and made visible by a MetaGen; then the files were maintained."
         )
         self.show([logged(commit) for commit in reversed([*orders.commits()])])
 
@@ -244,7 +244,7 @@ def wait_for_dags(airflow: AirflowApi) -> None:
     """Until those that the demo runs are parsed."""
     airflow.wait_until(
         lambda: (
-            {*SHOWN, TENDED, RELAY, WOKEN}
+            {*SHOWN, MAINTENANCE, RELAY, WOKEN}
             <= {dag["dag_id"] for dag in airflow.api("GET", "/dags?limit=100")["dags"]}
         )
     )

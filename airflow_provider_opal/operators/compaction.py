@@ -2,11 +2,11 @@
 
 from typing import ClassVar
 
-from airflow_provider_opal.operators.upkeep import UpkeepOperator
+from airflow_provider_opal.operators.whole_table import WholeTableOperator
 from opal_lake.operations.compact import Compact
 
 
-class CompactionOperator(UpkeepOperator):
+class CompactionOperator(WholeTableOperator):
     """Merges small files into files of about `target_mb` (by default the table's property). All that can be read stays readable, and no
     row id changes.
 

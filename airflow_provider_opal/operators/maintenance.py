@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_provider_opal.operators.upkeep import UpkeepOperator
+from airflow_provider_opal.operators.whole_table import WholeTableOperator
 from opal_lake.operations.maintain import Maintain
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from opal_lake.table import Table
 
 
-class MaintenanceOperator(UpkeepOperator):
+class MaintenanceOperator(WholeTableOperator):
     """Runs what is due: minor or major compaction, Z-order by `zorder`, and retention by `window`.
 
     What is not given the table's properties of these names say; by default they name no `zorder`, no `look_back` and no `archive_after`,

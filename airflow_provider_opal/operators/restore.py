@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_opal.asset_events import AssetEvents
 from airflow_provider_opal.assets import distinct
-from airflow_provider_opal.operators.upkeep import UpkeepOperator
+from airflow_provider_opal.operators.whole_table import WholeTableOperator
 from opal_lake.operations.restore import Restore
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from opal_lake.table import Table
 
 
-class RestoreOperator(UpkeepOperator):
+class RestoreOperator(WholeTableOperator):
     """A new version that shows what a `version` showed, the last one up to a `timestamp`, or the one of a `savepoint`.
 
     The table's assets are its outlets, as those of a MetaGen: consumers by version hear of it, and with `rows="changes"` get what it took

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_opal.operators.upkeep import UpkeepOperator
+from airflow_provider_opal.operators.whole_table import WholeTableOperator
 from opal_lake.operations.retain import Retain
 
 if TYPE_CHECKING:
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from opal_lake.table import Table
 
 
-class RetentionOperator(UpkeepOperator):
+class RetentionOperator(WholeTableOperator):
     """Deletes what no version of the last `window` (by commit time) needs, no savepoint, and no reader that began within `grace`.
 
     Versions before the window can no longer be read. Without `window` and `grace` the table's own count. With `dry_run` nothing is

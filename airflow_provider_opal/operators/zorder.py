@@ -2,11 +2,11 @@
 
 from typing import ClassVar
 
-from airflow_provider_opal.operators.upkeep import UpkeepOperator
+from airflow_provider_opal.operators.whole_table import WholeTableOperator
 from opal_lake.operations.zorder import ZOrder
 
 
-class ZOrderOperator(UpkeepOperator):
+class ZOrderOperator(WholeTableOperator):
     """Clusters a table's rows by 1 to 8 columns, those that queries filter by: reads then skip the files whose min and max rule them out.
 
     Row ids and what can be read stay as they are. With `only_if_due` it does nothing while enough of the table is clustered, and says so.

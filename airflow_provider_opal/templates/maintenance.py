@@ -1,6 +1,6 @@
-"""The DAG that tends a pipeline's table: a DAG of its own beside the pipeline's, as its reconcile DAG is.
+"""The DAG that maintains a pipeline's table: a DAG of its own beside the pipeline's, as its reconcile DAG is.
 
-No task of the pipeline's own DAG could do it: a backfill would tend the table once a key, a failure would fail the key's run, and a human
+No task of the pipeline's own DAG could do it: a backfill would maintain the table once a key, a failure would fail the key's run, and a human
 who is asked would keep the next key waiting.
 """
 
@@ -15,13 +15,13 @@ from airflow_provider_opal.operators.retention import RetentionOperator
 from airflow_provider_opal.templated import is_templated
 from opal_lake.arguments.declared import declaration
 from opal_lake.arguments.values import Span, span_of
-from opal_lake.operations.maintain import UpkeepPolicy
+from opal_lake.operations.maintain import MaintenancePolicy
 
 ANSWER_WITHIN = timedelta(hours=20)
 
 
 @declaration
-class Maintenance(UpkeepPolicy):
+class Maintenance(MaintenancePolicy):
     """When a table is looked after, and how; what is not given, the table's properties say (see MaintenanceOperator).
 
     With `approve` nothing is deleted before a human has seen a list of it and agreed; no answer for `answer_within` is a no.
@@ -32,14 +32,14 @@ class Maintenance(UpkeepPolicy):
     answer_within: Span = ANSWER_WITHIN
 
     def __post_init__(self) -> None:
-        UpkeepPolicy.checked(self.policy, is_templated)
+        MaintenancePolicy.checked(self.policy, is_templated)
         if not span_of("answer_within", self.answer_within) > timedelta():
             raise ValueError(f"answer_within={self.answer_within!r} is not a duration; write '20h'")
 
     @property
     def policy(self) -> dict[str, Any]:
         """The arguments of a MaintenanceOperator that are given."""
-        return UpkeepPolicy.among(vars(self))
+        return MaintenancePolicy.among(vars(self))
 
 
 def maintenance_of(given: Any) -> Maintenance | None:
@@ -48,7 +48,7 @@ def maintenance_of(given: Any) -> Maintenance | None:
         return given or None
     if given is True:
         return Maintenance()
-    known = ("schedule", *UpkeepPolicy.fields(), "approve", "answer_within")
+    known = ("schedule", *MaintenancePolicy.fields(), "approve", "answer_within")
     if not isinstance(given, Mapping):
         raise ValueError(
             f"maintenance={given!r}; write True, or Maintenance(window='30d', zorder=['customer_id'])"
@@ -69,7 +69,7 @@ def maintenance_dag(
     task: Mapping[str, Any] | None = None,
     **dag_kwargs: Any,
 ) -> DAG:
-    """A DAG that tends a table by its own schedule, one run at a time, and makes up for none that it missed.
+    """A DAG that maintains a table by its own schedule, one run at a time, and makes up for none that it missed.
 
     `maintain` does what is due. With `approve` it deletes nothing: `would_go` lists what retention would delete, `approve` shows the list
     to a human, and `retain` deletes. `task` are arguments of all Spark tasks: connections, retries, pool, Spark's settings.

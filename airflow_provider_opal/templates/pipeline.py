@@ -164,7 +164,7 @@ def pipeline_of(
     """The arguments that `opal_dag` and `OpalTaskGroup` share. What is not given is left to the DAG's `default_args`.
 
     `spark` are arguments of SparkSubmitOperator (conf, packages, executor_memory, ...) for all tasks. `maintenance`, a Maintenance or a
-    mapping of its arguments, or True, makes a DAG `<name>.maintenance` beside, that tends the table by a schedule of its own. `wait_for`,
+    mapping of its arguments, or True, makes a DAG `<name>.maintenance` beside, that maintains the table by a schedule of its own. `wait_for`,
     a WaitFor or a mapping of its arguments, names a foreign table that a run waits for before it ingests. What becomes visible is
     registered in LakeChime by `lakechime_conn_id`; None: it is not.
     """
@@ -258,7 +258,7 @@ class OpalTaskGroup(TaskGroup):
         name = f"{self.dag.dag_id}.{self.group_id}"
         with self:
             tasks = add_tasks(pipeline, name)
-        _tend(
+        _add_maintenance_dag(
             pipeline,
             name,
             self.dag.start_date,
@@ -326,7 +326,7 @@ def opal_dag(
     ) as dag:
         made = add_tasks(pipeline, dag_id)
     begin = in_zone(start_date, timezone)
-    _tend(
+    _add_maintenance_dag(
         pipeline, dag_id, begin, **{name: common[name] for name in _TENDED_ALIKE if name in common}
     )
     own = [consumer for consumer in pipeline.consumers if consumer.own_dag]
@@ -381,21 +381,23 @@ def _reconcile_spans(options: dict[str, Any]) -> ReconcileSpans:
 
 
 def _warn_of_short_spans(pipeline: Pipeline, dag_id: str, spans: ReconcileSpans) -> None:
-    if (tended := pipeline.maintenance) is not None:
-        given = {"window": tended.window, "look_back": tended.look_back}
+    if (maintenance := pipeline.maintenance) is not None:
+        given = {"window": maintenance.window, "look_back": maintenance.look_back}
         for name, what in short_spans(given, spans.look_back):
             warnings.warn(f"{dag_id}: maintenance: {name}: {what}", ShortSpanWarning, stacklevel=3)
 
 
-def _tend(pipeline: Pipeline, name: str, start_date: datetime | None, **dag_kwargs: Any) -> None:
+def _add_maintenance_dag(
+    pipeline: Pipeline, name: str, start_date: datetime | None, **dag_kwargs: Any
+) -> None:
     if pipeline.maintenance is not None:
-        tended: dict[str, Any] = {
+        maintenance: dict[str, Any] = {
             "table": pipeline.table,
             "maintenance": pipeline.maintenance,
             "task": pipeline.task,
             **dag_kwargs,
         }
-        maintenance_dag(f"{name}.maintenance", start_date=start_date, **tended)
+        maintenance_dag(f"{name}.maintenance", start_date=start_date, **maintenance)
 
 
 def deadline_of(dag_id: str, deadline: Span | None) -> DeadlineAlert | None:

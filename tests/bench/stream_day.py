@@ -76,7 +76,7 @@ class Hour:
     commits: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     polls: list[float] = field(default_factory=list)
-    upkeep_s: list[float] = field(default_factory=list)
+    maintenance_s: list[float] = field(default_factory=list)
     requests: Counter[str] = field(default_factory=Counter)  # by what asked
 
     def line(self, name: str) -> str:
@@ -86,13 +86,13 @@ class Hour:
             statistics.median(self.polls),
         )
         asked = {who: self.requests[who] / len(self.commits) for who in ("commit", "poll")}
-        upkeep = (
-            f"{statistics.mean(self.upkeep_s):8.2f} {max(self.upkeep_s):8.2f}"
-            if self.upkeep_s
+        maintenance = (
+            f"{statistics.mean(self.maintenance_s):8.2f} {max(self.maintenance_s):8.2f}"
+            if self.maintenance_s
             else f"{'-':>8} {'-':>8}"
         )
         cpu = statistics.mean(self.cpu)
-        return f"{name:>6} {median:8.2f} {p95:8.2f} {cpu:8.2f} {asked['commit']:9.2f} {poll:8.2f} {asked['poll']:9.2f} {upkeep}"
+        return f"{name:>6} {median:8.2f} {p95:8.2f} {cpu:8.2f} {asked['commit']:9.2f} {poll:8.2f} {asked['poll']:9.2f} {maintenance}"
 
 
 class Day:
@@ -134,7 +134,7 @@ class Day:
         hour.polls.append(1e3 * self._timed("poll", self._poll, hour))
 
     def maintain(self, hour: Hour) -> None:
-        hour.upkeep_s.append(
+        hour.maintenance_s.append(
             self._timed("maintain", lambda: self._keeper.maintain(grace=self._grace), hour)
         )
 

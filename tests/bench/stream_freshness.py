@@ -111,14 +111,14 @@ def freshness(broker: Kafka, folder: Path, load: Load, start: Start) -> None:
             "the stream did not begin"
         )
         producer = Beside(produce, broker.servers, topic, load.partitions, load.rate, load.keys)
-        upkeep = Beside(maintain, table.uri, load.maintain_s) if load.maintain_s else None
+        maintenance = Beside(maintain, table.uri, load.maintain_s) if load.maintain_s else None
         assert broker.process is not None
         pids = {
             "stream": [process.pid for process in streams],
             "broker": [broker.process.pid],
             "producer": [producer.pid],
         }
-        pids |= {"maintenance": [upkeep.pid]} if upkeep else {}
+        pids |= {"maintenance": [maintenance.pid]} if maintenance else {}
         assert reader.poll(LAST_S, lambda positions: min(positions) > 1), (
             "the producer did not begin"
         )
@@ -129,7 +129,7 @@ def freshness(broker: Kafka, folder: Path, load: Load, start: Start) -> None:
         stamps: Stamps = producer.end()
         ends = [1 + len(produced_at(stamps, number)) for number in range(load.partitions)]
         is_all = reader.poll(LAST_S, lambda positions: positions == ends)
-        took_s: list[float] = upkeep.end() if upkeep else []
+        took_s: list[float] = maintenance.end() if maintenance else []
     print_ages(reader.ages(stamps, begin.at, end.at))
     print_producer(stamps, load.rate, begin.at, end.at)
     print_lag(sum(ends) - sum(stood), reader.seen[-1][0] - end.at if is_all else None, load.rate)
@@ -137,7 +137,7 @@ def freshness(broker: Kafka, folder: Path, load: Load, start: Start) -> None:
     each = f"each {min(took_s):.1f} to {max(took_s):.1f} s" if took_s else "none was due"
     print(
         f"  maintenance every {load.maintain_s:g} s: {len(took_s)} times, {each}"
-        if upkeep
+        if maintenance
         else "  without maintenance"
     )
     print(f"  {cpu_text(begin.cpu, end.cpu, end.at - begin.at)}", flush=True)

@@ -21,7 +21,7 @@ MOMENTS = 12
 ROWS = st.tuples(
     st.sampled_from("abcdefgh"), st.integers(0, MOMENTS), st.none() | st.integers(0, 99)
 )
-UPKEEP: dict[str, Callable[[Table, int], object]] = {
+MAINTENANCE: dict[str, Callable[[Table, int], object]] = {
     "compact": lambda table, _: table.compact(),
     "major": lambda table, look_back: table.compact(mode="major", look_back=look_back),
     "zorder": lambda table, _: table.zorder(["price", "sku"]),
@@ -38,7 +38,7 @@ STEPS = st.one_of(
         st.lists(ROWS, min_size=1, max_size=12),
         st.integers(1, 4),
     ),
-    st.tuples(st.sampled_from(["metagen", *UPKEEP]), st.just([]), st.integers(1, 4)),
+    st.tuples(st.sampled_from(["metagen", *MAINTENANCE]), st.just([]), st.integers(1, 4)),
 )
 
 
@@ -51,8 +51,8 @@ def test_whatever_is_done_the_table_reads_as_the_model_says(
     arrived: list[tuple[list[Row], bool]] = []  # with whether they are visible
     for verb, batch, tasks in steps:
         busy = replace(table, executor=InProcess(tasks=tasks))
-        if verb in UPKEEP:
-            UPKEEP[verb](busy, look_back)
+        if verb in MAINTENANCE:
+            MAINTENANCE[verb](busy, look_back)
         elif verb == "metagen":
             busy.metagen()
             arrived = [(rows_of, True) for rows_of, _ in arrived]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_opal.operators.spark import OpalSparkOperator
-from airflow_provider_opal.operators.upkeep import UpkeepOperator
+from airflow_provider_opal.operators.whole_table import WholeTableOperator
 from opal_lake.operations.mutate import Mutate
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 XCOM_FILES = 50
 
 
-class BulkMutationOperator(UpkeepOperator):
+class BulkMutationOperator(WholeTableOperator):
     """Merges `increments` into the folder `master`, and swaps the old one and the new one at once. Merged files are moved away.
 
     The arguments are those of `opal mutate`. `properties` are parameters of chombo's RecordSetBulkMutator, by their names; what is given

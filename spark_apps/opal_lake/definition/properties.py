@@ -108,7 +108,7 @@ def column_list(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _upkeep(kind: Number | Words | Text, summary: str) -> Property:
+def _maintenance(kind: Number | Words | Text, summary: str) -> Property:
     return Property(kind=kind, summary=summary, maintenance=True)
 
 
@@ -144,46 +144,46 @@ PROPERTIES: dict[str, Property] = {
         kind=Words(choices=("full", "footer", "none")),
         summary="what a read verifies of files before it opens them",
     ),
-    "clock_bound": _upkeep(
+    "clock_bound": _maintenance(
         Text(default="10m", check=_check_bound), "how far a writer's clock may be from the store's"
     ),
-    "target_mb": _upkeep(
+    "target_mb": _maintenance(
         Number(default=256, most=_MAX_FILE_MB), "size of the files that a compaction writes"
     ),
-    "small_files": _upkeep(
+    "small_files": _maintenance(
         Number(default=16), "most small files of a partition before a compaction is due"
     ),
-    "dead_share": _upkeep(
+    "dead_share": _maintenance(
         Number(default=20, most=100),
         "percent of the rows, invisible and beyond look_back: a major compaction is due",
     ),
-    "unclustered_share": _upkeep(
+    "unclustered_share": _maintenance(
         Number(default=25, most=100),
         "percent of the bytes that are not in Z-order: a Z-order is due",
     ),
-    "zorder": _upkeep(
+    "zorder": _maintenance(
         Text(default="", check=_check_zorder), "columns of the Z-order, as a,b; none: no Z-order"
     ),
-    "drift": _upkeep(
+    "drift": _maintenance(
         Text(default="0s", check=_check_span),
         "how long rows of the next business snapshot are held back",
     ),
-    "window": _upkeep(
+    "window": _maintenance(
         Text(default="7d", check=_check_span), "how long versions stay readable, by commit time"
     ),
-    "look_back": _upkeep(
+    "look_back": _maintenance(
         Text(default="", check=_check_look_back),
         "event times that stay readable: 30d, or a number in the delta's unit",
     ),
-    "archive_after": _upkeep(
+    "archive_after": _maintenance(
         Text(default="", check=_check_look_back),
         "age at which partitions are compressed harder",
     ),
-    "event_table": _upkeep(
+    "event_table": _maintenance(
         Text(default="", check=_check_event_table),
         "name in data-change events, as shop.orders; none: the place",
     ),
-    "archive_codec": _upkeep(
+    "archive_codec": _maintenance(
         Text(default="zstd:19", check=_check_codec), "how old partitions are compressed"
     ),
 }

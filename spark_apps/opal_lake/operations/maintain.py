@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @declaration
-class UpkeepPolicy(Declared):
+class MaintenancePolicy(Declared):
     """When a table is due for what; where nothing is given, the table's properties of these names.
 
     `grace` is not a property: it is how long jobs and readers may take.
@@ -80,7 +80,7 @@ class UpkeepPolicy(Declared):
 
 
 @declaration
-class Maintain(UpkeepPolicy, Job):
+class Maintain(MaintenancePolicy, Job):
     """Do what is due of compaction, Z-order and retention, by the table's properties.
 
     What is given here counts before the properties. `delete=False` leaves retention out. A dry run
@@ -93,7 +93,7 @@ class Maintain(UpkeepPolicy, Job):
     @property
     def policy(self) -> Mapping[str, Any]:
         """The arguments that stand for properties."""
-        return UpkeepPolicy.among(vars(self))
+        return MaintenancePolicy.among(vars(self))
 
     def run(self, table: "OpenTable") -> JobResult:
         """Run the steps that are due, one after the other."""

@@ -19,7 +19,7 @@ HEADS = ("orders", "orders.copy", "orders.follow", "tell_again", "ticks", "ticks
 EXAMPLES = (
     "shop_users",
     "shop_report",
-    "shop_upkeep",
+    "shop_maintenance",
     "guide_python",
     "guide_python.revenue",
     "guide_yaml",

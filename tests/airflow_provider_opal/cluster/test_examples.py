@@ -86,7 +86,7 @@ def test_the_examples_run(airflow: LocalAirflow, lake: Lake) -> None:
         backfill(airflow, "2026-11-02", "2026-11-02", name)
         pause(airflow, name, paused=False)
     airflow.wait_until(lambda: [run["state"] for run in airflow.runs("shop_report")] == ["success"])
-    for dag_id in ("shop_upkeep", "guide_python.maintenance"):
+    for dag_id in ("shop_maintenance", "guide_python.maintenance"):
         pause(airflow, dag_id, paused=False)
         airflow.wait_until(
             lambda dag_id=dag_id: [run["state"] for run in airflow.runs(dag_id)] == ["success"]

@@ -18,7 +18,7 @@ from airflow_provider_opal import (
     RetentionOperator,
     ZOrderOperator,
 )
-from airflow_provider_opal.operators.upkeep import UpkeepOperator
+from airflow_provider_opal.operators.whole_table import WholeTableOperator
 from opal_lake.operations.compact import Compact
 from opal_lake.operations.restore import Restore
 
@@ -69,7 +69,7 @@ def test_an_unknown_argument_is_refused_when_the_dag_is_read(kind: Any) -> None:
         kind(task_id="a", table="shop.t", **OPERATORS[kind], mod="major")
 
 
-class Named(UpkeepOperator):
+class Named(WholeTableOperator):
     """Has an argument of its own."""
 
     def __init__(self, *, table: str, owner_note: str = "", **kwargs: Any) -> None:
@@ -100,7 +100,7 @@ def test_a_subclass_does_what_its_parents_do() -> None:
 def test_an_init_without_kwargs_is_refused_when_the_class_is_made() -> None:
     with pytest.raises(TypeError, match=r"takes \*\*kwargs"):
 
-        class Closed(UpkeepOperator):
+        class Closed(WholeTableOperator):
             declared = Compact
 
             def __init__(self, *, table: str, task_id: str) -> None:

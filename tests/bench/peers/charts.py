@@ -59,7 +59,7 @@ def draw_charts(results: Results, beside: Path) -> list[Path]:
         "growth": growth,
         "scans": scans,
         "bytes": written,
-        "upkeep": upkeep,
+        "maintenance": maintenance,
     }
     drawn = []
     with mpl.rc_context(STYLE):
@@ -211,7 +211,7 @@ def written(results: Results) -> Sheet | None:
     return sheet
 
 
-def upkeep(results: Results) -> Sheet | None:
+def maintenance(results: Results) -> Sheet | None:
     """What a compaction takes, and what range queries open of a table in Z-order."""
     panels: dict[str, dict[str, float]] = {}
     for figure in results.figures:
@@ -225,7 +225,10 @@ def upkeep(results: Results) -> Sheet | None:
     if not panels:
         return None
     sheet, grid = _grid(
-        1, len(panels), f"Upkeep of a table of {results.figures[-1].case.rows:,} rows", height=3.2
+        1,
+        len(panels),
+        f"Maintenance of a table of {results.figures[-1].case.rows:,} rows",
+        height=3.2,
     )
     for number, (title, values) in enumerate(panels.items()):
         _bars(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tests.bench.peers.figures import UNFILTERED, Case
+from tests.bench.peers.maintenance import measure_clustering, measure_compaction
 from tests.bench.peers.reads import feed_rounds, measure_feed, measure_get
 from tests.bench.peers.tables import (
     WARM_UP_ROWS,
@@ -15,7 +16,6 @@ from tests.bench.peers.tables import (
     medians,
     say,
 )
-from tests.bench.peers.upkeep import measure_clustering, measure_compaction
 from tests.bench.peers.worker import SCANS
 
 MOST_BOOTSTRAPS = 3

@@ -36,7 +36,7 @@ from opal_lake.definition.conditions.faults import DELETES
 from opal_lake.definition.conditions.parser import parse
 from opal_lake.operations.create import NewTable
 from opal_lake.operations.ingest import Ingest
-from opal_lake.operations.maintain import UpkeepPolicy
+from opal_lake.operations.maintain import MaintenancePolicy
 
 VERSION = 1
 
@@ -131,7 +131,7 @@ class ConsumerModel(Strict):
     )
 
 
-@with_arguments_of(UpkeepPolicy)
+@with_arguments_of(MaintenancePolicy)
 class MaintenanceModel(Declares):
     """Settings of the maintenance DAG. Where one is not given, the table's property of its name counts."""
 

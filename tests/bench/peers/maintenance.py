@@ -1,4 +1,4 @@
-"""The measures of upkeep: what rewriting small files takes, and what range queries read of a table in Z-order.
+"""The measures of maintenance: what rewriting small files takes, and what range queries read of a table in Z-order.
 
 Plain Parquet stands for Spark's own read and write of all rows; in place of a Z-order it is sorted by the first column. A minor compaction
 of an Opal table keeps replaced rows, as it keeps history; the others leave them out of new files and keep the old files until they expire.

@@ -1,4 +1,4 @@
-"""UpkeepOperator: the base of operators that work on a whole table."""
+"""WholeTableOperator: the base of operators that work on a whole table."""
 
 import logging
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from opal_lake.table import Table
 
 
-class UpkeepOperator(DeclaredOperator):
+class WholeTableOperator(DeclaredOperator):
     """Works on the whole table, and needs no partition key. It may run at any time beside ingests, MetaGens and readers.
 
     One that maintains files changes no rows: it has no outlets, and triggers no consumers.

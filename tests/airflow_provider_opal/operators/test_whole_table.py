@@ -1,4 +1,4 @@
-"""The operators that tend a table: what they submit, what they refuse when the DAG is read, and that they need neither key nor commit."""
+"""The operators that maintain a table: what they submit, what they refuse when the DAG is read, and that they need neither key nor commit."""
 
 import json
 import time
@@ -25,7 +25,7 @@ from airflow_provider_opal import (
 )
 from airflow_provider_opal.operators.reconcile import ReconcileOperator
 from airflow_provider_opal.operators.spark import app_path, token_of
-from airflow_provider_opal.operators.upkeep import UpkeepOperator
+from airflow_provider_opal.operators.whole_table import WholeTableOperator
 from airflow_provider_opal.templates.approval import RetentionApproval, listing
 from opal_lake.arguments.values import span_text
 from opal_lake.clock import ManualClock
@@ -59,7 +59,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "lake"
 
 
-def made(kind: type[UpkeepOperator], **given: Any) -> Any:
+def made(kind: type[WholeTableOperator], **given: Any) -> Any:
     needed = {"columns": ["a"]} if kind is ZOrderOperator else {}
     return kind(**{"task_id": "t", "table": "t", **needed, **given})
 
@@ -143,7 +143,10 @@ def made(kind: type[UpkeepOperator], **given: Any) -> Any:
     ],
 )
 def test_the_job_that_is_submitted_says_what_was_given_and_no_more(
-    kind: type[UpkeepOperator], given: dict[str, Any], expected: dict[str, Any], commands: Commands
+    kind: type[WholeTableOperator],
+    given: dict[str, Any],
+    expected: dict[str, Any],
+    commands: Commands,
 ) -> None:
     commands.spark_submit(works=True)
     task = made(kind, **given)
@@ -162,7 +165,7 @@ def test_the_job_that_is_submitted_says_what_was_given_and_no_more(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_result_without_a_commit_is_found_first_and_nothing_is_submitted_again(
-    kind: type[UpkeepOperator], commands: Commands, lake: Path
+    kind: type[WholeTableOperator], commands: Commands, lake: Path
 ) -> None:
     commands.spark_submit(works=True)
     assert kind.operation in RESULT_KEPT_APART
@@ -183,7 +186,7 @@ def test_a_result_without_a_commit_is_found_first_and_nothing_is_submitted_again
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_they_wake_nobody_and_run_with_or_without_a_partition_key(
-    kind: type[UpkeepOperator],
+    kind: type[WholeTableOperator],
 ) -> None:
     with DAG("keyed", schedule=keyed_schedule("@daily")) as dag:
         task = made(kind)
@@ -430,13 +433,13 @@ def test_a_restore_needs_exactly_one_way_to_name_the_version() -> None:
         MaintenanceOperator(task_id="t", table="t", zorder=["colour"], dry_run=True),
     ],
 )
-def test_a_dry_run_that_cannot_be_fails_at_once(task: UpkeepOperator) -> None:
+def test_a_dry_run_that_cannot_be_fails_at_once(task: WholeTableOperator) -> None:
     with pytest.raises(AirflowFailException, match=r"nowhere|colour"):
         task.execute(context(task))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_operation_has_its_app(kind: type[UpkeepOperator]) -> None:
+def test_every_operation_has_its_app(kind: type[WholeTableOperator]) -> None:
     assert Path(app_path()).is_file()
 
 

@@ -1,4 +1,4 @@
-"""Concurrent upkeep: what one job does between two steps of another."""
+"""Concurrent maintenance: what one job does between two steps of another."""
 
 from collections.abc import Callable, Sequence
 from decimal import Decimal
