@@ -1,5 +1,10 @@
-"""Moments as users write them: a datetime, ISO text, or milliseconds since 1970, each maybe filled in by a template."""
+"""Moments as users write them, each maybe filled in by a template; and the moments at which a paced sensor looks.
 
+A moment is a datetime, ISO text, or milliseconds since 1970.
+"""
+
+import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -28,3 +33,29 @@ def _parsed(name: str, value: Any, text: str) -> datetime:
         return datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"{name}={value!r} is no moment; {_HINT}") from None
+
+
+def newest_tick(ticks: Sequence[Any]) -> int | None:
+    """Return the number of the newest moment that has passed; None before the first one.
+
+    `ticks` are the first moment in milliseconds, the frequency and its unit.
+    """
+    from lakechime.triggers.schedule import tick_number
+
+    start_ts, frequency, unit = ticks
+    return tick_number(start_ts, frequency, unit, _now_ms())
+
+
+async def next_tick(ticks: Sequence[Any]) -> None:
+    """Sleep until the next moment."""
+    from lakechime.triggers.schedule import tick_at, tick_number
+
+    start_ts, frequency, unit = ticks
+    now_ms = _now_ms()
+    passed = tick_number(start_ts, frequency, unit, now_ms)
+    number = 0 if passed is None else passed + 1
+    await asyncio.sleep((tick_at(start_ts, frequency, unit, number) - now_ms) / 1000)
+
+
+def _now_ms() -> int:
+    return (datetime.now(UTC) - _EPOCH) // timedelta(milliseconds=1)

@@ -1,12 +1,10 @@
-"""DeclaredOperator: the base of operators whose arguments are those of a declared operation.
-
-`takes_arguments_of` gives such arguments to other functions.
-"""
+"""DeclaredOperator: the base of operators whose arguments are those of a declared operation."""
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_provider_opal.arguments import with_arguments
 from airflow_provider_opal.operators.spark import OpalSparkOperator
 from airflow_provider_opal.templated import is_templated
 
@@ -14,31 +12,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from opal_lake.arguments.declared import Declared
-
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
-
-
-def takes_arguments_of(
-    declared: "type[Declared]", *, prefix: str = ""
-) -> Callable[[FunctionT], FunctionT]:
-    """Return a decorator that shows the arguments of a declaration in a function's signature.
-
-    The function gets them in its `**kwargs`. An `__init__` is decorated in the body of its class:
-    Airflow looks at the signature when the class is made.
-    """
-
-    def decorate(function: FunctionT) -> FunctionT:
-        arguments = {
-            f"{prefix}{name}": parameter.replace(
-                name=f"{prefix}{name}", kind=inspect.Parameter.KEYWORD_ONLY
-            )
-            for name, parameter in inspect.signature(declared).parameters.items()
-        }
-        made: Any = function
-        made.__signature__ = _with_arguments(inspect.signature(function), arguments)
-        return function
-
-    return decorate
 
 
 class DeclaredOperator(OpalSparkOperator):
@@ -62,7 +35,7 @@ class DeclaredOperator(OpalSparkOperator):
         if "__init__" not in vars(cls):
             cls.__init__ = _forwarding(cls)  # type: ignore[method-assign]  # made, not written
         own_init: Any = vars(cls)["__init__"]
-        own_init.__signature__ = _with_arguments(inspect.signature(own_init), cls.arguments_of())
+        own_init.__signature__ = with_arguments(inspect.signature(own_init), cls.arguments_of())
 
     def __init__(self, *, table: str, **kwargs: Any) -> None:
         given = {
@@ -100,16 +73,3 @@ def _forwarding(cls: type[DeclaredOperator]) -> Any:
         super(cls, self).__init__(table=table, **kwargs)
 
     return __init__
-
-
-def _with_arguments(
-    own: inspect.Signature, arguments: Mapping[str, inspect.Parameter]
-) -> inspect.Signature:
-    """Return a signature with more keyword arguments, before `**kwargs`."""
-    named = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
-    if len(named) == len(own.parameters):
-        raise TypeError("a function with the arguments of a declaration takes **kwargs")
-    names = {parameter.name for parameter in named}
-    more = [parameter for name, parameter in arguments.items() if name not in names]
-    [rest] = [one for one in own.parameters.values() if one.kind is one.VAR_KEYWORD]
-    return own.replace(parameters=[*named, *more, rest])

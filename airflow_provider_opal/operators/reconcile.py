@@ -11,9 +11,9 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
+from airflow_provider_opal.arguments import takes_arguments_of
 from airflow_provider_opal.assets import DEFAULT_CONN_ID, opal_asset, redelivery_asset, version_key
 from airflow_provider_opal.hooks.opal import OpalHook, oldest_after
-from airflow_provider_opal.operators.declared import takes_arguments_of
 from airflow_provider_opal.watermark import Watermark
 from opal_lake.arguments.declared import Declared, declaration
 from opal_lake.arguments.values import Help, Span, span_of

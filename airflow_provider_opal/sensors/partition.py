@@ -2,30 +2,25 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
+from airflow.sdk import PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_provider_opal.arguments import takes_arguments_of
 from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_LAKECHIME_CONN_ID
 from airflow_provider_opal.events.handover import hand_over
 from airflow_provider_opal.events.interest import checked_partition, checked_tags
-from airflow_provider_opal.events.moments import moment_ms
 from airflow_provider_opal.hooks.lakechime import LakeChimeHook
-from airflow_provider_opal.sensors.waiting import defer_within
+from airflow_provider_opal.sensors.waiting import PacedSensor, Pacing, defer_within
 from airflow_provider_opal.templated import is_templated
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.triggers.base import BaseTrigger
-    from pydantic import JsonValue
-
-LOOKED_AT = "opal_looked_at"
-UNITS = ("minute", "hour", "day", "week", "month")
 
 
-class PartitionTriggerSensor(BaseSensorOperator):
+class PartitionTriggerSensor(PacedSensor):
     """Succeeds when there is an event of the partition, ever, with all of the tags; returns the events as a list of plain dicts.
 
     It fails where the partition had events and all of them expired. With `tags` it warns and waits on: one of those may have had the tags.
@@ -43,11 +38,12 @@ class PartitionTriggerSensor(BaseSensorOperator):
         "partition",
         "tags",
         "cluster",
-        "start_timestamp",
         "lakechime_conn_id",
+        *PacedSensor.template_fields,
     )
     ui_color = "#d8ecf3"
 
+    @takes_arguments_of(Pacing)
     def __init__(
         self,
         *,
@@ -55,9 +51,6 @@ class PartitionTriggerSensor(BaseSensorOperator):
         partition: Sequence[Any],
         tags: Mapping[str, str] | None = None,
         cluster: str = DEFAULT_CLUSTER,
-        start_timestamp: datetime | int | str | None = None,
-        frequency: int | None = None,
-        frequency_unit: str | None = None,
         skip_when_empty: bool = False,
         max_events: int | None = None,
         lakechime_conn_id: str = DEFAULT_LAKECHIME_CONN_ID,
@@ -69,10 +62,6 @@ class PartitionTriggerSensor(BaseSensorOperator):
         self.partition: Any = partition if is_templated(partition) else checked_partition(partition)
         self.tags: Any = tags if is_templated(tags) else checked_tags(tags)
         self.cluster = cluster
-        self.start_timestamp = start_timestamp
-        self.frequency, self.frequency_unit = checked_frequency(
-            start_timestamp, frequency, frequency_unit
-        )
         self.skip_when_empty = skip_when_empty
         self.max_events = max_events
         self.lakechime_conn_id = lakechime_conn_id
@@ -99,14 +88,14 @@ class PartitionTriggerSensor(BaseSensorOperator):
         self, context: "Context", event: Mapping[str, int], deadline_s: float | None = None
     ) -> list[dict[str, Any]]:
         """After the trigger has fired."""
-        context["task_state_store"].set(LOOKED_AT, {})
+        self.look_again(context)
         return self.execute(context, deadline_s)
 
     def poke(self, context: "Context") -> PokeReturnValue:
         from lakechime import Interest
         from lakechime.triggers.partition import look_at_partition
 
-        if not self._is_due(context):
+        if not self.is_due(context):
             return PokeReturnValue(is_done=False)
         partition, tags = checked_partition(self.partition), checked_tags(self.tags)
         with closing(LakeChimeHook(self.lakechime_conn_id).get_conn()) as client:
@@ -130,63 +119,15 @@ class PartitionTriggerSensor(BaseSensorOperator):
             is_done=True, xcom_value=hand_over(context, newest, partition=partition, tags=tags)
         )
 
-    def _is_due(self, context: "Context") -> bool:
-        """Every time; or once for each tick, a try's first time for the last one that has passed. Between two looks the process may end."""
-        if self.frequency is None or self.frequency_unit is None:
-            return True
-        from lakechime.triggers.schedule import tick_number
-
-        now_ms = int(datetime.now(UTC).timestamp() * 1000)
-        tick = tick_number(
-            moment_ms("start_timestamp", self.start_timestamp),
-            self.frequency,
-            self.frequency_unit,
-            now_ms,
-        )
-        look: dict[str, JsonValue] = {"try": context["ti"].try_number, "tick": tick}
-        if tick is None or context["task_state_store"].get(LOOKED_AT) == look:
-            return False
-        context["task_state_store"].set(LOOKED_AT, look)
-        return True
-
     def _trigger(self) -> "BaseTrigger":
-        from airflow_provider_opal.triggers.events import EventsTrigger, TicksTrigger
+        from airflow_provider_opal.triggers.events import EventsTrigger
 
-        what: dict[str, Any] = {
-            "lakechime_conn_id": self.lakechime_conn_id,
-            "partition": list(self.partition),
-            "tags": dict(self.tags),
-        }
-        if self.frequency is None or self.frequency_unit is None:
-            return EventsTrigger(
-                tables=[(self.cluster, self.table)],
-                after=0,
-                poke_interval_s=self.poke_interval,
-                **what,
-            )
-        return TicksTrigger(
-            table=(self.cluster, self.table),
-            start_ts=moment_ms("start_timestamp", self.start_timestamp),
-            frequency=self.frequency,
-            frequency_unit=self.frequency_unit,
-            **what,
+        return EventsTrigger(
+            lakechime_conn_id=self.lakechime_conn_id,
+            tables=[(self.cluster, self.table)],
+            after=0,
+            poke_interval_s=self.poke_interval,
+            partition=list(self.partition),
+            tags=dict(self.tags),
+            ticks=self.ticks,
         )
-
-
-def checked_frequency(
-    start_timestamp: Any, frequency: Any, unit: str | None
-) -> tuple[int | None, str | None]:
-    """All three, or none of them."""
-    given = [value is not None for value in (start_timestamp, frequency, unit)]
-    if any(given) and not all(given):
-        raise ValueError(
-            "start_timestamp, frequency and frequency_unit belong together: give all three, as '2026-11-01T00:00:00Z', 1 and 'hour'"
-        )
-    if frequency is None or unit is None:
-        return None, None
-    name = str(unit).lower().removesuffix("s")
-    if name not in UNITS:
-        raise ValueError(f"frequency_unit={unit!r} is unknown; use one of {', '.join(UNITS)}")
-    if isinstance(frequency, bool) or not isinstance(frequency, int) or frequency < 1:
-        raise ValueError(f"frequency={frequency!r} is no whole number from 1 on; write 1")
-    return frequency, name.upper()

@@ -9,9 +9,10 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
+from airflow.sdk import PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_provider_opal.arguments import takes_arguments_of
 from airflow_provider_opal.assets import (
     DEFAULT_CLUSTER,
     DEFAULT_CONN_ID,
@@ -30,7 +31,7 @@ from airflow_provider_opal.events.interest import (
 )
 from airflow_provider_opal.events.runs import Start, checked_start, default_consumer
 from airflow_provider_opal.hooks.opal import OpalHook
-from airflow_provider_opal.sensors.waiting import defer_within
+from airflow_provider_opal.sensors.waiting import PacedSensor, Pacing, defer_within
 from airflow_provider_opal.templated import is_templated
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 Found = dict[str, Any]
 
 
-class SnapshotTriggerSensor(BaseSensorOperator):
+class SnapshotTriggerSensor(PacedSensor):
     """Returns {"from": a, "to": b}: all after a, up to and with b, and nothing is left out between two runs.
 
     With `table` alone these are versions of an Opal table, read from its own log. With `tables` or `tags` they are places in the order of
@@ -61,6 +62,10 @@ class SnapshotTriggerSensor(BaseSensorOperator):
     The watermark of versions is kept with the table's asset in Airflow, or with `lakechime_conn_id` in LakeChime, which holds across
     Airflow databases. That of events always is there. `skip_when_empty` looks once, and skips if nothing is new.
 
+    It looks at each `poke_interval`; or, with `start_timestamp`, `frequency` and `frequency_unit`, when the task begins and at
+    start_timestamp + n * frequency alone, in every mode. Before `start_timestamp` it does not look. A new consumer starts where the tables
+    are when the task begins.
+
     `mode` may also be Airflow's, "poke" or "reschedule": then one of the tables is enough.
 
     An Opal table that is not there yet is waited for; all that it has then is new.
@@ -74,9 +79,11 @@ class SnapshotTriggerSensor(BaseSensorOperator):
         "consumer",
         "opal_conn_id",
         "lakechime_conn_id",
+        *PacedSensor.template_fields,
     )
     ui_color = "#d8ecf3"
 
+    @takes_arguments_of(Pacing)
     def __init__(
         self,
         *,
@@ -146,6 +153,8 @@ class SnapshotTriggerSensor(BaseSensorOperator):
 
     def execute(self, context: "Context", deadline_s: float | None = None) -> Found:
         """Looks once before it defers: only a running task can reach its state."""
+        if self.ticks is not None:
+            self._begin(context)
         if not self.deferrable and not self.skip_when_empty:
             return self._finish(context, super().execute(context))
         poked = self.poke(context)
@@ -159,9 +168,14 @@ class SnapshotTriggerSensor(BaseSensorOperator):
         self, context: "Context", event: Mapping[str, int], deadline_s: float | None = None
     ) -> Found:
         """After the trigger has fired. Of events it only says that there are some: another run may have taken them meanwhile."""
-        return self.execute(context, deadline_s) if self.of_events else self._finish(context, event)
+        if not self.of_events:
+            return self._finish(context, event)
+        self.look_again(context)
+        return self.execute(context, deadline_s)
 
     def poke(self, context: "Context") -> PokeReturnValue:
+        if not self.is_due(context):
+            return PokeReturnValue(is_done=False)
         found = self._events(context) if self.of_events else self._versions(context)
         return PokeReturnValue(is_done=found is not None, xcom_value=found)
 
@@ -176,6 +190,7 @@ class SnapshotTriggerSensor(BaseSensorOperator):
                 after=self._seen(context),
                 poke_interval_s=self.poke_interval,
                 max_versions=self.max_versions,
+                ticks=self.ticks,
             )
         with closing(self._client()) as client:
             after = self._event_consumer(context, client).watermark().value
@@ -187,7 +202,16 @@ class SnapshotTriggerSensor(BaseSensorOperator):
             poke_interval_s=self.poke_interval,
             tags=self.tags,
             mode=self.tables_mode,
+            ticks=self.ticks,
         )
+
+    def _begin(self, context: "Context") -> None:
+        """Store where a new consumer starts: its first look may be later, and deferred it is in a trigger."""
+        if self.of_events:
+            with closing(self._client()) as client:
+                self._event_consumer(context, client).watermark()
+        elif self._is_there(context):
+            self._seen(context)
 
     def _finish(self, context: "Context", found: Mapping[str, int]) -> Found:
         """The range of versions is acknowledged, once it is the run's own; that of events was when it was taken."""
@@ -234,12 +258,18 @@ class SnapshotTriggerSensor(BaseSensorOperator):
             mirrors=[AssetState.of(context, asset, name) for asset in foreign_assets(self._pairs)],
         )
 
-    def _versions(self, context: "Context") -> Found | None:
+    def _is_there(self, context: "Context") -> bool:
+        """Return whether the table exists; store that it was waited for if it does not."""
         from airflow_provider_opal.watermark import wait_for_table
 
-        if not OpalHook(self.opal_conn_id).exists(str(self.table)):
-            if wait_for_table(self._state(context)):
-                self.log.info("%s is not there yet; waiting for it", self.table)
+        if OpalHook(self.opal_conn_id).exists(str(self.table)):
+            return True
+        if wait_for_table(self._state(context)):
+            self.log.info("%s is not there yet; waiting for it", self.table)
+        return False
+
+    def _versions(self, context: "Context") -> Found | None:
+        if not self._is_there(context):
             return None
         if (kept := self._watermark(context).given()) is not None:
             return kept

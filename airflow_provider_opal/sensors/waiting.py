@@ -1,14 +1,116 @@
-"""How a sensor waits in the triggerer: for as long as its timeout says in all, however often it is woken for nothing."""
+"""How a sensor waits: at which moments it looks, and in the triggerer no longer than its timeout says in all."""
 
-from datetime import timedelta
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from time import time
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn
 
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowSensorTimeout
 
+from airflow_provider_opal.arguments import takes_arguments_of
+from airflow_provider_opal.events.moments import moment_ms, newest_tick
+from airflow_provider_opal.templated import is_templated
+from opal_lake.arguments.declared import Declared, declaration
+from opal_lake.arguments.values import Count, Help, Kind
+from opal_lake.errors import InvalidInputError
+
 if TYPE_CHECKING:
+    from airflow.sdk import Context
     from airflow.triggers.base import BaseTrigger
+    from pydantic import JsonValue
+
+LOOKED_AT = "opal_looked_at"
+UNITS = ("minute", "hour", "day", "week", "month")
+
+
+def _moment(name: str, value: Any) -> Any:
+    moment_ms(name, value)
+    return value
+
+
+def _unit(name: str, value: Any) -> str:
+    """Return a unit as it is listed; `HOUR` and `hours` are taken, too."""
+    unit = str(value).lower().removesuffix("s")
+    if unit not in UNITS:
+        raise InvalidInputError(f"{name}={value!r} is unknown; use one of {', '.join(UNITS)}")
+    return unit
+
+
+StartTimestamp = Annotated[datetime | int | str, Kind(_moment, "TIME")]
+
+
+@declaration
+class Pacing(Declared):
+    """The moments at which a sensor looks, as LakeChime's triggers have them: start_timestamp + n * frequency.
+
+    It looks when its task begins, too, but never before `start_timestamp`. Months have the lengths of the calendar, in UTC.
+    """
+
+    name: ClassVar[str] = "pacing"
+
+    start_timestamp: Annotated[
+        StartTimestamp | None,
+        Help("the first moment at which to look; goes with frequency and frequency_unit"),
+    ] = None
+    frequency: Annotated[Count | None, Help("how many units lie between two looks")] = None
+    frequency_unit: Annotated[
+        Annotated[str, Kind(_unit, "UNIT", choices=UNITS)] | None, Help("the unit of frequency")
+    ] = None
+
+    @classmethod
+    def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
+        """Refuse one without the others."""
+        del is_open
+        is_given = [given[name] is not None for name in Pacing.fields()]
+        if any(is_given) and not all(is_given):
+            raise InvalidInputError(
+                "start_timestamp, frequency and frequency_unit belong together: give all three, as '2026-11-01T00:00:00Z', 1 and 'hour'"
+            )
+
+
+class PacedSensor(BaseSensorOperator):
+    """A sensor that looks at each `poke_interval`, or at the moments of a Pacing."""
+
+    template_fields: Sequence[str] = tuple(Pacing.fields())
+
+    @takes_arguments_of(Pacing)
+    def __init__(self, **kwargs: Any) -> None:
+        pacing = Pacing.checked(Pacing.taken_from(kwargs), is_templated)
+        super().__init__(**kwargs)
+        self.start_timestamp = pacing.get("start_timestamp")
+        self.frequency = pacing.get("frequency")
+        self.frequency_unit = pacing.get("frequency_unit")
+
+    @property
+    def ticks(self) -> list[Any] | None:
+        """Return the moments as `events/moments.py` takes them; None where it looks at each poke."""
+        given = Pacing.among(vars(self))
+        if not given:
+            return None
+        pacing = Pacing(**Pacing.filled_in(given))
+        start_ts = moment_ms("start_timestamp", pacing.start_timestamp)
+        return [start_ts, pacing.frequency, str(pacing.frequency_unit).upper()]
+
+    def is_due(self, context: "Context") -> bool:
+        """Return whether to look now: a poke may come between two moments.
+
+        Each try looks at once for the last moment that has passed. What was looked at is stored,
+        because the process may end between two pokes.
+        """
+        if (ticks := self.ticks) is None:
+            return True
+        tick = newest_tick(ticks)
+        look: dict[str, JsonValue] = {"try": context["ti"].try_number, "tick": tick}
+        if tick is None or context["task_state_store"].get(LOOKED_AT) == look:
+            return False
+        context["task_state_store"].set(LOOKED_AT, look)
+        return True
+
+    def look_again(self, context: "Context") -> None:
+        """Make the next poke due: the trigger has found something at a moment."""
+        if self.ticks is not None:
+            context["task_state_store"].set(LOOKED_AT, {})
 
 
 def defer_within(

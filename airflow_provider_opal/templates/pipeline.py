@@ -10,13 +10,13 @@ from airflow.sdk import DAG, TaskGroup
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
+from airflow_provider_opal.arguments import takes_arguments_of
 from airflow_provider_opal.assets import (
     DEFAULT_CONN_ID,
     DEFAULT_LAKECHIME_CONN_ID,
     consumer_schedule,
 )
 from airflow_provider_opal.operators.consume import BY, ConsumeOperator, check_rows
-from airflow_provider_opal.operators.declared import takes_arguments_of
 from airflow_provider_opal.operators.ingest import CreateTable, IngestOperator
 from airflow_provider_opal.operators.metagen import MetaGenOperator
 from airflow_provider_opal.operators.reconcile import (

@@ -1,12 +1,15 @@
 """`wait_for`: a pipeline or a consumer waits for a foreign table before it begins."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_LAKECHIME_CONN_ID
 from airflow_provider_opal.events.interest import checked_partition, checked_tags
+from airflow_provider_opal.sensors.waiting import Pacing
+from airflow_provider_opal.templated import is_templated
+from opal_lake.arguments.declared import declaration
 from opal_lake.arguments.values import Span, span_of
 
 if TYPE_CHECKING:
@@ -17,14 +20,17 @@ TIMEOUT = timedelta(days=7)  # as Airflow's sensors
 POKE_INTERVAL = timedelta(seconds=10)  # one query for all that wait
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitFor:
+@declaration
+class WaitFor(Pacing):
     """What must have happened to a table that others write, of any format.
 
     With `partition`, a value a level, as ["{{ partition_key }}"]: that this partition was registered, ever. Without it: that something was
     registered since the last run; the first run takes what is there. `tags` must be among those of the event. After `timeout` the run
-    fails; with `skip` it looks once, and skips if there is nothing.
+    fails; with `skip` it looks once, and skips if there is nothing. With `start_timestamp`, `frequency` and `frequency_unit` it looks when
+    the task begins and at these moments alone.
     """
+
+    name: ClassVar[str] = "wait_for"
 
     table: str
     partition: Sequence[Any] | None = None
@@ -40,6 +46,7 @@ class WaitFor:
         if self.partition is not None:
             checked_partition(self.partition)
         checked_tags(self.tags)
+        Pacing.checked(Pacing.among(vars(self)), is_templated)
         span_of("timeout", self.timeout)
 
     def sensor(
@@ -55,6 +62,7 @@ class WaitFor:
             "poke_interval": POKE_INTERVAL.total_seconds(),
             "deferrable": True,
             "skip_when_empty": self.skip,
+            **Pacing.among(vars(self)),
         }
         if self.partition is not None:
             from airflow_provider_opal.sensors.partition import PartitionTriggerSensor
@@ -69,7 +77,7 @@ def wait_for_of(given: Any) -> WaitFor | None:
     """What `wait_for=` may be: a WaitFor, or a mapping of its arguments."""
     if given is None or isinstance(given, WaitFor):
         return given
-    known = [member.name for member in fields(WaitFor)]
+    known = [*WaitFor.fields()]
     if not isinstance(given, Mapping):
         raise ValueError(
             f"wait_for={given!r}; write WaitFor(table='shop.raw', partition=['{{{{ partition_key }}}}'])"

@@ -1,18 +1,19 @@
 """SnapshotTrigger: looks at a table's log from the triggerer until there is more than a consumer has seen."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider_opal.events.moments import next_tick
 from airflow_provider_opal.hooks.opal import OpalHook
 
 
 class SnapshotTrigger(BaseTrigger):
     """Fires once with {from, to}: the versions after `after`, up to the newest that changed what can be read.
 
-    A table that is not there yet has none.
+    A table that is not there yet has none. With `ticks` (`events/moments.py`) it looks at these moments alone.
     """
 
     def __init__(
@@ -23,6 +24,7 @@ class SnapshotTrigger(BaseTrigger):
         after: int,
         poke_interval_s: float,
         max_versions: int | None = None,
+        ticks: Sequence[Any] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's
         self.table = table
@@ -30,22 +32,24 @@ class SnapshotTrigger(BaseTrigger):
         self.after = after
         self.poke_interval_s = poke_interval_s
         self.max_versions = max_versions
+        self.ticks = None if ticks is None else list(ticks)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        arguments = {
-            name: getattr(self, name)
-            for name in ("table", "opal_conn_id", "after", "poke_interval_s", "max_versions")
-        }
+        names = ("table", "opal_conn_id", "after", "poke_interval_s", "max_versions", "ticks")
+        arguments = {name: getattr(self, name) for name in names}
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         hook = OpalHook(self.opal_conn_id)
         while True:
+            if self.ticks is not None:
+                await next_tick(self.ticks)
             versions = await asyncio.to_thread(self._look, hook)
             if versions is not None:
                 yield TriggerEvent({"from": versions[0], "to": versions[1]})  # type: ignore[no-untyped-call]  # Airflow's
                 return
-            await asyncio.sleep(self.poke_interval_s)
+            if self.ticks is None:
+                await asyncio.sleep(self.poke_interval_s)
 
     def _look(self, hook: OpalHook) -> tuple[int, int] | None:
         return (

@@ -43,3 +43,10 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> Tried:
 
 def test_a_flow_is_acknowledged_by_what_its_sensor_says(tried: Tried) -> None:
     assert (tried.outcome["flow"], tried.outcome["seen"]) == ("success", 2)
+
+
+@pytest.mark.parametrize("mode", ["here", "deferred"])
+def test_a_paced_sensor_looks_at_its_first_moment_in_every_mode(tried: Tried, mode: str) -> None:
+    state, seen, late_s = tried.outcome[mode]
+    assert (state, seen) == ("success", 2)
+    assert late_s >= 0

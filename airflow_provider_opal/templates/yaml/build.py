@@ -9,6 +9,7 @@ from airflow_provider_opal.operators.ingest import CreateTable
 from airflow_provider_opal.templates.maintenance import Maintenance
 from airflow_provider_opal.templates.mutation import mutation_dag
 from airflow_provider_opal.templates.pipeline import Consumer, opal_dag
+from airflow_provider_opal.templates.schedule import in_zone
 from airflow_provider_opal.templates.yaml.models.mutation import MutationModel
 from airflow_provider_opal.templates.yaml.models.run_options import RunOptions
 from airflow_provider_opal.templates.yaml.models.version_1 import (
@@ -25,7 +26,7 @@ def build_dag(dag_id: str, dag: DagModel) -> DAG:
     consumers = [
         Consumer(
             name=name,
-            wait_for=_waits(consumer.wait_for),
+            wait_for=_waits(consumer.wait_for, dag.timezone),
             **consumer.model_dump(exclude={"wait_for"}),
         )
         for name, consumer in dag.consumers.items()
@@ -37,7 +38,7 @@ def build_dag(dag_id: str, dag: DagModel) -> DAG:
         schedule=_schedule(dag),
         create=_create(dag.table),
         consumers=consumers,
-        wait_for=_waits(dag.wait_for),
+        wait_for=_waits(dag.wait_for, dag.timezone),
         **_options(dag),
     )
 
@@ -69,9 +70,12 @@ def _schedule(dag: DagModel) -> Any:
     return dag.schedule
 
 
-def _waits(given: WaitForModel | None) -> dict[str, Any] | None:
-    """What is not given is left to the defaults of WaitFor."""
-    return None if given is None else given.model_dump(exclude_none=True)
+def _waits(given: WaitForModel | None, timezone: str) -> dict[str, Any] | None:
+    """What is not given is left to the defaults of WaitFor. A moment without a zone is one of the pipeline's."""
+    if given is None:
+        return None
+    start = in_zone(given.start_timestamp, timezone)
+    return given.model_copy(update={"start_timestamp": start}).model_dump(exclude_none=True)
 
 
 def _create(table: str | TableModel) -> CreateTable | None:

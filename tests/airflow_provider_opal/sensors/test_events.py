@@ -344,6 +344,31 @@ def test_with_a_frequency_a_partition_is_looked_for_once_a_tick(chime: LakeChime
     assert not ahead.poke(run.context).is_done
 
 
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_with_a_frequency_events_are_looked_for_once_a_tick(
+    chime: LakeChime, deferrable: bool
+) -> None:
+    what = {"frequency": "{{ 1 }}", "frequency_unit": "hours", "start": "head"}
+    begun, ahead = (datetime.now(UTC) + timedelta(minutes=minutes) for minutes in (-90, 90))
+    waiting = sensor(start_timestamp=begun, **what)
+    waiting.frequency = "1"  # as its template has it
+    run = Run(waiting)
+    assert not waiting.poke(run.context).is_done
+    put(chime, event(snapshot=1))
+    assert not waiting.poke(run.context).is_done, "the tick has been looked at"
+    run.context["ti"].try_number += 1
+    assert waiting.poke(run.context).xcom_value == {"from": 0, "to": 1}
+    later = sensor(
+        start_timestamp=ahead, deferrable=deferrable, timeout=0, consumer="later", **what
+    )
+    later.frequency = 1
+    with pytest.raises((AirflowSensorTimeout, TaskDeferred)):
+        later.execute(Run(later).context)
+    kept = chime.watermark("later", "events")
+    assert kept is not None
+    assert kept.value == 1, "a new consumer begins with its task, in every mode"
+
+
 def test_with_a_frequency_a_rescheduled_sensor_looks_once_a_tick_too(chime: LakeChime) -> None:
     """Each of its looks is in a process of its own. Another try looks at once."""
     begun = datetime.now(UTC) - timedelta(minutes=90)
@@ -407,8 +432,12 @@ def test_a_sensor_that_is_woken_for_nothing_waits_for_what_is_left_of_its_timeou
         ({"partition": []}, "is no list of values"),
         ({"frequency": 1}, "give all three"),
         (
+            {"start_timestamp": "tomorrow", "frequency": 1, "frequency_unit": "hour"},
+            "is no moment; write",
+        ),
+        (
             {"start_timestamp": 0, "frequency": 0, "frequency_unit": "hour"},
-            "no whole number from 1 on",
+            "write a whole number of at least 1",
         ),
         (
             {"start_timestamp": 0, "frequency": 1, "frequency_unit": "fortnight"},
@@ -532,6 +561,42 @@ def test_a_deferred_partition_sensor_looks_at_its_ticks(
         return (await wait).payload
 
     assert asyncio.run(wake()) == {"seq": 1}
+
+
+def test_deferred_sensors_of_events_look_at_their_ticks(
+    chime: LakeChime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "lakechime.triggers.schedule._FIXED_MS",
+        dict.fromkeys(("MINUTE", "HOUR", "DAY", "WEEK"), 600),
+    )
+    waiting = sensor(
+        deferrable=True,
+        tables=["shop.raw", "shop.slow"],
+        mode="all",
+        start_timestamp=0,
+        frequency=1,
+        frequency_unit="minute",
+        poke_interval=0.01,
+    )
+    run = Run(waiting)
+    with pytest.raises(TaskDeferred) as deferred:
+        waiting.execute(run.context)
+
+    async def wake() -> Any:
+        wait = asyncio.ensure_future(fired(deferred.value))
+        put(chime, event(snapshot=1))
+        await asyncio.sleep(1)
+        assert not wait.done(), "one of the tables has no event"
+        put(chime, event("shop.slow"))
+        payload = (await wait).payload
+        since_tick_s = datetime.now(UTC).timestamp() % 0.6
+        return payload, since_tick_s
+
+    payload, since_tick_s = asyncio.run(wake())
+    assert payload == {"seq": 2}
+    assert since_tick_s < 0.5, "it looks at the tick, not between two of them"
+    assert waiting.resume(run.context, payload) == {"from": 0, "to": 2}
 
 
 def test_a_consumer_of_other_tables_or_tags_is_refused_under_the_same_name(

@@ -68,6 +68,31 @@ def test_it_waits_deferred_too(root: Path) -> None:
     assert event["from"] == 0
 
 
+def test_versions_are_looked_for_at_ticks_in_every_mode(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = create(open_storage(str(root / "shop" / "users")))
+    put(table, "a", 1)
+    lake = Lake()
+    pace = {"start_timestamp": 0, "frequency": 1, "frequency_unit": "hour"}
+    here, deferred = sensor(**pace), sensor(**pace, deferrable=True)
+    run, other = lake.run(here, "one"), lake.run(deferred, "two")
+    assert not here.poke(run).is_done
+    with pytest.raises(TaskDeferred) as waits:
+        deferred.execute(other)
+    last = put(table, "b", 2)
+    assert not here.poke(run).is_done, "the tick has been looked at"
+    run["ti"].try_number += 1
+    assert here.poke(run).is_done
+    monkeypatch.setattr("lakechime.triggers.schedule._FIXED_MS", {"HOUR": 500})
+    trigger = SnapshotTrigger(**waits.value.trigger.serialize()[1])
+
+    async def fired() -> Any:
+        return (await asyncio.wait_for(anext(trigger.run()), 20)).payload
+
+    assert asyncio.run(fired())["to"] == last
+
+
 def test_its_mode_may_be_airflow_s() -> None:
     modes = {
         mode: SnapshotTriggerSensor(task_id="t", tables=["a.b", "a.c"], mode=mode)

@@ -33,6 +33,9 @@ WHOLE = {
     "cluster": "prod",
     "timeout": "12h",
     "lakechime_conn_id": "chime",
+    "start_timestamp": "2026-11-02T06:00:00Z",
+    "frequency": 2,
+    "frequency_unit": "hour",
 }
 
 
@@ -65,7 +68,8 @@ def facts(dag: DAG, task_id: str) -> dict[str, Any]:
         "deferrable",
         "consumer",
     )
-    return {"type": type(sensor), **{name: getattr(sensor, name, None) for name in names}}
+    found = {name: getattr(sensor, name, None) for name in names}
+    return {"type": type(sensor), "ticks": sensor.ticks, **found}
 
 
 def test_a_pipeline_and_a_consumer_wait_before_they_begin() -> None:
@@ -84,6 +88,7 @@ def test_a_pipeline_and_a_consumer_wait_before_they_begin() -> None:
         "prod",
         12 * 3600,
     )
+    assert first["ticks"] == [1_793_599_200_000, 2, "HOUR"]
     second = facts(dag, "a.wait_for")
     assert (second["type"], second["tables"], second["consumer"]) == (
         SnapshotTriggerSensor,
@@ -142,6 +147,21 @@ def test_in_yaml_it_is_the_same(tmp_path: Path) -> None:
     assert ids == {"ingest": None, "metagen": None, "revenue": "chime"}
 
 
+def test_a_moment_without_a_zone_is_one_of_the_pipeline(tmp_path: Path) -> None:
+    waits = (
+        "{table: shop.raw, start_timestamp: 2026-11-01T06:00, frequency: 1, frequency_unit: day}"
+    )
+    (tmp_path / "load.py").write_text(LOADER)
+    (tmp_path / "shop.opal.yaml").write_text(
+        GOOD.replace(
+            "    source:", f"    timezone: Europe/Berlin\n    wait_for: {waits}\n    source:"
+        )
+    )
+    bag = DagBag(str(tmp_path))
+    assert bag.import_errors == {}
+    assert facts(bag.dags["orders"], "wait_for")["ticks"] == [1_793_509_200_000, 1, "DAY"]
+
+
 @pytest.mark.parametrize(
     "said, at, what",
     [
@@ -155,6 +175,9 @@ def test_in_yaml_it_is_the_same(tmp_path: Path) -> None:
         ("{table: shop.raw, partition: ['{{ ds }}']}", "wait_for.partition.0", "write '{{ partition_key }}'"),
         ("{table: shop.orders}", "wait_for.table", "is the pipeline's own table, so it would wait for itself; name another"),
         ("shop.raw", "wait_for", "a mapping is needed"),
+        ("{table: shop.raw, frequency: 1}", "wait_for.frequency", "belong together: give all three"),
+        ("{table: shop.raw, frequency_unit: fortnight}", "wait_for.frequency_unit", "month"),
+        ("{table: shop.raw, start_timestamp: soon}", "wait_for.start_timestamp", "is no day"),
     ],
 )  # fmt: skip
 def test_each_mistake_in_yaml_is_reported_once_with_its_mend(
@@ -173,11 +196,16 @@ def test_each_mistake_in_yaml_is_reported_once_with_its_mend(
     [
         ("shop.raw", r"write WaitFor\(table='shop.raw'"),
         ({"partition": ["a"]}, "names no table; add 'table'"),
-        ({"table": "t", "tag": {}}, "wait_for has no 'tag'; known are table, partition"),
+        (
+            {"table": "t", "tag": {}},
+            "wait_for has no 'tag'; known are table, start_timestamp, .* partition",
+        ),
         ({"table": ""}, "is no table"),
         ({"table": "t", "partition": "a"}, "is no list of values"),
         ({"table": "t", "tags": {"a": 1}}, "are no texts by names"),
         ({"table": "t", "timeout": "soon"}, "timeout='soon' is no duration"),
+        ({"table": "t", "frequency_unit": "hour"}, "belong together: give all three"),
+        ({"table": "t", "start_timestamp": datetime(2026, 11, 1)}, "has no time zone; write"),
     ],
 )
 def test_what_cannot_be_waited_for_says_what_to_write(given: Any, said: str) -> None:

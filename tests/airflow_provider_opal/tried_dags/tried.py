@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from typing import Any
 
 from airflow.sdk import DAG
@@ -16,6 +17,25 @@ with DAG("flow", schedule=None) as flow:
         task_id="new", tables=["shop.flow"], start="all", acknowledge=False, consumer="mine"
     )
     AcknowledgeOperator(task_id="done", sensor=new)
+
+
+def paced(dag_id: str, **more: Any) -> DAG:
+    """Looks for the first time at the moment that its run's conf has, though there is something before."""
+    with DAG(dag_id, schedule=None) as dag:
+        SnapshotTriggerSensor(
+            task_id="new",
+            tables=["shop.flow"],
+            start="all",
+            start_timestamp="{{ dag_run.conf['start_ms'] }}",
+            frequency=1,
+            frequency_unit="hour",
+            poke_interval=1,
+            **more,
+        )
+    return dag
+
+
+here, deferred = paced("here", deferrable=False), paced("deferred", deferrable=True)
 
 
 def chime() -> LakeChime:
@@ -35,7 +55,13 @@ def seen_by(consumer: str) -> Any:
 def try_all() -> dict[str, Any]:
     with chime() as client:
         client.register([event("shop.flow", "1"), event("shop.flow", "2")])
-    return {"flow": str(flow.test().state), "seen": seen_by("mine")}
+    outcome = {"flow": str(flow.test().state), "seen": seen_by("mine")}
+    for dag in (here, deferred):
+        start_s = time.time() + 5
+        run = dag.test(run_conf={"start_ms": int(start_s * 1000)})
+        late_s = run.end_date.timestamp() - start_s
+        outcome[dag.dag_id] = [str(run.state), seen_by(f"{dag.dag_id}.new"), late_s]
+    return outcome
 
 
 if __name__ == "__main__":

@@ -6,12 +6,14 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, create_model
 
+from airflow_provider_opal.sensors.waiting import StartTimestamp
 from airflow_provider_opal.templates.yaml.models.base import (
     Codec,
     Columns,
     DeltaSpan,
     Duration,
     Function,
+    Moment,
     Number,
     Percent,
     Text,
@@ -46,6 +48,7 @@ _BY_KIND: dict[kinds.Kind | None, Any] = {
         (kinds.PolicyColumns, ZOrder),
         (kinds.Function, Function),
         (kinds.Threshold, Threshold),
+        (StartTimestamp, Moment),
     )
 }
 

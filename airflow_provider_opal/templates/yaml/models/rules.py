@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_opal.assets import cluster_of
 from airflow_provider_opal.partition_keys import check_keys, cron_of
 from airflow_provider_opal.secrets import secret_arguments
+from airflow_provider_opal.sensors.waiting import Pacing
 from airflow_provider_opal.streaming.source import stream_faults
 from airflow_provider_opal.templates.short_spans import short_spans
 from airflow_provider_opal.templates.yaml.models.mutation import MutationModel
@@ -17,9 +18,11 @@ from airflow_provider_opal.templates.yaml.models.version_1 import (
     DagModel,
     MaintenanceModel,
     TableModel,
+    WaitForModel,
 )
 from airflow_provider_opal.templates.yaml.text.problem import Keys, advice, listed, shown
 from opal_folder.properties import arguments_of
+from opal_lake.arguments.declared import nothing_open
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.create import COLUMN_ROLES
 
@@ -56,7 +59,9 @@ def findings(dag: DagModel) -> Iterator[Finding]:
             ("wait_for", "table"),
             f"{shown(dag.table_name)!r} is the pipeline's own table, so it would wait for itself; name another",
         )
+    yield from _paced(dag.wait_for, ("wait_for",))
     for name, consumer in dag.consumers.items():
+        yield from _paced(consumer.wait_for, ("consumers", name, "wait_for"))
         if consumer.rows == "changes" and consumer.by != "version":
             yield (
                 ("consumers", name, "rows"),
@@ -67,6 +72,17 @@ def findings(dag: DagModel) -> Iterator[Finding]:
                 ("consumers", name, "arguments"),
                 f"{shown(argument)!r} has the name of a secret, and would be shown; name a connection instead",
             )
+
+
+def _paced(waits: WaitForModel | None, way: Keys) -> Iterator[Finding]:
+    """One of the pacing arguments without the others."""
+    if waits is not None:
+        given = {name: getattr(waits, name) for name in Pacing.fields()}
+        try:
+            Pacing.check_together(given, nothing_open)
+        except InvalidInputError as error:
+            [first, *_] = [name for name, value in given.items() if value is not None]
+            yield (*way, first), f"is not enough: {error}"
 
 
 def mutation_findings(mutation: MutationModel) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_LAKECHIME_CONN_ID
 from airflow_provider_opal.operators.reconcile import ReconcileSpans
+from airflow_provider_opal.sensors.waiting import Pacing
 from airflow_provider_opal.templates.pipeline import RECONCILE
 from airflow_provider_opal.templates.yaml.models.base import (
     OTHER,
@@ -77,7 +78,8 @@ class TableSchedule(Strict):
     opal_conn_id: Connection | None = Field(None, description="Its connection, if it is another.")
 
 
-class WaitForModel(Strict):
+@with_arguments_of(Pacing)
+class WaitForModel(Declares):
     """What must have happened, by LakeChime, to a table of any format before a run begins."""
 
     table: Text = Field(description="The table's name, as its producer registers it.")
