@@ -514,7 +514,7 @@ class Play:
 
     def _expect_kept(self, repeat: JobResult) -> None:
         """A repeat says that the ingest is done: its rows were not given up, as far as the table can know."""
-        if self.restored or repeat.token not in self.withdrawn:
+        if self.restored or repeat.token not in self.withdrawn or repeat.version is None:
             return
         assert repeat.version is not None
         is_expired = repeat.version < self.table.log.head().root.oldest_version
