@@ -154,7 +154,7 @@ class OpalTable(Table[DataFrame]):
         refuse_another_spec(
             opened.uri, made, None if schema is None else arrow_of_spark(schema), layout
         )
-        return bootstrap(opened, reader, on_bad_rows)
+        return bootstrap(opened, reader, Ingest(source_at, on_bad_rows=on_bad_rows))
 
     @classmethod
     def _made(

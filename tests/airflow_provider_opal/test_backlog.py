@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ from airflow_provider_opal.watermark import Watermark
 from opal_lake import layout
 from opal_lake.clock import ManualClock
 from opal_lake.errors import NotFoundError
+from opal_lake.operations.ingest import Ingest
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, create_on, table_on
-from opal_lake.write.ingest_job import IngestOptions, IngestRun, commit_ingest, start_ingest
+from opal_lake.write.ingest_job import IngestRun, commit_ingest, start_ingest
 from opal_lake.write.ingest_task import IngestTask, ingest_rows
 from tests.airflow_provider_opal.test_watermark import Lake, consume, done, event_of, reconcile
 from tests.kit.clocks import SilentStore, past_store
@@ -230,7 +231,7 @@ def test_the_first_look_leaves_alone_what_is_older_unless_the_log_does_not_reach
 
 def test_late_rows_of_a_key_are_emitted_whatever_the_number_of_their_ingest(table: Table) -> None:
     lake, look = Lake(), reconcile()
-    slow = start_ingest(table, IngestOptions())
+    slow = start_ingest(table, Ingest([], partition_key="mon"))
     assert isinstance(slow, IngestRun)
     first = put(table, "mon", days_ago=0)
     take(lake, table, "one", **event_of(first, key="mon"))
@@ -246,7 +247,7 @@ def test_late_rows_of_a_key_are_emitted_whatever_the_number_of_their_ingest(tabl
         quarantine=False,
     )
     batches = values.append_column("_opal_deleted", [deleted]).to_batches()
-    commit_ingest(table.log, replace(slow, partition_key="mon"), [ingest_rows(batches, task)])
+    commit_ingest(table.log, slow, [ingest_rows(batches, task)])
     late = table.metagen(partition_key="mon").version
     assert look.execute(lake.run(look)) == {"mon": late}
 

@@ -121,6 +121,7 @@ def _judge(location: Place, model: Model, where: str, tally: Tally) -> None:
 def main(uri: str, source: str, hard_links: str) -> None:
     from pyspark.sql import SparkSession
 
+    from opal_lake.operations.ingest import Ingest
     from opal_lake.write.bootstrap_job import bootstrap
     from opal_spark.engine.java import ensure_java
     from opal_spark.spark_engine import on_spark
@@ -138,7 +139,7 @@ def main(uri: str, source: str, hard_links: str) -> None:
         spark=spark, source=SourceTable(location=source, format="parquet"), batch_bytes=1
     )
     print("begun", flush=True)
-    bootstrap(on_spark(spark, table), reader)
+    bootstrap(on_spark(spark, table), reader, Ingest(reader.source))
     spark.stop()
 
 

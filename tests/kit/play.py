@@ -19,12 +19,12 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.version_window import is_readable
 from opal_lake.maintenance.compaction import Compaction
 from opal_lake.operations.compact import Compact
+from opal_lake.operations.ingest import Ingest
 from opal_lake.result import JobResult
 from opal_lake.storage.verified import read_verified
 from opal_lake.table import Table
 from opal_lake.write.discard import discard_pending
 from opal_lake.write.ingest_job import (
-    IngestOptions,
     IngestRun,
     commit_ingest,
     start_ingest,
@@ -230,7 +230,7 @@ class Play:
 
     def _begin_ingest(self, step: Step) -> Hand | None:
         try:
-            run = start_ingest(self.table, IngestOptions(token=step.token))
+            run = start_ingest(self.table, Ingest([], token=step.token))
         except InvalidInputError:
             self._expect_withdrawn(step.token)
             return None
@@ -244,10 +244,10 @@ class Play:
         serials = tuple(range(self.next_serial, self.next_serial + len(step.puts)))
         self.next_serial += len(serials)
         self.puts_by_serial.update(zip(serials, step.puts, strict=True))
-        run = replace(run, partition_key=_KEYS[run.number % len(_KEYS)])
+        key = _KEYS[run.number % len(_KEYS)]
         replaces = ("never", *self._pending_tokens()[: step.replaces]) if step.replaces else ()
-        run = replace(run, replaces=replaces)
-        self.keys.update(dict.fromkeys(serials, run.partition_key))
+        run = replace(run, asked=replace(run.asked, partition_key=key, replaces=replaces))
+        self.keys.update(dict.fromkeys(serials, key))
         self.tokens_by_serial.update(dict.fromkeys(serials, step.token))
         rows, table = self._with_more(serials, run), self._cut(step)
         rows = pa.Table.from_batches(rows.to_batches(max_chunksize=2), rows.schema)

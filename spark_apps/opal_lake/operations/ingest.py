@@ -1,7 +1,7 @@
 """Ingest: append rows of memory, files or a database."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from opal_lake.arguments.declared import declaration
@@ -129,30 +129,16 @@ class Ingest(Job):
     def run(self, table: "OpenTable") -> JobResult:
         """Let the engine read the source, write its rows, and commit."""
         from opal_lake.write.by_business_snapshot import ingest_rows
-        from opal_lake.write.ingest_job import IngestOptions
 
-        options = IngestOptions(
-            metadata=self.metadata,
-            token=self.token,
-            application=self.application,
-            positions=self.positions or {},
-            on_bad_rows=self.on_bad_rows,
-            reject_threshold=self.reject_threshold,
-            refuse_empty=self.refuses_empty,
-            on_new_columns=self.on_new_columns,
-            partition_key=self.partition_key,
-            business_snapshot=self.business_snapshot,
-            replaces=self.replaces or (),
-        )
-        column = self.business_snapshot_column
+        asked = replace(self, on_empty="fail" if self.refuses_empty else "accept")
         try:
-            return ingest_rows(table, self.source, options, deleted=self.deleted, column=column)
+            return ingest_rows(table, asked)
         except NoRowsError:
             if self.refuses_empty:
                 raise
             # There is not even a file to read: the columns are the table's
             none = table.executor.no_rows(table.snapshot_at().spec)
-            return ingest_rows(table, none, options)
+            return ingest_rows(table, replace(asked, source=none, business_snapshot_column=None))
 
 
 @declaration

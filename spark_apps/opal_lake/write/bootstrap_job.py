@@ -5,7 +5,7 @@ An attempt skips what earlier attempts have done.
 
 from collections import Counter
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import Rows
@@ -26,8 +26,11 @@ from opal_lake.write.bootstrap import (
     read_result,
     real_location,
 )
-from opal_lake.write.ingest_job import IngestOptions, check_on_bad_rows, ingest
+from opal_lake.write.ingest_job import ingest
 from opal_lake.write.metagen_job import metagen
+
+if TYPE_CHECKING:
+    from opal_lake.operations.ingest import Ingest
 
 
 class SourceReader(Protocol):
@@ -45,9 +48,11 @@ class SourceReader(Protocol):
         ...
 
 
-def bootstrap(table: OpenTable, reader: SourceReader, on_bad_rows: str = "fail") -> JobResult:
-    """Do what is left; if nothing is, return the result of the attempt that finished it."""
-    check_on_bad_rows(on_bad_rows)
+def bootstrap(table: OpenTable, reader: SourceReader, asked: "Ingest") -> JobResult:
+    """Do what is left; if nothing is, return the result of the attempt that finished it.
+
+    `asked` says how a batch is ingested.
+    """
     storage, name = table.storage, reader.source.name
     if (earlier := read_result(storage, name)) is not None:
         return earlier
@@ -57,7 +62,7 @@ def bootstrap(table: OpenTable, reader: SourceReader, on_bad_rows: str = "fail")
     counts: Counter[str] = Counter(batches_done=0, batches_skipped=0)
     notes: list[str] = []
     for batch in range(len(plan.batches)):
-        result = results.get(batch) or ingest_batch(table, reader, plan, batch, on_bad_rows)
+        result = results.get(batch) or ingest_batch(table, reader, plan, batch, asked)
         counts["batches_skipped" if batch in results or result.repeated else "batches_done"] += 1
         counts.update(
             {part: result.counts.get(part, 0) for part in ("rows", "files", "bytes", "rejected")}
@@ -79,17 +84,15 @@ def bootstrap(table: OpenTable, reader: SourceReader, on_bad_rows: str = "fail")
 
 
 def ingest_batch(
-    table: OpenTable,
-    reader: SourceReader,
-    plan: BootstrapPlan,
-    batch: int,
-    on_bad_rows: str = "fail",
+    table: OpenTable, reader: SourceReader, plan: BootstrapPlan, batch: int, asked: "Ingest"
 ) -> JobResult:
     """Ingest a batch, and record that it is done."""
-    options = IngestOptions(
-        token=plan.token(batch), on_bad_rows=on_bad_rows, expected_rows=plan.rows(batch)
+    result = ingest(
+        table,
+        lambda spec, _: reader.rows(plan, batch, spec),
+        replace(asked, token=plan.token(batch)),
+        expected_rows=plan.rows(batch),
     )
-    result = ingest(table, lambda spec, _: reader.rows(plan, batch, spec), options)
     keep_batch(table.storage, reader.source.name, batch, replace(result, repeated=False))
     return result
 

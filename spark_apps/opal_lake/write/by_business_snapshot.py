@@ -1,9 +1,9 @@
 """An ingest of rows of several business snapshots, which a column of theirs tells: a commit for each, in their order."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from opal_lake.definition.business_snapshots import BusinessSnapshots, first_of
 from opal_lake.definition.schema import Atomic
@@ -15,15 +15,15 @@ from opal_lake.log.pending import Selection
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.result import JobResult
 from opal_lake.savepoints.business_snapshot import is_over, segments_due
-from opal_lake.write.ingest_job import IngestOptions, ingest
+from opal_lake.write.ingest_job import check_names, ingest
 from opal_lake.write.metagen_job import metagen
-from opal_lake.write.spec_change import NewColumnsOf, with_new_columns
+from opal_lake.write.spec_change import with_new_columns
+
+if TYPE_CHECKING:
+    from opal_lake.operations.ingest import Ingest
 
 MOST_VALUES = 1_000
 _COLUMN_TYPES = ("string", "date")
-
-
-Split = Callable[[TableSpec, int], SplitRows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,76 +37,49 @@ class Part:
     def values(self) -> set[str | None]:
         return {*self.bad, *([] if self.name is None else [self.name])}
 
-    def options(self, options: IngestOptions, counts: Mapping[str | None, int]) -> IngestOptions:
-        """A source that gives other rows when it is read again is found out."""
-        return replace(
-            options,
-            business_snapshot=self.name,
-            expected_rows=sum(counts[value] for value in self.values),
-        )
+    def ingest(self, asked: "Ingest") -> "Ingest":
+        """Return the ingest of this part alone."""
+        return replace(asked, business_snapshot=self.name, business_snapshot_column=None)
+
+    def rows(self, counts: Mapping[str | None, int]) -> int:
+        """Return how many rows it has: a source that gives others when it is read again is found out."""
+        return sum(counts[value] for value in self.values)
 
 
-def ingest_rows(
-    table: OpenTable,
-    rows: Any,
-    options: IngestOptions,
-    *,
-    deleted: Any = None,
-    column: str | None = None,
-) -> JobResult:
+def ingest_rows(table: OpenTable, asked: "Ingest") -> JobResult:
     """Let the engine read what is to be ingested; with a column, each business snapshot is a commit."""
     how = ReadAs(
-        deleted=deleted,
-        ignores_new_columns=options.on_new_columns == "ignore",
-        in_partitions=options.metadata == "batch",
+        deleted=asked.deleted,
+        ignores_new_columns=asked.on_new_columns == "ignore",
+        in_partitions=asked.metadata == "batch",
     )
-    with table.executor.fit(rows, how, lambda: table.log.head().spec) as source:
-        return ingest_source(table, source, options, column)
+    with table.executor.fit(asked.source, how, lambda: table.log.head().spec) as source:
+        column = asked.business_snapshot_column
+        if column is None:
+            return ingest(table, source.rows, asked, source.new_columns)
+        return _ingest_by_column(table, source, asked, column)
 
 
-def ingest_source(
-    table: OpenTable, source: Source, options: IngestOptions, column: str | None = None
-) -> JobResult:
-    """Ingest rows that an engine reads."""
-    if column is None:
-        return ingest(table, source.rows, options, source.new_columns)
-
-    def split(spec: TableSpec, number: int) -> SplitRows:
-        return source.split(spec, number, column)
-
-    return ingest_by_column(table, split, options, column, source.new_columns)
-
-
-def ingest_by_column(
-    table: OpenTable,
-    split: Split,
-    options: IngestOptions,
-    column: str,
-    new_columns: NewColumnsOf | None = None,
-) -> JobResult:
+def _ingest_by_column(table: OpenTable, source: Source, asked: "Ingest", column: str) -> JobResult:
     """The result of the last commit, which carries the token. After a failure the same call does what is left.
 
     Rows of a business snapshot that is finished are bad rows. An inline ingest leaves only rows pending that are held back still.
     """
-    if options.business_snapshot is not None:
-        raise InvalidInputError(
-            "business_snapshot and business_snapshot_column exclude each other; give one of them"
-        )
-    if options.positions:
+    check_names(asked)
+    if asked.positions:
         raise InvalidInputError(
             "positions go with one commit, and business_snapshot_column makes several; give business_snapshot instead"
         )
     base = table.log.head()
     _check_column(base.spec, column)
-    if (
-        earlier := table.log.earlier_result(base, "ingest", options.token, options.application)
-    ) is not None:
-        _take_up(table, options)
+    earlier = table.log.earlier_result(base, "ingest", asked.token, asked.application)
+    if earlier is not None:
+        _take_up(table, asked)
         return earlier
-    base = with_new_columns(table.log, base, options.on_new_columns, new_columns)
-    rows = split(base.spec, base.root.greatest_number + 1)
+    base = with_new_columns(table.log, base, asked.on_new_columns, source.new_columns)
+    rows = source.split(base.spec, base.root.greatest_number + 1, column)
     values = rows.values(MOST_VALUES)
-    applied = _applied(table, base, options, values)
+    applied = _applied(table, base, asked, values)
     parts = plan_parts(
         {value: rows for value, rows in values.items() if value not in applied},
         base.root.business,
@@ -114,7 +87,7 @@ def ingest_by_column(
     )
     if applied:
         parts = tuple(replace(part, bad=_bad_since(part, max(applied))) for part in parts)
-        options = replace(options, refuse_empty=False)
+        asked = replace(asked, on_empty="accept")
     for part in parts:
         if part.name is not None:
             base.root.business.check_ingest(part.name, base.root.savepoints)
@@ -123,29 +96,36 @@ def ingest_by_column(
         result = ingest(
             table,
             partial(_rows_of, rows, part),
-            part.options(_own(options, str(part.name)), values),
+            part.ingest(_own(asked, str(part.name))),
+            expected_rows=part.rows(values),
         )
         brought = count_text(result.counts.get("rows", 0), "row")
         notes += [
             f"version {result.version} has {brought} of business snapshot {part.name}",
             *result.notes,
         ]
-    last = replace(parts[-1].options(options, values), notes=tuple(notes))
-    result = ingest(table, partial(_rows_of, rows, parts[-1]), last)
-    _take_up(table, options)
+    last = parts[-1]
+    result = ingest(
+        table,
+        partial(_rows_of, rows, last),
+        last.ingest(asked),
+        expected_rows=last.rows(values),
+        notes=tuple(notes),
+    )
+    _take_up(table, asked)
     return result
 
 
-def _take_up(table: OpenTable, options: IngestOptions) -> None:
+def _take_up(table: OpenTable, asked: "Ingest") -> None:
     """After an inline ingest, publish what waits under its key, and what is held back no more.
 
     No MetaGen comes after inline ingests: rows that were held back under another key would wait
     for ever.
     """
-    if options.metadata == "inline":
+    if asked.metadata == "inline":
         head = table.log.head()
         if segments_due(head) or is_over(table.log, head):
-            own = Selection(partition_key=options.partition_key, of_business_snapshots=True)
+            own = Selection(partition_key=asked.partition_key, of_business_snapshots=True)
             metagen(table, selection=own)
 
 
@@ -184,25 +164,25 @@ def _problem(value: str | None, business: BusinessSnapshots, column: str) -> str
     )
 
 
-def _own(options: IngestOptions, name: str) -> IngestOptions:
+def _own(asked: "Ingest", name: str) -> "Ingest":
     """With what makes a repeat of one part harmless."""
-    token, application = options.token, options.application
+    token, application = asked.token, asked.application
     return replace(
-        options,
+        asked,
         token=None if token is None else f"{token}/{name}",
         application=None if application is None else (f"{application[0]}/{name}", application[1]),
     )
 
 
 def _applied(
-    table: OpenTable, base: Snapshot, options: IngestOptions, values: Iterable[str | None]
+    table: OpenTable, base: Snapshot, asked: "Ingest", values: Iterable[str | None]
 ) -> dict[str, JobResult]:
     """Return the results of the parts that an earlier try ingested, by business snapshot."""
     applied = dict[str, JobResult]()
     for value in values:
         if value is None:
             continue
-        own = _own(options, value)
+        own = _own(asked, value)
         result = table.log.earlier_result(base, "ingest", own.token, own.application)
         if result is not None:
             applied[value] = result

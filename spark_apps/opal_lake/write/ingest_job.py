@@ -2,13 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opal_lake import layout
-from opal_lake.arguments.values import METADATA, ON_BAD_ROWS
 from opal_lake.data.group import plan_groups
 from opal_lake.data.rejects import EXAMPLES, fewer_reasons
 from opal_lake.data.reported import check_ingested
@@ -20,7 +19,6 @@ from opal_lake.definition.job_names import (
     check_replaces,
     check_token,
 )
-from opal_lake.definition.positions import Advance
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import Rows
 from opal_lake.engine.open_table import OpenTable
@@ -43,86 +41,58 @@ from opal_lake.write.inline import write_slot
 from opal_lake.write.spec_change import NewColumnsOf, with_new_columns
 from opal_lake.write.unchanged import KnownTable, check_look_ups
 
+if TYPE_CHECKING:
+    from opal_lake.operations.ingest import Ingest
+
 # A source's rows with the table's columns, for the executor; called once there is work to do, with the number of the job
 SourceRows = Callable[[TableSpec, int], Rows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IngestOptions:
-    """How to ingest. `expected_rows` is what a list says that the source holds; `notes` come first in the result.
+class IngestRun:
+    """An ingest on its way: as it was asked for, and what it claimed.
 
-    `replaces` are tokens of earlier tries, whose pending rows the same commit discards.
-
-    `hurried` is who has to make the next commit soon: an inline ingest then leaves large merges of the key store to a compaction.
+    `expected_rows` is what a list says that the source holds; `notes` come first in the result. A
+    `hurried` caller has to make the next commit soon: an inline ingest then leaves large merges of
+    the key store to a compaction.
     """
 
-    metadata: str = "batch"
-    token: str | None = None
-    application: tuple[str, int] | None = None
-    positions: Mapping[str, Advance] = field(default_factory=dict)
-    on_bad_rows: str = "fail"
-    reject_threshold: int | str | None = None
-    refuse_empty: bool = False
-    on_new_columns: str = "fail"
-    partition_key: str | None = None
-    business_snapshot: str | None = None
-    replaces: Sequence[str] = ()
-    expected_rows: int | None = None
-    hurried: bool = False
-    notes: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Raise InvalidInputError for a name that no commit can hold, before a file is written."""
-        check_token(self.token)
-        check_application(self.application)
-        check_position_names(self.positions, self.application)
-        check_partition_key(self.partition_key)
-        check_replaces(self.replaces, self.token)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IngestRun:
-    """An ingest on its way: what it claimed, and what makes repeats harmless."""
-
+    asked: "Ingest"
     number: int
     base: Snapshot
     started_us: int
-    token: str | None = None
-    application: tuple[str, int] | None = None
-    positions: Mapping[str, Advance] = field(default_factory=dict)
-    partition_key: str | None = None
-    business_snapshot: str | None = None
-    replaces: Sequence[str] = ()
-    quarantine: bool = False
-    reject_threshold: RejectThreshold | None = None
-    refuse_empty: bool = False
     expected_rows: int | None = None
     hurried: bool = False
     notes: tuple[str, ...] = ()
+
+    @property
+    def quarantine(self) -> bool:
+        """Whether bad rows are put aside."""
+        return self.asked.on_bad_rows == "quarantine"
 
 
 def ingest(
     table: OpenTable,
     rows: SourceRows,
-    options: IngestOptions,
+    asked: "Ingest",
     new_columns: NewColumnsOf | None = None,
+    *,
+    expected_rows: int | None = None,
+    hurried: bool = False,
+    notes: tuple[str, ...] = (),
 ) -> JobResult:
     """Append rows: pending until a MetaGen, or visible at once when their metadata are made inline.
 
-    Rows of a business snapshot that has to wait for the open one are pending in any case.
+    Rows of a business snapshot that has to wait for the open one are pending in any case. Without
+    `on_empty` a source without a row is accepted.
     """
-    METADATA.check("metadata", options.metadata)
-    threshold = parse_threshold(options.reject_threshold, options.on_bad_rows)
-    run = start_ingest(table, options, new_columns)
+    run = start_ingest(table, asked, new_columns)
+    name = asked.business_snapshot
     if isinstance(run, JobResult):
-        return (
-            run
-            if options.metadata == "batch" or options.business_snapshot is not None
-            else check_visible(run)
-        )
-    run = replace(run, reject_threshold=threshold)
-    source_rows, name = rows(run.base.spec, run.number), options.business_snapshot
-    if options.metadata == "batch" or (name is not None and waits(table.log, run.base, name)):
+        return run if asked.metadata == "batch" or name is not None else check_visible(run)
+    run = replace(run, expected_rows=expected_rows, hurried=hurried, notes=notes)
+    source_rows = rows(run.base.spec, run.number)
+    if asked.metadata == "batch" or (name is not None and waits(table.log, run.base, name)):
         return commit_ingest(table.log, run, write_segments(table, source_rows, run))
     outputs, rule_outputs = write_inline(table, source_rows, run)
     result = commit_ingest(table.log, run, outputs, rule_outputs)
@@ -131,35 +101,34 @@ def ingest(
 
 
 def start_ingest(
-    table: OpenTable, options: IngestOptions, new_columns: NewColumnsOf | None = None
+    table: OpenTable, asked: "Ingest", new_columns: NewColumnsOf | None = None
 ) -> IngestRun | JobResult:
     """Claim a number; or the result, if this was done before. New columns come in a commit of their own, before that of the rows."""
-    quarantine, started_us = check_on_bad_rows(options.on_bad_rows), table.log.clock.now_us()
+    check_names(asked)
+    started_us = table.log.clock.now_us()
     base = table.log.head(to_commit=True)
-    if (
-        earlier := table.log.earlier_result(base, "ingest", options.token, options.application)
-    ) is not None:
+    earlier = table.log.earlier_result(base, "ingest", asked.token, asked.application)
+    if earlier is not None:
         return earlier
-    check_positions(base, options.positions, table.log.read_commit)
-    if options.business_snapshot is not None:
-        base.root.business.check_ingest(options.business_snapshot, base.root.savepoints)
-    base = with_new_columns(table.log, base, options.on_new_columns, new_columns)
+    check_positions(base, asked.positions or {}, table.log.read_commit)
+    if asked.business_snapshot is not None:
+        base.root.business.check_ingest(asked.business_snapshot, base.root.savepoints)
+    base = with_new_columns(table.log, base, asked.on_new_columns, new_columns)
     return IngestRun(
+        asked=asked,
         number=claim_number(table.storage, base.root, "ingest", table.log.clock),
         base=base,
         started_us=started_us,
-        token=options.token,
-        application=options.application,
-        positions=options.positions,
-        partition_key=options.partition_key,
-        business_snapshot=options.business_snapshot,
-        replaces=options.replaces,
-        quarantine=quarantine,
-        refuse_empty=options.refuse_empty,
-        expected_rows=options.expected_rows,
-        hurried=options.hurried,
-        notes=options.notes,
     )
+
+
+def check_names(asked: "Ingest") -> None:
+    """Raise InvalidInputError for a name that no commit can hold, before a file is written."""
+    check_token(asked.token)
+    check_application(asked.application)
+    check_position_names(asked.positions or {}, asked.application)
+    check_partition_key(asked.partition_key)
+    check_replaces(asked.replaces or (), asked.token)
 
 
 def write_segments(table: OpenTable, rows: Rows, run: IngestRun) -> list[IngestOutput]:
@@ -195,11 +164,6 @@ def write_inline(
     )
 
 
-def check_on_bad_rows(on_bad_rows: str) -> bool:
-    """Whether bad rows are put aside."""
-    return bool(ON_BAD_ROWS.check("on_bad_rows", on_bad_rows) == "quarantine")
-
-
 def commit_ingest(
     log: CommitLog,
     run: IngestRun,
@@ -210,6 +174,7 @@ def commit_ingest(
 
     Fails before anything is in the log when there were bad rows that nobody wants put aside, or more than may be.
     """
+    asked = run.asked
     rejected, examples = _check_rows(log, run, outputs)
     files = sorted(
         (file for output in outputs for file in output.files), key=lambda file: file.segments
@@ -219,11 +184,11 @@ def commit_ingest(
     tries = count()
 
     def build(head: Snapshot, winners: Sequence[Commit]) -> Draft | None:
-        replaced = discarding(head, Selection(tokens=tuple(run.replaces)).of(head))
-        if not (files or rejected or run.positions or replaced.discarded) and (
-            run.token,
-            run.application,
-            run.business_snapshot,
+        replaced = discarding(head, Selection(tokens=tuple(asked.replaces or ())).of(head))
+        if not (files or rejected or asked.positions or replaced.discarded) and (
+            asked.token,
+            asked.application,
+            asked.business_snapshot,
         ) == (None, None, None):
             return None
         if look_ups and rule_outputs is not None:
@@ -262,7 +227,7 @@ def commit_ingest(
         )
         return Draft(actions=actions, result=result, changes_view=bool(actions.processed))
 
-    name = run.business_snapshot
+    name = asked.business_snapshot
     begins = rule_outputs is not None and name is not None and run.base.root.business.is_held(name)
     if begins and name is not None:
         finish_before(log, name)
@@ -271,11 +236,11 @@ def commit_ingest(
         number=run.number,
         build=build,
         started_us=run.started_us,
-        token=run.token,
-        application=run.application,
-        positions=run.positions,
-        partition_key=run.partition_key,
-        business_snapshot=run.business_snapshot,
+        token=asked.token,
+        application=asked.application,
+        positions=asked.positions or {},
+        partition_key=asked.partition_key,
+        business_snapshot=asked.business_snapshot,
         at_once=rule_outputs is not None and not begins,
     )
     return log.commit(run.base, proposal)
@@ -290,11 +255,14 @@ def _check_rows(
     met = rejected.total() + sum(file.rows for output in outputs for file in output.files)
     if rejected and not run.quarantine:
         raise InvalidInputError(_refusal(rejected, examples))
-    if run.reject_threshold is not None and run.reject_threshold.is_exceeded(rejected.total(), met):
-        raise InvalidInputError(
-            _too_many(run.reject_threshold, met, rejected, examples, _where(log, run))
-        )
-    if run.refuse_empty and not rejected and not any(output.files for output in outputs):
+    threshold = parse_threshold(run.asked.reject_threshold, run.asked.on_bad_rows)
+    if threshold is not None and threshold.is_exceeded(rejected.total(), met):
+        raise InvalidInputError(_too_many(threshold, met, rejected, examples, _where(log, run)))
+    if (
+        run.asked.on_empty == "fail"
+        and not rejected
+        and not any(output.files for output in outputs)
+    ):
         raise NoRowsError(
             "the source has no row; nothing was ingested. If that is to be expected: on_empty='accept' (`opal ingest --accept-empty`)"
         )
@@ -327,7 +295,7 @@ def _counts(
 
 def _notes_of_business(run: IngestRun, head: Snapshot, *, is_inline: bool) -> Iterator[str]:
     """Whether rows of its business snapshot may still come, and that they are held back."""
-    name, business = run.business_snapshot, head.root.business
+    name, business = run.asked.business_snapshot, head.root.business
     if name is None:
         return
     business.check_ingest(name, head.root.savepoints)
@@ -341,12 +309,14 @@ def _notes_of_business(run: IngestRun, head: Snapshot, *, is_inline: bool) -> It
 
 def _unused_tokens(run: IngestRun, head: Snapshot) -> tuple[str, ...]:
     """Return the tokens of replaced tries that have not committed: they may be running still."""
-    return tuple(token for token in run.replaces if head.version_of_token(token) is None)
+    return tuple(
+        token for token in run.asked.replaces or () if head.version_of_token(token) is None
+    )
 
 
 def _replaced_counts(run: IngestRun, replaced: Actions) -> dict[str, int]:
     """The pending rows that an ingest takes the place of, if it names earlier tries."""
-    if not run.replaces:
+    if not run.asked.replaces:
         return {}
     return {"replaced": sum(one.segment.rows for one in replaced.discarded)}
 

@@ -14,9 +14,10 @@ from pyspark.sql.types import AtomicType, StructType
 from opal_lake.definition.schema import DELETED, arrow_schema
 from opal_lake.definition.table_spec import TableSpec, delete_condition
 from opal_lake.errors import InvalidInputError
+from opal_lake.operations.ingest import Ingest
 from opal_lake.result import JobResult, check_visible
 from opal_lake.table import Table
-from opal_lake.write.ingest_job import IngestOptions, IngestRun, start_ingest
+from opal_lake.write.ingest_job import IngestRun, start_ingest
 from opal_lake.write.ingest_task import IngestOutput, IngestTask, ingest_rows
 from opal_lake.write.written_segments import commit_inline
 from opal_spark.engine.columns import spark_schema
@@ -48,10 +49,11 @@ class OpalWriter(DataSourceArrowWriter):
     def __init__(
         self, path: str, storage: Mapping[str, str], schema: StructType, token: str | None
     ) -> None:
-        self.table, self.token = Table.open(path, storage), token
+        self.table = Table.open(path, storage)
+        self.asked = Ingest(path, metadata="inline", token=token)
         spec = self.table.snapshot_at().spec
         self.positions, self.deletes = _positions(schema, spec), delete_condition(spec)
-        run = start_ingest(self.table, IngestOptions(metadata="inline", token=token))
+        run = start_ingest(self.table, self.asked)
         if isinstance(run, JobResult):
             check_visible(run)
         self.claimed = None if isinstance(run, JobResult) else _claimed(run)
@@ -92,10 +94,10 @@ class OpalWriter(DataSourceArrowWriter):
         if self.claimed is None:
             return
         run = IngestRun(
+            asked=self.asked,
             number=self.claimed.number,
             base=self.table.log.at(self.claimed.version),
             started_us=self.claimed.started_us,
-            token=self.token,
         )
         commit_inline(
             self.table,

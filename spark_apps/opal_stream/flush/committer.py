@@ -14,9 +14,10 @@ import pyarrow as pa
 from opal_lake.definition.positions import Advance
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FencedError, FormatError, InvalidInputError
+from opal_lake.operations.ingest import Ingest
 from opal_lake.result import JobResult
 from opal_lake.table import Table
-from opal_lake.write.ingest_job import IngestOptions, ingest
+from opal_lake.write.ingest_job import ingest
 from opal_stream.flush.options import Totals
 from opal_stream.flush.writer import PASSING, Backoff
 from opal_stream.formats.rows import fitted
@@ -220,16 +221,18 @@ class Committer:
 
     def _commit(self, gathered: Gathered) -> None:
         began_s, files = time.monotonic(), gathered.files
-        options = IngestOptions(
+        asked = Ingest(
+            gathered,
             positions=gathered.advances,
             metadata="inline",
-            hurried=True,
             on_bad_rows="quarantine",
             reject_threshold=gathered.most_bad,
         )
         self._one_by_one = max(0, self._one_by_one - 1)
         try:
-            result = ingest(self.table, lambda spec, _: gathered.rows_for(spec), options)
+            result = ingest(
+                self.table, lambda spec, _: gathered.rows_for(spec), asked, hurried=True
+            )
         except FencedError as error:
             logger.warning("another committer was faster, and this one looks again: %s", error)
             return

@@ -6,11 +6,15 @@ nothing out. Partitions that come to be after that are read from their first mes
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import pyarrow as pa
+
 from opal_lake.definition.positions import Advance
 from opal_lake.definition.schema import arrow_schema
+from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FencedError
+from opal_lake.operations.ingest import Ingest
 from opal_lake.table import Table
-from opal_lake.write.ingest_job import IngestOptions, ingest
+from opal_lake.write.ingest_job import ingest
 from opal_stream.flush.options import StreamOptions
 from opal_stream.flush.writer import PASSING, Backoff
 from opal_stream.kafka.applications import Application, begun_topics, start_name
@@ -30,13 +34,17 @@ def fix_start(
     backoff = Backoff(what="the commit of where the stream begins", give_up_s=options.give_up_s)
     while new := never_read(topics, stands(), options.name):
         positions = _ends(new, options.name, reach_of(chosen_partitions(new, ())))
-        given = IngestOptions(positions=positions, metadata="inline", hurried=True)
+        asked = Ingest(_no_rows, positions=positions, metadata="inline")
         try:
-            ingest(table, lambda spec, _: arrow_schema(spec.schema).empty_table(), given)
+            ingest(table, _no_rows, asked, hurried=True)
         except FencedError:
             continue
         except PASSING as error:  # it may have landed
             backoff.wait(error, lambda: None)
+
+
+def _no_rows(spec: TableSpec, _: int) -> pa.Table:
+    return arrow_schema(spec.schema).empty_table()
 
 
 def never_read(topics: Iterable[Topic], stands: Mapping[str, int], stream: str) -> list[Topic]:

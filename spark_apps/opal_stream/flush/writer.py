@@ -19,8 +19,9 @@ from opal_lake.errors import (
     StorageError,
 )
 from opal_lake.log.snapshot import Root
+from opal_lake.operations.ingest import Ingest
 from opal_lake.result import JobResult
-from opal_lake.write.ingest_job import IngestOptions, ingest
+from opal_lake.write.ingest_job import ingest
 from opal_stream.errors import BadMessageError, KafkaError, TakenOverError
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.taken import Taken
@@ -140,7 +141,7 @@ class Writer:
         while result is None:
             try:
                 before_commit()
-                result = self._ingest(batch, IngestOptions(positions=advances))
+                result = self._ingest(batch, Ingest(batch, positions=advances))
             except FencedError as error:
                 result = self._own(
                     error,
@@ -166,7 +167,7 @@ class Writer:
         while True:
             try:
                 result = self._ingest(
-                    batch, IngestOptions(token=token, partition_key=partition_key)
+                    batch, Ingest(batch, token=token, partition_key=partition_key)
                 )
                 return (
                     result if is_first else replace(result, repeated=False)
@@ -184,17 +185,16 @@ class Writer:
             else Advance(start=position, end=high)
         )
 
-    def _ingest(self, batch: Batch, options: IngestOptions) -> JobResult:
+    def _ingest(self, batch: Batch, asked: Ingest) -> JobResult:
         everything = self.on_bad_message == "quarantine"
-        options = replace(
-            options,
+        asked = replace(
+            asked,
             metadata="inline",
-            hurried=True,
             on_bad_rows="quarantine" if everything or batch.bad else "fail",
             reject_threshold=batch.bad if batch.bad and not everything else None,
         )
         try:
-            return ingest(self.table, lambda spec, _: self._rows(batch, spec), options)
+            return ingest(self.table, lambda spec, _: self._rows(batch, spec), asked, hurried=True)
         except InvalidInputError as error:
             raise BadMessageError(
                 f"messages cannot go into the table, and nothing of them was committed: {error}"

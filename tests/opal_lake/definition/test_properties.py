@@ -7,8 +7,9 @@ from opal_lake.definition.schema import DELETED
 from opal_lake.definition.table_spec import TableLayout, refuse_another_spec
 from opal_lake.errors import InvalidInputError
 from opal_lake.inspect.check import check_table
+from opal_lake.operations.ingest import Ingest
 from opal_lake.storage import Storage, open_storage
-from opal_lake.write.ingest_job import IngestOptions, IngestRun, commit_ingest, start_ingest
+from opal_lake.write.ingest_job import IngestRun, commit_ingest, start_ingest
 from opal_lake.write.ingest_task import IngestTask, ingest_rows
 from tests.opal_lake.shop import SCHEMA, content, create, reopen, rows
 
@@ -106,7 +107,7 @@ def test_a_token_applies_a_change_once(storage: Storage) -> None:
 
 def test_a_change_conflicts_with_no_ingest_that_began_before_it(storage: Storage) -> None:
     table = create(storage)
-    run = start_ingest(table, IngestOptions())
+    run = start_ingest(table, Ingest([]))
     assert isinstance(run, IngestRun)
     batch, deleted = rows([("ax", 1, 10)])
     task = IngestTask(storage=storage, spec=run.base.spec, number=run.number, task=0, attempt="0")

@@ -15,11 +15,12 @@ from opal_lake.inspect.check import check_table
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.maintenance.clock_repair import Evidence, correct
 from opal_lake.maintenance.due import policy_of, run_maintenance
+from opal_lake.operations.ingest import Ingest
 from opal_lake.result import JobResult
 from opal_lake.storage import Storage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
-from opal_lake.write.ingest_job import IngestOptions, IngestRun, commit_ingest, start_ingest
+from opal_lake.write.ingest_job import IngestRun, commit_ingest, start_ingest
 from opal_lake.write.ingest_task import IngestTask, ingest_rows
 from tests.kit.clocks import SilentStore, SkewedClock, TrueClock
 from tests.kit.ids import CountingIds
@@ -112,7 +113,7 @@ def test_a_clock_that_jumps_while_a_job_runs_commits_nothing(
     storage: MemoryStorage, true: TrueClock
 ) -> None:
     table = new_table(storage, true)
-    run = start_ingest(table, IngestOptions())
+    run = start_ingest(table, Ingest([]))
     assert isinstance(run, IngestRun)
     table.log.clock.ahead_us = 40 * DAY  # type: ignore[attr-defined]  # a SkewedClock
     with pytest.raises(ClockError, match="ahead by more than"):
@@ -311,7 +312,7 @@ def test_a_cleaners_own_clock_lets_nothing_go(
     for number in range(1, 5):
         true.pass_us(HOUR)
         put(table, number)
-    running = start_ingest(table, IngestOptions())
+    running = start_ingest(table, Ingest([]))
     assert isinstance(running, IngestRun)
     cleaner = machine(storage, true, ahead_us)
     assert cleaner.retain(window="5h", grace="5h").version is None
@@ -357,7 +358,7 @@ def test_a_claim_counts_from_when_the_store_has_it(
 ) -> None:
     """One that says a year ago is not given up at once, and one that says next year not never."""
     table = new_table(storage, true)
-    run = start_ingest(machine(storage, true, ahead_us, asks=False), IngestOptions())
+    run = start_ingest(machine(storage, true, ahead_us, asks=False), Ingest([]))
     assert isinstance(run, IngestRun)
     true.pass_us(HOUR)
     table.retain(grace="2h")
@@ -411,7 +412,7 @@ def test_a_copy_with_older_times_of_files_lets_nothing_go_and_is_not_called_wron
     for number in range(1, 6):
         true.pass_us(HOUR)
         put(machine(storage, true, -YEAR if number == 3 else 0), number)
-    run = start_ingest(table, IngestOptions())
+    run = start_ingest(table, Ingest([]))
     assert isinstance(run, IngestRun)
     true.pass_us(MINUTE)
     copied = copy(storage, true, file_us)
@@ -526,7 +527,7 @@ class World:
             case "put":
                 put(actor, len(self.made))
             case "begin":
-                run = start_ingest(actor, IngestOptions())
+                run = start_ingest(actor, Ingest([]))
                 assert isinstance(run, IngestRun)
                 self.begun.append((run, self.true.at_us))
             case "finish" if self.begun:

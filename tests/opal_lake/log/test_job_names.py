@@ -16,12 +16,13 @@ from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.inspect.check import check_table
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.conflict import Proposal
+from opal_lake.operations.ingest import Ingest
 from opal_lake.result import JobResult
 from opal_lake.storage import Storage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
 from opal_lake.write.discard import discard
-from opal_lake.write.ingest_job import IngestOptions
+from opal_lake.write.ingest_job import check_names
 from tests.opal_lake.shop import Row, create, reopen, rows
 
 FIRST: list[Row] = [("ax", 1, 10), ("bow", 1, 20)]
@@ -240,7 +241,7 @@ def _with(link: Commit, field: str, value: Any) -> Commit | None:
 def test_every_way_into_the_log_checks_names(value: Any) -> None:
     for name in ("token", "partition_key"):
         with pytest.raises(InvalidInputError):
-            IngestOptions(**{name: value})
+            check_names(Ingest([], **{name: value}))
         with pytest.raises(InvalidInputError):
             Proposal(
                 operation="ingest",

@@ -8,10 +8,10 @@ import pytest
 from opal_lake.clock import ManualClock
 from opal_lake.engine.arrow_rows import ArrowRows
 from opal_lake.errors import ConflictError
+from opal_lake.operations.ingest import Ingest
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on, table_on
 from opal_lake.write.ingest_job import (
-    IngestOptions,
     IngestRun,
     commit_ingest,
     start_ingest,
@@ -43,7 +43,7 @@ class Lake:
 
     def sleeper(self, sku: str, *, inline: bool) -> Callable[[], object]:
         table = self.opened()
-        run = start_ingest(table, IngestOptions())
+        run = start_ingest(table, Ingest([]))
         assert isinstance(run, IngestRun)
         given, deleted = rows([(sku, 5, 5)])
         batch = ArrowRows(given=given, deleted=deleted).rows(run.base.spec)

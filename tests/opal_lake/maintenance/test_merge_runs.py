@@ -6,9 +6,10 @@ from opal_lake.inspect.check import check_table
 from opal_lake.key_store import merge
 from opal_lake.maintenance.due import compaction_due, policy_of
 from opal_lake.maintenance.merge_runs import plan_runs
+from opal_lake.operations.ingest import Ingest
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
-from opal_lake.write.ingest_job import IngestOptions, ingest
+from opal_lake.write.ingest_job import ingest
 from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import content, create, latest, rows
 
@@ -18,7 +19,8 @@ def filled(batches: list[int], *, hurried: bool) -> Table:
     table = create(MemoryStorage("memory://runs"), key_store_fan_in=4, fold_files=0)
     for moment, keys in enumerate(batches):
         data, _ = rows([(f"k{number}", moment, moment) for number in range(keys)])
-        ingest(table, lambda *_, data=data: data, IngestOptions(metadata="inline", hurried=hurried))
+        asked = Ingest(data, metadata="inline")
+        ingest(table, lambda *_, data=data: data, asked, hurried=hurried)
     return table
 
 

@@ -22,11 +22,12 @@ from opal_lake.errors import (
 from opal_lake.inspect.check import check_table
 from opal_lake.log import lists, sections
 from opal_lake.log.commit_log import CommitLog
+from opal_lake.operations.ingest import Ingest
 from opal_lake.read.read import plan_read, read_rows
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
-from opal_lake.write.ingest_job import IngestOptions, IngestRun, commit_ingest, start_ingest
+from opal_lake.write.ingest_job import IngestRun, commit_ingest, start_ingest
 from opal_lake.write.metagen_job import commit_metagen
 from tests.kit.failing_store import Crash, FailingStore, Mode, StallingStore
 from tests.kit.ids import CountingIds
@@ -230,7 +231,7 @@ def test_a_checkpoint_below_the_oldest_version_may_sum_up_logs_that_are_gone(
 
 
 def started(table: Table) -> IngestRun:
-    run = start_ingest(table, IngestOptions())
+    run = start_ingest(table, Ingest([]))
     assert isinstance(run, IngestRun)
     return run
 

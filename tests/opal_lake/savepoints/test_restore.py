@@ -27,10 +27,11 @@ from opal_lake.log.checkpoint import checkpoint_paths, read_checkpoint
 from opal_lake.log.commit import decode_commit, encode_commit, seal
 from opal_lake.maintenance.compaction import Compaction
 from opal_lake.operations.compact import Compact
+from opal_lake.operations.ingest import Ingest
 from opal_lake.savepoints.restore import restore
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table, create_on, table_on
-from opal_lake.write.ingest_job import IngestOptions, commit_ingest, start_ingest, write_inline
+from opal_lake.write.ingest_job import commit_ingest, start_ingest, write_inline
 from tests.kit.executors import Interrupted
 from tests.kit.failing_store import Crash, FailingStore, Mode
 from tests.kit.ids import CountingIds
@@ -227,7 +228,7 @@ def test_a_partition_key_of_what_an_earlier_restore_undid_stays_known(storage: S
 
 
 def test_a_job_that_runs_meanwhile_fails_and_does_it_again(table: Table, storage: Storage) -> None:
-    run = start_ingest(table, IngestOptions(metadata="inline", token="t"))
+    run = start_ingest(table, Ingest([], metadata="inline", token="t"))
     assert not hasattr(run, "counts")
     outputs, rule_outputs = write_inline(
         table, rows([("dye", 5, 50)])[0].append_column("_opal_deleted", [[False]]), run

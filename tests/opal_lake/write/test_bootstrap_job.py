@@ -10,9 +10,12 @@ from opal_lake.definition.schema import DELETED
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FormatError, InvalidInputError, StorageError
 from opal_lake.inspect.check import check_table
+from opal_lake.operations.ingest import Ingest
+from opal_lake.result import JobResult
 from opal_lake.storage.memory import MemoryStorage
+from opal_lake.table import Table
+from opal_lake.write import bootstrap_job
 from opal_lake.write.bootstrap import BootstrapPlan, SourceFile, SourceTable, done_batches
-from opal_lake.write.bootstrap_job import bootstrap
 from tests.opal_lake.shop import Row, content, create, latest, rows
 
 SOURCE = SourceTable(location="/old", format="parquet")
@@ -50,6 +53,10 @@ class Reader:
         self.read.append(batch)
         table, deleted = rows(self.batches[batch])
         return table.append_column(DELETED, pa.array(deleted))
+
+
+def bootstrap(table: Table, reader: bootstrap_job.SourceReader, **arguments: str) -> JobResult:
+    return bootstrap_job.bootstrap(table, reader, Ingest(reader.source, **arguments))
 
 
 def test_all_batches_are_in_the_table_and_visible() -> None:
@@ -128,5 +135,5 @@ def test_bad_rows_fail_a_batch_or_are_put_aside() -> None:
     table = create(MemoryStorage())
     with pytest.raises(InvalidInputError, match="no price"):
         bootstrap(table, Bad())
-    assert bootstrap(table, Bad(), "quarantine").counts["rejected"] == 3
+    assert bootstrap(table, Bad(), on_bad_rows="quarantine").counts["rejected"] == 3
     assert content(table) == latest([batch[1:] for batch in BATCHES])

@@ -17,10 +17,11 @@ from opal_lake.errors import (
     ReadOnlyError,
     StorageError,
 )
+from opal_lake.operations.ingest import Ingest
 from opal_lake.storage.local.store import LocalStorage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import create_on
-from opal_lake.write.ingest_job import IngestOptions, start_ingest
+from opal_lake.write.ingest_job import start_ingest
 from opal_lake.write.ingest_task import MOST_TASKS, IngestTask, ingest_rows
 from tests.opal_lake.shop import content, create, reopen, rows
 
@@ -108,7 +109,7 @@ def test_an_empty_token_is_refused() -> None:
 def test_an_application_counts_from_nought() -> None:
     table = create(MemoryStorage())
     with pytest.raises(InvalidInputError, match="count from 0"):
-        start_ingest(table, IngestOptions(application=("stream", -1)))
+        start_ingest(table, Ingest([], application=("stream", -1)))
 
 
 class OvertakenStore:

@@ -7,12 +7,13 @@ import pytest
 
 from opal_lake.definition.schema import Atomic, arrow_type
 from opal_lake.definition.table_spec import TableLayout, plan_spec
+from opal_lake.operations.ingest import Ingest
 from opal_lake.result import JobResult
 from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table, create_on, table_on
-from opal_lake.write.ingest_job import IngestOptions, ingest
+from opal_lake.write.ingest_job import ingest
 from tests.kit.strategies import ORDER_KINDS, POOLS
 
 LONG = ("x" * 40 + "a", "x" * 40 + "b", "\U0010ffff" * 40)
@@ -49,7 +50,7 @@ def update(table: Table, schema: pa.Schema, key: Any, at: Any) -> JobResult:
     """Make a row visible at once whose `n` did not change."""
     rows = pa.Table.from_pylist([{"id": key, "at": at, "n": None}], schema)
     rows = rows.append_column("_opal_unchanged", pa.array(['["n"]']))
-    return ingest(table, lambda spec, number: rows, IngestOptions(metadata="inline"))
+    return ingest(table, lambda spec, number: rows, Ingest([], metadata="inline"))
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])

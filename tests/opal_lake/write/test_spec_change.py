@@ -13,10 +13,10 @@ from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import InvalidInputError
 from opal_lake.inspect.check import check_table
 from opal_lake.log.commit_log import CommitLog
+from opal_lake.operations.ingest import Ingest
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
 from opal_lake.write.ingest_job import (
-    IngestOptions,
     IngestRun,
     commit_ingest,
     start_ingest,
@@ -184,7 +184,7 @@ def test_an_ingest_that_began_before_the_add_commits_and_its_rows_have_null(
     make: Callable[[], Table],
 ) -> None:
     table = make()
-    run = start_ingest(table, IngestOptions(metadata="inline"))
+    run = start_ingest(table, Ingest([], metadata="inline"))
     assert isinstance(run, IngestRun)
     outputs, rule_outputs = write_inline(table, rows((1, 1, "a")), run)
     make().add_columns({"discount": "double"})

@@ -5,10 +5,11 @@ import pytest
 
 from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import InvalidInputError
+from opal_lake.operations.ingest import Ingest
 from opal_lake.result import JobResult
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on, table_on
-from opal_lake.write.ingest_job import IngestOptions, ingest
+from opal_lake.write.ingest_job import ingest
 from opal_lake.write.unchanged import MAX_LAYERS
 
 SCHEMA = pa.schema(
@@ -37,7 +38,7 @@ def alternating(table: Table, count: int) -> JobResult:
         },
         schema=SCHEMA.append(pa.field("_opal_unchanged", pa.string())),
     )
-    return ingest(table, lambda spec, number: rows, IngestOptions(metadata="inline"))
+    return ingest(table, lambda spec, number: rows, Ingest([], metadata="inline"))
 
 
 def test_as_many_layers_as_allowed_keep_the_last_row(table: Table) -> None:

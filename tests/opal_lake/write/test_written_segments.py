@@ -7,17 +7,18 @@ import pytest
 from opal_lake.definition.schema import DELETED
 from opal_lake.errors import InvalidInputError
 from opal_lake.inspect.check import check_table
+from opal_lake.operations.ingest import Ingest
 from opal_lake.result import JobResult
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
-from opal_lake.write.ingest_job import IngestOptions, IngestRun, start_ingest
+from opal_lake.write.ingest_job import IngestRun, start_ingest
 from opal_lake.write.ingest_task import IngestOutput, IngestTask, ingest_rows
 from opal_lake.write.written_segments import commit_inline
 from tests.opal_lake.shop import Row, content, create, latest, rows
 
 
 def started(table: Table, token: str | None = None) -> IngestRun:
-    run = start_ingest(table, IngestOptions(metadata="inline", token=token))
+    run = start_ingest(table, Ingest([], metadata="inline", token=token))
     assert isinstance(run, IngestRun)
     return run
 
@@ -79,6 +80,6 @@ def test_no_rows_are_a_commit_only_for_a_token() -> None:
     table = create(MemoryStorage())
     assert commit_inline(table, started(table), []).version is None
     assert commit_inline(table, started(table, "t"), [IngestOutput()]).version == 1
-    again = start_ingest(table, IngestOptions(metadata="inline", token="t"))
+    again = start_ingest(table, Ingest([], metadata="inline", token="t"))
     assert isinstance(again, JobResult)
     assert again.repeated

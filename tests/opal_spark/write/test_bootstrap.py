@@ -18,6 +18,7 @@ from opal_lake import layout
 from opal_lake.cli import main
 from opal_lake.errors import CommitUnknownError, InvalidInputError, NoRowsError, StorageError
 from opal_lake.exit_codes import INPUT, OK
+from opal_lake.operations.ingest import Ingest
 from opal_lake.operations.job_spec import JobSpec
 from opal_lake.result import JobResult
 from opal_lake.storage import open_storage
@@ -229,6 +230,7 @@ def test_a_rerun_after_any_failure_of_the_driver(
         return bootstrap(
             on_spark(spark, table_on(storage)),
             SparkSource(spark=spark, source=origin, batch_bytes=1 << 30),
+            Ingest(origin),
         )
 
     def fresh(name: str) -> Any:

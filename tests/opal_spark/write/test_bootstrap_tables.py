@@ -20,10 +20,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from opal_lake.write import bootstrap as core
 from opal_lake.errors import InvalidInputError
+from opal_lake.operations.ingest import Ingest
 from opal_spark import OpalTable
 from opal_lake.write.bootstrap import source_table
 from opal_lake.write.bootstrap_job import ingest_batch
-from opal_spark.spark_engine import on_spark
 from opal_spark.sources.tables import batch_rows, plan_source
 from opal_spark.write.bootstrap import SparkSource
 
@@ -65,10 +65,10 @@ assert sorted(row for batch in range(len(plan.batches)) for row in shown(batch_r
 # the first try dies after two batches; the table goes on meanwhile
 source = source_table(old, "delta", None)
 schema = there.schema
-table = OpalTable.create(spark, str(folder / "new"), schema, **LAYOUT).table
+table = OpalTable.create(spark, str(folder / "new"), schema, **LAYOUT)
 core.fix_plan(table.storage, source.name, plan)
 for batch in range(2):
-    ingest_batch(on_spark(spark, table), SparkSource(spark=spark, source=source), plan, batch)
+    ingest_batch(table, SparkSource(spark=spark, source=source), plan, batch, Ingest(source))
 frame(range(0, 200), 9, "later").write.format("delta").mode("append").save(old)
 spark.sql(f"DELETE FROM delta.`{old}` WHERE id < 30")
 result = OpalTable.bootstrap(spark, str(folder / "new"), old, format="delta", **LAYOUT)
@@ -116,9 +116,9 @@ for version, place in (("2", "path"), ("3", "name")):
     plan = plan_source(spark, source, None, 1)
     assert 1 < len(plan.batches) <= core.MOST_SCANS, len(plan.batches)
     new = str(folder / f"new{version}")
-    table = OpalTable.create(spark, new, there.schema, **LAYOUT).table
+    table = OpalTable.create(spark, new, there.schema, **LAYOUT)
     core.fix_plan(table.storage, source.name, plan)
-    ingest_batch(on_spark(spark, table), SparkSource(spark=spark, source=source), plan, 0)
+    ingest_batch(table, SparkSource(spark=spark, source=source), plan, 0, Ingest(source))
     frame(range(200), 9, "later").writeTo(name).append()
     spark.sql(f"DELETE FROM {name} WHERE id < 30")
     result = OpalTable.bootstrap(spark, new, old, format="iceberg", **LAYOUT)

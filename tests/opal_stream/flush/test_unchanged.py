@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from opal_lake.engine.in_process import InProcess
 from opal_lake.errors import FormatError
 from opal_lake.inspect.check import check_table
+from opal_lake.operations.ingest import Ingest
 from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.open import open_storage
 from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table, table_on
-from opal_lake.write.ingest_job import IngestOptions, ingest
+from opal_lake.write.ingest_job import ingest
 from opal_stream.errors import BadMessageError
 from tests.opal_lake.compacting import compact
 from tests.opal_stream.orders import gather
@@ -478,7 +479,7 @@ def test_an_ingest_that_makes_no_rows_visible_refuses_rows_that_lack_values() ->
     marked = pa.Table.from_pylist([{**CHANGED, "lsn": 2, "op": "u"}], SCHEMA)
     marked = marked.append_column("_opal_unchanged", pa.array(['["note"]']))
     marked = marked.append_column("_opal_deleted", pa.array([False]))
-    result = ingest(table, lambda spec, _: marked, IngestOptions(on_bad_rows="quarantine"))
+    result = ingest(table, lambda spec, _: marked, Ingest([], on_bad_rows="quarantine"))
     assert result.counts["rejected"] == 1
 
 
