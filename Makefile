@@ -86,7 +86,7 @@ $(VENV)/.installed: $(VENV)/.locked pyproject.toml
 $(VENV)/.classes: $(VENV)/.locked | $(VENV)/.installed
 	@rm -f "$(CLASSES)"
 	@$(ENVIRONMENT) export SPARK_SUBMIT_OPTS="-XX:ArchiveClassesAtExit=$(CLASSES).part" && \
-		$(VENV)/bin/spark-submit --master 'local[2]' spark_apps/opal_spark/cli/demo.py >/dev/null 2>&1 && \
+		$(VENV)/bin/spark-submit --master 'local[2]' tests/demo/table.py >/dev/null 2>&1 && \
 		mv "$(CLASSES).part" "$(CLASSES)" || { rm -f "$(CLASSES).part"; echo "no archive of classes: JVMs start as ever, in 13 s"; }
 	@touch $@
 
@@ -131,7 +131,7 @@ next-spark-tests:
 		$(PYTEST) tests/opal_spark/data_source tests/opal_spark/read $(ARGS)
 
 quick-tests:
-	@$(TESTING) "$(PY)" --version && $(PYTEST) -m "not slow and not spark" $(ARGS) && "$(PY)" -m opal_spark.cli.demo >/dev/null
+	@$(TESTING) "$(PY)" --version && $(PYTEST) -m "not slow and not spark" $(ARGS) && "$(PY)" -m tests.demo.table >/dev/null
 
 # Beside the histories, in two processes: those that start an Airflow, which two at once would only wait for each other, and the others.
 test-slow: $(VENV)/.classes  ## the longer suites: HISTORIES (2000) random histories, crashes, races, S3, time zones
@@ -141,7 +141,7 @@ test-slow: $(VENV)/.classes  ## the longer suites: HISTORIES (2000) random histo
 
 slow-airflow slow-tables: $(VENV)/.classes
 	@$(TESTING) "$(PY)" -m pytest -m slow --durations=15 \
-		$(if $(filter slow-airflow,$@),tests/airflow_provider_opal,--ignore=tests/airflow_provider_opal --ignore=tests/docker) $(ARGS)
+		$(if $(filter slow-airflow,$@),tests/airflow_provider_opal tests/demo,--ignore=tests/airflow_provider_opal --ignore=tests/demo --ignore=tests/docker) $(ARGS)
 
 test-images: $(VENV)/.classes  ## the images of docker/, built without an engine, and the shop's story through them; OPAL_IMAGES=FOLDER keeps the layers
 	@$(TESTING) "$(PY)" -m pytest -s -rs -m slow tests/docker $(ARGS)
@@ -149,13 +149,13 @@ test-images: $(VENV)/.classes  ## the images of docker/, built without an engine
 test-all: test test-slow test-images  ## every test
 
 demo: venv  ## a shop's lake under a real Airflow; EXIT=1 ends by itself, PORT=8080
-	@$(ENVIRONMENT) "$(PY)" -m airflow_provider_opal.demo $(if $(EXIT),--exit) $(if $(PORT),--port $(PORT))
+	@$(ENVIRONMENT) "$(PY)" -m tests.demo.shop $(if $(EXIT),--exit) $(if $(PORT),--port $(PORT))
 
 demo-table: venv  ## a table from its first row to time travel, without Airflow
-	@$(ENVIRONMENT) "$(PY)" -m opal_spark.cli.demo
+	@$(ENVIRONMENT) "$(PY)" -m tests.demo.table
 
 demo-stream: venv  ## orders through a real Kafka into a table that refreshes in the terminal, with its freshness; EXIT=1 ends by itself
-	@$(ENVIRONMENT) "$(PY)" -m opal_stream.demo $(if $(EXIT),--exit)
+	@$(ENVIRONMENT) "$(PY)" -m tests.demo.stream $(if $(EXIT),--exit)
 
 bench-memory: venv  ## what executors of 1 GB hold while they rewrite 20 million rows
 	@$(ENVIRONMENT) "$(PY)" -m tests.bench.rewrite_memory $(BENCH_ARGS)

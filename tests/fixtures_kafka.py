@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import IsolationLevel, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import NewPartitions, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
-from opal_stream.demo.broker import Broker, free_port, kafka_jars
+from tests.demo.stream.broker import Broker, free_port, kafka_jars
 
 __all__ = [
     "Kafka",

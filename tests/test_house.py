@@ -212,6 +212,11 @@ def test_every_package_is_shipped_typed_and_under_contract() -> None:
     assert not [folder.name for folder in FOLDERS if not (folder / "py.typed").is_file()]
 
 
+def test_demos_and_the_testing_kit_are_not_shipped() -> None:
+    names = {relative(path): {*dotted(path).split(".")} for path in MODULES}
+    assert not [path for path, parts in names.items() if {"demo", "testing"} & parts]
+
+
 def test_every_folder_of_modules_is_a_package() -> None:
     folders = {path.parent for path in MODULES}
     assert not [relative(folder) for folder in folders if not (folder / "__init__.py").is_file()]

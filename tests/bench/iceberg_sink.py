@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import StaticTable
 
-from opal_stream.demo.broker import ARTIFACT, fetch_jars, java, spark_jars
 from tests.bench.peers.catalog import ICEBERG
 from tests.bench.stream_freshness import (
     LAST_S,
@@ -30,6 +29,7 @@ from tests.bench.stream_freshness import (
     print_producer,
 )
 from tests.bench.stream_load import Beside, Stamps, cpu_seconds, cpu_text, produce
+from tests.demo.stream.broker import ARTIFACT, fetch_jars, java, spark_jars
 from tests.fixtures_kafka import Kafka, free_port
 from tests.opal_stream.orders import order
 

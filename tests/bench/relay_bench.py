@@ -18,8 +18,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_opal.demo.local_airflow import LocalAirflow, local_airflow
 from lakechime import LakeChime
+from tests.demo.shop.local_airflow import LocalAirflow, local_airflow
 
 DAGS = """
 from datetime import datetime

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from airflow_provider_opal.demo.local_airflow import LocalAirflow, local_airflow
 from lakechime import DataChangeEvent, LakeChime, TableFormat
+from tests.demo.shop.local_airflow import LocalAirflow, local_airflow
 
 AIM_MB = 300
 PAGE = 500

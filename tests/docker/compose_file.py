@@ -1,6 +1,7 @@
 """docker/compose.yaml, as an engine reads it: merged, and with the defaults of its variables."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,3 +30,13 @@ def own_services(compose: dict[str, Any]) -> dict[str, dict[str, Any]]:
         for name, service in compose["services"].items()
         if service["image"].startswith("opal-")
     }
+
+
+def folders_of(service: Mapping[str, Any]) -> dict[str, Path]:
+    """The folders of the repository that a service sees, by where it sees them."""
+    folders = {}
+    for volume in service.get("volumes", ()):
+        source, place = volume.split(":")[:2]
+        if source.startswith("../"):
+            folders[place] = (FILE.parent / source).resolve()
+    return folders

@@ -17,8 +17,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_opal.demo.shop import DAYS, write_shop
-from tests.docker.compose_file import ROOT, own_services, read_compose
+from tests.demo.shop.shop import DAYS, write_shop
+from tests.docker.compose_file import ROOT, folders_of, own_services, read_compose
 from tests.docker.jail import Container
 from tests.docker.store import Image
 
@@ -75,7 +75,7 @@ class Deployment:
             image=image,
             folder=self.folder / "containers" / name,
             state=state,
-            dags=ROOT / "dags",
+            mounts=folders_of(service),
             environment=self._environment(name, service),
             secrets=secrets,
         )

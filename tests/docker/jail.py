@@ -18,17 +18,17 @@ from tests.docker.store import Image
 USER = 123_456  # of no /etc/passwd
 _ENTER = """
 set -eu
-root=$1 tmp=$2 state=$3 run=$4 dags=$5 user=$6
+root=$1 tmp=$2 state=$3 run=$4 mounts=$5 user=$6
 shift 6
 mount --make-rprivate /
 mount --bind "$root" "$root"
-mkdir -p "$root/opt/dags"
+for mount in $mounts; do mkdir -p "$root${mount#*:}"; done
 touch "$root/etc/hosts" "$root/etc/resolv.conf"
 mount -o remount,bind,ro "$root"
 mount --bind "$tmp" "$root/tmp"
 mount --bind "$state" "$root/var/lib/opal"
 mount --bind "$run" "$root/run"
-mount --bind "$dags" "$root/opt/dags"
+for mount in $mounts; do mount --bind "${mount%%:*}" "$root${mount#*:}"; done
 mount --bind /etc/hosts "$root/etc/hosts"
 mount --bind /etc/resolv.conf "$root/etc/resolv.conf"
 mount --rbind /dev "$root/dev"
@@ -40,12 +40,16 @@ exec chroot "$root" /usr/bin/setpriv --reuid "$user" --regid 0 --clear-groups --
 
 @dataclass(kw_only=True)
 class Container:
-    """A process in an image. `folder` holds its /tmp, its /run and what it says; `state` is its /var/lib/opal, which others may share."""
+    """A process in an image.
+
+    `folder` holds its /tmp, its /run and what it says; `state` is its /var/lib/opal, which others may share. `mounts` are
+    folders of this machine, by where the process sees them.
+    """
 
     image: Image
     folder: Path
     state: Path
-    dags: Path
+    mounts: Mapping[str, Path]
     environment: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     user: int = USER
@@ -117,7 +121,8 @@ class Container:
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             (place / name).write_text(text)
             (place / name).chmod(0o444)
-        places = [str(path) for path in (self.image.root, *folders, self.dags)]
+        mounts = " ".join(f"{path}:{place}" for place, path in self.mounts.items())
+        places = [*map(str, (self.image.root, *folders)), mounts]
         return [
             "unshare",
             "--mount",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.docker.compose_file import FILE, ROOT, own_services, read_compose, variables
+from tests.docker.compose_file import FILE, ROOT, folders_of, own_services, read_compose, variables
 
 COMPOSE = read_compose()
 OURS = own_services(COMPOSE)
@@ -88,6 +88,18 @@ def test_all_that_is_mounted_and_secret_is_declared() -> None:
                 assert path.removeprefix("/run/secrets/") in service["secrets"], (
                     f"{name}: {variable} is {path}"
                 )
+
+
+def test_the_shop_s_story_is_mounted_where_python_finds_it() -> None:
+    shop = OURS["shop"]
+    module = shop["command"][shop["command"].index("-m") + 1]
+    path = Path(shop["environment"]["PYTHONPATH"], *module.split(".")).with_suffix(".py")
+    [source] = [
+        folder / path.relative_to(place)
+        for place, folder in folders_of(shop).items()
+        if path.is_relative_to(place)
+    ]
+    assert source.is_file()
 
 
 def test_the_example_of_the_settings_says_what_the_file_says() -> None:

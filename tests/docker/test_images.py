@@ -17,7 +17,7 @@ from tests.docker.store import Image, Store
 
 pytestmark = pytest.mark.slow(seconds=400)
 TARGETS = ("lakechime", "spark", "airflow")
-DAGS = store.ROOT / "dags"
+MOUNTS = {"/opt/dags": store.ROOT / "dags"}
 
 
 class Built(dict[str, Image]):
@@ -53,7 +53,7 @@ def contained(images: dict[str, Image], tmp_path: Path) -> Any:
             image=images[target],
             folder=tmp_path / target,
             state=tmp_path / "state",
-            dags=DAGS,
+            mounts=MOUNTS,
             **more,
         )
 

@@ -1,1 +1,1 @@
-"""The verbs of `opal` that need Spark, the archive of a cluster's Python, and the demo of a table."""
+"""The verbs of `opal` that need Spark, and the archive of a cluster's Python."""

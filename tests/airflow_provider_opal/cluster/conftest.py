@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_provider_opal.demo.local_airflow import LocalAirflow, local_airflow
 from tests.airflow_provider_opal.cluster.lake import EXAMPLES, HEADS, Lake, pause
+from tests.demo.shop.local_airflow import LocalAirflow, local_airflow
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from typing import Any
 
 import psutil
 
-from airflow_provider_opal.demo.local_airflow import LocalAirflow
 from opal_lake.table import Table
 from tests.airflow_provider_opal.guide import write_examples
+from tests.demo.shop.local_airflow import LocalAirflow
 
 ROOT = Path(__file__).parents[3]
 FOLDERS = (Path(__file__).parent / "lake_dags", ROOT / "dags")

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_opal.demo.local_airflow import LocalAirflow
 from opal_lake.inspect.check import check_table
 from opal_lake.table import Table
 from tests.airflow_provider_opal.cluster.lake import (
@@ -25,6 +24,7 @@ from tests.airflow_provider_opal.cluster.lake import (
     succeeded,
     trigger,
 )
+from tests.demo.shop.local_airflow import LocalAirflow
 
 pytestmark = [pytest.mark.slow, pytest.mark.chained]
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_opal.demo.local_airflow import LocalAirflow, local_airflow
 from lakechime import LakeChime
 from lakechime.producers.opal import sync_opal
 from opal_lake.inspect.check import check_table
@@ -33,6 +32,7 @@ from tests.airflow_provider_opal.cluster.lake import (
     trigger,
 )
 from tests.airflow_provider_opal.jobs import BAD, create_table
+from tests.demo.shop.local_airflow import LocalAirflow, local_airflow
 
 pytestmark = pytest.mark.slow
 

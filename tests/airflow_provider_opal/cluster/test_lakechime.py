@@ -14,13 +14,13 @@ from typing import Any
 import psutil
 import pytest
 
-from airflow_provider_opal.demo.local_airflow import LocalAirflow, local_airflow
-from airflow_provider_opal.demo.pageviews import VIEWS, register_pageviews, write_pageviews
 from lakechime import LakeChime
 from opal_lake.table import Table
 from tests.airflow_provider_opal.chime import event, put
 from tests.airflow_provider_opal.cluster.chime_dags.chime import WAITING
 from tests.airflow_provider_opal.cluster.lake import ROOT, ended, keyed, log_of, pause, trigger
+from tests.demo.shop.local_airflow import LocalAirflow, local_airflow
+from tests.demo.shop.pageviews import VIEWS, register_pageviews, write_pageviews
 
 pytestmark = [pytest.mark.slow, pytest.mark.chained]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from airflow_provider_opal.demo.local_airflow import LocalAirflow, local_airflow
 from lakechime import AccessError, DataChangeEvent, LakeChime, TableFormat
+from tests.demo.shop.local_airflow import LocalAirflow, local_airflow
 from tests.fixtures_lakechime import fuzz
 from tests.fixtures_postgres import USER, Postgres
 

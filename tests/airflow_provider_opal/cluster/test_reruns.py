@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_opal.demo.local_airflow import LocalAirflow, local_airflow
 from opal_lake.errors import NotFoundError
 from opal_lake.table import Table
 from tests.airflow_provider_opal.cluster.lake import trigger
+from tests.demo.shop.local_airflow import LocalAirflow, local_airflow
 
 pytestmark = [pytest.mark.slow, pytest.mark.chained]
 

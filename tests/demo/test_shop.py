@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from airflow_provider_opal.demo.shop import DAYS, write_shop
+from tests.demo.shop.shop import DAYS, write_shop
 
 ROOT = Path(__file__).parents[2]
 

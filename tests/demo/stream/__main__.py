@@ -1,6 +1,6 @@
 """The demo of streams: orders of a shop go into a real Kafka, `opal stream` reads them, and a table in the terminal shows what is visible.
 
-    python -m opal_stream.demo [--exit]
+    python -m tests.demo.stream [--exit]
 
 All of it lies in a folder of its own, which goes when the demo ends: by Ctrl-C, or with `--exit` by itself.
 """
@@ -29,8 +29,8 @@ from opal_lake.cli.render import Column, Style, text_table
 from opal_lake.definition.sql_schema import arrow_of_sql
 from opal_lake.errors import OpalError
 from opal_lake.table import Table
-from opal_stream.demo.broker import Broker, free_port
-from opal_stream.demo.orders import SCHEMA, changes
+from tests.demo.stream.broker import Broker, free_port
+from tests.demo.stream.orders import SCHEMA, changes
 
 TOPIC, A_SECOND, SHOWN_S, EXIT_S, LOOK_S = "orders", 200, 1.0, 20.0, 0.05
 _AGES = 5_000  # of the last changes
@@ -211,7 +211,7 @@ def run(folder: Path, *, stays: bool) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 when all was shown; Ctrl-C is the usual end."""
     parser = argparse.ArgumentParser(
-        prog="python -m opal_stream.demo",
+        prog="python -m tests.demo.stream",
         description="A shop's orders through Kafka into a table, live.",
     )
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""A table's story on local Spark: a shop's change stream in three batches, step by step. `python -m opal_spark.cli.demo [FOLDER]`."""
+"""A table's story on local Spark: a shop's change stream in three batches, step by step. `python -m tests.demo.table [FOLDER]`."""
 
 import shutil
 import sys
@@ -169,7 +169,7 @@ def main() -> int:
     kept = (
         f"The table stays in {asked}: try `opal describe {asked}`."
         if asked
-        else "Keep the table: python -m opal_spark.cli.demo FOLDER"
+        else "Keep the table: python -m tests.demo.table FOLDER"
     )
     print(f"\n    {kept}")
     return 0

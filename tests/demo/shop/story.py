@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from airflow_provider_opal.demo.pageviews import VIEWS, register_pageviews, write_pageviews
-from airflow_provider_opal.demo.rest import AirflowApi
-from airflow_provider_opal.demo.shop import DAYS
 from opal_lake.cli.progress import ProgressLine, Step
 from opal_lake.cli.render import Column, Style, duration_text, text_table
 from opal_lake.table import Table
+from tests.demo.shop.pageviews import VIEWS, register_pageviews, write_pageviews
+from tests.demo.shop.rest import AirflowApi
+from tests.demo.shop.shop import DAYS
 
 SHOWN = ("shop_orders", "shop_orders.revenue")
 MAINTENANCE = "shop_orders.maintenance"

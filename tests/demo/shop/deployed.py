@@ -1,6 +1,6 @@
 """The demo's story in a deployment that is up, such as docker/compose.yaml: the shop's files go into its store, and the DAGs are its own.
 
-    python -m airflow_provider_opal.demo.deployed http://api-server:8080
+    python -m tests.demo.shop.deployed http://api-server:8080
 
 The environment says the rest, as it does for Airflow's own processes: the connections opal_default and lakechime_default, the Variables
 shop_source and pageviews, and OPAL_DEMO_PASSWORD, the password of Airflow's user admin.
@@ -13,11 +13,11 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from airflow_provider_opal.demo.rest import DeployedAirflow
-from airflow_provider_opal.demo.shop import write_shop
-from airflow_provider_opal.demo.story import Demo, Places, wait_for_dags
 from opal_lake.cli.render import Style
 from opal_lake.storage.open import open_storage
+from tests.demo.shop.rest import DeployedAirflow
+from tests.demo.shop.shop import write_shop
+from tests.demo.shop.story import Demo, Places, wait_for_dags
 
 PASSWORD = "OPAL_DEMO_PASSWORD"
 _SOURCE, _FOREIGN = "AIRFLOW_VAR_SHOP_SOURCE", "AIRFLOW_VAR_PAGEVIEWS"
@@ -55,7 +55,7 @@ def run(url: str) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 when all was shown."""
     parser = argparse.ArgumentParser(
-        prog="python -m airflow_provider_opal.demo.deployed",
+        prog="python -m tests.demo.shop.deployed",
         description="The shop's story in a deployment.",
     )
     parser.add_argument("url", help="of Airflow's api-server")

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from opal_stream.demo.orders import changes
+from tests.demo.stream.orders import changes
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow

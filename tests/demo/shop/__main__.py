@@ -1,6 +1,6 @@
 """The demo: a shop's lake under a real Airflow, from a YAML file to a backfill of three days, maintenance and time travel.
 
-    python -m airflow_provider_opal.demo [--exit] [--port 8080]
+    python -m tests.demo.shop [--exit] [--port 8080]
 
 All of it lies in a folder of its own, which goes when the demo ends. Airflow stays up until Ctrl-C; with `--exit` it ends by itself.
 """
@@ -14,14 +14,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from airflow_provider_opal.demo.local_airflow import ENDS, LocalAirflow, free_port, local_airflow
-from airflow_provider_opal.demo.rest import USER
-from airflow_provider_opal.demo.shop import write_shop
-from airflow_provider_opal.demo.story import Demo, Places, wait_for_dags
 from lakechime.location import EMBEDDED
 from opal_lake.cli.render import Style
+from tests.demo.shop.local_airflow import ENDS, LocalAirflow, free_port, local_airflow
+from tests.demo.shop.rest import USER
+from tests.demo.shop.shop import write_shop
+from tests.demo.shop.story import Demo, Places, wait_for_dags
 
-DAGS = Path(__file__).parents[2] / "dags"
+DAGS = Path(__file__).parents[3] / "dags"
 PORT = 8080
 
 
@@ -87,7 +87,7 @@ def run(folder: Path, port: int, *, stays: bool) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 when all was shown; Ctrl-C is the usual end."""
     parser = argparse.ArgumentParser(
-        prog="python -m airflow_provider_opal.demo",
+        prog="python -m tests.demo.shop",
         description="A shop's lake under a real Airflow.",
     )
     parser.add_argument(
@@ -100,10 +100,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="of Airflow's UI; another one if it is taken (default: %(default)s)",
     )
     args = parser.parse_args(argv)
-    if not DAGS.is_dir():
-        parser.error(
-            f"{DAGS} is not there: the demo shows the DAGs of the repository, so run it from a checkout, by `make demo`"
-        )
     for number in ENDS:  # SIGINT too: a shell may have started us with it ignored
         signal.signal(number, _interrupted)
     folder = Path(tempfile.mkdtemp(prefix="opal-demo-"))

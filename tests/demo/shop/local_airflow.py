@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from airflow_provider_opal.demo.rest import USER, AirflowApi, request
+from tests.demo.shop.rest import USER, AirflowApi, request
 
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 START_S, GRACE_S = 240.0, 15.0
