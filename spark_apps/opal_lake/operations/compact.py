@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from opal_lake.arguments.declared import declaration
+from opal_lake.arguments.declared import Declared, declaration
 from opal_lake.arguments.values import TARGET_MB, Codec, DeltaSpan, Help, MegaBytes, one_of
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.verb import Job
@@ -16,7 +16,14 @@ CompactMode = Annotated[str, one_of("minor", "major")]
 
 
 @declaration
-class Compact(Job):
+class Compacting(Declared):
+    """What a compaction is given, by itself or as a step of a maintenance."""
+
+    target_mb: Annotated[MegaBytes | None, TARGET_MB] = None
+
+
+@declaration
+class Compact(Compacting, Job):
     """Merge small files into larger ones.
 
     Every version and event time reads as before, and upserts may go on meanwhile.
@@ -35,7 +42,6 @@ class Compact(Job):
         DeltaSpan | None,
         Help("drop rows that no event time since then shows, as 30d; a number if the delta is one"),
     ] = None
-    target_mb: Annotated[MegaBytes | None, TARGET_MB] = None
     archive_after: Annotated[
         DeltaSpan | None, Help("compress partitions without younger rows harder; as --look-back")
     ] = None

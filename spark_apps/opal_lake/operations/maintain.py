@@ -3,18 +3,18 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from opal_lake.arguments.declared import Declared, declaration
+from opal_lake.arguments.declared import declaration
 from opal_lake.arguments.values import (
     GRACE,
     Codec,
     Count,
     Help,
-    MegaBytes,
     Percent,
     PolicyColumns,
     PolicySpan,
     Span,
 )
+from opal_lake.operations.compact import Compact, Compacting
 from opal_lake.operations.verb import Job
 from opal_lake.result import JobResult
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @declaration
-class MaintenancePolicy(Declared):
+class MaintenancePolicy(Compacting):
     """When a table is due for what; where nothing is given, the table's properties of these names.
 
     `grace` is not a property: it is how long jobs and readers may take.
@@ -49,7 +49,6 @@ class MaintenancePolicy(Declared):
             "rows that no event time since then shows are dropped"
         ),
     ] = None
-    target_mb: Annotated[MegaBytes | None, Help("the size of the files that are written")] = None
     small_files: Annotated[
         Count | None, Help("a compaction is due when a partition has more small files than that")
     ] = None
@@ -99,14 +98,15 @@ class Maintain(MaintenancePolicy, Job):
         """Run the steps that are due, one after the other."""
         from opal_lake.engine.results import run_once
         from opal_lake.maintenance.due import policy_of, run_maintenance
-        from opal_lake.operations.compact import Compact
         from opal_lake.operations.retain import Retain
         from opal_lake.operations.zorder import ZOrder
 
         policy = policy_of(table.snapshot_at().spec, self.policy)
+        compacting = Compacting.among(vars(self))
         steps = {
-            operation.name: lambda arguments, step=operation: step(**arguments).run(table)
-            for operation in (Compact, ZOrder, Retain)
+            "compact": lambda arguments: Compact(**{**compacting, **arguments}).run(table),
+            "zorder": lambda arguments: ZOrder(**arguments).run(table),
+            "retain": lambda arguments: Retain(**arguments).run(table),
         }
         return run_once(
             table.log,

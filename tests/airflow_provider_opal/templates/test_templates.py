@@ -117,7 +117,7 @@ def test_a_key_says_as_much_as_tells_the_runs_apart(cron: str, key: str) -> None
         ({"maintenance": {"zorder": "a"}}, r"zorder='a' is no list of columns"),
         (
             {"maintenance": {"zorders": ["a"]}},
-            "maintenance has no 'zorders'; known are schedule, zorder",
+            "maintenance has no 'zorders'; known are schedule, target_mb, zorder",
         ),
         ({"maintenance": {"window": "a month"}}, "window='a month' is no duration"),
         ({"maintenance": "daily"}, r"write True, or Maintenance\("),

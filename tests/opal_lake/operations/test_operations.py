@@ -211,7 +211,11 @@ def test_values_are_held_as_json_has_them_and_defaults_are_left_out(
             {"dead_share": 1.5},
             "dead_share=1.5 is no percentage; write a whole number from 1 to 100",
         ),
-        ("maintain", {"policy": {}}, "maintain has no argument policy; known are zorder, window"),
+        (
+            "maintain",
+            {"policy": {}},
+            "maintain has no argument policy; known are target_mb, zorder",
+        ),
         (
             "set_properties",
             {"properties": ["window"]},
