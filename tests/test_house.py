@@ -233,27 +233,6 @@ def test_import_contracts_hold() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_imports_that_contracts_ignore_are_those_of_types_alone() -> None:
-    contracts = PROJECT["tool"]["importlinter"]["contracts"]
-    ignored = [
-        line.split(" -> ")
-        for contract in contracts
-        if contract["id"] in ("floors", "no-cycles")
-        for line in contract["ignore_imports"]
-    ]
-    assert ignored
-    for importer, imported in ignored:
-        path = SOURCES / f"{importer.replace('.', '/')}.py"
-        at_run_time = [
-            node.module
-            for outer in ast.parse(path.read_text(encoding="utf-8")).body
-            if not (isinstance(outer, ast.If) and ast.unparse(outer.test) == "TYPE_CHECKING")
-            for node in ast.walk(outer)
-            if isinstance(node, ast.ImportFrom)
-        ]
-        assert imported not in at_run_time, importer
-
-
 def test_the_light_core_imports_with_arrow_numpy_and_pyroaring_alone() -> None:
     names = [dotted(path) for path in MODULES if relative(path).startswith("opal_lake/")]
     light = [name for name in names if not BACKENDS.match(name) and not name.endswith("__main__")]

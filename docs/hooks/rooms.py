@@ -21,22 +21,37 @@ STOREYS = (
 )  # side by side, above the others
 
 WIDTH, FLOOR, GAP, PAD, HEAD = 840, 30, 6, 10, 26
+LETTER = 7.3  # the width of one, of 12 px
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class House:
-    """A package, and its floors from the top; each has rooms that do not import each other."""
+    """A package, and its floors from the top. The rooms of one may import each other, but not in circles."""
 
     name: str
     floors: tuple[tuple[str, ...], ...]
 
-    @property
-    def height(self) -> int:
-        return HEAD + len(self.floors) * (FLOOR + GAP) + PAD
+    def rows(self, width: float) -> list[tuple[str, ...]]:
+        """Return the rooms as they are painted: a floor with many of them takes several rows."""
+        return [row for floor in self.floors for row in _rows(floor, width - 2 * PAD)]
+
+    def height(self, width: float) -> int:
+        """Return the height of the house if it is as wide as this."""
+        return HEAD + len(self.rows(width)) * (FLOOR + GAP) + PAD
+
+
+def _rows(floor: tuple[str, ...], width: float) -> Iterator[tuple[str, ...]]:
+    """Break a floor into rows of rooms that are all as wide as the longest name."""
+    widest = max(len(room) for room in floor) * LETTER + 2 * GAP
+    most = max(1, int((width + GAP) // (widest + GAP)))
+    row_count = -(-len(floor) // most)
+    length = -(-len(floor) // row_count)
+    for first in range(0, len(floor), length):
+        yield floor[first : first + length]
 
 
 def houses() -> dict[str, House]:
-    """From the contracts in pyproject.toml; one without floors has its packages on one."""
+    """Return the packages with their floors, from the contracts in pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
         "importlinter"
     ]
@@ -46,7 +61,7 @@ def houses() -> dict[str, House]:
         if contract["type"] == "layers" and "containers" in contract
     }
     return {
-        name: House(name=name, floors=floors.get(name) or _one_a_floor(name))
+        name: House(name=name, floors=floors[name])
         for name in project["root_packages"]
         if name in SOURCES
     }
@@ -56,19 +71,12 @@ def _rooms(layer: str) -> tuple[str, ...]:
     return tuple(room.strip("() ") for room in layer.replace(":", "|").split("|"))
 
 
-def _one_a_floor(name: str) -> tuple[tuple[str, ...], ...]:
-    names = sorted(path.parent.name for path in (SOURCES[name] / name).glob("*/__init__.py"))
-    return tuple(tuple(names[first : first + 3]) for first in range(0, len(names), 3))
-
-
 def picture() -> str:
     """An inline SVG; its colours are the page's. No blank line, which would end the HTML."""
     known, parts, top = houses(), list[str](), 0
     for number, names in enumerate(STOREYS):
-        width, height = (
-            (WIDTH - (len(names) - 1) * PAD) // len(names),
-            max(known[name].height for name in names),
-        )
+        width = (WIDTH - (len(names) - 1) * PAD) // len(names)
+        height = max(known[name].height(width) for name in names)
         for column, name in enumerate(names):
             left = column * (width + PAD)
             parts += _house(known[name], (left, top), (width, height))
@@ -87,7 +95,7 @@ def _house(house: House, corner: tuple[int, int], size: tuple[int, int]) -> Iter
     (left, top), (width, height) = corner, size
     yield f'<rect class="house" x="{left}" y="{top}" width="{width}" height="{height}" rx="6"/>'
     yield f'<text class="name" x="{left + width / 2}" y="{top + 18}">{house.name}</text>'
-    for number, rooms in enumerate(house.floors):
+    for number, rooms in enumerate(house.rows(width)):
         room_width = (width - 2 * PAD - (len(rooms) - 1) * GAP) / len(rooms)
         y = top + HEAD + number * (FLOOR + GAP)
         for column, room in enumerate(rooms):
