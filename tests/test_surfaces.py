@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_opal.operators.consume import ConsumeOperator
-from airflow_provider_opal.operators.folders.bulk_mutation import BulkMutationOperator
 from airflow_provider_opal.templates.maintenance import Maintenance
 from airflow_provider_opal.templates.pipeline import Consumer, pipeline_of
 from airflow_provider_opal.templates.yaml.models import version_1
@@ -50,8 +48,6 @@ def keys(model: Any) -> set[str]:
 
 # A surface: its arguments, the operation, and what only one of the two has
 SURFACES: Mapping[str, tuple[set[str], str, set[str]]] = {
-    "ConsumeOperator": (arguments(ConsumeOperator), "consume", CONSUMER | {"table", "consumer", "start"}),
-    "BulkMutationOperator": (arguments(BulkMutationOperator), "mutate", {"master", "properties"}),
     "pipeline_of": (
         arguments(pipeline_of),
         "ingest",

@@ -12,12 +12,13 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_provider_opal.assets import distinct, known_assets, opal_asset
 from airflow_provider_opal.events.runs import Start, checked_start
 from airflow_provider_opal.hooks.submit import OpalSubmitHook
+from airflow_provider_opal.operators.declared import DeclaredOperator
 from airflow_provider_opal.operators.ingest import IngestOperator
 from airflow_provider_opal.operators.metagen import MetaGenOperator
 from airflow_provider_opal.operators.spark import KEY_HINT, OpalSparkOperator
-from airflow_provider_opal.templated import is_templated
 from airflow_provider_opal.watermark import Watermark, first_version
-from opal_lake.arguments.values import CONSUMER_ROWS, function_name
+from opal_lake.arguments.values import CONSUMER_ROWS
+from opal_lake.operations.consume import Consume
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
@@ -39,7 +40,7 @@ def check_rows(rows: str, by: str) -> None:
         raise ValueError("rows='changes' needs by='version': add it")
 
 
-class ConsumeOperator(OpalSparkOperator):
+class ConsumeOperator(DeclaredOperator):
     """Calls `function` ("package.module:function") with a `Change`: the table, and the rows that are new.
 
     By partition: the rows that were ingested under the run's partition key and are visible as of the version in its event, the one
@@ -58,19 +59,17 @@ class ConsumeOperator(OpalSparkOperator):
     beside the DAG file and in the DAG bundle; to a cluster it goes by `py_files=` or the archive of `opal pack`.
     """
 
-    operation = "consume"
+    declared = Consume
+    left_out = ("partition_key", "after", "version")  # the run says which rows are new
     template_fields: Sequence[str] = ("consumer", *OpalSparkOperator.template_fields)
 
     def __init__(
         self,
         *,
         table: str,
-        function: str,
         by: str = "partition",
         consumer: str | None = None,
         start: Start = "all",
-        rows: str = "visible",
-        arguments: Mapping[str, Any] | None = None,
         lakechime_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -78,13 +77,8 @@ class ConsumeOperator(OpalSparkOperator):
             raise ValueError(
                 f"by={by!r} is unknown; use 'partition' (the rows of a partition key) or 'version' (all since the last run)"
             )
-        check_rows(rows, by)
-        if not is_templated(function):
-            function_name("function", function)
-        given = {"function": function, "rows": rows, "arguments": dict(arguments or {})}
-        super().__init__(
-            table=table, arguments=given, lakechime_conn_id=lakechime_conn_id, **kwargs
-        )
+        check_rows(kwargs.get("rows", "visible"), by)
+        super().__init__(table=table, lakechime_conn_id=lakechime_conn_id, **kwargs)
         self.by = by
         self.consumer = consumer
         self.start = checked_start(start)
@@ -94,6 +88,12 @@ class ConsumeOperator(OpalSparkOperator):
                 *self.assets_of({"table": table, "opal_conn_id": self.opal_conn_id})["inlets"],
             ]
         )
+
+    def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Check what is known before the run, which says which rows are new."""
+        new_rows = {"after": 0} if given["rows"] == "changes" else {"partition_key": ""}
+        checked = super().checked({**given, **new_rows})
+        return {name: value for name, value in checked.items() if name not in new_rows}
 
     @classmethod
     def assets_of(cls, given: Mapping[str, Any]) -> Mapping[str, Sequence[Any]]:
@@ -142,11 +142,6 @@ class ConsumeOperator(OpalSparkOperator):
             if spec.operation.after is None
             else replace(spec, token=f"{spec.token}/{spec.operation.version}")
         )
-
-    def job_arguments(self, context: "Context") -> dict[str, Any]:
-        """Checks a function that a template named, too."""
-        function_name("function", self.arguments["function"])
-        return super().job_arguments(context)
 
     def _by_partition(self, context: "Context", watermark: Watermark, key: str) -> dict[str, Any]:
         given = watermark.given()

@@ -30,7 +30,6 @@ class BulkMutationOperator(WholeTableOperator):
     """
 
     declared = Mutate
-    operation = Mutate.name
 
     def __init__(
         self,
@@ -38,42 +37,19 @@ class BulkMutationOperator(WholeTableOperator):
         master: str,
         increments: str | Sequence[str],
         ids: Sequence[str] | None = None,
-        order: str | None = None,
-        order_type: str | None = None,
-        op_field: str | None = None,
-        deleted_op: str | None = None,
-        delete_prefix: str | None = None,
-        partition_by: Sequence[str] = (),
-        fixed_partitions: bool = False,
-        schema: str | None = None,
-        format: str | None = None,
-        increment_format: str | None = None,
-        output_format: str | None = None,
-        delimiter: str | None = None,
-        header: bool | None = None,
-        options: Mapping[str, str] | None = None,
-        increment_options: Mapping[str, str] | None = None,
-        output_options: Mapping[str, str] | None = None,
-        on_bad_rows: str = "fail",
-        on_empty: str = "fail",
-        backups: int = 3,
-        dry_run: bool = False,
         properties: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
-        given = {
-            name: value
-            for name, value in locals().items()
-            if name in Mutate.fields() and value is not None
-        }
-        given["increments"] = [increments] if isinstance(increments, str) else list(increments)
-        if properties is not None:
-            given = {**_arguments_of(properties), **given}
+        by_properties = {} if properties is None else _arguments_of(properties)
+        named = [increments] if isinstance(increments, str) else increments
+        given = {**by_properties, **Mutate.among(kwargs), "increments": named}
+        if ids is not None:
+            given["ids"] = ids
         if "ids" not in given:
             raise ValueError(
                 "a mutation needs ids=['id'], the fields that make a record's id, or properties with id.field.ordinals"
             )
-        super().__init__(table=master, **given, **kwargs)
+        super().__init__(table=master, **{**kwargs, **given})
 
     def execute(self, context: "Context") -> dict[str, Any]:  # type: ignore[override]  # as OpalSparkOperator's
         """Also a dry run reads files, with Spark."""

@@ -11,6 +11,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_opal import (
     CompactionOperator,
+    ConsumeOperator,
     IngestOperator,
     MaintenanceOperator,
     MetaGenOperator,
@@ -18,12 +19,15 @@ from airflow_provider_opal import (
     RetentionOperator,
     ZOrderOperator,
 )
+from airflow_provider_opal.operators.folders.bulk_mutation import BulkMutationOperator
 from airflow_provider_opal.operators.whole_table import WholeTableOperator
 from opal_lake.operations.compact import Compact
 from opal_lake.operations.restore import Restore
 
 OPERATORS: dict[Any, dict[str, Any]] = {
+    BulkMutationOperator: {"increments": ["/in/*"], "ids": ["id"], "backups": 1},
     CompactionOperator: {"mode": "major", "look_back": "30d"},
+    ConsumeOperator: {"function": "shop:revenue", "rows": "changes", "by": "version"},
     IngestOperator: {"source": "/in/*.csv", "on_bad_rows": "quarantine"},
     MaintenanceOperator: {"small_files": 3},
     MetaGenOperator: {"partition_key": "{{ partition_key }}"},
@@ -31,13 +35,19 @@ OPERATORS: dict[Any, dict[str, Any]] = {
     RetentionOperator: {"window": "30d"},
     ZOrderOperator: {"columns": ["a", "b"]},
 }
+PLACES = {BulkMutationOperator: "master"}  # of others it is a table
 KINDS = pytest.mark.parametrize("kind", OPERATORS)
+
+
+def made(kind: Any, task_id: str, **arguments: Any) -> Any:
+    """Return a task on a table, or on a folder."""
+    return kind(task_id=task_id, **{PLACES.get(kind, "table"): "shop.t"}, **arguments)
 
 
 @KINDS
 def test_the_signature_has_the_arguments_of_the_declaration(kind: Any) -> None:
     shown = inspect.signature(kind.__init__).parameters
-    assert {"table", *OPERATORS[kind], "kwargs"} <= {*shown}
+    assert {PLACES.get(kind, "table"), *OPERATORS[kind], "kwargs"} <= {*shown}
     assert kind.declared.token_argument not in shown
     assert all(shown[name].default == default for name, default in kind.defaults.items())
 
@@ -45,10 +55,10 @@ def test_the_signature_has_the_arguments_of_the_declaration(kind: Any) -> None:
 @KINDS
 def test_default_args_and_arguments_reach_the_job(kind: Any) -> None:
     with DAG("d", start_date=datetime(2026, 1, 1), default_args=OPERATORS[kind]):
-        by_default = kind(task_id="a", table="shop.t")
-        given = kind(task_id="b", table="shop.t", **OPERATORS[kind])
+        by_default = made(kind, "a")
+        given = made(kind, "b", **OPERATORS[kind])
     assert by_default.arguments == given.arguments
-    assert OPERATORS[kind].keys() <= given.arguments.keys()
+    assert OPERATORS[kind].keys() & kind.declared.fields() <= given.arguments.keys()
     assert copy.deepcopy(given).arguments == given.arguments
     assert {"table", "arguments"} <= {*kind.template_fields}
 
@@ -58,15 +68,16 @@ def test_it_can_be_mapped_over_tables_and_arguments(kind: Any) -> None:
     name, value = next(iter(OPERATORS[kind].items()))
     rest = {other: OPERATORS[kind][other] for other in OPERATORS[kind] if other != name}
     with DAG("d", start_date=datetime(2026, 1, 1)) as dag:
-        kind.partial(task_id="m", **OPERATORS[kind]).expand(table=["shop.a", "shop.b"])
-        kind.partial(task_id="n", table="shop.t", **rest).expand(**{name: [value, value]})
+        place = PLACES.get(kind, "table")
+        kind.partial(task_id="m", **OPERATORS[kind]).expand(**{place: ["shop.a", "shop.b"]})
+        kind.partial(task_id="n", **{place: "shop.t"}, **rest).expand(**{name: [value, value]})
     DagSerialization.from_dict(DagSerialization.to_dict(dag))
 
 
 @KINDS
 def test_an_unknown_argument_is_refused_when_the_dag_is_read(kind: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="mod"):
-        kind(task_id="a", table="shop.t", **OPERATORS[kind], mod="major")
+        made(kind, "a", **OPERATORS[kind], mod="major")
 
 
 class Named(WholeTableOperator):
