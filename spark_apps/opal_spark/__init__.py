@@ -7,13 +7,12 @@ if TYPE_CHECKING:
     from opal_lake.source import Files, Jdbc
     from opal_spark.data_source.available_now import run_available
     from opal_spark.data_source.source import register
-    from opal_spark.submit.consume import Change
-    from opal_spark.table import OpalTable
+    from opal_spark.table import Change, OpalTable
 
 __all__ = ["Change", "Files", "Jdbc", "OpalTable", "register", "run_available"]
 
 _MODULES = {
-    "Change": "opal_spark.submit.consume",
+    "Change": "opal_spark.table",
     "Files": "opal_lake.source",
     "Jdbc": "opal_lake.source",
     "OpalTable": "opal_spark.table",

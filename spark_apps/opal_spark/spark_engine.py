@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
 from opal_lake.definition.added_columns import NewColumns
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import ReadAs
 from opal_lake.errors import InvalidInputError
+from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, INSERT
 from opal_lake.read.view import ChangesPlan, HistoryPlan, View
 from opal_lake.source import Files, Jdbc
 from opal_lake.table import Table
@@ -55,6 +57,15 @@ class SparkEngine(SparkTasks):
     def changes(self, plan: ChangesPlan) -> DataFrame:
         """Return a DataFrame of the changes; few rows are read now, more when it is used."""
         return changes(self.spark, plan)
+
+    def as_inserts(self, rows: DataFrame, version: int, committed_us: int) -> DataFrame:
+        """Return the rows with the columns of a change feed."""
+        columns = {
+            CHANGE_TYPE: F.lit(INSERT),
+            COMMIT_VERSION: F.lit(version).cast("long"),
+            COMMIT_TIMESTAMP: F.timestamp_micros(F.lit(committed_us)),
+        }
+        return rows.withColumns(columns)
 
     def no_rows(self, spec: TableSpec) -> DataFrame:
         """Return a DataFrame with the table's columns and without a row."""

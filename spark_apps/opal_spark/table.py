@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 from opal_lake.arguments.declared import given_fields
 from opal_lake.definition.table_spec import TableLayout, plan_spec, refuse_another_spec
 from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
+from opal_lake.operations import consume
 from opal_lake.operations.ingest import Ingest
 from opal_lake.result import JobResult
 from opal_lake.source import BATCH_MB
@@ -171,6 +172,10 @@ class OpalTable(Table[DataFrame]):
             return cls.create(spark, uri, schema, **arguments, options=options)
         except TableExistsError:
             return cls.for_path(spark, uri, options=options)
+
+
+# What a consumer's function gets: the new rows are DataFrames
+Change: TypeAlias = consume.Change[OpalTable, DataFrame]
 
 
 def _options(spark: SparkSession, uri: str, options: Mapping[str, str] | None) -> Mapping[str, str]:

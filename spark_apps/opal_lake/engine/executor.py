@@ -148,6 +148,10 @@ class Executor(Protocol):
         """Return a change feed as a frame of this engine."""
         ...
 
+    def as_inserts(self, rows: Any, version: int, committed_us: int) -> Any:
+        """Return rows of this engine as a change feed in which a version inserted all of them."""
+        ...
+
     def no_rows(self, spec: TableSpec) -> Any:
         """Return a source of this engine with the table's columns and without a row."""
         ...

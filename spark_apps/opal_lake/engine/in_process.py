@@ -33,7 +33,14 @@ from opal_lake.engine.executor import (
 from opal_lake.key_store.entries import concat_entries, no_entries
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.visibility import invalid_rows
-from opal_lake.read.changed_rows import FeedOptions, read_changes
+from opal_lake.read.changed_rows import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    INSERT,
+    FeedOptions,
+    read_changes,
+)
 from opal_lake.read.changes import plan_changes
 from opal_lake.read.history_changes import history_changes, history_fields
 from opal_lake.read.history_view import history_of_all, history_of_keys, view_fields
@@ -87,6 +94,14 @@ class InProcess:
         _, needed = needed_names(spec, shown, condition)
         rows = _changes(plan, replace(feed, columns=needed))
         return without(matching(rows, condition), needed, shown)
+
+    def as_inserts(self, rows: pa.Table, version: int, committed_us: int) -> pa.Table:
+        """Return the rows with the columns of a change feed."""
+        moment = pa.scalar(committed_us, pa.timestamp("us", tz="UTC"))
+        columns = {CHANGE_TYPE: INSERT, COMMIT_VERSION: version, COMMIT_TIMESTAMP: moment}
+        for name, value in columns.items():
+            rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
+        return rows
 
     def no_rows(self, spec: TableSpec) -> pa.Table:
         return arrow_schema(spec.schema).empty_table()

@@ -1,20 +1,114 @@
-"""Consume: pass new rows of a table to a function."""
+"""Consume: pass the new rows of a table to a function of the user, at least once."""
 
+import importlib
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import field
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
 
 from opal_lake.arguments.declared import declaration
 from opal_lake.arguments.values import CONSUMER_ROWS, Function, one_of
-from opal_lake.errors import InvalidInputError
+from opal_lake.errors import FunctionError, InvalidInputError, NotFoundError, OpalError
 from opal_lake.operations.verb import Job
+from opal_lake.result import JobResult
+
+if TYPE_CHECKING:
+    from opal_lake.engine.open_table import OpenTable
 
 Consumed = Annotated[str, one_of(*CONSUMER_ROWS)]
+TableT = TypeVar("TableT")
+FrameT = TypeVar("FrameT")
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: they break calls of Change[...]
+class Change(Generic[TableT, FrameT]):
+    """The argument of a consumer's function: the table as of a version, and which rows are new.
+
+    By partition it is what was ingested under `partition_key`; by version what became visible after version `after`. A primary key that
+    was deleted has no row: ask for `changes` where that matters.
+    """
+
+    table: TableT
+    version: int
+    partition_key: str | None = None
+    after: int | None = None
+    rows_are: str = "visible"
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def spark(self) -> Any:
+        """The session that works on the table, if its engine is Spark."""
+        return self._open.executor.spark
+
+    @property
+    def rows(self) -> FrameT:
+        """What came, for reports: by partition all rows that no later one of this partition key replaced or deleted.
+
+        They are the same at every version until the key gets rows again, whatever came under other keys before or meanwhile. By version
+        they are the `valid_rows`, or, where the consumer asks for these, the `changes`.
+        """
+        if self.rows_are == "changes":
+            return self.changes
+        if self.partition_key is None:
+            return self.valid_rows
+        return self._read(partition_key=self.partition_key, net=True)
+
+    @property
+    def valid_rows(self) -> FrameT:
+        """The new rows that are valid in the table as of `version`: what a copy of the table takes up."""
+        return self._read(partition_key=self.partition_key, after=self.after)
+
+    @property
+    def changes(self) -> FrameT:
+        """By version, each row that the versions after `after` inserted, deleted or updated, with its values before and after.
+
+        For a consumer that begins when the first versions have expired, all rows as of `version` are inserted by it.
+        """
+        from opal_lake.checked import LATEST
+        from opal_lake.operations.read import Changes
+
+        if self.after is None:
+            raise InvalidInputError("change.changes needs versions: consume by='version'")
+        feed = Changes(LATEST)
+        if self.after < self.version:
+            feed = Changes(self.after + 1, self.version)
+        try:
+            changes: FrameT = feed.run(self._open)
+        except NotFoundError:
+            if self.after:
+                raise
+            return self._all_as_inserts()
+        return changes
+
+    @property
+    def _open(self) -> Any:
+        return self.table
+
+    def _read(self, **which: Any) -> FrameT:
+        from opal_lake.operations.read import Read
+
+        rows: FrameT = Read(version=self.version, **which).run(self._open)
+        return rows
+
+    def _all_as_inserts(self) -> FrameT:
+        from opal_lake.log.commit_times import CommitTimes
+        from opal_lake.read.changed_rows import FeedOptions
+
+        head = self._open.log.head()
+        FeedOptions().fields(head.spec)  # an error where a column has a name of the feed's own
+        committed_us = CommitTimes(head).of(self.version)
+        inserts: FrameT = self._open.executor.as_inserts(
+            self.valid_rows, self.version, committed_us
+        )
+        return inserts
 
 
 @declaration
 class Consume(Job):
-    """Call a function with what came under a partition key, or after a version."""
+    """Call a function with what came under a partition key, or after a version.
+
+    Its result is kept once it has returned: a repeat with the same token does not call it again.
+    """
 
     name: ClassVar[str] = "consume"
 
@@ -36,3 +130,74 @@ class Consume(Job):
             raise InvalidInputError(
                 "rows='changes' needs versions: give after=7 instead of partition_key"
             )
+
+    def run(self, table: "OpenTable") -> JobResult:
+        """Call the function, and keep its result."""
+        from opal_lake.engine.results import keep_result, read_result
+
+        version = table.snapshot_at(self.version).version
+        if self.token is not None:
+            earlier = read_result(table.storage, self.token)
+            if earlier is not None:
+                return earlier
+        change: Change[Any, Any] = Change(
+            table=table,
+            version=version,
+            partition_key=self.partition_key,
+            after=self.after,
+            rows_are=self.rows,
+            arguments=self.arguments,
+        )
+        result = JobResult(
+            operation=self.name,
+            table=table.uri,
+            version=version,
+            token=self.token,
+            counts=_counts_of(self.function, change),
+        )
+        return keep_result(table.storage, result)
+
+
+def _counts_of(name: str, change: Change[Any, Any]) -> dict[str, int]:
+    """Call a function; return the counts that it returned."""
+    function = load_function(name)
+    try:
+        counts = function(change)
+    except OpalError:
+        raise  # it says itself whether trying again can help
+    except Exception as error:
+        raise FunctionError(f"{name} failed: {type(error).__name__}: {error}") from error
+    return _checked(counts, name)
+
+
+def load_function(name: str) -> Callable[[Any], Any]:
+    """The function that `package.module:function` names."""
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise InvalidInputError(
+            f"function={name!r} is no function; write it as 'package.module:function'"
+        )
+    try:
+        function = getattr(importlib.import_module(module), attribute, None)
+    except ImportError as error:
+        places = ", ".join(filter(None, sys.path[:4]))
+        raise InvalidInputError(
+            f"function {name!r}: {error}. Python looks in {places}, ...; put the module beside the DAG file, or give it with py_files="
+        ) from error
+    if not callable(function):
+        raise InvalidInputError(
+            f"function {name!r}: the module {module} has no function {attribute!r}"
+        )
+    return function  # type: ignore[no-any-return]  # what it takes shows when it is called
+
+
+def _checked(counts: object, function: str) -> dict[str, int]:
+    if counts is None:
+        return {}
+    if isinstance(counts, Mapping) and all(
+        isinstance(name, str) and isinstance(value, int) for name, value in counts.items()
+    ):
+        return dict(counts)
+    raise InvalidInputError(
+        f"{function} returned {type(counts).__name__}; let it return nothing, or counts by name, as {{'orders': 12}}"
+    )

@@ -18,7 +18,6 @@ from opal_lake.arguments.declared import given_fields
 from opal_lake.cli.shown_rows import json_rows
 from opal_lake.definition.table_spec import TableLayout, refuse_another_spec
 from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
-from opal_lake.operations.consume import Consume
 from opal_lake.operations.create import Bootstrap, Create, NewTable
 from opal_lake.operations.ingest import IngestSource
 from opal_lake.operations.job_spec import JobSpec
@@ -33,8 +32,6 @@ from opal_spark.engine.columns import arrow_of_spark, quoted
 from opal_spark.engine.failures import observed_count, unwritable
 from opal_spark.mutate import mutate as mutate_folder
 from opal_spark.sources import source_schema
-from opal_spark.submit.consume import Change
-from opal_spark.submit.consume import consume as call_consumer
 from opal_spark.table import OpalTable
 
 SHOWN_ROWS = 20
@@ -153,21 +150,6 @@ def mutate(spark: SparkSession, spec: JobSpec[Mutate]) -> JobResult:
     return mutate_folder(spark, spec.table, spec.operation, spec.token)
 
 
-def consume(spark: SparkSession, spec: JobSpec[Consume]) -> JobResult:
-    """Call a function with what came under a partition key, or after a version."""
-    job, table = spec.operation, OpalTable.for_path(spark, spec.table)
-    change = Change(
-        spark=spark,
-        table=table,
-        version=table.snapshot_at(job.version).version,
-        partition_key=job.partition_key,
-        after=job.after,
-        rows_are=job.rows,
-        arguments=job.arguments,
-    )
-    return call_consumer(change, job.function, spec.token)
-
-
 def read(spark: SparkSession, spec: JobSpec[ShowRows]) -> JobResult:
     """Show rows as they are, or were, in the result's examples, or export them."""
     job, table = spec.operation, OpalTable.for_path(spark, spec.table)
@@ -269,7 +251,6 @@ _STEPS: Mapping[str, Callable[[SparkSession, JobSpec[Any]], JobResult]] = {
     "check": check,
     "bootstrap": bootstrap,
     "mutate": mutate,
-    "consume": consume,
     "read": read,
     "changes": changes,
 }

@@ -198,7 +198,7 @@ def test_what_cannot_be_consumed_says_why_and_keeps_no_result(
 
 
 def test_the_change_s_table_reads_what_was_before(spark: SparkSession, table: Table) -> None:
-    change = Change(spark=spark, table=OpalTable.for_path(spark, table.uri), version=4, after=2)
+    change = Change(table=OpalTable.for_path(spark, table.uri), version=4, after=2)
     before = {row.sku: row.price for row in change.table.read(version=change.after).collect()}
     assert before == {"a": 1, "b": 2}
 
