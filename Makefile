@@ -25,32 +25,18 @@ ENVIRONMENT = export PYSPARK_PYTHON="$(PY)" PYSPARK_DRIVER_PYTHON="$(PY)" JAVA_H
 # For tests. Their JVMs run for seconds: to compile code as well as possible takes more of a core than it brings, a third more in all.
 TESTING = $(ENVIRONMENT) export SPARK_SUBMIT_OPTS="$${SPARK_SUBMIT_OPTS:-} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC" &&
 
-BENCH_ROWS ?= 10000000
-# Passed to bench and bench-peers as they are: make bench-peers BENCH_ARGS="--only upsert,scan --systems opal-inline,delta"
-BENCH_ARGS ?=
 HISTORIES ?= 2000
-SOAK_MINUTES ?= 20
-SOAK_PEERS := delta,iceberg
-# make soak SOAK_ARGS="--stores local --keep"
-SOAK_ARGS ?=
-CRASHES ?= 200
-# make crash CRASH_ARGS="--seed 7 --stores s3 --operations inline,metagen --keep"
-CRASH_ARGS ?=
-# make chime CHIME_ARGS="--seed 7 --stores postgres --pause 0.3"
-CHIME_ARGS ?=
-SCALE ?= commits partitions rows
-SCALE_ARGS ?=
-# Passed to pytest as they are: make test ARGS="-k metagen -x"
+# Passed as they are, to pytest, a bench, a stress or a demo: make test ARGS="-k metagen -x"; make bench NAME=table ARGS="--rows 1000000"
 ARGS ?=
 # Processes that share the tests, each with a Spark of its own; make test JOBS=0 uses one, whose output comes at once.
 JOBS ?= 2
 PYTEST = "$(PY)" -m pytest --numprocesses $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-stream demo-table test test-quick quick-tests test-next-spark next-spark-tests test-slow test-images test-all check format docs images up down bench bench-check bench-chime bench-churn bench-commits bench-encodings bench-memory bench-mutate bench-parse bench-peers bench-plan bench-relay bench-requests bench-rule bench-small-commits bench-stream bench-stream-day bench-waiting soak crash chime scale lock clean slow-airflow slow-tables
+.PHONY: help venv check format docs test test-fast test-slow test-images test-next-spark test-all demo bench stress lock images up down clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
 
 venv: $(VENV)/.installed  ## make or renew .venv; every target below does it by itself
 
@@ -62,8 +48,9 @@ endif
 
 # Both trust what pip is configured to trust, or else the system: behind a company's proxy its own certificates are not enough.
 PIP = "$(PY)" .ci/with_certificates.py "$(PY)" -m pip
-UV = "$(PY)" .ci/with_certificates.py $(VENV)/bin/uv
+UV = .venv/bin/python .ci/with_certificates.py .venv/bin/uv
 
+ifeq ($(VENV),.venv)
 $(VENV)/.locked: $(LOCK)
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "Python 3.11 or newer is needed; $(PYTHON) is $$("$(PYTHON)" --version 2>&1 || true)." \
@@ -75,10 +62,19 @@ $(VENV)/.locked: $(LOCK)
 	$(PIP) install --quiet --disable-pip-version-check --no-deps --require-hashes -r <(sed -n '/^uv==/,/[^\\]$$/p' $(LOCK))
 	$(UV) pip install --quiet --no-config --python "$(PY)" --require-hashes -r $(LOCK)
 	@echo "$(CURDIR)" > $@
+else
+# uv of .venv makes one for another Python, which needs no venv module of its own for that.
+$(VENV)/.locked: $(LOCK)
+	@env -u PYTHON -u VENV MAKEFLAGS= $(MAKE) --no-print-directory venv
+	@$(UV) venv --quiet --no-config --allow-existing --python "$(PYTHON)" $(VENV)
+	@$(UV) pip install --quiet --no-config --python "$(PY)" --require-hashes -r $(LOCK)
+	@echo "$(CURDIR)" > $@
+endif
 
 # hatchling comes from the lock, so that the build needs no second, unlocked download.
 $(VENV)/.installed: $(VENV)/.locked pyproject.toml
-	$(PIP) install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(if $(filter .venv,$(VENV)),$(PIP) install --quiet --disable-pip-version-check,$(UV) pip install --quiet --no-config --python "$(PY)") \
+		--no-deps --no-build-isolation -e .
 	@touch $@
 
 # The story of a table touches what most jobs need. A file cut off on its way would end every JVM, so it gets its name when it is whole.
@@ -104,16 +100,28 @@ format: venv  ## let ruff repair and format
 docs: venv  ## the documentation as a site, in site/
 	NO_MKDOCS_2_WARNING=1 "$(PY)" -m mkdocs build --quiet --strict --site-dir site
 
-test: $(VENV)/.classes  ## every test but the slow ones
+test: $(VENV)/.classes  ## every test but the slow ones; on another Python: VENV=.venv-3.13 PYTHON=/usr/bin/python3.13
 	@$(TESTING) $(PYTEST) -m "not slow" $(ARGS)
 
-# The tests that start no Spark, and the story of a table, which does, in an environment beside .venv.
-OTHER = .venv-$(shell "$(PYTHON)" -c 'import platform; print(platform.python_version())')
-test-quick: $(VENV)/.classes  ## the quick tests on another Python: PYTHON=/usr/bin/python3.11
-	@$(UV) venv --quiet --no-config --allow-existing --python "$(PYTHON)" $(OTHER)
-	@$(UV) pip install --quiet --no-config --python $(OTHER)/bin/python --require-hashes -r $(LOCK)
-	@$(UV) pip install --quiet --no-config --python $(OTHER)/bin/python --no-deps --no-build-isolation -e .
-	@$(MAKE) --no-print-directory VENV=$(OTHER) quick-tests
+FAST = not slow and not spark and not kafka and not s3 and not postgres
+FAST_TESTS = tests/opal_lake tests/opal_folder tests/opal_stream tests/lakechime
+test-fast: venv  ## what needs neither a JVM nor a broker nor Airflow, in a minute or so
+	@$(PYTEST) -m "$(FAST)" $(FAST_TESTS) $(ARGS)
+
+# Next to the histories in two processes: the tests that start an Airflow, which two at once would only wait for each other, and the others.
+SLOW = "$(PY)" -m pytest -m slow --durations=15
+test-slow: $(VENV)/.classes  ## the longer suites: HISTORIES (2000) random histories, crashes, races, S3, time zones
+	@$(TESTING) export OPAL_SEED="$${OPAL_SEED:-$$RANDOM$$RANDOM}" && echo "OPAL_SEED=$$OPAL_SEED" && \
+		OPAL_HISTORIES=$(HISTORIES) $(PYTEST) tests/opal_lake/test_histories.py $(ARGS) && { \
+		status=0; \
+		$(SLOW) tests/airflow_provider_opal tests/demo $(ARGS) & airflow=$$!; \
+		$(if $(filter 0,$(JOBS)),wait $$airflow || status=1;) \
+		$(SLOW) --ignore=tests/airflow_provider_opal --ignore=tests/demo --ignore=tests/docker $(ARGS) || status=1; \
+		$(if $(filter 0,$(JOBS)),,wait $$airflow || status=1;) \
+		exit $$status; }
+
+test-images: $(VENV)/.classes  ## the images of docker/, built without an engine, and the shop's story through them; OPAL_IMAGES=FOLDER keeps the layers
+	@$(TESTING) "$(PY)" -m pytest -s -rs -m slow tests/docker $(ARGS)
 
 # What depends on Spark's own version most, in an environment of the lock but for Spark; of the hashes those of the lock only.
 NEXT_SPARK ?= 4.2.0
@@ -123,106 +131,26 @@ test-next-spark: venv  ## streams, format("opal") and the feed on another Spark:
 	@sed -E -e '/^ *--hash=/d' -e 's/ \\$$//' -e 's/^(pyspark|pyspark-client)==[^ ]*/\1==$(NEXT_SPARK)/' $(LOCK) > $(NEXT)/requirements.txt
 	@$(UV) pip install --quiet --no-config --python $(NEXT)/bin/python -r $(NEXT)/requirements.txt
 	@$(UV) pip install --quiet --no-config --python $(NEXT)/bin/python --no-deps --no-build-isolation -e .
-	@$(MAKE) --no-print-directory VENV=$(NEXT) next-spark-tests
-
-next-spark-tests:
-	@$(TESTING) export SPARK_SUBMIT_OPTS="$${SPARK_SUBMIT_OPTS:-} -Dspark.buffer.pageSize=8m" && \
-		"$(PY)" -c 'import pyspark; print("Spark", pyspark.__version__)' && \
-		$(PYTEST) tests/opal_spark/data_source tests/opal_spark/read $(ARGS)
-
-quick-tests:
-	@$(TESTING) "$(PY)" --version && $(PYTEST) -m "not slow and not spark" $(ARGS) && "$(PY)" -m tests.demo.table >/dev/null
-
-# Beside the histories, in two processes: those that start an Airflow, which two at once would only wait for each other, and the others.
-test-slow: $(VENV)/.classes  ## the longer suites: HISTORIES (2000) random histories, crashes, races, S3, time zones
-	@$(TESTING) export OPAL_SEED="$${OPAL_SEED:-$$RANDOM$$RANDOM}" && echo "OPAL_SEED=$$OPAL_SEED" && \
-		OPAL_HISTORIES=$(HISTORIES) $(PYTEST) tests/opal_lake/test_histories.py $(ARGS)
-	@$(MAKE) --no-print-directory --jobs=$(if $(filter 0,$(JOBS)),1,$(JOBS)) --output-sync=line slow-airflow slow-tables
-
-slow-airflow slow-tables: $(VENV)/.classes
-	@$(TESTING) "$(PY)" -m pytest -m slow --durations=15 \
-		$(if $(filter slow-airflow,$@),tests/airflow_provider_opal tests/demo,--ignore=tests/airflow_provider_opal --ignore=tests/demo --ignore=tests/docker) $(ARGS)
-
-test-images: $(VENV)/.classes  ## the images of docker/, built without an engine, and the shop's story through them; OPAL_IMAGES=FOLDER keeps the layers
-	@$(TESTING) "$(PY)" -m pytest -s -rs -m slow tests/docker $(ARGS)
+	@echo "$(CURDIR)" > $(NEXT)/.locked; touch $(NEXT)/.installed
+	@export SPARK_SUBMIT_OPTS="$${SPARK_SUBMIT_OPTS:-} -Dspark.buffer.pageSize=8m"; \
+		$(MAKE) --no-print-directory VENV=$(NEXT) test ARGS='tests/opal_spark/data_source tests/opal_spark/read $(ARGS)'
 
 test-all: test test-slow test-images  ## every test
 
-demo: venv  ## a shop's lake under a real Airflow; EXIT=1 ends by itself, PORT=8080
-	@$(ENVIRONMENT) "$(PY)" -m tests.demo.shop $(if $(EXIT),--exit) $(if $(PORT),--port $(PORT))
+STORY ?= shop
+demo: venv  ## STORY=shop (under a real Airflow; PORT=8080), table (on Spark) or stream (behind a real Kafka); EXIT=1 ends by itself
+	@$(ENVIRONMENT) "$(PY)" -m tests.demo.$(STORY) $(if $(EXIT),--exit) $(if $(PORT),--port $(PORT)) $(ARGS)
 
-demo-table: venv  ## a table from its first row to time travel, without Airflow
-	@$(ENVIRONMENT) "$(PY)" -m tests.demo.table
+# Those that figures of the docs come from, and `parse`, whose figure CI compares.
+BENCHES = chime encodings hive mutate parse peers plan relay rewrite-memory rule small-commits stream stream-day table waiting
+bench: venv  ## NAME=table, peers, stream ..., ARGS=--help; without NAME it lists them
+	@$(if $(filter $(NAME),$(BENCHES)),,echo "make bench NAME=... has $(BENCHES)" >&2; exit 2;) \
+		$(ENVIRONMENT) "$(PY)" -m tests.bench.$(subst -,_,$(NAME)) $(ARGS)
 
-demo-stream: venv  ## orders through a real Kafka into a table that refreshes in the terminal, with its freshness; EXIT=1 ends by itself
-	@$(ENVIRONMENT) "$(PY)" -m tests.demo.stream $(if $(EXIT),--exit)
-
-bench-memory: venv  ## what executors of 1 GB hold while they rewrite 20 million rows
-	@$(ENVIRONMENT) "$(PY)" -m tests.bench.rewrite_memory $(BENCH_ARGS)
-
-bench-mutate: venv  ## increments of 1% and 10% into a folder of BENCH_ROWS rows, beside Spark alone and Delta's MERGE; BENCH_ARGS="--delta"
-	@$(ENVIRONMENT) "$(PY)" -m tests.bench.mutate_bench --rows $(BENCH_ROWS) $(BENCH_ARGS)
-
-bench-parse: venv  ## what a DAG file pays for importing the operators
-	@"$(PY)" tests/bench/parse_bench.py
-
-bench-relay: venv  ## from a commit to the start of a waiting DAG, by relay, watcher and Airflow's own event; BENCH_ARGS="--commits 20"
-	@$(ENVIRONMENT) "$(PY)" -m tests.bench.relay_bench $(BENCH_ARGS)
-
-bench-waiting: venv  ## memory and CPU of a triggerer in which 1,000 sensors wait; BENCH_ARGS="--sensors 100"
-	@$(ENVIRONMENT) "$(PY)" -m tests.bench.waiting_bench $(BENCH_ARGS)
-
-bench-rule: venv  ## the rule on one core, against a partition of 10 million keys
-	@PYTHONPATH=. "$(PY)" tests/bench/rule_bench.py
-
-bench-stream: venv  ## rows/s of a stream from Kafka, and freshness at 1,000 and 10,000 rows/s; BENCH_ARGS="--rates 50000 --seconds 600 --maintain 60s"
-	@$(ENVIRONMENT) "$(PY)" -m tests.bench.stream_bench $(BENCH_ARGS)
-
-bench-plan: venv  ## work of processes where partitions are spread by predicted load, by messages, and by count, over a week; BENCH_ARGS="--seeds 10 --recorded TABLE"
-	@"$(PY)" -m tests.bench.plan_bench $(BENCH_ARGS)
-
-bench-encodings: venv  ## fresh files by how their columns are encoded: time and bytes
-	@"$(PY)" -m tests.bench.encoding_bench $(BENCH_ARGS)
-
-bench-requests: venv  ## what each job asks of an S3 store, by verb, after 22 small upserts
-	@"$(PY)" -m tests.bench.requests $(BENCH_ARGS)
-
-bench: venv  ## upserts and scans on BENCH_ROWS (10000000) rows
-	@$(ENVIRONMENT) "$(PY)" tests/bench/table_bench.py --rows $(BENCH_ROWS) $(BENCH_ARGS)
-
-bench-check: venv  ## memory and CPU seconds of a check; BENCH_ARGS="--rows 1000000,10000000 --sample 1%"
-	@PYTHONPATH=. "$(PY)" -m tests.bench.check_bench $(BENCH_ARGS)
-
-bench-chime: venv  ## registration and triggers of data-change events; BENCH_ARGS="--events 1000000,10000000"
-	@PYTHONPATH=. "$(PY)" -m tests.bench.chime_bench $(BENCH_ARGS)
-
-bench-commits: venv  ## upserts of one row in tables of up to 100,000 segments, and reads after 1,000 small upserts, without Spark
-	@"$(PY)" -m tests.bench.commit_bench $(BENCH_ARGS)
-
-bench-small-commits: venv  ## 1,000 upserts of ten rows beside DuckLake and pyiceberg, and a scan after them; BENCH_ARGS="--commits 10000 --systems opal"
-	@"$(PY)" -m tests.bench.small_commits $(BENCH_ARGS)
-
-bench-stream-day: venv  ## 100,000 commits of a stream, one a simulated second, with maintenance beside: cost by the hour; BENCH_ARGS="--commits 7200"
-	@"$(PY)" -m tests.bench.stream_day $(BENCH_ARGS)
-
-bench-churn: venv  ## storage and scans after every one of CHURN_ROWS (1000000) rows was updated 20 times and the table compacted
-	@$(ENVIRONMENT) "$(PY)" -m tests.bench.churn_bench --rows $(or $(CHURN_ROWS),1000000) $(BENCH_ARGS)
-
-bench-peers: venv  ## beside Delta, Iceberg and Hudi, for hours; SHORT=1 takes minutes, BENCH_ARGS=--help tells more
-	@$(ENVIRONMENT) "$(PY)" -m tests.bench.peers --rows $(BENCH_ROWS) $(if $(SHORT),--short) $(BENCH_ARGS)
-
-soak: venv  ## upserts, rewrites and readers at once, SOAK_MINUTES (20) on local files and on S3; SOAK_SHORT=1, PEERS=1
-	@$(ENVIRONMENT) "$(PY)" -m tests.soak --minutes $(if $(SOAK_SHORT),2,$(SOAK_MINUTES)) \
-		$(if $(PEERS),--peers $(SOAK_PEERS)) $(SOAK_ARGS)
-
-crash: venv  ## CRASHES (200) jobs killed at random moments and run again, on local files, without hard links, on S3; CRASH_ARGS="--seed 1"
-	@$(ENVIRONMENT) "$(PY)" -m tests.crash --crashes $(CRASHES) $(CRASH_ARGS)
-
-chime: venv  ## EVENTS (100000) data-change events past 8 producers and 4 consumers that are killed at random; CHIME_ARGS="--stores sqlite"
-	@PYTHONPATH=. "$(PY)" -m tests.chime --events $(or $(EVENTS),100000) $(CHIME_ARGS)
-
-scale: venv  ## SCALE="commits partitions rows": 3,000 commits, 5,000 partitions, 50 million rows; SCALE_ARGS="--rows 1000000"
-	@PYTHONPATH=. "$(PY)" -m tests.scale $(SCALE) $(SCALE_ARGS)
+STRESSES = chime crash scale soak
+stress: venv  ## NAME=crash, soak, scale or chime (killed jobs, jobs at once, large tables, killed consumers); ARGS=--help
+	@$(if $(filter $(NAME),$(STRESSES)),,echo "make stress NAME=... has $(STRESSES)" >&2; exit 2;) \
+		$(ENVIRONMENT) "$(PY)" -m tests.$(NAME) $(ARGS)
 
 lock: venv  ## renew .ci/requirements.lock from pyproject.toml; UPGRADE=1 takes the newest versions
 	$(UV) pip compile pyproject.toml --quiet --no-config --all-extras --universal --python-version 3.11 --generate-hashes \

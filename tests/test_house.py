@@ -304,3 +304,15 @@ def test_the_lock_has_every_dependency_of_every_extra() -> None:
     ]
     names = {re.split(r"[\[<>=~! ;]", entry, maxsplit=1)[0].lower() for entry in asked}
     assert not names - locked - {project["name"]}, "run `make lock`"
+
+
+def test_make_has_few_targets_and_every_bench_gives_a_figure() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert len(set(re.findall(r"^([a-z-]+):", text, re.MULTILINE))) <= 20
+    [benches] = re.findall(r"^BENCHES = (.+)", text, re.MULTILINE)
+    pages = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md"))
+    unused = [name for name in benches.split() if f"make bench NAME={name}" not in pages]
+    assert unused == ["parse"], "only CI compares its figure"
+    for name in benches.split():
+        place = ROOT / "tests/bench" / name.replace("-", "_")
+        assert place.is_dir() or place.with_suffix(".py").is_file(), name

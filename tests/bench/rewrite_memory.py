@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from opal_spark import OpalTable
 from tests.bench.peers.fleet import bytes_of
 from tests.bench.peers.memory import SAMPLE_S, Memory
-from tests.bench.table_bench import Bench, new_table, open_session, size_of, timed
+from tests.bench.table import Bench, new_table, open_session, size_of, timed
 from tests.fixtures_spark import spark_home
 
 LEAST_OVERHEAD = 384 << 20

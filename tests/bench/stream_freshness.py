@@ -1,4 +1,4 @@
-"""How fresh a table is beside its maintenance, what that leaves behind, and what a read of it costs: the second half of `stream_bench`.
+"""How fresh a table is beside its maintenance, what that leaves behind, and what a read of it costs: the second half of `stream`.
 
 The stream has committed a message of each partition before the measurement begins. Every row counts that was produced while it lasts, also
 if it is visible only later: the reader goes on until all are.

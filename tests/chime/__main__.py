@@ -1,4 +1,4 @@
-"""Producers and consumers of data-change events: `python -m tests.chime --help`, or `make chime`. Exit status 1 when anything is wrong."""
+"""Producers and consumers of data-change events: `make stress NAME=chime ARGS=--help`. Exit status 1 when anything is wrong."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""A share of `make chime`: whoever is killed, every consumer sees every event and processes each once."""
+"""A share of `make stress NAME=chime`: whoever is killed, every consumer sees every event and processes each once."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""Crashes: `python -m tests.crash --help`, or `make crash`. Exit status 1 when anything is wrong."""
+"""Crashes: `python -m tests.crash --help`, or `make stress NAME=crash`. Exit status 1 when anything is wrong."""
 
 import argparse
 import os

@@ -1,4 +1,7 @@
-"""A share of `make crash`: jobs that are killed are run again, and the table is what the model says, sound, and without left-overs."""
+"""A share of `make stress NAME=crash`.
+
+Jobs that are killed are run again, and the table is what the model says, sound, and without left-overs.
+"""
 
 import os
 import random

@@ -1,5 +1,6 @@
 """A table's story on local Spark: a shop's change stream in three batches, step by step. `python -m tests.demo.table [FOLDER]`."""
 
+import argparse
 import shutil
 import sys
 import tempfile
@@ -156,7 +157,9 @@ def _folder(asked: str | None) -> Iterator[Path]:
 
 def main() -> int:
     """Run the demo in a new folder, which is deleted afterwards unless it was named."""
-    asked = sys.argv[1] if len(sys.argv) > 1 else None
+    parser = argparse.ArgumentParser(prog="python -m tests.demo.table", description=__doc__)
+    parser.add_argument("folder", nargs="?", help="where the table stays; it goes if none is given")
+    asked = parser.parse_args().folder
     conf = {
         "spark.master": "local[2]",
         "spark.sql.session.timeZone": "UTC",
@@ -169,7 +172,7 @@ def main() -> int:
     kept = (
         f"The table stays in {asked}: try `opal describe {asked}`."
         if asked
-        else "Keep the table: python -m tests.demo.table FOLDER"
+        else "Keep the table: make demo STORY=table ARGS=FOLDER"
     )
     print(f"\n    {kept}")
     return 0

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 def test_the_demo_shows_fresh_orders_and_leaves_nothing(tmp_path: Path) -> None:
-    command = ["make", "--no-print-directory", "demo-stream", "EXIT=1"]
+    command = ["make", "--no-print-directory", "demo", "STORY=stream", "EXIT=1"]
     done = subprocess.run(
         command,
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""What jobs ask of a store: counts that do not grow with the age of a table. `python -m tests.bench.requests` prints all of them."""
+"""What jobs ask of a store: counts that do not grow with the age of a table. `python -m tests.opal_lake.hours` prints all of them."""
 
 import time
 from collections.abc import Callable
@@ -11,9 +11,9 @@ from opal_lake.errors import FormatError
 from opal_lake.inspect.check import check_table
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table
-from tests.bench.requests import Hours
 from tests.fixtures_s3 import put_objects
 from tests.opal_lake.compacting import compact
+from tests.opal_lake.hours import Hours
 from tests.opal_lake.retention.test_retention import at_hour, history, paths
 from tests.opal_lake.shop import create, rows
 from tests.s3_requests import Requests, counted

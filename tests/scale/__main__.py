@@ -1,4 +1,4 @@
-"""Scale: `python -m tests.scale --help`, or `make scale SCALE="commits partitions rows"`. Exit status 1 when anything is wrong."""
+"""Scale: `python -m tests.scale --help`, or `make stress NAME=scale ARGS=rows`. Exit status 1 when anything is wrong."""
 
 import argparse
 import shutil

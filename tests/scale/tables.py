@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on, table_on
-from tests.bench.check_bench import batches
 from tests.crash.left_overs import left_overs
 from tests.opal_lake.compacting import compact
+from tests.scale.checked import batches
 from tests.scale.measure import Outcome
 from tests.soak.model import Model, difference
 from tests.soak.rows import DELETES, SCHEMA, Batch, arrow_of, columns_from, columns_of
@@ -118,9 +118,9 @@ def many_partitions(folder: Path, partitions: int, outcome: Outcome) -> None:
 
 def many_rows(folder: Path, rows: int, outcome: Outcome) -> None:
     """Rows of a generator; counts and sums are compared, and the check is a process whose memory is bounded."""
-    own = [sys.executable, "-m", "tests.bench.check_bench"]
+    own = [sys.executable, "-m", "tests.scale.checked"]
     with outcome.step("ingest"):
-        subprocess.run([*own, "--rows", str(rows), "--one", "build", str(folder)], check=True)
+        subprocess.run([*own, "build", str(folder), "--rows", str(rows)], check=True)
     table = Table.open(str(folder))
     with outcome.step("the model"):
         expected = _counted(rows)
@@ -132,9 +132,7 @@ def many_rows(folder: Path, rows: int, outcome: Outcome) -> None:
 
     with outcome.step("a read of all"):
         outcome.require(not compare(), compare())
-    done = subprocess.run(
-        [*own, "--one", "check", str(folder)], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([*own, "check", str(folder)], capture_output=True, text=True, check=False)
     outcome.say(f"check: {done.stdout.strip()}")
     outcome.require(done.returncode == 0, f"check: {done.stdout.strip()} {done.stderr[-300:]}")
     peak = re.search(r"([\d,]+) MB", done.stdout)

@@ -1,4 +1,4 @@
-"""Soak: `python -m tests.soak --help`, or `make soak`. Exit status 1 when anything is wrong."""
+"""Soak: `python -m tests.soak --help`, or `make stress NAME=soak`. Exit status 1 when anything is wrong."""
 
 import argparse
 import json

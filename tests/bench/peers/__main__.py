@@ -1,4 +1,4 @@
-"""Compare: `python -m tests.bench.peers --help`, or `make bench-peers`."""
+"""Compare: `python -m tests.bench.peers --help`, or `make bench NAME=peers`."""
 
 import platform
 import shutil

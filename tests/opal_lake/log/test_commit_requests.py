@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from opal_lake.table import Table
-from tests.bench.requests import SCHEMA, Hours
+from tests.opal_lake.hours import SCHEMA, Hours
 from tests.opal_lake.test_requests import upserted
 from tests.s3_requests import Requests, counted
 

@@ -33,10 +33,10 @@ from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import StoredObject
 from opal_lake.table import Table
-from tests.bench.requests import Hours
 from tests.kit.failing_store import Crash, FailingStore, Mode
 from tests.kit.replay import Replay
 from tests.kit.strategies import History, histories
+from tests.opal_lake.hours import Hours
 from tests.opal_lake.retention.test_retention import at_hour, batch, grow, history
 from tests.opal_lake.shop import copied, create, reopen, rows
 from tests.opal_lake.test_histories import HISTORIES, SEED, new_table

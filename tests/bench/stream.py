@@ -1,6 +1,6 @@
 """What `opal stream` keeps up with, and how fresh a table is: a real broker on this machine, which shares its cores with the stream.
 
-python -m tests.bench.stream_bench [--rows 1000000] [--rates 1000,10000] [--seconds 60] [--maintain 60s] [--spark]
+python -m tests.bench.stream [--rows 1000000] [--rates 1000,10000] [--seconds 60] [--maintain 60s] [--spark]
     [--commit direct,gathered] [--processes 4] [--keys 1000000] [--iceberg 1000,5000]
 
 Rows/s is of one process, or of N, over a topic that is full, JSON with 5 columns through to the commits; beside it per second of CPU time.

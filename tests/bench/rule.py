@@ -1,6 +1,6 @@
 """The rule on one core: new rows against a partition of many keys, and what memory that takes.
 
-python tests/bench/rule_bench.py [--keys 10000000] [--rows 1000000] [--rounds 5] [--backend mapped|rocksdb]
+python tests/bench/rule.py [--keys 10000000] [--rows 1000000] [--rounds 5] [--backend mapped|rocksdb]
 """
 
 import argparse

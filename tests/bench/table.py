@@ -1,6 +1,6 @@
 """What a table costs beside its limits, in one run on one machine: every figure is a ratio to the same work without a table.
 
-python tests/bench/table_bench.py --rows 10000000 [--rounds 5] [--formats parquet,orc] [--json FILE]
+python tests/bench/table.py --rows 10000000 [--rounds 5] [--formats parquet,orc] [--json FILE]
 """
 
 import argparse

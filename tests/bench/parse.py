@@ -1,6 +1,6 @@
 """What a DAG file pays for the provider: importing all of its operators, beyond Airflow and the Spark provider themselves.
 
-    python tests/bench/parse_bench.py [--rounds 15]
+    python tests/bench/parse.py [--rounds 15]
 
 Each round is a process of its own that imports Airflow and the Spark provider first; only then the clock runs. The modules are compiled,
 as pip leaves them: with `PYTHONDONTWRITEBYTECODE` set, Python would compile them in each process, which takes longer than to run them.

@@ -1,6 +1,6 @@
 """From a commit to the start of a DAG that waits for the table: by a relay and by a watcher, beside Airflow's own event.
 
-    python -m tests.bench.relay_bench [--commits 20]
+    python -m tests.bench.relay [--commits 20]
 
 One Airflow. A commit to an Iceberg table is registered from its metadata, as `lakechime watch` does, and wakes `by_relay` (a relay in a
 continuous DAG, deferred) and `by_watcher` (an AssetWatcher). For comparison a task that commits to an Opal table emits Airflow's own event

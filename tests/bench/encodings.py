@@ -1,6 +1,6 @@
 """Fresh files by how their columns are encoded: chosen by a sample, as Opal does; without dictionaries; in dictionaries, Parquet's default.
 
-python -m tests.bench.encoding_bench [--rows 1000,10000,50000,500000] [--rounds 9]
+python -m tests.bench.encodings [--rows 1000,10000,50000,500000] [--rounds 9]
 """
 
 import argparse

@@ -15,7 +15,7 @@ OLD_S = 1_700_000_000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.hive_bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.hive", description=__doc__)
     parser.add_argument("--partitions", type=int, default=100_000)
     args = parser.parse_args()
     with (

@@ -1,6 +1,6 @@
 """What a triggerer holds and asks while 1,000 sensors wait for data-change events.
 
-    python -m tests.bench.waiting_bench [--sensors 1000] [--seconds 60]
+    python -m tests.bench.waiting [--sensors 1000] [--seconds 60]
 
 A real triggerer of a real Airflow, whose database is told that so many tasks are deferred: to start each of them would take an hour. Prints
 the memory of its processes (RSS, and PSS, which counts shared pages once), the CPU that it takes, and how long the sensors take to wake.

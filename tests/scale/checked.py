@@ -1,16 +1,13 @@
-"""What `opal check` takes: memory at its highest and CPU seconds, in a process of its own.
+"""Builds a large table by opal_lake alone, or checks one: each is a process, and a check says its VmHWM.
 
-python -m tests.bench.check_bench [--rows 1000000,10000000] [--memory 1g] [--sample 1%]
+python -m tests.scale.checked build FOLDER [--rows 1000000]
+python -m tests.scale.checked check FOLDER
 
-A table of that many rows, a twelfth of them updates and deletes, by opal_lake alone; each check is a process that says its VmHWM.
+A twelfth of the rows are updates and deletes.
 """
 
 import argparse
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,9 +61,9 @@ def build(folder: str, rows: int) -> None:
         table.ingest(part, deleted.tolist(), metadata="inline", token=f"batch {turn}")
 
 
-def check(folder: str, options: dict[str, str]) -> None:
+def check(folder: str) -> None:
     began = time.process_time()
-    findings = check_table(Table.open(folder), **options)
+    findings = check_table(Table.open(folder))
     seconds = time.process_time() - began
     status = dict(
         line.split(":", 1)
@@ -81,44 +78,15 @@ def check(folder: str, options: dict[str, str]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", default="1000000,10000000")
-    parser.add_argument("--memory")
-    parser.add_argument("--sample")
-    parser.add_argument(
-        "--keep", type=Path, help="build the tables here, and use those that are there"
-    )
-    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("step", choices=("build", "check"))
+    parser.add_argument("folder")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="of a table that is built")
     args = parser.parse_args()
-    options = {
-        name: value for name in ("memory", "sample") if (value := getattr(args, name)) is not None
-    }
-    if args.one:
-        step, folder = args.one
-        build(folder, int(args.rows)) if step == "build" else check(folder, options)
-        return 0
-    place = args.keep or Path(tempfile.mkdtemp(prefix="opal-check-"))
-    own = [sys.executable, "-m", "tests.bench.check_bench"]
-    given = [word for name, value in options.items() for word in (f"--{name}", value)]
-    try:
-        for rows in map(int, args.rows.split(",")):
-            folder = place / f"rows-{rows}"
-            if not folder.exists():
-                subprocess.run(
-                    [*own, "--rows", str(rows), "--one", "build", str(folder)], check=True
-                )
-            size_mb = (
-                sum(entry.stat().st_size for entry in folder.rglob("*") if entry.is_file()) / 1e6
-            )
-            print(f"{rows:,} rows, {size_mb:,.0f} MB {' '.join(given)}", flush=True)
-            subprocess.run(
-                [*own, *given, "--one", "check", str(folder)], check=True, env=os.environ
-            )
-    finally:
-        if not args.keep:
-            shutil.rmtree(place, ignore_errors=True)
+    if args.step == "build":
+        build(args.folder, args.rows)
+    else:
+        check(args.folder)
     return 0
 
 

@@ -1,6 +1,6 @@
 """Increments of 1% and 10% of a master's rows: `opal mutate`, the same merge in Spark alone (the limit), and with --delta Delta's MERGE.
 
-    make bench-mutate BENCH_ROWS=1000000 BENCH_ARGS="--delta"
+    make bench NAME=mutate ARGS="--rows 1000000 --delta"
 
 Half of an increment's rows are new. The master is Parquet, in one folder and in 100 partitions of which an increment touches one. Spark
 alone reads the master and writes it anew by one join; it neither checks, counts nor swaps anything.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.bench.plan_bench import Shop, simulate
+from tests.bench.plan import Shop, simulate
 
 
 @pytest.mark.parametrize("seed", range(4))

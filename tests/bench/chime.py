@@ -231,7 +231,7 @@ def bench_queries(url: str, events: int, rounds: int, *, plans: bool) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.chime_bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.chime", description=__doc__)
     parser.add_argument(
         "--events", default="1000000", help="loaded before questions are asked, as 1000000,10000000"
     )
