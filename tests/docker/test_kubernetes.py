@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[2]
 PLACE = ROOT / "docker" / "kubernetes"
 OBJECTS = {
     f"{found['kind']}/{found['metadata']['name']}": found
-    for found in yaml.safe_load_all((PLACE / "lake.yaml").read_text())
+    for name in ("lake.yaml", "stream.yaml")
+    for found in yaml.safe_load_all((PLACE / name).read_text())
 }
 VALUES = yaml.safe_load((PLACE / "airflow-values.yaml").read_text())
 SETTINGS = dict(
@@ -51,8 +52,13 @@ def test_every_field_is_one_of_the_api(name: str) -> None:
 
 def test_the_pod_template_is_a_pod_of_the_restricted_kind() -> None:
     assert list(unknown(POD, "V1Pod", "pod")) == []
-    deployment = OBJECTS["Deployment/lakechime"]["spec"]["template"]["spec"]
-    for spec in (POD["spec"], deployment):
+    deployments = [
+        found["spec"]["template"]["spec"]
+        for name, found in OBJECTS.items()
+        if name.startswith("Deployment/")
+    ]
+    assert len(deployments) == 2
+    for spec in (POD["spec"], *deployments):
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         for container in spec["containers"]:

@@ -65,6 +65,7 @@ def test_every_example_is_run_by_some_test() -> None:
     assert {command.split()[0] for _, command in COMMANDS} == PROGRAMS
     assert {example.language for page in PAGES for example in examples(page)} == {
         "console",
+        "ini",  # in test_service.py
         "python",
         "text",
         "yaml",
