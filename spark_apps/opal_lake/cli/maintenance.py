@@ -101,7 +101,7 @@ def _add_columns(verbs: Verbs) -> None:
         "paths",
         nargs="+",
         metavar="NAME:TYPE",
-        help="a type as Spark names it: long, decimal(10,2), timestamp, ...",
+        help="a type as a schema has it: BIGINT, DECIMAL(10,2), TIMESTAMP, ...",
     )
     add_token(parser, "adds")
 

@@ -23,6 +23,8 @@ from opal_lake.definition.schema import (
     arrow_field,
     arrow_type,
     atomic_name,
+    atomic_type_name,
+    type_name,
 )
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FormatError, InvalidInputError, OpalError
@@ -159,7 +161,8 @@ def _convert(array: pa.Array, kind: DataType, path: str, way: _Direction) -> pa.
         case Map() if pa.types.is_map(array.type):
             return _convert_map(array, kind, path, way)
     raise way.error(
-        f"column {path!r} holds {array.type} where the table has {arrow_type(kind)}; cast it"
+        f"column {path!r} holds {type_name(array.type)} where the table has {type_name(kind)}; "
+        "cast it"
     )
 
 
@@ -170,7 +173,8 @@ def _convert_atomic(array: pa.Array, kind: Atomic, path: str, way: _Direction) -
         if isinstance(error, way.error):
             raise
         raise way.error(
-            f"column {path!r} holds {array.type} where the table has {kind.name}: {error}"
+            f"column {path!r} holds {type_name(array.type)} where the table has "
+            f"{type_name(kind)}: {error}"
         ) from error
 
 
@@ -229,7 +233,8 @@ def _normalise(array: pa.Array, kind: Atomic, path: str) -> pa.Array:
     given_type = atomic_name(path, array.type)
     if given_type != kind.name:
         raise InvalidInputError(
-            f"column {path!r} holds {given_type} where the table has {kind.name}; cast it"
+            f"column {path!r} holds {atomic_type_name(given_type)} where the table has "
+            f"{type_name(kind)}; cast it"
         )
     return array.cast(target_type)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from opal_lake.data.data_file import decode_file, encode_file
 from opal_lake.data.decoded_size import BOUND, SizeBound, decoded_bytes
-from opal_lake.definition.schema import Field
+from opal_lake.definition.schema import Field, type_name
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FormatError
 
@@ -64,5 +64,5 @@ def _text(column: pa.ChunkedArray) -> str:
     try:
         text = repr(column[0].as_py())
     except (UnicodeDecodeError, ValueError, OverflowError):
-        text = f"a {column.type} that cannot be shown"
+        text = f"a {type_name(column.type)} that cannot be shown"
     return text if len(text) <= _KEY_CHARACTERS else text[:_KEY_CHARACTERS] + "..."

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from opal_lake.definition.schema import RESERVED_PREFIX, Atomic, Field
+from opal_lake.definition.schema import RESERVED_PREFIX, Atomic, Field, type_name
 from opal_lake.definition.table_spec import MAX_KEY_BYTES, TableSpec
 
 # What a source reader found wrong with a row already, where the row stood, what it held before it was given types, and a JSON list of the
@@ -90,7 +90,7 @@ def _shown(value: pa.Scalar) -> Any:
     try:
         return value.as_py()
     except (UnicodeDecodeError, ValueError, OverflowError):
-        return f"a {value.type} that cannot be shown"
+        return f"a {type_name(value.type)} that cannot be shown"
 
 
 def _short(example: dict[str, str | None]) -> dict[str, str | None]:

@@ -7,20 +7,21 @@ import pyarrow as pa
 
 from opal_lake.definition.schema import (
     ATOMIC_TYPES,
-    Atomic,
-    DataType,
+    SQL_NAMES,
     Schema,
     arrow_type,
+    atomic_type_name,
     check_names,
     decimal_parts,
     extended,
     schema_of_arrow,
     type_from_json,
+    type_name,
 )
 from opal_lake.errors import InvalidInputError
 
 NewColumns = Mapping[str, str | pa.DataType]
-_SQL_NAMES = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
+_OF_SQL = {sql: name for name, sql in SQL_NAMES.items()}
 
 
 def arrow_of_columns(columns: NewColumns) -> pa.Schema:
@@ -44,7 +45,7 @@ def plan_added(schema: Schema, columns: pa.Schema) -> Schema:
         if arrow_type(field.type) != arrow_type(given[name])
     ]:
         problems = "; ".join(
-            f"column {field.name!r} is {_text(field.type)}, not {_text(given[name])}"
+            f"column {field.name!r} is {type_name(field.type)}, not {type_name(given[name])}"
             for name, field in others
         )
         raise InvalidInputError(
@@ -70,14 +71,12 @@ def _arrow_of(name: str, kind: str | pa.DataType) -> pa.DataType:
     if isinstance(kind, pa.DataType):
         return kind
     text = re.sub(r"\s+", "", kind).lower() if isinstance(kind, str) else ""
-    text = _SQL_NAMES.get(text, text)
+    text = _OF_SQL.get(text, text)
     parts = decimal_parts(text)
     if text not in ATOMIC_TYPES and not (parts and 0 < parts[0] <= 38 and parts[1] <= parts[0]):
         raise InvalidInputError(
-            f"column {name!r}: {kind!r} is no type; write one of {', '.join(ATOMIC_TYPES)}, decimal(p,s), or an Arrow type for a nested one"
+            f"column {name!r}: {kind!r} is not a type; write one of "
+            f"{', '.join(map(atomic_type_name, ATOMIC_TYPES))}, DECIMAL(p,s), "
+            "or an Arrow type for a nested one"
         )
     return arrow_type(type_from_json(text))
-
-
-def _text(kind: DataType) -> str:
-    return kind.name if isinstance(kind, Atomic) else str(arrow_type(kind))

@@ -22,7 +22,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from opal_lake.definition.ordering import INTEGER_TYPES, encode_order, exact_unscaled, to_order
-from opal_lake.definition.schema import Atomic, arrow_type, decimal_parts
+from opal_lake.definition.schema import (
+    Atomic,
+    arrow_type,
+    atomic_type_name,
+    decimal_parts,
+    type_name,
+)
 from opal_lake.errors import InvalidInputError
 
 HASH_BYTES = 16
@@ -52,7 +58,8 @@ def _tag(kind: Atomic) -> str:
         return "n"
     if kind.name not in _TAGS:
         raise InvalidInputError(
-            f"type {kind.name} cannot be a key; use decimals or one of {', '.join(_TAGS)}"
+            f"type {type_name(kind)} cannot be a key; "
+            f"use DECIMAL or one of {', '.join(map(atomic_type_name, _TAGS))}"
         )
     return _TAGS[kind.name]
 
@@ -183,7 +190,8 @@ def _key_column(values: Sequence[Any], kind: Atomic, name: str) -> pa.Array:
     accept = _ACCEPTED.get(kind.name)
     if accept and (wrong := [value for value in values if not isinstance(value, accept)]):
         raise InvalidInputError(
-            f"{name}: {wrong[0]!r} is no value of it; a {kind.name} column takes {accept.__name__}"
+            f"{name}: {wrong[0]!r} is not a value of it; a {type_name(kind)} column takes "
+            f"{accept.__name__}"
         )
     if accept:
         try:
@@ -203,7 +211,9 @@ def _one_decimal(value: Any, kind: Atomic, name: str) -> Decimal:
     precision, scale = decimal_parts(kind.name) or (0, 0)
     unscaled = exact_unscaled(value, scale, name=name)
     if abs(unscaled) >= 10**precision:
-        raise InvalidInputError(f"{name}: {value!r} is too large for {kind.name}; check the key")
+        raise InvalidInputError(
+            f"{name}: {value!r} is too large for {type_name(kind)}; check the key"
+        )
     return Decimal(unscaled).scaleb(-scale, Context(prec=precision))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from opal_lake.definition.schema import Atomic, arrow_type, decimal_parts
+from opal_lake.definition.schema import Atomic, arrow_type, decimal_parts, type_name
 from opal_lake.errors import FormatError, InvalidInputError
 
 INTEGER_TYPES = ("byte", "short", "integer", "long")
@@ -63,7 +63,8 @@ def _logical_integers(array: pa.Array, kind: Atomic) -> pa.Array:
     ):
         return _microseconds(array)
     raise InvalidInputError(
-        f"values of Arrow type {array.type} do not fit a column of type {kind.name}; cast them before writing"
+        f"values of type {type_name(array.type)} do not fit a column of type {type_name(kind)}; "
+        "cast them before writing"
     )
 
 
@@ -81,7 +82,8 @@ def _unscaled(array: pa.Array, kind: Atomic) -> npt.NDArray[np.int64]:
     assert parts is not None
     if not pa.types.is_decimal(array.type):
         raise InvalidInputError(
-            f"values of Arrow type {array.type} do not fit a column of type {kind.name}; cast them before writing"
+            f"values of type {type_name(array.type)} do not fit a column of type "
+            f"{type_name(kind)}; cast them before writing"
         )
     if array.type != pa.decimal128(*parts):
         array = array.cast(pa.decimal128(*parts))
@@ -122,11 +124,11 @@ def from_order(value: int, kind: Atomic) -> int | Decimal | date | datetime:
         return _FROM_ORDER[kind.name](value)
     except OverflowError as error:
         raise InvalidInputError(
-            f"{value} as a {kind.name} is outside the years 1 to 9999 of Python; use the number itself"
+            f"{value} as a {type_name(kind)} is outside the years 1 to 9999 of Python; use the number itself"
         ) from error
     except KeyError as error:
         raise FormatError(
-            f"type {kind.name!r} has no order of 64 bits; delta and tie-break columns cannot have it"
+            f"type {type_name(kind)} has no order of 64 bits; delta and tie-break columns cannot have it"
         ) from error
 
 
@@ -149,7 +151,8 @@ def encode_order(value: Any, kind: Atomic, *, name: str) -> int:
     """A user's event time for column `name`: a number, date or datetime, or its text. Nothing is guessed and nothing rounded."""
     if value is None or isinstance(value, bool | float):
         raise InvalidInputError(
-            f"{name}: {value!r} is no {kind.name}; give {_WANTED.get(kind.name, 'a Decimal, an int or its digits')}"
+            f"{name}: {value!r} is not a valid {type_name(kind)}; "
+            f"give {_WANTED.get(kind.name, 'a Decimal, an int or its digits')}"
         )
     if parts := decimal_parts(kind.name):
         encoded = exact_unscaled(value, parts[1], name=name)
@@ -161,7 +164,8 @@ def encode_order(value: Any, kind: Atomic, *, name: str) -> int:
         encoded = _encode_datetime(value, kind.name, name)
     else:
         raise InvalidInputError(
-            f"{name}: type {kind.name} has no order of 64 bits; choose an integer, decimal, date or timestamp column"
+            f"{name}: type {type_name(kind)} has no order of 64 bits; "
+            "choose an integer, decimal, date or timestamp column"
         )
     if not -(1 << 63) <= encoded < 1 << 63:
         least, most = (from_order(end, kind) for end in (-(1 << 63), (1 << 63) - 1))

@@ -5,7 +5,7 @@ its name may. Physical names are plain ASCII, so that no reader, file format or 
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -43,6 +43,9 @@ _ARROW_OF: dict[str, pa.DataType] = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 ATOMIC_TYPES = tuple(_ARROW_OF)
+# Types that SQL calls otherwise than the format
+SQL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
+_PLAIN_SQL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _NAME_OF = {arrow: name for name, arrow in _ARROW_OF.items()}
 
 
@@ -263,9 +266,10 @@ def atomic_name(column: str, arrow: pa.DataType) -> str:
         return "binary"
     if arrow in _NAME_OF:
         return _NAME_OF[arrow]
-    known = ", ".join(ATOMIC_TYPES)
+    known = ", ".join(map(atomic_type_name, ATOMIC_TYPES))
     raise InvalidInputError(
-        f"column {column!r}: type {arrow} is not supported in a table; cast it to one of {known}, decimal(p,s)"
+        f"column {column!r}: type {arrow} is not supported in a table; "
+        f"cast it to one of {known}, DECIMAL(p,s)"
     )
 
 
@@ -294,6 +298,53 @@ def arrow_field(field: Field, *, physical: bool = False) -> pa.Field:
 def arrow_schema(schema: Schema, *, physical: bool = False) -> pa.Schema:
     """All columns as Arrow sees them, without the `_opal_` ones."""
     return pa.schema([arrow_field(field, physical=physical) for field in schema.fields])
+
+
+def atomic_type_name(name: str) -> str:
+    """Return an atomic type of the format as a message names it: `BIGINT` for `long`."""
+    return type_name(Atomic(name=name))
+
+
+def type_name(kind: DataType | pa.DataType, with_case: Callable[[str], str] = str.upper) -> str:
+    """Return a type as a schema has it, as `BIGINT` or `STRUCT<a: INT>`.
+
+    A type of Arrow that no column has in a table keeps the name that Arrow gives it.
+    """
+    match kind:
+        case Atomic(name=name):
+            return with_case(SQL_NAMES.get(name, name))
+        case Struct(fields=fields):
+            members = [(field.name, field.type) for field in fields]
+        case Array(element=element):
+            return f"{with_case('array')}<{type_name(element.type, with_case)}>"
+        case Map(key=key, value=value):
+            parts = (type_name(key.type, with_case), type_name(value.type, with_case))
+            return f"{with_case('map')}<{', '.join(parts)}>"
+        case _ if pa.types.is_struct(kind):
+            members = [(field.name, field.type) for field in kind]
+        case _ if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            return f"{with_case('array')}<{type_name(kind.value_type, with_case)}>"
+        case _ if pa.types.is_map(kind):
+            parts = (type_name(kind.key_type, with_case), type_name(kind.item_type, with_case))
+            return f"{with_case('map')}<{', '.join(parts)}>"
+        case _:
+            return _name_of_arrow(kind, with_case)
+    shown = [f"{_sql_name(name)}: {type_name(member, with_case)}" for name, member in members]
+    return f"{with_case('struct')}<{', '.join(shown)}>"
+
+
+def _name_of_arrow(arrow: pa.DataType, with_case: Callable[[str], str]) -> str:
+    try:
+        name = atomic_name("", arrow)
+    except InvalidInputError:
+        return str(arrow)
+    is_other_unit = pa.types.is_timestamp(arrow) and arrow.unit != "us"
+    return str(arrow) if is_other_unit else type_name(Atomic(name=name), with_case)
+
+
+def _sql_name(name: str) -> str:
+    """Return a column's name as SQL writes it."""
+    return name if _PLAIN_SQL_NAME.match(name) else "`" + name.replace("`", "``") + "`"
 
 
 def decimal_parts(name: str) -> tuple[int, int] | None:

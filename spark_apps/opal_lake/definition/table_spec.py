@@ -19,15 +19,15 @@ from opal_lake.definition.properties import (
 )
 from opal_lake.definition.schema import (
     Atomic,
-    DataType,
     Field,
     Schema,
     arrow_schema,
+    atomic_type_name,
     decimal_parts,
     schema_from_json,
     schema_of_arrow,
     schema_to_json,
-    type_to_json,
+    type_name,
 )
 from opal_lake.errors import InvalidInputError
 
@@ -168,15 +168,15 @@ def _ids(
     columns = [schema.field(name) for name in names]
     for column in columns:
         if not _fits(column, role, allowed):
-            kind = column.type.name if isinstance(column.type, Atomic) else "nested"
             digits = (
                 ""
                 if role == "key" or role == "partition"
                 else f" of at most {MAX_ORDER_DIGITS} digits"
             )
-            types = f"{', '.join(allowed)} and decimals{digits}"
+            types = f"{', '.join(map(atomic_type_name, allowed))} and DECIMAL{digits}"
             raise InvalidInputError(
-                f"{role} column {column.name!r} has type {kind}; allowed are {types}: cast it or choose another"
+                f"{role} column {column.name!r} has type {type_name(column.type)}; "
+                f"allowed are {types}: cast it or choose another"
             )
     numbers = tuple(column.id for column in columns)
     if len(set(numbers)) != len(numbers):
@@ -266,7 +266,7 @@ def spec_differences(made: TableSpec, requested: TableSpec) -> list[str]:
         and not made.schema.is_added(field)  # who knows the table as it was made goes on
     ]
     both = [name for name in ours if name in theirs]
-    names = {name: (_type_text(ours[name]), _type_text(theirs[name])) for name in both}
+    names = {name: (type_name(ours[name]), type_name(theirs[name])) for name in both}
     return differences + [
         f"column {name!r} is {ours_value}, not {requested_value}"
         for name, (ours_value, requested_value) in names.items()
@@ -310,7 +310,3 @@ def _roles(spec: TableSpec) -> tuple[object, ...]:
         for fields in (spec.keys, spec.tie_break, spec.partition_by)
     ]
     return named[0], spec.delta.name, named[1], spec.deletes, named[2], spec.file_format
-
-
-def _type_text(kind: DataType) -> str:
-    return kind.name if isinstance(kind, Atomic) else str(type_to_json(kind))

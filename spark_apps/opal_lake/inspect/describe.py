@@ -1,6 +1,5 @@
 """What a table is and what it holds, as values that go into JSON as they are. Reads metadata only, never rows."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
@@ -9,7 +8,7 @@ from typing import Any
 from opal_lake.clock import moment_text
 from opal_lake.data.segment import DataFile
 from opal_lake.definition.ordering import from_order
-from opal_lake.definition.schema import Array, Atomic, DataType, Field, Map, Struct
+from opal_lake.definition.schema import Atomic, type_name
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import InvalidInputError
@@ -24,8 +23,6 @@ from opal_lake.read.read import delta_bounds
 from opal_lake.storage.verified import FileRef
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_SQL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
-_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _SHORT_ID = 8
 
 
@@ -53,7 +50,7 @@ def describe(table: OpenTable) -> dict[str, Any]:
         "deletes": spec.deletes,
         "partition_by": [field.name for field in spec.partition_by],
         "columns": [
-            {"id": field.id, "name": field.name, "type": sql_type(field.type)}
+            {"id": field.id, "name": field.name, "type": type_name(field.type, str.lower)}
             for field in spec.schema.fields
         ],
         "properties": dict(spec.properties),
@@ -176,25 +173,3 @@ def _delta_value(value: int, spec: TableSpec) -> int | str:
     except InvalidInputError:
         return value
     return delta if isinstance(delta, int) else getattr(delta, "isoformat", delta.__str__)()
-
-
-def sql_type(kind: DataType) -> str:
-    """The type as SQL writes it, so that it can go into `opal create --schema`."""
-    match kind:
-        case Atomic(name=name):
-            return _SQL_NAMES.get(name, name)
-        case Struct(fields=fields):
-            return f"struct<{', '.join(_members(fields))}>"
-        case Array(element=element):
-            return f"array<{sql_type(element.type)}>"
-        case Map(key=key, value=value):
-            return f"map<{sql_type(key.type)}, {sql_type(value.type)}>"
-
-
-def _members(fields: Iterable[Field]) -> Iterator[str]:
-    return (f"{sql_name(field.name)}: {sql_type(field.type)}" for field in fields)
-
-
-def sql_name(name: str) -> str:
-    """The column name as SQL writes it."""
-    return name if _PLAIN_NAME.match(name) else "`" + name.replace("`", "``") + "`"

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from opal_lake.definition.ordering import from_order
-from opal_lake.definition.schema import Atomic, decimal_parts
+from opal_lake.definition.schema import Atomic, decimal_parts, type_name
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.duration import Duration, parse_duration
 from opal_lake.engine.open_table import OpenTable
@@ -326,7 +326,8 @@ def plan_floor(
         return _before_greatest(head, look_back, name)
     if isinstance(look_back, int):
         raise InvalidInputError(
-            f"{name}={look_back!r}: the delta column is a {kind.name}; give a span of time, as '30d'"
+            f"{name}={look_back!r}: the delta column is a {type_name(kind)}; "
+            "give a span of time, as '30d'"
         )
     floor_us = now_us - parse_duration(look_back, name=name)
     return floor_us // _DAY_US if kind.name == "date" else floor_us

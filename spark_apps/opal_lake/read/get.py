@@ -13,7 +13,7 @@ from opal_lake.data.column_read import readers
 from opal_lake.data.columns import physical_schema, physical_type, to_fields
 from opal_lake.data.data_file import held_names
 from opal_lake.definition.key_hash import given_keys, hash_keys
-from opal_lake.definition.schema import SEGMENT, Atomic, Field
+from opal_lake.definition.schema import SEGMENT, Atomic, Field, type_name
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FormatError, InvalidInputError, count_text
 from opal_lake.events.bitmap import Bitmaps, add_rows
@@ -123,7 +123,7 @@ def _key_value(text: str, field: Field) -> Any:
     except (KeyError, ValueError) as error:
         form = "true or false" if kind == "boolean" else "hexadecimal digits"
         raise InvalidInputError(
-            f"key column {field.name} is {kind}, and {text!r} is none; write {form}"
+            f"key column {field.name} is {type_name(field.type)}, and {text!r} is not; write {form}"
         ) from error
     return text
 

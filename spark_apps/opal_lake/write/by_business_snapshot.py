@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from opal_lake.definition.business_snapshots import BusinessSnapshots, first_of
-from opal_lake.definition.schema import Atomic
+from opal_lake.definition.schema import Atomic, type_name
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import ReadAs, Rows, Source, SplitRows
 from opal_lake.engine.open_table import OpenTable
@@ -201,7 +201,7 @@ def _check_column(spec: TableSpec, column: str) -> None:
         )
     kind = member.type
     if not isinstance(kind, Atomic) or kind.name not in _COLUMN_TYPES:
-        shown = kind.name if isinstance(kind, Atomic) else "nested"
         raise InvalidInputError(
-            f"column {column!r} is {shown}, but a business snapshot is a date or a text; name a column that holds one"
+            f"column {column!r} is {type_name(kind)}, but a business snapshot is a date or a text; "
+            "name a column that holds one"
         )

@@ -25,7 +25,7 @@ from opal_lake.read.changes import plan_changes
 from opal_lake.read.result_columns import is_named
 from opal_lake.table import Table
 from opal_spark.data_source.options import Feed
-from opal_spark.engine.columns import spark_schema
+from opal_spark.engine.columns import spark_schema, spark_type_name
 from opal_spark.engine.tasks import forget_archives
 from opal_spark.read.requested_schema import refuse_nulls
 
@@ -79,9 +79,11 @@ def _names_in(schema: StructType, known: StructType) -> list[str]:
             field.name.casefold() not in by_name
             or by_name[field.name.casefold()].dataType != field.dataType
         ):
-            columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in known)
+            columns = ", ".join(
+                f"{field.name} {spark_type_name(field.dataType)}" for field in known
+            )
             raise InvalidInputError(
-                f"the schema given to format('opal') does not fit the change feed: {field.name} {field.dataType.simpleString()}. "
+                f"the schema given to format('opal') does not fit the change feed: {field.name} {spark_type_name(field.dataType)}. "
                 f"The feed has {columns}: name any of them with these types, and cast in the query"
             )
     return [by_name[field.name.casefold()].name for field in schema]

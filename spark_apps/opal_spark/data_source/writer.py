@@ -20,7 +20,7 @@ from opal_lake.table import Table
 from opal_lake.write.ingest_job import IngestRun, start_ingest
 from opal_lake.write.ingest_task import IngestOutput, IngestTask, ingest_rows
 from opal_lake.write.written_segments import commit_inline
-from opal_spark.engine.columns import spark_schema
+from opal_spark.engine.columns import spark_schema, spark_type_name
 from opal_spark.engine.tasks import forget_archives, this_attempt
 from opal_spark.sources.assign import fields_given
 from opal_spark.sources.columnar_files import refuse_reserved
@@ -123,7 +123,7 @@ def _positions(schema: StructType, spec: TableSpec) -> list[int | None]:
             and field.dataType.simpleString() != known.dataType.simpleString()
         ):
             raise InvalidInputError(
-                f"column {field.name!r} is {field.dataType.simpleString()}, the table has {known.dataType.simpleString()}; cast it"
+                f"column {field.name!r} is {spark_type_name(field.dataType)}, the table has {spark_type_name(known.dataType)}; cast it"
             )
     positions = {name: position for position, name in enumerate(schema.names)}
     return [None if field is None else positions[field.name] for field in given]

@@ -21,6 +21,7 @@ from opal_lake.definition.schema import (
     Map,
     Struct,
     decimal_parts,
+    type_name,
 )
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
@@ -162,8 +163,16 @@ def _arrow_type(path: str, kind: T.DataType) -> pa.DataType:
         "cast it to STRING or BINARY",
     )
     raise InvalidInputError(
-        f"column {path!r}: type {kind.simpleString()} is not supported in a table; {advice}"
+        f"column {path!r}: type {kind.simpleString().upper()} is not supported in a table; {advice}"
     )
+
+
+def spark_type_name(kind: T.DataType) -> str:
+    """Return a type of Spark as a schema has it; one that no table has as Spark writes it."""
+    try:
+        return type_name(_arrow_type("", kind))
+    except InvalidInputError:
+        return kind.simpleString()
 
 
 def read_columns(spec: TableSpec, columns: Sequence[str] | None = None) -> list[Column | str]:

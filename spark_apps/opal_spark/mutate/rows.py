@@ -12,7 +12,7 @@ from opal_lake.errors import InvalidInputError
 from opal_lake.operations.mutate import Mutate
 from opal_lake.source import BY_SUFFIX
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
-from opal_spark.engine.columns import quoted
+from opal_spark.engine.columns import quoted, spark_type_name
 from opal_spark.engine.session import STRICT, few_listing_tasks
 from opal_spark.mutate.csv_text import CORRUPT, increment_options, is_utf8, read_options
 from opal_spark.mutate.groups import Form, Readable
@@ -322,7 +322,7 @@ def _marked(
                 )
             what = f"field {record.order!r}, the order, is"
             reason = F.when(_is_blank(record.order), f"{what} missing").otherwise(
-                f"{what} no {_kind_text(record)}"
+                f"{what} not a valid {_kind_text(record)}"
             )
             is_nan = (
                 F.isnan(order)
@@ -373,10 +373,10 @@ def _kind_text(record: Record) -> str:
     kinds = {
         "numeric": "number with up to 28 digits before the point and 10 after it (of dates and times: order_type='timestamp')",
         "text": "text",
-        "timestamp": f"timestamp, {TIME_FORMS}",
+        "timestamp": f"TIMESTAMP, {TIME_FORMS}",
     }
     kind = record.given[record.order].dataType
-    return kinds[record.order_type] if isinstance(kind, StringType) else kind.simpleString()
+    return kinds[record.order_type] if isinstance(kind, StringType) else spark_type_name(kind)
 
 
 def _false(name: str) -> Column:

@@ -13,7 +13,7 @@ from opal_folder.mutation import Work
 from opal_lake.errors import InvalidInputError
 from opal_lake.storage import Storage
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
-from opal_spark.engine.columns import quoted
+from opal_spark.engine.columns import quoted, spark_type_name
 from opal_spark.engine.session import STRICT, few_listing_tasks
 from opal_spark.mutate.csv_text import CORRUPT, is_utf8
 from opal_spark.mutate.master import PLACE, MasterFiles, by_root
@@ -130,7 +130,7 @@ def check_fields(kind: str, fields: Sequence[StructField]) -> None:
             )
         if kind == "csv" and isinstance(field.dataType, ArrayType | MapType | StructType):
             raise InvalidInputError(
-                f"field {field.name!r} is {field.dataType.simpleString()}, which CSV cannot hold: write another format. Nothing was changed"
+                f"field {field.name!r} is {spark_type_name(field.dataType)}, which CSV cannot hold: write another format. Nothing was changed"
             )
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 from opal_lake.definition.schema import Array, Atomic, DataType, Field, Map, Struct
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
-from opal_spark.engine.columns import spark_schema
+from opal_spark.engine.columns import spark_schema, spark_type_name
 
 
 def requested_fields(schema: T.StructType, spec: TableSpec) -> tuple[Field, ...]:
@@ -24,7 +24,7 @@ def requested_fields(schema: T.StructType, spec: TableSpec) -> tuple[Field, ...]
     if not schema.fields:
         problems.append("it names no column")
     if problems:
-        columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in known)
+        columns = ", ".join(f"{field.name} {spark_type_name(field.dataType)}" for field in known)
         raise InvalidInputError(
             f"the schema given to format('opal') does not fit the table: {'; '.join(problems)}. The table has {columns}: name any of them "
             "with these types, and cast in the query; without a schema all are read"
@@ -88,7 +88,7 @@ def _part(
         case Atomic(), _, _ if requested == known:
             return kind
     problems.append(
-        f"column {path!r} is {known.simpleString()} in the table, {requested.simpleString()} in the schema"
+        f"column {path!r} is {spark_type_name(known)} in the table, {spark_type_name(requested)} in the schema"
     )
     return kind
 

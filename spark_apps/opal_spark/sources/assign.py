@@ -14,6 +14,7 @@ from opal_lake.definition.schema import (
     Struct,
     decimal_parts,
     schema_of_arrow,
+    type_name,
 )
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
@@ -100,10 +101,7 @@ def _assigned(given: StructField | None, expected: StructField) -> Column | str:
 
 
 def _signature(spec: TableSpec) -> str:
-    return ", ".join(
-        f"{field.name} {field.type.name if isinstance(field.type, Atomic) else 'nested'}"
-        for field in spec.schema.fields
-    )
+    return ", ".join(f"{field.name} {type_name(field.type)}" for field in spec.schema.fields)
 
 
 def misfit(given: DataType, expected: DataType, name: str) -> str | None:
@@ -113,7 +111,7 @@ def misfit(given: DataType, expected: DataType, name: str) -> str | None:
             return (
                 None
                 if fits(actual, other)
-                else f"column {name!r} is {actual}, the table has {other}"
+                else f"column {name!r} is {type_name(given)}, the table has {type_name(expected)}"
             )
         case Array(element=actual), Array(element=other):
             return misfit(actual.type, other.type, f"{name}.element")
@@ -123,7 +121,7 @@ def misfit(given: DataType, expected: DataType, name: str) -> str | None:
             )
         case Struct(), Struct():
             return _struct_misfit(given.fields, expected.fields, name)
-    return f"column {name!r} has another shape than the table's"
+    return f"column {name!r} is {type_name(given)}, the table has {type_name(expected)}"
 
 
 def _struct_misfit(given: tuple[Field, ...], expected: tuple[Field, ...], name: str) -> str | None:

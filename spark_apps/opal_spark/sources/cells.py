@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from opal_lake.definition.schema import Atomic, decimal_parts
+from opal_lake.definition.schema import Atomic, decimal_parts, type_name
 
 Patterns = Mapping[
     str, str
@@ -49,7 +49,7 @@ def parse_text(text: Column, kind: Atomic, patterns: Patterns) -> Column:
 
 def wrong_type(path: str, kind: Atomic) -> str:
     """The reason for a text that is not a valid value. It omits the text, so that rows can be counted by reason."""
-    return f"column {path!r} is no {kind.name}"
+    return f"column {path!r} is not a valid {type_name(kind)}"
 
 
 def bind(value: Column, use: Callable[[Column], Column]) -> Column:

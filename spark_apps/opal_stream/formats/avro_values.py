@@ -14,6 +14,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from opal_lake.definition.schema import type_name
 from opal_stream.formats.json_lines import of_microseconds
 from opal_stream.formats.schemas.avro_schema import AvroSchema, Node, base_type, branches, is_record
 from opal_stream.formats.schemas.avro_types import logical_type
@@ -185,7 +186,9 @@ def in_order(parts: Sequence[tuple[Sequence[int], pa.Array]], kind: pa.DataType)
 def _refused(written: str, kind: pa.DataType, values: Values) -> pa.Array:
     """Nulls; a ValueError where there is a value."""
     if any(value is not None for value in values):
-        raise ValueError(f"a value of Avro's type {written} does not fit a column of type {kind}")
+        raise ValueError(
+            f"a value of Avro's type {written} does not fit a column of type {type_name(kind)}"
+        )
     return pa.nulls(len(values), kind)
 
 
@@ -305,7 +308,7 @@ def _narrowed(doubles: pa.Array, kind: pa.DataType) -> pa.Array:
     narrowed = doubles.cast(kind)
     is_beyond = pc.and_(pc.is_inf(narrowed), pc.is_finite(doubles))
     if pc.any(is_beyond).as_py():
-        raise ValueError(f"a number is too large for a column of type {kind}")
+        raise ValueError(f"a number is too large for a column of type {type_name(kind)}")
     return narrowed
 
 

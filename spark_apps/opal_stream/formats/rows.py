@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from opal_lake.data.rejects import NOTES
-from opal_lake.definition.schema import DELETED, arrow_schema
+from opal_lake.definition.schema import DELETED, arrow_schema, type_name
 from opal_lake.definition.table_spec import TableSpec
 
 
@@ -38,7 +38,8 @@ def fitted(rows: pa.Table, spec: TableSpec) -> pa.Table:
             column = rows[field.name]
             if column.type != field.type:
                 raise ValueError(
-                    f"its column {field.name!r} is a {column.type}, that of the table a {field.type}"
+                    f"its column {field.name!r} is {type_name(column.type)}, "
+                    f"that of the table {type_name(field.type)}"
                 )
         elif field.name in may_lack or not rows.num_rows:
             column = pa.nulls(rows.num_rows, field.type)

@@ -48,7 +48,7 @@ def test_columns_are_added_by_name_and_type(uri: str, capsys: pytest.CaptureFixt
     assert main(["add-columns", uri, "discount:double"]) == OK
     assert "nothing to do" in capsys.readouterr().out
     for arguments, problem in (
-        (["discount:long"], "is double, not long"),
+        (["discount:long"], "is DOUBLE, not BIGINT"),
         (["note"], "'note' has no type; write discount:double"),
         (["n:long", "n:long"], "column 'n' is named twice"),
     ):

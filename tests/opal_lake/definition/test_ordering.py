@@ -163,7 +163,7 @@ def test_event_times_that_users_give(value: Any, name: str, expected: int) -> No
     "value,name,message",
     [
         (None, "long", "an int or its digits"),
-        (True, "long", "is no long"),
+        (True, "long", "is not a valid BIGINT"),
         (True, "timestamp", "datetime with a zone"),
         (1.5, "decimal(9,2)", "Decimal"),
         ("5.0", "long", "plain digits"),

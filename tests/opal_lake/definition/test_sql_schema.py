@@ -30,8 +30,8 @@ def test_names_and_types() -> None:
         ("id BIGINT NOT NULL", "is no column"),
         ("tags ARRAY<STRING>", "OpalTable.create"),
         ("id BIGINT, id INT", "'id' is there twice"),
-        ("id NOTHING", "'nothing' is no type"),
-        ("id BIGINT(3)", "is no type"),
+        ("id NOTHING", "'nothing' is not a type"),
+        ("id BIGINT(3)", "is not a type"),
         ("", "is no column"),
     ],
 )

@@ -82,12 +82,12 @@ def test_rows_are_there_wherever_they_moved(shop: Table, storage: Storage) -> No
         ([{}], "keys must be mappings"),
         (["a"], "keys must be mappings"),
         (7, "keys must be mappings"),
-        ([{"sku": 7}], "key column sku: 7 is no value of it; a string column takes str"),
+        ([{"sku": 7}], "key column sku: 7 is not a value of it; a STRING column takes str"),
         (
             [{"sku": "\udcff"}],
             r"key column sku: '\\udcff' is no text of UTF-8, so no row has this key",
         ),
-        ([{"sku": None}], "key column sku: None is no value of it; a string column takes str"),
+        ([{"sku": None}], "key column sku: None is not a value of it; a STRING column takes str"),
     ],
 )
 def test_keys_that_cannot_be_are_refused(shop: Table, keys: Any, words: str) -> None:

@@ -117,11 +117,11 @@ def test_keys_of_every_kind_are_written_as_text(
     for key, words in (
         (
             ["yes", "01", "1", "2026-11-01"],
-            "key column flag is boolean, and 'yes' is none; write true or false",
+            "key column flag is BOOLEAN, and 'yes' is not; write true or false",
         ),
         (
             ["true", "0x1", "1", "2026-11-01"],
-            "key column raw is binary, and '0x1' is none; write hexadecimal digits",
+            "key column raw is BINARY, and '0x1' is not; write hexadecimal digits",
         ),
         (["true", "01", "a", "2026-11-01"], "key column n: 'a' is not a number"),
         (["true", "01", "1", "tomorrow"], "key column day: 'tomorrow' is no date"),

@@ -669,7 +669,7 @@ def test_bad_input_says_what_would_work_and_writes_nothing() -> None:
     )
     refused(
         table,
-        "column 'at' is long, but a business snapshot is a date",
+        "column 'at' is BIGINT, but a business snapshot is a date",
         lambda: table.ingest(rows, business_snapshot_column="at"),
     )
     refused(

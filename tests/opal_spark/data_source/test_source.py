@@ -191,32 +191,35 @@ def test_parts_of_nested_columns_go_by_name(spark: SparkSession, nested: str) ->
     [
         (
             "b STRING, a BIGINT",
-            r"column 'b' is bigint in the table, string in the schema.* The table has a bigint, b bigint, c string",
+            r"column 'b' is BIGINT in the table, STRING in the schema.* The table has a BIGINT, b BIGINT, c STRING",
         ),
         (
             "a BIGINT, nope INT, b INT",
-            r"there is no column 'nope'; column 'b' is bigint in the table, int in the schema",
+            r"there is no column 'nope'; column 'b' is BIGINT in the table, INT in the schema",
         ),
         ("a BIGINT, A BIGINT", "column 'A' is named twice"),
         (
             "d DECIMAL(12,2)",
-            r"column 'd' is decimal\(10,2\) in the table, decimal\(12,2\) in the schema",
+            r"column 'd' is DECIMAL\(10,2\) in the table, DECIMAL\(12,2\) in the schema",
         ),
-        ("t TIMESTAMP_NTZ", "column 't' is timestamp in the table, timestamp_ntz in the schema"),
+        ("t TIMESTAMP_NTZ", "column 't' is TIMESTAMP in the table, TIMESTAMP_NTZ in the schema"),
         (
             "c STRING COLLATE UTF8_LCASE",
-            "column 'c' is string in the table, string collate UTF8_LCASE in the schema",
+            "column 'c' is STRING in the table, string collate UTF8_LCASE in the schema",
         ),
-        ("s STRUCT<x: INT>", r"column 's.x' is bigint in the table, int in the schema"),
+        ("s STRUCT<x: INT>", r"column 's.x' is BIGINT in the table, INT in the schema"),
         ("s STRUCT<z: INT>", r"there is no column 's.z'"),
-        ("s STRING", "column 's' is struct<x:bigint,y:string> in the table, string in the schema"),
+        (
+            "s STRING",
+            "column 's' is STRUCT<x: BIGINT, y: STRING> in the table, STRING in the schema",
+        ),
         (
             "l ARRAY<STRUCT<p: STRING>>",
-            r"column 'l.element.p' is bigint in the table, string in the schema",
+            r"column 'l.element.p' is BIGINT in the table, STRING in the schema",
         ),
         (
             "m MAP<INT, STRUCT<v: DOUBLE>>",
-            r"column 'm.key' is string in the table, int in the schema",
+            r"column 'm.key' is STRING in the table, INT in the schema",
         ),
         ("_opal_segment BIGINT", "there is no column '_opal_segment'"),
     ],
@@ -279,7 +282,7 @@ def test_not_null_of_a_schema_is_kept_by_the_rows(
 
 def test_a_misfit_reaches_the_user(spark: SparkSession, nested: str) -> None:
     with pytest.raises(
-        AnalysisException, match="column 'b' is bigint in the table, string in the schema"
+        AnalysisException, match="column 'b' is BIGINT in the table, STRING in the schema"
     ):
         with_schema(spark, nested, "b STRING")
     none_within = StructType(

@@ -118,11 +118,11 @@ def test_a_bad_row_refuses_the_append(spark: SparkSession, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "ddl, words",
     [
-        (DDL.replace("name STRING", "name INT"), "column 'name' is integer, the table has string"),
-        (DDL.replace("id INT", "id BIGINT"), "column 'id' is long, the table has integer"),
+        (DDL.replace("name STRING", "name INT"), "column 'name' is INT, the table has STRING"),
+        (DDL.replace("id INT", "id BIGINT"), "column 'id' is BIGINT, the table has INT"),
         (
             DDL.replace("a: INT", "A: INT"),
-            "column 'tags' is array<struct<A:int>>, the table has array<struct<a:int>>; cast it",
+            "column 'tags' is ARRAY<STRUCT<A: INT>>, the table has ARRAY<STRUCT<a: INT>>; cast it",
         ),
         ("id INT, town STRING", "unknown column 'town'; missing column 'the.day'"),
         (DDL + ", _opal_deleted BOOLEAN", "names that begin with '_opal_' are kept for the format"),

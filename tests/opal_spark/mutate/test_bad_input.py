@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
         (
             "order.csv",
             f"{GOOD}2,y,7x\n3,y,8\n",
-            r"order\.csv, line 3: field 'at', the order, is no number.*: 2,y,7x",
+            r"order\.csv, line 3: field 'at', the order, is not a valid number.*: 2,y,7x",
         ),
         ("time.csv", f"{GOOD}2,y,2026-01-01\n", r"time\.csv, line 3: .*order_type='timestamp'"),
         (
@@ -81,11 +81,12 @@ def test_an_order_that_is_no_time_says_which_forms_there_are(
     put(folder / "incr" / "a.csv", "id,name,at\n2,y,31.01.2024\n")
     with pytest.raises(
         InvalidInputError,
-        match=rf"a\.csv, line 2: field 'at', the order, is no timestamp, {forms}: 2,y",
+        match=rf"a\.csv, line 2: field 'at', the order, is not a valid TIMESTAMP, {forms}: 2,y",
     ):
         run(spark, folder, ids=["id"], order="at", order_type="timestamp")
     with pytest.raises(
-        InvalidInputError, match=rf"a\.csv, line 2: column 'at' is no timestamp, {forms}: 2,y"
+        InvalidInputError,
+        match=rf"a\.csv, line 2: column 'at' is not a valid TIMESTAMP, {forms}: 2,y",
     ):
         run(spark, folder, ids=["id"], order="at", schema="id STRING, name STRING, at TIMESTAMP")
     times = (
@@ -301,6 +302,7 @@ def test_a_dry_run_refuses_what_a_run_refuses(
         run(spark, tmp_path, ids=["id"], dry_run=dry_run, **narrow)
     rounding = {"schema": "id INT, name STRING, n DECIMAL(9,2)", "output_format": "orc"}
     with pytest.raises(
-        InvalidInputError, match=r"would be rounded: column 'n' is no decimal\(9,2\): 1\.239"
+        InvalidInputError,
+        match=r"would be rounded: column 'n' is not a valid DECIMAL\(9,2\): 1\.239",
     ):
         run(spark, tmp_path, ids=["id"], dry_run=dry_run, **rounding)

@@ -77,7 +77,7 @@ def test_an_id_that_would_be_rounded_replaces_no_record(
     )
     with pytest.raises(
         InvalidInputError,
-        match=r"\.parquet: column 'id' is no decimal\(10,0\): .*1\.4.* Nothing was changed",
+        match=r"\.parquet: column 'id' is not a valid DECIMAL\(10,0\): .*1\.4.* Nothing was changed",
     ):
         run(spark, tmp_path, ids=["id"])
     counts = run(spark, tmp_path, ids=["id"], on_bad_rows="quarantine").counts
@@ -98,7 +98,8 @@ def test_json_is_as_exact(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError) as caught:
         run(spark, tmp_path, ids=["id"])
     for number, said in enumerate(
-        ["'v' is no decimal(5,2)", "'x' is no double", "'y' is no date"], start=2
+        ["'v' is not a valid DECIMAL(5,2)", "'x' is not a valid DOUBLE", "'y' is not a valid DATE"],
+        start=2,
     ):
         assert f"1.json, line {number}: column {said}: " in str(caught.value)
 
@@ -258,10 +259,14 @@ def test_a_nested_time_that_differs_by_a_microsecond_is_an_update(
 @pytest.mark.parametrize(
     "line, schema, said",
     [
-        ('"v": 12345678901234567890123456789}\n{"id": "3", "v": 1.5', None, "'v' is no double"),
-        ('"v": 1}\n{"id": "3", "v": "b"', None, "'v' is no string"),
-        ('"v": [1]}\n{"id": "3", "v": ["b"]', None, "'v.element' is no string"),
-        ('"v": 1.239', "id STRING, v DECIMAL(9,2)", r"'v' is no decimal\(9,2\)"),
+        (
+            '"v": 12345678901234567890123456789}\n{"id": "3", "v": 1.5',
+            None,
+            "'v' is not a valid DOUBLE",
+        ),
+        ('"v": 1}\n{"id": "3", "v": "b"', None, "'v' is not a valid STRING"),
+        ('"v": [1]}\n{"id": "3", "v": ["b"]', None, "'v.element' is not a valid STRING"),
+        ('"v": 1.239', "id STRING, v DECIMAL(9,2)", r"'v' is not a valid DECIMAL\(9,2\)"),
         ('"v": 1, "w": 1', "id STRING, v INT", "unknown key 'w'"),
         ('"v": 1, "v": 2', "id STRING, v INT", "a key is there twice"),
     ],
@@ -306,7 +311,7 @@ def test_what_csv_cannot_hold_is_refused(
     spark.sql("SELECT 1 AS id, array(1) AS v").write.parquet(str(tmp_path / "incr"))
     with pytest.raises(
         InvalidInputError,
-        match=r"field 'v' is array<int>, which CSV cannot hold.*Nothing was changed",
+        match=r"field 'v' is ARRAY<INT>, which CSV cannot hold.*Nothing was changed",
     ):
         run(spark, tmp_path, ids=["id"], output_format="csv", dry_run=dry_run)
 
@@ -358,7 +363,7 @@ def test_folders_of_numbers_stay_one_each(spark: SparkSession, tmp_path: Path) -
 @pytest.mark.parametrize(
     "schema, said",
     [
-        ("id INT, v DECIMAL(9,2)", r"column 'v' is no decimal\(9,2\): 1\.239"),
+        ("id INT, v DECIMAL(9,2)", r"column 'v' is not a valid DECIMAL\(9,2\): 1\.239"),
         ("id INT, v FLOAT", None),
     ],
 )

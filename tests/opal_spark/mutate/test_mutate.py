@@ -210,7 +210,7 @@ def test_an_order_that_is_not_a_number_is_refused(spark: SparkSession, tmp_path:
         spark.createDataFrame([(1, order)], "id INT, at DOUBLE").coalesce(1).write.parquet(
             str(tmp_path / folder)
         )
-    with pytest.raises(InvalidInputError, match="field 'at', the order, is no double"):
+    with pytest.raises(InvalidInputError, match="field 'at', the order, is not a valid DOUBLE"):
         run(spark, tmp_path, ids=["id"], order="at")
 
 

@@ -92,7 +92,7 @@ def test_values_within_json_are_not_rounded(spark: SparkSession, tmp_path: Path)
     schema = "id INT, s STRUCT<a: DECIMAL(9,2)>, m MAP<STRING, INT>"
     put(tmp_path / "master" / "a.json", '{"id": 1, "s": {"a": 1.25}, "m": {"x": 1}}\n')
     put(tmp_path / "incr" / "1.json", '{"id": 2, "s": {"a": 1.239}}\n')
-    with pytest.raises(InvalidInputError, match=r"column 's\.a' is no decimal\(9,2\)"):
+    with pytest.raises(InvalidInputError, match=r"column 's\.a' is not a valid DECIMAL\(9,2\)"):
         run(spark, tmp_path, ids=["id"], schema=schema)
     put(tmp_path / "incr" / "1.json", '{"id": 2, "s": {"a": 1.5}, "m": {"y": 2}}\n')
     run(spark, tmp_path, ids=["id"], schema=schema)
@@ -106,7 +106,7 @@ def test_values_within_json_are_not_rounded(spark: SparkSession, tmp_path: Path)
     "line, said",
     [
         ('{"id": 2} {"id": 3}', "more than one JSON value on a line"),
-        ('{"id": 2, "s": {"a": 1.239}}', "column 's.a' is no decimal"),
+        ('{"id": 2, "s": {"a": 1.239}}', "column 's.a' is not a valid DECIMAL"),
         ('{"id": 2, "s": {"a": 1, "zz": 1}}', "unknown key 'zz' in column 's'"),
         ('{"id": 2, "s": {"a": 1, "a": 2}}', "the line is not plain JSON, or has a key twice"),
     ],

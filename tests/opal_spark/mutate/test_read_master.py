@@ -88,7 +88,7 @@ def test_types_that_a_run_was_given_are_the_reader_s_and_the_next_run_s(
     put(tmp_path / "incr" / "a.csv", "id,price\n1,1.50\n")
     run(spark, tmp_path, ids=["id"], schema="id INT, price DECIMAL(9,2)")
     put(tmp_path / "incr" / "b.csv", "id,price\n2,cheap\n")
-    with pytest.raises(InvalidInputError, match="column 'price' is no decimal"):
+    with pytest.raises(InvalidInputError, match="column 'price' is not a valid DECIMAL"):
         run(spark, tmp_path, ids=["id"])
     assert [
         (row.id, str(row.price)) for row in read_master(spark, str(tmp_path / "master")).collect()

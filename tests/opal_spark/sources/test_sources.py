@@ -226,11 +226,11 @@ def test_bad_csv_rows_fail_the_run_or_are_put_aside(bench: Bench) -> None:
     ]
     ragged = "the row has more or fewer cells than there are columns (where cells hold line breaks, set options={'multiLine': 'true'})"
     reasons = {
-        "column 'id' is no long": 1,
-        "column 'price' is no decimal(10,2)": 2,
+        "column 'id' is not a valid BIGINT": 1,
+        "column 'price' is not a valid DECIMAL(10,2)": 2,
         "key column 'id' is null": 1,
         "delta column 'at' is null": 1,
-        "column 'at' is no timestamp": 1,
+        "column 'at' is not a valid TIMESTAMP": 1,
         ragged: 2,
     }
     source = bench.write("a b.csv", HEADER + GOOD + "\n".join(bad) + "\n")
@@ -414,26 +414,29 @@ def test_bad_json_rows_fail_the_run_or_are_put_aside(spark: SparkSession, tmp_pa
             '{"id": 1, "at": "2024-01-01"}]',
             '{"id": 1, "at": "2024-01-01"} ]garbage',
         ],
-        "column 'id' is no long": [
+        "column 'id' is not a valid BIGINT": [
             {**row, "id": 1.5},
             {**row, "id": 2**63},
             {**row, "id": {}},
             {**row, "id": "x"},
         ],
-        "column 'name' is no string": [
+        "column 'name' is not a valid STRING": [
             {**row, "name": 5},
             {**row, "name": {"a": 1}},
             {**row, "name": True},
         ],
-        "column 'price' is no decimal(10,2)": [{**row, "price": 1.234}, {**row, "price": "NaN"}],
-        "column 'at' is no timestamp": [{**row, "at": 2024}, {**row, "at": "soon"}],
+        "column 'price' is not a valid DECIMAL(10,2)": [
+            {**row, "price": 1.234},
+            {**row, "price": "NaN"},
+        ],
+        "column 'at' is not a valid TIMESTAMP": [{**row, "at": 2024}, {**row, "at": "soon"}],
         "unknown key 'nmae'": [{**row, "nmae": None}],
         "unknown key 'z' in column 'o'": [{**row, "o": {"z": 1}}],
         "column 'o' is no object": [{**row, "o": [1]}],
-        "column 'o.a' is no integer": [{**row, "o": {"a": "x"}}],
+        "column 'o.a' is not a valid INT": [{**row, "o": {"a": "x"}}],
         "column 'o.l' is no list": [{**row, "o": {"l": {"a": 1}}}],
-        "column 'o.l.element' is no integer": [{**row, "o": {"l": [1, 2.5]}}],
-        "column 'm.key' is no integer": [
+        "column 'o.l.element' is not a valid INT": [{**row, "o": {"l": [1, 2.5]}}],
+        "column 'm.key' is not a valid INT": [
             {**row, "m": {"x": "y"}},
             {**row, "m": {"1": "a", "01": "b"}},
         ],
@@ -518,10 +521,10 @@ def test_columnar_files_go_in_and_their_null_keys_do_not(bench: Bench, file_form
     [
         (delivery(extra=pa.array([1, 2])), "unknown column 'extra'"),
         (delivery().drop_columns(["name"]), "missing column 'name'"),
-        (delivery(id=pa.array(["1", "2"])), "column 'id' is string, the table has long"),
+        (delivery(id=pa.array(["1", "2"])), "column 'id' is STRING, the table has BIGINT"),
         (
             delivery(price=pa.array([Decimal("1.123"), None], pa.decimal128(10, 3))),
-            "column 'price' is decimal(10,3)",
+            "column 'price' is DECIMAL(10,3)",
         ),
         (delivery(_opal_segment=pa.array([1, 2])), "kept for the format"),
         (delivery(_OPAL_x=pa.array([1, 2])), "kept for the format"),

@@ -104,20 +104,23 @@ def test_rows_that_do_not_fit_exactly_fail_the_run_or_are_put_aside(
     table: OpalTable, orders: Jdbc, postgres: Postgres, tmp_path: Path
 ) -> None:
     bad = {
-        "column 'id' is no long": ["id = 99999999999999999999"],
-        "column 'price' is no decimal(10,2)": [
+        "column 'id' is not a valid BIGINT": ["id = 99999999999999999999"],
+        "column 'price' is not a valid DECIMAL(10,2)": [
             "price = 'NaN'",
             "price = 1.234",
             "price = 123456789",
         ],
-        "column 'wall' is no timestamp_ntz": ["wall = 'infinity'", "wall = '0044-03-15 BC'"],
-        "column 'at' is no timestamp": ["at = 'infinity'", "at = '-infinity'"],
-        "column 'day' is no date": ["day = 'infinity'"],
-        "column 'amounts.element' is no decimal(10,2)": [
+        "column 'wall' is not a valid TIMESTAMP_NTZ": [
+            "wall = 'infinity'",
+            "wall = '0044-03-15 BC'",
+        ],
+        "column 'at' is not a valid TIMESTAMP": ["at = 'infinity'", "at = '-infinity'"],
+        "column 'day' is not a valid DATE": ["day = 'infinity'"],
+        "column 'amounts.element' is not a valid DECIMAL(10,2)": [
             "amounts = '{NaN}'",
             "amounts = '{1.0001}'",
         ],
-        "column 'small' is no short": ["small = 100000"],
+        "column 'small' is not a valid SMALLINT": ["small = 100000"],
         "key column 'id' is null": ["id = NULL"],
         "delta column 'at' is null": ["at = NULL"],
     }
@@ -203,7 +206,7 @@ def test_what_is_wrong_with_a_database_is_said(
     )
     assert "unknown column 'extra'" in columns
     assert "missing column 'at'" in columns
-    assert "column 'id' is string, the table has long" in columns
+    assert "column 'id' is STRING, the table has BIGINT" in columns
     assert "partitionColumn" in refused(
         table, Jdbc(url=orders.url, table="orders", options={"partitionColumn": "id"}, **login)
     )

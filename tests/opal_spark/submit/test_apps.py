@@ -478,7 +478,7 @@ def test_an_ingest_makes_the_table_that_is_not_there(spark: SparkSession, tmp_pa
         InvalidInputError, match=r"delta is 'at', not 'id'; deletes is None, not 'id < 0'"
     ):
         ingest(spark, path, file, create={"keys": ["id"], "delta": "id", "deletes": "id < 0"})
-    different = "column 'tel' is missing; column 'name' is in the table only; column 'at' is long, not integer"
+    different = "column 'tel' is missing; column 'name' is in the table only; column 'at' is BIGINT, not INT"
     with pytest.raises(InvalidInputError, match=different):
         ingest(spark, path, file, create={**layout, "schema": "id BIGINT, at INT, tel STRING"})
     with pytest.raises(InvalidInputError, match="create has no argument key"):

@@ -325,7 +325,7 @@ def test_a_table_that_is_there_has_to_be_the_one_that_is_wanted(
     with pytest.raises(InvalidInputError, match=r"tie_break is \['day'\], not \[\]"):
         OpalTable.bootstrap(spark, uri, str(source), format="parquet", **LAYOUT)
     schema = spark.createDataFrame([], DDL.replace("id BIGINT", "id INT")).schema
-    with pytest.raises(InvalidInputError, match="column 'id' is long, not integer"):
+    with pytest.raises(InvalidInputError, match="column 'id' is BIGINT, not INT"):
         OpalTable.bootstrap(
             spark, uri, str(source), format="parquet", schema=schema, tie_break=["day"], **LAYOUT
         )

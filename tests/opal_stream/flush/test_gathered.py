@@ -400,7 +400,7 @@ def test_rows_that_do_not_fit_the_table_are_refused(
         (rows.append_column("more", pa.array([1])), "the table has no column 'more'"),
         (
             rows.set_column(0, "id", pa.array(["1"])),
-            "its column 'id' is a string, that of the table a int64",
+            "its column 'id' is STRING, that of the table BIGINT",
         ),
     ):
         damaged[1][0].unlink()

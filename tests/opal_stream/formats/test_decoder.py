@@ -174,7 +174,7 @@ def test_deletes_are_those_of_the_table_s_condition(condition: str, deleted: lis
 def test_a_condition_that_is_not_of_the_language_is_refused_at_the_start() -> None:
     schema = pa.schema([("id", pa.int64()), ("at", pa.int64())])
     spec = plan_spec(schema, TableLayout(keys=["id"], delta="at", deletes="id = 'D'"))
-    with pytest.raises(InvalidInputError, match="the string 'D' are not comparable"):
+    with pytest.raises(InvalidInputError, match="the STRING 'D' are not comparable"):
         Decoder(spec, FormatOptions())
 
 

@@ -31,7 +31,7 @@ from opal_lake.definition.conditions.nodes import (
     Typed,
     Widen,
 )
-from opal_lake.definition.schema import Atomic, arrow_type, atomic_name
+from opal_lake.definition.schema import Atomic, arrow_type, atomic_name, type_name
 from opal_lake.errors import InvalidInputError
 
 
@@ -62,7 +62,7 @@ def evaluate(condition: Typed, batch: pa.RecordBatch) -> Answers:
 
 def arrow_of(kind: Kind) -> pa.DataType:
     """Return the Arrow type of a kind."""
-    return arrow_type(Atomic(name=kind.shown))
+    return arrow_type(Atomic(name=kind.atomic))
 
 
 class _Evaluation:
@@ -157,7 +157,7 @@ def _column(batch: pa.RecordBatch, read: Read) -> pa.Array:
         is_known = pa.types.is_struct(array.type) and array.type.get_field_index(name) >= 0
         if not is_known and not pa.types.is_null(array.type):
             raise InvalidInputError(
-                f"the rows have {array.type} where the table has {'.'.join(read.path)!r}, and a "
+                f"the rows have {type_name(array.type)} where the table has {'.'.join(read.path)!r}, and a "
                 "condition needs it; give the columns as the table has them"
             )
         array = pc.struct_field(array, name) if is_known else array
@@ -172,16 +172,18 @@ def _typed(array: pa.Array, read: Read) -> pa.Array:
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     name = ".".join(read.path)
-    given = "nested" if pa.types.is_nested(array.type) else atomic_name(name, array.type)
-    if given != read.kind.shown:
+    is_nested = pa.types.is_nested(array.type)
+    if is_nested or atomic_name(name, array.type) != read.kind.atomic:
         raise InvalidInputError(
-            f"column {name!r} holds {given} where the table has {read.kind.shown}; cast it"
+            f"column {name!r} holds {type_name(array.type)} where the table has "
+            f"{read.kind.shown}; cast it"
         )
     try:
         return array.cast(arrow_of(read.kind))
     except pa.ArrowInvalid as error:
         raise InvalidInputError(
-            f"column {name!r} holds {array.type} where the table has {given}: {error}"
+            f"column {name!r} holds {type_name(array.type)} where the table has "
+            f"{read.kind.shown}: {error}"
         ) from error
 
 

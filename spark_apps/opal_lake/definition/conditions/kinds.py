@@ -7,7 +7,7 @@ Float is double with fewer digits; where a double is involved, all becomes doubl
 from dataclasses import dataclass
 from decimal import Context, Decimal
 
-from opal_lake.definition.schema import Atomic, DataType, decimal_parts
+from opal_lake.definition.schema import Atomic, DataType, atomic_type_name, decimal_parts
 
 MAX_PRECISION = 38
 _WIDE = Context(prec=100)  # more digits than any number here
@@ -24,9 +24,14 @@ class Kind:
     scale: int = 0
 
     @property
+    def atomic(self) -> str:
+        """Return the type as the format names it."""
+        return f"decimal({self.precision},{self.scale})" if self.name == "decimal" else self.name
+
+    @property
     def shown(self) -> str:
         """Return the type as a message names it."""
-        return f"decimal({self.precision},{self.scale})" if self.name == "decimal" else self.name
+        return self.name if self.name == NESTED.name else atomic_type_name(self.atomic)
 
     @property
     def is_integer(self) -> bool:

@@ -389,7 +389,7 @@ def _shown(value: Typed) -> str:
             return f"column {'.'.join(value.path)!r} of type {value.kind.shown}"
         case Constant():
             return f"the {value.kind.shown} {value.value!r}"
-    return f"a {value.kind.shown}"
+    return f"a value of type {value.kind.shown}"
 
 
 def _constant(literal: Literal) -> Constant:

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from opal_lake.data.rejects import BAD, NOTES
-from opal_lake.definition.schema import DELETED, Atomic, decimal_parts
+from opal_lake.definition.schema import DELETED, Atomic, decimal_parts, type_name
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
 from opal_lake.ids import MAX_PART
@@ -74,7 +74,8 @@ def _deltas(
     if source.order == BY_POSITION:
         if kind != "long":
             raise InvalidInputError(
-                f"order={BY_POSITION!r} makes numbers that need a BIGINT, and the delta column {delta.name!r} is {kind}"
+                f"order={BY_POSITION!r} makes numbers that need a BIGINT, and the delta column "
+                f"{delta.name!r} is {type_name(delta.type)}"
             )
         if len(files) > MOST_PLACES:
             raise InvalidInputError(
@@ -93,7 +94,11 @@ def _deltas(
     )
     greatest = max(range(len(files)), key=suffixes.__getitem__)
     if most < suffixes[greatest]:
-        why = "holds no whole numbers" if most < 0 else f"is {kind}, too small for it"
+        why = (
+            "holds no whole numbers"
+            if most < 0
+            else f"is {type_name(delta.type)}, too small for it"
+        )
         raise InvalidInputError(
             f"order={BY_SUFFIX!r}: {files[greatest].increment.source} has the suffix {suffixes[greatest]}, and the delta column "
             f"{delta.name!r} {why}; make the table with a BIGINT there"

@@ -298,7 +298,7 @@ def test_a_file_that_agrees_with_the_lake_has_no_findings(lake: Path, dags: Path
         (
             "delta: updated_at",
             "delta: day",
-            "9:7: dags.orders.table: such a table is not possible: delta column 'day' has type string",
+            "9:7: dags.orders.table: such a table is not possible: delta column 'day' has type STRING",
         ),
         (
             "delta: updated_at",

@@ -151,9 +151,9 @@ FAULTS = {
     "nested.nope = 1": (1, "no column 'nope'"),
     "num.x = 1": (1, "not a struct"),
     "nested = 1": (1, "IS NULL"),
-    "txt": (1, "expected something true or false, found column 'txt' of type string"),
+    "txt": (1, "expected something true or false, found column 'txt' of type STRING"),
     "txt AND flag": (1, "expected something true or false"),
-    "'abc' > 5": (1, "the string 'abc' and the decimal(1,0) 5 are not comparable"),
+    "'abc' > 5": (1, "the STRING 'abc' and the DECIMAL(1,0) 5 are not comparable"),
     "txt = 5": (1, "write a text in quotes"),
     "day = '2026-11-28'": (1, "write the day as DATE '2026-11-28'"),
     "ts > '2026-11-28'": (1, "write the time as TIMESTAMP '2026-11-28 09:30:00', which is in UTC"),
@@ -229,7 +229,7 @@ def test_a_division_by_zero_names_condition_and_row() -> None:
 
 def test_rows_of_another_type_are_refused() -> None:
     made = condition("num = 1", FIELDS)
-    with pytest.raises(InvalidInputError, match="'num' holds long where the table has integer"):
+    with pytest.raises(InvalidInputError, match="'num' holds BIGINT where the table has INT"):
         made.holds(pa.table({"num": pa.array([1], pa.int64())}))
     with pytest.raises(InvalidInputError, match="0 columns 'num'"):
         made.holds(pa.table({"other": [1]}))

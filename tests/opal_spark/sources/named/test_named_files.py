@@ -283,7 +283,7 @@ def test_bad_rows_are_put_aside_with_their_files(bench: Bench) -> None:
     with pytest.raises(InvalidInputError, match="3 rows cannot go into the table") as caught:
         bench.table.ingest(source)
     for reason in (
-        "1 row: column 'id' is no long",
+        "1 row: column 'id' is not a valid BIGINT",
         "1 row: key column 'id' is null",
         "1 row: the row has more or fewer cells",
         "del_2.csv",
@@ -380,10 +380,10 @@ def test_what_does_not_fit_is_refused(
         (
             "int",
             "file_suffix",
-            "has the suffix 3000000000, and the delta column 'at' is integer, too small",
+            "has the suffix 3000000000, and the delta column 'at' is INT, too small",
         ),
-        ("decimal(9,2)", "file_suffix", r"is decimal\(9,2\), too small"),
-        ("int", "file_position", "needs? a BIGINT, and the delta column 'at' is integer"),
+        ("decimal(9,2)", "file_suffix", r"is DECIMAL\(9,2\), too small"),
+        ("int", "file_position", "needs? a BIGINT, and the delta column 'at' is INT"),
     ],
 )
 def test_a_delta_that_the_files_cannot_give_is_refused(

@@ -1,0 +1,40 @@
+import pyarrow as pa
+import pytest
+
+from opal_lake.definition.schema import schema_of_arrow, type_name
+
+NESTED = pa.struct(
+    [
+        ("street no", pa.int16()),
+        ("a`b", pa.list_(pa.string())),
+        ("sums", pa.map_(pa.string(), pa.decimal128(10, 2))),
+    ]
+)
+NAMES: list[tuple[pa.DataType, str]] = [
+    (pa.int8(), "TINYINT"),
+    (pa.int32(), "INT"),
+    (pa.int64(), "BIGINT"),
+    (pa.float64(), "DOUBLE"),
+    (pa.large_string(), "STRING"),
+    (pa.timestamp("us", tz="Europe/Berlin"), "TIMESTAMP"),
+    (pa.timestamp("us"), "TIMESTAMP_NTZ"),
+    (
+        NESTED,
+        "STRUCT<`street no`: SMALLINT, `a``b`: ARRAY<STRING>, sums: MAP<STRING, DECIMAL(10,2)>>",
+    ),
+]
+
+
+@pytest.mark.parametrize("kind, name", NAMES)
+def test_types_of_arrow_and_of_tables_are_named_as_schemas_write_them(
+    kind: pa.DataType, name: str
+) -> None:
+    column = schema_of_arrow(pa.schema([("a", kind)])).fields[0]
+    assert type_name(column.type) == type_name(kind) == name
+
+
+def test_types_that_no_column_has_keep_the_names_of_arrow() -> None:
+    assert type_name(pa.uint64()) == "uint64"
+    assert type_name(pa.list_(pa.time64("us"))) == "ARRAY<time64[us]>"
+    # a microsecond is what TIMESTAMP holds, so the unit is the news
+    assert type_name(pa.timestamp("ns", tz="UTC")) == "timestamp[ns, tz=UTC]"
