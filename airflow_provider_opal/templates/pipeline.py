@@ -1,5 +1,6 @@
 """The pipeline ingest -> MetaGen -> consumers as a DAG, or as a group of tasks in a DAG of one's own. Both go through one converter."""
 
+import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,7 @@ from airflow_provider_opal.templates.stream import scheduled_stream, stream_argu
 from airflow_provider_opal.templates.wait_for import WaitFor, wait_for_of
 from opal_lake.arguments.values import Span, span_of
 from opal_lake.errors import InvalidInputError
+from opal_lake.operations.ingest import IngestRules
 
 MISSED = "airflow_provider_opal.deadlines.log_missed"
 DEFAULTS = {"retries": 2, "retry_delay": timedelta(minutes=1)}
@@ -138,6 +140,7 @@ class Tasks:
         return self.metagen or self.ingest
 
 
+@takes_arguments_of(IngestRules)
 def pipeline_of(
     *,
     table: str,
@@ -145,13 +148,6 @@ def pipeline_of(
     create: CreateTable | Mapping[str, Any] | None = None,
     maintenance: Maintenance | Mapping[str, Any] | bool | None = None,
     consumers: Sequence[Consumer] = (),
-    metadata: str = "batch",
-    on_bad_rows: str = "fail",
-    reject_threshold: int | str | None = None,
-    on_empty: str = "fail",
-    on_new_columns: str = "fail",
-    business_snapshot: str | None = None,
-    business_snapshot_column: str | None = None,
     opal_conn_id: str | None = None,
     spark_conn_id: str | None = None,
     spark: Mapping[str, Any] | None = None,
@@ -160,8 +156,11 @@ def pipeline_of(
     pool: str | None = None,
     wait_for: WaitFor | Mapping[str, Any] | None = None,
     lakechime_conn_id: str | None = DEFAULT_LAKECHIME_CONN_ID,
+    **kwargs: Any,
 ) -> Pipeline:
     """The arguments that `opal_dag` and `OpalTaskGroup` share. What is not given is left to the DAG's `default_args`.
+
+    `kwargs` say how rows are ingested, as those of an IngestOperator.
 
     `spark` are arguments of SparkSubmitOperator (conf, packages, executor_memory, ...) for all tasks. `maintenance`, a Maintenance or a
     mapping of its arguments, or True, makes a DAG `<name>.maintenance` beside, that maintains the table by a schedule of its own. `wait_for`,
@@ -180,20 +179,11 @@ def pipeline_of(
         raise ValueError(
             f"the name {', '.join(twice)} is given to more than one consumer; rename one"
         )
-    bad_rows = {"on_bad_rows": on_bad_rows, "reject_threshold": reject_threshold}
-    snapshots = {
-        "business_snapshot": business_snapshot,
-        "business_snapshot_column": business_snapshot_column,
-    }
-    ingest = {
-        "source": source,
-        "create": create,
-        "metadata": metadata,
-        "on_empty": on_empty,
-        **bad_rows,
-        **snapshots,
-    }
-    ingest["on_new_columns"] = on_new_columns
+    if unknown := sorted(kwargs.keys() - IngestRules.fields().keys()):
+        raise TypeError(f"pipeline_of() got an unexpected keyword argument {unknown[0]!r}")
+    rules = {**vars(IngestRules()), **IngestRules.among(kwargs)}
+    known_rules = {name: value for name, value in rules.items() if value is not None}
+    ingest = {"source": source, "create": create, **known_rules}
     if isinstance(source, Kafka):
         ingest = stream_arguments(source, ingest)
     given = {
@@ -269,7 +259,7 @@ class OpalTaskGroup(TaskGroup):
         self.visible, self.asset = tasks.visible, tasks.visible.asset
 
 
-_SHARED = tuple(name for name in pipeline_of.__annotations__ if name != "return")
+_SHARED = {*inspect.signature(pipeline_of).parameters} - {"kwargs"}
 
 
 @takes_arguments_of(ReconcileSpans, prefix=RECONCILE)

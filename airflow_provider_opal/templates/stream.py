@@ -11,21 +11,17 @@ from airflow_provider_opal.templates.schedule import keyed_schedule
 CONTINUOUS, RUN_FOR = "@continuous", "1h"
 FAILED_IN_A_ROW = 3  # then Airflow pauses the DAG: its next run would begin, and fail, at once
 _OF_TASKS = ("table", "opal_conn_id", "lakechime_conn_id", "retries", "retry_delay", "pool")
-_UNUSED = {
-    "on_empty": "fail",
-    "reject_threshold": None,
-    "business_snapshot": None,
-    "business_snapshot_column": None,
-}
+_UNUSED = ("reject_threshold", "business_snapshot", "business_snapshot_column")
 
 
 def stream_arguments(kafka: Kafka, ingest: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the ingest that a stream has, too; ValueError if others are given."""
-    for name, default in _UNUSED.items():
-        if ingest[name] != default:
-            raise ValueError(
-                f"{name}={ingest[name]!r} has no meaning for a stream of Kafka; leave it out"
-            )
+    given = [name for name in _UNUSED if name in ingest]
+    given += ["on_empty"] if ingest.get("on_empty", "fail") != "fail" else []
+    for name in given:
+        raise ValueError(
+            f"{name}={ingest[name]!r} has no meaning for a stream of Kafka; leave it out"
+        )
     source = replace(kafka, on_new_columns=kafka.on_new_columns or ingest["on_new_columns"])
     return {
         "source": source,

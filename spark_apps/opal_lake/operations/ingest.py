@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from opal_lake.arguments.declared import declaration
+from opal_lake.arguments.declared import Declared, declaration
 from opal_lake.arguments.values import (
     Help,
     Metadata,
@@ -28,7 +28,61 @@ PYTHON_ONLY = frozenset({"deleted", "application", "positions"})
 
 
 @declaration
-class Ingest(Job):
+class IngestRules(Declared):
+    """How rows are ingested, wherever they come from: by itself, or in a pipeline."""
+
+    name: ClassVar[str] = "ingest"
+
+    metadata: Annotated[
+        Metadata,
+        Help("whether a MetaGen after the ingest makes rows visible, or the ingest itself"),
+    ] = "batch"
+    on_bad_rows: Annotated[
+        OnBadRows, Help("what to do with rows that do not fit: fail, or put them aside")
+    ] = "fail"
+    reject_threshold: Annotated[
+        Threshold | None,
+        Help("with quarantine: fail if more rows than this are bad, as 100 or 5%", "N|N%"),
+    ] = None
+    on_empty: Annotated[
+        OnEmpty | None,
+        Help("what to do with a source without rows: fail, or accept it as no change"),
+    ] = None
+    on_new_columns: Annotated[
+        OnNewColumns, Help("what to do with columns of the source that the table lacks")
+    ] = "fail"
+    business_snapshot: Annotated[
+        str | None,
+        Help(
+            "the business snapshot of the rows, as 2022-07-15; it may not be an earlier one", "NAME"
+        ),
+    ] = None
+    business_snapshot_column: Annotated[
+        str | None,
+        Help("a column with the business snapshot of each row; each one is a commit", "COLUMN"),
+    ] = None
+
+    @classmethod
+    def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
+        """One argument says the business snapshot, and a threshold needs a place for bad rows."""
+        if given["business_snapshot"] is not None and given["business_snapshot_column"] is not None:
+            raise InvalidInputError(
+                "business_snapshot and business_snapshot_column exclude each other; "
+                "give one of them"
+            )
+        if (
+            given["reject_threshold"] is not None
+            and not is_open(given["reject_threshold"])
+            and not is_open(given["on_bad_rows"])
+        ):
+            # Imported here: it would be a twentieth of what a DAG file pays
+            from opal_lake.reject_threshold import parse_threshold
+
+            parse_threshold(given["reject_threshold"], given["on_bad_rows"])
+
+
+@declaration
+class Ingest(IngestRules, Job):
     """Append the rows of a source: rows in memory or of a DataFrame, files, or a database.
 
     They become visible with the next `metagen` that takes their partition key, or, with
@@ -57,41 +111,11 @@ class Ingest(Job):
     these rows; FencedError if another one has read on for it.
     """
 
-    name: ClassVar[str] = "ingest"
-
     source: Any = field(kw_only=False)
     deleted: Any = field(default=None, kw_only=False)
-    metadata: Annotated[
-        Metadata,
-        Help("whether a MetaGen after the ingest makes rows visible, or the ingest itself"),
-    ] = "batch"
     application: tuple[str, int] | None = None
     positions: Mapping[str, Any] | None = None
-    on_bad_rows: Annotated[
-        OnBadRows, Help("what to do with rows that do not fit: fail, or put them aside")
-    ] = "fail"
-    reject_threshold: Annotated[
-        Threshold | None,
-        Help("with quarantine: fail if more rows than this are bad, as 100 or 5%", "N|N%"),
-    ] = None
-    on_empty: Annotated[
-        OnEmpty | None,
-        Help("what to do with a source without rows: fail, or accept it as no change"),
-    ] = None
-    on_new_columns: Annotated[
-        OnNewColumns, Help("what to do with columns of the source that the table lacks")
-    ] = "fail"
     partition_key: str | None = None
-    business_snapshot: Annotated[
-        str | None,
-        Help(
-            "the business snapshot of the rows, as 2022-07-15; it may not be an earlier one", "NAME"
-        ),
-    ] = None
-    business_snapshot_column: Annotated[
-        str | None,
-        Help("a column with the business snapshot of each row; each one is a commit", "COLUMN"),
-    ] = None
     replaces: Annotated[
         Sequence[str] | None,
         Help(
@@ -100,24 +124,6 @@ class Ingest(Job):
             "TOKEN",
         ),
     ] = None
-
-    @classmethod
-    def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """One argument says the business snapshot, and a threshold needs a place for bad rows."""
-        if given["business_snapshot"] is not None and given["business_snapshot_column"] is not None:
-            raise InvalidInputError(
-                "business_snapshot and business_snapshot_column exclude each other; "
-                "give one of them"
-            )
-        if (
-            given["reject_threshold"] is not None
-            and not is_open(given["reject_threshold"])
-            and not is_open(given["on_bad_rows"])
-        ):
-            # Imported here: it would be a twentieth of what a DAG file pays
-            from opal_lake.reject_threshold import parse_threshold
-
-            parse_threshold(given["reject_threshold"], given["on_bad_rows"])
 
     @property
     def refuses_empty(self) -> bool:

@@ -31,9 +31,11 @@ from airflow_provider_opal import (
 )
 from airflow_provider_opal.partition_keys import format_of
 from airflow_provider_opal.templates.approval import RetentionApproval
+from airflow_provider_opal.templates.pipeline import pipeline_of
 from airflow_provider_opal.templates.schedule import keyed_schedule
 from airflow_provider_opal.templates.short_spans import ShortSpanWarning
 from airflow_provider_opal.templates.yaml.loader import registered
+from opal_lake.operations.ingest import IngestRules
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 FILES = Files(paths=("/in/{{ partition_key }}/*.json",))
@@ -498,3 +500,12 @@ def test_maintenance_that_takes_away_what_consumers_may_have_missed_is_warned_of
     orders(consumers=[follow], maintenance={"window": "2d"}, reconcile=None)
     orders(maintenance={"window": "2d"})
     assert not [found for found in recwarn if found.category is ShortSpanWarning]
+
+
+def test_a_pipeline_takes_the_arguments_of_an_ingest_and_no_others() -> None:
+    shown = inspect.signature(pipeline_of).parameters
+    assert IngestRules.fields().keys() <= shown.keys()
+    made = pipeline_of(table="shop.t", source="/in/*.csv", on_new_columns="add")
+    assert (made.ingest["on_new_columns"], made.ingest["metadata"]) == ("add", "batch")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'on_new_column'"):
+        pipeline_of(table="shop.t", source="/in/*.csv", on_new_column="add")

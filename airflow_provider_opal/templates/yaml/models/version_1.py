@@ -36,7 +36,7 @@ from airflow_provider_opal.templates.yaml.models.sources import SourceModel
 from opal_lake.definition.conditions.faults import DELETES
 from opal_lake.definition.conditions.parser import parse
 from opal_lake.operations.create import NewTable
-from opal_lake.operations.ingest import Ingest
+from opal_lake.operations.ingest import IngestRules
 from opal_lake.operations.maintain import MaintenancePolicy
 
 VERSION = 1
@@ -145,16 +145,7 @@ class MaintenanceModel(Declares):
 
 
 @with_arguments_of(ReconcileSpans, prefix=RECONCILE)
-@with_arguments_of(
-    Ingest,
-    "metadata",
-    "on_bad_rows",
-    "reject_threshold",
-    "on_empty",
-    "on_new_columns",
-    "business_snapshot",
-    "business_snapshot_column",
-)
+@with_arguments_of(IngestRules)
 class Options(RunOptions, Declares):
     """What can be said for all pipelines of a file, under `defaults`, and for each."""
 
