@@ -1,8 +1,8 @@
-"""A bounded memory of what was made of immutable files: the files that were used last stay."""
+"""A bounded memory of what was made of immutable things: those that were used last stay."""
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -12,37 +12,60 @@ V = TypeVar("V")
 
 @dataclass(slots=True, kw_only=True)
 class Recent(Generic[K, V]):
-    """Values by key, up to `max_bytes` as `size_of` counts them.
+    """Values by key, up to `max_size` as `size_of` counts them; by default their number.
 
     A larger value is not remembered, unless `keeps_newest`: then the newest one stays in any case.
     Any number of threads may use it. Two that miss the same key at once both make its value.
     """
 
-    max_bytes: int
-    size_of: Callable[[V], int]
+    max_size: int
+    size_of: Callable[[V], int] = lambda _: 1
     keeps_newest: bool = False
     _values: OrderedDict[K, V] = field(default_factory=OrderedDict)
-    _bytes: int = 0
+    _size: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def get(self, key: K, make: Callable[[], V]) -> V:
         """Return the value of a key, and make it where it is not known."""
-        with self._lock:
-            if key in self._values:
-                self._values.move_to_end(key)
-                return self._values[key]
+        known = self.known(key)
+        if known is not None:
+            return known
         value = make()
+        self.put(key, value)
+        return value
+
+    def known(self, key: K) -> V | None:
+        """Return the value of a key if it is known; it counts as used."""
+        with self._lock:
+            if key not in self._values:
+                return None
+            self._values.move_to_end(key)
+            return self._values[key]
+
+    def put(self, key: K, value: V) -> None:
+        """Remember a value; it takes the place of the one before, and of those used longest ago."""
         size = self.size_of(value)
-        if size > self.max_bytes and not self.keeps_newest:
-            return value
+        if size > self.max_size and not self.keeps_newest:
+            return
         with self._lock:
             self._drop(key)
             self._values[key] = value
-            self._bytes += size
-            while self._bytes > self.max_bytes and len(self._values) > 1:
+            self._size += size
+            while self._size > self.max_size and len(self._values) > 1:
                 self._drop(next(iter(self._values)))
-        return value
+
+    def forget(self, key: K) -> None:
+        """Drop the value of a key, if there is one."""
+        with self._lock:
+            self._drop(key)
+
+    def __iter__(self) -> Iterator[K]:
+        with self._lock:
+            return iter([*self._values])
+
+    def __len__(self) -> int:
+        return len(self._values)
 
     def _drop(self, key: K) -> None:
         if key in self._values:
-            self._bytes -= self.size_of(self._values.pop(key))
+            self._size -= self.size_of(self._values.pop(key))

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
-from threading import Lock
 from typing import Any
 
 from opal_lake import checked
+from opal_lake.data.recent import Recent
 from opal_lake.data.segment import (
     DataFile,
     LogFile,
@@ -29,8 +29,7 @@ from opal_lake.storage.verified import read_verified
 
 _SIDES_KEPT = 16
 _NO_REWRITE = Rewrite()
-_side_files: dict[tuple[str, SideFile], tuple[Any, ...]] = {}
-_side_lock = Lock()
+_side_files: Recent[tuple[str, SideFile], tuple[Any, ...]] = Recent(max_size=_SIDES_KEPT)
 
 
 def ingested_files(storage: Storage, commit: Commit) -> tuple[DataFile, ...]:
@@ -58,15 +57,10 @@ def rewritten_files(storage: Storage, commit: Commit) -> Rewrite:
 def _side_items(
     storage: Storage, side: SideFile, from_json: Callable[[Any], Any]
 ) -> tuple[Any, ...]:
-    with _side_lock:
-        items = _side_files.get((storage.uri, side))
-    if items is None:
-        items = tuple(decode_section(read_verified(storage, side), side.path, from_json))
-        with _side_lock:
-            if len(_side_files) >= _SIDES_KEPT:
-                _side_files.clear()
-            _side_files[storage.uri, side] = items
-    return items
+    return _side_files.get(
+        (storage.uri, side),
+        lambda: tuple(decode_section(read_verified(storage, side), side.path, from_json)),
+    )
 
 
 def _side_item(data: Any) -> DataFile | str:

@@ -73,7 +73,7 @@ def _ascending(column: pa.ChunkedArray) -> tuple[Comparable, ...] | None:
 
 
 _remembered: Recent[_File, Entries] = Recent(
-    max_bytes=MAX_BYTES,
+    max_size=MAX_BYTES,
     size_of=lambda entries: (
         sum(column.nbytes for column in entries.order_columns) + entries.deleted.nbytes
     ),

@@ -5,15 +5,14 @@ The words come by a broadcast join on `_opal_segment`, one broadcast a group. Wi
 with no words: a union of both would break Spark's code generation, which costs all rows three times what the bit test costs them.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from functools import reduce
-from threading import Lock
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from opal_lake.data.recent import Recent
 from opal_lake.data.segment import DataFile
 from opal_lake.definition.schema import SEGMENT
 from opal_lake.events.bitmap import Bitmaps
@@ -99,19 +98,10 @@ def _filtered(
     ).where(is_not_marked(_WORDS))
 
 
-_cached: OrderedDict[tuple[str, str, int | None], Bitmaps] = OrderedDict()
-_cache_lock = Lock()
+_cached: Recent[tuple[str, str, int | None], Bitmaps] = Recent(max_size=_KEPT)
 
 
 def _cached_invalid(snapshot: Snapshot, as_of: int | None) -> Bitmaps:
     """The bitmaps of the last few states that this process read; a write id names a state for ever."""
     key = (snapshot.root.table_id, snapshot.root.write_id, as_of)
-    with _cache_lock:
-        hidden = _cached.pop(key, None)
-    if hidden is None:
-        hidden = invalid_rows(snapshot, as_of)
-    with _cache_lock:
-        _cached[key] = hidden
-        while len(_cached) > _KEPT:
-            _cached.popitem(last=False)
-    return hidden
+    return _cached.get(key, lambda: invalid_rows(snapshot, as_of))

@@ -10,14 +10,14 @@ def test_what_was_used_last_stays_within_the_bound() -> None:
         made.append(key)
         return key
 
-    recent = Recent[str, str](max_bytes=4, size_of=len)
+    recent = Recent[str, str](max_size=4, size_of=len)
     for key in ("aa", "bb", "aa", "cc", "aa", "bb"):
         assert recent.get(key, lambda: make(key)) == key  # noqa: B023
     assert made == ["aa", "bb", "cc", "bb"]
 
 
 def test_a_value_beyond_the_bound_is_not_remembered_and_drops_no_other() -> None:
-    recent = Recent[str, str](max_bytes=4, size_of=len)
+    recent = Recent[str, str](max_size=4, size_of=len)
     recent.get("a", lambda: "a")
     assert recent.get("large", lambda: "large") == "large"
     assert recent.get("large", lambda: "made again") == "made again"
@@ -25,8 +25,19 @@ def test_a_value_beyond_the_bound_is_not_remembered_and_drops_no_other() -> None
 
 
 def test_the_newest_value_stays_beyond_the_bound_where_that_is_asked_for() -> None:
-    recent = Recent[str, str](max_bytes=4, size_of=len, keeps_newest=True)
+    recent = Recent[str, str](max_size=4, size_of=len, keeps_newest=True)
     assert recent.get("large", lambda: "large") == "large"
     assert recent.get("large", lambda: "made again") == "large"
     recent.get("a", lambda: "a")
     assert recent.get("large", lambda: "made again") == "made again"
+
+
+def test_values_are_counted_where_their_size_is_no_matter() -> None:
+    recent = Recent[str, str](max_size=2)
+    for key in ("a", "b", "c"):
+        recent.put(key, key * 100)
+    assert [*recent] == ["b", "c"]
+    assert recent.known("b") == "b" * 100
+    recent.put("d", "d")
+    recent.forget("d")
+    assert ([*recent], len(recent), recent.known("c")) == (["b"], 1, None)

@@ -18,7 +18,7 @@ _Indexes = Recent[_Key, PageIndex]
 def indexes_up_to(max_bytes: int) -> _Indexes:
     """Return an empty memory of indexes."""
     # Look-ups in one file with a large footer would otherwise take it apart each time
-    return Recent(max_bytes=max_bytes, size_of=lambda index: len(index.tail), keeps_newest=True)
+    return Recent(max_size=max_bytes, size_of=lambda index: len(index.tail), keeps_newest=True)
 
 
 _near = indexes_up_to(MAX_BYTES)

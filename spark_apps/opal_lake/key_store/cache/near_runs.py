@@ -4,7 +4,6 @@ import os
 import resource
 import tempfile
 import zlib
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from opal_lake.data.recent import Recent
 from opal_lake.data.segment import RunFile
 from opal_lake.errors import FormatError, InvalidInputError, NotFoundError
 from opal_lake.key_store.cache.folder import CacheFolder
@@ -74,8 +74,8 @@ class NearRuns:
 
     storage: Storage
     settings: CacheSettings = field(default_factory=CacheSettings)
-    opened: OrderedDict[RunFile, NearRun] = field(default_factory=OrderedDict)
-    indexes: OrderedDict[RunFile, RunIndex] = field(default_factory=OrderedDict)
+    opened: Recent[RunFile, NearRun] = field(default_factory=lambda: Recent(max_size=OPEN_RUNS))
+    indexes: Recent[RunFile, RunIndex] = field(default_factory=lambda: Recent(max_size=OPEN_RUNS))
 
     def neighbours(self, runs: Sequence[RunFile], new: Entries) -> list[Entries]:
         """Runs of late deltas first: where an entry before a new one is later than all of a run, nothing there is nearer.
@@ -147,7 +147,7 @@ class NearRuns:
     def keep(self, run: RunFile, entries: Entries) -> None:
         """A tiny one is held: a file would take longer to write than it saves those who share the folder."""
         if len(entries) <= TINY_ENTRIES:
-            self._hold(run, MappedRun(entries=entries))
+            self.opened.put(run, MappedRun(entries=entries))
             return
         self._put(run, [entries], len(entries), len(entries.ties) // 2)
 
@@ -160,9 +160,8 @@ class NearRuns:
         return f"{table:08x}-{run.crc32:08x}-{run.size}-{Path(run.path).stem}.{form.suffix}"
 
     def _near(self, run: RunFile) -> NearRun | None:
-        opened = self.opened.pop(run, None)
+        opened = self.opened.known(run)
         if opened is not None:
-            self.opened[run] = opened
             return opened
         form = near_form(self.settings.backend)
         path = self._folder.find(self._name(run, form))
@@ -181,7 +180,7 @@ class NearRuns:
         return None if path is None else self._opened(run, form, path)
 
     def _forget(self, run: RunFile) -> None:
-        self.opened.pop(run, None)
+        self.opened.forget(run)
         self._folder.drop(self._name(run, near_form(self.settings.backend)))
 
     def _opened(self, run: RunFile, form: NearForm, path: Path) -> NearRun | None:
@@ -190,22 +189,12 @@ class NearRuns:
         except OSError:  # gone since, or cut off by a crash of the machine: it is derived
             self._folder.drop(path.name)
             return None
-        self._hold(run, near)
+        self.opened.put(run, near)
         return near
 
-    def _hold(self, run: RunFile, near: NearRun) -> None:
-        self.opened[run] = near
-        while len(self.opened) > OPEN_RUNS:
-            self.opened.popitem(last=False)
-
     def _index(self, run: RunFile, read: Reader) -> RunIndex:
-        index = self.indexes.pop(run, None) or _index_of(
-            run, read, f"{self.storage.uri}/{run.path}"
-        )
-        self.indexes[run] = index
-        while len(self.indexes) > OPEN_RUNS:
-            self.indexes.popitem(last=False)
-        return index
+        path = f"{self.storage.uri}/{run.path}"
+        return self.indexes.get(run, lambda: _index_of(run, read, path))
 
     def _reader(self, run: RunFile) -> Reader:
         """It remembers the beginning, which is all of a short run: to open it and to read its blocks is one request."""
@@ -256,13 +245,9 @@ def _between(entries: Entries, low: int, high: int) -> slice:
     return slice(int(first), int(last))
 
 
-_caches: OrderedDict[tuple[Storage, CacheSettings], NearRuns] = OrderedDict()
+_caches: Recent[tuple[Storage, CacheSettings], NearRuns] = Recent(max_size=STORES)
 
 
 def cache_of_process(storage: Storage, settings: CacheSettings) -> NearRuns:
     """Keyed by the store with its options: credentials that were renewed are another store."""
-    cache = _caches.pop((storage, settings), None) or NearRuns(storage=storage, settings=settings)
-    _caches[storage, settings] = cache
-    while len(_caches) > STORES:
-        _caches.popitem(last=False)
-    return cache
+    return _caches.get((storage, settings), lambda: NearRuns(storage=storage, settings=settings))
