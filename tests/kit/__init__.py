@@ -3,4 +3,4 @@
 import pytest
 
 # So that a comparison that fails shows both sides, here as in the modules of tests
-pytest.register_assert_rewrite("tests.kit")
+pytest.register_assert_rewrite("tests.kit.replay")
