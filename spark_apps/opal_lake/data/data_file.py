@@ -28,6 +28,7 @@ from opal_lake.data.decoded_size import (
     largest_group_bytes,
 )
 from opal_lake.data.encodings import plan_encodings
+from opal_lake.data.orc_size import orc_size
 from opal_lake.data.segment import check_rows
 from opal_lake.definition.schema import DELETED, OFFSET, SEGMENT, Atomic
 from opal_lake.definition.table_spec import TableSpec
@@ -127,11 +128,16 @@ class FileEncoder:
         data = memoryview(buffer)
         if self.spec.file_format == "orc":
             footer_bytes, known = _orc_footer_bytes(buffer), {}
+            if self.may_pad:
+                limit = self.bound.limit_bytes(len(data))
+                found = orc_size(pa.BufferReader(buffer), None, limit)
+                data = _padded(data, self.bound.file_bytes(found.decoded_bytes), footer_bytes)
         else:
             metadata = pq.read_metadata(pa.BufferReader(buffer))
             if self.may_pad:
                 group_bytes = max(self._largest_bytes, largest_group_bytes(metadata))
-                data = _padded(data, self.bound.file_bytes(group_bytes))
+                tail_bytes = int.from_bytes(data[-8:-4], "little") + 8  # with its length, and PAR1
+                data = _padded(data, self.bound.file_bytes(group_bytes), tail_bytes)
             footer_bytes = _parquet_footer_bytes(metadata, len(data))
             known = _text_extremes(metadata)
         return EncodedFile(
@@ -314,15 +320,14 @@ def _null_within(array: pa.Array) -> pa.Array:
     return array
 
 
-def _padded(data: memoryview, size: int) -> memoryview:
-    """Return a Parquet file of at least this size, with zeros before its footer where it is smaller.
+def _padded(data: memoryview, size: int, tail_bytes: int) -> memoryview:
+    """Return a file of at least this size, with zeros before its footers where it is smaller.
 
-    Offsets in the footer stay right: all that they lead to lies before the zeros.
+    Offsets in the footers stay right: all that they lead to lies before the zeros.
     """
     missing = size - len(data)
     if missing <= 0:
         return data
-    tail_bytes = int.from_bytes(data[-8:-4], "little") + 8  # with its length, and PAR1
     start = len(data) - tail_bytes
     return memoryview(b"".join([data[:start], bytes(missing), data[start:]]))
 
@@ -418,7 +423,7 @@ def stored_parts(
     names = physical_schema(spec).names if physical_columns is None else list(physical_columns)
     with reading(path, spec):
         for part in (
-            _orc_parts(source, names, rows)
+            _orc_parts(source, names, rows, bound)
             if spec.file_format == "orc"
             else _parquet_parts(source, names, rows, bound)
         ):
@@ -507,11 +512,19 @@ def _bytes_of(source: pa.NativeFile) -> pa.Buffer | None:
     return source.read_buffer()
 
 
-def _open_orc_to_read(source: pa.NativeFile, rows: int) -> orc.ORCFile:
-    file = orc.ORCFile(source)
-    check_expected(file.nrows, rows)
-    check_rows(file.nrows, source.size())
-    return file
+def _open_orc_to_read(
+    source: pa.NativeFile, names: Sequence[str], rows: int, bound: SizeBound
+) -> orc.ORCFile:
+    size = source.size()
+    check_rows(rows, size)
+    limit = bound.limit_bytes(size)
+    found = orc_size(source, names, limit)
+    check_expected(found.rows, rows)
+    if found.decoded_bytes > limit:
+        raise ValueError(
+            f"it takes {found.decoded_bytes:,} bytes in memory, of {size:,} bytes it may take {limit:,}"
+        )
+    return orc.ORCFile(source)
 
 
 def _parquet_parts(
@@ -525,8 +538,10 @@ def _parquet_parts(
         yield read_groups(file, source, [group], names, bound)
 
 
-def _orc_parts(source: pa.NativeFile, physical_columns: list[str], rows: int) -> Iterator[pa.Table]:
-    file = _open_orc_to_read(source, rows)
+def _orc_parts(
+    source: pa.NativeFile, physical_columns: list[str], rows: int, bound: SizeBound
+) -> Iterator[pa.Table]:
+    file = _open_orc_to_read(source, physical_columns, rows, bound)
     names = held_names(physical_columns, file.schema)
     if not file.nstripes:
         yield file.schema.empty_table().select(names)
@@ -574,7 +589,7 @@ def decode_file(
     reader = data if isinstance(data, pa.NativeFile) else pa.BufferReader(data)
     with reading(path, spec):
         table = (
-            _read_orc(reader, names, rows)
+            _read_orc(reader, names, rows, bound)
             if spec.file_format == "orc"
             else _read_parquet(reader, names, rows, bound)
         )
@@ -603,8 +618,10 @@ def may_hold(group: pq.RowGroupMetaData, rows: Mapping[int, BitMap]) -> bool:
     return any(bitmap.range_cardinality(offsets.min, offsets.max + 1) for bitmap in near)
 
 
-def _read_orc(reader: pa.NativeFile, physical_columns: list[str], rows: int) -> pa.Table:
-    file = _open_orc_to_read(reader, rows)
+def _read_orc(
+    reader: pa.NativeFile, physical_columns: list[str], rows: int, bound: SizeBound
+) -> pa.Table:
+    file = _open_orc_to_read(reader, physical_columns, rows, bound)
     names = held_names(physical_columns, file.schema)
     return file.read(columns=names).select(names)
 

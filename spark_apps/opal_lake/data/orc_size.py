@@ -1,0 +1,286 @@
+"""What an ORC file takes in memory, found by its footers and lengths, before a value of it is decoded.
+
+A decoder makes room for what the lengths of texts and lists say, and gives each row a copy of its
+word of a dictionary. So a few hundred bytes may stand for gigabytes. What is counted here is at
+least what a decoder makes room for: a footer's statistics are not believed.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from opal_lake.data.orc_runs import Lengths, bound_of_lengths, runs_of
+from opal_lake.data.thrift import decode_varint
+
+MAX_FOOTER_BYTES = 64 << 20  # inflated, of a file or a stripe
+MAX_BLOCK_BYTES = 256 << 10  # inflated, of a chunk of a stream
+LEAST_STREAM_BYTES = 1 << 20  # inflated, that every stream may have, however small the file is
+
+_TAIL_BYTES = 255  # a postscript is no longer
+_NONE, _ZSTD = 0, 5
+_BYTES, _VARINT, _FIXED64, _FIXED32 = 2, 0, 1, 5  # wire types of protobuf
+_FIXED = {*range(7), 9, 14, 15, 18}  # kinds of numbers, booleans and times
+_TEXTS = {7, 8, 16, 17}
+_LIST, _MAP, _STRUCT = 10, 11, 12
+_ENTRY_BYTES = 8  # of a number, and of where a list begins
+_TEXT_BYTES = 16  # of where a text begins, and of its length
+_DECIMAL, _DECIMAL_BYTES = 14, 16
+_DATA_STREAM, _LENGTH_STREAM = 1, 2
+_DIRECT, _DICTIONARY = 2, 3
+_INDEX_STREAMS = {6, 7, 8}
+
+_Message = dict[int, list[Any]]
+_Octets = bytes | memoryview
+_Read = Callable[[int, int], memoryview]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tail:
+    """How streams are stored, and the footer of a file."""
+
+    compression: int
+    block_bytes: int
+    footer: _Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    kind: int
+    members: list[int]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Stripe:
+    """A stripe whose columns are measured; `is_exact` looks at each length, not at each run of them."""
+
+    read: _Read
+    tail: _Tail
+    columns: list[_Column]
+    limit: int
+    is_exact: bool
+    streams: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    encodings: list[tuple[int, int]] = field(default_factory=list)
+
+    def bytes_of(self, column: int, entries: int) -> int:
+        """Return what a column with its members takes, of which a stripe has so many entries."""
+        about = self.columns[column]
+        if about.kind in _FIXED:
+            width = _DECIMAL_BYTES if about.kind == _DECIMAL else _ENTRY_BYTES
+            return entries * width
+        if about.kind in _TEXTS:
+            return entries * _TEXT_BYTES + self._text_bytes(column, entries)
+        if about.kind == _STRUCT:
+            return sum(self.bytes_of(member, entries) for member in about.members)
+        if about.kind not in (_LIST, _MAP):
+            raise ValueError(f"column {column} is of kind {about.kind}, which no writer stores")
+        self._expect_encoding(column, {_DIRECT})
+        below = self._lengths(column).total
+        own = entries * _ENTRY_BYTES
+        return own + sum(self.bytes_of(member, below) for member in about.members)
+
+    def _text_bytes(self, column: int, entries: int) -> int:
+        encoding, words = self._expect_encoding(column, {_DIRECT, _DICTIONARY})
+        lengths = self._lengths(column)
+        if encoding == _DIRECT:
+            return lengths.total
+        held = lengths.total + words * _ENTRY_BYTES
+        if self.is_exact and entries * lengths.longest > self.limit:
+            return held + self._chosen_bytes(column, entries)
+        return held + entries * lengths.longest
+
+    def _expect_encoding(self, column: int, known: Collection[int]) -> tuple[int, int]:
+        encoding = self.encodings[column]
+        if encoding[0] not in known:
+            raise ValueError(f"column {column} has encoding {encoding[0]}, which no writer uses")
+        return encoding
+
+    def _lengths(self, column: int) -> Lengths:
+        data = self._stream(column, _LENGTH_STREAM)
+        if not self.is_exact:
+            return bound_of_lengths(data)
+        total = longest = 0
+        for values in runs_of(data):
+            total += int(values.sum())
+            longest = max(longest, int(values.max()))
+        return Lengths(total=total, longest=longest)
+
+    def _chosen_bytes(self, column: int, entries: int) -> int:
+        """Return the bytes of the words that the entries of a dictionary column choose."""
+        parts = [*runs_of(self._stream(column, _LENGTH_STREAM))]
+        words = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+        total = left = 0
+        for numbers in runs_of(self._stream(column, _DATA_STREAM)):
+            left += len(numbers)
+            if left > entries or int(numbers.max()) >= len(words):
+                raise ValueError(f"column {column} names words that its dictionary does not have")
+            total += int(words[numbers].sum())
+        return total
+
+    def _stream(self, column: int, kind: int) -> bytes:
+        start, size = self.streams.get((column, kind), (0, 0))
+        return _inflated(self.read(start, size), self.tail, max(self.limit, LEAST_STREAM_BYTES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrcSize:
+    """The rows that a file's stripes have, and the bytes that its columns take in memory."""
+
+    rows: int
+    decoded_bytes: int
+
+
+def orc_size(source: pa.NativeFile, names: Collection[str] | None, limit: int) -> OrcSize:
+    """Return what these columns (default: all) of an ORC file take in memory.
+
+    Up to the limit it may be less than what is returned; a result above it is exact. ValueError
+    for what no writer of this format makes.
+    """
+    size = source.size()
+
+    def read(start: int, count: int) -> memoryview:
+        if not 0 <= start <= start + count <= size:
+            raise ValueError(f"bytes {start:,} to {start + count:,} lie outside of the file")
+        source.seek(start)
+        return memoryview(source.read_buffer(count)).cast("B")
+
+    tail = _tail(read, size)
+    columns = [_column(data) for data in tail.footer.get(4, [])]
+    chosen = _chosen(columns, tail.footer, names)
+    stripes = [_message(data) for data in tail.footer.get(3, [])]
+    rows = sum(_number(about, 5) for about in stripes)
+    if rows != _number(tail.footer, 6):
+        raise ValueError(f"its footer says {_number(tail.footer, 6):,} rows, its stripes {rows:,}")
+    total = 0
+    for is_exact in (False, True):
+        total = 0
+        for about in stripes:
+            stripe = _Stripe(read=read, tail=tail, columns=columns, limit=limit, is_exact=is_exact)
+            _open_stripe(stripe, about)
+            total += sum(stripe.bytes_of(column, _number(about, 5)) for column in chosen)
+        if total <= limit:
+            break
+    return OrcSize(rows=rows, decoded_bytes=total)
+
+
+def _tail(read: _Read, size: int) -> _Tail:
+    end = read(max(0, size - 1 - _TAIL_BYTES), min(size, 1 + _TAIL_BYTES))
+    length = end[-1]
+    postscript = _message(end[len(end) - 1 - length : len(end) - 1])
+    compression, block_bytes = _number(postscript, 2), _number(postscript, 3)
+    if compression not in (_NONE, _ZSTD) or block_bytes > MAX_BLOCK_BYTES:
+        raise ValueError(
+            f"it is compressed as no writer of this format does: kind {compression}, by blocks of {block_bytes:,} bytes"
+        )
+    footer_bytes = _number(postscript, 1)
+    stored = read(size - 1 - length - footer_bytes, footer_bytes)
+    tail = _Tail(compression=compression, block_bytes=block_bytes, footer={})
+    footer = _message(_inflated(stored, tail, MAX_FOOTER_BYTES))
+    return _Tail(compression=compression, block_bytes=block_bytes, footer=footer)
+
+
+def _column(data: _Octets) -> _Column:
+    about = _message(data)
+    members: list[int] = []
+    for value in about.get(2, []):
+        members += [value] if isinstance(value, int) else _varints(value)
+    return _Column(kind=_number(about, 1), members=members)
+
+
+def _chosen(columns: list[_Column], footer: _Message, names: Collection[str] | None) -> list[int]:
+    """Return the columns of the root with these names; ValueError if the types are not a tree."""
+    parents = [member for column in columns for member in column.members]
+    if sorted(parents) != list(range(1, len(columns))):
+        raise ValueError("its types are not a tree")
+    for number, column in enumerate(columns):
+        if any(member <= number for member in column.members):
+            raise ValueError("its types are not a tree")
+    root = _message(footer[4][0])
+    known = [bytes(name).decode() for name in root.get(3, [])]
+    pairs = zip(known, columns[0].members, strict=True)
+    return [column for name, column in pairs if names is None or name in names]
+
+
+def _open_stripe(stripe: _Stripe, about: _Message) -> None:
+    """Find where the streams of a stripe lie."""
+    at = _number(about, 1)
+    before = _number(about, 2) + _number(about, 3)
+    stored = stripe.read(at + before, _number(about, 4))
+    footer = _message(_inflated(stored, stripe.tail, MAX_FOOTER_BYTES))
+    for data in footer.get(1, []):
+        stream = _message(data)
+        place = (_number(stream, 2), _number(stream, 1))
+        if place in stripe.streams and place[1] not in _INDEX_STREAMS:
+            raise ValueError(f"column {place[0]} has two streams of kind {place[1]}")
+        stripe.streams[place] = (at, _number(stream, 3))
+        at += _number(stream, 3)
+    for data in footer.get(2, []):
+        encoding = _message(data)
+        stripe.encodings.append((_number(encoding, 1), _number(encoding, 2)))
+    if len(stripe.encodings) != len(stripe.columns):
+        raise ValueError(
+            f"a stripe has {len(stripe.encodings)} columns, the file has {len(stripe.columns)}"
+        )
+
+
+def _inflated(stored: memoryview, tail: _Tail, limit: int) -> bytes:
+    """Return the plain bytes of a stream; ValueError for more than the limit."""
+    if tail.compression == _NONE:
+        return bytes(stored)
+    parts: list[_Octets] = []
+    at = total = 0
+    while at < len(stored):
+        head = int.from_bytes(stored[at : at + 3], "little")
+        start, end = at + 3, at + 3 + (head >> 1)
+        if end > len(stored):
+            raise ValueError("a compressed chunk ends beyond its stream")
+        part: _Octets = stored[start:end]
+        if not head & 1:
+            stream = pa.CompressedInputStream(pa.BufferReader(part), "zstd")
+            part = stream.read(tail.block_bytes + 1)
+        total += len(part)
+        if len(part) > tail.block_bytes or total > limit:
+            raise ValueError("a stream inflates to more than a writer's")
+        parts.append(part)
+        at = end
+    return b"".join(parts)
+
+
+def _message(data: _Octets) -> _Message:
+    """Return the fields of a protobuf message by their numbers."""
+    fields: _Message = {}
+    at = 0
+    while at < len(data):
+        key, at = decode_varint(data, at)
+        value: Any
+        if key & 7 == _VARINT:
+            value, at = decode_varint(data, at)
+        elif key & 7 == _BYTES:
+            size, at = decode_varint(data, at)
+            value, at = data[at : at + size], at + size
+        elif key & 7 in (_FIXED64, _FIXED32):
+            value, at = None, at + (8 if key & 7 == _FIXED64 else 4)
+        else:
+            raise ValueError(f"a footer has a field of wire type {key & 7}")
+        fields.setdefault(key >> 3, []).append(value)
+    if at != len(data):
+        raise ValueError("a footer ends within a field")
+    return fields
+
+
+def _number(message: _Message, number: int) -> int:
+    """Return an integer field, 0 if it is missing; of several the last, as protobuf does."""
+    value = message.get(number, [0])[-1]
+    if not isinstance(value, int):
+        raise ValueError(f"field {number} of a footer is not a number")
+    return value
+
+
+def _varints(data: _Octets) -> list[int]:
+    values, at = [], 0
+    while at < len(data):
+        value, at = decode_varint(data, at)
+        values.append(value)
+    return values
