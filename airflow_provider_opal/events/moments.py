@@ -5,8 +5,10 @@ A moment is a datetime, ISO text, or milliseconds since 1970.
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
+
+from opal_lake.clock import milliseconds_of
 
 
 def moment_ms(name: str, value: Any) -> int:
@@ -21,10 +23,9 @@ def moment_ms(name: str, value: Any) -> int:
     moment = value if isinstance(value, datetime) else _parsed(name, value, text)
     if moment.tzinfo is None:
         raise ValueError(f"{name}={value!s} has no time zone; {_HINT}")
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
+    return milliseconds_of(moment)
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HINT = "write milliseconds since 1970, as '{{ data_interval_start.int_timestamp * 1000 }}', or 2026-11-01T00:00:00Z"
 
 
@@ -58,4 +59,4 @@ async def next_tick(ticks: Sequence[Any]) -> None:
 
 
 def _now_ms() -> int:
-    return (datetime.now(UTC) - _EPOCH) // timedelta(milliseconds=1)
+    return milliseconds_of(datetime.now(UTC))

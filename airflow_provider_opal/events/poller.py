@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from airflow_provider_opal.hooks.lakechime import LakeChimeHook
+from opal_lake.clock import doubled_pause_s
 
 if TYPE_CHECKING:
     from lakechime import DataChangeEvent, Found, Interest, LakeChime
@@ -294,9 +295,7 @@ class Poller:
         """As long as the most impatient one wants, or until somebody new comes."""
         shortest = min((waiter.interval_s for waiter in self._everybody()), default=0.0)
         if failures:
-            await asyncio.sleep(
-                min(max(shortest, 1.0) * 2 ** min(failures - 1, 6), LONGEST_PAUSE_S)
-            )
+            await asyncio.sleep(doubled_pause_s(failures, max(shortest, 1.0), LONGEST_PAUSE_S))
             return
         with suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), shortest)

@@ -1,16 +1,47 @@
 """Time, as a thing that is handed in: nothing else in this package reads the wall clock."""
 
+import math
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
+from opal_lake.errors import InvalidInputError
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MAX_DOUBLINGS = 30  # a pause of 1 s is 34 years then
 
 
 def moment_text(moment_us: int) -> str:
     """ISO 8601 in UTC, to the microsecond."""
     return (_EPOCH + timedelta(microseconds=moment_us)).isoformat(timespec="microseconds")
+
+
+def parse_moment_ms(text: str) -> int:
+    """Return the milliseconds since 1970 that a text means.
+
+    The text is ISO 8601, in UTC where it names no zone, or the number itself.
+    """
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidInputError(
+            f"{text!r} is no moment; write 2026-11-24T09:30:00Z, or milliseconds since 1970"
+        ) from error
+    return milliseconds_of(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+
+
+def milliseconds_of(moment: datetime) -> int:
+    """Return the milliseconds since 1970 of a datetime with a zone."""
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def doubled_pause_s(failures: int, first_s: float, longest_s: float = math.inf) -> float:
+    """Return how long to wait after so many failures in a row: each time twice as long."""
+    doublings = min(failures - 1, _MAX_DOUBLINGS)
+    return min(first_s * 2.0**doublings, longest_s)
 
 
 class Clock(Protocol):

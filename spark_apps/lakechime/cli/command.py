@@ -21,7 +21,8 @@ from lakechime.location import URL_VARIABLE, default_url
 from opal_lake.cli.command import EVERYWHERE, Verb, Verbs, pairs, traceback_help
 from opal_lake.cli.overview import version
 from opal_lake.cli.render import Style
-from opal_lake.errors import OpalError
+from opal_lake.clock import parse_moment_ms
+from opal_lake.errors import InvalidInputError, OpalError
 from opal_lake.exit_codes import BUG, FINDINGS, INPUT, OK, RETRY
 from opal_lake.exit_codes import exit_code as opal_exit_code
 
@@ -171,16 +172,10 @@ def tags_of(args: argparse.Namespace) -> dict[str, str]:
 
 def moment_ms(text: str) -> int:
     """An argument that is a moment: ISO 8601 (UTC where it names no zone), or milliseconds since 1970."""
-    if text.isdecimal():
-        return int(text)
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no moment; write 2026-11-24T09:30:00Z, or milliseconds since 1970"
-        ) from None
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (aware - _EPOCH) // timedelta(milliseconds=1)
+        return parse_moment_ms(text)
+    except InvalidInputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def moment_text(moment: int) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from lakechime.client import LakeChime
 from lakechime.producers.outbox import Source, Synced, sync
+from opal_lake.clock import doubled_pause_s
 
 LOOKERS = 8
 MOST_PAUSE_SECONDS = 600.0
@@ -60,10 +61,8 @@ class Watch:
             synced = look.result()
         except Exception as error:  # noqa: BLE001  # whatever a library of a table's format raises, the others go on
             table.failures += 1
-            pause = min(
-                self.interval_seconds * 2 ** min(table.failures, 20),
-                max(self.most_pause_seconds, self.interval_seconds),
-            )
+            longest = max(self.most_pause_seconds, self.interval_seconds)
+            pause = doubled_pause_s(table.failures, 2 * self.interval_seconds, longest)
             table.due = time.monotonic() + pause
             self.at_failure(table.name, error, pause)
         else:

@@ -18,6 +18,7 @@ from lakechime.errors import (
     UnavailableError,
 )
 from lakechime.remote.problems import UNAUTHENTICATED, UNAVAILABLE, error_of
+from opal_lake.clock import doubled_pause_s
 
 ATTEMPTS = 5
 FIRST_PAUSE_SECONDS = 0.2
@@ -98,7 +99,7 @@ class Transport:
                 raise self._error(
                     answer, failure, sure=sure or isinstance(failure, _NEVER_SENT)
                 ) from failure
-            self.sleep(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
+            self.sleep(doubled_pause_s(attempt, FIRST_PAUSE_SECONDS))
 
     def _connected(self) -> httpx.Client:
         if self._client is None or self._process != os.getpid():

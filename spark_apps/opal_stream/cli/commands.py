@@ -7,11 +7,11 @@ import os
 import signal
 import sys
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 from opal_lake.cli.command import Verb, Verbs, add_command, pairs, store_options, whole_number
 from opal_lake.cli.render import Style
+from opal_lake.clock import parse_moment_ms
 from opal_lake.duration import parse_duration
 from opal_lake.errors import InvalidInputError, count_text
 from opal_stream.cli.commit import add_commit, commit
@@ -404,21 +404,8 @@ def _interval(args: argparse.Namespace) -> "Interval | None":
     if missing := [name for name, value in given.items() if not value]:
         raise InvalidInputError(f"an interval has two ends: {missing[0]} is missing")
     return Interval(
-        start_ms=_moment_ms(args.start_timestamp), end_ms=_moment_ms(args.end_timestamp)
+        start_ms=parse_moment_ms(args.start_timestamp), end_ms=parse_moment_ms(args.end_timestamp)
     )
-
-
-def _moment_ms(text: str) -> int:
-    """ISO text, in UTC if it names no zone, or milliseconds since 1970."""
-    if text.isdecimal():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise InvalidInputError(
-            f"{text!r} is no time; write 2026-11-24T00:00:00Z, or milliseconds since 1970"
-        ) from error
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _partitions(text: str | None) -> "tuple[int | Partition, ...]":

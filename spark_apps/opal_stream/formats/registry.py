@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from opal_lake.clock import doubled_pause_s
 from opal_lake.errors import InvalidInputError
 from opal_stream.errors import RegistryError
 
@@ -150,9 +151,8 @@ class SchemaRegistry:
         )
 
     def _fetch(self, path: str, what: str) -> Any:
-        pause_s = _FIRST_PAUSE_S
         failure: Exception | None = None
-        for attempt in range(_TRIES):
+        for attempt in range(1, _TRIES + 1):
             try:
                 with urllib.request.urlopen(self._request(path), timeout=_TIMEOUT_S) as answer:
                     return json.load(answer)
@@ -162,9 +162,8 @@ class SchemaRegistry:
                 failure = error
             except (OSError, ValueError) as error:
                 failure = error
-            if attempt < _TRIES - 1:
-                time.sleep(pause_s)
-                pause_s *= 2
+            if attempt < _TRIES:
+                time.sleep(doubled_pause_s(attempt, _FIRST_PAUSE_S))
         if isinstance(failure, urllib.error.HTTPError) and failure.code not in _AWAY:
             raise _NotGivenError(failure.code) from failure
         raise self._failed(what, failure)

@@ -15,6 +15,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from lakechime.errors import InvalidEventError, SchemaError, UnavailableError
 from lakechime.store.database.failures import is_passing, translated
 from lakechime.store.schema import REVISION, VERSION_TABLE
+from opal_lake.clock import doubled_pause_s
 
 T = TypeVar("T")
 
@@ -67,7 +68,7 @@ class Database:
                     raise translated(error, self.shown) from error
             except exc.SQLAlchemyError as error:
                 raise translated(error, self.shown) from error
-            time.sleep(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
+            time.sleep(doubled_pause_s(attempt, FIRST_PAUSE_SECONDS))
 
     def _once(self, work: Callable[[Connection], T], *, writes: bool, looks_first: bool) -> T:
         with self.engine.connect() as connection:
