@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from opal_lake.arguments.declared import Declared, declaration
 from opal_lake.arguments.values import (
@@ -14,8 +14,16 @@ from opal_lake.arguments.values import (
     Properties,
     one_of,
 )
+from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
 from opal_lake.operations.verb import Job
-from opal_lake.source import BATCH_MB, SOURCE_TABLE_FORMATS
+from opal_lake.result import JobResult
+from opal_lake.source import BATCH_MB, SOURCE_TABLE_FORMATS, source_from_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from opal_lake.definition.table_spec import TableLayout
+    from opal_lake.engine.place import Place
 
 COLUMN_ROLES = ("keys", "delta", "tie_break", "partition_by")  # what a column may be for a table
 
@@ -52,8 +60,59 @@ class Create(NewTable, Job):
     `if_absent` accepts an equal table that exists.
     """
 
+    needs_table: ClassVar[bool] = False
+
     like: Mapping[str, Any] | None = None
     if_absent: Annotated[bool, Help("no error if the same table is there already")] = False
+
+    def run(self, place: "Place") -> JobResult:  # type: ignore[override]  # there is no table yet
+        """Create the table, or find that it is there as it should be."""
+        from opal_lake.arguments.declared import given_fields
+        from opal_lake.definition.table_spec import TableLayout
+
+        layout = TableLayout(**given_fields(TableLayout, vars(self)))
+        existing = self._existing(place, layout)
+        if existing is not None:
+            return existing
+        columns = self._columns(place)
+        try:
+            table = place.create(columns, layout)
+        except TableExistsError:
+            existing = self._existing(place, layout)  # another job made it meanwhile
+            if existing is None:
+                raise
+            return existing
+        return JobResult(operation=self.name, table=table.uri, version=0, token=self.token)
+
+    def _existing(self, place: "Place", layout: "TableLayout") -> JobResult | None:
+        """Return the result for a table that is there already and may be.
+
+        Without a schema its own columns are as good as any.
+        """
+        from opal_lake.definition.table_spec import refuse_another_spec
+
+        if not self.if_absent:
+            return None
+        try:
+            table = place.open()
+        except NotFoundError:
+            return None
+        columns = None if self.schema is None else place.sql_columns(self.schema)
+        refuse_another_spec(place.uri, table.snapshot_at().spec, columns, layout)
+        return JobResult(operation=self.name, table=table.uri, version=0, repeated=True)
+
+    def _columns(self, place: "Place") -> "pa.Schema":
+        if self.schema is not None and self.like is not None:
+            raise InvalidInputError(
+                "create is given its columns twice, as schema= and as like=; leave out one of them"
+            )
+        if self.like is not None:
+            return place.source_columns(source_from_json(self.like), self.delta)
+        if self.schema is None:
+            raise InvalidInputError(
+                "create is given no columns; give schema='id BIGINT, at TIMESTAMP', or like={'files': ...}"
+            )
+        return place.sql_columns(self.schema)
 
 
 @declaration

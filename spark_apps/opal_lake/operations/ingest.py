@@ -14,17 +14,19 @@ from opal_lake.arguments.values import (
     Threshold,
 )
 from opal_lake.errors import InvalidInputError, NoRowsError
-from opal_lake.operations.create import NewTable
+from opal_lake.operations.create import Create, NewTable
 from opal_lake.operations.verb import Job
 from opal_lake.result import JobResult
-from opal_lake.source import Files, Jdbc
+from opal_lake.source import Files, Jdbc, source_from_json
 
 if TYPE_CHECKING:
     from opal_lake.engine.open_table import OpenTable
+    from opal_lake.engine.place import Place
 
 
 # Of rows in memory and of streams: no job, operator or command has them
 PYTHON_ONLY = frozenset({"deleted", "application", "positions"})
+NO_ROW = "false"  # the delete condition of tables whose deletes come in files of their own
 
 
 @declaration
@@ -155,6 +157,8 @@ class IngestSource(Ingest):
     yet; without a schema its columns are the source's.
     """
 
+    needs_table: ClassVar[bool] = False
+
     source: Mapping[str, Any] = field(kw_only=False)
     create: NewTable | None = None
 
@@ -164,6 +168,17 @@ class IngestSource(Ingest):
         if wrong := sorted(PYTHON_ONLY & arguments.keys()):
             raise InvalidInputError(f"an ingest as a job has no argument {', '.join(wrong)}")
         return arguments
+
+    def run(self, place: "Place") -> JobResult:  # type: ignore[override]  # there may be no table
+        """Make the table if the job may and there is none, and ingest."""
+        source = source_from_json(self.source)  # an error before a table is made
+        if self.create is not None:
+            made = NewTable.among(vars(self.create))
+            if isinstance(source, Files) and source.deletes is not None:
+                made.setdefault("deletes", NO_ROW)
+            like = None if self.create.schema is not None else self.source
+            Create(**made, like=like, if_absent=True).run(place)
+        return self.with_source(source).run(place.open())
 
     def with_source(self, source: Any) -> Ingest:
         """Return the ingest of another source, into a table that exists."""

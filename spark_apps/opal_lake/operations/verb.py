@@ -63,6 +63,7 @@ class Job(Operation[JobResult]):
     """
 
     token_argument: ClassVar[str] = "token"
+    needs_table: ClassVar[bool] = True  # otherwise `run` takes a place where there may be none
 
     token: str | None = None
 

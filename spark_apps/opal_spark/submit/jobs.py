@@ -1,25 +1,23 @@
 """What a job does: a JobSpec in, the operation on a table, a JobResult out.
 
-Most operations run on their table as they are. Here stand those that have no table yet, or whose
-result is not a JobResult: rows to show or to export, findings.
+Most operations run as they are, on their table or at its place. Here stand those that need Spark
+itself, or whose result is not a JobResult: rows to show or to export, findings.
 """
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from opal_lake import layout as paths
-from opal_lake.arguments.declared import given_fields
 from opal_lake.cli.shown_rows import json_rows
-from opal_lake.definition.table_spec import TableLayout, refuse_another_spec
-from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
-from opal_lake.operations.create import Bootstrap, Create, NewTable
-from opal_lake.operations.ingest import IngestSource
+from opal_lake.definition.table_spec import TableLayout, plan_spec
+from opal_lake.errors import InvalidInputError
+from opal_lake.operations.create import Bootstrap
 from opal_lake.operations.job_spec import JobSpec
 from opal_lake.operations.look import Check
 from opal_lake.operations.mutate import Mutate
@@ -27,15 +25,17 @@ from opal_lake.operations.read import ShowChanges, ShowRows
 from opal_lake.read.change_range import version_range
 from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_VERSION, INSERT, POSTIMAGE
 from opal_lake.result import JobResult
-from opal_lake.source import Files, source_from_json
+from opal_lake.source import Files, Jdbc
+from opal_lake.storage import open_storage
+from opal_lake.table import create_on
 from opal_spark.engine.columns import arrow_of_spark, quoted
 from opal_spark.engine.failures import observed_count, unwritable
+from opal_spark.engine.session import cache_settings, storage_options
 from opal_spark.mutate import mutate as mutate_folder
 from opal_spark.sources import source_schema
 from opal_spark.table import OpalTable
 
 SHOWN_ROWS = 20
-NO_ROW = "false"  # the delete condition of tables whose deletes come in files of their own
 
 
 def run_job(spark: SparkSession, spec: JobSpec[Any]) -> JobResult:
@@ -43,77 +43,35 @@ def run_job(spark: SparkSession, spec: JobSpec[Any]) -> JobResult:
     steps = _STEPS.get(spec.operation.title)
     if steps is not None:
         return steps(spark, spec)
-    result: JobResult = spec.job.run(OpalTable.for_path(spark, spec.table))
+    place = SparkPlace(spark=spark, uri=spec.table)
+    result: JobResult = spec.job.run(place.open() if spec.operation.needs_table else place)
     return result
 
 
-def create(spark: SparkSession, spec: JobSpec[Create]) -> JobResult:
-    """With the columns of an SQL schema, or with those of a file."""
-    job, layout = spec.operation, given_fields(TableLayout, vars(spec.operation))
-    if (
-        job.if_absent
-        and (standing := _standing(spark, spec.table, job.schema, TableLayout(**layout)))
-        is not None
-    ):
-        return standing
-    columns = _schema(spark, job.schema, job.like, job.delta)
-    try:
-        table = OpalTable.create(spark, spec.table, columns, **layout)
-    except TableExistsError:
-        if (
-            job.if_absent
-            and (standing := _standing(spark, spec.table, job.schema, TableLayout(**layout)))
-            is not None
-        ):
-            return standing  # another job made it meanwhile
-        raise
-    return JobResult(operation="create", table=table.uri, version=0, token=spec.token)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkPlace:
+    """A path where a table is, or is to be made, for a session to work on."""
 
+    spark: SparkSession
+    uri: str
 
-def _schema(
-    spark: SparkSession,
-    schema: str | None,
-    like: Mapping[str, Any] | None,
-    delta: str | None = None,
-) -> StructType:
-    if schema is None and like is None:
-        raise InvalidInputError(
-            "create is given no columns; give schema='id BIGINT, at TIMESTAMP', or like={'files': ...}"
-        )
-    if schema is not None and like is not None:
-        raise InvalidInputError(
-            "create is given its columns twice, as schema= and as like=; leave out one of them"
-        )
-    if like is not None:
-        return source_schema(spark, source_from_json(like), delta)
-    return spark.createDataFrame([], schema).schema
+    def open(self) -> OpalTable:
+        """Open the table; NotFoundError when there is none."""
+        return OpalTable.for_path(self.spark, self.uri)
 
+    def create(self, columns: pa.Schema, layout: TableLayout) -> OpalTable:
+        """Create a table; TableExistsError when there is one."""
+        storage = open_storage(self.uri, storage_options(self.spark, self.uri))
+        spec = plan_spec(columns, layout)
+        return OpalTable.on(self.spark, create_on(storage, spec, cache=cache_settings(self.spark)))
 
-def _standing(
-    spark: SparkSession, uri: str, schema: str | None, layout: TableLayout
-) -> JobResult | None:
-    """The result for a table that is there already, None when there is none. Without a schema its own columns are as good as any."""
-    try:
-        table = OpalTable.for_path(spark, uri)
-    except NotFoundError:
-        return None
-    columns = None if schema is None else arrow_of_spark(_schema(spark, schema, None))
-    refuse_another_spec(uri, table.snapshot_at().spec, columns, layout)
-    return JobResult(operation="create", table=table.uri, version=0, repeated=True)
+    def sql_columns(self, schema: str) -> pa.Schema:
+        """Return the columns that a schema has, written as in CREATE TABLE."""
+        return arrow_of_spark(self.spark.createDataFrame([], schema).schema)
 
-
-def ingest(spark: SparkSession, spec: JobSpec[IngestSource]) -> JobResult:
-    """Ingest from the source that the job names, into a table that is made if the job may make it."""
-    job = spec.job
-    source = source_from_json(job.source)  # before a table is made
-    if job.create is not None:
-        like = None if job.create.schema is not None else job.source
-        made = NewTable.among(vars(job.create))
-        if isinstance(source, Files) and source.deletes is not None:
-            made.setdefault("deletes", NO_ROW)
-        operation = Create(**made, like=like, if_absent=True)
-        create(spark, JobSpec(operation=operation, table=spec.table))
-    return job.with_source(source).run(OpalTable.for_path(spark, spec.table))
+    def source_columns(self, source: Files | Jdbc, delta: str) -> pa.Schema:
+        """Return the columns of a source; `delta` is one that its files may make."""
+        return arrow_of_spark(source_schema(self.spark, source, delta))
 
 
 def check(spark: SparkSession, spec: JobSpec[Check]) -> JobResult:
@@ -141,7 +99,8 @@ def bootstrap(spark: SparkSession, spec: JobSpec[Bootstrap]) -> JobResult:
     """Take a table of another kind over. Its own record, and no token, makes a repeat harmless."""
     given = dict(vars(spec.operation))
     del given["token"]
-    given["schema"] = spec.operation.schema and _schema(spark, spec.operation.schema, None)
+    if spec.operation.schema is not None:
+        given["schema"] = spark.createDataFrame([], spec.operation.schema).schema
     return replace(OpalTable.bootstrap(spark, spec.table, **given), token=spec.token)
 
 
@@ -246,8 +205,6 @@ def _shown(rows: DataFrame, limit: int, result: JobResult) -> JobResult:
 
 
 _STEPS: Mapping[str, Callable[[SparkSession, JobSpec[Any]], JobResult]] = {
-    "create": create,
-    "ingest": ingest,
     "check": check,
     "bootstrap": bootstrap,
     "mutate": mutate,

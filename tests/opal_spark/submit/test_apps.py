@@ -38,7 +38,7 @@ from opal_spark.submit.jobs import run_job
 from opal_spark.submit.runner import run_app
 
 SOURCES = Path(__file__).parents[3] / "spark_apps"
-APPS = SOURCES / "opal_spark" / "submit" / "apps"
+APP = SOURCES / "opal_spark" / "submit" / "app.py"
 COLUMNS = {
     "schema": "id BIGINT, name STRING, op STRING, at TIMESTAMP",
     "keys": ["id"],
@@ -51,7 +51,7 @@ SECOND = "id,name,op,at\n2,Bobby,U,2026-01-02T10:00:00Z\n3,,D,2026-01-02T10:00:0
 pytestmark = pytest.mark.spark
 
 
-def submit(operation: str, spec: str, scratch: Path) -> subprocess.CompletedProcess[str]:
+def submit(spec: str, scratch: Path) -> subprocess.CompletedProcess[str]:
     """As an operator does it: a new JVM, and the two packages on the path."""
     ensure_java()
     command = [
@@ -68,7 +68,7 @@ def submit(operation: str, spec: str, scratch: Path) -> subprocess.CompletedProc
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     return subprocess.run(
-        [*command, str(APPS / f"{operation}.py"), "--spec", spec],
+        [*command, str(APP), "--spec", spec],
         env=environment,
         cwd=scratch,
         capture_output=True,
@@ -86,7 +86,7 @@ def spec_of(
 
 
 @pytest.mark.slow
-def test_all_four_apps_under_spark_submit(tmp_path: Path) -> None:
+def test_four_operations_under_spark_submit(tmp_path: Path) -> None:
     table, source = tmp_path / "users", tmp_path / "in.csv"
     source.write_text(FIRST)
     specs = [
@@ -108,7 +108,6 @@ def test_all_four_apps_under_spark_submit(tmp_path: Path) -> None:
         file = tmp_path / "spec.json"
         file.write_text(spec.to_json())
         done = submit(
-            spec.operation.name,
             f"@{file}" if spec.operation.name == "ingest" else spec.to_json(),
             tmp_path,
         )
@@ -127,9 +126,7 @@ def test_all_four_apps_under_spark_submit(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_spark_submit_ends_with_the_app_s_exit_code(tmp_path: Path) -> None:
-    done = submit(
-        "metagen", '{"operation": "metagen", "table": "nowhere", "arguments": {}}', tmp_path
-    )
+    done = submit('{"operation": "metagen", "table": "nowhere", "arguments": {}}', tmp_path)
     assert done.returncode == INPUT
     assert (
         "nowhere is no Opal table" in done.stdout

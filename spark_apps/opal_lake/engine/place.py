@@ -1,0 +1,32 @@
+"""A place where a table is, or is to be made, as operations get it that need no table."""
+
+from typing import Protocol
+
+import pyarrow as pa
+
+from opal_lake.definition.table_spec import TableLayout
+from opal_lake.engine.open_table import OpenTable
+from opal_lake.source import Files, Jdbc
+
+
+class Place(Protocol):
+    """A URI, and the engine that works on the table there."""
+
+    @property
+    def uri(self) -> str: ...
+
+    def open(self) -> OpenTable:
+        """Open the table; NotFoundError when there is none."""
+        ...
+
+    def create(self, columns: pa.Schema, layout: TableLayout) -> OpenTable:
+        """Create a table; TableExistsError when there is one."""
+        ...
+
+    def sql_columns(self, schema: str) -> pa.Schema:
+        """Return the columns that a schema has, written as in CREATE TABLE."""
+        ...
+
+    def source_columns(self, source: Files | Jdbc, delta: str) -> pa.Schema:
+        """Return the columns of a source; `delta` is one that its files may make."""
+        ...
