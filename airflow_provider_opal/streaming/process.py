@@ -34,7 +34,7 @@ class StreamProcess(WatchedProcess):
             say(f"starting {' '.join(words[1:])}")
             return words, environment
 
-        reads = f"{', '.join(job.topics)} into {job.table}"
+        reads = f"{', '.join(job.arguments['topics'])} into {job.table}"
         super().__init__(
             command, say, reads=reads, restarts=restarts, run_for_s=run_for_s, drain_s=drain_of(job)
         )
@@ -42,6 +42,6 @@ class StreamProcess(WatchedProcess):
 
 def drain_of(job: StreamJob) -> float:
     """How long it may take to end, in seconds."""
-    if job.options.get("spark"):
+    if job.arguments.get("spark"):
         return SPARK_DRAIN_S
-    return supervisor_drain_s() if job.options.get("processes") else drain_s()
+    return supervisor_drain_s() if job.arguments.get("processes") else drain_s()

@@ -1,21 +1,10 @@
-"""Which values of a stream's options make sense. The command line asks, and so do DAGs, before anything runs."""
+"""What goes together in the arguments of a stream, and what its names of formats stand for."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from opal_lake.duration import parse_duration
 from opal_lake.errors import InvalidInputError
 
-_COUNTS = (
-    "processes",
-    "capacity",
-    "hours",
-    "flush_rows",
-    "flush_mb",
-)  # of which none makes no sense
-_SPANS = ("replan_interval", "stall_after", "watched", "run_for", "broker_timeout")
-_PORTS = 65_535
 METRICS_HOST = "127.0.0.1"  # metrics need no login: who serves them to others says so
 INTERVAL, SPARK = "an interval", "spark"
 UNAVAILABLE = "__debezium_unavailable_value"  # Debezium's default for a large value that an update did not touch
@@ -76,43 +65,31 @@ FORMATS = {
 }
 
 
-def clashes(given: Collection[str], *, has_interval: bool) -> Iterator[tuple[str, str, str]]:
-    """Of the options that are not as by default, each that does not go with an interval, or with Spark: with which of both, and why."""
+def clashes(changed: Collection[str], *, has_interval: bool) -> Iterator[tuple[str, str, str]]:
+    """Yield each argument that does not go with an interval, or with Spark: with which, and why.
+
+    `changed` names the arguments that are not as by default.
+    """
     for partner, reasons in _CLASHES.items():
-        if has_interval if partner == INTERVAL else partner in given:
-            yield from ((name, partner, why) for name, why in reasons.items() if name in given)
+        if has_interval if partner == INTERVAL else partner in changed:
+            yield from ((name, partner, why) for name, why in reasons.items() if name in changed)
 
 
-def check_options(given: Mapping[str, Any], spelled: Callable[[str], str] = str) -> None:
-    """What was given, by name; None says nothing. An error calls an option as the caller does: that is `spelled`."""
-    for name in _COUNTS:
-        number = given.get(name)
-        if number is not None and (
-            not isinstance(number, int) or isinstance(number, bool) or number < 1
-        ):
+def clash_text(partner: str, why: str) -> str:
+    """Return what is said of an argument that does not go with another."""
+    return f"does not go with {partner}: {why}; leave it out"
+
+
+def check_clashes(changed: Collection[str], *, has_interval: bool) -> None:
+    """Refuse the first argument that does not go with another."""
+    for name, partner, why in clashes(changed, has_interval=has_interval):
+        raise InvalidInputError(f"{name} {clash_text(partner, why)}")
+
+
+def check_needs(changed: Collection[str], needs: Mapping[str, Collection[str]]) -> None:
+    """Refuse an argument that does nothing without one of others."""
+    for name, others in needs.items():
+        if name in changed and not any(other in changed for other in others):
             raise InvalidInputError(
-                f"{spelled(name)}={number!r} makes no sense; give a whole number from 1, or leave it out"
+                f"{name} does nothing without {' or '.join(others)}; add it, or leave {name} out"
             )
-    for name in _SPANS:
-        if given.get(name) is not None and not parse_duration(given[name], name=spelled(name)):
-            raise InvalidInputError(
-                f"{spelled(name)} is no time at all; give more than 0, or leave it out"
-            )
-    port = given.get("metrics_port")
-    if port is not None and port > _PORTS:
-        raise InvalidInputError(
-            f"{spelled('metrics_port')}={port} is no port; give one up to {_PORTS}, or 0 for any that is free"
-        )
-    form = given.get("format", "json")
-    if given.get("registry") and form in FORMATS and not FORMATS[form].is_registered:
-        others = ", ".join(name for name, other in FORMATS.items() if other.is_registered)
-        raise InvalidInputError(
-            f"{spelled('registry')}: messages of {spelled('format')}={form} need no schema registry, as {others} do; leave it out"
-        )
-    if given.get("unavailable_value", UNAVAILABLE) != UNAVAILABLE and not (
-        form in FORMATS and FORMATS[form].is_debezium
-    ):
-        raise InvalidInputError(
-            f"{spelled('unavailable_value')} is a setting of Debezium's connectors, and messages of {spelled('format')}={form} are not "
-            "their change events; leave it out"
-        )

@@ -37,6 +37,7 @@ END = ("--until-empty", "--json")
 def stream(table: Table, broker: Kafka, topic: str, *more: str) -> "subprocess.Popen[bytes]":
     words = [
         "stream",
+        "run",
         table.uri,
         "--bootstrap-servers",
         broker.servers,
@@ -146,7 +147,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rates", default="1000,10000")
     parser.add_argument("--seconds", type=int, default=60)
-    parser.add_argument("--spark", action="store_true", help="freshness by opal stream --spark")
+    parser.add_argument("--spark", action="store_true", help="freshness by opal stream run --spark")
     parser.add_argument(
         "--commit",
         default="direct",

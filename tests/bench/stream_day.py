@@ -31,9 +31,10 @@ from opal_lake.table import create_on, table_on
 from opal_stream.flush.buffer import Buffer, FlushLimits
 from opal_stream.flush.writer import Writer
 from opal_stream.formats.batch import MessageBatch
-from opal_stream.formats.decoder import Decoder, FormatOptions
+from opal_stream.formats.decoder import Decoder
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.topics import Partition
+from opal_stream.operations.reading import FormatOptions
 from tests.kit.clocks import past_store
 from tests.opal_stream.orders import LAYOUT, SCHEMA, order
 

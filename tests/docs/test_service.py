@@ -14,7 +14,6 @@ import yaml
 
 from opal_lake.cli import build_parser
 from opal_lake.exit_codes import FINAL
-from opal_stream.cli.uses import READ, use_of
 from opal_stream.rules import METRICS_HOST
 from opal_stream.waits import drain_s, supervisor_drain_s
 from tests.docs.examples import ROOT, example_with, page_text
@@ -47,8 +46,8 @@ def parsed(command: list[str]) -> argparse.Namespace:
 def test_the_command_reads_topics_and_serves_metrics(name: str) -> None:
     program = Path(COMMANDS[name][0]).name
     args = parsed(COMMANDS[name])
-    assert (program, args.command, use_of(args)) == ("opal", "stream", READ)
-    assert args.topic == ["orders"]
+    assert (program, args.command, args.verb) == ("opal", "stream", "run")
+    assert args.topics == ["orders"]
     assert args.metrics_port == 9464
 
 

@@ -16,9 +16,10 @@ from opal_stream.flush.committer import Committer, CommitterOptions
 from opal_stream.flush.options import StreamOptions, Totals
 from opal_stream.flush.stream import Stream
 from opal_stream.formats.batch import MessageBatch
-from opal_stream.formats.decoder import Decoded, Decoder, FormatOptions
+from opal_stream.formats.decoder import Decoded, Decoder
 from opal_stream.kafka.applications import known_positions
 from opal_stream.kafka.connection import Connection
+from opal_stream.operations.reading import FormatOptions
 from opal_stream.tracking.events import Tracker
 from tests.fixtures_kafka import Kafka
 

@@ -218,6 +218,7 @@ def start(
 ) -> "subprocess.Popen[bytes]":
     words = [
         "stream",
+        "run",
         table.uri,
         "--bootstrap-servers",
         kafka.servers,

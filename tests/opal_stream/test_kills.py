@@ -27,6 +27,7 @@ KILLS = int(os.environ.get("OPAL_STREAM_KILLS", "5"))
 def start(table: Table, broker: Kafka, topic: str, *more: str) -> "subprocess.Popen[bytes]":
     words = [
         "stream",
+        "run",
         table.uri,
         "--bootstrap-servers",
         broker.servers,

@@ -17,10 +17,11 @@ from opal_lake.table import Table, create_on, table_on
 from opal_stream.flush.buffer import Buffer, FlushLimits
 from opal_stream.flush.publisher import Publisher
 from opal_stream.flush.writer import Writer
-from opal_stream.formats.decoder import Decoder, FormatOptions
+from opal_stream.formats.decoder import Decoder
 from opal_stream.gathered.backlog import Gate
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.topics import Partition
+from opal_stream.operations.reading import FormatOptions
 from tests.opal_stream.orders import batch
 
 TEXT = "__debezium_unavailable_value"

@@ -17,18 +17,20 @@ from airflow_provider_opal.hooks.opal import OpalHook
 from airflow_provider_opal.operators.ingest import CreateTable
 from airflow_provider_opal.operators.spark import KEY_HINT
 from airflow_provider_opal.partition_keys import KeyedInterval
-from airflow_provider_opal.streaming.job import StreamJob, checked
+from airflow_provider_opal.streaming.job import StreamJob
 from airflow_provider_opal.streaming.process import RESTARTS, Outcome, StreamProcess
 from airflow_provider_opal.streaming.source import Kafka
 from airflow_provider_opal.streaming.tables import make_table
 from airflow_provider_opal.triggers.stream import StreamTrigger
+from opal_stream.operations.reading import ON_BAD_MESSAGE
+from opal_stream.operations.verbs import Run
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
 class StreamingIngestOperator(BaseOperator):
-    """Runs `opal stream`: messages are visible about a second after they were produced, and each counts once.
+    """Runs `opal stream run`: messages are visible about a second after they were produced, and each counts once.
 
         StreamingIngestOperator(task_id="read", table="shop.orders", source=Kafka(topics="orders", mode="continuous"), deferrable=True)
 
@@ -72,16 +74,13 @@ class StreamingIngestOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.options = {
-            **source.options(),
-            "on_bad_message": checked("on_bad_message", on_bad_message),
-        }
+        ON_BAD_MESSAGE.check("on_bad_message", on_bad_message)
+        self.arguments = {**source.arguments(), "on_bad_message": on_bad_message}
         self.mode = _checked_mode(source, start_timestamp, end_timestamp, schedule)
         self.table = table
         self.topics = source.topics
         self.stream = source.name
         self.registry = source.registry
-        self.columns = dict(source.columns)
         self.create = (
             None
             if create is None
@@ -149,22 +148,21 @@ class StreamingIngestOperator(BaseOperator):
 
     def job(self, context: "Context") -> StreamJob:
         """What to read: rendered, and without secrets. ValueError if that makes no sense."""
-        options = {
-            **self.options,
+        arguments = {
+            **self.arguments,
+            "topics": self.topics,
             "name": self.stream,
             "registry": self.registry,
+            "bootstrap_servers": self.bootstrap_servers,
             "until_empty": self.mode == "until_empty",
         }
         if self.mode == "interval":
-            options |= self._interval_of(context)
+            arguments |= self._interval_of(context)
         return StreamJob(
             table=self.table,
-            topics=[self.topics] if isinstance(self.topics, str) else list(self.topics),
             opal_conn_id=self.opal_conn_id,
             kafka_conn_id=self.kafka_conn_id,
-            bootstrap_servers=self.bootstrap_servers,
-            columns=self.columns,
-            options=options,
+            arguments=Run.of(arguments).to_arguments(),
         )
 
     def _interval_of(self, context: "Context") -> dict[str, Any]:

@@ -189,6 +189,15 @@ class Declared:
         return {name: values.pop(given) for name, given in named.items() if given in values}
 
     @classmethod
+    def changed(cls, values: Mapping[str, Any]) -> set[str]:
+        """Return the names of the arguments whose values are not the default."""
+        return {
+            name
+            for name, member in cls.fields().items()
+            if name in values and _differ(values[name], default_of(member))
+        }
+
+    @classmethod
     def checked(
         cls, arguments: Mapping[str, Any], is_open: Callable[[Any], bool] = nothing_open
     ) -> dict[str, Any]:

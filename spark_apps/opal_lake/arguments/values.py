@@ -37,18 +37,30 @@ class Kind:
 
 
 class Help:
-    """What a command line says of an argument, and how it names its value."""
+    """What a command line says of an argument, and how it names its value.
 
-    __slots__ = ("metavar", "text")
+    `flag` is the name of the flag where it is not that of the argument: one of a list, say.
+    """
 
-    def __init__(self, text: str, metavar: str | None = None) -> None:
+    __slots__ = ("flag", "metavar", "text")
+
+    def __init__(self, text: str, metavar: str | None = None, *, flag: str | None = None) -> None:
         self.text = text
         self.metavar = metavar
+        self.flag = flag
 
 
 def span_text(name: str, value: Any) -> str:
     """A span of time as a job takes it: whole seconds."""
     return plain_duration(_span(name, value), name=name)
+
+
+def _positive_span_text(name: str, value: Any) -> str:
+    """A span of time that is not 0."""
+    text = span_text(name, value)
+    if not parse_duration(text, name=name):
+        raise InvalidInputError(f"{name}={value!r} is no time at all; give more than 0")
+    return text
 
 
 def span_of(name: str, value: Duration) -> timedelta:
@@ -250,6 +262,7 @@ ChangeAxis = Annotated[str, one_of(*CHANGE_AXES)]
 Moment = object  # a datetime, or a text as 2026-01-31T12:00:00+00:00
 Where = Annotated[str, Help("a condition on rows", "CONDITION")]
 Span = Annotated[Duration, Kind(span_text, "SPAN")]
+PositiveSpan = Annotated[Duration, Kind(_positive_span_text, "SPAN")]
 DeltaSpan = Annotated[Duration | int, Kind(delta_span, "SPAN", takes_number=True)]
 PolicySpan = Annotated[
     Duration | int, Kind(_delta_span_or_none, "SPAN", takes_number=True)
@@ -257,6 +270,7 @@ PolicySpan = Annotated[
 Percent = Annotated[float, Kind(percent, "N", takes_number=True)]
 MegaBytes = Annotated[int, Kind(whole_number, "N", takes_number=True)]
 Count = Annotated[int, Kind(whole_number, "N", takes_number=True)]
+RowCount = Annotated[int, Kind(whole_number, "N", takes_number=True)]
 Version = Annotated[int, Kind(version_number, "N", takes_number=True)]
 Bound = Annotated[str | int | datetime, Kind(bound, "BOUND")]
 Threshold = Annotated[int | str, Kind(threshold, "N|N%")]

@@ -37,6 +37,7 @@ class Verb:
     example: str
     run: Callable[[argparse.Namespace], int | None]
     operands: str = ""
+    needs_table: bool = True
 
 
 class OpalParser(argparse.ArgumentParser):
@@ -61,7 +62,7 @@ class OpalParser(argparse.ArgumentParser):
         """Like `parse_args`, and takes PATH... also after options, which argparse does not."""
         args, rest = self.parse_known_args(words)
         if unknown := [word for word in rest if word.startswith("-") or not hasattr(args, "paths")]:
-            parser = self.verbs().get(args.command, self)
+            parser = self._parser_of(words)
             parser.error(f"{unknown[0]!r} is not known to {parser.prog}")
         if rest:
             args.paths += rest
@@ -96,10 +97,29 @@ class OpalParser(argparse.ArgumentParser):
         self.exit(INPUT, f"{program}: {message}; see {self.prog} --help\n")
 
     def check_command(self, argv: Sequence[str]) -> None:
-        """Say which command was probably meant."""
-        first = next((argument for argument in argv if not argument.startswith("-")), None)
-        if first is not None and first not in self.verbs():
-            self.error(f"there is no command {first!r}{meant(first, self.verbs())}")
+        """Say which command was probably meant, also of a verb that has verbs of its own."""
+        verbs = self.verbs()
+        words = [argument for argument in argv if not argument.startswith("-")]
+        if not verbs or not words:
+            return
+        first = words[0]
+        if first not in verbs:
+            verb = self.prog.partition(" ")[2]
+            known = f"; {self.prog} has {', '.join(verbs)}" if verb else ""
+            command = f"{verb} {first}".strip()
+            self.error(f"there is no command {command!r}{meant(first, verbs) or known}")
+        below = verbs[first]
+        if isinstance(below, OpalParser):
+            below.check_command(words[1:])
+
+    def _parser_of(self, words: Sequence[str]) -> argparse.ArgumentParser:
+        """Return the parser of the verb that the first words name."""
+        parser: argparse.ArgumentParser = self
+        for word in words:
+            if not isinstance(parser, OpalParser) or word not in parser.verbs():
+                break
+            parser = parser.verbs()[word]
+        return parser
 
 
 def meant(word: str, known: Iterable[str]) -> str:
@@ -116,9 +136,12 @@ def add_command(verbs: Verbs, verb: Verb) -> argparse.ArgumentParser:
         description=verb.summary[:1].upper() + verb.summary[1:] + ".",
         epilog=f"example:\n  {verb.example}\n\n{exit_code_lines()}",
     )
-    parser.usage = f"{parser.prog} TABLE {verb.operands}[options]".replace("%", "%%")
+    table = "TABLE" if verb.needs_table else "[TABLE]"
+    parser.usage = f"{parser.prog} {table} {verb.operands}[options]".replace("%", "%%")
     parser.set_defaults(run=verb.run, group=verb.group, example=verb.example)
-    parser.add_argument("table", metavar="TABLE", help=TABLE_FORMS)
+    parser.add_argument(
+        "table", metavar="TABLE", nargs=None if verb.needs_table else "?", help=TABLE_FORMS
+    )
     shared = parser.add_argument_group(EVERYWHERE)
     shared.add_argument(
         "--json", action="store_true", help="for programs: nothing but JSON on standard output"

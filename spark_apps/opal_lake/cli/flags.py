@@ -1,7 +1,7 @@
 """Flags of operations: an argument whose declaration has a help text is a flag of its name."""
 
 import argparse
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import Field
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ from opal_lake.arguments.declared import (
     kind_of,
     types_of,
 )
-from opal_lake.cli.command import whole_number
+from opal_lake.cli.command import pairs, whole_number
 
 DeclaredT = TypeVar("DeclaredT", bound=Declared)
 
@@ -24,7 +24,7 @@ def add_flags(
     """Those of a declaration, or of these arguments of it, to a parser or a group of one."""
     for name, member in declared.fields().items():
         if name in names or (not names and name not in but and help_of(member.type) is not None):
-            parser.add_argument(f"--{name.replace('_', '-')}", **_options(member))
+            parser.add_argument(flag_of(member), dest=name, **_options(member))
 
 
 def add_token(parser: argparse.ArgumentParser, does: str = "runs") -> None:
@@ -39,9 +39,51 @@ def add_job_token(parser: argparse.ArgumentParser, dest: str, does: str = "runs"
     )
 
 
+def flag_of(member: "Field[Any]") -> str:
+    """Return the flag of an argument."""
+    help_text = help_of(member.type)
+    name = (help_text and help_text.flag) or member.name
+    return f"--{name.replace('_', '-')}"
+
+
 def operation_of(args: argparse.Namespace, declared: type[DeclaredT], /, **more: Any) -> DeclaredT:
     """The operation that the flags describe, with what no flag says by its own name."""
-    return declared.of({**declared.filled_in(declared.among(vars(args))), **more})
+    given = declared.filled_in(declared.among(vars(args)))
+    for name, member in declared.fields().items():
+        value = given.get(name)
+        if isinstance(value, list) and _is_mapping(member):
+            given[name] = pairs(value, flag_of(member))
+    return declared.of({**given, **more})
+
+
+def flag_words(declared: type[Declared], arguments: Mapping[str, Any]) -> list[str]:
+    """Return the flags by which another process gets the arguments that differ from the default."""
+    fields = declared.fields()
+    words: list[str] = []
+    for name in (name for name in fields if name in declared.changed(arguments)):
+        value, flag = arguments[name], flag_of(fields[name])
+        if value is True:
+            words.append(flag)
+        elif value is None or value is False:
+            continue
+        elif isinstance(value, Mapping):
+            words += [f"{flag}={member}={text}" for member, text in value.items()]
+        elif isinstance(value, list | tuple) and _is_repeated(fields[name]):
+            words += [f"{flag}={member}" for member in value]
+        elif isinstance(value, list | tuple):
+            words.append(f"{flag}={','.join(map(str, value))}")
+        else:
+            words.append(f"{flag}={value}")
+    return words
+
+
+def _is_mapping(member: "Field[Any]") -> bool:
+    """Whether the argument maps names to texts: its flag is repeated, each time NAME=VALUE."""
+    return Mapping[str, str] in types_of(member.type)
+
+
+def _is_repeated(member: "Field[Any]") -> bool:
+    return Sequence[str] in types_of(member.type)
 
 
 def _options(member: "Field[Any]") -> dict[str, Any]:
@@ -52,18 +94,15 @@ def _options(member: "Field[Any]") -> dict[str, Any]:
     if default is False:
         return {"action": "store_true", "help": text}
     options: dict[str, Any] = {"help": text, "required": is_required(member), "default": default}
-    if default == []:
-        return {**options, "action": "append", "metavar": "COLUMN"}
-    if Sequence[str] in types_of(member.type):
-        return {
-            **options,
-            "action": "append",
-            "metavar": help_text.metavar or (kind.metavar if kind else "TEXT"),
-        }
+    metavar = help_text.metavar or (kind.metavar if kind is not None else "TEXT")
+    if _is_mapping(member):
+        return {**options, "action": "append", "default": [], "metavar": metavar}
+    if _is_repeated(member):
+        return {**options, "action": "append", "metavar": metavar}
     if kind is not None and kind.choices:
         options["choices"] = kind.choices
     elif types_of(member.type) <= {int, type(None)}:
-        options |= {"type": whole_number, "metavar": "N"}
+        options |= {"type": whole_number, "metavar": kind.metavar if kind is not None else "N"}
     else:
-        options["metavar"] = help_text.metavar or (kind.metavar if kind is not None else "TEXT")
+        options["metavar"] = metavar
     return options if default is None else {**options, "help": f"{text} (default: %(default)s)"}

@@ -1,54 +1,46 @@
-"""`opal stream --spark`: Spark reads the topics, an option of the verb that needs none."""
+"""`opal stream run --spark`: Spark reads the topics, an option of the verb that needs none."""
 
 import argparse
 import importlib.util
 
-from opal_lake.cli.command import Verbs, pairs, store_options
+from opal_lake.cli.command import OpalParser, Verbs, store_options
 from opal_lake.errors import InvalidInputError
 from opal_lake.s3a import spark_settings
-from opal_stream.cli.commands import finish, reads, setup_of, stream
+from opal_stream.cli.run import checked_run, finish, run, setup_of
 
 
 def commands(verbs: Verbs) -> None:
-    """Add the option to the verb, if its plugin is there (an `opal.commands` entry point, which comes after that of the verb)."""
-    parser = verbs.choices.get("stream")
-    if parser is None:
+    """Give the verb Spark, if its plugin is there (an `opal.commands` entry point, which comes after that of the verb)."""
+    stream = verbs.choices.get("stream")
+    if not isinstance(stream, OpalParser):
         return
-    spark = parser.add_argument_group("Spark")
-    spark.add_argument(
-        "--spark",
-        action="store_true",
-        help="read by Spark: for what is more than a process can read",
-    )
-    spark.add_argument(
-        "--conf",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a setting of Spark, as spark.driver.memory=8g",
-    )
-    spark.add_argument("--verbose", action="store_true", help="show what Spark says")
-    parser.set_defaults(run=lambda args: run(args) if args.spark else stream(args))
+    parser = stream.verbs()["run"]
+    parser.add_argument("--verbose", action="store_true", help="with --spark: show what Spark says")
+    parser.set_defaults(run=lambda args: run_by_spark(args) if args.spark else _run(args))
 
 
-def run(args: argparse.Namespace) -> int | None:
-    """What only asks needs no Spark."""
-    if not reads(args):
-        return stream(args)
+def _run(args: argparse.Namespace) -> None:
+    if args.verbose:
+        raise InvalidInputError("--verbose does nothing without --spark; add it, or leave it out")
+    run(args)
+
+
+def run_by_spark(args: argparse.Namespace) -> None:
+    """Read by Spark until there is nothing left, or somebody ends it."""
+    given = checked_run(args)
     if importlib.util.find_spec("pyspark") is None:
         raise InvalidInputError(
-            "opal stream --spark needs Spark, which is not installed: pip install 'airflow-provider-opal[spark]'"
+            "opal stream run --spark needs Spark, which is not installed: "
+            "pip install 'airflow-provider-opal[spark]'"
         )
-    setup = setup_of(args)
+    setup = setup_of(args, given)
     from opal_spark.cli.launch import launched
     from opal_spark.streams.source import EXCLUDES, client_settings, package
     from opal_spark.streams.stream import SparkStream
 
-    client_settings(
-        setup.connection
-    )  # refuses what Kafka's own client does not know, before Spark starts
+    # Refuses what Kafka's own client does not know, before Spark starts
+    client_settings(setup.connection)
     conf = {"spark.jars.packages": package(), "spark.jars.excludes": EXCLUDES}
-    conf |= {**spark_settings(store_options(args)), **pairs(args.conf, "--conf")}
-    with launched(f"opal stream {args.table}", conf, verbose=args.verbose) as spark:
-        finish(args, SparkStream(spark, setup))
-    return None
+    conf |= {**spark_settings(store_options(args)), **given.spark_conf}
+    with launched(f"opal stream run {args.table}", conf, verbose=args.verbose) as spark:
+        finish(args, given, SparkStream(spark, setup))

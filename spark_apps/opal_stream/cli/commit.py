@@ -1,51 +1,33 @@
-"""`opal stream commit`: commits what the processes of a stream gathered, each of which reads with `--commit gathered`."""
+"""`opal stream commit`: commits what the processes of a stream gathered."""
 
 import argparse
 import logging
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from opal_lake.cli.command import store_options, whole_number
-from opal_lake.duration import parse_duration
-
-if TYPE_CHECKING:
-    from opal_stream.flush.committer import Committer
-    from opal_stream.tracking.events import Tracker
+from opal_lake.arguments.values import span_of
+from opal_lake.cli.command import store_options
+from opal_lake.cli.flags import operation_of
+from opal_stream.cli.run import check_kafka, connection_of, finish, tracker_of
+from opal_stream.operations.verbs import Commit
 
 
-def add_commit(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--commit",
-        choices=("direct", "gathered"),
-        default="direct",
-        help="by this process, or for many by one `opal stream commit` (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--gathered-mb",
-        type=whole_number,
-        default=1024,
-        metavar="N",
-        help="with --commit gathered: read no more while so many MiB of files wait for their commit; 0 for no limit (default: %(default)s)",
-    )
-
-
-def commit(
-    args: argparse.Namespace,
-    finish: "Callable[[argparse.Namespace, Committer], None]",
-    tracker: "Tracker",
-) -> None:
+def commit(args: argparse.Namespace) -> None:
+    """Commit until there is nothing left, or somebody ends it."""
+    given = operation_of(args, Commit)
+    check_kafka()
     from opal_lake.table import Table
     from opal_stream.flush.committer import Committer, CommitterOptions
 
+    tracker = tracker_of(args, given, connection_of(given))
     logging.basicConfig(
         level=logging.WARNING, format="opal stream commit: %(message)s", stream=sys.stderr
     )
     options = CommitterOptions(
-        name=args.name,
-        interval_s=parse_duration(args.flush_interval, name="--flush-interval") / 1e6,
-        bytes=args.flush_mb << 20,
-        until_empty=args.until_empty,
-        give_up_s=parse_duration(args.give_up_after, name="--give-up-after") / 1e6,
+        name=given.name,
+        interval_s=span_of("flush_interval", given.flush_interval).total_seconds(),
+        bytes=given.flush_mb << 20,
+        until_empty=given.until_empty,
+        give_up_s=span_of("give_up_after", given.give_up_after).total_seconds(),
     )
-    finish(args, Committer(Table.open(args.table, store_options(args)), options, tracker))
+    table = Table.open(args.table, store_options(args))
+    finish(args, given, Committer(table, options, tracker))

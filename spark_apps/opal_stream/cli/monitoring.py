@@ -1,14 +1,29 @@
 """`opal stream dashboard` and `opal stream alerts`: what Grafana and Prometheus take as it is."""
 
+import argparse
 from importlib.resources import files
+from typing import Any
 
-MONITORING = {"dashboard": "grafana_dashboard.json", "alerts": "prometheus_alerts.yaml"}
+MONITORING = {
+    "dashboard": ("grafana_dashboard.json", "print a dashboard for Grafana"),
+    "alerts": ("prometheus_alerts.yaml", "print alerts for Prometheus"),
+}
 
 
-def print_monitoring(word: str) -> None:
+def add_monitoring(verbs: Any) -> None:
+    """Register both verbs, which take no table."""
+    for name, (_, summary) in MONITORING.items():
+        parser: argparse.ArgumentParser = verbs.add_parser(
+            name, help=summary, description=f"{summary[:1].upper()}{summary[1:]}."
+        )
+        example = f"opal stream {name}"
+        parser.set_defaults(run=print_monitoring, example=example, traceback=False)
+
+
+def print_monitoring(args: argparse.Namespace) -> None:
+    """Print the file of the verb."""
+    file, _ = MONITORING[args.verb]
     print(
-        files("opal_stream.tracking")
-        .joinpath("monitoring", MONITORING[word])
-        .read_text(encoding="utf-8"),
+        files("opal_stream.tracking").joinpath("monitoring", file).read_text(encoding="utf-8"),
         end="",
     )

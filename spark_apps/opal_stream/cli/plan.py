@@ -8,34 +8,23 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from opal_lake.cli.command import store_options, whole_number
+from opal_lake.cli.command import store_options
+from opal_lake.cli.flags import operation_of
 from opal_lake.cli.render import Column, Style, output_width, text_table
 from opal_lake.errors import InvalidInputError, count_text
+from opal_stream.cli.run import check_kafka, connection_of
+from opal_stream.operations.verbs import Plan
 
 if TYPE_CHECKING:
-    from opal_stream.kafka.connection import Connection
     from opal_stream.kafka.topics import Partition
     from opal_stream.plan.spread import Spread
     from opal_stream.traffic.hours import Volume
 
 
-def add_plan(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--hours",
-        type=whole_number,
-        default=1,
-        metavar="N",
-        help="after `plan`: for N hours (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--current",
-        metavar="FILE",
-        help="after `plan`: what --json wrote before; only what makes it even moves",
-    )
-
-
-def plan(args: argparse.Namespace, connection: "Connection | None") -> None:
+def plan(args: argparse.Namespace) -> None:
     """Print it."""
+    given = operation_of(args, Plan)
+    check_kafka()
     from opal_lake.table import Table
     from opal_stream.kafka.topics import Topics, chosen_partitions
     from opal_stream.plan.known import KnownTraffic, counted_traffic
@@ -43,25 +32,25 @@ def plan(args: argparse.Namespace, connection: "Connection | None") -> None:
     from opal_stream.plan.spread import plan_spread, processes_for
     from opal_stream.traffic.hours import HOUR_MS
 
-    if connection is None or not args.topic:
+    connection = connection_of(given)
+    if connection is None:
         raise InvalidInputError(
-            "a plan needs Kafka and topics: --bootstrap-servers localhost:9092 --topic orders"
+            "opal stream plan needs --bootstrap-servers, e.g. --bootstrap-servers localhost:9092"
         )
-    if bool(args.processes) == bool(args.capacity):
-        raise InvalidInputError("a plan needs one of --processes N and --capacity N")
-    topics = Topics(connection).describe(args.topic).values()
+    topics = Topics(connection).describe(list(given.topics)).values()
     partitions = chosen_partitions(topics, ())
     now_hour = time.time_ns() // 1_000_000 // HOUR_MS
     counted = (
-        counted_traffic(Table.open(args.paths[0], store_options(args)), args.name, topics)
-        if args.paths
+        counted_traffic(Table.open(args.table, store_options(args)), given.name, topics)
+        if args.table
         else {}
     )
     traffic = KnownTraffic(connection).complete(counted, partitions, now_hour)
-    rates = predict_rates(traffic, partitions, now_hour, args.hours)
+    rates = predict_rates(traffic, partitions, now_hour, given.hours)
     loads = weigh(rates)
-    current = _read_current(args.current) if args.current else ()
-    spread = plan_spread(loads, args.processes or processes_for(loads, args.capacity), current)
+    current = _read_current(given.current) if given.current else ()
+    processes = given.processes or processes_for(loads, given.capacity or 0)
+    spread = plan_spread(loads, processes, current)
     unknown = [str(partition) for partition in partitions if partition not in traffic]
     if args.json:
         print(json.dumps(_document(spread, loads, rates, unknown), indent=2))

@@ -7,14 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from opal_lake.cli.command import store_options, whole_number
+from opal_lake.arguments.values import span_of
+from opal_lake.cli.command import store_options
+from opal_lake.cli.flags import operation_of
 from opal_lake.cli.render import Column, Style, output_width, text_table
-from opal_lake.duration import parse_duration
-from opal_lake.errors import InvalidInputError, count_text
+from opal_lake.errors import count_text
 from opal_lake.exit_codes import FINDINGS, OK
+from opal_stream.cli.run import check_kafka, connection_of
+from opal_stream.operations.verbs import Status
 
 if TYPE_CHECKING:
-    from opal_stream.kafka.connection import Connection
     from opal_stream.tracking.alarms import Alarm
 
 
@@ -22,22 +24,10 @@ _NOTHING = "no stream has committed to {0} yet: see whether one runs, and whethe
 _NOTHING_OF = "stream {1} has committed nothing of {2} to {0}; with --bootstrap-servers Kafka says what waits there"
 
 
-def add_alarms(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--alarm-lag",
-        type=whole_number,
-        metavar="N",
-        help="after `status`: more messages behind are an alarm",
-    )
-    parser.add_argument(
-        "--alarm-stall",
-        metavar="SPAN",
-        help="after `status`: so is a message that waits so long where nothing moves",
-    )
-
-
-def status(args: argparse.Namespace, connection: "Connection | None") -> int:
+def status(args: argparse.Namespace) -> int:
     """Print it; return the exit code: alarms are findings."""
+    given = operation_of(args, Status)
+    check_kafka()
     from opal_lake.table import Table
     from opal_stream.tracking.alarms import AlarmLimits, find_alarms
     from opal_stream.tracking.event_files import EventReader
@@ -45,35 +35,32 @@ def status(args: argparse.Namespace, connection: "Connection | None") -> int:
 
     stall_s = (
         None
-        if args.alarm_stall is None
-        else parse_duration(args.alarm_stall, name="--alarm-stall") / 1e6
+        if given.alarm_stall is None
+        else span_of("alarm_stall", given.alarm_stall).total_seconds()
     )
-    limits = AlarmLimits(lag=args.alarm_lag, stall_s=stall_s)
-    if connection is None and limits.are_given:
-        raise InvalidInputError(
-            "whether a stream lags or stalls, Kafka knows: --bootstrap-servers localhost:9092"
-        )
+    limits = AlarmLimits(lag=given.alarm_lag, stall_s=stall_s)
+    topics = list(given.topics or ())
     statuses = read_status(
         Table.open(args.table, store_options(args)),
-        connection,
+        connection_of(given),
         stall_s=stall_s,
-        gathered_bytes=args.gathered_mb << 20,
-        topics=args.topic,
-        stream=args.name,
+        gathered_bytes=given.gathered_mb << 20,
+        topics=topics,
+        stream=given.name,
     )
-    events = EventReader(args.tracking) if args.tracking else None
+    events = EventReader(given.tracking) if given.tracking else None
     alarms = find_alarms(statuses, limits, events.read() if events else ())
     if events and events.broken:
         broken = count_text(events.broken, "broken line")
         print(
-            f"opal stream status: {broken} of tracking events in {args.tracking} left out",
+            f"opal stream status: {broken} of tracking events in {given.tracking} left out",
             file=sys.stderr,
         )
     _print(args, [asdict(entry) for entry in statuses], alarms)
     is_unknown = limits.are_given and not statuses
     if not statuses:
-        text = (_NOTHING_OF if args.topic else _NOTHING).format(
-            args.table, args.name, ", ".join(args.topic)
+        text = (_NOTHING_OF if topics else _NOTHING).format(
+            args.table, given.name, ", ".join(topics)
         )
         print(
             f"{'start: ' if is_unknown else ''}{text}", file=sys.stderr if args.json else sys.stdout

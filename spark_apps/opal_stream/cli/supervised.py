@@ -1,4 +1,4 @@
-"""`opal stream --processes`: the command line of each process, and of what watches them."""
+"""`opal stream run --processes`: the command line of each process, and of what watches them."""
 
 import argparse
 import logging
@@ -6,10 +6,8 @@ import sys
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from opal_lake.cli.command import whole_number
-from opal_lake.duration import parse_duration
-from opal_lake.errors import InvalidInputError
-from opal_stream.cli.uses import COMMIT, SHARED, TAKES
+from opal_lake.arguments.values import span_of
+from opal_stream.operations.verbs import Commit, Run
 
 if TYPE_CHECKING:
     from opal_lake.table import Table
@@ -30,66 +28,26 @@ _OF_SUPERVISOR = (
     "partitions",
 )
 _OF_METRICS = ("metrics_file", "metrics_port", "metrics_host")
+EVERY_VERB = frozenset({"json", "option", "traceback"})
 _OF_READERS = ("until_empty",)  # which the committer outlives
 
 
-def add_supervised(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--processes",
-        type=whole_number,
-        metavar="N",
-        help="read by so many processes, or after `plan`: spread over so many",
-    )
-    parser.add_argument(
-        "--capacity",
-        type=whole_number,
-        metavar="N",
-        help="or by so many that each has N messages/s at most",
-    )
-    parser.add_argument(
-        "--replan-interval",
-        default="10m",
-        metavar="SPAN",
-        help="of several processes: look so often who reads what (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--stall-after",
-        default="5m",
-        metavar="SPAN",
-        help="of several processes: restart one of which a partition does not move for so long (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--no-committer",
-        action="store_true",
-        help="of several processes with --commit gathered: `opal stream commit` runs elsewhere",
-    )
-    parser.set_defaults(parser=parser)
-
-
-def is_supervised(args: argparse.Namespace) -> bool:
-    return args.processes is not None or args.capacity is not None
-
-
-def has_committer(args: argparse.Namespace) -> bool:
-    """Whether the supervisor is to run the committer, too."""
-    if args.no_committer and not (is_supervised(args) and args.commit == "gathered"):
-        raise InvalidInputError(
-            "--no-committer is for several processes whose commits are gathered; leave it out"
-        )
-    return is_supervised(args) and args.commit == "gathered" and not args.no_committer
-
-
 def supervisor_of(
-    args: argparse.Namespace, table: "Table", connection: "Connection", options: "StreamOptions"
+    args: argparse.Namespace,
+    given: Run,
+    table: "Table",
+    connection: "Connection",
+    options: "StreamOptions",
 ) -> "Supervisor":
+    """Return what starts and watches the processes of a stream."""
     from opal_stream.supervise.metrics import FleetMetrics
     from opal_stream.supervise.supervisor import FleetOptions, Supervisor
 
     fleet = FleetOptions(
-        processes=args.processes or 0,
-        capacity=args.capacity or 0,
-        replan_s=parse_duration(args.replan_interval, name="--replan-interval") / 1e6,
-        stall_s=parse_duration(args.stall_after, name="--stall-after") / 1e6,
+        processes=given.processes or 0,
+        capacity=given.capacity or 0,
+        replan_s=span_of("replan_interval", given.replan_interval).total_seconds(),
+        stall_s=span_of("stall_after", given.stall_after).total_seconds(),
     )
     shared = child_words(args)
     logging.getLogger("opal_stream.supervise").setLevel(logging.INFO)
@@ -97,8 +55,10 @@ def supervisor_of(
     def words(share: "Collection[Partition]") -> list[str]:
         return [*shared, f"--partitions={','.join(map(str, sorted(share)))}"]
 
-    metrics = FleetMetrics(path=args.metrics_file, port=args.metrics_port, host=args.metrics_host)
-    committer = (lambda: committer_words(args)) if has_committer(args) else None
+    metrics = FleetMetrics(
+        path=given.metrics_file, port=given.metrics_port, host=given.metrics_host
+    )
+    committer = (lambda: committer_words(args)) if given.has_committer else None
     return Supervisor(
         table, connection, options, fleet, words, metrics=metrics, committer=committer
     )
@@ -107,7 +67,7 @@ def supervisor_of(
 def child_words(args: argparse.Namespace) -> list[str]:
     """What was given to the whole is given to each, whatever options there are."""
     return [
-        *_watched_words(args.table),
+        *_watched_words("run", args.table),
         *args.parser.given_words(args, without=(*_OF_SUPERVISOR, *_OF_METRICS)),
     ]
 
@@ -116,8 +76,8 @@ def committer_words(args: argparse.Namespace) -> list[str]:
     """Also to the committer, as far as it has a use for it."""
     without = (*_OF_SUPERVISOR, *_OF_METRICS, *_OF_READERS)
     return [
-        *_watched_words(COMMIT, args.table),
-        *args.parser.given_words(args, without=without, only=TAKES[COMMIT] | SHARED),
+        *_watched_words("commit", args.table),
+        *args.parser.given_words(args, without=without, only=EVERY_VERB | {*Commit.fields()}),
     ]
 
 

@@ -14,8 +14,9 @@ from opal_lake.table import Table
 from opal_lake.write.spec_change import with_new_columns
 from opal_stream.errors import BadMessageError, NewColumnsError
 from opal_stream.formats.batch import MessageBatch
-from opal_stream.formats.decoder import Decoded, Decoder, FormatOptions
+from opal_stream.formats.decoder import Decoded, Decoder
 from opal_stream.formats.schemas.new_columns import new_columns_text
+from opal_stream.operations.reading import FormatOptions
 
 _NO_COLUMN = "a map in JSON, a union of several types, a decimal of more than 38 digits, or an object without members"
 MAX_REFUSED = 1_000  # columns that are remembered; a message may have other names each time

@@ -6,15 +6,12 @@ from dataclasses import dataclass, field
 from opal_lake.errors import InvalidInputError
 from opal_lake.table import Table
 from opal_stream.flush.buffer import FlushLimits
-from opal_stream.formats.decoder import FormatOptions
 from opal_stream.kafka.applications import check_stream
 from opal_stream.kafka.connection import Connection
-from opal_stream.kafka.offsets import Policies
 from opal_stream.kafka.topics import Partition
+from opal_stream.operations.reading import FormatOptions, Policies
 from opal_stream.tracking.events import Tracker
 from opal_stream.waits import BROKER_TIMEOUT_S, GIVE_UP_S
-
-COMMITS = ("direct", "gathered")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,18 +40,6 @@ class StreamOptions:
         check_stream(self.name)
         if not self.topics:
             raise InvalidInputError("a stream reads at least one topic: --topic orders")
-        known = {
-            "on_bad_message": ("fail", "quarantine"),
-            "start": ("earliest", "latest"),
-            "commit": COMMITS,
-        }
-        values = {"on_bad_message": self.on_bad_message, "start": self.start, "commit": self.commit}
-        values |= {"on_gap": self.policies.on_gap, "on_new_topic": self.policies.on_new_topic}
-        for option, value in values.items():
-            if value not in known.get(option, ("fail", "continue")):
-                raise InvalidInputError(
-                    f"{option}={value!r} is unknown; use one of {', '.join(known.get(option, ('fail', 'continue')))}"
-                )
 
 
 @dataclass(slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 from opal_lake.data.rejects import BAD, NOTES, ROW, SOURCE, UNCHANGED
 from opal_lake.definition.schema import DELETED, arrow_schema
 from opal_lake.definition.table_spec import TableSpec, delete_condition
-from opal_lake.errors import InvalidInputError
 from opal_stream.formats.batch import MessageBatch
 from opal_stream.formats.columns import (
     HEADER,
@@ -31,47 +30,10 @@ from opal_stream.formats.schemas.new_columns import (
     apart_by_member,
 )
 from opal_stream.formats.unavailable import unavailable_value
-from opal_stream.rules import FORMATS, UNAVAILABLE, Format
+from opal_stream.operations.reading import FormatOptions
 
-ON_NEW_COLUMNS = ("fail", "add", "ignore", "quarantine")
 _OBJECTS = (b"{", b"\0")  # of JSON, and of a schema registry
 _ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormatOptions:
-    """How messages are read. `columns` come from the message: `{"at": "@timestamp"}`. `time_unit` is that of times given as numbers.
-
-    `on_new_columns` says what becomes of columns that the table lacks: "fail", "add" them to the table, "ignore" them, or put the messages
-    aside ("quarantine"). The same holds for members of nested columns, but that none can be added: such messages are bad then.
-    `unavailable_value` is what `unavailable.value.placeholder` of Debezium's connector is.
-    """
-
-    format: str = "json"
-    registry: str | None = None
-    columns: Mapping[str, str] = field(default_factory=dict)
-    time_unit: str = "ms"
-    on_new_columns: str = "fail"
-    unavailable_value: str = UNAVAILABLE
-
-    def chosen(self) -> Format:
-        if self.format not in FORMATS:
-            raise InvalidInputError(
-                f"format {self.format!r} is unknown; use one of {', '.join(FORMATS)}"
-            )
-        if self.time_unit not in ("s", "ms", "us", "ns"):
-            raise InvalidInputError(
-                f"time_unit {self.time_unit!r} is unknown; use one of s, ms, us, ns"
-            )
-        if self.on_new_columns not in ON_NEW_COLUMNS:
-            raise InvalidInputError(
-                f"on_new_columns={self.on_new_columns!r} is unknown; use one of {', '.join(ON_NEW_COLUMNS)}"
-            )
-        if FORMATS[self.format].is_registered and self.registry is None:
-            raise InvalidInputError(
-                f"format {self.format!r} needs the address of a schema registry: --registry http://host:8081"
-            )
-        return FORMATS[self.format]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

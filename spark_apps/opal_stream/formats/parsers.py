@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -13,26 +12,14 @@ from opal_stream.formats.registry import SchemaRegistry
 from opal_stream.formats.registry_json import RegistryJsonParser
 from opal_stream.formats.schemas.new_columns import Known
 from opal_stream.formats.unavailable import Placeholder
+from opal_stream.operations.reading import FormatOptions
 from opal_stream.rules import FORMATS
 
 Types = Mapping[str, pa.DataType]
 
 
-class Chosen(Protocol):
-    """What a parser is made by."""
-
-    @property
-    def format(self) -> str: ...
-    @property
-    def registry(self) -> str | None: ...
-    @property
-    def time_unit(self) -> str: ...
-    @property
-    def unavailable_value(self) -> str: ...
-
-
 def parser_of(
-    chosen: Chosen, types: Types, source: Types, *, is_key: bool = False, known: Known = None
+    chosen: FormatOptions, types: Types, source: Types, *, is_key: bool = False, known: Known = None
 ) -> Parser:
     """For values, or for keys, which are no change events. `known` are all columns of the table, if others are to be told of."""
     form = FORMATS[chosen.format]

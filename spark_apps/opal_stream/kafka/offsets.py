@@ -6,14 +6,7 @@ from dataclasses import dataclass
 from opal_stream.errors import GapError, TopicChangedError
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.topics import Partition, Reach
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policies:
-    """What to do where not all that was written can be read. Each is "fail" or "continue"."""
-
-    on_gap: str = "fail"
-    on_new_topic: str = "fail"
+from opal_stream.operations.reading import Policies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from opal_stream.errors import GapError
 from opal_stream.kafka.connection import TIMEOUT_S, Connection, text_of
-from opal_stream.kafka.offsets import Policies
 from opal_stream.kafka.topics import Partition, Reach, Topics
+from opal_stream.operations.reading import Policies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,13 +21,13 @@ from opal_stream.kafka.applications import (
 )
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.offsets import (
-    Policies,
     changed_topic,
     changed_topics,
     next_offset,
     plan_begin,
 )
 from opal_stream.kafka.topics import Partition, Reach, Topic, Topics, chosen_partitions, reach_of
+from opal_stream.operations.reading import Policies
 from opal_stream.rules import ISOLATION
 
 _COMMITS = 1_000  # that are looked at for rates

@@ -30,8 +30,7 @@ def new_job(topic: str, **options: Any) -> StreamJob:
     usual = {"flush_interval": "1s", "until_empty": True}
     return StreamJob(
         table="orders",
-        topics=[topic],
         opal_conn_id="opal_default",
         kafka_conn_id="kafka_default",
-        options={**usual, **options},
+        arguments={"topics": [topic], **usual, **options},
     )

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_opal.streaming.job import POLICIES, StreamJob, checked
-from opal_lake.cli.command import OpalParser
+from airflow_provider_opal.streaming.job import StreamJob
+from airflow_provider_opal.streaming.source import Kafka
 from opal_lake.errors import InvalidInputError
-from opal_stream.cli.commands import commands
 
 
 def test_secrets_are_in_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +29,9 @@ def test_secrets_are_in_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv(
         "AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra})
     )
-    options = {
+    arguments = {
+        "topics": ["a", "b"],
+        "columns": {"at": "@timestamp"},
         "format": "avro",
         "until_empty": True,
         "partitions": [0, 2],
@@ -40,21 +41,19 @@ def test_secrets_are_in_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -
     }
     job = StreamJob(
         table="shop.orders",
-        topics=["a", "b"],
         opal_conn_id="opal_default",
         kafka_conn_id="kafka_default",
-        columns={"at": "@timestamp"},
-        options=options,
+        arguments=arguments,
     )
     words, environment = job.command()
     assert "secret" not in " ".join([*words, json.dumps(job.to_json())])
     text = " ".join(words[3:])
     assert text.startswith(
-        "stream s3://bucket/lake/shop/orders --json --watched 60s --bootstrap-servers k:9092 --topic a --topic b "
+        "stream run s3://bucket/lake/shop/orders --json --watched 60s --option=endpoint_url=http://s3:9000 --option=path_style=true "
     )
     assert text.endswith(
-        "--option endpoint_url=http://s3:9000 --option path_style=true --column at=@timestamp --registry http://r:8081 --format avro "
-        "--until-empty --partitions 0,2 --on-new-columns add"
+        "--topic=a --topic=b --bootstrap-servers=k:9092 --until-empty --format=avro --registry=http://r:8081 --column=at=@timestamp "
+        "--on-new-columns=add --partitions=0,2"
     )
     given = {
         "AWS_ACCESS_KEY_ID": "key-id",
@@ -63,8 +62,8 @@ def test_secrets_are_in_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -
     }
     assert given.items() <= environment.items()
     assert environment["OPAL_KAFKA_SETTINGS"] == "sasl.password=kafka-secret"
-    plain = replace(job, options={**options, "format": "debezium-json"})
-    assert "--registry" not in plain.command()[0], (
+    plain = replace(job, arguments={**arguments, "format": "debezium-json"})
+    assert "--registry" not in " ".join(plain.command()[0]), (
         "what needs no registry is given none, though the connection names one"
     )
     assert StreamJob.from_json(json.loads(json.dumps(job.to_json()))) == job
@@ -74,13 +73,4 @@ def test_a_choice_that_is_none_is_named() -> None:
     with pytest.raises(
         InvalidInputError, match="on_gap='maybe' is unknown; use one of fail, continue"
     ):
-        checked("on_gap", "maybe")
-
-
-def test_choices_are_those_of_opal_stream() -> None:
-    verbs = OpalParser(prog="opal").add_subparsers(dest="command")
-    commands(verbs)
-    flags = {
-        flag.dest: tuple(flag.choices) for flag in verbs.choices["stream"]._actions if flag.choices
-    }  # none tells else
-    assert flags == POLICIES
+        Kafka("orders", on_gap="maybe")

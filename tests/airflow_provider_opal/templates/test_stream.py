@@ -66,7 +66,7 @@ def test_by_a_cron_schedule_each_run_reads_its_interval_and_consumers_get_its_ke
         "count": set(),
     }
     task = ingest_of(dag)
-    assert (task.mode, task.options["on_bad_message"], task.options["on_new_columns"]) == (
+    assert (task.mode, task.arguments["on_bad_message"], task.arguments["on_new_columns"]) == (
         "interval",
         "quarantine",
         "fail",
@@ -118,7 +118,7 @@ def test_by_hand_it_reads_what_there_is_and_in_a_group_too() -> None:
         )
     assert isinstance(group.ingest, StreamingIngestOperator)
     assert (group.metagen, group.visible) == (None, group.ingest)
-    assert (group.ingest.mode, group.ingest.options["on_new_columns"]) == ("until_empty", "add")
+    assert (group.ingest.mode, group.ingest.arguments["on_new_columns"]) == ("until_empty", "add")
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,13 @@ def test_yaml_says_all_of_it(tmp_path: Path) -> None:
         load_yaml_dags(tmp_path)
     [dag] = made
     task = ingest_of(dag)
-    assert (task.topics, task.kafka_conn_id, task.registry, task.stream, task.columns) == (
+    assert (
+        task.topics,
+        task.kafka_conn_id,
+        task.registry,
+        task.stream,
+        task.arguments["columns"],
+    ) == (
         ["a", "b"],
         "mine",
         "http://r:8081",
@@ -194,7 +200,7 @@ def test_yaml_says_all_of_it(tmp_path: Path) -> None:
         "commit": "gathered",
         "processes": 1,
     }
-    assert said.items() <= task.options.items()
+    assert said.items() <= task.arguments.items()
     assert task.run_for_s == timedelta(minutes=10).total_seconds()
     assert task.create is not None
 
@@ -238,7 +244,7 @@ def test_yaml_says_all_of_it(tmp_path: Path) -> None:
             "{topic: a, mode: continuous, run_for: 0s}",
             "",
             ("source", "kafka"),
-            "run_for is no time at all",
+            "is no time at all; give more than 0",
         ),
         ("null", "{topic: a, formt: json}", "", ("source", "kafka", "formt"), "format"),
         ("null", "{topics: a}", "", ("source", "kafka"), "topic"),

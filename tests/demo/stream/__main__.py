@@ -157,6 +157,7 @@ def running(folder: Path) -> Iterator[tuple[Broker, Table]]:
         )
         words = [
             "stream",
+            "run",
             table.uri,
             "--bootstrap-servers",
             broker.servers,

@@ -1,4 +1,4 @@
-"""`opal stream --spark`: what it refuses, before Spark starts."""
+"""`opal stream run --spark`: what it refuses, before Spark starts."""
 
 from pathlib import Path
 
@@ -22,20 +22,20 @@ pytestmark = pytest.mark.usefixtures("opal_commands")
             "Kafka's own client reads, which has no setting for librdkafka's 'fetch.wait.max.ms'",
         ),
         (
-            ["--start-timestamp", "2026-11-01"],
-            "--spark does not go with an interval of time: Spark reads none; leave out one of both",
+            ["--start-timestamp", "2026-11-01", "--end-timestamp", "2026-11-02"],
+            "spark does not go with an interval: Spark reads none; leave it out",
         ),
         (
             ["--flush-mb", "8"],
-            "--flush-mb does not go with --spark: Spark's commits are limited by rows",
+            "flush_mb does not go with spark: Spark's commits are limited by rows",
         ),
         (
             ["--processes", "2"],
-            "--processes does not go with --spark: Spark spreads partitions over tasks by itself",
+            "processes does not go with spark: Spark spreads partitions over tasks by itself",
         ),
         (
             ["--commit", "gathered"],
-            "--commit does not go with --spark: Spark makes its own commits; leave out one of both",
+            "commit does not go with spark: Spark makes its own commits; leave it out",
         ),
     ],
 )
@@ -47,6 +47,7 @@ def test_what_spark_cannot_do_is_said_at_once(
         main(
             [
                 "stream",
+                "run",
                 table.uri,
                 "--spark",
                 "--bootstrap-servers",
@@ -64,13 +65,12 @@ def test_what_spark_cannot_do_is_said_at_once(
 @pytest.mark.parametrize(
     "words, said",
     [
-        (["alerts", "--spark"], "opal stream alerts has no use for --spark"),
-        (["lake/x", "--topic", "t", "--conf", "a=b"], "--conf does nothing without --spark"),
+        (["lake/x", "--topic", "t", "--conf", "a=b"], "spark_conf does nothing without spark"),
         (["lake/x", "--topic", "t", "--verbose"], "--verbose does nothing without --spark"),
     ],
 )
 def test_options_of_spark_are_for_spark_alone(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["stream", *words]) == INPUT
+    assert main(["stream", "run", *words]) == INPUT
     assert said in capsys.readouterr().err

@@ -9,7 +9,8 @@ from pyspark.sql import SparkSession
 from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_spark.engine.failures import as_opal_error
 from opal_spark.streams.decode import Met, decoded_rows, met_in
-from opal_stream.formats.decoder import Decoder, FormatOptions
+from opal_stream.formats.decoder import Decoder
+from opal_stream.operations.reading import FormatOptions
 from tests.fixtures_kafka import Registry
 from tests.opal_spark.streams.messages import frame
 from tests.opal_stream.formats.test_registry import FIRST, avro, record

@@ -15,9 +15,8 @@ from opal_spark.streams.stream import SparkStream
 from opal_stream.errors import BadMessageError, GapError, NewColumnsError, TakenOverError
 from opal_stream.flush.buffer import FlushLimits
 from opal_stream.flush.options import Setup, StreamOptions, Totals
-from opal_stream.formats.decoder import FormatOptions
 from opal_stream.kafka.connection import Connection
-from opal_stream.kafka.offsets import Policies
+from opal_stream.operations.reading import FormatOptions, Policies
 from opal_stream.tracking.events import Tracker
 from tests.fixtures_kafka import Kafka, Registry
 from tests.opal_stream import toast

@@ -24,6 +24,7 @@ START_S = 60
 def start(table: Table, broker: Kafka, *more: str) -> "subprocess.Popen[bytes]":
     words = [
         "stream",
+        "run",
         table.uri,
         "--bootstrap-servers",
         broker.servers,
@@ -70,6 +71,7 @@ def test_each_record_is_once_in_the_table_whoever_reads_and_is_killed(tmp_path: 
             "-m",
             "opal_lake.cli",
             "stream",
+            "run",
             table.uri,
             "--bootstrap-servers",
             broker.servers,

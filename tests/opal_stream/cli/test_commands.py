@@ -41,6 +41,7 @@ def test_until_empty_then_status(
     kafka.produce(topic, [order(1), order(2), b"nope"])
     words = [
         "stream",
+        "run",
         table.uri,
         "--bootstrap-servers",
         kafka.servers,
@@ -115,6 +116,7 @@ def test_a_process_that_leaves_its_commits_to_another_one(
     kafka.produce(topic, [order(1), order(2)])
     words = [
         "stream",
+        "run",
         table.uri,
         "--bootstrap-servers",
         kafka.servers,
@@ -153,7 +155,7 @@ def test_a_process_that_leaves_its_commits_to_another_one(
         [*words, "--spark"],
     ):
         assert main(refused) == INPUT
-        assert "--commit does not go with" in capsys.readouterr().err
+        assert "commit does not go with" in capsys.readouterr().err
 
 
 def test_a_committer_goes_on_until_sigterm_and_commits_what_lies_there(
@@ -170,6 +172,7 @@ def test_a_committer_goes_on_until_sigterm_and_commits_what_lies_there(
             main(
                 [
                     "stream",
+                    "run",
                     table.uri,
                     "--bootstrap-servers",
                     kafka.servers,
@@ -199,6 +202,7 @@ def test_status_of_a_topic_that_is_gone_says_so(
     main(
         [
             "stream",
+            "run",
             table.uri,
             "--bootstrap-servers",
             kafka.servers,
@@ -251,7 +255,7 @@ def test_sigterm_flushes_and_ends(kafka: Kafka, table: Table, tmp_path: Path) ->
     words = [table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, *BY_FIVE]
     words += ["--metrics-port", "0", "--metrics-file", str(metrics)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "opal_lake.cli", "stream", *words],
+        [sys.executable, "-m", "opal_lake.cli", "stream", "run", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -271,7 +275,16 @@ def test_a_stream_that_is_watched_flushes_and_ends_without_its_watcher(
     kafka: Kafka, table: Table, tmp_path: Path, end: str
 ) -> None:
     topic, metrics = new_topic(kafka), tmp_path / "m.prom"
-    words = ["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, *BY_FIVE]
+    words = [
+        "stream",
+        "run",
+        table.uri,
+        "--bootstrap-servers",
+        kafka.servers,
+        "--topic",
+        topic,
+        *BY_FIVE,
+    ]
     words += ["--watched", "6s" if end == "silent" else "1h", "--metrics-file", str(metrics)]
     command = [sys.executable, "-m", "opal_lake.cli", *words]
     if end == "killed":  # a watcher that dies without a word
@@ -305,6 +318,7 @@ def test_one_that_is_watched_tells_what_it_has_done_after_each_commit(
     deleted.result(30)
     words = [
         "stream",
+        "run",
         table.uri,
         "--bootstrap-servers",
         kafka.servers,
@@ -342,7 +356,16 @@ def test_an_interval_of_time_with_settings_from_the_environment(
 ) -> None:
     topic = new_topic(kafka, retention_ms=str(10**15))
     kafka.produce(topic, [order(1), order(2)], moments_ms=[1_700_000_000_000, 1_700_000_060_000])
-    words = ["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, "--json"]
+    words = [
+        "stream",
+        "run",
+        table.uri,
+        "--bootstrap-servers",
+        kafka.servers,
+        "--topic",
+        topic,
+        "--json",
+    ]
     words += [
         "--start-timestamp",
         "2023-11-14T22:13:20",
@@ -364,225 +387,128 @@ def test_an_interval_of_time_with_settings_from_the_environment(
     assert "security.protocol" in capsys.readouterr().err
 
 
+AT_1 = ["run", *KAFKA_AT_1]
+T = ["run", "{table}", "--topic", "t"]
+
+
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["{table}", "--topic", "t"], "where is Kafka?"),
-        (["{table}", "--bootstrap-servers", "localhost:1"], "a stream reads at least one topic"),
-        (["{table}", "more", "--topic", "t"], "'more' is one too many"),
-        (["gather", "{table}"], "is called opal stream commit"),
-        (["stauts", "{table}"], "there is no opal stream 'stauts', did you mean 'status'?"),
+        (T, "opal stream run needs --bootstrap-servers, e.g. --bootstrap-servers localhost:9092"),
+        ([*AT_1, "--flush-interval", "soon"], "flush_interval='soon' is no duration"),
+        ([*AT_1, "--partitions", "0,x"], "partitions: 'x' is not a partition"),
+        ([*AT_1, "--partitions", "t/x"], "partitions: 't/x' is not a partition"),
+        ([*AT_1, "--partitions", ","], "partitions names none"),
         (
-            ["comit", "{table}", "--until-empty"],
-            "there is no opal stream 'comit', did you mean 'commit'?",
-        ),
-        (["lake/stats", "more"], "'more' is one too many"),
-        (["dashbord"], "there is no opal stream 'dashbord', did you mean 'dashboard'?"),
-        (
-            ["status", "--bootstrap-servers", "localhost:1"],
-            "opal stream status takes one table: opal stream status lake/orders",
-        ),
-        (["status", "{table}", "{table}"], "opal stream status takes one table"),
-        (["alerts", "{table}"], "opal stream alerts takes no table; leave out"),
-        (
-            [
-                "{table}",
-                "--topic",
-                "t",
-                "--bootstrap-servers",
-                "localhost:1",
-                "--flush-interval",
-                "soon",
-            ],
-            "no span of time",
-        ),
-        (
-            [
-                "{table}",
-                "--topic",
-                "t",
-                "--bootstrap-servers",
-                "localhost:1",
-                "--partitions",
-                "0,x",
-            ],
-            "'x' is no partition",
-        ),
-        (
-            [
-                "{table}",
-                "--topic",
-                "t",
-                "--bootstrap-servers",
-                "localhost:1",
-                "--partitions",
-                "t/x",
-            ],
-            "'t/x' is no partition",
-        ),
-        (
-            [
-                "{table}",
-                "--topic",
-                "t",
-                "--bootstrap-servers",
-                "localhost:1",
-                "--kafka",
-                "group.id=x",
-            ],
+            [*AT_1, "--kafka", "group.id=x"],
             "the Kafka setting 'group.id' is the stream's own: the table keeps the positions",
         ),
         (
-            [*KAFKA_AT_1, "--kafka", "isolation.level=read_uncommitted"],
+            [*AT_1, "--kafka", "isolation.level=read_uncommitted"],
             "'isolation.level' is the stream's own: messages of aborted transactions are never read",
         ),
         (
-            [*KAFKA_AT_1, "--kafka", "max.poll.interval.ms=1"],
+            [*AT_1, "--kafka", "max.poll.interval.ms=1"],
             "'max.poll.interval.ms' is the stream's own: a commit may wait for a store",
         ),
+        ([*T, "--broker-timeout", "0s"], "broker_timeout='0s' is no time at all"),
+        ([*T, "--metrics-host", "0.0.0.0"], "metrics_host does nothing without metrics_port"),
         (
-            ["{table}", "--topic", "t", "--broker-timeout", "0s"],
-            "--broker-timeout is no time at all",
-        ),
-        (
-            ["{table}", "--topic", "t", "--metrics-host", "0.0.0.0"],
-            "--metrics-host does nothing without --metrics-port",
-        ),
-        (
-            [*KAFKA_AT_1, "--metrics-port", "0", "--metrics-host", "nowhere.invalid"],
+            [*AT_1, "--metrics-port", "0", "--metrics-host", "nowhere.invalid"],
             "metrics cannot be served at nowhere.invalid:0: ",
         ),
+        ([*AT_1, "--kafka-settings", "/no/file"], "cannot be read"),
+        ([*AT_1, "--name", "a/b"], "no name of a stream"),
+        ([*AT_1, "--start-timestamp", "1"], "end_timestamp is missing"),
+        ([*AT_1, "--start-timestamp", "x", "--end-timestamp", "1"], "is no moment"),
+        ([*AT_1, "--partition-key", "k"], "for the rows of an interval"),
+        ([*T, "--processes", "0"], "processes=0; write a whole number of at least 1"),
+        ([*T, "--capacity", "0"], "capacity=0; write a whole number of at least 1"),
+        ([*T, "--flush-rows", "0"], "flush_rows=0; write a whole number of at least 1"),
+        ([*T, "--flush-mb", "0"], "flush_mb=0; write a whole number of at least 1"),
+        ([*T, "--watched", "0s"], "watched='0s' is no time at all"),
         (
-            [
-                "{table}",
-                "--topic",
-                "t",
-                "--bootstrap-servers",
-                "localhost:1",
-                "--kafka-settings",
-                "/no/file",
-            ],
-            "cannot be read",
+            [*T, "--metrics-port", "65536"],
+            "metrics_port=65536 is not a port; give one up to 65535",
+        ),
+        ([*T, "--gathered-mb", "5"], "gathered_mb does nothing without commit='gathered'"),
+        ([*T, "--no-committer"], "no_committer is for several processes"),
+        (
+            [*T, "--registry", "http://r:1"],
+            "messages of format=json need no schema registry, as json-registry, avro",
         ),
         (
-            ["{table}", "--topic", "t", "--bootstrap-servers", "localhost:1", "--name", "a/b"],
-            "no name of a stream",
+            [*T, "--registry", "http://r:1", "--format", "debezium-json"],
+            "format=debezium-json need no schema registry",
         ),
         (
-            [
-                "{table}",
-                "--topic",
-                "t",
-                "--bootstrap-servers",
-                "localhost:1",
-                "--start-timestamp",
-                "1",
-            ],
-            "--end-timestamp is missing",
+            [*T, "--stall-after", "1m"],
+            "stall_after does nothing without processes or capacity",
         ),
         (
-            [
-                "{table}",
-                "--topic",
-                "t",
-                "--bootstrap-servers",
-                "localhost:1",
-                "--start-timestamp",
-                "x",
-                "--end-timestamp",
-                "1",
-            ],
-            "is no time",
+            [*T, "--replan-interval", "1m"],
+            "replan_interval does nothing without processes or capacity",
         ),
         (
-            [
-                "{table}",
-                "--topic",
-                "t",
-                "--bootstrap-servers",
-                "localhost:1",
-                "--partition-key",
-                "k",
-            ],
-            "for the rows of an interval",
+            [*T, "--start-timestamp", "1", "--end-timestamp", "2", "--until-empty"],
+            "until_empty does not go with an interval",
         ),
+        ([*T, "--end-timestamp", "1", "--start", "latest"], "start does not go with an interval"),
         (
-            ["{table}", "--topic", "t", "--processes", "0"],
-            "--processes=0 makes no sense; give a whole number from 1",
+            [*T, "--end-timestamp", "1", "--commit", "gathered"],
+            "commit does not go with an interval",
         ),
-        (["{table}", "--topic", "t", "--capacity", "0"], "--capacity=0 makes no sense"),
-        (["{table}", "--topic", "t", "--flush-rows", "0"], "--flush-rows=0 makes no sense"),
-        (["{table}", "--topic", "t", "--flush-mb", "0"], "--flush-mb=0 makes no sense"),
-        (["{table}", "--topic", "t", "--watched", "0s"], "--watched is no time at all"),
-        (
-            ["{table}", "--topic", "t", "--metrics-port", "65536"],
-            "--metrics-port=65536 is no port; give one up to 65535",
-        ),
-        (
-            ["{table}", "--topic", "t", "--gathered-mb", "5"],
-            "--gathered-mb does nothing without --commit gathered",
-        ),
-        (
-            ["{table}", "--topic", "t", "--registry", "http://r:1"],
-            "messages of --format=json need no schema registry, as json-registry, avro",
-        ),
-        (
-            ["{table}", "--registry", "http://r:1", "--format", "debezium-json"],
-            "--format=debezium-json need no schema registry",
-        ),
-        (
-            ["{table}", "--topic", "t", "--stall-after", "1m"],
-            "--stall-after does nothing without --processes or --capacity",
-        ),
-        (
-            ["{table}", "--topic", "t", "--replan-interval", "1m"],
-            "--replan-interval does nothing without --processes or --capacity",
-        ),
-        (
-            ["{table}", "--topic", "t", "--start-timestamp", "1", "--until-empty"],
-            "--until-empty does not go with an interval",
-        ),
-        (
-            ["{table}", "--topic", "t", "--end-timestamp", "1", "--start", "latest"],
-            "--start does not go with an interval of",
-        ),
-        (
-            ["{table}", "--topic", "t", "--end-timestamp", "1", "--commit", "gathered"],
-            "--commit does not go with an interval of time",
-        ),
-        (
-            ["{table}", "--topic", "t", "--alarm-lag", "1"],
-            "no use for --alarm-lag; leave it out, it is for opal stream status",
-        ),
-        (
-            ["{table}", "--topic", "t", "--hours", "2"],
-            "no use for --hours; leave it out, it is for opal stream plan",
-        ),
-        (
-            ["commit", "{table}", "--topic", "t"],
-            "opal stream commit has no use for --topic; leave it out",
-        ),
-        (
-            ["commit", "{table}", "--processes", "2"],
-            "opal stream commit has no use for --processes",
-        ),
+        (["commit", "{table}", "--tracking-topic", "t"], "nothing without bootstrap_servers"),
         (
             ["status", "{table}", "--name", "x"],
-            "--name does nothing without --topic; add it, or leave --name out",
+            "name does nothing without topics; add it, or leave name out",
         ),
+        (["status", "{table}", "--kafka", "a=b"], "kafka does nothing without bootstrap_servers"),
         (
-            ["status", "{table}", "--kafka", "a=b"],
-            "--kafka does nothing without --bootstrap-servers",
+            ["status", "{table}", "--alarm-lag", "1"],
+            "alarm_lag does nothing without bootstrap_servers",
         ),
-        (["plan", "{table}", "--until-empty"], "opal stream plan has no use for --until-empty"),
-        (["plan", "--hours", "0"], "--hours=0 makes no sense"),
-        (["alerts", "--name", "x"], "opal stream alerts has no use for --name"),
+        (["plan", "--topic", "t", "--hours", "0"], "hours=0; write a whole number"),
+        (["plan", "--topic", "t"], "a plan needs one of processes and capacity"),
     ],
 )
 def test_wrong_usage_is_one_line(
     words: list[str], message: str, table: Table, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["stream", *(word.format(table=table.uri) for word in words)]) == INPUT
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["run", "lake/orders", "more", "--topic", "t"], "'more' is not known to opal stream run"),
+        (["run", "lake/orders"], "required: --topic; see opal stream run --help"),
+        (
+            ["run", "lake/orders", "--topic", "t", "--alarm-lag", "1"],
+            "'--alarm-lag' is not known to opal stream run",
+        ),
+        (["stauts", "lake/orders"], "there is no command 'stream stauts', did you mean 'status'?"),
+        (
+            ["lake/orders", "--topic", "t"],
+            "'stream lake/orders'; opal stream has run, commit, status, plan, dashboard, alerts",
+        ),
+        (["commit", "lake/orders", "--topic", "t"], "'--topic' is not known to opal stream commit"),
+        (
+            ["plan", "lake/orders", "--topic", "t", "--until-empty"],
+            "'--until-empty' is not known to opal stream",
+        ),
+        (["status"], "required: TABLE; see opal stream status --help"),
+        (["alerts", "lake/orders"], "'lake/orders' is not known to opal stream alerts"),
+        ([], "required: VERB; see opal stream --help"),
+    ],
+)
+def test_a_verb_takes_its_own_options_alone(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["stream", *words])
+    assert ended.value.code == INPUT
     assert message in capsys.readouterr().err
 
 
@@ -593,7 +519,7 @@ def test_a_metrics_port_that_is_taken_is_wrong_input(
         port = str(other.getsockname()[1])
         words = [word.format(table=table.uri) for word in KAFKA_AT_1]
         for more in ([], ["--processes", "2"]):
-            assert main(["stream", *words, "--metrics-port", port, *more]) == INPUT
+            assert main(["stream", "run", *words, "--metrics-port", port, *more]) == INPUT
             told = capsys.readouterr().err
             assert f"metrics cannot be served at 127.0.0.1:{port}: Address already in use" in told
             assert "give another --metrics-port" in told

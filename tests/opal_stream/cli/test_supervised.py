@@ -20,11 +20,16 @@ def test_a_process_gets_every_option_that_is_not_the_supervisor_s() -> None:
     parser = OpalParser(prog="opal")
     commands(parser.add_subparsers(dest="command", parser_class=OpalParser))
     stream = parser.verbs()["stream"]
-    options = [
-        action for action in stream._actions if action.option_strings and action.dest != "help"
-    ]
+    assert isinstance(stream, OpalParser)
+    run = stream.verbs()["run"]
+    options = [action for action in run._actions if action.option_strings and action.dest != "help"]
     given = parser.parse(
-        ["stream", "lake/orders", *(word for action in options for word in value_for(action))]
+        [
+            "stream",
+            "run",
+            "lake/orders",
+            *(word for action in options for word in value_for(action)),
+        ]
     )
     own = {*_OF_SUPERVISOR, *_OF_METRICS}
     assert own <= {action.dest for action in options}

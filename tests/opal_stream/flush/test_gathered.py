@@ -24,10 +24,9 @@ from opal_lake.write import ingest_task
 from opal_stream.errors import BadMessageError, GapError, TakenOverError, TopicChangedError
 from opal_stream.flush.buffer import FlushLimits
 from opal_stream.flush.committer import Committer, CommitterOptions
-from opal_stream.formats.decoder import FormatOptions
 from opal_stream.gathered.folder import GatheredFolder, Listing
 from opal_stream.kafka.connection import Connection
-from opal_stream.kafka.offsets import Policies
+from opal_stream.operations.reading import FormatOptions, Policies
 from opal_stream.tracking.alarms import AlarmLimits, find_alarms
 from opal_stream.tracking.events import Tracker
 from opal_stream.tracking.metrics import Metrics

@@ -14,9 +14,9 @@ from opal_stream.errors import BadMessageError, StoppedError
 from opal_stream.flush.buffer import FlushLimits
 from opal_stream.flush.interval import IntervalRun, IntervalTotals
 from opal_stream.flush.options import StreamOptions
-from opal_stream.formats.decoder import FormatOptions
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.ranges import Interval
+from opal_stream.operations.reading import FormatOptions
 from tests.fixtures_kafka import Kafka
 from tests.opal_stream.flush.test_stream import Shaky
 from tests.opal_stream.orders import ids, new_table, new_topic, order

@@ -18,7 +18,7 @@ from opal_lake.table import Table
 from opal_stream.errors import BadMessageError, NewColumnsError
 from opal_stream.flush.buffer import FlushLimits
 from opal_stream.flush.intake import MAX_REFUSED, Intake
-from opal_stream.formats.decoder import FormatOptions
+from opal_stream.operations.reading import FormatOptions
 from tests.fixtures_kafka import Kafka, Registry
 from tests.opal_lake.compacting import compact
 from tests.opal_stream.flush.test_stream import started, wait_for

@@ -13,8 +13,8 @@ from opal_stream.flush.options import StreamOptions
 from opal_stream.flush.start import fix_start
 from opal_stream.kafka.applications import known_positions
 from opal_stream.kafka.connection import Connection
-from opal_stream.kafka.offsets import Policies
 from opal_stream.kafka.topics import Partition, Reach, Topic
+from opal_stream.operations.reading import Policies
 from opal_stream.supervise.observation import Observer
 from tests.fixtures_kafka import Kafka
 from tests.opal_stream.orders import gather, ids, new_table, new_topic, order, read

@@ -30,10 +30,9 @@ from opal_stream.flush.intake import _refuse
 from opal_stream.flush.options import StreamOptions
 from opal_stream.flush.stream import Stream
 from opal_stream.flush.writer import Backoff
-from opal_stream.formats.decoder import FormatOptions
 from opal_stream.kafka import connection as connections
 from opal_stream.kafka.connection import Connection
-from opal_stream.kafka.offsets import Policies
+from opal_stream.operations.reading import FormatOptions, Policies
 from opal_stream.tracking.alarms import AlarmLimits, find_alarms
 from opal_stream.tracking.event_files import EventReader, FolderSink
 from opal_stream.tracking.events import Tracker

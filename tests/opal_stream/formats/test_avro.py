@@ -12,8 +12,9 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from opal_stream.formats.decoder import Decoded, Decoder, FormatOptions
+from opal_stream.formats.decoder import Decoded, Decoder
 from opal_stream.formats.registry import SchemaRegistry
+from opal_stream.operations.reading import FormatOptions
 from tests.fixtures_kafka import Registry
 from tests.opal_stream.formats.test_registry import head
 from tests.opal_stream.orders import bad, batch, good, new_spec

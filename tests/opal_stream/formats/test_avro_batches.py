@@ -21,8 +21,9 @@ from opal_lake.definition.added_columns import plan_added, unknown_columns
 from opal_lake.definition.schema import arrow_schema
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
-from opal_stream.formats.decoder import ON_NEW_COLUMNS, Decoded, Decoder, FormatOptions
+from opal_stream.formats.decoder import Decoded, Decoder
 from opal_stream.formats.registry import SchemaRegistry
+from opal_stream.operations.reading import ON_NEW_COLUMNS, FormatOptions
 from tests.fixtures_kafka import Registry
 from tests.opal_stream.formats.avro_model import (
     KINDS,

@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from opal_stream.formats.decoder import FormatOptions
+from opal_stream.operations.reading import FormatOptions
 from tests.opal_stream.orders import bad, decode, good, new_spec, order
 
 OPTIONS = FormatOptions(format="debezium-json", columns={"at": "@ts_ms", "op": "@op"})

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opal_lake.errors import InvalidInputError
-from opal_stream.formats.decoder import FormatOptions
 from opal_stream.formats.depth import MAX_DEPTH, check_depth
+from opal_stream.operations.reading import FormatOptions
 from tests.opal_stream.orders import bad, decode, good, new_spec, order
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678000, UTC)
@@ -94,7 +94,7 @@ def test_a_time_of_nanoseconds_keeps_its_value_or_makes_a_bad_message(form: str,
 def test_numbers_are_of_the_unit_that_the_stream_names() -> None:
     [row] = good(decode([order(1, at=1767323045678000)], FormatOptions(time_unit="us")))
     assert row["at"] == MOMENT
-    with pytest.raises(InvalidInputError, match="time_unit 'h' is unknown"):
+    with pytest.raises(InvalidInputError, match="time_unit='h' is unknown"):
         decode([], FormatOptions(time_unit="h"))
 
 
@@ -180,7 +180,7 @@ def test_the_reason_of_a_bad_time_does_not_depend_on_the_messages_before_it(firs
 SHAPES = {"lists": (b"[", b"]"), "objects": (b'{"a":', b"}"), "both": (b'[{"a\\"]":', b"}]")}
 DEEP = """
 import sys
-from opal_stream.formats.decoder import FormatOptions
+from opal_stream.operations.reading import FormatOptions
 from tests.opal_stream.orders import bad, decode
 
 form, policy = sys.argv[1:]

@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 
 from opal_lake.errors import InvalidInputError
-from opal_stream.formats.decoder import Decoder, FormatOptions
+from opal_stream.formats.decoder import Decoder
 from opal_stream.formats.schemas.json_types import json_schema_columns
+from opal_stream.operations.reading import FormatOptions
 from tests.fixtures_kafka import Registry
 from tests.opal_stream.formats.test_registry import FIRST, avro, head, record
 from tests.opal_stream.orders import bad, batch, decode, good, new_spec

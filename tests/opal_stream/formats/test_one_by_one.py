@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from opal_lake.definition.table_spec import TableLayout, TableSpec, plan_spec
 from opal_stream.formats.batch import MessageBatch
-from opal_stream.formats.decoder import Decoded, Decoder, FormatOptions
+from opal_stream.formats.decoder import Decoded, Decoder
+from opal_stream.operations.reading import FormatOptions
 from tests.opal_stream.orders import batch
 from tests.opal_stream.toast import UNCHANGED
 

@@ -13,9 +13,10 @@ import pytest
 
 from opal_stream.errors import RegistryError
 from opal_stream.formats import registry as registries
-from opal_stream.formats.decoder import Decoder, FormatOptions
+from opal_stream.formats.decoder import Decoder
 from opal_stream.formats.registry import SchemaRegistry
 from opal_stream.formats.schemas.avro_schema import AvroSchema
+from opal_stream.operations.reading import FormatOptions
 from tests.fixtures_kafka import Registry
 from tests.opal_stream.orders import bad, batch, good, new_spec, order
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from opal_lake.errors import InvalidInputError
-from opal_stream.formats.decoder import Decoded, Decoder, FormatOptions
-from opal_stream.rules import check_options
+from opal_stream.formats.decoder import Decoded, Decoder
+from opal_stream.operations.reading import FormatOptions
 from tests.fixtures_kafka import Registry
 from tests.opal_stream.formats.test_debezium_json import event
 from tests.opal_stream.formats.test_registry import avro
@@ -200,10 +200,10 @@ def test_the_connector_may_have_another_placeholder() -> None:
 
 
 def test_other_formats_have_no_placeholder() -> None:
-    check_options({"format": "debezium-json", "unavailable_value": "~"})
-    check_options({"format": "json", "unavailable_value": TEXT})
+    FormatOptions(format="debezium-json", unavailable_value="~")
+    FormatOptions(format="json", unavailable_value=TEXT)
     with pytest.raises(InvalidInputError, match="not their change events; leave it out"):
-        check_options({"format": "json", "unavailable_value": "~"})
+        FormatOptions(format="json", unavailable_value="~")
 
 
 def test_no_column_is_made_of_a_placeholder() -> None:

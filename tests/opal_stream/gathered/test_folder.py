@@ -18,13 +18,14 @@ from opal_stream.errors import TakenOverError
 from opal_stream.flush.buffer import Buffer, FlushLimits
 from opal_stream.flush.committer import Committer, CommitterOptions
 from opal_stream.flush.publisher import Publisher
-from opal_stream.formats.decoder import Decoder, FormatOptions
+from opal_stream.formats.decoder import Decoder
 from opal_stream.gathered.backlog import Gate
 from opal_stream.gathered.file import Header
 from opal_stream.gathered.folder import chain_from
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
+from opal_stream.operations.reading import FormatOptions
 from tests.opal_stream.orders import batch, ends, gather, new_spec, order
 
 PARTITION = Partition(topic="orders", number=3)

@@ -162,7 +162,15 @@ def test_a_wrong_password_is_wrong_input_of_the_command(
     listeners: Listeners, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table: Table = new_table(tmp_path)
-    words = ["stream", table.uri, "--bootstrap-servers", listeners.login, "--topic", "orders"]
+    words = [
+        "stream",
+        "run",
+        table.uri,
+        "--bootstrap-servers",
+        listeners.login,
+        "--topic",
+        "orders",
+    ]
     for name, value in LOGIN.items():
         words += ["--kafka", f"{name}={value}"]
     assert main([*words, "--kafka", "sasl.password=wrong", "--until-empty"]) == INPUT

@@ -5,8 +5,9 @@ import pytest
 from opal_lake.errors import InvalidInputError
 from opal_stream.errors import GapError, TopicChangedError
 from opal_stream.kafka.applications import Application, check_stream, known_positions
-from opal_stream.kafka.offsets import Policies, check_topic_ids, plan_begin
+from opal_stream.kafka.offsets import check_topic_ids, plan_begin
 from opal_stream.kafka.topics import Partition, Reach, _plain
+from opal_stream.operations.reading import Policies
 
 ORDERS = Application(stream="main", partition=Partition(topic="orders", number=3), topic_id="abc")
 REACH = Reach(low=5, high=9)

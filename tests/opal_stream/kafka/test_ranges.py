@@ -7,9 +7,9 @@ from confluent_kafka import TopicPartition
 
 from opal_stream.errors import GapError, KafkaError
 from opal_stream.kafka.connection import Connection
-from opal_stream.kafka.offsets import Policies
 from opal_stream.kafka.ranges import Interval, OffsetRange, resolve_ranges
 from opal_stream.kafka.topics import Partition, Reach
+from opal_stream.operations.reading import Policies
 from opal_stream.plan.history import read_traffic
 from opal_stream.traffic.hours import HOUR_MS
 from tests.fixtures_kafka import Kafka

@@ -86,7 +86,7 @@ def test_sizes_that_streams_counted_into_their_table_weigh(
         name, [order(1000 + number, name="x" * 5_000) for number in range(1000)], partition=1
     )
     words = ["--bootstrap-servers", kafka.servers, "--topic", name]
-    assert main(["stream", table.uri, *words, "--until-empty"]) == OK
+    assert main(["stream", "run", table.uri, *words, "--until-empty"]) == OK
     for place, known in (("plan", False), (f"plan {table.uri}", True)):
         capsys.readouterr()
         assert main(["stream", *place.split(" "), *words, "--processes", "2", "--json"]) == OK
@@ -103,10 +103,13 @@ def test_sizes_that_streams_counted_into_their_table_weigh(
 @pytest.mark.usefixtures("opal_commands")
 @pytest.mark.parametrize(
     "more, message",
-    [([], "needs Kafka"), (["--topic", "t", "--bootstrap-servers", "x:1"], "one of --processes")],
+    [
+        (["--processes", "2"], "needs --bootstrap-servers"),
+        (["--bootstrap-servers", "x:1"], "one of processes and capacity"),
+    ],
 )
 def test_wrong_usage_is_one_line(
     more: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["stream", "plan", *more]) == INPUT
+    assert main(["stream", "plan", "--topic", "t", *more]) == INPUT
     assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`opal stream --processes --commit gathered` with a real broker: the committer is a child, too, whatever is killed."""
+"""`opal stream run --processes --commit gathered` with a real broker: the committer is a child, too, whatever is killed."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""`opal stream --processes` with a real broker: whatever dies or moves, the table is the model, and nothing is left behind."""
+"""`opal stream run --processes` with a real broker: whatever dies or moves, the table is the model, and nothing is left behind."""
 
 import json
 import shutil
@@ -59,7 +59,16 @@ TABLES: dict[str, str] = {}  # of each topic: a committer knows no topic
 
 def command(table: Table, kafka: Kafka, topic: str, *more: str) -> list[str]:
     TABLES[topic] = table.uri
-    words = ["stream", table.uri, "--bootstrap-servers", kafka.servers, "--topic", topic, *more]
+    words = [
+        "stream",
+        "run",
+        table.uri,
+        "--bootstrap-servers",
+        kafka.servers,
+        "--topic",
+        topic,
+        *more,
+    ]
     return [sys.executable, "-m", "opal_lake.cli", *words]
 
 
@@ -193,7 +202,7 @@ def test_processes_that_gather_stand_where_their_files_end_and_one_committer_mak
         [*gather, "--processes", "2"], capture_output=True, text=True, timeout=120
     )
     assert refused.returncode == INPUT
-    assert "opal stream commit has no use for --processes" in refused.stderr
+    assert "not known to opal stream commit" in refused.stderr
 
 
 @pytest.mark.slow
@@ -427,7 +436,7 @@ def test_what_came_since_the_last_plan_counts_where_it_is_more_than_expected(
         (["--processes", "2", "--replan-interval", "0s"], "give more than 0"),
         (
             ["--processes", "2", "--start-timestamp", "1", "--end-timestamp", "2"],
-            "--processes does not go with an interval of time",
+            "processes does not go with an interval",
         ),
     ],
 )

@@ -210,6 +210,7 @@ def test_a_topic_that_was_made_anew_is_an_alarm_until_the_new_one_is_read(
     kafka.produce(topic, [order(n) for n in range(3)])
     stream = [
         "stream",
+        "run",
         table.uri,
         "--bootstrap-servers",
         kafka.servers,

@@ -1,7 +1,8 @@
 """Models whose keys are the arguments of an operation's declaration."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import Field as DeclaredField
+from datetime import timedelta
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, create_model
@@ -30,6 +31,8 @@ from opal_lake.arguments.declared import (
     plain_type,
     types_of,
 )
+from opal_lake.duration import parse_duration
+from opal_stream.operations.reading import Partitions
 
 ModelT = TypeVar("ModelT", bound=type[BaseModel])
 
@@ -42,6 +45,9 @@ _BY_KIND: dict[kinds.Kind | None, Any] = {
         (kinds.PolicySpan, DeltaSpan),
         (kinds.MegaBytes, Number),
         (kinds.Count, Number),
+        (kinds.RowCount, Annotated[int, Field(ge=1)]),
+        (kinds.PositiveSpan, Duration),
+        (Partitions, list[int | Text]),
         (kinds.Percent, Percent),
         (kinds.Codec, Codec),
         (kinds.Columns, Columns),
@@ -54,18 +60,22 @@ _BY_KIND: dict[kinds.Kind | None, Any] = {
 
 
 def with_arguments_of(
-    declared: type[Declared], *only: str, optional: Collection[str] = (), prefix: str = ""
+    declared: type[Declared],
+    *only: str,
+    but: Collection[str] = (),
+    optional: Collection[str] = (),
+    prefix: str = "",
 ) -> Callable[[ModelT], ModelT]:
     """Return a class decorator that gives a model the arguments of a declaration as keys.
 
-    `only` chooses some of them; those named `optional` may be left out though the operation needs
-    them. `prefix` stands before the names of all.
+    `only` chooses some of them, `but` leaves some out; those named `optional` may be left out
+    though the operation needs them. `prefix` stands before the names of all.
     """
 
     def decorate(model: ModelT) -> ModelT:
         known = declared.fields()
         fields = {}
-        for name in only or known:
+        for name in only or [name for name in known if name not in but]:
             # `schema` would hide a method of pydantic's models
             key = f"{name}_" if hasattr(BaseModel, name) else f"{prefix}{name}"
             fields[key] = _key(name, known[name], is_optional=name in optional)
@@ -95,6 +105,8 @@ def _key(name: str, member: "DeclaredField[Any]", *, is_optional: bool) -> tuple
     default = default_of(member)
     if default in (None, [], {}) or is_optional:
         return yaml_type | None, Field(None, **described)
+    if yaml_type is Duration:
+        default = timedelta(microseconds=parse_duration(default, name=name))
     return yaml_type, Field(default, **described)
 
 
@@ -111,5 +123,7 @@ def _yaml_type(member: "DeclaredField[Any]") -> Any:
     types = types_of(member.type) - {type(None)}
     if types == {str}:
         return Text
+    if types == {Mapping[str, str]}:
+        return dict[Text, Text]
     (only,) = types
     return plain_type(Annotated[only, ""])

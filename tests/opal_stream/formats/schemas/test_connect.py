@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from opal_stream.formats.decoder import FormatOptions
 from opal_stream.formats.schemas.connect import connect_columns
+from opal_stream.operations.reading import FormatOptions
 from tests.opal_stream.orders import bad, decode, good, new_spec
 
 OPTIONS = FormatOptions(format="debezium-json", columns={"at": "@source.lsn", "op": "@op"})

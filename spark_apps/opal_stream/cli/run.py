@@ -1,0 +1,230 @@
+"""`opal stream run`: read topics of Kafka into a table."""
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Protocol
+
+from opal_lake.arguments.values import span_of
+from opal_lake.cli.command import store_options
+from opal_lake.cli.flags import operation_of
+from opal_lake.cli.render import Style
+from opal_lake.clock import parse_moment_ms
+from opal_lake.errors import InvalidInputError, count_text
+from opal_stream.cli.supervised import supervisor_of
+from opal_stream.operations.verbs import SETTINGS, Commit, KafkaAccess, Run
+
+if TYPE_CHECKING:
+    from opal_lake.table import Table
+    from opal_stream.flush.options import Setup, StreamOptions, Totals
+    from opal_stream.kafka.connection import Connection
+    from opal_stream.kafka.ranges import Interval
+    from opal_stream.kafka.topics import Partition
+    from opal_stream.tracking.events import Sink, Tracker
+
+_MIB = 1 << 20
+
+
+class Running(Protocol):
+    """What reads into a table, in whatever way."""
+
+    def run(self) -> "Totals": ...
+    def stop(self) -> None: ...
+
+
+def run(args: argparse.Namespace) -> None:
+    """Read until there is nothing left, or somebody ends it."""
+    given = checked_run(args)
+    from opal_stream.flush.interval import IntervalRun
+    from opal_stream.flush.stream import Stream
+
+    interval = _interval(given)
+    if interval is None and given.is_supervised:
+        finish(args, given, supervisor_of(args, given, *_opened(args, given)))
+        return
+    setup = setup_of(args, given)
+    whole = setup.table, setup.connection, setup.options
+    if interval is None:
+        finish(args, given, Stream(*whole, setup.tracker))
+    else:
+        key = given.partition_key
+        finish(args, given, IntervalRun(*whole, interval, partition_key=key, tracker=setup.tracker))
+
+
+def checked_run(args: argparse.Namespace) -> Run:
+    """Return what the flags say, where Kafka can be read at all."""
+    given = operation_of(args, Run)
+    check_kafka()
+    return given
+
+
+def check_kafka() -> None:
+    """Refuse to go on without the client of Kafka."""
+    try:
+        import confluent_kafka  # noqa: F401  # said before anything else is done
+    except ImportError as error:
+        raise InvalidInputError(
+            "opal stream needs the extra kafka: pip install 'airflow-provider-opal[kafka]'"
+        ) from error
+
+
+def setup_of(args: argparse.Namespace, given: Run) -> "Setup":
+    """What the command line says of one process, checked and open."""
+    from opal_stream.flush.options import Setup
+
+    table, connection, options = _opened(args, given)
+    return Setup(
+        table=table,
+        connection=connection,
+        options=options,
+        tracker=tracker_of(args, given, connection, table),
+    )
+
+
+def _opened(args: argparse.Namespace, given: Run) -> "tuple[Table, Connection, StreamOptions]":
+    """Into what, from where, and how."""
+    from opal_lake.table import Table
+
+    logging.basicConfig(level=logging.WARNING, format="opal stream: %(message)s", stream=sys.stderr)
+    options, connection = options_of(given), connection_of(given)
+    if connection is None:
+        raise InvalidInputError(
+            "opal stream run needs --bootstrap-servers, e.g. --bootstrap-servers localhost:9092"
+        )
+    return Table.open(args.table, store_options(args)), connection, options
+
+
+def finish(args: argparse.Namespace, given: Run | Commit, running: Running) -> None:
+    """Run until it ends, or a signal or the watcher's end says so; then say what it did."""
+    from opal_stream.cli.watched import stop_when_left_alone
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: running.stop())
+    if given.watched is not None:
+        stop_when_left_alone(running.stop, span_of("watched", given.watched).total_seconds())
+    totals = running.run()
+    if args.json:
+        print(json.dumps({"table": args.table, **asdict(totals)}))
+    else:
+        print(_page(totals, args.table, given))
+
+
+def _page(totals: "Totals", table: str, given: Run | Commit) -> str:
+    from opal_stream.gathered.backlog import committer_command
+
+    style = Style.of(sys.stdout)
+    bad = f", {count_text(totals.bad, 'message')} put aside" if totals.bad else ""
+    lost = f", {count_text(totals.missing, 'offset')} lost" if totals.missing else ""
+    if not totals.flushes:
+        return f"{style.good('nothing new')} for {table}{lost}"
+    if isinstance(given, Run) and given.commit == "gathered" and not given.has_committer:
+        command = committer_command(table, given.name)
+        gathered = style.good("gathered " + count_text(totals.records, "message"))
+        return f"{gathered}{bad}{lost}; {command} commits them"
+    at = "" if totals.version is None else f", version {totals.version:,} of {table}"
+    if open_ := getattr(totals, "open", []):
+        lost += (
+            f"; no message after the interval yet in {', '.join(open_)}: late ones need another run"
+        )
+    read = style.good("read " + count_text(totals.records, "message"))
+    return f"{read} in {count_text(totals.flushes, 'commit')}{bad}{lost}{at}"
+
+
+def options_of(given: Run) -> "StreamOptions":
+    """Return what the flushing loop goes by."""
+    from opal_stream.flush.buffer import FlushLimits
+    from opal_stream.flush.options import StreamOptions
+    from opal_stream.operations.reading import FormatOptions, Policies
+
+    values = vars(given)
+    return StreamOptions(
+        topics=tuple(given.topics),
+        name=given.name,
+        partitions=_partitions(given),
+        formats=FormatOptions(**FormatOptions.among(values)),
+        limits=FlushLimits(
+            interval_s=span_of("flush_interval", given.flush_interval).total_seconds(),
+            bytes=given.flush_mb * _MIB,
+            rows=given.flush_rows,
+        ),
+        policies=Policies(**Policies.among(values)),
+        on_bad_message=given.on_bad_message,
+        start=given.start,
+        until_empty=given.until_empty,
+        give_up_s=span_of("give_up_after", given.give_up_after).total_seconds(),
+        broker_timeout_s=span_of("broker_timeout", given.broker_timeout).total_seconds(),
+        commit=given.commit,
+        gathered_bytes=given.gathered_mb * _MIB,
+    )
+
+
+def _partitions(given: Run) -> "tuple[int | Partition, ...]":
+    from opal_stream.kafka.topics import Partition
+
+    chosen: list[int | Partition] = []
+    for part in given.partitions or ():
+        if isinstance(part, int):
+            chosen.append(part)
+        else:
+            topic, _, number = part.rpartition("/")
+            chosen.append(Partition(topic=topic, number=int(number)))
+    return tuple(chosen)
+
+
+def _interval(given: Run) -> "Interval | None":
+    from opal_stream.kafka.ranges import Interval
+
+    if given.start_timestamp is None or given.end_timestamp is None:
+        return None
+    return Interval(
+        start_ms=parse_moment_ms(given.start_timestamp), end_ms=parse_moment_ms(given.end_timestamp)
+    )
+
+
+def connection_of(given: KafkaAccess) -> "Connection | None":
+    """Return where Kafka is, if that is known."""
+    from opal_stream.kafka.connection import Connection, parse_settings, read_settings
+
+    if not given.bootstrap_servers:
+        return None
+    settings = parse_settings(os.environ.get(SETTINGS, ""), SETTINGS)
+    settings |= read_settings(given.kafka_settings) if given.kafka_settings else {}
+    return Connection(
+        bootstrap_servers=given.bootstrap_servers, settings={**settings, **given.kafka}
+    )
+
+
+def tracker_of(
+    args: argparse.Namespace,
+    given: Run | Commit,
+    connection: "Connection | None",
+    table: "Table | None" = None,
+) -> "Tracker":
+    """Whoever reads a table's topics, and no interval of them, counts what comes into the table."""
+    from opal_stream.cli.watched import ToldTotals
+    from opal_stream.plan.recorder import TrafficRecorder
+    from opal_stream.tracking.event_files import FolderSink
+    from opal_stream.tracking.events import TopicSink, Tracker
+    from opal_stream.tracking.metrics import Metrics
+
+    sinks: list[Sink] = []
+    if given.tracking:
+        sinks.append(FolderSink(given.tracking))
+    if given.tracking_topic and connection is not None:
+        sinks.append(TopicSink(connection, given.tracking_topic))
+    has_metrics = given.metrics_file is not None or given.metrics_port is not None
+    metrics = (
+        Metrics(path=given.metrics_file, port=given.metrics_port, host=given.metrics_host)
+        if has_metrics
+        else None
+    )
+    is_of_interval = isinstance(given, Run) and given.start_timestamp is not None
+    listeners = [] if table is None or is_of_interval else [TrafficRecorder(table, given.name)]
+    tell = ToldTotals() if given.watched is not None and args.json else None
+    return Tracker(
+        sinks, metrics, table=args.table, stream=given.name, listeners=listeners, tell=tell
+    )

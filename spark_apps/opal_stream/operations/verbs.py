@@ -1,0 +1,230 @@
+"""The verbs `opal stream run`, `commit`, `status` and `plan`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import Annotated, Any, ClassVar
+
+from opal_lake.arguments.declared import declaration
+from opal_lake.arguments.values import Count, Help, Kind, PositiveSpan, Span
+from opal_lake.errors import InvalidInputError
+from opal_stream.operations.reading import KafkaPlace, OnBadMessage, Reading, Topics
+from opal_stream.rules import METRICS_HOST, check_needs
+from opal_stream.waits import GIVE_UP_S
+
+SETTINGS = "OPAL_KAFKA_SETTINGS"  # the environment variable that holds settings of librdkafka
+GATHERED_MB = 1024
+_MAX_PORT = 65_535
+_NAME = "of the stream"
+
+
+def _port(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_PORT:
+        raise InvalidInputError(
+            f"{name}={value!r} is not a port; give one up to {_MAX_PORT}, or 0 for any that is free"
+        )
+    return value
+
+
+def _number(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidInputError(f"{name}={value!r}; write a whole number from 0")
+    return value
+
+
+Port = Annotated[int, Kind(_port, "PORT", takes_number=True)]
+Number = Annotated[int, Kind(_number, "N", takes_number=True)]
+
+
+@declaration
+class KafkaAccess(KafkaPlace):
+    """Where Kafka is, and the settings of its client."""
+
+    kafka: Annotated[
+        Mapping[str, str], Help("a setting of librdkafka; repeat for more", "NAME=VALUE")
+    ] = field(default_factory=dict)
+    kafka_settings: Annotated[
+        str | None,
+        Help(
+            f"settings of librdkafka, also secrets: lines of name=value; or in {SETTINGS}", "FILE"
+        ),
+    ] = None
+
+
+@declaration
+class Reported(KafkaAccess):
+    """How a process that commits runs, and where it reports."""
+
+    until_empty: Annotated[
+        bool, Help("end when everything that was there at the start is done")
+    ] = False
+    give_up_after: Annotated[Span, Help("how long to wait for a store that fails")] = (
+        f"{GIVE_UP_S:g}s"
+    )
+    watched: Annotated[
+        PositiveSpan | None,
+        Help("flush and end when the standard input is silent for so long, or closed"),
+    ] = None
+    tracking: Annotated[
+        str | None, Help("a line of JSON for each partition of each commit", "FOLDER")
+    ] = None
+    tracking_topic: Annotated[str | None, Help("the same as messages", "NAME")] = None
+    metrics_file: Annotated[
+        str | None, Help("Prometheus metrics, written after each commit", "FILE")
+    ] = None
+    metrics_port: Annotated[Port | None, Help("Prometheus metrics, served")] = None
+    metrics_host: Annotated[
+        str, Help("where they are served: 0.0.0.0 for all that reach this machine", "ADDRESS")
+    ] = METRICS_HOST
+
+    @classmethod
+    def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
+        """Refuse a place of metrics that nobody serves, and a topic without Kafka."""
+        super().check_together(given, is_open)
+        changed = cls.changed(given)
+        check_needs(changed, {"metrics_host": ("metrics_port",)})
+        check_needs(changed, {"tracking_topic": ("bootstrap_servers",)})
+
+
+@declaration
+class Run(Reading, Reported):
+    """Read topics of Kafka into a table."""
+
+    title: ClassVar[str] = "opal stream run"
+
+    start_timestamp: Annotated[
+        str | None,
+        Help("read an interval of time instead: from its first message on", "TIME"),
+    ] = None
+    end_timestamp: Annotated[
+        str | None,
+        Help("up to and without the first message of this time; it must be past", "TIME"),
+    ] = None
+    partition_key: Annotated[
+        str | None, Help("of the rows of an interval, for consumers by partition", "KEY")
+    ] = None
+    on_bad_message: Annotated[OnBadMessage, Help("what no row can be made of")] = "fail"
+    capacity: Annotated[Count | None, Help("or by so many that each has N messages/s at most")] = (
+        None
+    )
+    replan_interval: Annotated[
+        PositiveSpan, Help("of several processes: look so often who reads what")
+    ] = "10m"
+    stall_after: Annotated[
+        PositiveSpan,
+        Help("of several processes: restart one of which a partition does not move for so long"),
+    ] = "5m"
+    no_committer: Annotated[
+        bool,
+        Help("of several processes with --commit gathered: `opal stream commit` runs elsewhere"),
+    ] = False
+    gathered_mb: Annotated[
+        Number,
+        Help(
+            "with --commit gathered: read no more while so many MiB of files wait for their "
+            "commit; 0 for no limit"
+        ),
+    ] = GATHERED_MB
+
+    @classmethod
+    def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
+        """Refuse half an interval, and what is for several processes where there is one."""
+        super().check_together(given, is_open)
+        fleet = ("processes", "capacity")
+        check_needs(cls.changed(given), {"replan_interval": fleet, "stall_after": fleet})
+        has_fleet = bool(given["processes"] or given["capacity"])
+        is_gathered = given["commit"] == "gathered"
+        if given["gathered_mb"] != GATHERED_MB and not is_gathered:
+            raise InvalidInputError(
+                "gathered_mb does nothing without commit='gathered'; "
+                "add it, or leave gathered_mb out"
+            )
+        if given["no_committer"] and not (has_fleet and is_gathered):
+            raise InvalidInputError(
+                "no_committer is for several processes whose commits are gathered; leave it out"
+            )
+        ends = {name: given[name] for name in ("start_timestamp", "end_timestamp")}
+        missing = [name for name, value in ends.items() if not value]
+        if len(missing) == 1:
+            raise InvalidInputError(f"an interval has two ends: {missing[0]} is missing; add it")
+        if missing and given["partition_key"] is not None:
+            raise InvalidInputError(
+                "partition_key is for the rows of an interval: "
+                "give start_timestamp and end_timestamp, too"
+            )
+
+    @classmethod
+    def has_interval(cls, given: Mapping[str, Any]) -> bool:
+        """Whether one of its ends is given."""
+        return bool(given["start_timestamp"] or given["end_timestamp"])
+
+    @property
+    def is_supervised(self) -> bool:
+        """Whether several processes read."""
+        return self.processes is not None or self.capacity is not None
+
+    @property
+    def has_committer(self) -> bool:
+        """Whether the supervisor is to run the committer, too."""
+        return self.is_supervised and self.commit == "gathered" and not self.no_committer
+
+
+@declaration
+class Commit(Reported):
+    """Commit what the processes of a stream gathered."""
+
+    title: ClassVar[str] = "opal stream commit"
+
+    name: Annotated[str, Help(_NAME, "NAME")] = "main"  # type: ignore[misc]  # of the stream
+    flush_interval: Annotated[Span, Help("commit so often")] = "1s"
+    flush_mb: Annotated[Count, Help("or so many MiB of rows")] = 64
+
+
+@declaration
+class Status(KafkaAccess):
+    """Report where the streams of a table stand, and what is wrong with them."""
+
+    title: ClassVar[str] = "opal stream status"
+
+    topics: Annotated[
+        Topics | None, Help("ask for what waits there; repeat for more", flag="topic")
+    ] = None
+    name: Annotated[str, Help(_NAME, "NAME")] = "main"  # type: ignore[misc]  # of the stream
+    alarm_lag: Annotated[Number | None, Help("more messages behind are an alarm")] = None
+    alarm_stall: Annotated[
+        Span | None, Help("so is a message that waits so long where nothing moves")
+    ] = None
+    tracking: Annotated[str | None, Help("the folder of the tracking events", "FOLDER")] = None
+    gathered_mb: Annotated[Number, Help("the --gathered-mb of the stream")] = GATHERED_MB
+
+    @classmethod
+    def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
+        """Refuse what only Kafka or a topic gives a meaning."""
+        super().check_together(given, is_open)
+        kafka = ("bootstrap_servers",)
+        needs = dict.fromkeys(("kafka", "kafka_settings", "alarm_lag", "alarm_stall"), kafka)
+        check_needs(cls.changed(given), {**needs, "name": ("topics",)})
+
+
+@declaration
+class Plan(KafkaAccess):
+    """Plan which process should read which partitions in the coming hours."""
+
+    title: ClassVar[str] = "opal stream plan"
+
+    topics: Annotated[Topics, Help("which topics; repeat for more", flag="topic")]
+    name: Annotated[str, Help(_NAME, "NAME")] = "main"  # type: ignore[misc]  # of the stream
+    processes: Annotated[Count | None, Help("spread over so many processes")] = None
+    capacity: Annotated[
+        Count | None, Help("or over so many that each has N messages/s at most")
+    ] = None
+    hours: Annotated[Count, Help("for N hours")] = 1
+    current: Annotated[
+        str | None, Help("what --json wrote before; only what makes it even moves", "FILE")
+    ] = None
+
+    @classmethod
+    def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
+        """A plan is for a number of processes, or for a load of each."""
+        super().check_together(given, is_open)
+        if bool(given["processes"]) == bool(given["capacity"]):
+            raise InvalidInputError("a plan needs one of processes and capacity")
