@@ -46,6 +46,13 @@ KEY_TYPES = (
 )
 ORDER_TYPES = ("byte", "short", "integer", "long", "date", "timestamp", "timestamp_ntz")
 PARTITION_TYPES = KEY_TYPES
+# What a column is for a table by the argument that names it, and which types it may have then
+ROLES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "keys": ("key", KEY_TYPES),
+    "delta": ("delta", ORDER_TYPES),
+    "tie_break": ("tie-break", ORDER_TYPES),
+    "partition_by": ("partition", PARTITION_TYPES),
+}
 MAX_KEY_BYTES = 64 * 1024
 MAX_ORDER_DIGITS = 18
 
@@ -135,11 +142,11 @@ def plan_spec(arrow: pa.Schema, layout: TableLayout) -> TableSpec:
     check_properties(properties, schema)
     return TableSpec(
         schema=schema,
-        key_ids=_ids(schema, "key", layout.keys, KEY_TYPES),
-        delta_id=_ids(schema, "delta", [layout.delta], ORDER_TYPES)[0],
-        tie_break_ids=_ids(schema, "tie-break", layout.tie_break, ORDER_TYPES),
+        key_ids=check_role(schema, "keys", layout.keys),
+        delta_id=check_role(schema, "delta", [layout.delta])[0],
+        tie_break_ids=check_role(schema, "tie_break", layout.tie_break),
         deletes=layout.deletes,
-        partition_ids=_ids(schema, "partition", layout.partition_by, PARTITION_TYPES),
+        partition_ids=check_role(schema, "partition_by", layout.partition_by),
         file_format=layout.file_format,
         properties=properties,
     )
@@ -161,9 +168,9 @@ def refuse_text(what: str, names: object) -> None:
         )
 
 
-def _ids(
-    schema: Schema, role: str, names: Sequence[str], allowed: Sequence[str]
-) -> tuple[int, ...]:
+def check_role(schema: Schema, argument: str, names: Sequence[str]) -> tuple[int, ...]:
+    """Return the ids of the columns that an argument names, as `keys`; their types must allow it."""
+    role, allowed = ROLES[argument]
     refuse_text(f"{role} columns", names)
     columns = [schema.field(name) for name in names]
     for column in columns:
@@ -227,14 +234,15 @@ def _check_roles(spec: TableSpec) -> None:
         raise ValueError(
             f"a table of {spec.file_format!r} files with {len(spec.key_ids)} keys is none of this format"
         )
-    roles: list[tuple[str, tuple[int, ...], tuple[str, ...]]] = [
-        ("key", spec.key_ids, KEY_TYPES),
-        ("delta", (spec.delta_id,), ORDER_TYPES),
-        ("tie-break", spec.tie_break_ids, ORDER_TYPES),
-        ("partition", spec.partition_ids, PARTITION_TYPES),
-    ]
+    ids_by_argument = {
+        "keys": spec.key_ids,
+        "delta": (spec.delta_id,),
+        "tie_break": spec.tie_break_ids,
+        "partition_by": spec.partition_ids,
+    }
     columns = {column.id: column for column in spec.schema.fields}
-    for role, ids, allowed in roles:
+    for argument, ids in ids_by_argument.items():
+        role, allowed = ROLES[argument]
         if len(set(ids)) < len(ids) or not all(
             number in columns and _fits(columns[number], role, allowed) for number in ids
         ):

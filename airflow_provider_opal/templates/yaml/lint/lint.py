@@ -59,6 +59,7 @@ def lint(path: Path, *, lake: bool = False) -> Report:
             built(file)  # what Airflow itself has against a pipeline
     pipelines = [pipeline for file in files for pipeline in pipelines_of(file)]
     findings = [problem for file in files for problem in (*file.problems, *file.doubts())]
+    findings += _columns(files)
     if path.is_dir():
         python, failed = _python(path)
         nearly = list(_nearly(path))
@@ -86,6 +87,12 @@ def _python(folder: Path) -> tuple[list[Pipeline], list[Problem]]:
     from airflow_provider_opal.templates.yaml.lint.python import has_python, python_pipelines
 
     return python_pipelines(folder.resolve()) if has_python(folder) else ([], [])
+
+
+def _columns(files: list[YamlFile]) -> list[Problem]:
+    from airflow_provider_opal.templates.yaml.lint.columns import of_the_schemas
+
+    return [problem for file in files for problem in of_the_schemas(file)]
 
 
 def _lake(files: list[YamlFile], pipelines: list[Pipeline]) -> tuple[list[Pipeline], list[Problem]]:

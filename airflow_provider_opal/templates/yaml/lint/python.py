@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ def has_python(folder: Path) -> bool:
 
 
 def python_pipelines(folder: Path) -> tuple[list[Pipeline], list[Problem]]:
-    """The DAGs of a folder's Python files, and the files that cannot be loaded."""
+    """The DAGs of a folder's Python files; the files that cannot be loaded, and tables that cannot be made."""
     from airflow.dag_processing.dagbag import DagBag
 
     with _loading(folder):
@@ -39,7 +39,14 @@ def python_pipelines(folder: Path) -> tuple[list[Pipeline], list[Problem]]:
         )
         for name, error in sorted(bag.import_errors.items())
     ]
-    return [_pipeline(dag, folder) for _, dag in sorted(bag.dags.items())], failed
+    dags = [dag for _, dag in sorted(bag.dags.items())]
+    pipelines = [_pipeline(dag, folder) for dag in dags]
+    misfits = [
+        problem
+        for dag, pipeline in zip(dags, pipelines, strict=True)
+        for problem in _column_problems(dag, pipeline)
+    ]
+    return pipelines, [*failed, *misfits]
 
 
 @contextmanager
@@ -59,15 +66,9 @@ def _loading(folder: Path) -> Iterator[None]:
 def _pipeline(dag: Any, folder: Path) -> Pipeline:
     from airflow.sdk import CronPartitionTimetable, PartitionedAssetTimetable
 
-    from airflow_provider_opal.operators.spark import OpalSparkOperator
-
     timetable = dag.timetable
     condition = getattr(timetable, "asset_condition", None)
-    writers = [
-        task
-        for task in dag.tasks
-        if isinstance(task, OpalSparkOperator) and task.operation in _WRITES
-    ]
+    writers = _writers(dag)
     keyed = isinstance(timetable, CronPartitionTimetable | PartitionedAssetTimetable)
     return Pipeline(
         dag_id=dag.dag_id,
@@ -79,6 +80,28 @@ def _pipeline(dag: Any, folder: Path) -> Pipeline:
         keyed=keyed,
         plain=condition is not None and not keyed,
     )
+
+
+def _writers(dag: Any) -> list[Any]:
+    from airflow_provider_opal.operators.spark import OpalSparkOperator
+
+    return [
+        task
+        for task in dag.tasks
+        if isinstance(task, OpalSparkOperator) and task.operation in _WRITES
+    ]
+
+
+def _column_problems(dag: Any, pipeline: Pipeline) -> Iterator[Problem]:
+    """What the `create` of a DAG's tasks says otherwise than its schema."""
+    from airflow_provider_opal.templates.yaml.lint.columns import column_findings
+
+    for task in _writers(dag):
+        create = task.arguments.get("create")
+        if isinstance(create, Mapping):
+            for way, what in column_findings(create):
+                at = (dag.dag_id, task.task_id, "create", *way)
+                yield Problem(pipeline.file, pipeline.position, at, what)
 
 
 def _tables(condition: Any) -> Iterator[TableOf]:

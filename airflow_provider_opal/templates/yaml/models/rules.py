@@ -203,7 +203,7 @@ def _clustered(dag: DagModel, table: TableModel) -> Iterator[Finding]:
 def schema_columns(schema: str) -> list[str]:
     """The names of columns in `id BIGINT, at TIMESTAMP, s STRUCT<a: INT, b: INT>`; Spark reads the types."""
     names = []
-    for part in _split(schema):
+    for part in schema_parts(schema):
         named = re.fullmatch(
             r"\s*(?:`((?:[^`]|``)+)`|([^\s`:]+))\s*[\s:]\s*(\S.*)", part.strip(), re.DOTALL
         )
@@ -217,8 +217,8 @@ def schema_columns(schema: str) -> list[str]:
     return names
 
 
-def _split(schema: str) -> Iterator[str]:
-    """At commas outside of brackets and quotes."""
+def schema_parts(schema: str) -> Iterator[str]:
+    """Yield the columns of a schema: what lies between commas outside of brackets and quotes."""
     depth, quote, begun = 0, "", 0
     for index, character in enumerate(schema):
         if quote:

@@ -102,6 +102,74 @@ def test_spans_in_which_consumers_lose_what_they_missed_are_warned_of(tmp_path: 
     )
 
 
+COLUMNS_OF_ORDERS = (
+    "order_id BIGINT, updated_at TIMESTAMP, op STRING, total DECIMAL(10,2), s STRUCT<a: INT>"
+)
+
+
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        ("deletes: \"op = 'D' AND s.a > 1\"", None),
+        ("deletes: \"OP = 'D' AND total > 9.5\"", None),
+        ('deletes: "{{ var.value.deletes }}"', None),
+        (
+            "deletes: totl = 1",
+            (
+                "13:16: dags.orders.table.deletes: the delete condition 'totl = 1' has a fault at column 1: "
+                "no column 'totl'; did you mean 'total'?"
+            ),
+        ),
+        (
+            "deletes: op = 1",
+            "13:16: dags.orders.table.deletes: the delete condition 'op = 1' has a fault at column 1: column 'op' of type STRING and the",
+        ),
+        (
+            "deletes: updated_at > '2026-11'",
+            (
+                "13:16: dags.orders.table.deletes: the delete condition \"updated_at > '2026-11'\" has a fault at column 1: "
+                "column 'updated_at' of type TIMESTAMP"
+            ),
+        ),
+        (
+            "tie_break: [op]",
+            "13:18: dags.orders.table.tie_break: tie-break column 'op' has type STRING; allowed are",
+        ),
+    ],
+)
+def test_lint_knows_the_columns_and_types_of_a_schema(
+    more: str, said: str | None, tmp_path: Path
+) -> None:
+    text = GOOD.replace(
+        "delta: updated_at", f"delta: updated_at\n      schema: {COLUMNS_OF_ORDERS!r}\n      {more}"
+    )
+    problems = problems_in(write(tmp_path, t=text))
+    assert [problem.startswith(f"t.opal.yaml:{said}") for problem in problems] == [True] * (
+        said is not None
+    )
+
+
+def test_lint_knows_the_columns_and_types_of_a_table_in_python(tmp_path: Path) -> None:
+    (tmp_path / "orders.py").write_text(
+        "from datetime import datetime\nfrom airflow_provider_opal import CreateTable, opal_dag\n\n"
+        "opal_dag('orders', table='shop.orders', source='/in', schedule=None, start_date=datetime(2026, 11, 1),\n"
+        "         create=CreateTable(keys=['id'], delta='ad', deletes='at = 1', schema='id DOUBLE, at DATE'))\n"
+    )
+    problems = problems_in(tmp_path)
+    assert [
+        text.startswith("orders.py:4:10: orders.ingest.create." + said)
+        for text, said in zip(
+            problems,
+            (
+                "deletes: the delete condition 'at = 1' has a fault",
+                "delta: the schema has no column 'ad'; known are 'id', 'at'",
+                "keys: key column 'id' has type DOUBLE; allowed are",
+            ),
+            strict=True,
+        )
+    ] == [True] * 3, problems
+
+
 def test_a_circle_of_pipelines_across_files_is_found_once(tmp_path: Path) -> None:
     write(
         tmp_path,

@@ -50,7 +50,7 @@ dags:
       tie_break: [seq]
       partition_by: [day]
       file_format: orc
-      schema: "id BIGINT, at TIMESTAMP, seq INT, day DATE, s STRUCT<a: INT, `b,c`: DECIMAL(10, 2)>"
+      schema: "id BIGINT, at TIMESTAMP, seq INT, day DATE, op STRING, s STRUCT<a: INT, `b,c`: DECIMAL(10, 2)>"
       properties: {segment_rows: 1000}
       deletes: "op = 'D'"
     source:
