@@ -1,15 +1,54 @@
-"""A Spark whose workers run in processes of their own."""
+"""A session of Spark for tests, and a Spark whose workers run in processes of their own."""
 
+import logging
+import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pyspark
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def spark_home(folder: Path) -> Path:
     """PySpark's, as links: workers of a cluster write into it."""
+    import pyspark
+
     home = folder / "spark"
     if not home.exists():
         home.mkdir()
         for entry in Path(pyspark.__file__).parent.iterdir():
             (home / entry.name).symlink_to(entry)
     return home
+
+
+@pytest.fixture(scope="session")
+def spark() -> "Iterator[SparkSession]":
+    """Yield one local session for all tests."""
+    # Imported here: tests of this process alone need no Spark
+    from pyspark.sql import SparkSession
+
+    from opal_spark.engine.java import ensure_java
+
+    ensure_java()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").appName("opal-tests")
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        "spark.python.daemon.module": "tests.opal_spark.workers",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    session = builder.config(map=settings).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    logging.getLogger("py4j").setLevel(
+        logging.ERROR
+    )  # it says at exit that it closes, into a stream that pytest has closed
+    session.stop()

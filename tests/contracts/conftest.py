@@ -15,6 +15,9 @@ from opal_lake.key_store.cache import near_runs
 from opal_lake.key_store.cache.near_runs import BACKENDS
 from opal_lake.storage import Storage, open_storage
 from tests.fixtures_lakechime import serving, sqlite_url
+from tests.fixtures_spark import spark
+
+__all__ = ["spark"]
 
 
 @pytest.fixture(params=BACKENDS)

@@ -20,7 +20,7 @@ from opal_spark import OpalTable
 from tests.docs.examples import ROOT, example_with, examples, with_places
 from tests.fixtures_cli import SOURCES, metadata, opal_commands
 from tests.fixtures_postgres import USER, Postgres
-from tests.opal_spark.conftest import spark
+from tests.fixtures_spark import spark
 
 __all__ = ["metadata", "opal_commands", "spark"]
 

@@ -14,7 +14,7 @@ from opal_spark.streams.source import EXCLUDES, package
 from tests.docs.examples import examples, with_places
 from tests.fixtures_cli import metadata, opal_commands
 from tests.fixtures_kafka import Kafka
-from tests.opal_spark.conftest import spark
+from tests.fixtures_spark import spark
 
 __all__ = ["metadata", "opal_commands", "spark"]
 
