@@ -308,6 +308,11 @@ def rejected_path(stem: str) -> str:
     return f"{REJECTED}{stem}.parquet"
 
 
+def rejected_task(path: str) -> str:
+    """Return the job and the task that rejected the rows in a file; its attempts have one file each."""
+    return "-".join(path.rpartition("/")[2].split("-")[:2])
+
+
 def rejected_pattern(number: int) -> str:
     """All that one job rejected."""
     return f"{REJECTED}{number:010d}-*.parquet"

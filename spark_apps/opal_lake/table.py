@@ -40,6 +40,7 @@ from opal_lake.operations.maintain import Maintain
 from opal_lake.operations.metagen import MetaGen
 from opal_lake.operations.read import Changes, Explain, Get, HistoryView, Read
 from opal_lake.operations.rebuild_key_store import RebuildKeyStore
+from opal_lake.operations.rejected import ListRejected, Replay
 from opal_lake.operations.restore import Restore
 from opal_lake.operations.retain import Retain
 from opal_lake.operations.savepoints import (
@@ -97,6 +98,9 @@ class Table(OpenTable, Framed[Frame]):
     files = verb(ListFiles)
     segments = verb(ListSegments)
     check = verb(Check)
+
+    rejected = verb(ListRejected)
+    replay = verb(Replay)
 
     def position(self, application: str) -> int | None:
         """Return the next position that an application has to read; None if it has not begun."""

@@ -22,6 +22,7 @@ from opal_lake.cli.flags import add_flags
 from opal_lake.cli.maintenance import commands as maintenance_commands
 from opal_lake.cli.pages import check_page, describe_page, files_page, history_page, segments_page
 from opal_lake.cli.progress import ProgressLine, Step
+from opal_lake.cli.rejected import commands as rejected_commands
 from opal_lake.cli.render import Style, output_width
 from opal_lake.cli.shown_rows import json_rows, rows_lines
 from opal_lake.exit_codes import FINDINGS, OK
@@ -86,6 +87,7 @@ def commands(verbs: Verbs) -> None:
             help="as of this version (default: the newest)",
         )
     maintenance_commands(verbs)
+    rejected_commands(verbs)
 
 
 def describe(args: argparse.Namespace) -> None:

@@ -82,7 +82,7 @@ def change(args: argparse.Namespace) -> None:
     if unset := [text for text in args.paths if "=" not in text]:
         raise InvalidInputError(f"opal set: {unset[0]!r} has no value; write {unset[0]}=VALUE")
     changes = {**given_properties(pairs(args.paths, "opal set")), **dict.fromkeys(args.default)}
-    _show(args, _table(args).set_properties(changes, token=args.token), "changed")
+    show_result(args, _table(args).set_properties(changes, token=args.token), "changed")
 
 
 def _add_columns(verbs: Verbs) -> None:
@@ -119,7 +119,7 @@ def add_columns(args: argparse.Namespace) -> None:
                 f"opal add-columns: column {name!r} is named twice; write it once"
             )
         columns[name] = kind
-    _show(args, _table(args).add_columns(columns, token=args.token), "added")
+    show_result(args, _table(args).add_columns(columns, token=args.token), "added")
 
 
 def _add_savepoint(verbs: Verbs) -> None:
@@ -149,9 +149,9 @@ def _add_savepoint(verbs: Verbs) -> None:
 def savepoint(args: argparse.Namespace) -> None:
     table = _table(args)
     if args.release:
-        _show(args, table.release(args.name), "released")
+        show_result(args, table.release(args.name), "released")
     else:
-        _show(args, table.savepoint(args.name, args.version), "kept")
+        show_result(args, table.savepoint(args.name, args.version), "kept")
 
 
 def _add_finish(verbs: Verbs) -> None:
@@ -173,7 +173,7 @@ def _add_finish(verbs: Verbs) -> None:
 
 
 def finish(args: argparse.Namespace) -> None:
-    _show(args, _table(args).finish_business_snapshot(args.name), "finished")
+    show_result(args, _table(args).finish_business_snapshot(args.name), "finished")
 
 
 def _add_discard(verbs: Verbs) -> None:
@@ -189,7 +189,7 @@ def _add_discard(verbs: Verbs) -> None:
 
 def discard(args: argparse.Namespace) -> None:
     job = operation_of(args, Discard)
-    _show(args, job.run(_table(args)), "discarded")
+    show_result(args, job.run(_table(args)), "discarded")
 
 
 def _add_restore(verbs: Verbs) -> None:
@@ -204,7 +204,7 @@ def _add_restore(verbs: Verbs) -> None:
 
 def restore(args: argparse.Namespace) -> None:
     job = operation_of(args, Restore)
-    _show(
+    show_result(
         args,
         job.run(_table(args)),
         "would change" if job.dry_run else "changed",
@@ -230,7 +230,9 @@ def retain(args: argparse.Namespace) -> None:
 
     with ProgressLine("retain", lambda: step):
         result = job.run_with(table, at_file)
-    _show(args, result, "would delete" if job.dry_run else "deleted", partial(_garbage, result))
+    show_result(
+        args, result, "would delete" if job.dry_run else "deleted", partial(_garbage, result)
+    )
 
 
 def _add_repair_clock(verbs: Verbs) -> None:
@@ -245,7 +247,7 @@ def _add_repair_clock(verbs: Verbs) -> None:
 
 
 def repair(args: argparse.Namespace) -> None:
-    _show(
+    show_result(
         args,
         _table(args).repair_clock(dry_run=args.dry_run),
         "would correct" if args.dry_run else "corrected",
@@ -288,12 +290,13 @@ def _table(args: argparse.Namespace) -> "Table":
     return Table.open(args.table, store_options(args))
 
 
-def _show(
+def show_result(
     args: argparse.Namespace,
     result: JobResult,
     done: str,
     more: Callable[[Style], Iterable[str]] | None = None,
 ) -> None:
+    """Print what an operation did, and its notes."""
     if args.json:
         print(json.dumps(result.to_dict(), indent=2, ensure_ascii=False))
         return

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from opal_lake.data.json_rows import JsonForm
+from opal_lake.decoding import decoding
 from opal_lake.definition.schema import RESERVED_PREFIX, Atomic, Field, type_name
 from opal_lake.definition.table_spec import MAX_KEY_BYTES, TableSpec
 
@@ -21,7 +23,9 @@ BAD, SOURCE, ROW, UNCHANGED = NOTES = ("_opal_bad", "_opal_source", "_opal_row",
 EXAMPLES = 5
 MOST_REASONS, OTHER_REASONS = 20, "other reasons"
 EXAMPLE_CHARACTERS = 1000
-_LACKING = "the row lacks values that did not change, and only an ingest that makes rows visible at once looks them up"
+LACKING = "the row lacks values that did not change, and only an ingest that makes rows visible at once looks them up"
+# In the metadata of a file of rejected rows: that `row` is JSON, and how it is read
+_FORM = b"opal.json"
 SCHEMA = pa.schema([("reason", pa.string()), ("source", pa.string()), ("row", pa.string())])
 
 
@@ -30,6 +34,7 @@ class Rejects:
     """Bad rows of one task: all are counted, a few are shown, and in quarantine all are kept."""
 
     keep: bool
+    form: JsonForm | None = None
     counts: Counter[str] = field(default_factory=Counter)
     examples: list[dict[str, str | None]] = field(default_factory=list)
     kept: list[pa.Table] = field(default_factory=list)
@@ -51,8 +56,35 @@ class Rejects:
 
     def encode(self) -> bytes:
         sink = pa.BufferOutputStream()
-        pq.write_table(pa.concat_tables(self.kept), sink, compression="zstd")
+        rows = pa.concat_tables(self.kept)
+        if self.form is not None:
+            form = json.dumps({"time_unit": self.form.time_unit}).encode()
+            rows = rows.replace_schema_metadata({_FORM: form})
+        pq.write_table(rows, sink, compression="zstd")
         return bytes(sink.getvalue())
+
+
+class StoredRejects(NamedTuple):
+    """The rows in a file of rejected rows; `form` is None where their text does not say all."""
+
+    rows: pa.Table
+    form: JsonForm | None
+
+
+def read_rejects(data: bytes, path: str) -> StoredRejects:
+    """Decode a file of rejected rows; FormatError if it is damaged."""
+    with decoding(path, "Parquet"):
+        rows = pq.read_table(pa.BufferReader(data))
+        if rows.schema.remove_metadata() != SCHEMA:
+            raise ValueError(f"its columns are {rows.schema.names}")
+        given = (rows.schema.metadata or {}).get(_FORM)
+        form = None if given is None else JsonForm(time_unit=json.loads(given)["time_unit"])
+    return StoredRejects(rows.replace_schema_metadata(), form)
+
+
+def shown_rejects(rows: pa.Table) -> list[dict[str, str | None]]:
+    """Return rejected rows to look at, long ones cut."""
+    return [_short(row) for row in rows.to_pylist()]
 
 
 def fewer_reasons(counts: Counter[str]) -> Counter[str]:
@@ -133,7 +165,7 @@ def _complaints(rows: pa.Table, spec: TableSpec) -> list[tuple[npt.NDArray[np.bo
     if BAD in rows.column_names and rows[BAD].null_count < rows.num_rows:
         complaints.append((_mask(pc.is_valid(rows[BAD])), np.array(rows[BAD].to_pylist(), object)))
     if UNCHANGED in rows.column_names and rows[UNCHANGED].null_count < rows.num_rows:
-        complaints.append((_mask(pc.is_valid(rows[UNCHANGED])), _LACKING))
+        complaints.append((_mask(pc.is_valid(rows[UNCHANGED])), LACKING))
     for role, column in [("key", key) for key in spec.keys] + [("delta", spec.delta)]:
         if rows[column.name].null_count:
             complaints.append(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from opal_lake import layout
 from opal_lake.data.group import plan_groups
+from opal_lake.data.json_rows import JsonForm
 from opal_lake.data.rejects import EXAMPLES, fewer_reasons
 from opal_lake.data.reported import check_ingested
 from opal_lake.data.segment import DataFile, SideFile
@@ -54,7 +55,8 @@ class IngestRun:
 
     `expected_rows` is what a list says that the source holds; `notes` come first in the result. A
     `hurried` caller has to make the next commit soon: an inline ingest then leaves large merges of
-    the key store to a compaction.
+    the key store to a compaction. `row_form` says how rejected rows are written, if their text says
+    all that the source said.
     """
 
     asked: "Ingest"
@@ -63,6 +65,7 @@ class IngestRun:
     started_us: int
     expected_rows: int | None = None
     hurried: bool = False
+    row_form: JsonForm | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -79,6 +82,7 @@ def ingest(
     *,
     expected_rows: int | None = None,
     hurried: bool = False,
+    row_form: JsonForm | None = None,
     notes: tuple[str, ...] = (),
 ) -> JobResult:
     """Append rows: pending until a MetaGen, or visible at once when their metadata are made inline.
@@ -90,7 +94,7 @@ def ingest(
     name = asked.business_snapshot
     if isinstance(run, JobResult):
         return run if asked.metadata == "batch" or name is not None else check_visible(run)
-    run = replace(run, expected_rows=expected_rows, hurried=hurried, notes=notes)
+    run = replace(run, expected_rows=expected_rows, hurried=hurried, row_form=row_form, notes=notes)
     source_rows = rows(run.base.spec, run.number)
     if asked.metadata == "batch" or (name is not None and waits(table.log, run.base, name)):
         return commit_ingest(table.log, run, write_segments(table, source_rows, run))
@@ -139,6 +143,7 @@ def write_segments(table: OpenTable, rows: Rows, run: IngestRun) -> list[IngestO
         spec=run.base.spec,
         number=run.number,
         quarantine=run.quarantine,
+        row_form=run.row_form,
     )
     return table.executor.by_partition(rows, run.base, task)
 
@@ -155,6 +160,7 @@ def write_inline(
         writer=writer,
         slots=slots,
         quarantine=run.quarantine,
+        row_form=run.row_form,
         known=KnownTable(snapshot=run.base),
     )
     written = table.executor.by_key_hash(rows, run.base, slots, task)

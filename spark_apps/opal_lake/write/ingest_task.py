@@ -13,6 +13,7 @@ from opal_lake import layout
 from opal_lake.data.columns import physical_schema, to_physical
 from opal_lake.data.data_file import encode_file
 from opal_lake.data.decoded_size import BOUND, SizeBound, decoded_bytes
+from opal_lake.data.json_rows import JsonForm
 from opal_lake.data.large_rows import unreadable_rows
 from opal_lake.data.rejects import Rejects, split_bad_rows
 from opal_lake.data.segment import DataFile
@@ -39,6 +40,7 @@ class IngestTask:
     task: int
     attempt: str
     quarantine: bool = False
+    row_form: JsonForm | None = None
     bound: SizeBound = BOUND
 
     def stem(self, sequence: int) -> str:
@@ -63,6 +65,7 @@ def write_partition(
     spec: TableSpec,
     number: int,
     quarantine: bool,
+    row_form: JsonForm | None,
 ) -> IngestOutput:
     """The whole task: the rows of one partition of the source."""
     with attempt.puts(storage) as store:
@@ -73,6 +76,7 @@ def write_partition(
             task=attempt.part,
             attempt=attempt.name,
             quarantine=quarantine,
+            row_form=row_form,
         )
         return ingest_rows(batches, task)
 
@@ -94,7 +98,7 @@ def ingest_layers(
         raise InvalidInputError(
             f"an ingest has at most {MOST_TASKS:,} tasks; coalesce the rows to fewer partitions"
         )
-    rejects = Rejects(keep=task.quarantine)
+    rejects = Rejects(keep=task.quarantine, form=task.row_form)
     files: list[DataFile] = []
     sequence = task.task * FILES_A_TASK
     for rows in chain.from_iterable(_portions(layer, task.spec) for layer in layers):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from opal_lake import layout
+from opal_lake.data.json_rows import JsonForm
 from opal_lake.definition.key_hash import hashes_from_bytes
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import HASH, Attempt, Batches
@@ -32,6 +33,7 @@ def write_slot(
     writer: SlotWriter,
     slots: int,
     quarantine: bool,
+    row_form: JsonForm | None,
     known: KnownTable,
 ) -> InlineOutput:
     """The whole task."""
@@ -48,6 +50,7 @@ def write_slot(
             task=slot.number,
             attempt=attempt.name,
             quarantine=quarantine,
+            row_form=row_form,
         )
         layers, look_ups = filled(batches, known.snapshot, writer.cache, writer.number)
         output = inline_rows(layers, task, replace(writer, storage=store), slot)

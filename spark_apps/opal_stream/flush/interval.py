@@ -18,6 +18,7 @@ from opal_stream.flush.intake import Intake
 from opal_stream.flush.options import StreamOptions, Totals
 from opal_stream.flush.writer import Writer
 from opal_stream.formats.batch import MessageBatch
+from opal_stream.formats.decoder import row_form_of
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.ranges import Interval, OffsetRange, resolve_ranges
 from opal_stream.kafka.source import Source
@@ -75,6 +76,7 @@ class IntervalRun:
         self._writer = Writer(
             table=table,
             on_bad_message=options.on_bad_message,
+            row_form=row_form_of(options.formats),
             give_up_s=options.give_up_s,
             broker_timeout_s=options.broker_timeout_s,
         )

@@ -11,6 +11,7 @@ from opal_stream.flush.options import StreamOptions, Totals
 from opal_stream.flush.publisher import Publisher
 from opal_stream.flush.start import ReachOf, fix_start
 from opal_stream.flush.writer import Writer
+from opal_stream.formats.decoder import row_form_of
 from opal_stream.gathered.backlog import Gate, committer_command
 from opal_stream.gathered.folder import GatheredFolder
 from opal_stream.kafka.applications import Application, known_positions
@@ -33,6 +34,7 @@ class Places:
         policy: dict[str, Any] = {
             "table": table,
             "on_bad_message": options.on_bad_message,
+            "row_form": row_form_of(options.formats),
             "give_up_s": options.give_up_s,
             "broker_timeout_s": options.broker_timeout_s,
         }

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
+from opal_lake.data.json_rows import JsonForm
 from opal_lake.definition.positions import Advance
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import Rows
@@ -98,6 +99,7 @@ class Writer:
     event: ClassVar[str] = "flush"
     table: OpenTable
     on_bad_message: str = "fail"
+    row_form: JsonForm | None = None
     give_up_s: float = GIVE_UP_S
     broker_timeout_s: float = BROKER_TIMEOUT_S
     is_ending: Callable[[], bool] = lambda: False
@@ -194,7 +196,13 @@ class Writer:
             reject_threshold=batch.bad if batch.bad and not everything else None,
         )
         try:
-            return ingest(self.table, lambda spec, _: self._rows(batch, spec), asked, hurried=True)
+            return ingest(
+                self.table,
+                lambda spec, _: self._rows(batch, spec),
+                asked,
+                hurried=True,
+                row_form=self.row_form,
+            )
         except InvalidInputError as error:
             raise BadMessageError(
                 f"messages cannot go into the table, and nothing of them was committed: {error}"

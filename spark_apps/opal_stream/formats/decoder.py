@@ -8,6 +8,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from opal_lake.data.json_rows import JsonForm
 from opal_lake.data.rejects import BAD, NOTES, ROW, SOURCE, UNCHANGED
 from opal_lake.definition.schema import DELETED, arrow_schema
 from opal_lake.definition.table_spec import TableSpec, delete_condition
@@ -34,6 +35,15 @@ from opal_stream.operations.reading import FormatOptions
 
 _OBJECTS = (b"{", b"\0")  # of JSON, and of a schema registry
 _ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError)
+
+
+def row_form_of(options: FormatOptions) -> JsonForm | None:
+    """Return how messages that are put aside can be read again.
+
+    None where a row is made of more than the value of its message.
+    """
+    is_plain = options.format == "json" and not options.columns
+    return JsonForm(time_unit=options.time_unit) if is_plain else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,109 @@
+"""The verb `opal rejected`: list the rows that ingests put aside, and replay those that can be read now."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from opal_lake.cli.command import (
+    KEEP,
+    OpalParser,
+    Verb,
+    Verbs,
+    add_command,
+    exit_code_lines,
+    store_options,
+)
+from opal_lake.cli.flags import add_flags, operation_of
+from opal_lake.cli.maintenance import show_result
+from opal_lake.cli.render import Column, Style, escaped, output_width, text_table, time_text
+from opal_lake.errors import InvalidInputError, count_text
+from opal_lake.operations.rejected import Replay
+
+if TYPE_CHECKING:
+    from opal_lake.table import Table
+
+LIST_EXAMPLE = "opal rejected list lake/users"
+REPLAY_EXAMPLE = "opal rejected replay lake/users"
+
+
+def commands(verbs: Verbs) -> None:
+    """Register the verb."""
+    summary = "rows that ingests put aside: list them, or replay those that can be read now"
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        "rejected",
+        help=summary,
+        description=summary[:1].upper() + summary[1:] + ".",
+        epilog=f"example:\n  {LIST_EXAMPLE}\n\n{exit_code_lines()}",
+    )
+    parser.set_defaults(group=KEEP, example=LIST_EXAMPLE, run=_no_action, traceback=False)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", parser_class=OpalParser)
+    listed = "what each job rejected, the newest first: state, reasons, files and a few rows"
+    add_command(
+        actions,
+        Verb(name="list", group=KEEP, summary=listed, example=LIST_EXAMPLE, run=list_rejected),
+    )
+    replayed = "ingest rejected rows again that can be read now, each once"
+    replay_parser = add_command(
+        actions,
+        Verb(name="replay", group=KEEP, summary=replayed, example=REPLAY_EXAMPLE, run=replay),
+    )
+    add_flags(replay_parser, Replay)
+
+
+def _no_action(_: argparse.Namespace) -> None:
+    raise InvalidInputError(
+        "opal rejected needs an action: opal rejected list TABLE, or opal rejected replay TABLE"
+    )
+
+
+def list_rejected(args: argparse.Namespace) -> None:
+    """Print the jobs that rejected rows."""
+    rejected = _table(args).rejected()
+    if args.json:
+        print(json.dumps(rejected, indent=2, ensure_ascii=False))
+        return
+    for line in _page(rejected, Style.of(sys.stdout)):
+        print(line)
+
+
+def _page(rejected: Sequence[Mapping[str, Any]], style: Style) -> Iterator[str]:
+    if not rejected:
+        yield style.faint("no rejected row")
+        return
+    jobs = [{**job, "can": "yes" if job["can_replay"] else "no"} for job in rejected]
+    columns = [
+        Column(key="job", title="job", right=True),
+        Column(key="version", title="version", right=True),
+        Column(key="committed_at", title="committed (UTC)", show=_moment, optional=True),
+        Column(key="state", title="state"),
+        Column(key="can", title="can be replayed"),
+        Column(key="rows", title="rows", right=True),
+        Column(key="partition_key", title="partition key", shrinks=True, optional=True),
+    ]
+    yield from text_table(columns, jobs, style, output_width(sys.stdout))
+    for job in rejected:
+        yield ""
+        yield style.strong(f"job {job['job']}: {', '.join(map(escaped, job['files']))}")
+        for reason, rows in job["reasons"].items():
+            yield f"  {count_text(rows, 'row')}: {style.warn(escaped(reason))}"
+        for row in job["sample"]:
+            place = f"{row['source']}: " if row["source"] else ""
+            yield style.faint(f"  {escaped(place)}{escaped(row['row'] or 'no text')}")
+
+
+def _moment(text: str | None) -> str:
+    return "-" if text is None else time_text(text)
+
+
+def replay(args: argparse.Namespace) -> None:
+    """Replay what can be read, and print what stays rejected."""
+    job = operation_of(args, Replay)
+    show_result(args, job.run(_table(args)), "replayed")
+
+
+def _table(args: argparse.Namespace) -> "Table":
+    from opal_lake.table import Table
+
+    return Table.open(args.table, store_options(args))

@@ -1,0 +1,185 @@
+"""The rows that ingests put aside: which there are, and which of them can still be replayed.
+
+No version names the files of rejected rows. An ingest that committed has one file for each of its
+tasks that rejected rows, and perhaps more: an attempt that was repeated leaves its own behind.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from opal_lake import layout
+from opal_lake.clock import moment_text
+from opal_lake.data.json_rows import JsonForm
+from opal_lake.data.rejects import EXAMPLES, fewer_reasons, read_rejects, shown_rejects
+from opal_lake.errors import FormatError
+from opal_lake.log.commit import Commit
+from opal_lake.log.commit_log import CommitLog
+from opal_lake.log.commit_times import history
+from opal_lake.log.snapshot import Snapshot
+
+# What became of the ingest that rejected the rows
+WAITING, REPLAYED, DISCARDED, UNDONE = "waiting", "replayed", "discarded", "undone"
+# It failed, runs still, or its commit has expired
+NO_COMMIT = "no commit"
+_TOKEN = re.compile(r"opal\.rejected\.(\d+)\.(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedRows:
+    """The rows that one job rejected. `commit` is None where the log has none of it."""
+
+    number: int
+    paths: tuple[str, ...]
+    state: str
+    commit: Commit | None = None
+
+
+def replay_token(number: int, epoch: int) -> str:
+    """Return the token by which rejected rows are replayed once.
+
+    A restore may take a replay back: in the epoch after it the rows can be replayed again.
+    """
+    return f"opal.rejected.{number}.{epoch}"
+
+
+def find_rejected(log: CommitLog, head: Snapshot) -> list[RejectedRows]:
+    """Return what each job rejected, the oldest first."""
+    paths: dict[int, list[str]] = {}
+    for entry in log.storage.list(layout.REJECTED):
+        number = layout.job_number(entry.path)
+        if number is not None:
+            paths.setdefault(number, []).append(entry.path)
+    commits, states = _commits_of(log, head, paths) if paths else ({}, {})
+    return [
+        RejectedRows(
+            number=number,
+            paths=tuple(sorted(paths[number])),
+            state=states.get(number, NO_COMMIT),
+            commit=commits.get(number),
+        )
+        for number in sorted(paths)
+    ]
+
+
+def _commits_of(
+    log: CommitLog, head: Snapshot, numbers: Iterable[int]
+) -> tuple[dict[int, Commit], dict[int, str]]:
+    """Return the commits of jobs, and what became of their rows.
+
+    The log is read from the head down, as far as the oldest of the jobs. A restore undoes what lies
+    between it and the version that it shows again.
+    """
+    wanted = set(numbers)
+    commits: dict[int, Commit] = {}
+    states: dict[int, str] = {}
+    replayed: set[int] = set()
+    discarded: set[int] = set()
+    shown_again: int | None = None
+    for commit in history(head, log.reading_back(head.root.oldest_version)):
+        if shown_again is not None and commit.version <= shown_again:
+            shown_again = None
+        is_undone = shown_again is not None
+        if not is_undone:
+            replay = _TOKEN.fullmatch(commit.token or "")
+            if replay:
+                replayed.add(int(replay[1]))
+            discarded |= {number for _, number in commit.actions.withdrawn}
+            discarded |= {one.segment.id >> 32 for one in commit.actions.discarded}
+            if commit.actions.restored is not None:
+                shown_again = commit.actions.restored.version
+        number = commit.number
+        if number in wanted and _rejected_count(commit):
+            assert number is not None
+            commits[number] = commit
+            states[number] = _state(number, replayed, discarded, is_undone=is_undone)
+            if len(commits) == len(wanted):
+                break
+    return commits, states
+
+
+def _state(number: int, replayed: set[int], discarded: set[int], *, is_undone: bool) -> str:
+    if is_undone:
+        return UNDONE
+    if number in replayed:
+        return REPLAYED
+    return DISCARDED if number in discarded else WAITING
+
+
+def _rejected_count(commit: Commit) -> int:
+    counts = commit.result.get("counts", {})
+    return int(counts.get("rejected", 0))
+
+
+def rows_of(log: CommitLog, rejected: RejectedRows) -> tuple[pa.Table, JsonForm | None]:
+    """Return all rows that an ingest rejected, each once, and how they are written.
+
+    Raises FormatError unless they are as many as the commit says: none may be lost in silence.
+    """
+    by_task: dict[str, list[str]] = {}
+    for path in rejected.paths:
+        by_task.setdefault(layout.rejected_task(path), []).append(path)
+    tables: list[pa.Table] = []
+    forms: set[JsonForm | None] = set()
+    for attempts in by_task.values():
+        rows, form = read_rejects(log.storage.get(attempts[0]), attempts[0])
+        _check_attempts(log, attempts, rows)
+        tables.append(rows)
+        forms.add(form)
+    rows = pa.concat_tables(tables)
+    if rejected.commit is not None and rows.num_rows != _rejected_count(rejected.commit):
+        raise FormatError(
+            f"{log.storage.uri}: version {rejected.commit.version} rejected "
+            f"{_rejected_count(rejected.commit):,} rows, and its files in "
+            f"{layout.rejected_pattern(rejected.number)} have {rows.num_rows:,}; "
+            "restore the files from a backup, or ingest the source again"
+        )
+    return rows, forms.pop() if len(forms) == 1 else None
+
+
+def _check_attempts(log: CommitLog, attempts: Sequence[str], rows: pa.Table) -> None:
+    """Refuse attempts of one task that read other rows: only one of them was committed."""
+    for path in attempts[1:]:
+        others, _ = read_rejects(log.storage.get(path), path)
+        if _counted(others) != _counted(rows):
+            raise FormatError(
+                f"{log.storage.uri}: two attempts of a task rejected other rows, in {attempts[0]} "
+                f"and {path}, and the log does not say which counts; ingest the source again"
+            )
+
+
+def _counted(rows: pa.Table) -> Counter[tuple[Any, ...]]:
+    return Counter(tuple(row.values()) for row in rows.to_pylist())
+
+
+def rejected_list(log: CommitLog) -> list[dict[str, Any]]:
+    """Return what each job rejected, the newest first, with a sample of its rows."""
+    return [_described(log, rejected) for rejected in reversed(find_rejected(log, log.head()))]
+
+
+def _described(log: CommitLog, rejected: RejectedRows) -> dict[str, Any]:
+    commit = rejected.commit
+    tables, can_read = [], True
+    for path in rejected.paths:
+        rows, form = read_rejects(log.storage.get(path), path)
+        tables.append(rows)
+        can_read = can_read and form is not None
+    every = pa.concat_tables(tables)
+    reasons = fewer_reasons(Counter(every["reason"].to_pylist()))
+    return {
+        "job": rejected.number,
+        "state": rejected.state,
+        "version": None if commit is None else commit.version,
+        "committed_at": None if commit is None else moment_text(commit.timestamp_us),
+        "partition_key": None if commit is None else commit.partition_key,
+        "token": None if commit is None else commit.token,
+        "rows": every.num_rows if commit is None else _rejected_count(commit),
+        "can_replay": rejected.state == WAITING and can_read,
+        "reasons": dict(reasons.most_common()),
+        "files": list(rejected.paths),
+        "sample": shown_rejects(every.slice(0, EXAMPLES)),
+    }
