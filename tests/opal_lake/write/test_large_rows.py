@@ -62,14 +62,19 @@ def value_of(kind: str, size: int, *, is_constant: bool) -> Any:
 
 
 def ingested(
-    kind: str, values: list[Any], storage: MemoryStorage, *, quarantine: bool = True
+    kind: str,
+    values: list[Any],
+    storage: MemoryStorage,
+    *,
+    quarantine: bool = True,
+    file_format: str = "parquet",
 ) -> IngestOutput:
     count = np.arange(len(values))
     array = pa.array(values, KINDS[kind])
     rows = pa.table({"k": count, "at": count, "v": array})
     task = IngestTask(
         storage=storage,
-        spec=spec_of(kind),
+        spec=spec_of(kind, file_format),
         number=1,
         task=0,
         attempt="a",
@@ -238,10 +243,13 @@ def test_compaction_and_inline_folds_of_null_lists_stay_readable(rows_each: int)
     assert table.read(columns=["k", "v"]).num_rows == count * rows_each
 
 
+@pytest.mark.parametrize("file_format", ["parquet", "orc"])
 @pytest.mark.parametrize("quarantine", [False, True])
-def test_a_row_that_no_reader_accepts_is_refused_by_name(quarantine: bool) -> None:
-    storage = MemoryStorage()
-    output = ingested("text", ["a", "x" * 200_000, "b"], storage, quarantine=quarantine)
+def test_a_row_that_no_reader_accepts_is_refused_by_name(
+    quarantine: bool, file_format: str
+) -> None:
+    values, storage = ["a", "x" * 200_000, "b"], MemoryStorage()
+    output = ingested("text", values, storage, quarantine=quarantine, file_format=file_format)
     [(reason, count)] = output.rejected.items()
     assert count == 1
     assert reason.startswith("column 'v' holds 200,0")
