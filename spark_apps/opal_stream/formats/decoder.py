@@ -128,8 +128,9 @@ class Decoder:
             new = new and new.moved(full)
             self._add(parts, bad, (rows, wrong), full)
         skipped = 0
-        if empty and self._format.is_debezium:
-            skipped = len(empty)  # the event before it has deleted the row
+        # The event of Debezium before a tombstone has deleted the row
+        if empty and (self._format.is_debezium or self.options.on_tombstone == "ignore"):
+            skipped = len(empty)
         elif empty:
             self._add(parts, bad, self._tombstones(batch.take(empty)), empty)
         if bad:

@@ -85,6 +85,11 @@ class FormatOptions(Declared):
         OnNewColumns,
         Help("columns of messages that the table lacks; quarantine puts the messages aside"),
     ] = "fail"
+    on_tombstone: Annotated[
+        str,
+        one_of("delete", "ignore"),
+        Help("null values: delete the row of the message's key, or ignore them"),
+    ] = "delete"
     unavailable_value: Annotated[
         str,
         Help(

@@ -93,6 +93,13 @@ def test_a_tombstone_deletes_the_key_at_the_time_of_the_message(key: bytes, numb
     assert (row["id"], row["_opal_deleted"], row["at"].second) == (number, True, 21)
 
 
+def test_tombstones_are_skipped_where_the_stream_ignores_them() -> None:
+    messages = [order(1), None, None]
+    decoded = decode(messages, FormatOptions(on_tombstone="ignore"), keys=[None, b"1", b"x"])
+    assert [(row["id"], row["_opal_deleted"]) for row in good(decoded)] == [(1, False)]
+    assert (decoded.skipped, bad(decoded)) == (2, {})
+
+
 def test_each_tombstone_s_key_is_judged_alone() -> None:
     keys = [b"1", b'{"id": 2}', b'{"other": 1}', b"x", b"3"]
     decoded = decode([None] * 5, keys=keys)
