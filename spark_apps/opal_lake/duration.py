@@ -1,11 +1,11 @@
-"""Spans of time as people write them: 30d, 2w, 12h, 1h30m, 45m, 90s; or as Python's timedelta."""
+"""Spans of time as people write them: 30d, 2w, 12h, 1h30m, 45m, 90s, 200ms; or as Python's timedelta."""
 
 import re
 from datetime import timedelta
 
 from opal_lake.errors import InvalidInputError
 
-DURATION = r"([0-9]{1,6}[wdhms])+"
+DURATION = r"([0-9]{1,6}(ms|[wdhms]))+"
 Duration = str | timedelta  # as a caller gives it
 _UNITS_US = {
     "w": 604_800_000_000,
@@ -13,8 +13,9 @@ _UNITS_US = {
     "h": 3_600_000_000,
     "m": 60_000_000,
     "s": 1_000_000,
+    "ms": 1_000,
 }
-_PLAIN_UNITS = "dhms"
+_PLAIN_UNITS = ("d", "h", "m", "s", "ms")
 _LONGEST_US = 999_999 * _UNITS_US["d"]
 
 
@@ -29,7 +30,8 @@ def parse_duration(value: object, *, name: str) -> int:
     )
     if span_us is None or span_us < 0:
         raise InvalidInputError(
-            f"{name}={value!r} is no span of time; write a number of weeks, days, hours, minutes or seconds, as 30d, 2w, 12h or 1h30m"
+            f"{name}={value!r} is no span of time; write a number of weeks, days, hours, minutes, "
+            "seconds or milliseconds, as 30d, 2w, 12h, 1h30m or 200ms"
         )
     if span_us > _LONGEST_US:
         raise InvalidInputError(
@@ -42,7 +44,7 @@ def _text_us(text: str) -> int | None:
     if not re.fullmatch(DURATION, text):
         return None
     return sum(
-        int(number) * _UNITS_US[unit] for number, unit in re.findall(r"([0-9]+)([wdhms])", text)
+        int(number) * _UNITS_US[unit] for number, unit in re.findall(r"([0-9]+)(ms|[wdhms])", text)
     )
 
 
@@ -55,5 +57,5 @@ def plain_duration(value: object, *, name: str) -> str:
         (candidate for candidate in _PLAIN_UNITS if span_us % _UNITS_US[candidate] == 0), None
     )
     if unit is None:
-        raise InvalidInputError(f"{name}={value!r} is no whole number of seconds; round it")
+        raise InvalidInputError(f"{name}={value!r} is no whole number of milliseconds; round it")
     return f"{span_us // _UNITS_US[unit]}{unit}"

@@ -45,6 +45,7 @@ def test_a_timedelta_is_kept_in_its_greatest_whole_unit() -> None:
         timedelta(hours=36),
         timedelta(minutes=90),
         timedelta(seconds=5),
+        timedelta(seconds=1, milliseconds=200),
         timedelta(0),
     ]
     assert [plain_duration(span, name="window") for span in spans] == [
@@ -52,6 +53,7 @@ def test_a_timedelta_is_kept_in_its_greatest_whole_unit() -> None:
         "36h",
         "90m",
         "5s",
+        "1200ms",
         "0d",
     ]
     assert plain_duration("2w", name="window") == "2w"
@@ -62,7 +64,7 @@ def test_a_timedelta_is_kept_in_its_greatest_whole_unit() -> None:
     [
         (
             "soon",
-            "no span of time; write a number of weeks, days, hours, minutes or seconds, as 30d, 2w, 12h or 1h30m",
+            "no span of time; write a number of weeks, days, hours, minutes, seconds or milliseconds, as 30d, 2w, 12h, 1h30m or 200ms",
         ),
         ("", "no span of time"),
         ("30", "no span of time"),
@@ -85,9 +87,14 @@ def test_what_is_none(written: object, problem: str) -> None:
         parse_duration(written, name="window")
 
 
-def test_a_part_of_a_second_has_no_text() -> None:
-    with pytest.raises(InvalidInputError, match="no whole number of seconds; round it"):
-        plain_duration(timedelta(milliseconds=1), name="window")
+def test_a_part_of_a_millisecond_has_no_text() -> None:
+    with pytest.raises(InvalidInputError, match="no whole number of milliseconds; round it"):
+        plain_duration(timedelta(microseconds=1), name="window")
+
+
+@pytest.mark.parametrize("written, span_us", [("200ms", 200_000), ("1m1s5ms", 61_005_000)])
+def test_a_span_may_have_milliseconds(written: str, span_us: int) -> None:
+    assert parse_duration(written, name="flush_interval") == span_us
 
 
 def dated(request: pytest.FixtureRequest) -> Table:

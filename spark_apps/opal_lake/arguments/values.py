@@ -51,7 +51,7 @@ class Help:
 
 
 def span_text(name: str, value: Any) -> str:
-    """A span of time as a job takes it: whole seconds."""
+    """A span of time as a job takes it: whole milliseconds."""
     return plain_duration(_span(name, value), name=name)
 
 

@@ -3,8 +3,11 @@
 import argparse
 
 from opal_lake.cli.command import OpalParser
+from opal_lake.cli.flags import operation_of
 from opal_stream.cli.commands import commands
+from opal_stream.cli.run import options_of
 from opal_stream.cli.supervised import _OF_METRICS, _OF_SUPERVISOR, child_words
+from opal_stream.operations.verbs import Run
 
 
 def value_for(action: argparse.Action) -> list[str]:
@@ -14,6 +17,14 @@ def value_for(action: argparse.Action) -> list[str]:
         return [flag]
     value = [*action.choices][-1] if action.choices else "7" if action.type else "-x=y"
     return [f"{flag}={value}"] * (2 if isinstance(action.default, list) else 1)
+
+
+def test_a_flush_may_be_due_after_a_part_of_a_second() -> None:
+    parser = OpalParser(prog="opal")
+    commands(parser.add_subparsers(dest="command", parser_class=OpalParser))
+    words = ["stream", "run", "lake/orders", "--topic", "t", "--flush-interval", "200ms"]
+    options = options_of(operation_of(parser.parse(words), Run))
+    assert options.limits.interval_s == 0.2
 
 
 def test_a_process_gets_every_option_that_is_not_the_supervisor_s() -> None:
