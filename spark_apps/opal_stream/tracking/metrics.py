@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,11 @@ HELP = {
         "messages a second that a process of several is planned for",
     ),
     "opal_stream_restarts_total": ("counter", "how often a process of several was started again"),
+    # Named as the client libraries of Prometheus name them
+    "process_cpu_seconds_total": ("counter", "CPU time of the process, user and system"),
+    "process_resident_memory_bytes": ("gauge", "memory of the process that is not swapped out"),
 }
+_MEMORY_PAGES = Path("/proc/self/statm")  # of Linux; elsewhere the memory is not reported
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -162,7 +167,7 @@ class Metrics:
         """All of them, those of a name together. Stalls grow until the text is asked for, whatever the stream waits for."""
         now_s = time.monotonic()
         with self._lock:
-            values = dict(self._values)
+            values = {**self._values, **_of_process()}
             for labels, (_, since_s) in self._stuck_s.items():
                 in_transaction = labels in self._in_transaction
                 has_lag = values["opal_stream_lag", labels] > 0
@@ -185,6 +190,17 @@ class Metrics:
 
     def _write(self) -> None:
         self._file.write(self.text)
+
+
+def _of_process() -> dict[tuple[str, Labels], float]:
+    """Return the CPU seconds and the resident memory of this process."""
+    values: dict[tuple[str, Labels], float] = {
+        ("process_cpu_seconds_total", ()): round(time.process_time(), 2)
+    }
+    with suppress(OSError):
+        resident_pages = int(_MEMORY_PAGES.read_text(encoding="ascii").split()[1])
+        values["process_resident_memory_bytes", ()] = resident_pages * os.sysconf("SC_PAGE_SIZE")
+    return values
 
 
 def described(lines: Mapping[str, Sequence[str]]) -> str:

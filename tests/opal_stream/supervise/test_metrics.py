@@ -1,5 +1,6 @@
 """One page of metrics from the files of several processes."""
 
+import re
 import urllib.request
 from pathlib import Path
 
@@ -41,6 +42,13 @@ def test_samples_of_all_processes_are_on_one_page_each_with_its_process(tmp_path
         assert page.index("# TYPE opal_stream_records_total") < page.index(
             "opal_stream_records_total{"
         )
+        for number in range(2):
+            memory = re.search(
+                rf'process_resident_memory_bytes{{process="{number}"}} (\d+)\n', page
+            )
+            assert memory is not None
+            assert int(memory[1]) > 1 << 20
+            assert f'process_cpu_seconds_total{{process="{number}"}} ' in page
         with urllib.request.urlopen(f"http://127.0.0.1:{fleet.port}/metrics") as answer:
             assert answer.read().decode() == page
         [word] = fleet.words(1)  # its successor begins with nothing

@@ -36,7 +36,7 @@ EXPRESSIONS = [
     *(expr for exprs in PANELS.values() for expr in exprs),
     *(rule["expr"] for rule in RULES),
 ]
-SELECTOR = re.compile(r"(opal_stream_\w+)(\{[^}]*\})?(\[[^\]]+\])?")
+SELECTOR = re.compile(r"((?:opal_stream|process)_\w+)(\{[^}]*\})?(\[[^\]]+\])?")
 OF_SUPERVISOR = [
     f"opal_stream_{name}"
     for name in ("predicted_load", "restarts_total", "process_up", "commit_stalled_seconds")
@@ -61,7 +61,7 @@ def exported() -> dict[str, tuple[str, set[str]]]:
     kinds = dict(re.findall(r"# TYPE (\w+) (\w+)", page))
     labels = {
         name: set(re.findall(r'(\w+)="', shown))
-        for name, shown in re.findall(r"^(opal_\w+)(\{.*\})? ", page, re.MULTILINE)
+        for name, shown in re.findall(r"^(\w+)(\{.*\})? ", page, re.MULTILINE)
     }
     return {name: (kind, labels[name]) for name, kind in kinds.items()}
 
