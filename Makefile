@@ -103,8 +103,8 @@ docs: venv  ## the documentation as a site, in site/
 test: $(VENV)/.classes  ## every test but the slow ones; on another Python: VENV=.venv-3.13 PYTHON=/usr/bin/python3.13
 	@$(TESTING) $(PYTEST) -m "not slow" $(ARGS)
 
-FAST = not slow and not spark and not kafka and not s3 and not postgres
-FAST_TESTS = tests/opal_lake tests/opal_folder tests/opal_stream tests/lakechime
+FAST = not slow and not long and not spark and not kafka and not postgres
+FAST_TESTS = $(addprefix tests/,opal_lake opal_folder opal_stream lakechime contracts kit test_house.py)
 test-fast: venv  ## what needs neither a JVM nor a broker nor Airflow, in a minute or so
 	@$(PYTEST) -m "$(FAST)" $(FAST_TESTS) $(ARGS)
 

@@ -4,6 +4,7 @@ import hashlib
 import os
 import time
 from collections import defaultdict
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -20,6 +21,8 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("opal")
 os.environ.pop("COLUMNS", None)  # of somebody's terminal: what a test looks for would be cut off
 
+TESTS = Path(__file__).parent
+LONG = frozenset((TESTS / "long_tests.txt").read_text(encoding="utf-8").splitlines())
 SLOW_SECONDS = "OPAL_SLOW_SECONDS"
 BEGAN = time.monotonic()
 
@@ -32,6 +35,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("slow_but_one") and kind in begun:
             item.add_marker(pytest.mark.slow)
         begun.add(kind)
+        if f"{item.path.relative_to(TESTS)}::{item.name.partition('[')[0]}" in LONG:
+            item.add_marker(pytest.mark.long)
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
         if "kafka" in getattr(item, "fixturenames", ()):

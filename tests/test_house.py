@@ -316,3 +316,10 @@ def test_make_has_few_targets_and_every_bench_gives_a_figure() -> None:
     for name in benches.split():
         place = ROOT / "tests/bench" / name.replace("-", "_")
         assert place.is_dir() or place.with_suffix(".py").is_file(), name
+
+
+def test_every_test_that_is_called_long_exists() -> None:
+    lines = (ROOT / "tests/long_tests.txt").read_text(encoding="utf-8").splitlines()
+    named = [line.split("::") for line in lines if not line.startswith("#")]
+    texts = {path: (ROOT / "tests" / path).read_text(encoding="utf-8") for path, _ in named}
+    assert not [f"{path}::{name}" for path, name in named if f"def {name}(" not in texts[path]]
