@@ -42,7 +42,7 @@ def check(folder: str) -> None:
         raise AirflowFailException(f"{folder} has a bad row")
 
 
-@task(retries=2, retry_delay=timedelta(seconds=2))
+@task(retries=6, retry_delay=timedelta(seconds=2))  # the sensor has moved on: no range may be lost
 def follow(name: str, versions: Any, out: str) -> None:
     """Write down the rows of the versions that the sensor gave."""
     rows = OpalHook().table(f"shop.{name}").read(versions["to"], after=versions["from"])
