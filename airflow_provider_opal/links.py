@@ -6,12 +6,14 @@ from airflow.sdk import BaseOperatorLink
 
 
 class SparkUILink(BaseOperatorLink):
-    """Spark's own page of the running job; the page ends with the job."""
+    """Spark's own page of the running job; afterwards its page in the history server, or the task's log."""
 
     name = "Spark UI"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """The URL that the job reported while it ran. Airflow asks again at the end, and replaces the link with the answer."""
-        from airflow.sdk.execution_time.xcom import XCom
+        """Return where the job can be seen after its end: Airflow asks then, and replaces the link.
 
-        return str(XCom.get_value(ti_key=ti_key, key=self.xcom_key) or "")
+        It asks in the task's own process, so nothing has to be read from XCom: where no page was
+        ever reported, Airflow would log that as an error.
+        """
+        return str(operator.history_url or getattr(ti_key, "log_url", ""))

@@ -24,6 +24,7 @@ from airflow_provider_opal.secrets import mask, redacted
 _log = logging.getLogger(__name__)
 
 _UI = re.compile(r"^Spark UI: (\S+)")
+_HISTORY = re.compile(r"^Spark history: (\S+)")
 _MASTER = re.compile(r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|yarn|k8s://.+|spark://[^/]+:\d+")
 # How YARN's and Kubernetes' reports name the exit code of an app that ran elsewhere
 _APP_STATUS = re.compile(
@@ -51,6 +52,7 @@ class OpalSubmitHook(SparkSubmitHook):
     # What happens while the job runs; the operator sets them
     on_started: Callable[[dict[str, Any]], None] = staticmethod(lambda process: None)
     on_ui: Callable[[str], None] = staticmethod(lambda url: None)
+    on_history: Callable[[str], None] = staticmethod(lambda url: None)
 
     # What is shown nowhere; see `hiding`
     _secrets: tuple[str, ...] = ()
@@ -239,6 +241,8 @@ class OpalSubmitHook(SparkSubmitHook):
         for line in lines:
             if match := _UI.match(line):
                 self.on_ui(match[1])
+            if match := _HISTORY.match(line):
+                self.on_history(match[1])
             self.lack = self.lack or lack_in(line)
             self._cause = self._cause or cause_in(
                 line, str(self._connection["master"]), self._conn_id

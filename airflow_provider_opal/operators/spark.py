@@ -54,6 +54,9 @@ class OpalSparkOperator(SparkSubmitOperator):
     a partition key is refused, as in every DAG whose schedule gives keys. What a job made visible is registered in LakeChime
     (`lakechime_conn_id`; None: it is not).
 
+    The link `Spark UI` leads to the page of the running job; after its end to the history server, if `spark.eventLog.enabled` is true and
+    `spark.yarn.historyServer.address` names one (on any master), or else to the task's log.
+
     On a cluster the Python workers need opal_lake and pyarrow: installed on the nodes, in the image, or in an archive by `opal pack`. A
     driver in a pod needs the app, too: `app` is its path in the image, or uploaded through spark.kubernetes.file.upload.path.
 
@@ -115,6 +118,7 @@ class OpalSparkOperator(SparkSubmitOperator):
         self.lakechime_conn_id = lakechime_conn_id
         self.app = app
         self.keyed = keyed
+        self.history_url: str | None = None  # of the job, once it has reported it
         self._asks_for_key = bool(
             _KEY_ASKED_FOR.search(json.dumps([table, self.arguments], default=str))
         )
@@ -290,6 +294,7 @@ class OpalSparkOperator(SparkSubmitOperator):
         assert isinstance(hook, OpalSubmitHook)
         hook.on_started = lambda process: _remember(context, process)
         hook.on_ui = lambda url: context["ti"].xcom_push(key=SparkUILink().xcom_key, value=url)
+        hook.on_history = lambda url: setattr(self, "history_url", url)
         return hook
 
     def is_job_succeeded(self, status: str) -> bool:

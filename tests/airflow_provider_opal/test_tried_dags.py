@@ -30,6 +30,7 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> Tried:
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW_CONN_OPAL_DEFAULT": json.dumps({"conn_type": "opal", "host": str(home)}),
     }
     outcome = home / "outcome.json"
     for command in (
@@ -50,3 +51,9 @@ def test_a_paced_sensor_looks_at_its_first_moment_in_every_mode(tried: Tried, mo
     state, seen, late_s = tried.outcome[mode]
     assert (state, seen) == ("success", 2)
     assert late_s >= 0
+
+
+def test_a_task_without_a_page_of_spark_logs_no_missing_xcom(tried: Tried) -> None:
+    assert tried.outcome["no_spark"] == "failed"
+    assert "there is no Spark connection 'missing'" in tried.log
+    assert "XCom not found" not in tried.log

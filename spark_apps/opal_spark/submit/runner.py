@@ -47,10 +47,22 @@ def run_app(argv: Sequence[str] | None = None) -> int:
 
 
 def _tell_ui(spark: SparkSession) -> None:
-    """Print the line that schedulers parse to link to the Spark UI."""
-    url = None if is_connect(spark) else spark.sparkContext.uiWebUrl
-    if url:
-        print(f"Spark UI: {url}", file=sys.stderr, flush=True)  # noqa: T201  # an app's output is its purpose
+    """Print the lines that schedulers parse to link to the Spark UI, and to what stays of it."""
+    if is_connect(spark):
+        return
+    pages = {"Spark UI": spark.sparkContext.uiWebUrl, "Spark history": _history_url(spark)}
+    for name, url in pages.items():
+        if url:
+            print(f"{name}: {url}", file=sys.stderr, flush=True)  # noqa: T201  # an app's output is its purpose
+
+
+def _history_url(spark: SparkSession) -> str | None:
+    """Return the page that the history server has of the application; None without a server."""
+    server = spark.conf.get("spark.yarn.historyServer.address", "")
+    if not server or spark.conf.get("spark.eventLog.enabled", "false") != "true":
+        return None
+    root = server if "://" in server else f"http://{server}"
+    return f"{root.rstrip('/')}/history/{spark.sparkContext.applicationId}"
 
 
 @contextmanager

@@ -451,6 +451,26 @@ def test_a_bucket_that_does_not_exist_is_named_and_an_absent_prefix_is_an_empty_
     assert OpalHook().test_connection()[0]
 
 
+@pytest.mark.parametrize(
+    "reported, leads_to",
+    [
+        ("Spark history: http://history:18080/history/app-1", "http://history:18080/history/app-1"),
+        ("Spark UI: http://worker:4040", "http://airflow/dags/d/runs/r/tasks/m"),
+        ("", "http://airflow/dags/d/runs/r/tasks/m"),
+    ],
+)
+def test_the_link_to_spark_leads_to_what_stays_after_the_job(
+    commands: Commands, reported: str, leads_to: str
+) -> None:
+    commands.spark_submit(reported, status=1)
+    task = MetaGenOperator(task_id="m", table="t")
+    with pytest.raises(AirflowException):
+        task.execute(context(task))
+    [link] = task.operator_extra_links
+    log = SimpleNamespace(log_url="http://airflow/dags/d/runs/r/tasks/m")
+    assert link.get_link(task, ti_key=log) == leads_to
+
+
 GET_JAVA = "pip install 'airflow-provider-opal[java]'"
 GET_SPARK = "pip install 'airflow-provider-opal[spark]'"
 

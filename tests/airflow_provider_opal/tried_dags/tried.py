@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow.sdk import DAG
 
-from airflow_provider_opal import AcknowledgeOperator, SnapshotTriggerSensor
+from airflow_provider_opal import AcknowledgeOperator, MetaGenOperator, SnapshotTriggerSensor
 from lakechime import DataChangeEvent, LakeChime, TableFormat
 
 # What the sensor says is all that its end needs
@@ -37,6 +37,10 @@ def paced(dag_id: str, **more: Any) -> DAG:
 
 here, deferred = paced("here", deferrable=False), paced("deferred", deferrable=True)
 
+# Fails before Spark starts, so that nothing ever reports a page of Spark
+with DAG("no_spark", schedule=None) as no_spark:
+    MetaGenOperator(task_id="metagen", table="shop.none", spark_conn_id="missing")
+
 
 def chime() -> LakeChime:
     return LakeChime.open(f"sqlite:///{os.environ['AIRFLOW_HOME']}/lakechime.db")
@@ -61,6 +65,7 @@ def try_all() -> dict[str, Any]:
         run = dag.test(run_conf={"start_ms": int(start_s * 1000)})
         late_s = run.end_date.timestamp() - start_s
         outcome[dag.dag_id] = [str(run.state), seen_by(f"{dag.dag_id}.new"), late_s]
+    outcome["no_spark"] = str(no_spark.test().state)
     return outcome
 
 

@@ -51,7 +51,7 @@ SECOND = "id,name,op,at\n2,Bobby,U,2026-01-02T10:00:00Z\n3,,D,2026-01-02T10:00:0
 pytestmark = pytest.mark.spark
 
 
-def submit(spec: str, scratch: Path) -> subprocess.CompletedProcess[str]:
+def submit(spec: str, scratch: Path, **conf: str) -> subprocess.CompletedProcess[str]:
     """As an operator does it: a new JVM, and the two packages on the path."""
     ensure_java()
     command = [
@@ -61,6 +61,7 @@ def submit(spec: str, scratch: Path) -> subprocess.CompletedProcess[str]:
         "--conf",
         "spark.ui.enabled=false",
     ]
+    settings = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
     environment = {
         **os.environ,
         "PYTHONPATH": str(SOURCES),
@@ -68,7 +69,7 @@ def submit(spec: str, scratch: Path) -> subprocess.CompletedProcess[str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     return subprocess.run(
-        [*command, str(APP), "--spec", spec],
+        [*command, *settings, str(APP), "--spec", spec],
         env=environment,
         cwd=scratch,
         capture_output=True,
@@ -126,8 +127,15 @@ def test_four_operations_under_spark_submit(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_spark_submit_ends_with_the_app_s_exit_code(tmp_path: Path) -> None:
-    done = submit('{"operation": "metagen", "table": "nowhere", "arguments": {}}', tmp_path)
+    history = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": str(tmp_path),
+        "spark.yarn.historyServer.address": "history:18080",
+    }
+    spec = '{"operation": "metagen", "table": "nowhere", "arguments": {}}'
+    done = submit(spec, tmp_path, **history)
     assert done.returncode == INPUT
+    assert "Spark history: http://history:18080/history/local-" in done.stdout
     assert (
         "nowhere is no Opal table" in done.stdout
     )  # where spark-submit sends what an app says on standard error
