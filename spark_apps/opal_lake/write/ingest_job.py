@@ -8,7 +8,6 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from opal_lake import layout
-from opal_lake.data.group import plan_groups
 from opal_lake.data.json_rows import JsonForm
 from opal_lake.data.rejects import EXAMPLES, fewer_reasons
 from opal_lake.data.reported import check_ingested
@@ -360,6 +359,22 @@ def assign_groups(files: Sequence[DataFile], head: Snapshot) -> tuple[DataFile, 
         head.root.groups, [file.rows for file in files], head.spec.integer("group_rows")
     )
     return tuple(replace(file, group=group) for file, group in zip(files, groups, strict=True))
+
+
+def plan_groups(filled: Mapping[int, int], sizes: Sequence[int], group_rows: int) -> list[int]:
+    """Return the group of each new segment, in order: the newest one until it is full.
+
+    A segment larger than a whole group gets one of its own.
+    """
+    newest = max(filled, default=0)
+    rows = filled.get(newest, 0)
+    chosen = []
+    for size in sizes:
+        if rows and rows + size > group_rows:
+            newest, rows = newest + 1, 0
+        rows += size
+        chosen.append(newest)
+    return chosen
 
 
 def _write_side(log: CommitLog, number: int, attempt: int, files: Sequence[DataFile]) -> SideFile:

@@ -7,6 +7,7 @@ says. What rows, events and entries mean for each other is looked at slot by slo
 a file without a name, some 50 bytes a row and 50 an entry, which goes with the process.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -42,7 +43,6 @@ from opal_lake.inspect.check.restores import check_restores
 from opal_lake.inspect.check.sample import KeyRange, check_sample, plan_sample
 from opal_lake.inspect.check.state import KnownEvents, check_state
 from opal_lake.inspect.check.versions import OlderVersions, check_older
-from opal_lake.inspect.memory_size import parse_memory
 from opal_lake.log.snapshot import Root, Snapshot
 from opal_lake.log.version_window import readable_text
 from opal_lake.storage.left_overs import find_left_overs
@@ -52,6 +52,10 @@ __all__ = ["CheckOptions", "Checked", "CheckedList", "Finding", "Looked", "check
 
 DEFAULT_MEMORY = "1g"
 LOOKED_AT, LEFT_OUT = "looked at: ", "not looked at: "  # before the notes of a job's result
+
+
+_MEMORY_UNITS = {"m": 1 << 20, "g": 1 << 30}
+_MEMORY = re.compile(r"([0-9]{1,6})([mg])\Z")
 
 
 def no_step(noun: str, done: int, total: int) -> None:
@@ -136,7 +140,17 @@ class CheckOptions:
 
     @property
     def memory_bytes(self) -> int:
-        return parse_memory(self.memory, name="memory")
+        return _parse_memory(self.memory)
+
+
+def _parse_memory(text: object) -> int:
+    """Return the bytes of an amount as people write it: 1g, 2500m."""
+    match = _MEMORY.match(text) if isinstance(text, str) else None
+    if match is None:
+        raise InvalidInputError(
+            f"memory={text!r} is no amount of memory; write a number of gigabytes or megabytes, as 1g or 2500m"
+        )
+    return int(match[1]) * _MEMORY_UNITS[match[2]]
 
 
 def check_table(
