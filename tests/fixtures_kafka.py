@@ -208,6 +208,7 @@ class Registry:
 
     url: str = ""
     schemas: dict[int, Any] = field(default_factory=dict)
+    kinds: dict[int, str] = field(default_factory=dict)  # those that it says
     subjects: dict[str, list[int]] = field(default_factory=dict)
     asked: list[int] = field(default_factory=list)
     away: bool = False
@@ -226,8 +227,11 @@ class Registry:
         match path.strip("/").split("/"):
             case ["schemas", "ids", number]:
                 self.asked.append(int(number))
-                found = int(number) in self.schemas
-                return {"schema": json.dumps(self.schemas[int(number)])} if found else None
+                if int(number) not in self.schemas:
+                    return None
+                answer = {"schema": json.dumps(self.schemas[int(number)])}
+                kind = self.kinds.get(int(number))
+                return answer if kind is None else {**answer, "schemaType": kind}
             case ["schemas", "ids", number, "versions"] if self.has_versions:
                 return [
                     {"subject": subject, "version": ids.index(int(number)) + 1}

@@ -8,7 +8,7 @@ import pyarrow as pa
 from opal_stream.formats.debezium_json import DebeziumJsonParser
 from opal_stream.formats.json_lines import JsonParser
 from opal_stream.formats.parsed import Parser
-from opal_stream.formats.registry import SchemaRegistry
+from opal_stream.formats.registry import AVRO, JSON, SchemaRegistry
 from opal_stream.formats.registry_json import RegistryJsonParser
 from opal_stream.formats.schemas.new_columns import Known
 from opal_stream.formats.unavailable import Placeholder
@@ -23,7 +23,8 @@ def parser_of(
 ) -> Parser:
     """For values, or for keys, which are no change events. `known` are all columns of the table, if others are to be told of."""
     form = FORMATS[chosen.format]
-    registry = SchemaRegistry(chosen.registry or "") if form.is_registered else None
+    kind = AVRO if form.is_avro else JSON
+    registry = SchemaRegistry(chosen.registry or "", kind) if form.is_registered else None
     is_event = form.is_debezium and not is_key
     placeholder = Placeholder(chosen.unavailable_value)
     if form.is_avro and registry is not None:

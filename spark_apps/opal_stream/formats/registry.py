@@ -17,6 +17,11 @@ from opal_lake.errors import InvalidInputError
 from opal_stream.errors import RegistryError
 
 HEAD_BYTES = 5
+AVRO, JSON = "AVRO", "JSON"  # as a registry names the kinds of schemas
+FORMATS_OF_KIND = {
+    AVRO: "avro, or debezium-avro",
+    JSON: "json-registry, or debezium-json-registry",
+}
 LOGIN = "SCHEMA_REGISTRY_LOGIN"  # user:password, from the environment
 _TRIES, _FIRST_PAUSE_S, _TIMEOUT_S = 6, 0.2, 10.0
 _FINAL = (
@@ -39,6 +44,10 @@ class UnknownSchemaError(ValueError):
     """A message names a schema that the registry does not have."""
 
 
+class OtherKindError(UnknownSchemaError):
+    """A message names a schema of another kind than the stream reads."""
+
+
 class _NotGivenError(Exception):
     """The registry answers, and says that it does not give it."""
 
@@ -50,13 +59,15 @@ class _NotGivenError(Exception):
 class SchemaRegistry:
     """Schemas by id; an id never changes its meaning, so that each is asked for once."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, kind: str = AVRO) -> None:
         if urlsplit(url).scheme not in ("http", "https"):
             raise InvalidInputError(
                 f"the schema registry {url!r} is no address; write http://host:port"
             )
         self.url = url.rstrip("/")
+        self._kind = kind
         self._schemas: dict[int, str] = {}
+        self._refused: dict[int, str] = {}  # why, of schemas of another kind
         self._unknown: dict[int, float] = {}
         self._subjects: dict[int, list[str]] = {}  # by schema
         self._versions: dict[str, dict[int, str]] = {}  # by subject the texts by version
@@ -64,10 +75,14 @@ class SchemaRegistry:
 
     def schema(self, number: int) -> str:
         """Its text. An id that the registry does not know may be known a second later."""
+        if number in self._refused:
+            raise OtherKindError(self._refused[number])
         if number not in self._schemas:
             if time.monotonic() - self._unknown.get(number, float("-inf")) < 1:
                 raise UnknownSchemaError(f"the schema registry has no schema {number}")
-            self._schemas[number] = self._schema_of_id(number)["schema"]
+            answer = self._schema_of_id(number)
+            self._check_kind(number, answer.get("schemaType"))
+            self._schemas[number] = answer["schema"]
         return self._schemas[number]
 
     def versions(self, number: int) -> list[str]:
@@ -86,18 +101,33 @@ class SchemaRegistry:
 
     def knows(self, number: int) -> bool:
         """Whether it was asked for before, also in vain."""
-        return number in self._schemas or number in self._unknown
+        return any(number in known for known in (self._schemas, self._refused, self._unknown))
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process, whose clock is another: there, what was unknown may be asked for at once."""
         return {
             "url": self.url,
+            "_kind": self._kind,
             "_schemas": dict(self._schemas),
+            "_refused": dict(self._refused),
             "_unknown": dict.fromkeys(self._unknown, float("-inf")),
             "_subjects": dict(self._subjects),
             "_versions": dict(self._versions),
             "_gives_versions": self._gives_versions,
         }
+
+    def _check_kind(self, number: int, kind: str | None) -> None:
+        """Refuse a schema that is said to be of another kind: its bytes mean something else."""
+        if kind in (None, self._kind):
+            return
+        if kind in FORMATS_OF_KIND:
+            remedy = f"read the topic with --format {FORMATS_OF_KIND[kind]}"
+        else:
+            remedy = "streams read Avro and JSON: have the producer write one of both"
+        self._refused[number] = (
+            f"schema {number} of {self.url} is {kind}, and the stream reads {self._kind}; {remedy}"
+        )
+        raise OtherKindError(self._refused[number])
 
     def _schema_of_id(self, number: int) -> Any:
         try:

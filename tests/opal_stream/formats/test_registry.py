@@ -405,3 +405,40 @@ def test_a_message_of_the_deepest_schema_is_read(registry: Registry, shape: str)
         value = values.get(shape, {"a": value})
     decoded = decoder(registry).decode(batch([avro(2, schema, record(7, other=value))]))
     assert [row["id"] for row in good(decoded)] == [7]
+
+
+@pytest.mark.parametrize(
+    "form, kind, reason",
+    [
+        ("avro", "PROTOBUF", "is PROTOBUF, and the stream reads AVRO; streams read Avro and JSON"),
+        ("json-registry", "PROTOBUF", "is PROTOBUF, and the stream reads JSON; streams read Avro"),
+        ("avro", "JSON", "is JSON, and the stream reads AVRO; read the topic with --format json"),
+        (
+            "json-registry",
+            "AVRO",
+            "is AVRO, and the stream reads JSON; read the topic with --format avro",
+        ),
+    ],
+)
+def test_a_schema_of_another_kind_is_refused_by_its_name(
+    registry: Registry, form: str, kind: str, reason: str
+) -> None:
+    registry.register(7, FIRST)
+    registry.kinds[7] = kind
+    messages = [head(7) + b'{"id": 1, "op": "I", "at": 1}', avro(7, FIRST, record(1))]
+    decoded = decoder(registry, form).decode(batch(messages))
+    assert good(decoded) == []
+    for told in bad(decoded).values():
+        assert f"schema 7 of {registry.url} {reason}" in told
+    assert registry.asked == [7]
+
+
+@pytest.mark.parametrize("form, kind", [("avro", "AVRO"), ("json-registry", "JSON")])
+def test_a_schema_of_the_kind_of_the_format_is_read(
+    registry: Registry, form: str, kind: str
+) -> None:
+    registry.register(7, FIRST)
+    registry.kinds[7] = kind
+    is_avro = form == "avro"
+    message = avro(7, FIRST, record(1)) if is_avro else head(7) + b'{"id": 1, "op": "I", "at": 1}'
+    assert [row["id"] for row in good(decoder(registry, form).decode(batch([message])))] == [1]
