@@ -104,7 +104,7 @@ test: $(VENV)/.classes  ## every test but the slow ones; on another Python: VENV
 	@$(TESTING) $(PYTEST) -m "not slow" $(ARGS)
 
 FAST = not slow and not long and not spark and not kafka and not postgres
-FAST_TESTS = $(addprefix tests/,opal_lake opal_folder opal_stream lakechime contracts kit test_house.py)
+FAST_TESTS = $(addprefix tests/,opal_lake opal_folder opal_stream lakechime kit test_house.py)
 test-fast: venv  ## what needs neither a JVM nor a broker nor Airflow, in a minute or so
 	@$(PYTEST) -m "$(FAST)" $(FAST_TESTS) $(ARGS)
 
