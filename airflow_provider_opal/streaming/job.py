@@ -10,8 +10,8 @@ from airflow_provider_opal.hooks.kafka import kafka_access
 from airflow_provider_opal.hooks.opal import OpalHook
 from airflow_provider_opal.secrets import mask
 from opal_lake.cli.flags import flag_words
+from opal_stream.operations.reading import needs_registry
 from opal_stream.operations.verbs import Run
-from opal_stream.rules import FORMATS
 from opal_stream.supervise.process import WATCHED_S
 
 _KEYS = {
@@ -47,8 +47,8 @@ class StreamJob:
         keys = {_KEYS[name]: value for name, value in store.items() if name in _KEYS}
         mask(keys.items())
         given["bootstrap_servers"] = kafka.bootstrap_servers
-        needs_registry = FORMATS[given.get("format", "json")].is_registered
-        if needs_registry and kafka.registry and not given.get("registry"):
+        is_registered = needs_registry(given.get("format", "json"), given.get("key_format"))
+        if is_registered and kafka.registry and not given.get("registry"):
             given["registry"] = kafka.registry
         words = [sys.executable, "-m", "opal_lake.cli", "stream", "run", uri]
         words += ["--json", "--watched", f"{WATCHED_S}s"]

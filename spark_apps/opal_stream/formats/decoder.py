@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -316,21 +316,24 @@ class Decoder:
         self, batch: MessageBatch, missing: Mapping[str, pa.DataType]
     ) -> tuple[dict[str, pa.Array], dict[int, str]]:
         """Of each message the key alone, or the members of an object; whatever the keys beside it are."""
+        columns: dict[str, list[pa.Array]] = {name: [] for name in missing}
+        wrong: dict[int, str] = {}
+        if len(missing) > 1 and self.options.key_format == "string":
+            reason = f"key: one text cannot fill the columns {', '.join(missing)}"
+            nulls = {name: pa.nulls(len(batch), kind) for name, kind in missing.items()}
+            return nulls, dict.fromkeys(range(len(batch)), reason)
         plain = (
-            [
-                position
-                for position, key in enumerate(batch.keys)
-                if (key or b"")[:1] not in _OBJECTS
-            ]
+            [position for position, key in enumerate(batch.keys) if self._is_plain(key)]
             if len(missing) == 1
             else []
         )
         objects = sorted({*range(len(batch))}.difference(plain))
-        columns: dict[str, list[pa.Array]] = {name: [] for name in missing}
-        wrong: dict[int, str] = {}
         if plain:
             [(name, kind)] = missing.items()
             keys = batch.take(plain)
+            if self.options.key_format == "json":
+                keys, faults = _with_json_texts(keys)
+                wrong |= {plain[position]: reason for position, reason in faults.items()}
             column, without = _each(len(keys), KEY, kind, partial(_part, keys, KEY, kind))
             columns[name].append(column)
             wrong |= {plain[position]: reason for position, reason in without.items()}
@@ -344,8 +347,17 @@ class Decoder:
         order = pc.sort_indices(pa.array([*plain, *objects]))
         return {name: pa.concat_arrays(parts).take(order) for name, parts in columns.items()}, wrong
 
+    def _is_plain(self, key: bytes | None) -> bool:
+        """Whether a key is a plain value, whose text counts, and not an object."""
+        key_format = self.options.key_format
+        if key_format is None:
+            return (key or b"")[:1] not in _OBJECTS
+        if key_format == "json":
+            return (key or b"")[:1] != b"{"
+        return key_format == "string"
+
     def _parser_of_keys(self, types: Mapping[str, pa.DataType]) -> Parser:
-        """Keys are written as the values are, and are no change events."""
+        """Keys are written as the values are, or in their own format, and are no change events."""
         return parser_of(self.options, types, {}, is_key=True)
 
     def _finish(
@@ -415,6 +427,20 @@ class Decoder:
 
     def _type(self, name: str) -> pa.DataType:
         return self._schema.field(name).type
+
+
+def _with_json_texts(messages: MessageBatch) -> tuple[MessageBatch, dict[int, str]]:
+    """Return messages whose keys that are JSON strings are their text, and which are not JSON."""
+    keys = list(messages.keys)
+    wrong: dict[int, str] = {}
+    for position, key in enumerate(keys):
+        if key is None or not key.startswith(b'"'):
+            continue
+        try:
+            keys[position] = json.loads(key).encode()
+        except ValueError as error:
+            wrong[position] = f"key: {error}"
+    return replace(messages, keys=keys), wrong
 
 
 def _key_rows(parser: Parser, messages: MessageBatch) -> tuple[pa.Table | None, dict[int, str]]:

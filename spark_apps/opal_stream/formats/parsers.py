@@ -22,7 +22,8 @@ def parser_of(
     chosen: FormatOptions, types: Types, source: Types, *, is_key: bool = False, known: Known = None
 ) -> Parser:
     """For values, or for keys, which are no change events. `known` are all columns of the table, if others are to be told of."""
-    form = FORMATS[chosen.format]
+    of_keys = chosen.key_format if is_key else None
+    form = FORMATS[of_keys or chosen.format]
     kind = AVRO if form.is_avro else JSON
     registry = SchemaRegistry(chosen.registry or "", kind) if form.is_registered else None
     is_event = form.is_debezium and not is_key

@@ -11,6 +11,7 @@ from opal_lake.errors import InvalidInputError
 from opal_stream.rules import FORMATS, UNAVAILABLE, Format, check_clashes
 from opal_stream.waits import BROKER_TIMEOUT
 
+KEY_FORMATS = ("string", "json", "json-registry", "avro")
 ON_NEW_COLUMNS = ("fail", "add", "ignore", "quarantine")
 _PARTITION = re.compile(r"(?:.+/)?[0-9]+")
 
@@ -50,6 +51,12 @@ Topics = Annotated[Sequence[str] | str, Kind(_topics, "NAME")]
 Partitions = Annotated[Sequence[int | str] | str, Kind(_partitions, "0,1")]
 
 
+def needs_registry(format_name: str, key_format: str | None) -> bool:
+    """Whether values or keys are written with a schema registry."""
+    names = (format_name, key_format)
+    return any(name in FORMATS and FORMATS[name].is_registered for name in names)
+
+
 @declaration
 class FormatOptions(Declared):
     """How messages are read.
@@ -62,6 +69,11 @@ class FormatOptions(Declared):
     title: ClassVar[str] = "a stream"
 
     format: Annotated[str, one_of(*FORMATS), Help("of the messages")] = "json"
+    key_format: Annotated[
+        str | None,
+        one_of(*KEY_FORMATS),
+        Help("of the keys, if it is another one; string takes the whole key as text"),
+    ] = None
     registry: Annotated[
         str | None,
         Help(
@@ -104,11 +116,17 @@ class FormatOptions(Declared):
         """Refuse options that the format has no use for."""
         super().check_together(given, is_open)
         form = FORMATS[given["format"]]
-        if given["registry"] and not form.is_registered:
+        if given["registry"] and not needs_registry(given["format"], given["key_format"]):
             others = ", ".join(name for name, other in FORMATS.items() if other.is_registered)
             raise InvalidInputError(
                 f"registry: messages of format={given['format']} need no schema registry, "
                 f"as {others} do; leave it out"
+            )
+        of_members = [name for name, what in given["columns"].items() if what.startswith("@key.")]
+        if given["key_format"] == "string" and of_members:
+            raise InvalidInputError(
+                f"columns: {of_members[0]} is a member of the key, and key_format='string' has "
+                "none; write @key, or another key_format"
             )
         if given["unavailable_value"] != UNAVAILABLE and not form.is_debezium:
             raise InvalidInputError(
@@ -119,9 +137,10 @@ class FormatOptions(Declared):
     def chosen(self) -> Format:
         """Return what the name of the format stands for."""
         chosen = FORMATS[self.format]
-        if chosen.is_registered and self.registry is None:
+        if needs_registry(self.format, self.key_format) and self.registry is None:
+            name = self.format if chosen.is_registered else self.key_format
             raise InvalidInputError(
-                f"format {self.format!r} needs the address of a schema registry: "
+                f"format {name!r} needs the address of a schema registry: "
                 "--registry http://host:8081"
             )
         return chosen

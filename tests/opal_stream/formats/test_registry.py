@@ -11,6 +11,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 
+from opal_lake.errors import InvalidInputError
 from opal_stream.errors import RegistryError
 from opal_stream.formats import registry as registries
 from opal_stream.formats.decoder import Decoder
@@ -20,6 +21,7 @@ from opal_stream.operations.reading import FormatOptions
 from tests.fixtures_kafka import Registry
 from tests.opal_stream.orders import bad, batch, good, new_spec, order
 
+MICROS = pa.timestamp("us", "UTC")
 MOMENT = {"type": "long", "logicalType": "timestamp-millis"}
 FIRST = {
     "type": "record",
@@ -442,3 +444,48 @@ def test_a_schema_of_the_kind_of_the_format_is_read(
     is_avro = form == "avro"
     message = avro(7, FIRST, record(1)) if is_avro else head(7) + b'{"id": 1, "op": "I", "at": 1}'
     assert [row["id"] for row in good(decoder(registry, form).decode(batch([message])))] == [1]
+
+
+@pytest.mark.parametrize(
+    "key_format, key",
+    [("json", b'{"id": 1}'), ("json", b"1"), ("string", b"1"), (None, head(8) + b"\x02")],
+)
+def test_keys_of_avro_values_may_have_their_own_format(
+    registry: Registry, key_format: str | None, key: bytes
+) -> None:
+    registry.register(7, FIRST)
+    registry.register(8, {"type": "record", "name": "K", "fields": FIRST["fields"][:1]})
+    options = FormatOptions(format="avro", key_format=key_format, registry=registry.url)
+    values = [avro(7, FIRST, record(1)), None]
+    decoded = Decoder(new_spec(), options).decode(batch(values, keys=[key, key]))
+    assert bad(decoded) == {}
+    assert [(row["id"], row["_opal_deleted"]) for row in good(decoded)] == [(1, False), (1, True)]
+
+
+def test_an_avro_key_of_json_values_fills_a_column(registry: Registry) -> None:
+    registry.register(8, {"type": "record", "name": "K", "fields": FIRST["fields"][:1]})
+    options = FormatOptions(key_format="avro", registry=registry.url, columns={"id": "@key.id"})
+    decoded = Decoder(new_spec(), options).decode(batch([order(5)], keys=[head(8) + b"\x02"]))
+    assert [row["id"] for row in good(decoded)] == [1]
+
+
+def test_a_string_key_is_text_whatever_it_begins_with() -> None:
+    spec = new_spec(id=pa.string(), op=pa.string(), at=MICROS)
+    keys = [b'{"id": 1}', b'"x"']
+    decoded = Decoder(spec, FormatOptions(key_format="string")).decode(batch([None] * 2, keys=keys))
+    assert [row["id"] for row in good(decoded)] == ['{"id": 1}', '"x"']
+
+
+def test_a_json_string_key_is_its_text() -> None:
+    spec = new_spec(id=pa.string(), op=pa.string(), at=MICROS)
+    keys = [b'"x"', b"7", b'"half']
+    decoded = Decoder(spec, FormatOptions(key_format="json")).decode(batch([None] * 3, keys=keys))
+    assert [row["id"] for row in good(decoded)] == ["x", "7"]
+    assert [reason.startswith("key: ") for reason in bad(decoded).values()] == [True]
+
+
+def test_a_key_format_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="key_format='string' has none; write @key"):
+        FormatOptions(key_format="string", columns={"id": "@key.id"})
+    with pytest.raises(InvalidInputError, match="format 'avro' needs the address of a schema"):
+        Decoder(new_spec(), FormatOptions(key_format="avro"))
