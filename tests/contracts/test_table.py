@@ -246,6 +246,17 @@ def test_business_snapshots_are_finished_by_name(engine: Engine, tmp_path: Path)
     assert engine.rows(table.read(business_snapshot=name)) == [*DAY_1]
 
 
+def test_rejected_rows_are_listed_and_none_of_a_frame_can_be_replayed(
+    engine: Engine, table: Table[Any]
+) -> None:
+    rows: Values = [*DAY_1, (None, 1, 4)]
+    table.ingest(engine.frame(rows), metadata="inline", on_bad_rows="quarantine")
+    [rejected] = table.rejected()
+    assert (rejected["rows"], rejected["can_replay"]) == (1, False)
+    assert table.replay().version is None
+    assert engine.rows(table.read()) == [*DAY_1]
+
+
 def test_every_verb_has_a_contract() -> None:
     verbs = {name for name in dir(Table) if not name.startswith("_")} - NO_VERBS
     assert verbs - called_by_tests() == set()
