@@ -45,7 +45,7 @@ def streams_of(topic: str) -> list[psutil.Process]:
     return [
         process
         for process in psutil.process_iter(["cmdline"])
-        if {"stream", topic} <= {*(process.info["cmdline"] or [])}
+        if {"stream", f"--topic={topic}"} <= {*(process.info["cmdline"] or [])}
     ]
 
 
