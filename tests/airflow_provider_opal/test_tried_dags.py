@@ -1,7 +1,6 @@
 """What a user sees who tries a DAG with `dag.test()`: a real Airflow, in a process and a home of its own."""
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -9,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.demo.shop.local_airflow import clean_environment
 
 DAGS = Path(__file__).parent / "tried_dags"
 
@@ -26,7 +27,7 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> Tried:
     """All DAGs in one process: to start Airflow is what takes long."""
     home = tmp_path_factory.mktemp("tried")
     environment = {
-        **os.environ,
+        **clean_environment(),
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",

@@ -109,6 +109,18 @@ class LocalAirflow(AirflowApi):
         return all(health[name]["status"] == "healthy" for name in ("metadatabase", *started))
 
 
+def clean_environment() -> dict[str, str]:
+    """Return the environment without the user's own Airflow and Spark.
+
+    Their database, their connections and who may log in are none of ours.
+    """
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("AIRFLOW_", "_AIRFLOW_", *_SPARKS_OWN))
+    }
+
+
 @contextmanager
 def local_airflow(
     home: Path,
@@ -119,16 +131,10 @@ def local_airflow(
 ) -> Iterator[LocalAirflow]:
     """It is up within the block, and gone after it. `settings` are environment variables: connections, variables, configuration."""
     chosen = port or free_port()
-    # Nothing of the user's own Airflow and Spark: its database, its connections and who may log in are none of ours
-    clean = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("AIRFLOW_", "_AIRFLOW_", *_SPARKS_OWN))
-    }
     airflow = LocalAirflow(
         home=home,
         port=chosen,
-        environment={**clean, **_configuration(home, dags, chosen), **settings},
+        environment={**clean_environment(), **_configuration(home, dags, chosen), **settings},
     )
     (home / "spark").mkdir(parents=True, exist_ok=True)
     try:

@@ -146,7 +146,8 @@ def test_new_members_of_json_are_columns_too(
         registry.register(2, {"type": "object", "properties": types})
         values = [head(1 if "tags" not in row else 2) + json.dumps(row).encode() for row in rows]
     kafka.produce(topic, values)
-    formats = FormatOptions(format=form, registry=registry.url, on_new_columns="add")
+    url = registry.url if form == "json-registry" else None
+    formats = FormatOptions(format=form, registry=url, on_new_columns="add")
     assert read(table, kafka, topic, formats=formats).records == 4
     assert of(table, "discount", "tags", "seen") == {
         1: (None, None, None),

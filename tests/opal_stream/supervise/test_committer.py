@@ -354,6 +354,6 @@ def test_leaving_out_what_is_not_there_is_refused(
 ) -> None:
     assert main(command(table, kafka, "t", *words)[3:]) == INPUT
     assert (
-        "--no-committer is for several processes whose commits are gathered"
+        "no_committer is for several processes whose commits are gathered"
         in capsys.readouterr().err
     )
