@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from opal_lake import layout
-from opal_lake.events.segment_log import Events
-from opal_lake.inspect.check import CheckOptions, check, check_table
+from opal_lake.events.segment_log import Events, concat_events
+from opal_lake.inspect.check import CheckOptions, check, check_table, versions
 from opal_lake.key_store.entries import Entries
 from opal_lake.log.checkpoint import write_checkpoint
 from opal_lake.storage.memory import MemoryStorage
@@ -110,13 +110,43 @@ def test_what_does_not_fit_together_in_a_savepoint_is_named(
     assert all(f"it merges {path}" in finding.message for finding in others)
 
 
-def test_a_check_says_which_versions_it_compared(forger: Forger) -> None:
+def test_a_check_compares_every_version(forger: Forger) -> None:
+    checked = check(opened(forger), CheckOptions(all=True))
+    assert (checked.findings, checked.left_out) == ((), ())
+
+
+@pytest.mark.parametrize("name, limit", [("COMPARED_ROWS", 40), ("COMPARED_VERSIONS", 3)])
+def test_of_too_many_versions_some_are_compared(
+    forger: Forger, monkeypatch: pytest.MonkeyPatch, name: str, limit: int
+) -> None:
     table = opened(forger)
+    monkeypatch.setattr(versions, name, limit)
     checked = check(table, CheckOptions(all=True))
     assert checked.findings == ()
     [left_out] = checked.left_out
-    # All but the newest, the oldest and the savepoint
-    assert f"of {table.snapshot_at().version - 2} older versions fit together" in left_out
+    assert "older versions fit together" in left_out
+    assert left_out.endswith("they are too many, or too large together, to compare each")
+
+
+def test_a_version_whose_events_come_late_is_named(forger: Forger) -> None:
+    """Later versions are right, and so is the log that merges both."""
+    late: list[Events] = []
+
+    def without_first(events: Events) -> Events:
+        late.append(events.take(np.array([0])))
+        return events.take(np.arange(1, len(events)))
+
+    def with_late(events: Events) -> Events:
+        both = concat_events([*late, events])
+        return both.take(np.lexsort((both.offset, both.segment)))
+
+    forger.log(7, without_first)
+    forger.log(9, with_late)
+    table = opened(forger)
+    assert check_table(table) == []
+    findings = check_table(table, all=True)
+    assert {finding.invariant for finding in findings} == {"I18"}
+    assert all("in version 7" in finding.message for finding in findings)
 
 
 @pytest.mark.parametrize(

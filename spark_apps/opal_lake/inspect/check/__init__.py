@@ -239,7 +239,7 @@ def _check(table: OpenTable, kept: Root | None, options: CheckOptions) -> Checke
         looked_at=_looked_at(state, kept, older, keys, options),
         left_out=(
             *_left_out(state, keys, deep=options.deep),
-            *_left_out_versions(older),
+            *_left_out_versions(older, is_sound=not findings.unique),
         ),
         left_over=left_over,
     )
@@ -270,13 +270,16 @@ def _looked_at(
     )
 
 
-def _left_out_versions(older: OlderVersions) -> Iterator[str]:
+def _left_out_versions(older: OlderVersions, *, is_sound: bool) -> Iterator[str]:
     """What was not looked at of versions before the newest, in words."""
     left = len(older.versions - older.compared)
     if left:
+        why = "they are too many, or too large together, to compare each"
+        if not is_sound:
+            why = "once something is found in older versions, those after it are not compared"
         yield (
             f"how rows, events and key-store entries of {count_text(left, 'older version')} fit together (I18, I20, I21), but for what "
-            "merges of logs and runs took over: as wholes only savepoints, the oldest and the newest version are compared"
+            f"merges of logs and runs took over: {why}"
         )
     yield from older.left_out
 

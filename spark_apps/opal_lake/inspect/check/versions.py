@@ -2,6 +2,9 @@
 
 A version differs from the one before it by what its commit brings and takes away. So every file is in the oldest readable version, in a
 savepoint or restored version, or was brought by a later commit: each is looked at once, in the first version found that has it.
+
+How rows, events and key-store entries fit together is compared version by version. That takes time for each version and for each row of
+it, so at most `COMPARED_VERSIONS` are compared, evenly spaced, and fewer where these have more than `COMPARED_ROWS` together.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,6 +30,9 @@ from opal_lake.log.lists import ingested_files, rewritten_files
 from opal_lake.log.snapshot import Root, Snapshot
 from opal_lake.storage.verified import FileRef
 
+COMPARED_VERSIONS = 256
+COMPARED_ROWS = 20_000_000
+
 
 @dataclass(slots=True, kw_only=True)
 class OlderVersions:
@@ -47,7 +53,7 @@ def check_older(
     """Check the files of every readable version that the newest one lacks, each once."""
     known = {file.path for file in referenced(content.state)}
     older = OlderVersions(versions=readable_versions(kept) - {kept.version})
-    begins = _begins(kept)
+    begins, findings_before = _begins(kept), len(content.findings.unique)
     for state in _states(log, kept, commits, known, content):
         check_sizes(state, content.sizes, content.findings, known)
         fresh = [file for file in state.files.values() if file.path not in known]
@@ -61,7 +67,33 @@ def check_older(
         known.update(file.path for file in referenced(state))
     if deep and content.known is not None:
         older.left_out += _check_merges(log, kept, commits, content, content.known)
+        others = _evenly_spaced(older.versions - begins, content)
+        for version in _until_one_fails(others, findings_before, content):
+            for state in _readable_state(log, version, content):
+                _compare(state, content)
+                older.compared.add(version)
     return older
+
+
+def _evenly_spaced(versions: frozenset[int], content: Content) -> list[int]:
+    """Return the versions to compare: all, where that does not take too long."""
+    most = min(COMPARED_VERSIONS, COMPARED_ROWS // max(1, content.rows))
+    step = -(-len(versions) // max(1, most))
+    return sorted(versions)[:: max(1, step)]
+
+
+def _until_one_fails(
+    versions: Sequence[int], findings_before: int, content: Content
+) -> Iterator[int]:
+    """Yield versions until there are more findings than before.
+
+    What is wrong in one version mostly is in the next ones too, and each would say it again.
+    """
+    for done, version in enumerate(versions):
+        if len(content.findings.unique) > findings_before:
+            return
+        content.at_step("older version", done, len(versions))
+        yield version
 
 
 def _check_merges(
@@ -142,7 +174,8 @@ def _check_content(
     findings, sizes, storage = content.findings, content.sizes, state.storage
     reader = FileReader(storage=storage, spec=state.spec, findings=findings)
     for work in file_works(state, sizes, content.keys, fresh):
-        for _ in reader.rows(work):
+        rows = reader.rows(work) if content.known is None else content.known.rows(work, reader)
+        for _ in rows:
             pass
     facts = SegmentFacts.of(state, frozenset())
     for log in state.logs.values():

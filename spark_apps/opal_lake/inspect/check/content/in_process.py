@@ -4,7 +4,7 @@ What a slot holds is bounded by the memory that is given, whatever the table hol
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -55,24 +55,19 @@ class KnownContent:
     """
 
     shelf: Shelf = field(default_factory=Shelf)
-    files: dict[tuple[str, bool], tuple[bool, list[Shelved]]] = field(default_factory=dict)
+    files: dict[str, tuple[bool, list[Shelved]]] = field(default_factory=dict)
     runs: dict[str, tuple[bool, list[Shelved]]] = field(default_factory=dict)
 
     def rows(self, work: "FileWork", reader: "FileReader") -> Iterator[Entries]:
         """Yield the rows of a file; none of a pending one. The reader says whether it is whole."""
-        key = work.file.path, work.is_pending
-        processed = self.files.get((work.file.path, False))
-        if work.is_pending and processed is not None:
-            self.files[key] = processed[0], []
-        if key not in self.files:
-            parts = []
-            for entries in reader.rows(work):
-                parts.append(self.shelf.put(columns_of(entries)))
-                yield entries
-            self.files[key] = reader.whole, parts
-            return
-        reader.whole, parts = self.files[key]
-        yield from map(self._entries, parts)
+        path = work.file.path
+        if path not in self.files:
+            read = reader.rows(replace(work, is_pending=False))
+            parts = [self.shelf.put(columns_of(entries)) for entries in read]
+            self.files[path] = reader.whole, parts
+        reader.whole, parts = self.files[path]
+        if not work.is_pending:
+            yield from map(self._entries, parts)
 
     def entries(self, run: RunFile, read: Iterator[Entries | None]) -> Iterator[Entries | None]:
         """Yield what a run holds, and None behind its end, as `read_run` does."""
