@@ -218,7 +218,7 @@ def test_both_zeros_are_found_and_null_structs_move_nothing(
         spark, str(tmp_path / "t"), rows.schema, keys=["id"], delta="id", file_format=file_format
     )
     table.ingest(rows, metadata="inline")
-    for where in ("f = 0.0D", "f >= 0.0D", "f IN (0.0D, 7.0D)", "s.g = 0.0F"):
+    for where in ("f = 0.0", "f >= 0.0", "f IN (0.0, 7.0)", "s.g = 0.0"):
         assert table.read(where=where).count() == table.read().where(where).count() == 3, where
     table.compact()
     assert [row.n for row in table.read().selectExpr("id", "s.t.n").orderBy("id").collect()] == [
