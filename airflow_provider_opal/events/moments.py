@@ -12,9 +12,9 @@ from opal_lake.clock import milliseconds_of
 
 
 def moment_ms(name: str, value: Any) -> int:
-    """Milliseconds since 1970. ValueError for what is no moment."""
+    """Milliseconds since 1970. ValueError for what is not a moment."""
     if isinstance(value, bool):
-        raise ValueError(f"{name}={value!r} is no moment; {_HINT}")
+        raise ValueError(f"{name}={value!r} is not a moment; {_HINT}")
     if isinstance(value, int):
         return value
     text = value.strip() if isinstance(value, str) else ""
@@ -33,7 +33,7 @@ def _parsed(name: str, value: Any, text: str) -> datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{name}={value!r} is no moment; {_HINT}") from None
+        raise ValueError(f"{name}={value!r} is not a moment; {_HINT}") from None
 
 
 def newest_tick(ticks: Sequence[Any]) -> int | None:

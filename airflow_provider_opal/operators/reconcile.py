@@ -32,7 +32,7 @@ CLOCK_SKEW = timedelta(hours=1)
 
 @declaration
 class ReconcileSpans(Declared):
-    """How far a reconcile looks back, and when it emits the event of a key."""
+    """The spans of a reconcile: how far it looks back, and when it emits the event of a key."""
 
     name: ClassVar[str] = "reconcile"
 

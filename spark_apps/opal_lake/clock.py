@@ -28,7 +28,7 @@ def parse_moment_ms(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise InvalidInputError(
-            f"{text!r} is no moment; write 2026-11-24T09:30:00Z, or milliseconds since 1970"
+            f"{text!r} is not a moment; write 2026-11-24T09:30:00Z, or milliseconds since 1970"
         ) from error
     return milliseconds_of(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
 

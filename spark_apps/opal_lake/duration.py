@@ -30,7 +30,7 @@ def parse_duration(value: object, *, name: str) -> int:
     )
     if span_us is None or span_us < 0:
         raise InvalidInputError(
-            f"{name}={value!r} is no span of time; write a number of weeks, days, hours, minutes, "
+            f"{name}={value!r} is not a span of time; write a number of weeks, days, hours, minutes, "
             "seconds or milliseconds, as 30d, 2w, 12h, 1h30m or 200ms"
         )
     if span_us > _LONGEST_US:
@@ -57,5 +57,5 @@ def plain_duration(value: object, *, name: str) -> str:
         (candidate for candidate in _PLAIN_UNITS if span_us % _UNITS_US[candidate] == 0), None
     )
     if unit is None:
-        raise InvalidInputError(f"{name}={value!r} is no whole number of milliseconds; round it")
+        raise InvalidInputError(f"{name}={value!r} is not a whole number of milliseconds; round it")
     return f"{span_us // _UNITS_US[unit]}{unit}"

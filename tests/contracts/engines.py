@@ -45,8 +45,8 @@ class Engine:
         """Return these columns of a frame of the engine, in order."""
         columns = columns or tuple(SCHEMA.names)
         if self.spark is None:
-            assert isinstance(frame, pa.Table), f"a {type(frame).__name__} is no table of Arrow"
+            assert isinstance(frame, pa.Table), f"a {type(frame).__name__} is not a table of Arrow"
             found = frame.to_pylist()
         else:
             found = [row.asDict() for row in frame.select(*columns).collect()]
-        return sorted(tuple(row[name] for name in columns) for row in found)
+        return sorted(tuple(map(row.__getitem__, columns)) for row in found)

@@ -64,19 +64,19 @@ def test_a_timedelta_is_kept_in_its_greatest_whole_unit() -> None:
     [
         (
             "soon",
-            "no span of time; write a number of weeks, days, hours, minutes, seconds or milliseconds, as 30d, 2w, 12h, 1h30m or 200ms",
+            "not a span of time; write a number of weeks, days, hours, minutes, seconds or milliseconds, as 30d, 2w, 12h, 1h30m or 200ms",
         ),
-        ("", "no span of time"),
-        ("30", "no span of time"),
-        ("1h 30m", "no span of time"),
-        ("-1d", "no span of time"),
-        ("1.5h", "no span of time"),
-        ("1d\n", "no span of time"),
-        ("1234567d", "no span of time"),
-        ("٣d", "no span of time"),
-        (30, "no span of time"),
-        (None, "no span of time"),
-        (timedelta(days=-1), "no span of time"),
+        ("", "not a span of time"),
+        ("30", "not a span of time"),
+        ("1h 30m", "not a span of time"),
+        ("-1d", "not a span of time"),
+        ("1.5h", "not a span of time"),
+        ("1d\n", "not a span of time"),
+        ("1234567d", "not a span of time"),
+        ("٣d", "not a span of time"),
+        (30, "not a span of time"),
+        (None, "not a span of time"),
+        (timedelta(days=-1), "not a span of time"),
         ("900000w", "longer than 999999d"),
         ("999999d" * 1000, "longer than 999999d"),
         (timedelta.max, "longer than 999999d"),
@@ -88,7 +88,7 @@ def test_what_is_none(written: object, problem: str) -> None:
 
 
 def test_a_part_of_a_millisecond_has_no_text() -> None:
-    with pytest.raises(InvalidInputError, match="no whole number of milliseconds; round it"):
+    with pytest.raises(InvalidInputError, match="not a whole number of milliseconds; round it"):
         plain_duration(timedelta(microseconds=1), name="window")
 
 

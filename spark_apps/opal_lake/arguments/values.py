@@ -59,7 +59,7 @@ def _positive_span_text(name: str, value: Any) -> str:
     """A span of time that is not 0."""
     text = span_text(name, value)
     if not parse_duration(text, name=name):
-        raise InvalidInputError(f"{name}={value!r} is no time at all; give more than 0")
+        raise InvalidInputError(f"{name}={value!r} is too short; give more than 0")
     return text
 
 

@@ -242,7 +242,7 @@ def _encode_datetime(value: Any, kind: str, name: str) -> int:
         )
     if not zoned and kind == "timestamp":
         raise InvalidInputError(
-            f"{name}: {value!r} has no zone, so it is no moment; give {_WANTED[kind]}"
+            f"{name}: {value!r} has no zone, so it is not a moment; give {_WANTED[kind]}"
         )
     # not moment - epoch: subclasses, as pendulum's, return intervals of their own
     return datetime.__sub__(moment, _EPOCH_UTC if zoned else _EPOCH_NAIVE) // _MICROSECOND

@@ -17,6 +17,7 @@ from opal_lake.clock import moment_text
 from opal_lake.data.json_rows import JsonForm
 from opal_lake.data.rejects import EXAMPLES, fewer_reasons, read_rejects, shown_rejects
 from opal_lake.errors import FormatError
+from opal_lake.ids import segment_part
 from opal_lake.log.commit import Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.commit_times import history
@@ -89,7 +90,7 @@ def _commits_of(
             if replay:
                 replayed.add(int(replay[1]))
             discarded |= {number for _, number in commit.actions.withdrawn}
-            discarded |= {one.segment.id >> 32 for one in commit.actions.discarded}
+            discarded |= {segment_part(one.segment.id) for one in commit.actions.discarded}
             if commit.actions.restored is not None:
                 shown_again = commit.actions.restored.version
         number = commit.number

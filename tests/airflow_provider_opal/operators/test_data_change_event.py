@@ -89,10 +89,10 @@ def test_templates_of_the_paper_are_rendered(chime: LakeChime) -> None:
     [
         (
             {"start_time": "yesterday"},
-            "start_time='yesterday' is no moment; write milliseconds since 1970",
+            "start_time='yesterday' is not a moment; write milliseconds since 1970",
         ),
         ({"end_time": datetime(2026, 11, 1)}, "has no time zone"),
-        ({"end_time": True}, "end_time=True is no moment"),
+        ({"end_time": True}, "end_time=True is not a moment"),
     ],
 )
 def test_what_is_no_moment_is_refused_when_the_dag_is_read(more: dict[str, Any], said: str) -> None:
@@ -110,7 +110,7 @@ def test_a_span_must_have_ended_and_be_the_right_way_round(chime: LakeChime) -> 
     assert datetime.now(UTC) >= soon, "it waited for the end"
     with pytest.raises(AirflowFailException, match="begin earlier, or end later"):
         fetch(start_time=5, end_time=4).execute(Run(fetch()).context)
-    with pytest.raises(AirflowFailException, match=r"'\{\{ x \}\}' is no moment"):
+    with pytest.raises(AirflowFailException, match=r"'\{\{ x \}\}' is not a moment"):
         fetch(start_time="{{ x }}").execute(Run(fetch()).context)
 
 

@@ -433,7 +433,7 @@ def test_a_sensor_that_is_woken_for_nothing_waits_for_what_is_left_of_its_timeou
         ({"frequency": 1}, "give all three"),
         (
             {"start_timestamp": "tomorrow", "frequency": 1, "frequency_unit": "hour"},
-            "is no moment; write",
+            "is not a moment; write",
         ),
         (
             {"start_timestamp": 0, "frequency": 0, "frequency_unit": "hour"},

@@ -244,7 +244,7 @@ def test_yaml_says_all_of_it(tmp_path: Path) -> None:
             "{topic: a, mode: continuous, run_for: 0s}",
             "",
             ("source", "kafka"),
-            "is no time at all; give more than 0",
+            "is too short; give more than 0",
         ),
         ("null", "{topic: a, formt: json}", "", ("source", "kafka", "formt"), "format"),
         ("null", "{topics: a}", "", ("source", "kafka"), "topic"),

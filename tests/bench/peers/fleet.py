@@ -25,7 +25,7 @@ def bytes_of(memory: str) -> int:
     """2g -> 2147483648."""
     unit = _UNITS.get(memory[-1:].lower())
     if unit is None or not memory[:-1].isdigit():
-        raise ValueError(f"{memory!r} is no amount of memory; write 3g or 2500m")
+        raise ValueError(f"{memory!r} is not an amount of memory; write 3g or 2500m")
     return int(memory[:-1]) * unit
 
 

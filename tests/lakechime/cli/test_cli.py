@@ -161,7 +161,7 @@ def test_json_lines_from_standard_input(
         ("register - --format HIVE", "--format is for one event"),
         ("events --after 1 --from 2026-11-24", "use one of them"),
         ("events --from 2026-11-24", "are for one table"),
-        ("expire --older-than soon", "is no span of time"),
+        ("expire --older-than soon", "is not a span of time"),
         ("migrate --to 9999", "the revisions are base, 0001"),
         ("check --database mysql://host/db", "mysql is neither"),
         ("sync t=iceberg:nowhere:x.y", "say where it is: in the file of tables under options"),
@@ -186,7 +186,7 @@ def test_mistakes_are_one_clear_line(
         ("regster t", "there is no command 'regster', did you mean 'register'?"),
         ("register t --forma HIVE", "'--forma' is not known to lakechime register"),
         ("register t --format FLAT", "invalid choice"),
-        ("events t --from yesterday", "'yesterday' is no moment"),
+        ("events t --from yesterday", "'yesterday' is not a moment"),
     ],
 )
 def test_wrong_usage_is_one_line_too(

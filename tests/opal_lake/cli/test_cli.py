@@ -185,7 +185,7 @@ def test_a_check_says_what_it_did_not_look_at(uri: str, capsys: pytest.CaptureFi
         ),
         (
             ["check", "{uri}", "--memory", "1"],
-            r"memory='1' is no amount of memory; write a number of gigabytes",
+            r"memory='1' is not an amount of memory; write a number of gigabytes",
         ),
         (
             [

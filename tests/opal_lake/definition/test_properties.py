@@ -56,9 +56,9 @@ def test_maintenance_properties_are_set_and_read_back(
     [
         ("zorder", "sku,nothing", "no column 'nothing'"),
         ("zorder", "sku,sku", "named twice"),
-        ("window", "soon", "no span of time"),
-        ("window", "", "no span of time"),
-        ("look_back", "-3", "no span of time"),
+        ("window", "soon", "not a span of time"),
+        ("window", "", "not a span of time"),
+        ("look_back", "-3", "not a span of time"),
         ("archive_codec", "zip", "no codec"),
         ("dead_share", 101, "from 1 to 100"),
         ("fold_files", 1, "0, or a whole number from 2"),

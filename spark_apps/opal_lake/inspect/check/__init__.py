@@ -148,7 +148,7 @@ def _parse_memory(text: object) -> int:
     match = _MEMORY.match(text) if isinstance(text, str) else None
     if match is None:
         raise InvalidInputError(
-            f"memory={text!r} is no amount of memory; write a number of gigabytes or megabytes, as 1g or 2500m"
+            f"memory={text!r} is not an amount of memory; write a number of gigabytes or megabytes, as 1g or 2500m"
         )
     return int(match[1]) * _MEMORY_UNITS[match[2]]
 
@@ -239,7 +239,7 @@ def _check(table: OpenTable, kept: Root | None, options: CheckOptions) -> Checke
         looked_at=_looked_at(state, kept, older, keys, options),
         left_out=(
             *_left_out(state, keys, deep=options.deep),
-            *_left_out_versions(older, is_sound=not findings.unique),
+            *_left_out_versions(older),
         ),
         left_over=left_over,
     )
@@ -270,12 +270,12 @@ def _looked_at(
     )
 
 
-def _left_out_versions(older: OlderVersions, *, is_sound: bool) -> Iterator[str]:
+def _left_out_versions(older: OlderVersions) -> Iterator[str]:
     """What was not looked at of versions before the newest, in words."""
     left = len(older.versions - older.compared)
     if left:
         why = "they are too many, or too large together, to compare each"
-        if not is_sound:
+        if older.has_damage:
             why = "once something is found in older versions, those after it are not compared"
         yield (
             f"how rows, events and key-store entries of {count_text(left, 'older version')} fit together (I18, I20, I21), but for what "

@@ -39,12 +39,14 @@ class OlderVersions:
     """What was looked at of versions before the newest: files that this one does not have.
 
     `compared` are versions whose rows, events and key-store entries were compared with each other.
+    `has_damage` says whether one of them, or a merge, has a finding.
     """
 
     versions: frozenset[int] = frozenset()
     compared: set[int] = field(default_factory=set)
     files: list[DataFile] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    has_damage: bool = False
 
 
 def check_older(
@@ -72,6 +74,7 @@ def check_older(
             for state in _readable_state(log, version, content):
                 _compare(state, content)
                 older.compared.add(version)
+    older.has_damage = len(content.findings.unique) > findings_before
     return older
 
 

@@ -254,7 +254,7 @@ def test_a_bad_message_fails_the_task_for_good(kafka: Broker, table: LakeTable) 
         ({"processes": 0}, "processes=0; write a whole number of at least 1"),
         ({"flush_rows": 0}, "flush_rows=0; write a whole number of at least 1"),
         ({"flush_mb": -1}, "flush_mb=-1; write a whole number of at least 1"),
-        ({"mode": "continuous", "run_for": "0s"}, "run_for='0s' is no time at all"),
+        ({"mode": "continuous", "run_for": "0s"}, "run_for='0s' is too short"),
         ({"registry": "http://r:1"}, "registry: messages of format=json need no schema registry"),
         (
             {"spark": True, "flush_mb": 8},
