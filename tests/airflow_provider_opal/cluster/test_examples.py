@@ -131,7 +131,7 @@ def test_a_folder_is_mutated_and_a_clear_after_a_correction_merges_what_was_refu
             in {one["state"] for one in airflow.runs("products") if one["dag_run_id"] == run}
         )
     )
-    assert "products, line 1: field '_c5', the order, is no number" in log_of(
+    assert "products, line 1: field '_c5', the order, is not a valid number" in log_of(
         airflow, "products", "count", run
     )
     assert (folder / "incr" / "products").exists()

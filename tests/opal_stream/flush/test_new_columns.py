@@ -310,6 +310,7 @@ def words(table: Table, kafka: Kafka, topic: str, partition: int, registry: Regi
         "-m",
         "opal_lake.cli",
         "stream",
+        "run",
         *given,
         "--format",
         "avro",

@@ -211,7 +211,8 @@ def test_a_bad_file_fails_for_good_and_a_clear_after_its_correction_merges_it(
     fill(lake / "master", {"part-r-00000": MASTER})
     fill(lake / "incr", {"products": "VR8NCNE7DV,wearables,fitbit,112,82,yesterday\n"})
     with pytest.raises(
-        AirflowFailException, match="products, line 1: field '_c5', the order, is no number"
+        AirflowFailException,
+        match="products, line 1: field '_c5', the order, is not a valid number",
     ):
         executed(products().merge, lake)
     fill(lake / "incr", {"products": "VR8NCNE7DV,wearables,fitbit,112,82,1428415316\n"})
