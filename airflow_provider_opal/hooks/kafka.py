@@ -13,7 +13,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_opal.secrets import mask
-from opal_stream.rules import ISOLATION, OWN_SETTINGS
+from opal_stream.kafka.settings import ISOLATION, OWN_SETTINGS
 
 DEFAULT_KAFKA_CONN_ID = "kafka_default"
 _SERVERS, _REGISTRY, _LOGIN = (

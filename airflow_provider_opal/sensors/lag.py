@@ -8,7 +8,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 
 from airflow_provider_opal.assets import DEFAULT_CONN_ID
 from airflow_provider_opal.hooks.kafka import DEFAULT_KAFKA_CONN_ID
-from airflow_provider_opal.sensors.waiting import defer_within
+from airflow_provider_opal.sensors.pacing import defer_within
 from airflow_provider_opal.streaming.lag import LagQuestion, ask_lag
 from airflow_provider_opal.triggers.stream import LagTrigger
 from opal_lake.arguments.values import Span, span_of

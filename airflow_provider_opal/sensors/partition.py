@@ -12,7 +12,7 @@ from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_LAKECHIME_CONN
 from airflow_provider_opal.events.handover import hand_over
 from airflow_provider_opal.events.interest import checked_partition, checked_tags
 from airflow_provider_opal.hooks.lakechime import LakeChimeHook
-from airflow_provider_opal.sensors.waiting import PacedSensor, Pacing, defer_within
+from airflow_provider_opal.sensors.pacing import PacedSensor, Pacing, defer_within
 from airflow_provider_opal.templated import is_templated
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from airflow_provider_opal.events.interest import (
 )
 from airflow_provider_opal.events.runs import Start, checked_start, default_consumer
 from airflow_provider_opal.hooks.opal import OpalHook
-from airflow_provider_opal.sensors.waiting import PacedSensor, Pacing, defer_within
+from airflow_provider_opal.sensors.pacing import PacedSensor, Pacing, defer_within
 from airflow_provider_opal.templated import is_templated
 
 if TYPE_CHECKING:

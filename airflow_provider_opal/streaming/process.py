@@ -18,7 +18,7 @@ supervisor, which watches them in the same way; it has time to end them first. S
 
 from airflow_provider_opal.streaming.job import StreamJob
 from opal_stream.supervise.process import RESTARTS, Outcome, Say, WatchedProcess
-from opal_stream.waits import SPARK_DRAIN_S, drain_s, supervisor_drain_s
+from opal_stream.timeouts import SPARK_DRAIN_S, drain_s, supervisor_drain_s
 
 __all__ = ["RESTARTS", "Outcome", "StreamProcess"]
 

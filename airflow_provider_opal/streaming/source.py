@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar
 from opal_lake.arguments.declared import declaration
 from opal_lake.arguments.values import Help, PositiveSpan, one_of, span_of
 from opal_lake.errors import InvalidInputError
+from opal_stream.clashes import clash_text, clashes
 from opal_stream.operations.reading import OnNewColumns, Reading, Topics
 from opal_stream.operations.verbs import Run
-from opal_stream.rules import clash_text, clashes
 
 MODES = ("continuous", "until_empty", "interval")
 

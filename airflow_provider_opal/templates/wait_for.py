@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_LAKECHIME_CONN_ID
 from airflow_provider_opal.events.interest import checked_partition, checked_tags
-from airflow_provider_opal.sensors.waiting import Pacing
+from airflow_provider_opal.sensors.pacing import Pacing
 from airflow_provider_opal.templated import is_templated
 from opal_lake.arguments.declared import declaration
 from opal_lake.arguments.values import Span, span_of

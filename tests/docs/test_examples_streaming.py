@@ -61,7 +61,7 @@ def test_the_page_s_examples_run_in_their_order(
 
 
 def test_the_page_names_every_format_and_every_metric() -> None:
-    from opal_stream.rules import FORMATS
+    from opal_stream.format_names import FORMATS
     from opal_stream.tracking.metrics import HELP
 
     page = Path(__file__).parents[2].joinpath(PAGE).read_text(encoding="utf-8")

@@ -2,7 +2,7 @@
 
 Each step commits by itself, under a number of its own, and the files of a large table in several commits: who starts again after a failure
 does what is left. Upserts go on meanwhile. No failure between two commits hurts: rows go before the events that hide them, never after.
-Which files are joined: `opal_lake.maintenance.rewrite_plan`.
+Which files are joined: `opal_lake.maintenance.compaction_plan`.
 """
 
 from collections import Counter
@@ -24,6 +24,13 @@ from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import store_now_us
+from opal_lake.maintenance.compaction_plan import (
+    Bin,
+    droppable_rows,
+    plan_archive,
+    plan_major,
+    plan_minor,
+)
 from opal_lake.maintenance.merge_logs import LogTask, log_actions, merge_logs, plan_log_bins
 from opal_lake.maintenance.merge_runs import (
     RunTask,
@@ -33,13 +40,6 @@ from opal_lake.maintenance.merge_runs import (
     run_actions,
 )
 from opal_lake.maintenance.rewrite_job import RewriteDone, RewriteRun, commit_rewrite
-from opal_lake.maintenance.rewrite_plan import (
-    Bin,
-    droppable_rows,
-    plan_archive,
-    plan_major,
-    plan_minor,
-)
 from opal_lake.maintenance.rewrite_task import BinWork, RewriteTask, rewrite_bin
 from opal_lake.read.read import delta_bounds
 from opal_lake.result import JobResult

@@ -15,7 +15,7 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import store_now_us
 from opal_lake.log.version_window import oldest_kept
 from opal_lake.maintenance.compaction import ARCHIVED_BY, Compaction, plan_cold, plan_floor
-from opal_lake.maintenance.rewrite_plan import (
+from opal_lake.maintenance.compaction_plan import (
     SMALL_SHARE,
     by_place,
     dead_shares,

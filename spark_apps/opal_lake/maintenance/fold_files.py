@@ -14,8 +14,8 @@ from opal_lake.data.segment import DataFile
 from opal_lake.log.claim import claim_number
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.maintenance.compaction_plan import Bin, by_place, is_small
 from opal_lake.maintenance.rewrite_job import RewriteRun, commit_rewrite
-from opal_lake.maintenance.rewrite_plan import Bin, by_place, is_small
 from opal_lake.maintenance.rewrite_task import BinWork, RewriteTask, rewrite_bin
 
 FOLDED_BYTES = 1 << 20  # larger files wait for a compaction

@@ -18,7 +18,7 @@ from opal_lake.definition.table_spec import TableSpec
 from opal_lake.events.bitmap import Bitmaps, Marks, add_events
 from opal_lake.events.segment_log import Events
 from opal_lake.key_store.cache.protocol import RunCache
-from opal_lake.maintenance.rewrite_plan import Bin
+from opal_lake.maintenance.compaction_plan import Bin
 from opal_lake.rule.metagen import entries_of_rows, followed_by
 from opal_lake.storage.background_puts import background_puts
 from opal_lake.storage.protocol import Storage

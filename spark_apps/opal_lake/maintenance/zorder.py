@@ -21,8 +21,8 @@ from opal_lake.errors import FormatError, count_text
 from opal_lake.layout import folder_of
 from opal_lake.log.claim import claim_number
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.maintenance.compaction_plan import Bin
 from opal_lake.maintenance.rewrite_job import RewriteDone, RewriteRun, commit_rewrite
-from opal_lake.maintenance.rewrite_plan import Bin
 from opal_lake.maintenance.rewrite_task import (
     FILES_A_BIN,
     RewriteTask,

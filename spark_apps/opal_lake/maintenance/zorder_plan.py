@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from opal_lake.data.segment import DataFile
 from opal_lake.log.snapshot import Snapshot
-from opal_lake.maintenance.rewrite_plan import Bin, by_place, settled_files
+from opal_lake.maintenance.compaction_plan import Bin, by_place, settled_files
 
 BATCH_BYTES = 32 << 30  # of a commit: how much work is lost at most
 

@@ -18,8 +18,9 @@ from opal_lake.operations.ingest import Ingest
 from opal_lake.result import JobResult
 from opal_lake.table import Table
 from opal_lake.write.ingest_job import ingest
+from opal_stream.backoff import Backoff
 from opal_stream.flush.options import Totals
-from opal_stream.flush.writer import PASSING, Backoff
+from opal_stream.flush.writer import PASSING
 from opal_stream.formats.rows import fitted
 from opal_stream.gathered.file import Header
 from opal_stream.gathered.folder import Chain, GatheredFolder, Listing, in_turn
@@ -27,8 +28,8 @@ from opal_stream.kafka.applications import Application, check_stream
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
 from opal_stream.same_table import follow
+from opal_stream.timeouts import GIVE_UP_S
 from opal_stream.tracking.events import FlushEvents, Tracker
-from opal_stream.waits import GIVE_UP_S
 
 _CHECK_S = 3.0
 _LOOKS, _LONGEST_PAUSE_S = 4, 0.1  # the folder is listed so often in an interval

@@ -10,8 +10,8 @@ from opal_stream.kafka.applications import check_stream
 from opal_stream.kafka.connection import Connection
 from opal_stream.kafka.topics import Partition
 from opal_stream.operations.reading import FormatOptions, Policies
+from opal_stream.timeouts import BROKER_TIMEOUT_S, GIVE_UP_S
 from opal_stream.tracking.events import Tracker
-from opal_stream.waits import BROKER_TIMEOUT_S, GIVE_UP_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,9 @@ from opal_lake.errors import FencedError
 from opal_lake.operations.ingest import Ingest
 from opal_lake.table import Table
 from opal_lake.write.ingest_job import ingest
+from opal_stream.backoff import Backoff
 from opal_stream.flush.options import StreamOptions
-from opal_stream.flush.writer import PASSING, Backoff
+from opal_stream.flush.writer import PASSING
 from opal_stream.kafka.applications import Application, begun_topics, start_name
 from opal_stream.kafka.topics import Partition, Reach, Topic, chosen_partitions
 

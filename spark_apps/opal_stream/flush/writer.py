@@ -1,7 +1,6 @@
 """A flush: rows and positions in one commit. If the store fails it is tried again; if another process was first, it stops."""
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
@@ -23,63 +22,16 @@ from opal_lake.log.snapshot import Root
 from opal_lake.operations.ingest import Ingest
 from opal_lake.result import JobResult
 from opal_lake.write.ingest_job import ingest
-from opal_stream.errors import BadMessageError, KafkaError, TakenOverError
+from opal_stream.backoff import Backoff
+from opal_stream.errors import BadMessageError, TakenOverError
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
 from opal_stream.same_table import check_id, check_same
-from opal_stream.waits import BROKER_TIMEOUT_S, GIVE_UP_S
+from opal_stream.timeouts import BROKER_TIMEOUT_S, GIVE_UP_S
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 PASSING = (StorageError, CommitUnknownError, ConflictError, ClockError)
 logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, kw_only=True)
-class Backoff:
-    """With what passes by itself, for so long; each pause is longer than the one before. `what` fails, as the log says it."""
-
-    what: str
-    give_up_s: float
-    broker_s: float | None = None  # for Kafka, if that is longer; a process that ends has no time
-    is_ending: Callable[[], bool] = lambda: False
-    pause_s: float = _FIRST_PAUSE_S
-    store_s: float = 0.0  # for how long the store failed
-    away_s: float | None = None  # for how long Kafka did not answer
-    counted_s: float = field(default_factory=time.monotonic)  # until when
-
-    def wait(self, error: Exception, while_waiting: Callable[[], None]) -> None:
-        """Raises the error when it has lasted too long."""
-        is_away = isinstance(error, KafkaError) and self.broker_s is not None
-        self._count(is_away=is_away)
-        if self.pause_s > self._left_s(is_away=is_away):
-            raise error
-        logger.warning("%s failed and is tried again: %s", self.what, error)
-        while_waiting()
-        time.sleep(self.pause_s)
-        self._count(is_away=is_away)
-        self.pause_s = min(2 * self.pause_s, _LONGEST_PAUSE_S)
-
-    def _count(self, *, is_away: bool) -> None:
-        """Kafka and the store are waited for apart: a store that fails has not failed while Kafka was away.
-
-        Neither ends the other's time: if they take turns, both times grow.
-        """
-        now_s = time.monotonic()
-        took_s = now_s - self.counted_s
-        self.counted_s = now_s
-        if not is_away:
-            self.store_s += took_s
-        elif self.away_s is None:
-            self.away_s = 0.0  # it begins with the first failure
-        else:
-            self.away_s += took_s
-
-    def _left_s(self, *, is_away: bool) -> float:
-        if not is_away or self.broker_s is None:
-            return self.give_up_s - self.store_s
-        limit_s = self.give_up_s if self.is_ending() else self.broker_s
-        return limit_s - (self.away_s or 0.0)
 
 
 class Batch(Protocol):

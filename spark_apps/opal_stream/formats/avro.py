@@ -19,7 +19,7 @@ from opal_stream.formats.debezium_json import (
     OPERATIONS,
     unknown_operation,
 )
-from opal_stream.formats.parsed import Parsed
+from opal_stream.formats.parser import Parsed
 from opal_stream.formats.registry import HEAD_BYTES, SchemaRegistry, first_unseen, schema_id
 from opal_stream.formats.schemas.avro_members import members_of_record
 from opal_stream.formats.schemas.avro_schema import AvroSchema, Node, branches, is_record

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from opal_stream.formats.json_lines import ERRORS, TypedJson, one_array
-from opal_stream.formats.parsed import Parsed, halve_until_good
+from opal_stream.formats.parser import Parsed, halve_until_good
 from opal_stream.formats.schemas.connect import ConnectSchemas
 from opal_stream.formats.schemas.inferred import inferred_columns
 from opal_stream.formats.schemas.members import members_of_values

@@ -21,8 +21,8 @@ from opal_stream.formats.columns import (
     check_columns,
     message_column,
 )
-from opal_stream.formats.parsed import Parser
-from opal_stream.formats.parsers import parser_of
+from opal_stream.formats.parser import Parser
+from opal_stream.formats.parser_by_format import parser_of
 from opal_stream.formats.rows import row_schema
 from opal_stream.formats.schemas.new_columns import (
     NewColumns,

@@ -15,7 +15,7 @@ import pyarrow.json as pj
 
 from opal_lake.errors import InvalidInputError
 from opal_stream.formats.depth import check_depth
-from opal_stream.formats.parsed import Parsed, halve_until_good
+from opal_stream.formats.parser import Parsed, halve_until_good
 from opal_stream.formats.schemas.connect import Holding
 from opal_stream.formats.schemas.inferred import inferred_columns
 from opal_stream.formats.schemas.members import members_of_values, nested_types

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from opal_stream.formats.depth import check_depth
-from opal_stream.formats.parsed import Parsed, Parser
+from opal_stream.formats.parser import Parsed, Parser
 from opal_stream.formats.registry import (
     HEAD_BYTES,
     SchemaRegistry,

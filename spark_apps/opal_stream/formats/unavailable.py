@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from opal_lake.errors import InvalidInputError
-from opal_stream.rules import UNAVAILABLE
+from opal_stream.format_names import UNAVAILABLE
 
 REMEDY = "set REPLICA IDENTITY FULL at its table"
 _HEX = "hex:"  # begins a placeholder that is given in hexadecimal digits, as Debezium takes it

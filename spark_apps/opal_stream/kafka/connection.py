@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from opal_lake.errors import InvalidInputError
 from opal_stream.errors import KafkaError
 from opal_stream.kafka.contact import Contact
-from opal_stream.rules import ISOLATION, OWN_SETTINGS
+from opal_stream.kafka.settings import ISOLATION, OWN_SETTINGS
 
 Answer = TypeVar("Answer")
 _POLL_S = 0.1  # between two looks whether Kafka can be reached at all

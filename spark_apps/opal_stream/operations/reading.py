@@ -8,8 +8,9 @@ from typing import Annotated, Any, ClassVar
 from opal_lake.arguments.declared import Declared, declaration
 from opal_lake.arguments.values import Count, Help, Kind, PositiveSpan, RowCount, Span, one_of
 from opal_lake.errors import InvalidInputError
-from opal_stream.rules import FORMATS, UNAVAILABLE, Format, check_clashes
-from opal_stream.waits import BROKER_TIMEOUT
+from opal_stream.clashes import check_clashes
+from opal_stream.format_names import FORMATS, UNAVAILABLE, Format
+from opal_stream.timeouts import BROKER_TIMEOUT
 
 KEY_FORMATS = ("string", "json", "json-registry", "avro")
 ON_NEW_COLUMNS = ("fail", "add", "ignore", "quarantine")

@@ -7,14 +7,17 @@ from typing import Annotated, Any, ClassVar
 from opal_lake.arguments.declared import declaration
 from opal_lake.arguments.values import Count, Help, Kind, PositiveSpan, Span
 from opal_lake.errors import InvalidInputError
+from opal_stream.clashes import check_needs
 from opal_stream.operations.reading import KafkaPlace, OnBadMessage, Reading, Topics
-from opal_stream.rules import METRICS_HOST, check_needs
-from opal_stream.waits import GIVE_UP_S
+from opal_stream.timeouts import GIVE_UP_S
 
 SETTINGS = "OPAL_KAFKA_SETTINGS"  # the environment variable that holds settings of librdkafka
 GATHERED_MB = 1024
 _MAX_PORT = 65_535
 _NAME = "of the stream"
+
+# Metrics need no login: who serves them to others says so
+METRICS_HOST = "127.0.0.1"
 
 
 def _port(name: str, value: Any) -> int:

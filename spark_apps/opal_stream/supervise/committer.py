@@ -11,7 +11,7 @@ from contextlib import suppress
 from opal_lake.exit_codes import OK
 from opal_stream.supervise.child import Child, Sums, begin, end_all, failure_of
 from opal_stream.supervise.process import AGAIN_S, RESTARTS, Outcome
-from opal_stream.waits import drain_s as usual_drain_s
+from opal_stream.timeouts import drain_s as usual_drain_s
 
 NAME = "committer"
 _UNTIL_EMPTY = "--until-empty"

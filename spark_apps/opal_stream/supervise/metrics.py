@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from opal_stream.rules import METRICS_HOST
+from opal_stream.operations.verbs import METRICS_HOST
 from opal_stream.tracking.metrics import HELP, MetricsFile, described, serve
 
 _SAMPLE = re.compile(r"(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")

@@ -23,7 +23,7 @@ from typing import Any
 
 from opal_lake.exit_codes import FINAL, MEANINGS, OK
 from opal_stream.supervise.lines import lines_of
-from opal_stream.waits import drain_s as usual_drain_s
+from opal_stream.timeouts import drain_s as usual_drain_s
 
 WATCHED_S, BEAT_S = 60, 5
 RESTARTS = 10

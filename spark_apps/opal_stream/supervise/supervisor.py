@@ -27,7 +27,7 @@ from opal_stream.supervise.metrics import FleetMetrics, Own
 from opal_stream.supervise.observation import CommitStall, Observation, Observer, Stalls
 from opal_stream.supervise.planner import Planner
 from opal_stream.supervise.process import AGAIN_S, RESTARTS
-from opal_stream.waits import drain_s
+from opal_stream.timeouts import drain_s
 
 LOOK_S = 5.0
 Words = Callable[

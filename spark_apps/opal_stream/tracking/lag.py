@@ -11,8 +11,8 @@ from opal_stream.errors import UnknownTopicError
 from opal_stream.kafka.applications import applications_of, begun_topics, known_positions
 from opal_stream.kafka.connection import TIMEOUT_S, Connection
 from opal_stream.kafka.offsets import next_offset
+from opal_stream.kafka.settings import ISOLATION
 from opal_stream.kafka.topics import Partition, Topics, reach_of
-from opal_stream.rules import ISOLATION
 
 _POLL_S = 0.5
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from opal_lake.errors import InvalidInputError
-from opal_stream.rules import METRICS_HOST
+from opal_stream.operations.verbs import METRICS_HOST
 from opal_stream.tracking.outage import Outage
 
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"

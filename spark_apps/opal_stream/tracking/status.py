@@ -26,9 +26,9 @@ from opal_stream.kafka.offsets import (
     next_offset,
     plan_begin,
 )
+from opal_stream.kafka.settings import ISOLATION
 from opal_stream.kafka.topics import Partition, Reach, Topic, Topics, chosen_partitions, reach_of
 from opal_stream.operations.reading import Policies
-from opal_stream.rules import ISOLATION
 
 _COMMITS = 1_000  # that are looked at for rates
 _READ_S = 10.0

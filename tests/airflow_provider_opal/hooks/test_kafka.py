@@ -7,7 +7,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_opal.hooks.kafka import KafkaAccess, kafka_access
-from opal_stream.rules import ISOLATION, OWN_SETTINGS
+from opal_stream.kafka.settings import ISOLATION, OWN_SETTINGS
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, **given: Any) -> KafkaAccess:

@@ -17,6 +17,7 @@ from opal_lake.errors import CommitUnknownError, OpalError, StorageError
 from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, table_on
+from opal_stream.backoff import Backoff
 from opal_stream.errors import (
     BadMessageError,
     GapError,
@@ -29,7 +30,6 @@ from opal_stream.flush.buffer import FlushLimits
 from opal_stream.flush.intake import _refuse
 from opal_stream.flush.options import StreamOptions
 from opal_stream.flush.stream import Stream
-from opal_stream.flush.writer import Backoff
 from opal_stream.kafka import connection as connections
 from opal_stream.kafka.connection import Connection
 from opal_stream.operations.reading import FormatOptions, Policies

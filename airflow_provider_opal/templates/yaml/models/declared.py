@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, create_model
 
-from airflow_provider_opal.sensors.waiting import StartTimestamp
+from airflow_provider_opal.sensors.pacing import StartTimestamp
 from airflow_provider_opal.templates.yaml.models.base import (
     Codec,
     Columns,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_opal.assets import cluster_of
 from airflow_provider_opal.partition_keys import check_keys, cron_of
 from airflow_provider_opal.secrets import secret_arguments
-from airflow_provider_opal.sensors.waiting import Pacing
+from airflow_provider_opal.sensors.pacing import Pacing
 from airflow_provider_opal.streaming.source import stream_faults
 from airflow_provider_opal.templates.short_spans import short_spans
 from airflow_provider_opal.templates.yaml.models.mutation import MutationModel

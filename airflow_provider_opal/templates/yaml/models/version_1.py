@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from airflow_provider_opal.assets import DEFAULT_CLUSTER, DEFAULT_LAKECHIME_CONN_ID
 from airflow_provider_opal.operators.reconcile import ReconcileSpans
-from airflow_provider_opal.sensors.waiting import Pacing
+from airflow_provider_opal.sensors.pacing import Pacing
 from airflow_provider_opal.templates.pipeline import RECONCILE
 from airflow_provider_opal.templates.yaml.models.base import (
     OTHER,

@@ -5,15 +5,15 @@ from functools import partial
 
 import pyarrow as pa
 
+from opal_stream.format_names import FORMATS
 from opal_stream.formats.debezium_json import DebeziumJsonParser
 from opal_stream.formats.json_lines import JsonParser
-from opal_stream.formats.parsed import Parser
+from opal_stream.formats.parser import Parser
 from opal_stream.formats.registry import AVRO, JSON, SchemaRegistry
 from opal_stream.formats.registry_json import RegistryJsonParser
 from opal_stream.formats.schemas.new_columns import Known
 from opal_stream.formats.unavailable import Placeholder
 from opal_stream.operations.reading import FormatOptions
-from opal_stream.rules import FORMATS
 
 Types = Mapping[str, pa.DataType]
 

@@ -1,0 +1,28 @@
+"""The formats of messages that there are, by the names that arguments give them.
+
+`formats/parser_by_format.py` has the parser of each.
+"""
+
+from dataclasses import dataclass
+
+# Debezium's default for a large value that an update did not touch
+UNAVAILABLE = "__debezium_unavailable_value"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """What a name stands for."""
+
+    is_avro: bool = False
+    is_registered: bool = False
+    is_debezium: bool = False
+
+
+FORMATS = {
+    "json": Format(),
+    "json-registry": Format(is_registered=True),
+    "avro": Format(is_avro=True, is_registered=True),
+    "debezium-json": Format(is_debezium=True),
+    "debezium-json-registry": Format(is_debezium=True, is_registered=True),
+    "debezium-avro": Format(is_avro=True, is_registered=True, is_debezium=True),
+}
