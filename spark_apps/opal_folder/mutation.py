@@ -81,15 +81,18 @@ def open_place(uri: str, options: Mapping[str, str] | None = None) -> Place:
 def run_mutation(
     place: Place,
     job: Mutate,
-    token: str | None,
     merge: Merge,
     options: Mapping[str, str] | None = None,
 ) -> JobResult:
-    """Merge the increments that are there now. What a crash left is put right first: its run completed, or its files given back."""
+    """Merge the increments that are there now, once for a token.
+
+    What a crash left is put right first: its run completed, or its files given back.
+    """
+    token = job.token
     check_token(token)
     refuse_tables(place, options or {}, _NO_TABLES)
     if job.dry_run:
-        return _rehearsed(place, job, token, merge, options or {})
+        return _rehearsed(place, job, merge, options or {})
     with _file_errors(place), place.lock():
         newest = recover(place)
         if (earlier := journal.read_result(place.side, token)) is not None:
@@ -149,11 +152,13 @@ def _file_errors(place: Place) -> Iterator[None]:
         ) from error
 
 
-def bytes_of(uri: str, job: Mutate, options: Mapping[str, str], token: str | None = None) -> int:
-    """Of the master and of the increments that are there now, before a run begins. InvalidInputError says what it would refuse anyway;
-    what a stopped run took and the next one puts back is not missed, and with a token whose result is known nothing is read.
+def bytes_of(uri: str, job: Mutate, options: Mapping[str, str]) -> int:
+    """Return the bytes of the master and of the increments that are there now, before a run begins.
+
+    InvalidInputError says what it would refuse anyway. What a stopped run took and the next one
+    puts back is not missed. With a token whose result is known nothing is read.
     """
-    place = open_place(uri, options)
+    place, token = open_place(uri, options), job.token
     if journal.read_result(place.side, journal.dry(token) if job.dry_run else token) is not None:
         return 0
     refuse_tables(place, options, _NO_TABLES)
@@ -274,10 +279,9 @@ def _settle(place: Place, claim: Claim, outcome: Outcome) -> JobResult:
     return result
 
 
-def _rehearsed(
-    place: Place, job: Mutate, token: str | None, merge: Merge, options: Mapping[str, str]
-) -> JobResult:
-    """Reads increments where they are, and writes nothing but, with a token, its result."""
+def _rehearsed(place: Place, job: Mutate, merge: Merge, options: Mapping[str, str]) -> JobResult:
+    """Read increments where they are, and write nothing but, with a token, its result."""
+    token = job.token
     listed = _listed(place, job, options)
     if not listed:
         return journal.keep_result(place.side, journal.dry(token), _nothing(place, token))

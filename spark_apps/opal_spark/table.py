@@ -1,25 +1,29 @@
 """The face of a table on Spark: OpalTable."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn, Self, TypeAlias
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from opal_lake.arguments.declared import given_fields
-from opal_lake.definition.table_spec import TableLayout, plan_spec, refuse_another_spec
-from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
+from opal_lake.definition.table_spec import TableLayout, plan_spec
+from opal_lake.errors import InvalidInputError
 from opal_lake.operations import consume
+from opal_lake.operations.bootstrap import Bootstrap
 from opal_lake.operations.ingest import Ingest
+from opal_lake.operations.mutate import Mutate
 from opal_lake.result import JobResult
-from opal_lake.source import BATCH_MB
+from opal_lake.source import BATCH_MB, Files, Jdbc
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on
-from opal_lake.write.bootstrap import refuse_overlap, source_table
-from opal_lake.write.bootstrap_job import bootstrap
-from opal_spark.engine.columns import arrow_of_spark
+from opal_lake.write.bootstrap import SourceTable
+from opal_spark.engine.columns import arrow_of_spark, spark_of_arrow
 from opal_spark.engine.session import cache_settings, storage_options, use_this_python
+from opal_spark.mutate import mutate
+from opal_spark.sources import source_schema
 from opal_spark.spark_engine import SparkEngine
 from opal_spark.write.bootstrap import SparkSource
 from opal_spark.write.sink import Sink
@@ -61,9 +65,8 @@ class OpalTable(Table[DataFrame]):
         A row that meets the condition `deletes` deletes its key, from the row's delta on.
         """
         layout = TableLayout(**given_fields(TableLayout, locals()))
-        spec = plan_spec(arrow_of_spark(schema), layout)
-        storage = open_storage(uri, _options(spark, uri, options))
-        return cls.on(spark, create_on(storage, spec, cache=cache_settings(spark)))
+        place = SparkPlace(spark=spark, uri=uri, options=options)
+        return cls.on(spark, place.create(arrow_of_spark(schema), layout))
 
     @classmethod
     def for_path(
@@ -136,42 +139,51 @@ class OpalTable(Table[DataFrame]):
         The first try fixes the list of files. After a failure the same call does what is left. When all is done, it changes nothing.
         `source_version` is a version of Delta or the id of an Iceberg snapshot; without it the newest is taken.
         """
-        source_at = source_table(source, format, source_version)
-        refuse_overlap(source_at, uri)
-        layout = TableLayout(**given_fields(TableLayout, locals()))
-        reader = SparkSource(
-            spark=spark, source=source_at, schema=schema, batch_bytes=batch_mb << 20
-        )
-        try:
-            opened = cls.for_path(spark, uri, options=options)
-        except NotFoundError:
-            use_this_python(spark)
-            plan = reader.plan()
-            reader = replace(reader, known=plan)
-            opened = cls._made(
-                spark, uri, schema or StructType.fromJson(dict(plan.schema)), layout, options
-            )
-        made = opened.snapshot_at().spec
-        refuse_another_spec(
-            opened.uri, made, None if schema is None else arrow_of_spark(schema), layout
-        )
-        return bootstrap(opened, reader, Ingest(source_at, on_bad_rows=on_bad_rows))
+        columns = None if schema is None else arrow_of_spark(schema)
+        asked = Bootstrap(**Bootstrap.among({**locals(), "schema": None}))
+        return asked.with_columns(columns, SparkPlace(spark=spark, uri=uri, options=options))
 
-    @classmethod
-    def _made(
-        cls,
-        spark: SparkSession,
-        uri: str,
-        schema: StructType,
-        layout: TableLayout,
-        options: Mapping[str, str] | None,
-    ) -> Self:
-        """A new table, or the one that another job created at the same time."""
-        arguments = {name: getattr(layout, name) for name in TableLayout.__dataclass_fields__}
-        try:
-            return cls.create(spark, uri, schema, **arguments, options=options)
-        except TableExistsError:
-            return cls.for_path(spark, uri, options=options)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkPlace:
+    """A path where a table is, or is to be made, for a session to work on.
+
+    `options` are those of the store; None: as the session has them.
+    """
+
+    spark: SparkSession
+    uri: str
+    options: Mapping[str, str] | None = None
+
+    def open(self) -> OpalTable:
+        """Open the table; NotFoundError when there is none."""
+        return OpalTable.for_path(self.spark, self.uri, options=self.options)
+
+    def create(self, columns: pa.Schema, layout: TableLayout) -> OpalTable:
+        """Create a table; TableExistsError when there is one."""
+        storage = open_storage(self.uri, _options(self.spark, self.uri, self.options))
+        spec = plan_spec(columns, layout)
+        return OpalTable.on(self.spark, create_on(storage, spec, cache=cache_settings(self.spark)))
+
+    def sql_columns(self, schema: str) -> pa.Schema:
+        """Return the columns that a schema has, written as in CREATE TABLE."""
+        return arrow_of_spark(self.spark.createDataFrame([], schema).schema)
+
+    def source_columns(self, source: Files | Jdbc, delta: str) -> pa.Schema:
+        """Return the columns of a source; `delta` is one that its files may make."""
+        return arrow_of_spark(source_schema(self.spark, source, delta))
+
+    def source_reader(
+        self, source: SourceTable, columns: pa.Schema | None, batch_bytes: int
+    ) -> SparkSource:
+        """Return what reads a table of another format."""
+        use_this_python(self.spark)
+        schema = None if columns is None else spark_of_arrow(columns)
+        return SparkSource(spark=self.spark, source=source, schema=schema, batch_bytes=batch_bytes)
+
+    def merge(self, job: Mutate) -> JobResult:
+        """Merge files into the folder of files that is at the path."""
+        return mutate(self.spark, self.uri, job)
 
 
 # What a consumer's function gets: the new rows are DataFrames

@@ -122,9 +122,8 @@ def _kill_at(step: int, uri: str) -> None:
 
 def _mutate(uri: str, options: dict[str, str]) -> Any:
     paths = [f"{uri}/incr/{name}" for name in LINES]
-    return run_mutation(
-        open_place(f"{uri}/master", options), job(*paths), "token", PlainMerge(options), options
-    )
+    place = open_place(f"{uri}/master", options)
+    return run_mutation(place, job(*paths, token="token"), PlainMerge(options), options)
 
 
 def _check(uri: str, options: dict[str, str], possible: tuple[Mapping[str, str], ...]) -> None:

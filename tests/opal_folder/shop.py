@@ -39,8 +39,7 @@ class Shop:
         increments = given.pop("increments")
         return run_mutation(
             self.place,
-            job(*increments, **given),
-            token,
+            job(*increments, token=token, **given),
             merge or PlainMerge(self.options),
             self.options,
         )

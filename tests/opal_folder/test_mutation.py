@@ -54,10 +54,11 @@ def test_what_a_run_would_refuse_its_size_refuses_before(shop: Shop) -> None:
     assert bytes_of(place, asked, shop.options) == len(text_of(OLD))
     shop.arrive({"1.csv": "a,9\n"})
     assert shop.run(token="t").version == 2
-    missing = job(f"{shop.uri}/incr/2.csv")
-    assert bytes_of(place, missing, shop.options, "t") == 0
+    missing = job(f"{shop.uri}/incr/2.csv", token="u")
+    known = job(f"{shop.uri}/incr/2.csv", token="t")
+    assert bytes_of(place, known, shop.options) == 0
     with pytest.raises(InvalidInputError, match="there is no increment"):
-        bytes_of(place, missing, shop.options, "u")
+        bytes_of(place, missing, shop.options)
     shop.put("table/_delta_log", "0.json", "{}")
     with pytest.raises(InvalidInputError, match="is a Delta table"):
         bytes_of(f"{shop.uri}/table", missing, shop.options)
@@ -201,7 +202,7 @@ def test_increments_in_the_master_are_refused_however_their_path_is_written(
     monkeypatch.chdir(tmp_path)
     for increments in ("master/part-0", "./master", f"file://{tmp_path}/master"):
         with pytest.raises(InvalidInputError, match="lies in the master"):
-            run_mutation(open_place("master"), job(increments), None, PlainMerge())
+            run_mutation(open_place("master"), job(increments), PlainMerge())
     assert shop.content() == OLD
 
 
@@ -453,5 +454,5 @@ def test_a_new_master_needs_no_folder(tmp_path: Path) -> None:
     fill(tmp_path / "incr", {"1.csv": "a,10\n"})
     place = open_place(str(tmp_path / "lake" / "master"))
     (tmp_path / "lake").mkdir()
-    assert run_mutation(place, job(str(tmp_path / "incr")), None, PlainMerge()).version == 1
+    assert run_mutation(place, job(str(tmp_path / "incr")), PlainMerge()).version == 1
     assert content(place) == {"a": "10"}

@@ -294,7 +294,7 @@ def test_a_master_may_be_called_by_either_scheme(shop: Shop) -> None:
     ):
         shop.arrive({f"{number}.csv": f"a{number},{number}\n"})
         place = open_place(shop.place.uri.replace("s3://", f"{scheme}://"), shop.options)
-        run_mutation(place, job(f"{shop.uri}/incr/*.csv", backups=0), None, merge, shop.options)
+        run_mutation(place, job(f"{shop.uri}/incr/*.csv", backups=0), merge, shop.options)
         assert shop.content() == {
             **OLD,
             "e": "5",

@@ -24,7 +24,7 @@ _DECLARED = {
     "consume": ("consume", "Consume"),
     "check": ("look", "Check"),
     "rebuild_key_store": ("rebuild_key_store", "RebuildKeyStore"),
-    "bootstrap": ("create", "Bootstrap"),
+    "bootstrap": ("bootstrap", "Bootstrap"),
     "compact": ("compact", "Compact"),
     "zorder": ("zorder", "ZOrder"),
     "retain": ("retain", "Retain"),

@@ -1,4 +1,4 @@
-"""Create: a new, empty table. Bootstrap: a table made of another one."""
+"""Create: a new, empty table."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -9,15 +9,12 @@ from opal_lake.arguments.values import (
     Columns,
     FileFormat,
     Help,
-    MegaBytes,
-    OnBadRows,
     Properties,
-    one_of,
 )
 from opal_lake.errors import InvalidInputError, NotFoundError, TableExistsError
 from opal_lake.operations.verb import Job
 from opal_lake.result import JobResult
-from opal_lake.source import BATCH_MB, SOURCE_TABLE_FORMATS, source_from_json
+from opal_lake.source import source_from_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -113,21 +110,3 @@ class Create(NewTable, Job):
                 "create is given no columns; give schema='id BIGINT, at TIMESTAMP', or like={'files': ...}"
             )
         return place.sql_columns(self.schema)
-
-
-@declaration
-class Bootstrap(NewTable, Job):
-    """Take over a folder of files, a Delta or an Iceberg table. A repeat goes on after a failure."""
-
-    name: ClassVar[str] = "bootstrap"
-
-    schema: Annotated[
-        str | None, Help("the columns as in CREATE TABLE (default: those of the source)", "SQL")
-    ] = None
-    source: str
-    format: Annotated[str, one_of(*SOURCE_TABLE_FORMATS), Help("of the source")]
-    source_version: Annotated[
-        int | None, Help("of Delta, or an Iceberg snapshot id (default: newest)")
-    ] = None
-    batch_mb: Annotated[MegaBytes, Help("ingested at once")] = BATCH_MB
-    on_bad_rows: OnBadRows = "fail"

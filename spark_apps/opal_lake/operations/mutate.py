@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from opal_lake.arguments.declared import declaration
 from opal_lake.arguments.values import Columns, Help, Kind, OnBadRows, OnEmpty, one_of
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.verb import Job
+from opal_lake.result import JobResult
 from opal_lake.source import BY_POSITION, FOLDER_FORMATS
+
+if TYPE_CHECKING:
+    from opal_lake.engine.place import Place
 
 ORDER_TYPES = ("numeric", "text", "timestamp")
 
@@ -34,6 +38,7 @@ class Mutate(Job):
     """
 
     name: ClassVar[str] = "mutate"
+    needs_table: ClassVar[bool] = False
 
     increments: Sequence[str]
     ids: Columns
@@ -86,3 +91,7 @@ class Mutate(Job):
             raise InvalidInputError(
                 "delete_prefix='' would make a delete of every file; leave it out, or write 'del'"
             )
+
+    def run(self, place: "Place") -> JobResult:  # type: ignore[override]  # a folder is no table
+        """Let the engine merge: its package `opal_folder` decides what is taken and swapped."""
+        return place.merge(self)

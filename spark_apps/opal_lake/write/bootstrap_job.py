@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+import pyarrow as pa
+
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.executor import Rows
 from opal_lake.engine.open_table import OpenTable
@@ -43,20 +45,29 @@ class SourceReader(Protocol):
         """List the source's files now. Only the first attempt calls it."""
         ...
 
+    def columns(self, plan: BootstrapPlan) -> pa.Schema:
+        """Return the columns of the source's rows."""
+        ...
+
     def rows(self, plan: BootstrapPlan, batch: int, spec: TableSpec) -> Rows:
         """The rows of a batch with the table's columns, for the executor; an error if its files have changed since they were listed."""
         ...
 
 
-def bootstrap(table: OpenTable, reader: SourceReader, asked: "Ingest") -> JobResult:
+def bootstrap(
+    table: OpenTable,
+    reader: SourceReader,
+    asked: "Ingest",
+    listed: BootstrapPlan | None = None,
+) -> JobResult:
     """Do what is left; if nothing is, return the result of the attempt that finished it.
 
-    `asked` says how a batch is ingested.
+    `asked` says how a batch is ingested. `listed` is the plan of a source that was listed already.
     """
     storage, name = table.storage, reader.source.name
     if (earlier := read_result(storage, name)) is not None:
         return earlier
-    plan = read_plan(storage, name) or fix_plan(storage, name, reader.plan())
+    plan = read_plan(storage, name) or fix_plan(storage, name, listed or reader.plan())
     _check_source(table, plan, reader.source)
     results = done_batches(storage, name)
     counts: Counter[str] = Counter(batches_done=0, batches_skipped=0)

@@ -22,8 +22,9 @@ from opal_lake.cli.flags import add_flags, add_job_token, add_token, operation_o
 from opal_lake.cli.progress import ProgressLine
 from opal_lake.cli.render import Style, output_width
 from opal_lake.errors import InvalidInputError, OpalError
+from opal_lake.operations.bootstrap import Bootstrap
 from opal_lake.operations.compact import Compact
-from opal_lake.operations.create import Bootstrap, Create
+from opal_lake.operations.create import Create
 from opal_lake.operations.ingest import Ingest, IngestSource
 from opal_lake.operations.job_spec import JobSpec
 from opal_lake.operations.maintain import Maintain

@@ -135,7 +135,7 @@ def _is_small(args: argparse.Namespace, job: Mutate) -> bool:
     from opal_folder.mutation import bytes_of  # brings Arrow, which help does without
 
     try:
-        return bytes_of(args.table, job, store_options(args), args.token) < _SMALL_BYTES
+        return bytes_of(args.table, job, store_options(args)) < _SMALL_BYTES
     except InvalidInputError:
         if not any(is_s3(path) for path in (args.table, *args.paths)):
             raise

@@ -21,6 +21,7 @@ from opal_lake.definition.schema import (
     Map,
     Struct,
     decimal_parts,
+    schema_of_arrow,
     type_name,
 )
 from opal_lake.definition.table_spec import TableSpec
@@ -125,6 +126,11 @@ def arrow_of_spark(schema: T.StructType) -> pa.Schema:
     return pa.schema(
         [_arrow_field(field.name, field.name, field.dataType) for field in schema.fields]
     )
+
+
+def spark_of_arrow(schema: pa.Schema) -> T.StructType:
+    """Return the columns of a table's schema as Spark has them."""
+    return _struct_type(schema_of_arrow(schema).fields, physical=False, orc=False)
 
 
 def _arrow_field(name: str, path: str, kind: T.DataType) -> pa.Field:

@@ -78,16 +78,14 @@ _IN_MEMORY_BYTES = 32 << 20
 _CELLS = "_opal_cells"
 
 
-def mutate(spark: SparkSession, master: str, job: Mutate, token: str | None = None) -> JobResult:
+def mutate(spark: SparkSession, master: str, job: Mutate) -> JobResult:
     """Merge increments into a folder of files. The same token twice merges once."""
     options = storage_options(spark, master) or next(
         filter(None, (storage_options(spark, path) for path in job.increments)), {}
     )
     place = open_place(master, options)
     with spark_errors():
-        return run_mutation(
-            place, job, token, _Merge(spark=spark, job=job, options=options), options
-        )
+        return run_mutation(place, job, _Merge(spark=spark, job=job, options=options), options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,34 +6,24 @@ itself, or whose result is not a JobResult: rows to show or to export, findings.
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from opal_lake import layout as paths
 from opal_lake.cli.shown_rows import json_rows
-from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import InvalidInputError
-from opal_lake.operations.create import Bootstrap
 from opal_lake.operations.job_spec import JobSpec
 from opal_lake.operations.look import Check
-from opal_lake.operations.mutate import Mutate
 from opal_lake.operations.read import ShowChanges, ShowRows
 from opal_lake.read.change_range import version_range
 from opal_lake.read.changed_rows import CHANGE_TYPE, COMMIT_VERSION, INSERT, POSTIMAGE
 from opal_lake.result import JobResult
-from opal_lake.source import Files, Jdbc
-from opal_lake.storage import open_storage
-from opal_lake.table import create_on
-from opal_spark.engine.columns import arrow_of_spark, quoted
+from opal_spark.engine.columns import quoted
 from opal_spark.engine.failures import observed_count, unwritable
-from opal_spark.engine.session import cache_settings, storage_options
-from opal_spark.mutate import mutate as mutate_folder
-from opal_spark.sources import source_schema
-from opal_spark.table import OpalTable
+from opal_spark.table import OpalTable, SparkPlace
 
 SHOWN_ROWS = 20
 
@@ -46,32 +36,6 @@ def run_job(spark: SparkSession, spec: JobSpec[Any]) -> JobResult:
     place = SparkPlace(spark=spark, uri=spec.table)
     result: JobResult = spec.job.run(place.open() if spec.operation.needs_table else place)
     return result
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SparkPlace:
-    """A path where a table is, or is to be made, for a session to work on."""
-
-    spark: SparkSession
-    uri: str
-
-    def open(self) -> OpalTable:
-        """Open the table; NotFoundError when there is none."""
-        return OpalTable.for_path(self.spark, self.uri)
-
-    def create(self, columns: pa.Schema, layout: TableLayout) -> OpalTable:
-        """Create a table; TableExistsError when there is one."""
-        storage = open_storage(self.uri, storage_options(self.spark, self.uri))
-        spec = plan_spec(columns, layout)
-        return OpalTable.on(self.spark, create_on(storage, spec, cache=cache_settings(self.spark)))
-
-    def sql_columns(self, schema: str) -> pa.Schema:
-        """Return the columns that a schema has, written as in CREATE TABLE."""
-        return arrow_of_spark(self.spark.createDataFrame([], schema).schema)
-
-    def source_columns(self, source: Files | Jdbc, delta: str) -> pa.Schema:
-        """Return the columns of a source; `delta` is one that its files may make."""
-        return arrow_of_spark(source_schema(self.spark, source, delta))
 
 
 def check(spark: SparkSession, spec: JobSpec[Check]) -> JobResult:
@@ -93,20 +57,6 @@ def check(spark: SparkSession, spec: JobSpec[Check]) -> JobResult:
             for finding in findings
         ),
     )
-
-
-def bootstrap(spark: SparkSession, spec: JobSpec[Bootstrap]) -> JobResult:
-    """Take a table of another kind over. Its own record, and no token, makes a repeat harmless."""
-    given = dict(vars(spec.operation))
-    del given["token"]
-    if spec.operation.schema is not None:
-        given["schema"] = spark.createDataFrame([], spec.operation.schema).schema
-    return replace(OpalTable.bootstrap(spark, spec.table, **given), token=spec.token)
-
-
-def mutate(spark: SparkSession, spec: JobSpec[Mutate]) -> JobResult:
-    """Merge files into a folder of files. The spec's table is the folder."""
-    return mutate_folder(spark, spec.table, spec.operation, spec.token)
 
 
 def read(spark: SparkSession, spec: JobSpec[ShowRows]) -> JobResult:
@@ -206,8 +156,6 @@ def _shown(rows: DataFrame, limit: int, result: JobResult) -> JobResult:
 
 _STEPS: Mapping[str, Callable[[SparkSession, JobSpec[Any]], JobResult]] = {
     "check": check,
-    "bootstrap": bootstrap,
-    "mutate": mutate,
     "read": read,
     "changes": changes,
 }

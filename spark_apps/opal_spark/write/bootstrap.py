@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.source import BATCH_MB
 from opal_lake.write.bootstrap import BootstrapPlan, SourceTable
+from opal_spark.engine.columns import arrow_of_spark
 from opal_spark.sources import source_rows
 from opal_spark.sources.fitting import fitting
 from opal_spark.sources.tables import batch_rows, plan_source
@@ -15,16 +17,21 @@ from opal_spark.sources.tables import batch_rows, plan_source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSource:
-    """A folder of files, a Delta or an Iceberg table. `known` is the plan, if the source was listed already."""
+    """A folder of files, a Delta or an Iceberg table. `schema` are the columns asked for, if any."""
 
     spark: SparkSession
     source: SourceTable
     schema: StructType | None = None
     batch_bytes: int = BATCH_MB << 20
-    known: BootstrapPlan | None = None
 
     def plan(self) -> BootstrapPlan:
-        return self.known or plan_source(self.spark, self.source, self.schema, self.batch_bytes)
+        """List the source's files now."""
+        return plan_source(self.spark, self.source, self.schema, self.batch_bytes)
+
+    def columns(self, plan: BootstrapPlan) -> pa.Schema:
+        """Return the columns of the source's rows."""
+        return arrow_of_spark(StructType.fromJson(dict(plan.schema)))
 
     def rows(self, plan: BootstrapPlan, batch: int, spec: TableSpec) -> DataFrame:
+        """Return the rows of a batch with the table's columns."""
         return fitting(source_rows(self.spark, batch_rows(self.spark, plan, batch), spec, 0), spec)

@@ -37,6 +37,9 @@ class Reader:
     plans: int = 0
     read: list[int] = field(default_factory=list)
 
+    def columns(self, _: BootstrapPlan) -> pa.Schema:
+        return rows([])[0].schema
+
     def plan(self) -> BootstrapPlan:
         self.plans += 1
         files = [

@@ -347,7 +347,7 @@ def test_what_cannot_be_a_source_is_said(spark: SparkSession, tmp_path: Path, so
             InvalidInputError, match=rf"no reader for {kind}: start it with --packages .*{package}"
         ):
             OpalTable.bootstrap(spark, uri, str(source), format=kind, **LAYOUT)
-    with pytest.raises(InvalidInputError, match="format 'hudi' is unknown"):
+    with pytest.raises(InvalidInputError, match="format='hudi' is unknown"):
         OpalTable.bootstrap(spark, uri, str(source), format="hudi", **LAYOUT)
     with pytest.raises(InvalidInputError, match="has no version 3"):
         OpalTable.bootstrap(spark, uri, str(source), format="orc", source_version=3, **LAYOUT)

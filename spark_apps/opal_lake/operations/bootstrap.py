@@ -1,0 +1,73 @@
+"""Bootstrap: a table made of another one."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from opal_lake.arguments.declared import declaration, given_fields
+from opal_lake.arguments.values import Help, MegaBytes, OnBadRows, one_of
+from opal_lake.errors import NotFoundError, TableExistsError
+from opal_lake.operations.create import NewTable
+from opal_lake.operations.ingest import Ingest
+from opal_lake.operations.verb import Job
+from opal_lake.result import JobResult
+from opal_lake.source import BATCH_MB, SOURCE_TABLE_FORMATS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from opal_lake.definition.table_spec import TableLayout
+    from opal_lake.engine.open_table import OpenTable
+    from opal_lake.engine.place import Place
+
+
+@declaration
+class Bootstrap(NewTable, Job):
+    """Take over a folder of files, a Delta or an Iceberg table. A repeat goes on after a failure."""
+
+    name: ClassVar[str] = "bootstrap"
+    needs_table: ClassVar[bool] = False
+
+    schema: Annotated[
+        str | None, Help("the columns as in CREATE TABLE (default: those of the source)", "SQL")
+    ] = None
+    source: str
+    format: Annotated[str, one_of(*SOURCE_TABLE_FORMATS), Help("of the source")]
+    source_version: Annotated[
+        int | None, Help("of Delta, or an Iceberg snapshot id (default: newest)")
+    ] = None
+    batch_mb: Annotated[MegaBytes, Help("ingested at once")] = BATCH_MB
+    on_bad_rows: OnBadRows = "fail"
+
+    def run(self, place: "Place") -> JobResult:  # type: ignore[override]  # there may be no table
+        """Create the table if there is none, and ingest what no earlier attempt has."""
+        columns = None if self.schema is None else place.sql_columns(self.schema)
+        return self.with_columns(columns, place)
+
+    def with_columns(self, columns: "pa.Schema | None", place: "Place") -> JobResult:
+        """Run with columns that are no SQL text; None are those of the source."""
+        from opal_lake.definition.table_spec import TableLayout, refuse_another_spec
+        from opal_lake.write.bootstrap import refuse_overlap, source_table
+        from opal_lake.write.bootstrap_job import bootstrap
+
+        source = source_table(self.source, self.format, self.source_version)
+        refuse_overlap(source, place.uri)
+        layout = TableLayout(**given_fields(TableLayout, vars(self)))
+        reader = place.source_reader(source, columns, self.batch_mb << 20)
+        plan = None
+        try:
+            table = place.open()
+        except NotFoundError:
+            plan = reader.plan()
+            table = _created(place, reader.columns(plan) if columns is None else columns, layout)
+        refuse_another_spec(table.uri, table.snapshot_at().spec, columns, layout)
+        done = bootstrap(table, reader, Ingest(source, on_bad_rows=self.on_bad_rows), plan)
+        # No token: the record that the table keeps of a source makes a repeat harmless
+        return replace(done, token=self.token)
+
+
+def _created(place: "Place", columns: "pa.Schema", layout: "TableLayout") -> "OpenTable":
+    """Return a new table, or the one that another job created at the same time."""
+    try:
+        return place.create(columns, layout)
+    except TableExistsError:
+        return place.open()
