@@ -203,12 +203,14 @@ class Registry:
     """Answers for schemas by id, and counts how often, and for the versions of subjects. `away` makes every answer a 503.
 
     Versions are in the order in which they were registered. `has_versions` is whether it gives them;
-    of `deleted` subjects it gives none. `paths` are those that it was asked for.
+    of `deleted` subjects it gives none. `paths` are those that it was asked for. `references` are
+    those of a schema: subjects and versions.
     """
 
     url: str = ""
     schemas: dict[int, Any] = field(default_factory=dict)
     kinds: dict[int, str] = field(default_factory=dict)  # those that it says
+    references: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
     subjects: dict[str, list[int]] = field(default_factory=dict)
     asked: list[int] = field(default_factory=list)
     away: bool = False
@@ -217,8 +219,15 @@ class Registry:
     versions_code: int | None = None  # that it answers where versions are asked for
     paths: list[str] = field(default_factory=list)
 
-    def register(self, number: int, schema: Any, subject: str = "orders-value") -> int:
+    def register(
+        self,
+        number: int,
+        schema: Any,
+        subject: str = "orders-value",
+        references: Sequence[tuple[str, int]] = (),
+    ) -> int:
         self.schemas[number] = schema
+        self.references[number] = list(references)
         self.subjects.setdefault(subject, []).append(number)
         return number
 
@@ -229,7 +238,7 @@ class Registry:
                 self.asked.append(int(number))
                 if int(number) not in self.schemas:
                     return None
-                answer = {"schema": json.dumps(self.schemas[int(number)])}
+                answer = self._schema(int(number))
                 kind = self.kinds.get(int(number))
                 return answer if kind is None else {**answer, "schemaType": kind}
             case ["schemas", "ids", number, "versions"] if self.has_versions:
@@ -241,9 +250,21 @@ class Registry:
             case ["subjects", subject, "versions"]:
                 return [*range(1, len(self.subjects[unquote(subject)]) + 1)]
             case ["subjects", subject, "versions", version]:
-                given = self.subjects[unquote(subject)][int(version) - 1]
-                return {"id": given, "schema": json.dumps(self.schemas[given])}
+                numbers = self.subjects.get(unquote(subject), [])
+                if int(version) > len(numbers):
+                    return None
+                given = numbers[int(version) - 1]
+                return {"id": given, **self._schema(given)}
         return None
+
+    def _schema(self, number: int) -> dict[str, Any]:
+        answer: dict[str, Any] = {"schema": json.dumps(self.schemas[number])}
+        if references := self.references.get(number):
+            answer["references"] = [
+                {"name": f"{subject}.{version}", "subject": subject, "version": version}
+                for subject, version in references
+            ]
+        return answer
 
 
 @pytest.fixture

@@ -143,7 +143,8 @@ class AvroParser:
     def _schema(self, value: bytes) -> AvroSchema:
         head = value[:HEAD_BYTES]
         if head not in self.schemas:
-            self.schemas[head] = AvroSchema(self.registry.schema(schema_id(value)))
+            registered = self.registry.schema(schema_id(value))
+            self.schemas[head] = AvroSchema(registered.text, registered.references)
         return self.schemas[head]
 
     def _groups(self, values: Sequence[bytes], parsed: Parsed) -> Iterable[_Group]:
@@ -262,9 +263,9 @@ class AvroParser:
         return self._new[id(row)]
 
     def _types_of_versions(self, number: int) -> Iterable[Mapping[str, pa.DataType]]:
-        for text in self.registry.versions(number):
+        for registered in self.registry.versions(number):
             try:
-                version = AvroSchema(text)
+                version = AvroSchema(registered.text, registered.references)
             except ValueError:
                 continue  # of a subject that had schemas of another kind before
             for row in _rows_of(version, debezium=self._debezium):

@@ -8,6 +8,7 @@ import struct
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -15,6 +16,7 @@ from urllib.parse import quote, urlsplit
 from opal_lake.clock import doubled_pause_s
 from opal_lake.errors import InvalidInputError
 from opal_stream.errors import RegistryError
+from opal_stream.formats.references import Reference, RegisteredSchema, resolve
 
 HEAD_BYTES = 5
 AVRO, JSON = "AVRO", "JSON"  # as a registry names the kinds of schemas
@@ -44,8 +46,8 @@ class UnknownSchemaError(ValueError):
     """A message names a schema that the registry does not have."""
 
 
-class OtherKindError(UnknownSchemaError):
-    """A message names a schema of another kind than the stream reads."""
+class RefusedSchemaError(UnknownSchemaError):
+    """A message names a schema that the stream cannot read: of another kind, or of wrong references."""
 
 
 class _NotGivenError(Exception):
@@ -66,38 +68,44 @@ class SchemaRegistry:
             )
         self.url = url.rstrip("/")
         self._kind = kind
-        self._schemas: dict[int, str] = {}
-        self._refused: dict[int, str] = {}  # why, of schemas of another kind
-        self._unknown: dict[int, float] = {}
+        self._schemas: dict[int, RegisteredSchema] = {}
+        self._refused: dict[int, str] = {}  # why
+        self._unknown: dict[int, tuple[float, str]] = {}  # since when, and what is missing
         self._subjects: dict[int, list[str]] = {}  # by schema
-        self._versions: dict[str, dict[int, str]] = {}  # by subject the texts by version
+        self._versions: dict[str, list[int]] = {}  # by subject
+        self._answers: dict[Reference, Any] = {}
         self._gives_versions = True
 
-    def schema(self, number: int) -> str:
-        """Its text. An id that the registry does not know may be known a second later."""
+    def schema(self, number: int) -> RegisteredSchema:
+        """Return a schema by its id, with the schemas that it refers to.
+
+        An id that the registry does not know may be known a second later, and so may a reference.
+        """
         if number in self._refused:
-            raise OtherKindError(self._refused[number])
+            raise RefusedSchemaError(self._refused[number])
         if number not in self._schemas:
-            if time.monotonic() - self._unknown.get(number, float("-inf")) < 1:
-                raise UnknownSchemaError(f"the schema registry has no schema {number}")
-            answer = self._schema_of_id(number)
-            self._check_kind(number, answer.get("schemaType"))
-            self._schemas[number] = answer["schema"]
+            since, missing = self._unknown.get(number, (float("-inf"), ""))
+            if time.monotonic() - since < 1:
+                raise UnknownSchemaError(missing)
+            self._schemas[number] = self._schema_of_id(number)
         return self._schemas[number]
 
-    def versions(self, number: int) -> list[str]:
-        """Return the texts of all versions of a schema, of its subjects by name, the newest version first.
+    def versions(self, number: int) -> list[RegisteredSchema]:
+        """Return all versions of a schema, of its subjects by name, the newest version first.
 
-        A text is asked for once, and the list of a subject again for a schema that is not in it.
-        Of a registry that does not give them there are none.
+        A version is asked for once, and the list of a subject again for a schema that is not in it.
+        Of a registry that does not give them there are none. One whose references are missing or
+        wrong is left out.
         """
         if number not in self._subjects:
             self._subjects[number] = self._subjects_of_id(number)
-        texts: list[str] = []
+        schemas: list[RegisteredSchema] = []
         for subject in self._subjects[number]:
-            versions = self._versions[subject]
-            texts += [versions[version] for version in sorted(versions, reverse=True)]
-        return texts
+            for version in sorted(self._versions[subject], reverse=True):
+                place = Reference(subject=subject, version=version)
+                with suppress(ValueError):
+                    schemas.append(self._resolved(self._answers[place], str(place)))
+        return schemas
 
     def knows(self, number: int) -> bool:
         """Whether it was asked for before, also in vain."""
@@ -110,9 +118,10 @@ class SchemaRegistry:
             "_kind": self._kind,
             "_schemas": dict(self._schemas),
             "_refused": dict(self._refused),
-            "_unknown": dict.fromkeys(self._unknown, float("-inf")),
+            "_unknown": dict.fromkeys(self._unknown, (float("-inf"), "")),
             "_subjects": dict(self._subjects),
             "_versions": dict(self._versions),
+            "_answers": dict(self._answers),
             "_gives_versions": self._gives_versions,
         }
 
@@ -127,16 +136,44 @@ class SchemaRegistry:
         self._refused[number] = (
             f"schema {number} of {self.url} is {kind}, and the stream reads {self._kind}; {remedy}"
         )
-        raise OtherKindError(self._refused[number])
+        raise RefusedSchemaError(self._refused[number])
 
-    def _schema_of_id(self, number: int) -> Any:
+    def _schema_of_id(self, number: int) -> RegisteredSchema:
+        what = f"schema {number}"
         try:
-            return self._fetch(f"/schemas/ids/{number}", f"schema {number}")
+            missing = f"the schema registry has no {what}"
+            answer = self._given(f"/schemas/ids/{number}", what, missing)
+            self._check_kind(number, answer.get("schemaType"))
+            return self._resolved(answer, what)
+        except RefusedSchemaError:
+            raise
+        except UnknownSchemaError as error:
+            self._unknown[number] = time.monotonic(), str(error)
+            raise
+        except ValueError as error:
+            self._refused[number] = f"{error} (of schema {number} of {self.url})"
+            raise RefusedSchemaError(self._refused[number]) from error
+
+    def _resolved(self, answer: Any, what: str) -> RegisteredSchema:
+        """Return a schema with its references. Those of JSON only say the types of new columns."""
+        if self._kind != AVRO:
+            return RegisteredSchema(text=answer["schema"])
+        return resolve(answer, what, self._referred)
+
+    def _referred(self, reference: Reference, what: str) -> Any:
+        if reference not in self._answers:
+            missing = f"the schema registry has no {reference}, which {what} refers to"
+            self._answers[reference] = self._given(_path(reference), str(reference), missing)
+        return self._answers[reference]
+
+    def _given(self, path: str, what: str, missing: str) -> Any:
+        """Ask for what may be missing: UnknownSchemaError."""
+        try:
+            return self._fetch(path, what)
         except _NotGivenError as error:
             if error.code != HTTPStatus.NOT_FOUND:
-                raise self._failed(f"schema {number}", error) from error
-            self._unknown[number] = time.monotonic()
-            raise UnknownSchemaError(f"the schema registry has no schema {number}") from error
+                raise self._failed(what, error) from error
+            raise UnknownSchemaError(missing) from error
 
     def _subjects_of_id(self, number: int) -> list[str]:
         """Return the subjects of a schema by name, and take their versions; none where they are not given."""
@@ -159,16 +196,14 @@ class SchemaRegistry:
         return subjects
 
     def _take_versions(self, subject: str, version: int, what: str) -> None:
-        """Ask for the texts of a subject that are not known yet, if this version is not."""
-        known = self._versions.get(subject, {})
-        if version in known:
+        """Ask for the versions of a subject that are not known yet, if this one is not."""
+        if version in self._versions.get(subject, ()):
             return
-        path = f"/subjects/{quote(subject, safe='')}/versions"
-        versions: dict[int, str] = {}
-        for listed in self._fetch(path, what):
-            is_known = listed in known
-            text = known[listed] if is_known else self._fetch(f"{path}/{listed}", what)["schema"]
-            versions[listed] = text
+        versions = self._fetch(_versions_path(subject), what)
+        for listed in versions:
+            place = Reference(subject=subject, version=listed)
+            if place not in self._answers:
+                self._answers[place] = self._fetch(_path(place), what)
         self._versions[subject] = versions
 
     def _warn_without_versions(self, number: int, why: str) -> None:
@@ -212,6 +247,14 @@ class SchemaRegistry:
                 "Authorization", "Basic " + base64.b64encode(login.encode()).decode()
             )
         return request
+
+
+def _versions_path(subject: str) -> str:
+    return f"/subjects/{quote(subject, safe='')}/versions"
+
+
+def _path(place: Reference) -> str:
+    return f"{_versions_path(place.subject)}/{place.version}"
 
 
 def schema_id(value: bytes) -> int:

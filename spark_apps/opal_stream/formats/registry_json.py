@@ -9,7 +9,6 @@ from opal_stream.formats.parser import Parsed, Parser
 from opal_stream.formats.registry import (
     HEAD_BYTES,
     SchemaRegistry,
-    UnknownSchemaError,
     first_unseen,
     schema_id,
 )
@@ -63,7 +62,7 @@ class RegistryJsonParser:
     def _new_of(self, head: bytes) -> NewOfSchema:
         if head not in self._new:
             number = schema_id(head)
-            types = json_schema_columns(self.registry.schema(number), debezium=self._debezium)
+            types = json_schema_columns(self.registry.schema(number).text, debezium=self._debezium)
             self._new[head] = new_of_schema(
                 types,
                 self._known,
@@ -73,10 +72,10 @@ class RegistryJsonParser:
         return self._new[head]
 
     def _types_of_versions(self, number: int) -> Iterator[Mapping[str, pa.DataType]]:
-        for text in self.registry.versions(number):
+        for version in self.registry.versions(number):
             try:
-                check_depth(text.encode(), "the registry's schema")
-                yield json_schema_columns(text, debezium=self._debezium)
+                check_depth(version.text.encode(), "the registry's schema")
+                yield json_schema_columns(version.text, debezium=self._debezium)
             except ValueError:
                 continue  # of a subject that had schemas of another kind before
 
@@ -94,7 +93,8 @@ class RegistryJsonParser:
 
     def _why_wrong(self, head: bytes) -> str | None:
         try:
-            check_depth(self.registry.schema(schema_id(head)).encode(), "the registry's schema")
-        except (UnknownSchemaError, ValueError) as error:
+            text = self.registry.schema(schema_id(head)).text
+            check_depth(text.encode(), "the registry's schema")
+        except ValueError as error:
             return str(error)
         return None

@@ -395,6 +395,24 @@ def test_what_was_read_by_older_schemas_is_flushed_before_a_new_one_counts(
     assert [advance.end for advance in first.positions.values()] == [2]
 
 
+def test_a_schema_with_references_is_read_and_its_columns_are_added(
+    kafka: Kafka, table: Table, registry: Registry
+) -> None:
+    topic = new_topic(kafka)
+    kind = {"type": "enum", "name": "Kind", "symbols": ["web", "shop"]}
+    fields = [("id", "long"), ("op", "string"), ("at", "long"), ("kind", "Kind")]
+    members = [{"name": name, "type": written} for name, written in fields]
+    registry.register(1, kind, "kind")
+    schema = {"type": "record", "name": "Order", "fields": members}
+    registry.register(2, schema, references=[("kind", 1)])
+    values = [b"\0\0\0\0\2" + bytes([2 * key, 2]) + b"I\0" + bytes([2]) for key in (1, 2)]
+    kafka.produce(topic, values)
+    formats = FormatOptions(format="avro", registry=registry.url, on_new_columns="add")
+    read(table, kafka, topic, formats=formats)
+    rows = sorted(table.read().select(["id", "kind"]).to_pylist(), key=lambda row: row["id"])
+    assert rows == [{"id": 1, "kind": "shop"}, {"id": 2, "kind": "shop"}]
+
+
 def test_a_topic_that_is_not_there_is_named(kafka: Kafka, table: Table) -> None:
     with pytest.raises(UnknownTopicError, match="Kafka has no topic 'nothing'"):
         read(table, kafka, "nothing")

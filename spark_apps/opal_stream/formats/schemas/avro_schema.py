@@ -6,14 +6,16 @@ What a value means is then decided by its own schema, not by what Python makes o
 
 import io
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import fastavro
 from fastavro import _read_py
 from fastavro.read import LOGICAL_READERS
-from fastavro.schema import SchemaParseException, expand_schema
+from fastavro.schema import SchemaParseException
 
 from opal_stream.formats.depth import check_depth
+from opal_stream.formats.references import Reference
 
 Node = Any  # a part of a schema: the name of a plain type, an object, or the list of a union
 _PLAIN = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
@@ -41,24 +43,20 @@ for _plain in (*_PLAIN, "array", "map"):
 
 
 class AvroSchema:
-    """A schema, to read values by.
+    """A schema, to read values by; the types of its references are known to it.
 
     ValueError where the text is not one of Avro, or where its types nest too deep to be walked.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, references: Mapping[Reference, str] | None = None) -> None:
         self.text = text
+        self.references = dict(references or {})
         self._tags: dict[str, str] = {}
         self._named: dict[str, Node] = {}
         self._fields: dict[int, dict[str, Node]] = {}
         self._is_recursive = False
         self._has_named_choices = False
-        check_depth(text.encode(), "the registry's schema", _MAX_TEXT_DEPTH)
-        try:
-            self.root: Node = expand_schema(json.loads(text))
-        except _NOT_AVRO as error:
-            raise _not_avro(error) from error
-        _check_types(self.root)
+        self.root: Node = _expanded(text, self.references)
         try:
             self._written = fastavro.parse_schema(self._readable(self.root))
         except _NOT_AVRO as error:
@@ -74,8 +72,8 @@ class AvroSchema:
             _read_py.schemaless_reader if self._is_recursive else fastavro.schemaless_reader
         )
 
-    def __reduce__(self) -> tuple[type["AvroSchema"], tuple[str]]:
-        return AvroSchema, (self.text,)
+    def __reduce__(self) -> tuple[type["AvroSchema"], tuple[str, dict[Reference, str]]]:
+        return AvroSchema, (self.text, self.references)
 
     def read(self, value: bytes, start: int) -> Any:
         """Return what a message holds from a byte on; `chosen` says of which type it is."""
@@ -150,9 +148,38 @@ class AvroSchema:
         return {**readable, member: node[member]}
 
 
-def _not_avro(error: Exception) -> ValueError:
+def _expanded(text: str, references: Mapping[Reference, str]) -> Node:
+    """Return a schema where each name that it does not define within itself is its definition."""
+    defined: dict[str, tuple[Node, str]] = {}  # by name: the type, and which schema has it
+    root: Node = None
+    itself = "the schema itself"
+    for place, part in [
+        *((str(place), part) for place, part in references.items()),
+        (itself, text),
+    ]:
+        check_depth(part.encode(), "the registry's schema", _MAX_TEXT_DEPTH)
+        named = {name: node for name, (node, _) in defined.items()}
+        try:
+            root = fastavro.parse_schema(json.loads(part), named, expand=True, _write_hint=False)
+        except _NOT_AVRO as error:
+            raise _not_avro(
+                error, "" if place == itself else f" ({place}, which it refers to)"
+            ) from error
+        _check_types(root)
+        for name, node in named.items():
+            other, other_place = defined.setdefault(name, (node, place))
+            # fastavro takes the later one, so that a message would be read by the wrong type
+            if other is not node and other != node:
+                raise ValueError(
+                    f"the registry's schema has two types {name!r} that are not the same: of "
+                    f"{other_place} and of {place}; let all refer to one version of it"
+                )
+    return root
+
+
+def _not_avro(error: Exception, place: str = "") -> ValueError:
     reason = (str(error) or type(error).__name__).splitlines()[0][:200]
-    return ValueError(f"the registry's schema is not one of Avro: {reason}")
+    return ValueError(f"the registry's schema{place} is not one of Avro: {reason}")
 
 
 def _check_types(root: Node) -> None:

@@ -1,0 +1,86 @@
+"""The schemas that a registry's schema refers to, each by a subject and a version.
+
+A version of a subject never changes. So what a schema refers to is the same whenever it is asked for.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# Of a schema, with the references of its references. Resolving recurses to this depth at most.
+MAX_REFERENCES = 200
+MAX_REFERENCE_BYTES = 8 << 20  # of the texts of all of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """A version of a subject."""
+
+    subject: str
+    version: int
+
+    def __str__(self) -> str:
+        return f"version {self.version} of subject {self.subject!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredSchema:
+    """The text of a schema, and the texts that it refers to.
+
+    Each reference stands behind those that it refers to itself.
+    """
+
+    text: str
+    references: Mapping[Reference, str] = field(default_factory=dict)
+
+
+def resolve(answer: Any, what: str, fetch: Callable[[Reference, str], Any]) -> RegisteredSchema:
+    """Return the schema of a registry's answer with all that it refers to.
+
+    `fetch` gives the answer for a reference of a schema that is named so. Raises ValueError for
+    references in a circle, too many of them, or such as name no fixed version.
+    """
+    texts: dict[Reference, str] = {}
+    _collect(answer, what, fetch, texts, ())
+    return RegisteredSchema(text=answer["schema"], references=texts)
+
+
+def _collect(
+    answer: Any,
+    what: str,
+    fetch: Callable[[Reference, str], Any],
+    texts: dict[Reference, str],
+    path: tuple[Reference, ...],
+) -> None:
+    for reference in _references(answer, what):
+        if reference in path:
+            raise ValueError(
+                f"{what} refers to {reference}, which refers back to it: "
+                "register schemas without a circle"
+            )
+        if reference in texts:
+            continue
+        if len(texts) + len(path) >= MAX_REFERENCES:
+            raise ValueError(
+                f"{path[0] if path else what} refers to more than {MAX_REFERENCES} schemas, "
+                "those of its references counted"
+            )
+        referred = fetch(reference, what)
+        _collect(referred, str(reference), fetch, texts, (*path, reference))
+        texts[reference] = referred["schema"]
+        if sum(map(len, texts.values())) > MAX_REFERENCE_BYTES:
+            raise ValueError(
+                f"the schemas that {path[0] if path else what} refers to have more than "
+                f"{MAX_REFERENCE_BYTES >> 20} MiB"
+            )
+
+
+def _references(answer: Any, what: str) -> Iterator[Reference]:
+    for given in answer.get("references") or ():
+        subject, version = given.get("subject"), given.get("version")
+        is_fixed = isinstance(version, int) and version > 0  # -1 is the latest, whichever it is
+        if not isinstance(subject, str) or not is_fixed:
+            raise ValueError(
+                f"{what} has a reference without a subject or a fixed version: {given!r}"
+            )
+        yield Reference(subject=subject, version=version)

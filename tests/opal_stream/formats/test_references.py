@@ -1,0 +1,199 @@
+"""Schemas of Avro that refer to other schemas of the registry."""
+
+import json
+import pickle
+import time
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from opal_stream.errors import RegistryError
+from opal_stream.formats import references
+from opal_stream.formats import registry as registries
+from opal_stream.formats.decoder import Decoder
+from opal_stream.formats.schemas.avro_schema import AvroSchema
+from opal_stream.operations.reading import FormatOptions
+from tests.fixtures_kafka import Registry
+from tests.opal_stream.formats.test_registry import FIRST, avro, decoder, head, record
+from tests.opal_stream.orders import bad, batch, good, new_spec
+
+ZIP = {"type": "fixed", "name": "Zip", "namespace": "shop", "size": 2}
+ADDRESS = {
+    "type": "record",
+    "name": "Address",
+    "namespace": "shop",
+    "fields": [{"name": "street", "type": "string"}, {"name": "zip", "type": "Zip"}],
+}
+ORDER = {**FIRST, "fields": [*FIRST["fields"], {"name": "address", "type": "shop.Address"}]}
+COLUMNS = {
+    "id": pa.int64(),
+    "op": pa.string(),
+    "at": pa.timestamp("us", "UTC"),
+    "address": pa.struct([("street", pa.string()), ("zip", pa.binary())]),
+}
+ADDRESS_OF_1 = {"street": "a", "zip": b"12"}
+
+
+def register_order(registry: Registry) -> None:
+    registry.register(1, ZIP, "zip")
+    registry.register(2, ADDRESS, "shop/address", [("zip", 1)])
+    registry.register(3, ORDER, references=[("shop/address", 1)])
+
+
+def order_of(number: int) -> bytes:
+    named: dict[str, Any] = {}
+    for schema in (ZIP, ADDRESS):
+        fastavro.parse_schema(schema, named)
+    parsed = fastavro.parse_schema(ORDER, named)
+    return avro(number, parsed, record(1, address=ADDRESS_OF_1))
+
+
+def test_types_of_references_are_read_and_each_is_asked_for_once(registry: Registry) -> None:
+    register_order(registry)
+    registry.register(4, {**ORDER, "doc": "newer"}, references=[("shop/address", 1)])
+    reader = decoder(registry, **COLUMNS)
+    values = [order_of(3), order_of(4), order_of(3)]
+    for _ in range(2):
+        rows = good(reader.decode(batch(values)))
+        assert [row["address"] for row in rows] == [ADDRESS_OF_1] * 3
+    assert registry.paths == [
+        "/schemas/ids/3",
+        "/subjects/shop%2Faddress/versions/1",
+        "/subjects/zip/versions/1",
+        "/schemas/ids/4",
+    ]
+
+
+def test_the_events_of_a_union_of_references_are_rows(registry: Registry) -> None:
+    """As where a topic has events of several types."""
+    registry.register(1, FIRST, "order")
+    registry.register(2, {**FIRST, "name": "Note"}, "note")
+    registry.register(3, ["Order", "Note"], references=[("order", 1), ("note", 1)])
+    second_branch = head(3) + b"\x02" + avro(2, FIRST, record(7))[5:]
+    assert [row["id"] for row in good(decoder(registry).decode(batch([second_branch])))] == [7]
+
+
+def test_a_new_column_has_the_type_of_a_reference(registry: Registry) -> None:
+    register_order(registry)
+    options = FormatOptions(format="avro", registry=registry.url, on_new_columns="add")
+    new = Decoder(new_spec(), options).decode(batch([order_of(3)])).new
+    assert new is not None
+    assert new.columns.field("address").type == COLUMNS["address"]
+
+
+def test_a_schema_keeps_its_references_in_another_process(registry: Registry) -> None:
+    """As a task of Spark, which does not reach the registry."""
+    register_order(registry)
+    reader = decoder(registry, **COLUMNS)
+    reader.learn(order_of(3))
+    moved = pickle.loads(pickle.dumps(reader.parser))
+    registry.away = True
+    assert moved.parse([order_of(3)]).rows["address"].to_pylist() == [ADDRESS_OF_1]
+
+
+def test_one_type_in_two_references_is_read_where_both_are_the_same(registry: Registry) -> None:
+    register_order(registry)
+    registry.register(5, ADDRESS, "copy", [("zip", 1)])
+    registry.register(6, ORDER, references=[("shop/address", 1), ("copy", 1)])
+    [row] = good(decoder(registry, **COLUMNS).decode(batch([order_of(6)])))
+    assert row["address"] == ADDRESS_OF_1
+
+
+def reason_of(registry: Registry, number: int) -> str:
+    decoded = decoder(registry).decode(batch([head(number) + b"\0" * 9] * 2))
+    [reason, _] = bad(decoded).values()
+    return str(reason)
+
+
+def test_two_types_of_one_name_make_messages_bad(registry: Registry) -> None:
+    register_order(registry)
+    registry.register(5, {**ZIP, "size": 3}, "zip")
+    registry.register(6, ORDER, references=[("shop/address", 1), ("zip", 2)])
+    assert reason_of(registry, 6) == (
+        "the registry's schema has two types 'shop.Zip' that are not the same: of version 1 of "
+        "subject 'zip' and of version 2 of subject 'zip'; let all refer to one version of it"
+    )
+
+
+def test_a_type_that_no_reference_has_makes_messages_bad(registry: Registry) -> None:
+    registry.register(3, ORDER)
+    assert reason_of(registry, 3).startswith("the registry's schema is not one of Avro: ")
+    registry.register(4, ADDRESS, "address")
+    registry.register(5, ORDER, references=[("address", 1)])
+    reason = "the registry's schema (version 1 of subject 'address', which it refers to) is not one"
+    assert reason_of(registry, 5).startswith(reason)
+
+
+def test_a_missing_reference_makes_messages_bad_until_it_exists(registry: Registry) -> None:
+    registry.register(1, ZIP, "zip")
+    registry.register(3, ORDER, references=[("shop/address", 1)])
+    reader = decoder(registry, **COLUMNS)
+    missing = "the schema registry has no version 1 of subject 'shop/address', which schema 3"
+    for _ in range(2):
+        [reason] = bad(reader.decode(batch([order_of(3)]))).values()
+        assert reason == f"{missing} refers to"
+    assert len(registry.paths) == 2
+    registry.register(2, ADDRESS, "shop/address", [("zip", 1)])
+    time.sleep(1.1)  # for a second it is not asked for again
+    assert len(good(reader.decode(batch([order_of(3)])))) == 1
+
+
+def test_references_in_a_circle_make_messages_bad(registry: Registry) -> None:
+    registry.register(1, ZIP, "zip", [("shop/address", 1)])
+    registry.register(2, ADDRESS, "shop/address", [("zip", 1)])
+    registry.register(3, ORDER, references=[("shop/address", 1)])
+    assert reason_of(registry, 3) == (
+        "version 1 of subject 'zip' refers to version 1 of subject 'shop/address', which refers "
+        f"back to it: register schemas without a circle (of schema 3 of {registry.url})"
+    )
+    assert len(registry.paths) == 3
+
+
+def test_a_reference_to_the_latest_version_is_refused(registry: Registry) -> None:
+    """It would be another schema later."""
+    registry.register(3, ORDER, references=[("shop/address", -1)])
+    assert reason_of(registry, 3).startswith(
+        "schema 3 has a reference without a subject or a fixed version"
+    )
+
+
+def test_references_are_bounded_in_number_and_in_bytes(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = references.MAX_REFERENCES + 1
+    for number in range(1, count + 1):
+        following = [("chain", number + 1)] if number < count else []
+        registry.register(number, {**ZIP, "name": f"Z{number}"}, "chain", following)
+    registry.register(1000, ORDER, references=[("chain", 1)])
+    assert "refers to more than 200 schemas" in reason_of(registry, 1000)
+    registry.register(1001, ORDER, references=[("chain", 2)])
+    assert "is not one of Avro" in reason_of(registry, 1001)  # 200 are read
+    text = json.dumps(registry.schemas[count])
+    monkeypatch.setattr(references, "MAX_REFERENCE_BYTES", len(text) - 1)
+    registry.register(1002, ORDER, references=[("chain", count)])
+    assert "the schemas that schema 1002 refers to have more than 0 MiB" in reason_of(
+        registry, 1002
+    )
+
+
+def test_a_registry_that_is_away_for_a_reference_stops_the_stream(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register_order(registry)
+    monkeypatch.setattr(registries, "_FIRST_PAUSE_S", 0.001)
+    registry.versions_code = 503
+    with pytest.raises(RegistryError, match=r"did not give version 1 of subject 'shop/address'"):
+        decoder(registry, **COLUMNS).decode(batch([order_of(3)]))
+    registry.versions_code = None
+    assert len(good(decoder(registry, **COLUMNS).decode(batch([order_of(3)])))) == 1
+
+
+def test_a_schema_whose_references_refer_to_each_other_is_one_definition_of_each_type() -> None:
+    zip_place = references.Reference(subject="zip", version=1)
+    place = references.Reference(subject="address", version=1)
+    texts = {zip_place: json.dumps(ZIP), place: json.dumps(ADDRESS)}
+    schema = AvroSchema(json.dumps(ORDER), texts)
+    address = schema.fields(schema.root)["address"]
+    assert schema.fields(address)["zip"] == {"type": "fixed", "name": "shop.Zip", "size": 2}
