@@ -1,10 +1,10 @@
 """What a declaration of arguments can do: check them, read them from JSON and write them there."""
 
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
 from datetime import datetime
-from functools import reduce
+from functools import cache, reduce
 from inspect import Parameter, Signature
 from numbers import Integral
 from operator import or_
@@ -278,15 +278,13 @@ def help_of(hint: Any) -> Help | None:
     return next((part for part in _parts(hint) if isinstance(part, Help)), None)
 
 
-def types_of(hint: Any) -> set[Any]:
+def types_of(hint: Any) -> frozenset[Any]:
     """The types of a union, or the one that it is."""
     if get_origin(hint) is Annotated:
         return types_of(get_args(hint)[0])
-    return (
-        {kind for part in get_args(hint) for kind in types_of(part)}
-        if get_origin(hint) in _UNIONS
-        else {hint}
-    )
+    if get_origin(hint) in _UNIONS:
+        return frozenset().union(*map(types_of, get_args(hint)))
+    return frozenset({hint})
 
 
 def plain_type(hint: Any) -> Any:
@@ -310,15 +308,28 @@ def _parts(hint: Any) -> list[Any]:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Hint:
+    """What the type of an argument says, taken apart once: every ingest checks its arguments."""
+
+    types: frozenset[Any]
+    kind: Kind | None
+    nested: type[Declared] | None
+
+
+@cache
+def _hint(hint: Any) -> _Hint:
+    return _Hint(types=types_of(hint), kind=kind_of(hint), nested=_declared(hint))
+
+
 def _checked(operation: str, name: str, value: Any, hint: Any) -> Any:
-    nested = _declared(hint)
-    if nested is not None:
-        return value if isinstance(value, nested) else nested.of(value)
-    value = _plain_value(value, hint)
-    kind = kind_of(hint)
-    if kind is not None:
-        return kind.check(name, value)
-    if types_of(hint) == {bool} and not isinstance(value, bool):
+    known = _hint(hint)
+    if known.nested is not None:
+        return value if isinstance(value, known.nested) else known.nested.of(value)
+    value = _plain_value(value, known.types)
+    if known.kind is not None:
+        return known.kind.check(name, value)
+    if known.types == {bool} and not isinstance(value, bool):
         raise InvalidInputError(
             f"{operation}: {name}={value!r} is {_word(type(value))}, neither true nor false"
         )
@@ -335,9 +346,8 @@ def _checked(operation: str, name: str, value: Any, hint: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _plain_value(value: Any, hint: Any) -> Any:
+def _plain_value(value: Any, types: Collection[Any]) -> Any:
     """Return numbers and lists of other libraries as those of Python."""
-    types = types_of(hint)
     if Any in types or object in types:
         return value
     if isinstance(value, Integral) and not isinstance(value, int):

@@ -138,7 +138,7 @@ class Ingest(IngestRules, Job):
         """Let the engine read the source, write its rows, and commit."""
         from opal_lake.write.by_business_snapshot import ingest_rows
 
-        asked = replace(self, on_empty="fail" if self.refuses_empty else "accept")
+        asked = replace(self, on_empty="fail") if self.refuses_empty else self
         try:
             return ingest_rows(table, asked)
         except NoRowsError:
