@@ -22,10 +22,11 @@ from opal_lake.data.bounds import Bounds, bounds_of, merged_bounds, plan_high, p
 from opal_lake.data.columns import physical_schema
 from opal_lake.data.decoded_size import (
     BOUND,
+    GroupSize,
     SizeBound,
     check_group,
     decoded_bytes,
-    largest_group_bytes,
+    footer_bytes_of_groups,
 )
 from opal_lake.data.encodings import plan_encodings
 from opal_lake.data.orc_size import orc_size
@@ -39,6 +40,7 @@ GROUP_BYTES = BOUND.average_bytes  # in memory, of a row group
 PAGE_BYTES = (
     128 << 10
 )  # encoded: of smaller ones a scan in Spark takes longer, a look-up decodes more of larger ones
+SPARE_SHARE = 7  # of what a file takes in memory: readers count headers and bitmaps as well
 INDEXED_BYTES = 1 << 20  # in memory: fewer rows are read whole
 STRIPE_BYTES = 64 << 20
 ORC_BATCH_ROWS = 8192
@@ -85,7 +87,7 @@ class FileEncoder:
     """A file that is made in passing: in memory are the rows of one row group, and the bytes so far unless the sink is a spool.
 
     How columns are encoded is decided by the first row group. With `may_pad` a file gets zeros before its footer where it would be
-    too small beside its largest row group for readers to accept it: a row that was accepted fits into every later file.
+    too small beside what it takes in memory for readers to accept it: a row that was accepted fits into every later file.
     """
 
     spec: TableSpec
@@ -98,7 +100,7 @@ class FileEncoder:
     _held: list[pa.Table] = field(default_factory=list)
     _held_rows: int = 0
     _held_bytes: int = 0
-    _largest_bytes: int = 0
+    _decoded_bytes: int = 0
     _parts: list[tuple[int, dict[int, Bounds]]] = field(default_factory=list)
 
     def add(self, rows: pa.Table) -> None:
@@ -135,9 +137,10 @@ class FileEncoder:
         else:
             metadata = pq.read_metadata(pa.BufferReader(buffer))
             if self.may_pad:
-                group_bytes = max(self._largest_bytes, largest_group_bytes(metadata))
+                groups_bytes = max(self._decoded_bytes, sum(footer_bytes_of_groups(metadata)))
                 tail_bytes = int.from_bytes(data[-8:-4], "little") + 8  # with its length, and PAR1
-                data = _padded(data, self.bound.file_bytes(group_bytes), tail_bytes)
+                size = self.bound.file_bytes(groups_bytes + groups_bytes // SPARE_SHARE)
+                data = _padded(data, size, tail_bytes)
             footer_bytes = _parquet_footer_bytes(metadata, len(data))
             known = _text_extremes(metadata)
         return EncodedFile(
@@ -178,9 +181,7 @@ class FileEncoder:
                 pa.table([_compact(column) for column in rows.columns], schema=rows.schema)
             )
         else:
-            if decoded_bytes(rows) > self.bound.cut_bytes:
-                largest = _largest_group(rows, group_rows)
-                self._largest_bytes = max(self._largest_bytes, largest)
+            self._decoded_bytes += decoded_bytes(rows)
             self._writer.write_table(rows, row_group_size=group_rows)
 
     def _bounds(self, known: Mapping[str, tuple[Any, Any]]) -> dict[int, Bounds]:
@@ -468,40 +469,46 @@ def read_groups(
     names: Sequence[str],
     bound: SizeBound = BOUND,
 ) -> pa.Table:
-    """Decode columns of row groups; ValueError for a group that takes more memory than a writer's."""
+    """Decode columns of row groups.
+
+    ValueError if they take more memory, together, than a writer's.
+    """
     data, file_size = _bytes_of(source), source.size()
     limit = bound.limit_bytes(file_size)
-    worst, words_a_row = 0, 0
-    for number in groups:
-        group = file.metadata.row_group(number)
-        size = check_group(group, frozenset(names), data, file_size, bound)
-        worst = max(worst, size.least + size.by_words * group.num_rows)
-        words_a_row = max(words_a_row, size.by_words)
-    if worst <= limit:
-        return file.read_row_groups(groups, columns=names).select(names)
-    batch_rows = max(1, limit // words_a_row)
-    parts = [
-        pa.Table.from_batches(_bounded_batches(file, number, names, batch_rows, limit))
+    sizes = [
+        check_group(file.metadata.row_group(number), frozenset(names), data, file_size, bound)
         for number in groups
     ]
+    least = sum(size.least for size in sizes)
+    if least > limit:
+        raise ValueError(
+            f"{len(sizes)} row groups take {least:,} bytes in memory, "
+            f"of a file of {file_size:,} bytes they may take {limit:,}"
+        )
+    if sum(size.most for size in sizes) <= limit:
+        return file.read_row_groups(groups, columns=names).select(names)
+    parts, held_bytes = [], 0
+    for number, size in zip(groups, sizes, strict=True):
+        for part in _group_parts(file, number, names, size, limit):
+            held_bytes += part.nbytes
+            if held_bytes > limit:
+                raise ValueError(
+                    f"it takes more than the {limit:,} bytes in memory that such a file may take"
+                )
+            parts.append(part)
     return pa.concat_tables(parts).select(names)
 
 
-def _bounded_batches(
-    file: pq.ParquetFile, group: int, names: Sequence[str], batch_rows: int, limit: int
-) -> list[pa.RecordBatch]:
-    """Decode a group whose texts could be longer than they are, some rows at a time."""
-    batches, held = [], 0
-    batch_rows = min(batch_rows, GROUP_ROWS)
+def _group_parts(
+    file: pq.ParquetFile, group: int, names: Sequence[str], size: GroupSize, limit: int
+) -> Iterator[pa.Table]:
+    """Decode a group: at once, or some rows at a time where its texts could be too long."""
+    if size.most <= limit:
+        yield file.read_row_group(group, columns=names)
+        return
+    batch_rows = min(max(1, limit // size.by_words), GROUP_ROWS)
     for batch in file.iter_batches(batch_rows, row_groups=[group], columns=names):
-        held += batch.nbytes
-        if held > limit:
-            raise ValueError(
-                f"row group {group} takes more than the {limit:,} bytes in memory "
-                "that one of such a file may take"
-            )
-        batches.append(batch)
-    return batches
+        yield pa.Table.from_batches([batch])
 
 
 def _bytes_of(source: pa.NativeFile) -> pa.Buffer | None:

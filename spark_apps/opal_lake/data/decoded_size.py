@@ -1,4 +1,4 @@
-"""What a row group takes in memory, found by the headers of its pages, before a value of it is decoded.
+"""What a file's row groups take in memory, found by the headers of its pages, before a value of it is decoded.
 
 A footer and a page may say of each other what they like: whoever decodes makes room for what they say. Pages of this format are
 compressed by zstd at most, and dictionaries are the one encoding of texts of which a byte may stand for many.
@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from opal_lake.data.thrift import decode_struct_at, struct_of, value_of
 
-LEAST_LIMIT_BYTES = 256 << 20  # of a row group in memory; writers cut them at half of that
+LEAST_LIMIT_BYTES = 256 << 20  # of a file in memory; writers cut row groups at half of that
 MAX_INFLATED = 1024  # times the bytes of its file, where that is more
 _CODECS = {"ZSTD", "UNCOMPRESSED"}
 _ENCODINGS = {"PLAIN", "RLE", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BINARY_PACKED"}
@@ -27,15 +27,24 @@ _DATA_HEADER, _DICTIONARY_HEADER = 5, 7  # fields of a page header
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSize:
-    """Bytes of a row group in memory: at least `least`, and up to `by_words` more a row for words of dictionaries."""
+    """Bytes of a row group in memory: at least `least`, and at most `most`.
+
+    Words of dictionaries make the difference, up to `by_words` a row.
+    """
 
     least: int
     by_words: int
+    rows: int
+
+    @property
+    def most(self) -> int:
+        """Return the bytes if each text were as long as the whole dictionary."""
+        return self.least + self.by_words * self.rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeBound:
-    """How much memory a row group of a file may take; tests scale it down.
+    """How much memory the rows of a file may take; tests scale it down.
 
     Writers and readers go by the same one, so that what can be written can be read.
     """
@@ -44,7 +53,7 @@ class SizeBound:
     inflated: int = MAX_INFLATED
 
     def limit_bytes(self, file_size: int) -> int:
-        """Return how much memory a row group of a file may take."""
+        """Return how much memory the rows of a file may take that are read at once."""
         return max(self.least_bytes, self.inflated * file_size)
 
     @property
@@ -60,9 +69,9 @@ class SizeBound:
         """
         return self.least_bytes // 8 * 7
 
-    def file_bytes(self, group_bytes: int) -> int:
-        """Return how large a file has to be, to be read with a row group of so many bytes."""
-        return 0 if group_bytes <= self.least_bytes else -(-group_bytes // self.inflated)
+    def file_bytes(self, decoded_bytes: int) -> int:
+        """Return how large a file has to be whose rows take so many bytes in memory."""
+        return 0 if decoded_bytes <= self.least_bytes else -(-decoded_bytes // self.inflated)
 
 
 BOUND = SizeBound()
@@ -133,14 +142,13 @@ def _entry_bits(kind: pa.DataType) -> int:
     return max(_BITS["INT32"], int(kind.bit_width))
 
 
-def largest_group_bytes(footer: pq.FileMetaData) -> int:
-    """Return the most that readers of a footer count for one of its row groups."""
-    largest = 0
-    for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        chunks = map(group.column, range(group.num_columns))
-        largest = max(largest, sum(_least_bytes(chunk) for chunk in chunks))
-    return largest
+def footer_bytes_of_groups(footer: pq.FileMetaData) -> list[int]:
+    """Return what readers of a footer count for each of its row groups."""
+    groups = map(footer.row_group, range(footer.num_row_groups))
+    return [
+        sum(_least_bytes(group.column(number)) for number in range(group.num_columns))
+        for group in groups
+    ]
 
 
 def _least_bytes(chunk: pq.ColumnChunkMetaData, plain: int | None = None) -> int:
@@ -175,7 +183,7 @@ def check_group(
             f"a row group of {group.num_rows:,} rows takes {least:,} bytes in memory, "
             f"of a file of {file_size:,} bytes it may take {limit:,}"
         )
-    return GroupSize(least=least, by_words=by_words)
+    return GroupSize(least=least, by_words=by_words, rows=group.num_rows)
 
 
 def _chunk_size(chunk: pq.ColumnChunkMetaData, rows: int, data: pa.Buffer | None) -> GroupSize:
@@ -189,7 +197,7 @@ def _chunk_size(chunk: pq.ColumnChunkMetaData, rows: int, data: pa.Buffer | None
     plain, words = (None, 0) if data is None else _pages_size(chunk, data)
     is_text = chunk.physical_type == "BYTE_ARRAY"
     words_a_row = -(-values // max(1, rows)) * words if is_text else 0
-    return GroupSize(least=_least_bytes(chunk, plain), by_words=words_a_row)
+    return GroupSize(least=_least_bytes(chunk, plain), by_words=words_a_row, rows=rows)
 
 
 def _pages_size(chunk: pq.ColumnChunkMetaData, data: pa.Buffer) -> tuple[int, int]:

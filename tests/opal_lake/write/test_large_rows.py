@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from opal_lake.data.data_file import decode_file, decode_parts, encode_file, verify_footer
-from opal_lake.data.decoded_size import SizeBound, decoded_bytes, largest_group_bytes
+from opal_lake.data.decoded_size import SizeBound, decoded_bytes, footer_bytes_of_groups
 from opal_lake.data.pages.page_index import decode_page_index
 from opal_lake.data.segment import DataFile
 from opal_lake.definition.table_spec import TableLayout, TableSpec, plan_spec
@@ -187,7 +187,7 @@ def test_rows_of_nulls_and_empty_lists_can_be_read_where_they_are_and_rewritten(
     footer = pq.read_metadata(pa.BufferReader(storage.get(rewritten.path)))
     several = [footer.row_group(number).num_rows > 1 for number in range(footer.num_row_groups)]
     if all(several):
-        assert largest_group_bytes(footer) <= BOUND.least_bytes
+        assert max(footer_bytes_of_groups(footer)) <= BOUND.least_bytes
 
 
 def test_a_file_is_padded_to_what_its_footer_says_and_keeps_its_page_index() -> None:
@@ -200,7 +200,7 @@ def test_a_file_is_padded_to_what_its_footer_says_and_keeps_its_page_index() -> 
     read = decode_file(padded.data, spec, None, "the file", rows=1, bound=bound)
     assert read["k"].to_pylist() == [1]
     footer = pq.read_metadata(pa.BufferReader(padded.data))
-    assert len(plain.data) < largest_group_bytes(footer) <= len(padded.data)
+    assert len(plain.data) < sum(footer_bytes_of_groups(footer)) <= len(padded.data)
     starts = []
     for encoded in (plain, padded):
         tail = bytes(encoded.data[-encoded.footer_bytes :])
@@ -225,7 +225,7 @@ def test_rows_take_at_least_what_a_reader_counts() -> None:
         pq.write_table(table, sink, use_dictionary=False, row_group_size=1 << 20)
         footer = pq.read_metadata(pa.BufferReader(sink.getvalue()))
         headers = 1000 * footer.num_columns
-        assert decoded_bytes(table) + headers >= largest_group_bytes(footer)
+        assert decoded_bytes(table) + headers >= max(footer_bytes_of_groups(footer))
 
 
 @pytest.mark.slow
