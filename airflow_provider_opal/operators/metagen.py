@@ -42,6 +42,7 @@ class MetaGenOperator(DeclaredOperator):
     """
 
     declared = MetaGen
+    nothing_to_do = "nothing to publish"
 
     def __init__(self, *, table: str, **kwargs: Any) -> None:
         super().__init__(table=table, **kwargs)

@@ -27,7 +27,8 @@ from airflow_provider_opal.hooks.opal import OpalHook
 from airflow_provider_opal.hooks.submit import OpalSubmitHook, end_left_over
 from airflow_provider_opal.links import SparkUILink
 from airflow_provider_opal.secrets import mask, secret_arguments, without_secrets
-from opal_lake.exit_codes import FINAL, INPUT, MEANINGS
+from opal_lake.errors import ReadOnlyError
+from opal_lake.exit_codes import FINAL, INPUT, MEANINGS, exit_code
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -72,6 +73,7 @@ class OpalSparkOperator(SparkSubmitOperator):
 
     operation: ClassVar[str]
     note_level: ClassVar[int] = logging.WARNING
+    nothing_to_do: ClassVar[str] = "nothing to do"
     template_fields: Sequence[str] = (
         "table", "arguments", "opal_conn_id", "spark_conn_id", "lakechime_conn_id", *SparkSubmitOperator.template_fields,
     )  # fmt: skip
@@ -199,17 +201,23 @@ class OpalSparkOperator(SparkSubmitOperator):
         connection_conf = opal.lake.spark_conf()
         mask(connection_conf.items())  # first of all: at DEBUG the store's client logs its requests
         self._end_left_over(context)
-        if (done := self._result(opal, spec)) is not None:
-            self.log.info("done before, as version %s; not submitted again", done.version)
-            return self.finish(context, done)
-        self._conn_id = self._checked_spark_conn_id(opal)
-        self.application = self.app or app_path()
-        self.application_args = ["--spec", spec.to_json()]
         # A clear has another token, and must find neither the job of the run before nor what became of it
         self.external_id_key, self._K8S_DRIVER_STATUS_KEY = (
             f"spark_job_id:{spec.token}",
             f"k8s_driver_status:{spec.token}",
         )
+        done = self._result(opal, spec) or self._look(opal, spec, context)
+        if done is not None:
+            if done.repeated:
+                self.log.info("done before, as version %s; not submitted again", done.version)
+            else:
+                self.log.info(
+                    "%s at version %s; no Spark job started", self.nothing_to_do, done.version
+                )
+            return self.finish(context, done)
+        self._conn_id = self._checked_spark_conn_id(opal)
+        self.application = self.app or app_path()
+        self.application_args = ["--spec", spec.to_json()]
         failure = self._submitted(connection_conf, context)
         result = self._result(opal, spec)
         if result is None:
@@ -338,6 +346,33 @@ class OpalSparkOperator(SparkSubmitOperator):
             None if spec.token is None else opal.find_result(spec.table, self.operation, spec.token)
         )
 
+    def _look(self, opal: OpalHook, spec: "JobSpec[Any]", context: "Context") -> "JobResult | None":
+        """Look at the table before Spark starts; return the result if there is nothing to do.
+
+        What the job would refuse fails the task at once. Nothing else does: what this worker cannot
+        read or write, the job may.
+        """
+        store = context.get("task_state_store")
+        if store is not None and store.get(self.external_id_key) is not None:
+            return None  # the job of an earlier try may still run on the cluster: go on with it
+        try:
+            if not spec.operation.needs_table:
+                return None
+            idle: JobResult | None = spec.job.look(opal.table(self.table))
+        except AirflowException:
+            raise
+        except Exception as error:  # the look alone fails no task
+            if exit_code(error) != INPUT or isinstance(error, ReadOnlyError):
+                self.log.info("the table could not be looked at before Spark starts: %s", error)
+                return None
+            raise self._refused(INPUT, f"opal: {error}", self.advice()) from error
+        return idle
+
+    def _refused(self, status: int, message: str, cause: str | None) -> AirflowFailException:
+        """Return the exception for a job that ends the same at each try."""
+        parts = [f"{self.operation} of {self.table}: {MEANINGS[status]}", message]
+        return AirflowFailException("\n".join([*parts, *([cause] if cause else [])]))
+
     def _verdict(self, failure: Exception | None) -> Exception:
         """The exception for a job without a result. It forbids a retry where a retry cannot succeed."""
         hook = self._hook
@@ -349,19 +384,14 @@ class OpalSparkOperator(SparkSubmitOperator):
             )
         status = hook.app_status(failure)
         cause = hook.cause(failure) or (self.advice() if status == INPUT else None)
-        message = (
-            hook.redacted(_last_error(hook) or str(failure))
-            + where
-            + (f"\n{cause}" if cause else "")
-        )
+        error = hook.redacted(_last_error(hook) or str(failure)) + where
+        message = f"{error}\n{cause}" if cause else error
         if isinstance(failure, FileNotFoundError | PermissionError) or hook.lack is not None:
             return AirflowFailException(
                 f"{self.operation} of {self.table} was not submitted: {message}"
             )
         if status in FINAL:
-            return AirflowFailException(
-                f"{self.operation} of {self.table}: {MEANINGS[status]}\n{message}"
-            )
+            return self._refused(status, error, cause)
         if isinstance(
             failure, ValueError
         ):  # Airflow's operator and hook raise it for settings that do not go together

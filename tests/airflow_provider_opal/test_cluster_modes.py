@@ -28,7 +28,7 @@ from tests.airflow_provider_opal.stand_ins import (
     pod,
     yarn_report,
 )
-from tests.opal_lake.shop import create
+from tests.opal_lake.shop import create, create_with_pending
 
 __all__ = ["cluster", "commands"]
 
@@ -58,6 +58,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     for name in NO_PYTHON:
         monkeypatch.delenv(name, raising=False)
+    create_with_pending(open_storage(str(tmp_path / "lake" / "pending")))
     create(open_storage(str(tmp_path / "lake" / "t")))
 
 
@@ -111,7 +112,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def metagen(**more: Any) -> MetaGenOperator:
-    return MetaGenOperator(task_id="m", table="t", **more)
+    return MetaGenOperator(task_id="m", table="pending", **more)
 
 
 def ingest(**more: Any) -> IngestOperator:

@@ -21,7 +21,7 @@ from opal_lake.exit_codes import RETRY
 from opal_lake.source import Jdbc
 from opal_lake.storage.open import open_storage
 from tests.airflow_provider_opal.stand_ins import Commands, commands, context
-from tests.opal_lake.shop import create
+from tests.opal_lake.shop import create_with_pending
 
 __all__ = ["commands"]
 
@@ -48,7 +48,7 @@ VALUES = [*IN_CONNECTION.values(), *IN_CONF.values(), *IN_ENVIRONMENT.values()]
 def lake(tmp_path: Path, s3_options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
     """A lake on an S3 server, with a table of its own for each test."""
     root = f"s3a://lake/secrets/{tmp_path.name}"
-    create(open_storage(f"{root}/t", s3_options))
+    create_with_pending(open_storage(f"{root}/t", s3_options))
     set_lake(monkeypatch, root, s3_options["endpoint_url"])
     return root
 

@@ -32,6 +32,13 @@ def create(storage: Storage, *, file_format: str = "parquet", **properties: int 
     return create_on(storage, plan_spec(SCHEMA, layout))
 
 
+def create_with_pending(storage: Storage) -> Table:
+    """Create a table in which a MetaGen has a row to publish."""
+    table = create(storage)
+    table.ingest(*rows([("waits", 1, 1)]))
+    return table
+
+
 def reopen(storage: Storage, writer: str = "w") -> Table:
     """A writer with names of its own, as another process would have."""
     return table_on(storage, ManualClock(), CountingIds(prefix=writer))

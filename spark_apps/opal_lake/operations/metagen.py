@@ -11,6 +11,7 @@ from opal_lake.result import JobResult
 
 if TYPE_CHECKING:
     from opal_lake.engine.open_table import OpenTable
+    from opal_lake.log.pending import Selection
 
 
 @declaration
@@ -50,12 +51,22 @@ class MetaGen(Job):
 
     def run(self, table: "OpenTable") -> JobResult:
         """Apply the rule to the selected pending rows."""
-        from opal_lake.log.pending import Selection
         from opal_lake.write.metagen_job import metagen
 
-        selection = Selection(
+        return metagen(table, self.token, self._selection)
+
+    def look(self, table: "OpenTable") -> JobResult | None:
+        """Return the result if none of the selected rows can be published now."""
+        from opal_lake.write.metagen_job import result_without_work
+
+        return result_without_work(table.log, table.log.head(), self.token, self._selection)
+
+    @property
+    def _selection(self) -> "Selection":
+        from opal_lake.log.pending import Selection
+
+        return Selection(
             partition_key=self.partition_key,
             tokens=None if self.tokens is None else tuple(self.tokens),
             all=self.all,
         )
-        return metagen(table, self.token, selection)

@@ -67,6 +67,14 @@ class Job(Operation[JobResult]):
 
     token: str | None = None
 
+    def look(self, table: "OpenTable") -> JobResult | None:
+        """Return the result if the table shows that there is nothing to do; None otherwise.
+
+        A scheduler asks before it starts an engine. The look reads metadata only, changes nothing
+        that a reader sees, and raises what the job would raise.
+        """
+        return None
+
 
 def verb(operation: Callable[P, Operation[Result_co]]) -> Callable[Concatenate[Any, P], Result_co]:
     """Return a method that runs an operation on its table."""

@@ -67,14 +67,15 @@ def _unready(head: Snapshot, name: str) -> str | None:
 
 def finish_what_is_over(log: CommitLog, head: Snapshot) -> Snapshot:
     """The newest version, after the open business snapshot is finished if its drift time is over and none of its rows is pending."""
-    while (
-        is_over(log, head)
-        and not segments_due(head)
-        and (name := head.root.business.open) is not None
-    ):
+    while may_finish(log, head) and (name := head.root.business.open) is not None:
         _finish(log, head, name, if_ready=True)
         head = log.refresh(head)
     return head
+
+
+def may_finish(log: CommitLog, head: Snapshot) -> bool:
+    """Whether the drift time of the open business snapshot is over and none of its rows is pending."""
+    return not segments_due(head) and is_over(log, head)
 
 
 def finish_before(log: CommitLog, name: str) -> None:

@@ -30,6 +30,7 @@ from opal_lake.savepoints.business_snapshot import (
     finish_what_is_over,
     held_notes,
     is_over,
+    may_finish,
     segments_due,
 )
 from opal_lake.write.metagen_task import process_entries
@@ -119,14 +120,34 @@ def start_metagen(
     if (earlier := find_result(table.log, base, "metagen", token)) is not None:
         return earlier
     if among is None:
-        read_back = table.log.reading_back(base.root.oldest_version)
-        check_tokens(base, selection.tokens or (), table.log.read_commit, read_back)
+        _check_selected_tokens(table.log, base, selection)
     base = finish_what_is_over(table.log, base)
     due = selection.of(base) & segments_due(base)
     if not (due if among is None else due & among):
         return nothing_pending(table.log, base, token, selection)
     number = claim_number(table.storage, base.root, "metagen", table.log.clock)
     return plan_metagen(base, number, started_us, selection, among)
+
+
+def result_without_work(
+    log: CommitLog, head: Snapshot, token: str | None, selection: Selection
+) -> JobResult | None:
+    """Return the result of a MetaGen that was done before or has nothing to do at this version.
+
+    None if a job has to run: for rows, or to finish a business snapshot. Rows that come after this
+    version are left to the next MetaGen, as a job leaves what comes after its plan.
+    """
+    if (earlier := find_result(log, head, "metagen", token)) is not None:
+        return earlier
+    _check_selected_tokens(log, head, selection)
+    if selection.of(head) & segments_due(head) or may_finish(log, head):
+        return None
+    return nothing_pending(log, head, token, selection)
+
+
+def _check_selected_tokens(log: CommitLog, head: Snapshot, selection: Selection) -> None:
+    read_back = log.reading_back(head.root.oldest_version)
+    check_tokens(head, selection.tokens or (), log.read_commit, read_back)
 
 
 def plan_metagen(

@@ -2,20 +2,27 @@
 
 import json
 import random
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from structlog.testing import capture_logs
 
 from airflow_provider_opal import MetaGenOperator
+from airflow_provider_opal.operators.spark import token_of
 from lakechime import LakeChime
 from lakechime.producers.opal import sync_opal
+from opal_lake import layout
 from opal_lake.table import Table
 from opal_lake.write.discard import discard
 from tests.airflow_provider_opal.jobs import SCHEMA, create_table, do_job
-from tests.airflow_provider_opal.stand_ins import context
+from tests.airflow_provider_opal.stand_ins import Commands, Store, commands, context
 from tests.airflow_provider_opal.test_watermark import Events
+
+__all__ = ["commands"]
 
 FRIDAY, SATURDAY, SUNDAY = "2026-11-06", "2026-11-07", "2026-11-08"
 ROW = [{"id": "a", "at": 1, "day": "d"}]
@@ -26,6 +33,16 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
     connection = {"conn_type": "opal", "host": str(tmp_path)}
     monkeypatch.setenv("AIRFLOW_CONN_OPAL_DEFAULT", json.dumps(connection))
     return create_table(str(tmp_path / "shop" / "orders"))
+
+
+@pytest.fixture
+def spark(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """A spark-submit that only notes that it was started."""
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"})
+    )
+    commands.spark_submit(status=1)
+    return commands
 
 
 @pytest.fixture
@@ -50,7 +67,9 @@ def emitted(run_key: str | None, clears: int = 0, **given: Any) -> list[str | No
         **context(task, clears=clears, partition_key=run_key),
         "outlet_events": Events(),
     }
-    do_job(task.job(run))
+    spec = task.job(run)
+    if Table.open(spec.table).snapshot_at().root.pending:
+        do_job(spec)  # otherwise the task has to do without Spark
     result = task.execute(run)
     assert task.versions in task.outlets
     assert run["outlet_events"][task.versions].keys == [f"{result['version']:020}"]
@@ -167,3 +186,151 @@ def test_a_key_is_emitted_exactly_if_something_of_it_is_visible(
                 assert {*told} >= published | ({key} & visible)
                 assert {*told} <= visible
         assert {*registered(chime, table)} == visible
+
+
+def metagen(**given: Any) -> MetaGenOperator:
+    return MetaGenOperator(
+        task_id="m", **{"table": "shop.orders", "lakechime_conn_id": None, **given}
+    )
+
+
+def run_of(task: MetaGenOperator, key: str | None = None, **given: Any) -> Any:
+    return {**context(task, partition_key=key, **given), "outlet_events": Events()}
+
+
+def starts_spark(spark: Commands, task: MetaGenOperator, run: Any) -> bool:
+    """Execute the task, and return whether it submitted a job."""
+    before = len(spark.notes())
+    try:
+        task.execute(run)
+    except AirflowFailException:
+        raise
+    except AirflowException:
+        assert len(spark.notes()) == before + 1
+        return True
+    assert len(spark.notes()) == before
+    return False
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"partition_key": SATURDAY}, {"tokens": ["one"]}, {"all": True}]
+)
+def test_a_metagen_without_work_has_the_result_of_the_job_and_starts_no_spark(
+    table: Table, spark: Commands, given: dict[str, Any]
+) -> None:
+    ingest(table, FRIDAY, "one")
+    table.metagen(all=True)
+    if not given.get("all"):
+        ingest(table, SUNDAY, "stays pending")
+    of_job = task_result(table, **given)
+    task = metagen(**given)
+    with capture_logs() as logs:
+        result = task.execute(run_of(task, FRIDAY))
+    assert result == {**of_job, "token": "d/r/m/-1/0"}
+    assert spark.notes() == []
+    version = table.snapshot_at().version
+    assert f"nothing to publish at version {version}; no Spark job started" in lines(logs)
+
+
+def lines(logs: list[Any]) -> list[str]:
+    return [log["event"] for log in logs]
+
+
+def task_result(table: Table, **given: Any) -> dict[str, Any]:
+    """Return what the job of a MetaGen returns under a token of its own."""
+    own = given or {"partition_key": FRIDAY}
+    result: dict[str, Any] = json.loads(table.metagen(**own, token="job").to_json())
+    return result
+
+
+def test_a_retry_returns_the_result_of_the_first_look_though_rows_came_meanwhile(
+    table: Table, spark: Commands
+) -> None:
+    task = metagen()
+    first = task.execute(run_of(task, FRIDAY))
+    ingest(table, FRIDAY, "one")
+    again = task.execute(run_of(task, FRIDAY))
+    assert again == {**first, "repeated": True}
+    assert table.snapshot_at().root.pending == 1
+    assert starts_spark(spark, task, run_of(task, FRIDAY, clears=1)), "a clear looks again"
+
+
+@pytest.mark.parametrize(
+    "given, starts",
+    [
+        ({}, True),
+        ({"partition_key": SATURDAY}, False),
+        ({"tokens": ["one"]}, True),
+        ({"all": True}, True),
+    ],
+)
+def test_pending_rows_that_are_asked_for_are_left_to_spark(
+    table: Table, spark: Commands, given: dict[str, Any], starts: bool
+) -> None:
+    ingest(table, FRIDAY, "one")
+    task = metagen(**given)
+    assert starts_spark(spark, task, run_of(task, FRIDAY)) is starts
+    assert table.snapshot_at().root.pending == 1, "the worker publishes nothing"
+
+
+def test_rows_that_are_held_back_start_spark_once_their_drift_time_is_over(
+    table: Table, spark: Commands
+) -> None:
+    table.set_properties({"drift": "1d"})
+    ingest(table, FRIDAY, "one", business_snapshot=FRIDAY)
+    table.metagen(all=True)
+    ingest(table, SATURDAY, "two", business_snapshot=SATURDAY)
+    task = metagen(all=True)
+    held = task.execute(run_of(task, SATURDAY))
+    assert any("are held back" in note for note in held["notes"])
+    assert spark.notes() == []
+    table.set_properties({"drift": "0s"})
+    assert starts_spark(spark, task, run_of(task, SATURDAY, clears=1))
+
+
+@pytest.mark.parametrize(
+    "given, error",
+    [
+        ({"table": "shop.nowhere"}, "nowhere is no Opal table: the folder does not exist"),
+        ({"tokens": ["unknown"]}, "has no ingest with token 'unknown'"),
+    ],
+)
+def test_what_the_job_would_refuse_fails_the_task_before_spark_starts(
+    table: Table, spark: Commands, given: dict[str, Any], error: str
+) -> None:
+    task = metagen(**given)
+    with pytest.raises(AirflowFailException, match=error):
+        task.execute(run_of(task))
+    assert spark.notes() == []
+
+
+@pytest.fixture
+def unwritable(table: Table) -> Iterator[None]:
+    """The folder of results may be read, and not written to."""
+    folder = Path(table.uri) / layout.JOB_RESULTS
+    folder.mkdir()
+    mounting = ["mount", "-t", "tmpfs", "-o", "ro", "none", str(folder)]
+    mounted = subprocess.run(mounting, capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"a disk has to be mounted, which takes root: {mounted.stderr.strip()}")
+    yield
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.usefixtures("unwritable")
+def test_a_worker_that_may_not_write_to_the_store_leaves_the_job_to_spark(
+    table: Table, spark: Commands
+) -> None:
+    task = metagen()
+    with capture_logs() as logs:
+        assert starts_spark(spark, task, run_of(task))
+    [line] = [line for line in lines(logs) if "before Spark starts" in line]
+    assert line.startswith("the table could not be looked at before Spark starts: ")
+
+
+def test_a_job_of_an_earlier_try_that_may_run_on_a_cluster_is_not_passed_by(
+    table: Table, spark: Commands
+) -> None:
+    task = metagen()
+    store = Store({f"spark_job_id:{token_of(run_of(task))}": "application_1_0001"})
+    assert starts_spark(spark, task, run_of(task, store=store))

@@ -29,7 +29,7 @@ from opal_lake.operations.job_spec import JobSpec
 from opal_lake.storage.open import open_storage
 from tests.airflow_provider_opal.stand_ins import Commands, Store, commands, context
 from tests.airflow_provider_opal.test_watermark import Events
-from tests.opal_lake.shop import content, create, rows
+from tests.opal_lake.shop import content, create, create_with_pending, rows
 
 __all__ = ["commands"]
 
@@ -42,6 +42,7 @@ def connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
         "AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"})
     )
+    create_with_pending(open_storage(str(tmp_path / "t")))
 
 
 def ingest(**more: Any) -> IngestOperator:
