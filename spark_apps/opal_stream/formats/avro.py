@@ -69,7 +69,10 @@ class _Group:
 
 
 class AvroParser:
-    """Records to rows; with `debezium` the records are change events."""
+    """Records to rows; with `debezium` the records are change events.
+
+    With `whole_name` the values are no records: each is a row of the one column of that name.
+    """
 
     def __init__(
         self,
@@ -81,8 +84,10 @@ class AvroParser:
         source: Mapping[str, pa.DataType] | None = None,
         known: Known = None,
         placeholder: Placeholder | None = None,
+        whole_name: str | None = None,
     ) -> None:
         self.registry = registry
+        self._whole_name = whole_name
         self._placeholder = placeholder or Placeholder()
         self.schemas: dict[bytes, AvroSchema] = {}
         self._types = dict(types)
@@ -144,7 +149,10 @@ class AvroParser:
         head = value[:HEAD_BYTES]
         if head not in self.schemas:
             registered = self.registry.schema(schema_id(value))
-            self.schemas[head] = AvroSchema(registered.text, registered.references)
+            schema = AvroSchema(registered.text, registered.references)
+            if self._whole_name is not None:
+                schema = schema.as_field(self._whole_name)
+            self.schemas[head] = schema
         return self.schemas[head]
 
     def _groups(self, values: Sequence[bytes], parsed: Parsed) -> Iterable[_Group]:

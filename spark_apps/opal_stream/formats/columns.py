@@ -1,6 +1,6 @@
 """Columns that come from the message itself instead of its value: `at=@timestamp`, `customer=@key`, `trace=@header.trace-id`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +12,7 @@ from opal_stream.formats.json_lines import of_microseconds
 KEY, KEY_MEMBER, HEADER, SOURCE_MEMBER = "@key", "@key.", "@header.", "@source."
 PLAIN = ("@topic", "@partition", "@offset", "@timestamp", KEY)
 OF_EVENTS = ("@op", "@ts_ms")
+_ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError)
 KNOWN = f"{', '.join(PLAIN)}, {KEY_MEMBER}MEMBER, {HEADER}NAME, and of Debezium's events {', '.join(OF_EVENTS)}, {SOURCE_MEMBER}MEMBER"
 
 
@@ -34,7 +35,10 @@ def check_columns(
 
 
 def message_column(batch: MessageBatch, path: str, kind: pa.DataType) -> pa.Array:
-    """What the messages hold at a path, as the column's type; ValueError where one has no such value."""
+    """What the messages hold at a path, but for keys, as the column's type.
+
+    ValueError where one has no such value.
+    """
     if path == "@timestamp":
         moments = pa.array(
             [None if moment < 0 else moment for moment in batch.timestamps_ms], pa.int64()
@@ -50,9 +54,7 @@ def message_column(batch: MessageBatch, path: str, kind: pa.DataType) -> pa.Arra
         ).cast(kind)
     if path == "@topic":
         return pa.array(batch.topics, pa.string()).cast(kind)
-    if path == KEY:
-        return _of_bytes(batch.keys, kind)
-    return _of_bytes(
+    return of_bytes(
         [_header(headers, path.removeprefix(HEADER)) for headers in batch.headers], kind
     )
 
@@ -63,7 +65,7 @@ def _header(headers: Headers, name: str) -> bytes | None:
     return value.encode() if isinstance(value, str) else value
 
 
-def _of_bytes(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
+def of_bytes(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
     """Bytes as they are, or what their text says."""
     if pa.types.is_binary(kind):
         return pa.array(values, kind)
@@ -71,3 +73,22 @@ def _of_bytes(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(kind):
         texts = of_microseconds(texts)
     return texts if kind == pa.string() else pc.cast(texts, kind)
+
+
+def each(
+    count: int, path: str, kind: pa.DataType, part: Callable[[int, int], pa.Array]
+) -> tuple[pa.Array, dict[int, str]]:
+    """Make all values of a column together; one by one where that fails, with the reasons."""
+    try:
+        return part(0, count), {}
+    except _ERRORS:
+        pass
+    parts: list[pa.Array] = []
+    wrong: dict[int, str] = {}
+    for position in range(count):
+        try:
+            parts.append(part(position, position + 1))
+        except _ERRORS as error:
+            parts.append(pa.nulls(1, kind))
+            wrong[position] = f"{path}: {str(error).splitlines()[0][:200]}"
+    return pa.concat_arrays(parts), wrong

@@ -1,8 +1,8 @@
 """Messages to the rows of a table: the value's columns, those of the message, deletes and tombstones, and the messages that are no row."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
@@ -19,9 +19,10 @@ from opal_stream.formats.columns import (
     KEY_MEMBER,
     SOURCE_MEMBER,
     check_columns,
+    each,
     message_column,
 )
-from opal_stream.formats.parser import Parser
+from opal_stream.formats.keys import KeyReader
 from opal_stream.formats.parser_by_format import parser_of
 from opal_stream.formats.rows import row_schema
 from opal_stream.formats.schemas.new_columns import (
@@ -32,9 +33,6 @@ from opal_stream.formats.schemas.new_columns import (
 )
 from opal_stream.formats.unavailable import unavailable_value
 from opal_stream.operations.reading import FormatOptions
-
-_OBJECTS = (b"{", b"\0")  # of JSON, and of a schema registry
-_ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError)
 
 
 def row_form_of(options: FormatOptions) -> JsonForm | None:
@@ -92,7 +90,7 @@ class Decoder:
         self._keys = {
             path.removeprefix(KEY_MEMBER): self._type(name) for name, path in self._of(KEY_MEMBER)
         }
-        self.key_parser = self._parser_of_keys(self._keys) if self._keys else None
+        self.key_reader = KeyReader(options)
         # A change event of Debezium says itself whether it is a delete.
         self._condition = None if self._format.is_debezium else delete_condition(spec)
 
@@ -113,8 +111,7 @@ class Decoder:
         new = Decoder(spec, self.options)
         new.refused = self.refused
         new.parser.take_over(self.parser)
-        if self.key_parser is not None and new.key_parser is not None:
-            new.key_parser.take_over(self.key_parser)
+        new.key_reader = self.key_reader
         return new
 
     def decode(self, batch: MessageBatch) -> Decoded:
@@ -240,37 +237,25 @@ class Decoder:
         """The columns of the messages themselves, and which have no such value."""
         columns: dict[str, pa.Array] = {}
         wrong: dict[int, str] = {}
-        key_rows = None
-        if self.key_parser is not None:
-            parsed = self.key_parser.parse([key or b"{}" for key in messages.keys])
-            wrong |= {position: f"key: {reason}" for position, reason in parsed.bad}
-            places = {position: row for row, position in enumerate(parsed.kept)}
-            key_rows = (
-                parsed.rows.take(
-                    pa.array(
-                        [places.get(position) for position in range(len(messages))], pa.int64()
-                    )
-                )
-                if places
-                else None
-            )
+        of_keys = pa.table({})
+        if self._keys:
+            of_keys, wrong = self.key_reader.members(messages.keys, self._keys)
         given = frozenset(rows.column_names)
         for name, path in self._columns.items():
             kind = self._type(name)
             if path in given:
                 of_events = rows[path].combine_chunks()
-                columns[name], without = _each(
+                columns[name], without = each(
                     len(messages), path, kind, partial(_event_part, of_events, kind)
                 )
                 wrong |= without
             elif path.startswith(KEY_MEMBER):
-                columns[name] = (
-                    pa.nulls(len(messages), kind)
-                    if key_rows is None
-                    else key_rows[path.removeprefix(KEY_MEMBER)]
-                )
+                columns[name] = of_keys[path.removeprefix(KEY_MEMBER)]
+            elif path == KEY:
+                columns[name], without = self.key_reader.whole(messages.keys, kind)
+                wrong |= without
             else:
-                columns[name], without = _each(
+                columns[name], without = each(
                     len(messages), path, kind, partial(_part, messages, path, kind)
                 )
                 wrong |= without
@@ -296,7 +281,7 @@ class Decoder:
             if key.name not in self._columns
         }
         if missing:
-            found, without = self._key_columns(batch, missing)
+            found, without = self.key_reader.key_columns(batch.keys, missing)
             columns |= found
             wrong |= without
         delta, kind = self.spec.delta.name, self._type(self.spec.delta.name)
@@ -311,54 +296,6 @@ class Decoder:
             list(range(len(batch))),
             list(wrong.items()),
         )
-
-    def _key_columns(
-        self, batch: MessageBatch, missing: Mapping[str, pa.DataType]
-    ) -> tuple[dict[str, pa.Array], dict[int, str]]:
-        """Of each message the key alone, or the members of an object; whatever the keys beside it are."""
-        columns: dict[str, list[pa.Array]] = {name: [] for name in missing}
-        wrong: dict[int, str] = {}
-        if len(missing) > 1 and self.options.key_format == "string":
-            reason = f"key: one text cannot fill the columns {', '.join(missing)}"
-            nulls = {name: pa.nulls(len(batch), kind) for name, kind in missing.items()}
-            return nulls, dict.fromkeys(range(len(batch)), reason)
-        plain = (
-            [position for position, key in enumerate(batch.keys) if self._is_plain(key)]
-            if len(missing) == 1
-            else []
-        )
-        objects = sorted({*range(len(batch))}.difference(plain))
-        if plain:
-            [(name, kind)] = missing.items()
-            keys = batch.take(plain)
-            if self.options.key_format == "json":
-                keys, faults = _with_json_texts(keys)
-                wrong |= {plain[position]: reason for position, reason in faults.items()}
-            column, without = _each(len(keys), KEY, kind, partial(_part, keys, KEY, kind))
-            columns[name].append(column)
-            wrong |= {plain[position]: reason for position, reason in without.items()}
-        if objects:
-            rows, without = _key_rows(self._parser_of_keys(missing), batch.take(objects))
-            for name, kind in missing.items():
-                columns[name].append(
-                    pa.nulls(len(objects), kind) if rows is None else rows[name].combine_chunks()
-                )
-            wrong |= {objects[position]: reason for position, reason in without.items()}
-        order = pc.sort_indices(pa.array([*plain, *objects]))
-        return {name: pa.concat_arrays(parts).take(order) for name, parts in columns.items()}, wrong
-
-    def _is_plain(self, key: bytes | None) -> bool:
-        """Whether a key is a plain value, whose text counts, and not an object."""
-        key_format = self.options.key_format
-        if key_format is None:
-            return (key or b"")[:1] not in _OBJECTS
-        if key_format == "json":
-            return (key or b"")[:1] != b"{"
-        return key_format == "string"
-
-    def _parser_of_keys(self, types: Mapping[str, pa.DataType]) -> Parser:
-        """Keys are written as the values are, or in their own format, and are no change events."""
-        return parser_of(self.options, types, {}, is_key=True)
 
     def _finish(
         self,
@@ -429,33 +366,6 @@ class Decoder:
         return self._schema.field(name).type
 
 
-def _with_json_texts(messages: MessageBatch) -> tuple[MessageBatch, dict[int, str]]:
-    """Return messages whose keys that are JSON strings are their text, and which are not JSON."""
-    keys = list(messages.keys)
-    wrong: dict[int, str] = {}
-    for position, key in enumerate(keys):
-        if key is None or not key.startswith(b'"'):
-            continue
-        try:
-            keys[position] = json.loads(key).encode()
-        except ValueError as error:
-            wrong[position] = f"key: {error}"
-    return replace(messages, keys=keys), wrong
-
-
-def _key_rows(parser: Parser, messages: MessageBatch) -> tuple[pa.Table | None, dict[int, str]]:
-    """The members of keys that are objects, one row for each message; null where there is no key."""
-    present = [position for position, key in enumerate(messages.keys) if key]
-    parsed = parser.parse([key for key in messages.keys if key])
-    wrong = {present[position]: f"key: {reason}" for position, reason in parsed.bad}
-    rows = {present[position]: row for row, position in enumerate(parsed.kept)}
-    if not rows:
-        return None, wrong
-    return parsed.rows.take(
-        pa.array([rows.get(position) for position in range(len(messages))], pa.int64())
-    ), wrong
-
-
 def _without_delta(name: str, kind: pa.DataType) -> str:
     filled = f"--column {name}={'@timestamp' if pa.types.is_date(kind) else '@offset'}"
     return f"a tombstone has no value for the delta column {name!r}, which is no timestamp: fill it from each message, as by {filled}"
@@ -476,22 +386,3 @@ def _event_part(column: pa.Array, kind: pa.DataType, start: int, stop: int) -> p
 
 def _part(messages: MessageBatch, path: str, kind: pa.DataType, start: int, stop: int) -> pa.Array:
     return message_column(messages.slice(start, stop), path, kind)
-
-
-def _each(
-    count: int, path: str, kind: pa.DataType, part: Callable[[int, int], pa.Array]
-) -> tuple[pa.Array, dict[int, str]]:
-    """All at once; one by one where that fails."""
-    try:
-        return part(0, count), {}
-    except _ERRORS:
-        pass
-    parts: list[pa.Array] = []
-    wrong: dict[int, str] = {}
-    for position in range(count):
-        try:
-            parts.append(part(position, position + 1))
-        except _ERRORS as error:
-            parts.append(pa.nulls(1, kind))
-            wrong[position] = f"{path}: {str(error).splitlines()[0][:200]}"
-    return pa.concat_arrays(parts), wrong

@@ -18,15 +18,11 @@ from opal_stream.operations.reading import FormatOptions
 Types = Mapping[str, pa.DataType]
 
 
-def parser_of(
-    chosen: FormatOptions, types: Types, source: Types, *, is_key: bool = False, known: Known = None
-) -> Parser:
-    """For values, or for keys, which are no change events. `known` are all columns of the table, if others are to be told of."""
-    of_keys = chosen.key_format if is_key else None
-    form = FORMATS[of_keys or chosen.format]
+def parser_of(chosen: FormatOptions, types: Types, source: Types, *, known: Known = None) -> Parser:
+    """Return the parser of values. `known` are all columns of the table, if others are reported."""
+    form = FORMATS[chosen.format]
     kind = AVRO if form.is_avro else JSON
     registry = SchemaRegistry(chosen.registry or "", kind) if form.is_registered else None
-    is_event = form.is_debezium and not is_key
     placeholder = Placeholder(chosen.unavailable_value)
     if form.is_avro and registry is not None:
         from opal_stream.formats.avro import AvroParser  # fastavro is needed here only
@@ -35,17 +31,17 @@ def parser_of(
             registry,
             types,
             time_unit=chosen.time_unit,
-            debezium=is_event,
+            debezium=form.is_debezium,
             source=source,
             known=known,
             placeholder=placeholder,
         )
     of_values = None if form.is_registered else known  # else the schemas say it
     of_events = partial(DebeziumJsonParser, source=source, placeholder=placeholder)
-    make = of_events if is_event else JsonParser
+    make = of_events if form.is_debezium else JsonParser
     inner: Parser = make(types, chosen.time_unit, known=of_values)
     return (
-        RegistryJsonParser(registry, inner, types, known=known, debezium=is_event)
+        RegistryJsonParser(registry, inner, types, known=known, debezium=form.is_debezium)
         if registry is not None
         else inner
     )

@@ -473,21 +473,6 @@ def test_an_avro_key_of_json_values_fills_a_column(registry: Registry) -> None:
     assert [row["id"] for row in good(decoded)] == [1]
 
 
-def test_a_string_key_is_text_whatever_it_begins_with() -> None:
-    spec = new_spec(id=pa.string(), op=pa.string(), at=MICROS)
-    keys = [b'{"id": 1}', b'"x"']
-    decoded = Decoder(spec, FormatOptions(key_format="string")).decode(batch([None] * 2, keys=keys))
-    assert [row["id"] for row in good(decoded)] == ['{"id": 1}', '"x"']
-
-
-def test_a_json_string_key_is_its_text() -> None:
-    spec = new_spec(id=pa.string(), op=pa.string(), at=MICROS)
-    keys = [b'"x"', b"7", b'"half']
-    decoded = Decoder(spec, FormatOptions(key_format="json")).decode(batch([None] * 3, keys=keys))
-    assert [row["id"] for row in good(decoded)] == ["x", "7"]
-    assert [reason.startswith("key: ") for reason in bad(decoded).values()] == [True]
-
-
 def test_a_key_format_that_does_not_fit_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="key_format='string' has none; write @key"):
         FormatOptions(key_format="string", columns={"id": "@key.id"})

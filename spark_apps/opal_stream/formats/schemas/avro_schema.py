@@ -75,6 +75,12 @@ class AvroSchema:
     def __reduce__(self) -> tuple[type["AvroSchema"], tuple[str, dict[Reference, str]]]:
         return AvroSchema, (self.text, self.references)
 
+    def as_field(self, name: str) -> "AvroSchema":
+        """Return the schema of a record with one field of this type, which is written the same."""
+        only = {"name": name, "type": json.loads(self.text)}
+        record = {"type": "record", "name": f"opal_{name}", "fields": [only]}
+        return AvroSchema(json.dumps(record), self.references)
+
     def read(self, value: bytes, start: int) -> Any:
         """Return what a message holds from a byte on; `chosen` says of which type it is."""
         body = io.BytesIO(value)

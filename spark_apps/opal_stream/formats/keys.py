@@ -1,0 +1,235 @@
+"""Keys of messages: a whole key as one column, or the members of a key that is an object.
+
+A whole key of JSON or Avro means what a member of a value means that is written like it.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from opal_stream.format_names import FORMATS
+from opal_stream.formats.columns import KEY, each, of_bytes
+from opal_stream.formats.json_lines import JsonParser
+from opal_stream.formats.parser import Parsed, Parser
+from opal_stream.formats.references import RegisteredSchema
+from opal_stream.formats.registry import (
+    AVRO,
+    HEAD_BYTES,
+    JSON,
+    SchemaRegistry,
+    schema_id,
+)
+from opal_stream.formats.registry_json import RegistryJsonParser
+from opal_stream.operations.reading import FormatOptions
+
+Keys = Sequence[bytes | None]
+Types = Mapping[str, pa.DataType]
+Wrong = dict[int, str]  # by the position of a key: what is wrong with it
+_WHOLE = "key"  # the column of whole keys
+_SPACES = b" \t\r\n"
+_SHOWN_BYTES = 40
+
+
+@dataclass(slots=True)
+class _Kinds:
+    """The positions of keys by what they are. Those that are null are in none."""
+
+    texts: list[int] = field(default_factory=list)
+    plain: list[int] = field(default_factory=list)
+    objects: list[int] = field(default_factory=list)
+    wrong: Wrong = field(default_factory=dict)
+
+
+class KeyReader:
+    """Reads keys in the format of the values, or in their own.
+
+    Where the stream names no format of keys, one may also be a text as it stands. What would be
+    another value as JSON than as text is refused then.
+    """
+
+    def __init__(self, options: FormatOptions) -> None:
+        self._options = options
+        self._is_guessed = options.key_format is None
+        self._form = FORMATS.get(options.key_format or options.format)  # None for texts
+        self._registry: SchemaRegistry | None = None
+        if self._form is not None and self._form.is_registered:
+            kind = AVRO if self._form.is_avro else JSON
+            self._registry = SchemaRegistry(options.registry or "", kind)
+        self._parsers: dict[tuple[tuple[str, pa.DataType], ...], Parser] = {}
+        self._records: dict[bytes, bool] = {}  # by the head of keys of Avro
+
+    def whole(self, keys: Keys, kind: pa.DataType) -> tuple[pa.Array, Wrong]:
+        """Return the keys as one column; null where there is no key."""
+        kinds = self._kinds(keys)
+        if self._is_guessed and self._registry is None:
+            kinds.texts = sorted(kinds.texts + kinds.objects)
+        else:
+            reason = "key: it is an object; fill the column from a member of it, as @key.id"
+            kinds.wrong |= dict.fromkeys(kinds.objects, reason)
+        return self._whole(keys, kinds, kind)
+
+    def members(self, keys: Keys, types: Types) -> tuple[pa.Table, Wrong]:
+        """Return members of the keys by name; null where there is no key, or no such member."""
+        present = [position for position, key in enumerate(keys) if key]
+        parsed = self._parser(types).parse([key for key in keys if key])
+        wrong = {present[position]: f"key: {reason}" for position, reason in parsed.bad}
+        rows = {present[position]: row for row, position in enumerate(parsed.kept)}
+        if not rows:
+            nulls = {name: pa.nulls(len(keys), kind) for name, kind in types.items()}
+            return pa.table(nulls), wrong
+        return parsed.rows.select(list(types)).take(_places(rows, len(keys))), wrong
+
+    def key_columns(self, keys: Keys, types: Types) -> tuple[dict[str, pa.Array], Wrong]:
+        """Return what fills columns: a plain key the only one, an object those of its members."""
+        kinds = self._kinds(keys)
+        wrong = dict(kinds.wrong)
+        objects: list[bytes | None] = [None] * len(keys)
+        for position in kinds.objects:
+            objects[position] = keys[position]
+        rows, bad = self.members(objects, types)
+        columns = {name: rows[name].combine_chunks() for name in types}
+        if len(types) > 1:
+            reason = f"key: one value cannot fill the columns {', '.join(types)}"
+            return columns, wrong | bad | dict.fromkeys([*kinds.texts, *kinds.plain], reason)
+        [(name, kind)] = types.items()
+        whole, unfit = self._whole(keys, kinds, kind)
+        is_object = pa.array([key is not None for key in objects])
+        return {name: pc.if_else(is_object, columns[name], whole)}, unfit | bad
+
+    def _kinds(self, keys: Keys) -> _Kinds:
+        kinds = _Kinds()
+        for position, key in enumerate(keys):
+            if key is None:
+                continue
+            if self._form is None:
+                kinds.texts.append(position)
+            elif self._is_guessed and not self._is_formatted(key):
+                if _is_json_text(key):
+                    kinds.wrong[position] = _two_readings(key)
+                else:
+                    kinds.texts.append(position)
+            else:
+                try:
+                    is_object = self._is_object(key)
+                except ValueError as error:
+                    kinds.wrong[position] = f"key: {error}"
+                    continue
+                (kinds.objects if is_object else kinds.plain).append(position)
+        return kinds
+
+    def _is_formatted(self, key: bytes) -> bool:
+        """Whether a key begins as one of the format of the values, which no text does."""
+        if self._registry is not None:
+            return key[:1] == b"\0"
+        return _first(key) == b"{"
+
+    def _is_object(self, key: bytes) -> bool:
+        """Whether a key has members; ValueError for one of an unknown schema."""
+        if self._registry is None:
+            return _first(key) == b"{"
+        head, number = key[:HEAD_BYTES], schema_id(key)
+        if self._form is None or not self._form.is_avro:
+            return _first(key[HEAD_BYTES:]) == b"{"
+        if head not in self._records:
+            self._records[head] = _is_of_records(self._registry.schema(number))
+        return self._records[head]
+
+    def _whole(self, keys: Keys, kinds: _Kinds, kind: pa.DataType) -> tuple[pa.Array, Wrong]:
+        """Return the texts and the plain values among the keys; null elsewhere."""
+        wrong = dict(kinds.wrong)
+        texts = [keys[position] for position in kinds.texts]
+        found, bad = each(
+            len(texts), KEY, kind, lambda start, stop: of_bytes(texts[start:stop], kind)
+        )
+        wrong |= {kinds.texts[position]: reason for position, reason in bad.items()}
+        positions, parts = list(kinds.texts), [found]
+        if kinds.plain:
+            parsed = self._parser({_WHOLE: kind}, is_whole=True).parse(
+                [keys[position] or b"" for position in kinds.plain]
+            )
+            wrong |= {kinds.plain[position]: f"key: {reason}" for position, reason in parsed.bad}
+            positions += [kinds.plain[position] for position in parsed.kept]
+            parts += parsed.rows[_WHOLE].chunks if parsed.kept else []
+        rows = {position: row for row, position in enumerate(positions)}
+        return pa.concat_arrays(parts).take(_places(rows, len(keys))), wrong
+
+    def _parser(self, types: Types, *, is_whole: bool = False) -> Parser:
+        """Return the parser for some members, or for whole keys; each is made once."""
+        place = (("", pa.null()), *types.items()) if is_whole else tuple(types.items())
+        if place not in self._parsers:
+            self._parsers[place] = self._new_parser(types, is_whole=is_whole)
+        return self._parsers[place]
+
+    def _new_parser(self, types: Types, *, is_whole: bool) -> Parser:
+        unit = self._options.time_unit
+        if self._registry is not None and self._form is not None and self._form.is_avro:
+            from opal_stream.formats.avro import AvroParser  # fastavro is needed here only
+
+            whole_name = _WHOLE if is_whole else None
+            return AvroParser(self._registry, types, time_unit=unit, whole_name=whole_name)
+        inner: Parser = WholeJsonParser(types, unit) if is_whole else JsonParser(types, unit)
+        if self._registry is None:
+            return inner
+        return RegistryJsonParser(self._registry, inner, types)
+
+
+class WholeJsonParser(JsonParser):
+    """Plain values of JSON to a table of one column."""
+
+    def parse(self, values: Sequence[bytes]) -> Parsed:
+        wrong = {
+            position: reason
+            for position, value in enumerate(values)
+            if (reason := _why_no_plain_json(value)) is not None
+        }
+        good = [position for position in range(len(values)) if position not in wrong]
+        parsed = super().parse([b'{"%b":%b}' % (_WHOLE.encode(), values[at]) for at in good])
+        parsed.kept = [good[position] for position in parsed.kept]
+        parsed.bad = [(good[position], reason) for position, reason in parsed.bad]
+        parsed.bad += wrong.items()
+        return parsed
+
+
+def _why_no_plain_json(value: bytes) -> str | None:
+    """Also what is more than one value is none: it must not become further members."""
+    if _first(value) in (b"[", b"{"):
+        return "it is a list or an object, not a plain value"
+    try:
+        json.loads(value.decode())
+    except ValueError as error:
+        return f"{_shown(value)} is not JSON: {error}; is it a text, --key-format string?"
+    return None
+
+
+def _is_json_text(key: bytes) -> bool:
+    return _first(key) == b'"' or key.strip(_SPACES) == b"null"
+
+
+def _two_readings(key: bytes) -> str:
+    return (
+        f"key: {_shown(key)} is a value of JSON, or a text that looks like one; say which of both "
+        "by --key-format: json (or the format of the registry), or string"
+    )
+
+
+def _first(key: bytes) -> bytes:
+    return key.lstrip(_SPACES)[:1]
+
+
+def _shown(key: bytes) -> str:
+    text = key.decode(errors="replace")
+    return text if len(text) <= _SHOWN_BYTES else f"{text[:_SHOWN_BYTES]}..."
+
+
+def _places(rows: Mapping[int, int], count: int) -> pa.Array:
+    return pa.array([rows.get(position) for position in range(count)], pa.int64())
+
+
+def _is_of_records(registered: RegisteredSchema) -> bool:
+    from opal_stream.formats.schemas.avro_schema import AvroSchema, branches, is_record
+
+    schema = AvroSchema(registered.text, registered.references)
+    return any(is_record(schema.resolved(branch)) for branch in branches(schema.root))
