@@ -355,7 +355,7 @@ def test_the_connection_of_the_guide_can_be_tested_in_the_ui(
     """Which asks with port 0 where none is given."""
     for name, host, message in (
         ("guide", place.root, "can be listed"),
-        ("nowhere", place.root / "nowhere", "is no folder of"),
+        ("nowhere", place.root / "nowhere", "does not exist on"),
     ):
         airflow.cli(
             "connections",
