@@ -27,12 +27,12 @@ from airflow_provider_opal.assets import version_key
 from lakechime import LakeChime
 from lakechime.producers.opal import sync_opal
 from opal_lake.engine.results import keep_result
-from opal_lake.inspect.check import check_table
 from opal_lake.result import JobResult
 from opal_lake.write.discard import discard
 from tests.airflow_provider_opal.jobs import BAD, create_table, do_job
 from tests.airflow_provider_opal.stand_ins import Store, context, task_instance
 from tests.airflow_provider_opal.test_watermark import Events, Lake
+from tests.kit.check import check_table
 
 KEYS = [f"2026-11-{day:02}" for day in range(1, 7)]
 # A task that the scheduler would not start now is passed over, so the frequent ones come more often

@@ -23,7 +23,6 @@ from pathlib import Path
 
 from opal_lake.clock import ManualClock
 from opal_lake.definition.table_spec import plan_spec
-from opal_lake.inspect.check import check_table
 from opal_lake.storage import Storage
 from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.protocol import StoredObject
@@ -35,6 +34,7 @@ from opal_stream.formats.decoder import Decoder
 from opal_stream.kafka.applications import Application
 from opal_stream.kafka.topics import Partition
 from opal_stream.operations.reading import FormatOptions
+from tests.kit.check import check_table
 from tests.kit.clocks import past_store
 from tests.opal_stream.orders import LAYOUT, SCHEMA, order
 

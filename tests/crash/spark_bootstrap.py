@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from opal_lake.inspect.check import check_table
 from opal_lake.storage import open_storage
 from opal_lake.table import table_on
 from opal_lake.write.bootstrap import SourceTable
 from tests.crash.left_overs import left_overs
 from tests.crash.place import Place, place_in
 from tests.crash.story import Tally
+from tests.kit.check import check_table
 from tests.soak.model import Model, difference
 from tests.soak.rows import Batch, arrow_of, columns_from, columns_of
 

@@ -13,11 +13,11 @@ from multiprocessing.context import ForkServerContext
 from typing import Any
 
 from opal_lake.errors import NotFoundError
-from opal_lake.inspect.check import check_table
 from opal_lake.table import Table
 from tests.crash.left_overs import left_overs
 from tests.crash.place import Place
 from tests.crash.worker import JOBS, Job, Kill, work
+from tests.kit.check import check_table
 from tests.soak.model import Ledger, difference
 from tests.soak.rows import Batch, columns_from
 

@@ -9,8 +9,9 @@ import pyarrow as pa
 from opal_lake.definition.schema import OFFSET, SEGMENT
 from opal_lake.errors import NotFoundError
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.operations.read import Changes
 from opal_lake.read.change_range import version_range
-from opal_lake.read.changed_rows import FeedOptions, read_changes
+from opal_lake.read.changed_rows import read_changes
 from opal_lake.read.changes import plan_changes
 from opal_lake.read.read import event_time_of, file_reads, hidden_rows, plan_read
 from tests.kit.model import (
@@ -248,7 +249,7 @@ class Replay(Play):
     def _compare_by_keys(self, start: int, end: int) -> None:
         """What the keys tell is what the events tell, which say which row followed."""
         for mode in ("none", "netChanges"):
-            feed = FeedOptions(mode=mode)
+            feed = Changes(start, mode=mode)
             plan = plan_changes(
                 self.table.log, version_range(self.table.log, start, end), is_net=feed.is_net
             )

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from opal_lake.errors import CommitUnknownError, ConflictError, StorageError
-from opal_lake.inspect.check import check_table
 from opal_lake.log import sections
 from opal_lake.storage import Storage, open_storage
+from tests.kit.check import check_table
 from tests.kit.failing_store import Crash, FailingStore, Mode
 from tests.opal_lake.shop import Row, content, copied, create, latest, reopen, rows
 

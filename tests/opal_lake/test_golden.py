@@ -10,13 +10,13 @@ import pytest
 from opal_lake import layout
 from opal_lake.arguments.values import CHANGE_MODES
 from opal_lake.events.bitmap import decode_base, encode_base
-from opal_lake.inspect.check import check_table
 from opal_lake.key_store.run import decode_run, encode_run
 from opal_lake.log.checkpoint import decode_root, encode_root
 from opal_lake.log.commit import decode_commit, encode_commit
 from opal_lake.storage.local.store import LocalStorage
 from opal_lake.table import Table, table_on
 from tests.golden import make_golden
+from tests.kit.check import check_table
 
 GOLDEN = Path(make_golden.__file__).parent
 

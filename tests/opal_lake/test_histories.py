@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from opal_lake.clock import ManualClock
 from opal_lake.data import column_read, data_file
 from opal_lake.definition.table_spec import plan_spec
-from opal_lake.inspect.check import check_table
 from opal_lake.log import sections, visibility
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
+from tests.kit.check import check_table
 from tests.kit.ids import CountingIds
 from tests.kit.replay import Replay
 from tests.kit.runs import MemoryRuns

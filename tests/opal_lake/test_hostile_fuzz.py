@@ -14,7 +14,6 @@ import pytest
 from opal_lake import layout
 from opal_lake.clock import ManualClock
 from opal_lake.errors import OpalError
-from opal_lake.inspect.check import check_table
 from opal_lake.inspect.describe import describe, file_rows, history_rows, segment_rows
 from opal_lake.log import visibility
 from opal_lake.log.commit import canonical_json, seal, unseal
@@ -26,6 +25,7 @@ from opal_lake.storage.local.store import LocalStorage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table
+from tests.kit.check import check_table
 from tests.kit.ids import CountingIds
 from tests.kit.runs import MemoryRuns
 from tests.opal_lake.compacting import compact

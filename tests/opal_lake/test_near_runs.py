@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from opal_lake.errors import StorageError
-from opal_lake.inspect.check import check_table
 from opal_lake.key_store.cache import folder as cache_folder
 from opal_lake.key_store.cache.folder import CacheFolder
 from opal_lake.storage.local.store import LocalStorage
+from tests.kit.check import check_table
 from tests.opal_lake.shop import content, create, rows
 
 AGES = {"a": 300, "b": 200, "c": 100}

@@ -8,11 +8,11 @@ import pytest
 from opal_lake import layout
 from opal_lake.clock import ManualClock
 from opal_lake.errors import InvalidInputError
-from opal_lake.inspect.check import check_table
 from opal_lake.result import JobResult
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on, table_on
 from opal_lake.write.metagen_job import commit_metagen
+from tests.kit.check import check_table
 from tests.kit.failing_store import Crash, FailingStore
 from tests.opal_lake.shop import Row, content, create, rows
 from tests.opal_lake.writer import prepare_metagen

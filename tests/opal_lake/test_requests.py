@@ -8,10 +8,10 @@ import pytest
 
 from opal_lake import layout
 from opal_lake.errors import FormatError
-from opal_lake.inspect.check import check_table
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table
 from tests.fixtures_s3 import put_objects
+from tests.kit.check import check_table
 from tests.opal_lake.compacting import compact
 from tests.opal_lake.hours import Hours
 from tests.opal_lake.retention.test_retention import at_hour, history, paths

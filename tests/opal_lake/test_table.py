@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from opal_lake.engine.in_process import InProcess
 from opal_lake.errors import InvalidInputError, NoRowsError, NotFoundError
-from opal_lake.inspect.check import check_table
 from opal_lake.key_store.run import decode_run
 from opal_lake.storage import open_storage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import MAX_LOOKED_AT, Table
+from tests.kit.check import check_table
 from tests.opal_lake.shop import Row, content, create, latest, reopen, rows
 
 MOMENTS = 12

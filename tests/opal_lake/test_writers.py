@@ -10,10 +10,10 @@ import pytest
 
 from opal_lake import layout
 from opal_lake.errors import ConflictError
-from opal_lake.inspect.check import check_table
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table
 from opal_lake.write.metagen_job import commit_metagen
+from tests.kit.check import check_table
 from tests.kit.failing_store import StallingStore
 from tests.opal_lake.shop import Row, content, create, latest, reopen, rows
 from tests.opal_lake.writer import INGESTS, METAGENS, batch_of, prepare_metagen

@@ -6,10 +6,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from opal_lake.errors import CommitUnknownError, StorageError
-from opal_lake.inspect.check import check_table
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table, table_on
 from opal_spark import OpalTable
+from tests.kit.check import check_table
 from tests.kit.failing_store import Crash, FailingStore, Mode
 from tests.opal_lake.shop import Row, latest
 from tests.opal_spark.test_table import content, create, frame

@@ -6,7 +6,7 @@ from tests.fixtures_s3a import run_script
 
 SCRIPT = """
 import sys
-from opal_lake.inspect.check import check_table
+from tests.kit.check import check_table
 from tests.kit.failing_store import Crash
 from opal_spark import OpalTable
 from tests.opal_lake.shop import latest

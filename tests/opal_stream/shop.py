@@ -6,9 +6,9 @@ import random
 import threading
 import time
 
-from opal_lake.inspect.check import check_table
 from opal_lake.table import Table
 from tests.fixtures_kafka import Kafka
+from tests.kit.check import check_table
 from tests.opal_stream.orders import ends, order
 
 SEED = os.environ.get("OPAL_SEED", "17")

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pytest
 
 from opal_lake.definition.table_spec import TableLayout
-from opal_lake.inspect.check import check_table
 from opal_lake.table import Table
 from tests.fixtures_kafka import Kafka
 from tests.fixtures_postgres import Postgres, postgres_folder, postgres_server
+from tests.kit.check import check_table
 from tests.opal_stream import toast
 from tests.opal_stream.bank import SETTINGS, Bank, connect
 from tests.opal_stream.connector import Connector

@@ -11,7 +11,6 @@ import pyarrow as pa
 from opal_lake import layout
 from opal_lake.definition.schema import DELETED, OFFSET, SEGMENT, Atomic, arrow_type
 from opal_lake.ids import segment_part
-from opal_lake.inspect.check import check_table
 from opal_lake.log.commit import Commit
 from opal_lake.log.lists import ingested_files
 from opal_lake.log.snapshot import Snapshot
@@ -20,6 +19,7 @@ from opal_lake.result import JobResult
 from opal_lake.savepoints.business_snapshot import segments_due
 from opal_lake.table import Table
 from tests.crash.left_overs import left_overs
+from tests.kit.check import check_table
 from tests.kit.clocks import TrueClock
 from tests.kit.model import ModelRow, RowId, visible
 from tests.kit.replay import Replay

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from opal_lake.inspect.check import check_table
 from opal_lake.table import Table
+from tests.kit.check import check_table
 
 SCHEMA = pa.schema(
     [

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from opal_lake.inspect.check import check_table
 from opal_lake.table import Table
 from tests.crash.left_overs import left_overs
+from tests.kit.check import check_table
 
 _T = TypeVar("_T")
 

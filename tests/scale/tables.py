@@ -67,7 +67,7 @@ def many_commits(folder: Path, commits: int, outcome: Outcome) -> None:
 
 
 def _require_sound(table: Table, outcome: Outcome) -> None:
-    from opal_lake.inspect.check import check_table
+    from tests.kit.check import check_table
 
     findings = check_table(table)
     outcome.require(not findings, f"check finds {len(findings)}: {findings[:2]}")

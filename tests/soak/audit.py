@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from opal_lake import layout
-from opal_lake.inspect.check import check_table
 from opal_lake.log.commit import Commit
 from opal_lake.log.lists import ingested_files, rewritten_files
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, table_on
+from tests.kit.check import check_table
 from tests.soak.model import Ledger, difference
 from tests.soak.place import Place
 from tests.soak.rows import columns_from

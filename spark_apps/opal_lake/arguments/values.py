@@ -10,7 +10,8 @@ from opal_lake.errors import InvalidInputError
 
 CONSUMER_ROWS = ("visible", "changes")
 CHANGE_AXES = ("commit", "event_time")
-CHANGE_MODES = ("none", "dropCarryovers", "netChanges")
+NET = "netChanges"
+CHANGE_MODES = ("none", "dropCarryovers", NET)
 MAX_CLUSTER_COLUMNS = 8
 CODEC = r"zstd(:([1-9]|1[0-9]|2[0-2]))?"
 _WHOLE = r"[0-9]{1,18}"

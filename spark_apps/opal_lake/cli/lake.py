@@ -18,7 +18,7 @@ from opal_lake.cli.command import (
     store_options,
     whole_number,
 )
-from opal_lake.cli.flags import add_flags
+from opal_lake.cli.flags import add_flags, operation_of
 from opal_lake.cli.maintenance import commands as maintenance_commands
 from opal_lake.cli.pages import check_page, describe_page, files_page, history_page, segments_page
 from opal_lake.cli.progress import ProgressLine, Step
@@ -186,7 +186,6 @@ def _add_check_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check(args: argparse.Namespace) -> int:
-    from opal_lake.inspect.check import CheckOptions
     from opal_lake.inspect.check import check as run_check
     from opal_lake.storage import open_storage
     from opal_lake.table import table_on
@@ -201,15 +200,9 @@ def check(args: argparse.Namespace) -> int:
         nonlocal step
         step = Step(name=f"reading the {noun} of {table.uri}", done=done, total=total, noun=noun)
 
-    options = CheckOptions(
-        deep=not args.quick,
-        memory=args.memory,
-        sample=args.sample,
-        all=args.all,
-        at_step=at_step,
-    )
+    asked = operation_of(args, Check)
     with ProgressLine("check", lambda: step):
-        checked = run_check(table, options)
+        checked = run_check(table, asked, memory=args.memory, at_step=at_step)
     passed_s = time.monotonic() - started_s
     return show_check(args, table.uri, checked, checked.looked_text, passed_s)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import count, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,7 @@ from opal_lake.read.changed_rows import (
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     INSERT,
-    FeedOptions,
+    feed_fields,
     read_changes,
 )
 from opal_lake.read.changes import plan_changes
@@ -50,6 +50,9 @@ from opal_lake.read.view import ChangesPlan, HistoryPlan, View
 from opal_lake.read.where import matching, needed_names, where_predicate, without
 from opal_lake.rule.metagen import entries_of_rows, rule_columns
 from opal_lake.storage.verified import read_verified
+
+if TYPE_CHECKING:
+    from opal_lake.operations.read import Changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +92,8 @@ class InProcess:
         condition, feed, spec = plan.condition, plan.feed, plan.versions.head.spec
         if condition is None:
             return _changes(plan, feed)
-        fields = history_fields(spec, feed.columns) if feed.is_of_history else feed.fields(spec)
+        fields_of = history_fields if feed.is_of_history else feed_fields
+        fields = fields_of(spec, feed.columns)
         shown = [field.name for field in fields]
         _, needed = needed_names(spec, shown, condition)
         rows = _changes(plan, replace(feed, columns=needed))
@@ -195,7 +199,7 @@ def _history(plan: HistoryPlan, columns: Sequence[str] | None) -> pa.Table:
     return history_of_keys(plan.snapshot, plan.cache, plan.keys, columns)
 
 
-def _changes(plan: ChangesPlan, feed: FeedOptions) -> pa.Table:
+def _changes(plan: ChangesPlan, feed: "Changes") -> pa.Table:
     if feed.is_of_history:
         return history_changes(plan.log, plan.cache, plan.versions, feed)
     predicate = where_predicate(plan.condition)

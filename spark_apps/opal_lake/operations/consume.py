@@ -92,10 +92,10 @@ class Change(Generic[TableT, FrameT]):
 
     def _all_as_inserts(self) -> FrameT:
         from opal_lake.log.commit_times import CommitTimes
-        from opal_lake.read.changed_rows import FeedOptions
+        from opal_lake.read.changed_rows import feed_fields
 
         head = self._open.log.head()
-        FeedOptions().fields(head.spec)  # an error where a column has a name of the feed's own
+        feed_fields(head.spec, None)  # an error where a column has a name of the feed's own
         committed_us = CommitTimes(head).of(self.version)
         inserts: FrameT = self._open.executor.as_inserts(
             self.valid_rows, self.version, committed_us

@@ -118,7 +118,6 @@ class Check(Operation["CheckedList"]):
 
     def run(self, table: "OpenTable") -> "CheckedList":
         """Look at metadata in this process, and at rows by the engine's tasks."""
-        from opal_lake.inspect.check import CheckedList, CheckOptions, check
+        from opal_lake.inspect.check import CheckedList, check
 
-        options = CheckOptions(sample=self.sample, deep=not self.quick, all=self.all)
-        return CheckedList(check(table, options))
+        return CheckedList(check(table, self))

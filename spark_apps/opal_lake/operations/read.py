@@ -176,6 +176,16 @@ class Changes(RowsOperation):
     columns: Sequence[str] | None = None
     where: Where | None = None
 
+    @property
+    def is_of_history(self) -> bool:
+        """Whether it reports changes of the history, and not of the current view."""
+        return self.axis == kinds.CHANGE_AXES[1]
+
+    @property
+    def is_net(self) -> bool:
+        """Whether it leaves out what later versions of the range undid."""
+        return self.mode == kinds.NET
+
     def run(self, table: "OpenTable") -> Any:
         """Fix the range now; the engine reads its rows."""
         from opal_lake.read.change_range import version_range
@@ -184,25 +194,19 @@ class Changes(RowsOperation):
 
     def of_versions(self, table: "OpenTable", versions: "VersionRange") -> Any:
         """Read the changes of a range that is known by now."""
-        from opal_lake.read.changed_rows import FEED_TYPES, FeedOptions
+        from opal_lake.read.changed_rows import FEED_TYPES
         from opal_lake.read.history_view import view_types
         from opal_lake.read.view import ChangesPlan
         from opal_lake.read.where import where_condition
 
-        feed = FeedOptions(
-            mode=self.mode,
-            compute_updates=self.compute_updates,
-            columns=self.columns,
-            axis=self.axis,
-        )
         spec = versions.head.spec
-        own = {**FEED_TYPES, **view_types(spec)} if feed.is_of_history else FEED_TYPES
+        own = {**FEED_TYPES, **view_types(spec)} if self.is_of_history else FEED_TYPES
         return table.executor.changes(
             ChangesPlan(
                 log=table.log,
                 cache=table.cache,
                 versions=versions,
-                feed=feed,
+                feed=self,
                 condition=where_condition(self.where, spec, own),
             )
         )

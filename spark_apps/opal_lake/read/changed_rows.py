@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,18 +14,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
-from opal_lake.arguments.values import CHANGE_AXES, CHANGE_MODES
 from opal_lake.data.column_read import read_near, readers
 from opal_lake.data.columns import physical_schema, to_fields
 from opal_lake.data.segment import DataFile
 from opal_lake.definition.schema import OFFSET, SEGMENT, Atomic, DataType, Field
 from opal_lake.definition.table_spec import TableSpec
-from opal_lake.errors import FormatError, InvalidInputError
+from opal_lake.errors import FormatError
 from opal_lake.events.bitmap import Bitmaps, Marks
 from opal_lake.events.segment_log import RowIds, concat_ids, row_words
 from opal_lake.read.changes import ChangePlan, ChangeSpan, versions_of
 from opal_lake.read.marked_rows import read_marked
 from opal_lake.read.result_columns import fields_beside
+
+if TYPE_CHECKING:
+    from opal_lake.operations.read import Changes
 
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = (
     "_change_type",
@@ -38,46 +41,13 @@ FEED_TYPES: Mapping[str, DataType] = {
 }
 FEED_COLUMNS = frozenset(FEED_TYPES)
 INSERT, PREIMAGE, POSTIMAGE, DELETE = "insert", "update_preimage", "update_postimage", "delete"
-NET = "netChanges"
 
 Flags = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedOptions:
-    """How to tell what changed. No rewrite carries rows over into a feed, so that `dropCarryovers` has none to drop."""
-
-    mode: str = "none"
-    compute_updates: bool = True
-    columns: Sequence[str] | None = None
-    axis: str = CHANGE_AXES[0]
-
-    def __post_init__(self) -> None:
-        if self.mode not in CHANGE_MODES:
-            raise InvalidInputError(
-                f"mode={self.mode!r} is unknown; use one of {', '.join(CHANGE_MODES)}"
-            )
-        if not isinstance(self.compute_updates, bool):
-            raise InvalidInputError(
-                f"compute_updates={self.compute_updates!r}; write True or False"
-            )
-        if self.axis not in CHANGE_AXES:
-            raise InvalidInputError(
-                f"axis={self.axis!r} is unknown; use one of {', '.join(CHANGE_AXES)}"
-            )
-
-    @property
-    def is_of_history(self) -> bool:
-        """Whether it tells of the history, and not of the current view."""
-        return self.axis == CHANGE_AXES[1]
-
-    @property
-    def is_net(self) -> bool:
-        return self.mode == NET
-
-    def fields(self, spec: TableSpec) -> tuple[Field, ...]:
-        """The table's columns in the feed."""
-        return fields_beside(FEED_COLUMNS, spec, self.columns, "a change feed")
+def feed_fields(spec: TableSpec, columns: Sequence[str] | None) -> tuple[Field, ...]:
+    """Return the table's columns in a feed; an error if one has a name of the feed's own."""
+    return fields_beside(FEED_COLUMNS, spec, columns, "a change feed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,13 +64,13 @@ class _Changes:
 
 
 def read_changes(
-    plan: ChangePlan, feed: FeedOptions, chosen: Sequence[Field] | None = None
+    plan: ChangePlan, feed: "Changes", chosen: Sequence[Field] | None = None
 ) -> pa.Table:
     """Into memory, in the order of versions; the two rows of an update come one after the other.
 
-    `chosen` are fields of the table under any name, in the place of those that the options name.
+    `chosen` are fields of the table under any name, in the place of those that the feed names.
     """
-    spec, fields = plan.spec, feed.fields(plan.spec) if chosen is None else chosen
+    spec, fields = plan.spec, feed_fields(plan.spec, feed.columns) if chosen is None else chosen
     physical = list(
         dict.fromkeys(field.physical for field in (*fields, *(() if plan.has_pairs else spec.keys)))
     )
@@ -266,7 +236,7 @@ def _are_among(
 
 
 def labelled(
-    keys: npt.NDArray[np.uint64], version: npt.NDArray[np.int64], after: Flags, feed: FeedOptions
+    keys: npt.NDArray[np.uint64], version: npt.NDArray[np.int64], after: Flags, feed: "Changes"
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int8]]:
     """Positions in the order of the feed, and what happened to the row at each, for `kind_names`.
 

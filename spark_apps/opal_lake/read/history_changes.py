@@ -7,6 +7,7 @@ store tells when the rows of these keys were valid before the version and after 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,6 @@ from opal_lake.read.changed_rows import (
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     FEED_COLUMNS,
-    FeedOptions,
     kind_names,
     labelled,
 )
@@ -46,6 +46,9 @@ from opal_lake.read.history_view import (
 )
 from opal_lake.read.result_columns import fields_beside
 from opal_lake.storage.protocol import READERS
+
+if TYPE_CHECKING:
+    from opal_lake.operations.read import Changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,7 @@ def history_fields(spec: TableSpec, columns: Sequence[str] | None) -> tuple[Fiel
 
 
 def history_changes(
-    log: CommitLog, cache: RunCache, versions: VersionRange, feed: FeedOptions
+    log: CommitLog, cache: RunCache, versions: VersionRange, feed: "Changes"
 ) -> pa.Table:
     """Into memory, in the order of versions. In a net feed a row has its time before the range, and the one after it."""
     spec, fields = versions.head.spec, history_fields(versions.head.spec, feed.columns)

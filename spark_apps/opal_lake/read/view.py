@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opal_lake.definition.conditions.condition import Condition
 from opal_lake.events.bitmap import Bitmaps
@@ -11,10 +11,12 @@ from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.version_window import is_readable
 from opal_lake.read.change_range import VersionRange
-from opal_lake.read.changed_rows import FeedOptions
 from opal_lake.read.partition_net import key_of_net
 from opal_lake.read.read import event_time_of, narrowed, segments_after, segments_of_partition
 from opal_lake.read.where import where_condition
+
+if TYPE_CHECKING:
+    from opal_lake.operations.read import Changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +56,7 @@ class ChangesPlan:
     log: CommitLog
     cache: RunCache
     versions: VersionRange
-    feed: FeedOptions
+    feed: "Changes"
     condition: Condition | None = None
 
 

@@ -13,6 +13,7 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError
+from opal_lake.operations.read import Changes
 from opal_lake.read.change_range import version_range
 from opal_lake.read.changed_rows import (
     CHANGE_TYPE,
@@ -24,7 +25,6 @@ from opal_lake.read.changed_rows import (
 from opal_lake.read.changes import plan_changes
 from opal_lake.read.result_columns import is_named
 from opal_lake.table import Table
-from opal_spark.data_source.options import Feed
 from opal_spark.engine.columns import spark_schema, spark_type_name
 from opal_spark.engine.tasks import forget_archives
 from opal_spark.read.requested_schema import refuse_nulls
@@ -46,7 +46,7 @@ class FeedReader(DataSourceReader):
     """One task. Its versions are fixed when the query is planned."""
 
     def __init__(
-        self, path: str, storage: Mapping[str, str], feed: Feed, schema: StructType
+        self, path: str, storage: Mapping[str, str], feed: Changes, schema: StructType
     ) -> None:
         versions = version_range(Table.open(path, storage).log, feed.start, feed.end)
         self.bounds = (
@@ -54,16 +54,15 @@ class FeedReader(DataSourceReader):
         )
         self.path, self.storage, self.schema = path, storage, schema
         self.names = _names_in(schema, feed_schema(versions.head.spec))
-        self.options = replace(
-            feed.options, columns=[name for name in self.names if name not in FEED_COLUMNS]
-        )
+        columns = [name for name in self.names if name not in FEED_COLUMNS]
+        self.feed = replace(feed, columns=columns)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if self.bounds is not None:
             log = Table.open(self.path, self.storage).log
             rows = read_changes(
-                plan_changes(log, version_range(log, *self.bounds), is_net=self.options.is_net),
-                self.options,
+                plan_changes(log, version_range(log, *self.bounds), is_net=self.feed.is_net),
+                self.feed,
             )
             rows = rows.select(self.names).rename_columns(self.schema.names)
             refuse_nulls(rows, self.schema)

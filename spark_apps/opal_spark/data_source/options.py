@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from opal_lake.arguments.values import CHANGE_MODES
+from opal_lake.arguments.values import CHANGE_MODES, NET
 from opal_lake.checked import LATEST
 from opal_lake.definition.ordering import encode_order, from_order
 from opal_lake.definition.schema import Atomic
 from opal_lake.errors import InvalidInputError
-from opal_lake.read.changed_rows import NET, FeedOptions
+from opal_lake.operations.read import Changes
 
 _TIMESTAMP = Atomic(name="timestamp")
 _ON = "readChangeFeed"
@@ -30,19 +31,10 @@ Options = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
-    """A change feed, as the options ask for it."""
-
-    start: object
-    end: object
-    options: FeedOptions
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
     """A stream, as the options ask for it. Without `start` it begins with the whole table."""
 
-    changes: FeedOptions | None
+    changes: Changes | None
     start: object
     most_versions: int | None
     ignore_deletes: bool
@@ -52,8 +44,8 @@ def reads_changes(options: Options) -> bool:
     return _truth(options, _ON, default=False)
 
 
-def feed_of(options: Options) -> Feed | None:
-    """Of a batch read; None where it reads rows, and no changes."""
+def feed_of(options: Options) -> Changes | None:
+    """Return the feed of a batch read; None where it reads rows, and no changes."""
     _refuse(options, (*_STREAM_OPTIONS, TOKEN), "does not apply to a batch read; leave it out")
     if not reads_changes(options):
         _refuse(
@@ -72,7 +64,7 @@ def feed_of(options: Options) -> Feed | None:
         raise InvalidInputError(
             f"a change feed needs {_START} or {_START_TIME}: .option('{_START}', 8)"
         )
-    return Feed(start=start, end=_bound(options, _END, _END_TIME), options=_feed_options(options))
+    return _changes(options, start, _bound(options, _END, _END_TIME))
 
 
 def stream_of(options: Options) -> StreamOptions:
@@ -87,7 +79,10 @@ def stream_of(options: Options) -> StreamOptions:
         (_END, _END_TIME),
         "applies only to a batch read: a stream has no end; leave it out, and use Trigger.AvailableNow",
     )
-    changes = _feed_options(options) if reads_changes(options) else None
+    start = _bound(options, _START, _START_TIME)
+    changes = None
+    if reads_changes(options):
+        changes = _changes(options, 0 if start is None else start)
     if changes is None:
         _refuse(
             options,
@@ -106,7 +101,7 @@ def stream_of(options: Options) -> StreamOptions:
         )
     return StreamOptions(
         changes=changes,
-        start=_bound(options, _START, _START_TIME),
+        start=start,
         most_versions=_limit(options),
         ignore_deletes=_truth(options, _IGNORE_DELETES, default=False),
     )
@@ -117,10 +112,12 @@ def _refuse(options: Options, names: tuple[str, ...], why: str) -> None:
         raise InvalidInputError(f"option {', '.join(given)} {why}")
 
 
-def _feed_options(options: Options) -> FeedOptions:
+def _changes(options: Options, start: Any, end: Any = None) -> Changes:
     modes = {mode.casefold(): mode for mode in CHANGE_MODES}
     mode = options.get(_MODE, "none")
-    return FeedOptions(
+    return Changes(
+        start=start,
+        end=end,
         mode=modes.get(mode.casefold(), mode),
         compute_updates=_truth(options, _UPDATES, default=True),
     )

@@ -13,13 +13,13 @@ from pyspark.sql.datasource import InputPartition
 from opal_lake.definition.schema import Field
 from opal_lake.log.commit import Commit
 from opal_lake.log.commit_log import CommitLog
+from opal_lake.operations.read import Changes
 from opal_lake.read.change_range import version_range
 from opal_lake.read.changed_rows import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     INSERT,
-    FeedOptions,
     read_changes,
 )
 from opal_lake.read.changes import begun_reads, plan_changes
@@ -51,7 +51,7 @@ class VersionsPartition(InputPartition):
     first: int
     last: int
     fields: tuple[Field, ...]
-    feed: FeedOptions
+    feed: Changes
 
     def tables(self) -> Iterator[pa.Table]:
         plan = plan_changes(self.log, version_range(self.log, self.first, self.last))
@@ -85,7 +85,7 @@ def by_size(reads: Sequence[FileRead]) -> list[tuple[FileRead, ...]]:
 
 
 def of_versions(
-    log: CommitLog, commits: Sequence[Commit], fields: tuple[Field, ...], feed: FeedOptions
+    log: CommitLog, commits: Sequence[Commit], fields: tuple[Field, ...], feed: Changes
 ) -> list[InputPartition]:
     """The tasks of a change feed."""
     by_version, parts = {commit.version: commit for commit in commits}, list[InputPartition]()

@@ -18,6 +18,7 @@ from pyspark.sql.window import WindowSpec
 
 from opal_lake.definition.schema import OFFSET, SEGMENT, Field
 from opal_lake.definition.table_spec import TableSpec
+from opal_lake.operations.read import Changes
 from opal_lake.read.changed_rows import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -27,7 +28,7 @@ from opal_lake.read.changed_rows import (
     INSERT,
     POSTIMAGE,
     PREIMAGE,
-    FeedOptions,
+    feed_fields,
     read_changes,
 )
 from opal_lake.read.changes import ChangePlan, ChangeSpan, EndedRows, plan_changes
@@ -61,7 +62,7 @@ def changes(spark: SparkSession, asked: ChangesPlan) -> DataFrame:
     if feed.is_of_history:
         rows_of = partial(_history_rows, asked)
         return history_changes(spark, spec, rows_of, feed.columns, condition)
-    fields = feed.fields(spec)
+    fields = feed_fields(spec, feed.columns)
     plan = plan_changes(asked.log, versions, where_predicate(condition), is_net=feed.is_net)
     if plan.is_small:
         rows = _local_rows(spark, plan, feed, fields if condition is None else None)
@@ -80,7 +81,7 @@ def changes(spark: SparkSession, asked: ChangesPlan) -> DataFrame:
 
 
 def _local_rows(
-    spark: SparkSession, plan: ChangePlan, feed: FeedOptions, fields: Sequence[Field] | None
+    spark: SparkSession, plan: ChangePlan, feed: Changes, fields: Sequence[Field] | None
 ) -> DataFrame:
     """The same, read in this process; of all columns that a feed can have, unless some are chosen."""
     if fields is None:
@@ -226,7 +227,7 @@ def _version_lists(ended: EndedRows, segments: Sequence[int]) -> pa.ListArray:
     )
 
 
-def _matched_by_key(rows: DataFrame, spec: TableSpec, feed: FeedOptions) -> DataFrame:
+def _matched_by_key(rows: DataFrame, spec: TableSpec, feed: Changes) -> DataFrame:
     """Of a net feed the rows that it tells of, and which rows are those of updates. Without updates nothing has to be sorted."""
     keys = [quoted(field.name) for field in spec.keys]
     if feed.is_net:
@@ -245,7 +246,7 @@ def _matched_by_key(rows: DataFrame, spec: TableSpec, feed: FeedOptions) -> Data
     return rows
 
 
-def _labelled(rows: DataFrame, feed: FeedOptions) -> DataFrame:
+def _labelled(rows: DataFrame, feed: Changes) -> DataFrame:
     """What happened to each row, as `opal_lake.read.changed_rows` says it."""
     is_update = F.col(_UPDATE) & feed.compute_updates
     kind = F.when(F.col(_AFTER), F.when(is_update, POSTIMAGE).otherwise(INSERT)).otherwise(

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from opal_lake.inspect.check import check_table
 from opal_lake.inspect.describe import describe
 from opal_lake.table import Table
 from tests.airflow_provider_opal.cluster.lake import ended, keyed, log_of, pause, trigger
 from tests.demo.shop.local_airflow import LocalAirflow, local_airflow
+from tests.kit.check import check_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.chained]
 

@@ -14,11 +14,11 @@ from typing import Any
 import psutil
 import pytest
 
-from opal_lake.inspect.check import check_table
 from opal_lake.table import Table
 from tests.airflow_provider_opal.cluster.city_dags.moving import batch, counted, kept, write
 from tests.airflow_provider_opal.cluster.lake import ROOT, drivers_of, ended, pause, settle, trigger
 from tests.demo.shop.local_airflow import LocalAirflow, local_airflow
+from tests.kit.check import check_table
 from tests.opal_lake.compacting import compact
 
 pytestmark = [pytest.mark.slow, pytest.mark.chained]

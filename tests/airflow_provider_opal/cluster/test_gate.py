@@ -16,7 +16,6 @@ import pytest
 
 from lakechime import LakeChime
 from lakechime.producers.opal import sync_opal
-from opal_lake.inspect.check import check_table
 from opal_lake.table import Table
 from tests.airflow_provider_opal.cluster.lake import (
     DONE,
@@ -33,6 +32,7 @@ from tests.airflow_provider_opal.cluster.lake import (
 )
 from tests.airflow_provider_opal.jobs import BAD, create_table
 from tests.demo.shop.local_airflow import LocalAirflow, local_airflow
+from tests.kit.check import check_table
 
 pytestmark = pytest.mark.slow
 

@@ -15,10 +15,10 @@ import pytest
 
 from opal_lake.clock import ManualClock
 from opal_lake.definition.table_spec import TableLayout, plan_spec
-from opal_lake.inspect.check import check_table
 from opal_lake.table import Table, create_on
 from tests.airflow_provider_opal.cluster.lake import backfill, ended, keyed, pause, trigger
 from tests.demo.shop.local_airflow import LocalAirflow, local_airflow
+from tests.kit.check import check_table
 from tests.kit.clocks import past_store
 from tests.opal_lake.compacting import compact
 

@@ -13,7 +13,6 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from opal_lake.inspect.check import check_table
 from opal_lake.table import Table
 from tests.airflow_provider_opal.cluster.lake import (
     HEADS,
@@ -30,6 +29,7 @@ from tests.airflow_provider_opal.cluster.lake import (
     trigger,
 )
 from tests.demo.shop.local_airflow import LocalAirflow
+from tests.kit.check import check_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.chained]
 

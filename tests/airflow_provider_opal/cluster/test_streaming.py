@@ -14,11 +14,11 @@ from typing import Any
 import psutil
 import pytest
 
-from opal_lake.inspect.check import check_table
 from opal_lake.table import Table
 from tests.airflow_provider_opal.cluster.lake import ROOT, backfill, ended, keyed, pause, trigger
 from tests.demo.shop.local_airflow import LocalAirflow, local_airflow
 from tests.fixtures_kafka import Kafka
+from tests.kit.check import check_table
 from tests.opal_stream.orders import order
 
 pytestmark = [pytest.mark.slow, pytest.mark.chained]

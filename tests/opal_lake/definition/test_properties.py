@@ -6,11 +6,11 @@ from opal_lake.definition.properties import PROPERTIES, default_of
 from opal_lake.definition.schema import DELETED
 from opal_lake.definition.table_spec import TableLayout, refuse_another_spec
 from opal_lake.errors import InvalidInputError
-from opal_lake.inspect.check import check_table
 from opal_lake.operations.ingest import Ingest
 from opal_lake.storage import Storage, open_storage
 from opal_lake.write.ingest_job import IngestRun, commit_ingest, start_ingest
 from opal_lake.write.ingest_task import IngestTask, ingest_rows
+from tests.kit.check import check_table
 from tests.opal_lake.shop import SCHEMA, content, create, reopen, rows
 
 LAYOUT = {"keys": ["sku"], "delta": "at", "deletes": "price IS NULL"}

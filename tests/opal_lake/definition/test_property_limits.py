@@ -6,9 +6,9 @@ import pytest
 
 from opal_lake.definition.properties import PROPERTIES, Number
 from opal_lake.errors import InvalidInputError
-from opal_lake.inspect.check import check_table
 from opal_lake.storage import open_storage
 from opal_lake.table import Table
+from tests.kit.check import check_table
 from tests.opal_lake.shop import Row, content, create, latest, rows
 
 NUMBERS = [name for name, of in PROPERTIES.items() if isinstance(of.kind, Number)]

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from opal_lake.engine.in_process import InProcess
-from opal_lake.inspect.check import CheckOptions, check
+from opal_lake.inspect.check import check
+from opal_lake.operations.look import Check
 from opal_lake.storage import open_storage
 from opal_lake.table import table_on
 from tests.opal_lake.inspect.test_check_bounded import shown_findings
@@ -25,7 +26,7 @@ def test_forgeries_are_found_as_the_local_check_finds_them(
     for path, data in forger.files.items():
         storage.put_if_absent(path, data)
     table = table_on(storage)
-    here = check(table, CheckOptions())
-    by_tasks = check(replace(table, executor=InProcess(tasks=slots)), CheckOptions())
+    here = check(table, Check())
+    by_tasks = check(replace(table, executor=InProcess(tasks=slots)), Check())
     assert shown_findings([*by_tasks.findings]) == shown_findings([*here.findings])
     assert bool(here.findings) == (what in FORGERIES)

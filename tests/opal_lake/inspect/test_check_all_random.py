@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from opal_lake.inspect.check import check_table
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
+from tests.kit.check import check_table
 from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import create, rows
 

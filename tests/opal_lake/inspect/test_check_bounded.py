@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.inspect.check import CheckOptions, Finding, check, check_table, shelf
+from opal_lake.inspect.check import Finding, check, shelf
 from opal_lake.inspect.check.content import in_process as content
 from opal_lake.inspect.check.sample import plan_sample
 from opal_lake.key_store.entries import Entries, sorted_entries
+from opal_lake.operations.look import Check
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
+from tests.kit.check import check_table
 from tests.opal_lake.compacting import compact
 from tests.opal_lake.inspect.test_check_forged import FORGERIES, Forger, forger
 from tests.opal_lake.shop import Row, create, rows
@@ -124,7 +126,7 @@ def table_of(keys: int) -> tuple[MemoryStorage, Table]:
 @pytest.mark.parametrize("sample", ["100%", "37.5%", "10%", "0.01%", "25"])
 def test_a_sample_of_a_sound_table_finds_nothing_and_says_what_it_left_out(sample: str) -> None:
     _, table = table_of(200)
-    checked = check(table, CheckOptions(sample=sample))
+    checked = check(table, Check(sample=sample))
     assert checked.findings == ()
     assert bool(checked.left_out) is (sample != "100%")
 
@@ -183,16 +185,21 @@ def test_a_check_that_is_stopped_leaves_nothing_on_disk(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        check(table, CheckOptions(at_step=stop))
+        check(table, Check(), at_step=stop)
     assert seen
     assert not any(seen)
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"memory": "10"}, {"memory": "100m"}, {"sample": "0%"}, {"sample": "101%"}, {"sample": "ten"}],
-)
-def test_what_is_no_bound_and_no_share_is_refused(options: dict[str, str]) -> None:
-    with pytest.raises(InvalidInputError, match=r"memory|sample"):
-        CheckOptions(**options)  # type: ignore[arg-type]  # some of them
+@pytest.mark.parametrize("memory", ["10", "100m"])
+def test_what_is_no_bound_is_refused(memory: str) -> None:
+    _, table = table_of(1)
+    with pytest.raises(InvalidInputError, match="memory"):
+        check(table, Check(), memory=memory)
+
+
+@pytest.mark.parametrize("sample", ["0%", "101%", "ten"])
+def test_what_is_no_share_is_refused(sample: str) -> None:
+    _, table = table_of(1)
+    with pytest.raises(InvalidInputError, match="sample"):
+        table.check(sample=sample)

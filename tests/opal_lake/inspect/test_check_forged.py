@@ -19,7 +19,6 @@ from opal_lake.definition.schema import OFFSET, SEGMENT
 from opal_lake.errors import FormatError
 from opal_lake.events.bitmap import decode_base, encode_base
 from opal_lake.events.segment_log import NO_ROW, Events, RowIds, decode_events, encode_events
-from opal_lake.inspect.check import check_table
 from opal_lake.key_store.entries import Entries, concat_entries, sorted_entries
 from opal_lake.key_store.run import decode_run, encode_run
 from opal_lake.log import visibility
@@ -29,6 +28,7 @@ from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.sections import InlinePart, Sections, decode_section, encode_section
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
+from tests.kit.check import check_table
 from tests.kit.ids import CountingIds
 from tests.kit.runs import MemoryRuns
 from tests.opal_lake.shop import create, rows

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.inspect.check import check
+from opal_lake.operations.look import Check
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
 
@@ -29,7 +30,7 @@ def _calls(table: Table) -> int:
     """Count the function calls of a check, which do not depend on the machine."""
     profile = cProfile.Profile()
     profile.enable()
-    checked = check(table)
+    checked = check(table, Check())
     profile.disable()
     assert not checked.findings
     return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]

@@ -8,11 +8,13 @@ import pytest
 
 from opal_lake import layout
 from opal_lake.events.segment_log import Events, concat_events
-from opal_lake.inspect.check import CheckOptions, check, check_table, versions
+from opal_lake.inspect.check import check, versions
 from opal_lake.key_store.entries import Entries
 from opal_lake.log.checkpoint import write_checkpoint
+from opal_lake.operations.look import Check
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, table_on
+from tests.kit.check import check_table
 from tests.opal_lake.compacting import compact
 from tests.opal_lake.inspect.test_check_forged import Forger
 from tests.opal_lake.shop import create, rows
@@ -111,7 +113,7 @@ def test_what_does_not_fit_together_in_a_savepoint_is_named(
 
 
 def test_a_check_compares_every_version(forger: Forger) -> None:
-    checked = check(opened(forger), CheckOptions(all=True))
+    checked = check(opened(forger), Check(all=True))
     assert (checked.findings, checked.left_out) == ((), ())
 
 
@@ -121,7 +123,7 @@ def test_of_too_many_versions_some_are_compared(
 ) -> None:
     table = opened(forger)
     monkeypatch.setattr(versions, name, limit)
-    checked = check(table, CheckOptions(all=True))
+    checked = check(table, Check(all=True))
     assert checked.findings == ()
     [left_out] = checked.left_out
     assert "older versions fit together" in left_out

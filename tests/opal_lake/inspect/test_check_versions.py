@@ -7,11 +7,13 @@ import pytest
 
 from opal_lake import layout
 from opal_lake.cli import main
-from opal_lake.inspect.check import CheckOptions, check, check_table
+from opal_lake.inspect.check import check
+from opal_lake.operations.look import Check
 from opal_lake.storage.local.store import LocalStorage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table
+from tests.kit.check import check_table
 from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import create, rows
 
@@ -60,7 +62,7 @@ def test_damage_that_only_older_versions_have_is_found(kind: str, damage: str) -
         assert check_table(table) == []
     assert {finding.path for finding in check_table(table, all=True)} == {path}
     if kind == "files":
-        quick = check_table(table, all=True, deep=False)
+        quick = check_table(table, all=True, quick=True)
         assert {finding.path for finding in quick} == ({path} if damage == "missing" else set())
 
 
@@ -90,7 +92,7 @@ def test_a_sound_table_has_sound_versions_and_each_file_is_read_once(
         return real(path, *where)
 
     monkeypatch.setattr(storage, "get", get)
-    checked = check(table, CheckOptions(all=True))
+    checked = check(table, Check(all=True))
     assert checked.findings == ()
     data = [path for path in read if path.startswith((layout.DATA, layout.SEGMENT_LOGS))]
     assert sorted(data) == sorted({*data})
@@ -103,14 +105,14 @@ def test_a_check_says_what_it_looked_at() -> None:
     table = table_with_versions(MemoryStorage())
     head = table.snapshot_at()
     size = f"{len(head.files)} data file with {head.root.rows} rows"
-    newest = check(table).looked_at
+    newest = check(table, Check()).looked_at
     assert newest is not None
     assert newest.text == f"version {head.version}: {size}, whole"
-    sampled = check(table, CheckOptions(sample="1%", all=True)).looked_at
+    sampled = check(table, Check(sample="1%", all=True)).looked_at
     assert sampled is not None
     assert sampled.text.startswith(f"versions 0 to {head.version}: ")
     assert sampled.text.endswith(", 1% of the keys")
-    quick = check_table(table, deep=False).looked_at
+    quick = check_table(table, quick=True).looked_at
     assert quick is not None
     assert quick.text.endswith("metadata only")
 

@@ -10,7 +10,6 @@ from opal_lake import layout
 from opal_lake.data.segment import DataFile, LogFile
 from opal_lake.errors import FormatError
 from opal_lake.ids import segment_id
-from opal_lake.inspect.check import check_table
 from opal_lake.log import sections, visibility
 from opal_lake.log.checkpoint import (
     decode_root,
@@ -24,6 +23,7 @@ from opal_lake.log.lists import segment_of_file
 from opal_lake.log.sections import InlinePart, SectionRef
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.storage.memory import MemoryStorage
+from tests.kit.check import check_table
 from tests.opal_lake.shop import content, create, latest, reopen, rows
 
 

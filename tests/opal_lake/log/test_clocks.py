@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from opal_lake.clock import ManualClock, moment_text
 from opal_lake.errors import ClockError, ConflictError, ExpiredError, NotFoundError
 from opal_lake.exit_codes import RETRY, exit_code
-from opal_lake.inspect.check import check_table
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.maintenance.clock_repair import Evidence, correct
 from opal_lake.maintenance.due import policy_of, run_maintenance
@@ -22,6 +21,7 @@ from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
 from opal_lake.write.ingest_job import IngestRun, commit_ingest, start_ingest
 from opal_lake.write.ingest_task import IngestTask, ingest_rows
+from tests.kit.check import check_table
 from tests.kit.clocks import SilentStore, SkewedClock, TrueClock
 from tests.kit.ids import CountingIds
 from tests.kit.runs import MemoryRuns

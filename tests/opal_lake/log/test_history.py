@@ -6,8 +6,8 @@ import pytest
 
 from opal_lake import layout
 from opal_lake.errors import FormatError
-from opal_lake.inspect.check import check_table
 from opal_lake.storage.memory import MemoryStorage
+from tests.kit.check import check_table
 from tests.opal_lake.retention.test_retention import at_hour, history
 from tests.opal_lake.shop import create, reopen, rows
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from opal_lake import layout
 from opal_lake.definition.positions import Advance
 from opal_lake.errors import InvalidInputError, NotFoundError
-from opal_lake.inspect.check import check_table
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.conflict import Proposal
 from opal_lake.operations.ingest import Ingest
@@ -23,6 +22,7 @@ from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
 from opal_lake.write.discard import discard
 from opal_lake.write.ingest_job import check_names
+from tests.kit.check import check_table
 from tests.opal_lake.shop import Row, create, reopen, rows
 
 FIRST: list[Row] = [("ax", 1, 10), ("bow", 1, 20)]

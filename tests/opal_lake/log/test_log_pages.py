@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from opal_lake import layout
 from opal_lake.errors import FormatError
-from opal_lake.inspect.check import check_table
 from opal_lake.log import pages
 from opal_lake.log.commit import canonical_json, seal
 from opal_lake.log.pages import (
@@ -33,6 +32,7 @@ from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import StoredObject
 from opal_lake.table import Table
+from tests.kit.check import check_table
 from tests.kit.failing_store import Crash, FailingStore, Mode
 from tests.kit.replay import Replay
 from tests.kit.strategies import History, histories

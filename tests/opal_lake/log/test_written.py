@@ -4,10 +4,10 @@ import pickle
 import shutil
 from pathlib import Path
 
-from opal_lake.inspect.check import check_table
 from opal_lake.log.commit_log import Written
 from opal_lake.storage import open_storage
 from opal_lake.storage.memory import MemoryStorage
+from tests.kit.check import check_table
 from tests.kit.failing_store import FailingStore
 from tests.opal_lake.shop import content, create, reopen, rows
 

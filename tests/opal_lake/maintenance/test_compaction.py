@@ -17,13 +17,13 @@ from opal_lake.errors import (
     NotFoundError,
     StorageError,
 )
-from opal_lake.inspect.check import check_table
 from opal_lake.maintenance.compaction import plan_floor
 from opal_lake.operations.compact import Compact
 from opal_lake.result import JobResult
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
+from tests.kit.check import check_table
 from tests.kit.executors import Interrupted
 from tests.kit.failing_store import Crash, FailingStore, Mode
 from tests.opal_lake.compacting import compact

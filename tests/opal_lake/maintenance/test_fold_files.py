@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from opal_lake.errors import ClockError, InvalidInputError, StorageError
-from opal_lake.inspect.check import check_table
 from opal_lake.maintenance.fold_files import plan_folds
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import StoredObject
 from opal_lake.table import Table
+from tests.kit.check import check_table
 from tests.opal_lake.shop import Row, content, create, latest, rows
 
 

@@ -11,11 +11,11 @@ from opal_lake.clock import ManualClock
 from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.engine.results import run_once
 from opal_lake.errors import InvalidInputError, NotFoundError
-from opal_lake.inspect.check import check_table
 from opal_lake.log.checkpoint import write_checkpoint
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table, create_on, table_on
+from tests.kit.check import check_table
 from tests.opal_lake.clustering import zorder
 from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import SCHEMA, Row, content, create, rows

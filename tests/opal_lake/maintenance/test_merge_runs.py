@@ -2,7 +2,6 @@
 
 import pytest
 
-from opal_lake.inspect.check import check_table
 from opal_lake.key_store import merge
 from opal_lake.maintenance.due import compaction_due, policy_of
 from opal_lake.maintenance.merge_runs import plan_runs
@@ -10,6 +9,7 @@ from opal_lake.operations.ingest import Ingest
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
 from opal_lake.write.ingest_job import ingest
+from tests.kit.check import check_table
 from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import content, create, latest, rows
 

@@ -18,7 +18,6 @@ from opal_lake.errors import (
     InvalidInputError,
     StorageError,
 )
-from opal_lake.inspect.check import check_table
 from opal_lake.key_store.cache.near_runs import CacheSettings
 from opal_lake.key_store.entries import (
     Entries,
@@ -35,6 +34,7 @@ from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.verified import read_verified
 from opal_lake.table import Table, table_on
 from opal_lake.write.metagen_job import commit_metagen
+from tests.kit.check import check_table
 from tests.kit.failing_store import Crash, FailingStore, Mode
 from tests.kit.ids import CountingIds
 from tests.opal_lake.shop import Row, content, copied, create, latest, rows

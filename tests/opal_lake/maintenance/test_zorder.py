@@ -14,12 +14,12 @@ from opal_lake.data.segment import Cluster, DataFile
 from opal_lake.data.z_value import z_fields
 from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import InvalidInputError
-from opal_lake.inspect.check import check_table
 from opal_lake.maintenance.zorder_plan import plan_batches, plan_zorder
 from opal_lake.read.read import plan_read
 from opal_lake.result import JobResult
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on
+from tests.kit.check import check_table
 from tests.kit.executors import Interrupted, nobody
 from tests.opal_lake.clustering import zorder
 from tests.opal_lake.compacting import compact

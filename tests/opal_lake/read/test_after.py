@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from opal_lake import layout
 from opal_lake.errors import NotFoundError
-from opal_lake.inspect.check import check_table
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
+from tests.kit.check import check_table
 from tests.opal_lake.shop import Row, content, create, rows
 
 Step = tuple[str, int]

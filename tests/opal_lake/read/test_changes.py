@@ -16,9 +16,10 @@ from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import ExpiredError, FormatError, InvalidInputError, NotFoundError
 from opal_lake.events.segment_log import Events, RowIds, concat_events, read_events
 from opal_lake.log import pages, sections
+from opal_lake.operations.read import Changes
 from opal_lake.read import changes
 from opal_lake.read.change_range import version_range
-from opal_lake.read.changed_rows import FeedOptions, read_changes
+from opal_lake.read.changed_rows import read_changes
 from opal_lake.read.changes import plan_changes
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table, create_on, table_on
@@ -472,7 +473,7 @@ def test_a_row_that_was_dropped_while_a_job_ended_it_once_more_is_in_no_feed(
         plan = plan_changes(table.log, version_range(table.log, version, version), is_net=is_net)
         assert plan.may_lack
         if by_keys:
-            feed = read_changes(replace(plan, has_pairs=False), FeedOptions(mode=mode)).to_pylist()
+            feed = read_changes(replace(plan, has_pairs=False), Changes(1, mode=mode)).to_pylist()
             assert [(row["_change_type"], row["price"]) for row in feed] == told_then
     for earlier in range(version):
         assert applied(table, earlier, version) == content(table)

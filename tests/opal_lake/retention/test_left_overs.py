@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from opal_lake.cli import main
-from opal_lake.inspect.check import check, check_table
+from opal_lake.inspect.check import check
+from opal_lake.operations.look import Check
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.local.publish import HIDDEN
 from opal_lake.storage.local.writer_name import writer_name
 from opal_lake.table import Table
+from tests.kit.check import check_table
 from tests.opal_lake.shop import create, rows
 from tests.opal_lake.storage.test_killed_writers import outcomes
 
@@ -47,7 +49,7 @@ def test_retention_takes_what_killed_writers_left_once_it_is_older_than_the_grac
     assert len(left) >= 3
     live = hidden(table) / writer_name()
     live.write_bytes(b"in the making")
-    checked = check(table)
+    checked = check(table, Check())
     assert (checked.findings, check_table(table)) == ((), [])
     assert " bytes in " in checked.left_over[0]
     grow_old(hidden(table), 0.5)
@@ -63,7 +65,7 @@ def test_retention_takes_what_killed_writers_left_once_it_is_older_than_the_grac
     assert done.counts["left_overs"] >= len(left)
     assert done.counts["bytes"] >= 9_000
     assert [*hidden(table).iterdir()] == [live]
-    assert check(table).left_over == ()
+    assert check(table, Check()).left_over == ()
     assert table.read().num_rows == 1
 
 

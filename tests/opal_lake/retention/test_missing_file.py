@@ -10,7 +10,6 @@ import pytest
 from opal_lake import layout
 from opal_lake.errors import ExpiredError, FormatError, OpalError
 from opal_lake.exit_codes import DAMAGE, RETRY, exit_code
-from opal_lake.inspect.check import check_table
 from opal_lake.key_store.cache.near_runs import CacheSettings, NearRuns
 from opal_lake.log import sections
 from opal_lake.log.snapshot import Snapshot
@@ -18,6 +17,7 @@ from opal_lake.read.read import plan_read, read_rows
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import StoredObject
 from opal_lake.table import Table
+from tests.kit.check import check_table
 from tests.kit.executors import Interrupted
 from tests.kit.runs import MemoryRuns
 from tests.opal_lake.clustering import zorder

@@ -19,7 +19,6 @@ from opal_lake.errors import (
     StorageError,
     TableExistsError,
 )
-from opal_lake.inspect.check import check_table
 from opal_lake.log import lists, sections
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.operations.ingest import Ingest
@@ -29,6 +28,7 @@ from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
 from opal_lake.write.ingest_job import IngestRun, commit_ingest, start_ingest
 from opal_lake.write.metagen_job import commit_metagen
+from tests.kit.check import check_table
 from tests.kit.failing_store import Crash, FailingStore, Mode, StallingStore
 from tests.kit.ids import CountingIds
 from tests.kit.runs import MemoryRuns

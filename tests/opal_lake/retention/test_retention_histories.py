@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from opal_lake.engine.results import read_result
 from opal_lake.errors import ConflictError, NotFoundError
-from opal_lake.inspect.check import check_table
 from opal_lake.log import sections
 from opal_lake.log.version_window import is_readable
+from tests.kit.check import check_table
 from tests.kit.replay import Replay
 from tests.kit.strategies import History, Step, histories
 from tests.opal_lake.test_histories import HISTORIES, SEED, new_table

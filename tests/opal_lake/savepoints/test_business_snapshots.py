@@ -31,7 +31,6 @@ from opal_lake.errors import (
     OpalError,
     StorageError,
 )
-from opal_lake.inspect.check import check_table
 from opal_lake.inspect.describe import describe, history_rows
 from opal_lake.log.commit import encode_commit
 from opal_lake.log.version_window import is_readable
@@ -40,6 +39,7 @@ from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on, table_on
 from tests.kit.business_model import BusinessModel, RefusedError
+from tests.kit.check import check_table
 from tests.kit.clocks import SilentStore, SkewedClock, TrueClock
 from tests.kit.failing_store import Crash, FailingStore, Mode
 from tests.kit.ids import CountingIds

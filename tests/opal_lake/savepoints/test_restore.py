@@ -21,7 +21,6 @@ from opal_lake.errors import (
     NotFoundError,
     StorageError,
 )
-from opal_lake.inspect.check import check_table
 from opal_lake.log import sections
 from opal_lake.log.checkpoint import checkpoint_paths, read_checkpoint
 from opal_lake.log.commit import decode_commit, encode_commit, seal
@@ -32,6 +31,7 @@ from opal_lake.savepoints.restore import restore
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table, create_on, table_on
 from opal_lake.write.ingest_job import commit_ingest, start_ingest, write_inline
+from tests.kit.check import check_table
 from tests.kit.executors import Interrupted
 from tests.kit.failing_store import Crash, FailingStore, Mode
 from tests.kit.ids import CountingIds

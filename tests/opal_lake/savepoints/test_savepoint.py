@@ -5,10 +5,10 @@ import pytest
 from opal_lake import layout
 from opal_lake.clock import ManualClock
 from opal_lake.errors import InvalidInputError, NotFoundError
-from opal_lake.inspect.check import check_table
 from opal_lake.inspect.describe import describe
 from opal_lake.storage import Storage, open_storage
 from opal_lake.table import Table, create_on
+from tests.kit.check import check_table
 from tests.kit.ids import CountingIds
 from tests.opal_lake.shop import content, create, latest, rows
 

@@ -10,10 +10,10 @@ import pytest
 from opal_lake import layout
 from opal_lake.errors import NoSpaceError, ReadOnlyError
 from opal_lake.exit_codes import INPUT, RETRY, exit_code
-from opal_lake.inspect.check import check_table
 from opal_lake.storage import open_storage
 from opal_lake.storage.local.publish import HIDDEN
 from opal_lake.table import Table
+from tests.kit.check import check_table
 from tests.opal_lake.retention.test_retention import at_hour, history
 from tests.opal_lake.shop import content, create, reopen, rows
 

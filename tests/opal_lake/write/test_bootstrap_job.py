@@ -9,13 +9,13 @@ from opal_lake.data.rejects import BAD
 from opal_lake.definition.schema import DELETED
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FormatError, InvalidInputError, StorageError
-from opal_lake.inspect.check import check_table
 from opal_lake.operations.ingest import Ingest
 from opal_lake.result import JobResult
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
 from opal_lake.write import bootstrap_job
 from opal_lake.write.bootstrap import BootstrapPlan, SourceFile, SourceTable, done_batches
+from tests.kit.check import check_table
 from tests.opal_lake.shop import Row, content, create, latest, rows
 
 SOURCE = SourceTable(location="/old", format="parquet")

@@ -3,8 +3,8 @@
 import pytest
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.inspect.check import check_table
 from opal_lake.storage.memory import MemoryStorage
+from tests.kit.check import check_table
 from tests.opal_lake.shop import content, create, rows
 
 

@@ -11,13 +11,13 @@ import pytest
 from opal_lake.clock import ManualClock
 from opal_lake.engine.in_process import InProcess
 from opal_lake.errors import ConflictError, InvalidInputError, NotFoundError
-from opal_lake.inspect.check import check_table
 from opal_lake.log.pending import EVERYTHING, Selection
 from opal_lake.read.read import visible_ingests
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on
 from opal_lake.write.discard import discard_pending
 from opal_lake.write.metagen_job import DiscardedError, metagen
+from tests.kit.check import check_table
 from tests.opal_lake.shop import SCHEMA, Row, content, create, rows
 
 DAY_1, DAY_2 = "2026-11-24", "2026-11-25"

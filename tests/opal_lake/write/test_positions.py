@@ -21,13 +21,13 @@ from opal_lake.errors import (
     InvalidInputError,
     StorageError,
 )
-from opal_lake.inspect.check import check_table
 from opal_lake.log import commit as commits
 from opal_lake.log.checkpoint import read_checkpoint
 from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table, table_on
+from tests.kit.check import check_table
 from tests.kit.failing_store import Crash
 from tests.kit.ids import CountingIds
 from tests.opal_lake.shop import Row, content, create, reopen, rows

@@ -11,7 +11,6 @@ from opal_lake.clock import ManualClock
 from opal_lake.definition.schema import extended, schema_from_json, schema_to_json
 from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import InvalidInputError
-from opal_lake.inspect.check import check_table
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.operations.ingest import Ingest
 from opal_lake.storage.memory import MemoryStorage
@@ -22,6 +21,7 @@ from opal_lake.write.ingest_job import (
     start_ingest,
     write_inline,
 )
+from tests.kit.check import check_table
 from tests.kit.ids import CountingIds
 from tests.kit.runs import MemoryRuns
 

@@ -6,7 +6,6 @@ import pytest
 
 from opal_lake.definition.schema import DELETED
 from opal_lake.errors import InvalidInputError
-from opal_lake.inspect.check import check_table
 from opal_lake.operations.ingest import Ingest
 from opal_lake.result import JobResult
 from opal_lake.storage.memory import MemoryStorage
@@ -14,6 +13,7 @@ from opal_lake.table import Table
 from opal_lake.write.ingest_job import IngestRun, start_ingest
 from opal_lake.write.ingest_task import IngestOutput, IngestTask, ingest_rows
 from opal_lake.write.written_segments import commit_inline
+from tests.kit.check import check_table
 from tests.opal_lake.shop import Row, content, create, latest, rows
 
 

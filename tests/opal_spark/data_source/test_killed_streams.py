@@ -20,9 +20,9 @@ import pyarrow as pa
 import pytest
 
 from opal_lake.definition.table_spec import TableLayout
-from opal_lake.inspect.check import check_table
 from opal_lake.table import Table
 from opal_spark.engine.java import ensure_java
+from tests.kit.check import check_table
 from tests.opal_spark.data_source.test_stream import SCHEMA, expected, new_table, upsert
 
 ROOT = Path(__file__).parents[3]

@@ -12,9 +12,9 @@ from pyspark.sql.types import StructType
 
 import opal_spark
 from opal_lake.errors import InvalidInputError
-from opal_lake.inspect.check import check_table
 from opal_spark import OpalTable
 from opal_spark.data_source.writer import OpalWriter
+from tests.kit.check import check_table
 from tests.opal_spark.twin import arrow_of
 
 pytestmark = pytest.mark.spark

@@ -11,14 +11,16 @@ from pyspark.sql import SparkSession
 
 from opal_lake.cli import main
 from opal_lake.exit_codes import FINDINGS, OK
-from opal_lake.inspect.check import CheckOptions, check, check_table
+from opal_lake.inspect.check import check
 from opal_lake.operations.job_spec import JobSpec
+from opal_lake.operations.look import Check
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, table_on
 from opal_spark import OpalTable
 from opal_spark.engine import by_key
 from opal_spark.spark_engine import SparkEngine
 from opal_spark.submit.runner import run_app
+from tests.kit.check import check_table
 from tests.opal_lake.inspect.test_check_bounded import moved, shown_findings, table_with_a_floor
 from tests.opal_lake.inspect.test_check_forged import FORGERIES, Forger, forger
 
@@ -54,7 +56,7 @@ class InSlots(SparkEngine):
 def assert_same(
     spark: SparkSession, table: Table, sample: str | None = None, slots: int = 3
 ) -> int:
-    options = CheckOptions(sample=sample)
+    options = Check(sample=sample)
     by_tasks = check(replace(table, executor=InSlots(spark=spark, cut=slots)), options)
     here = check(table, options)
     assert shown_findings([*by_tasks.findings]) == shown_findings([*here.findings])

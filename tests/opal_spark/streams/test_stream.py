@@ -7,7 +7,6 @@ import pytest
 from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
-from opal_lake.inspect.check import check_table
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table
 from opal_spark.streams.source import EXCLUDES, package
@@ -19,6 +18,7 @@ from opal_stream.kafka.connection import Connection
 from opal_stream.operations.reading import FormatOptions, Policies
 from opal_stream.tracking.events import Tracker
 from tests.fixtures_kafka import Kafka, Registry
+from tests.kit.check import check_table
 from tests.opal_stream import toast
 from tests.opal_stream.formats.test_registry import FIRST, SECOND, avro, record
 from tests.opal_stream.orders import ends, ids, new_table, new_topic, order, read

@@ -11,11 +11,11 @@ from pyspark.sql.types import ArrayType, LongType
 
 import opal_spark
 from opal_lake.errors import InvalidInputError
-from opal_lake.inspect.check import check_table
 from opal_lake.operations.job_spec import JobSpec
 from opal_lake.source import Files
 from opal_spark import OpalTable
 from opal_spark.submit.runner import perform
+from tests.kit.check import check_table
 
 COLUMNS = "id BIGINT, at BIGINT, name STRING"
 

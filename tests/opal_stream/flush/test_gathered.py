@@ -16,7 +16,6 @@ from confluent_kafka import TopicPartition
 from opal_lake import layout
 from opal_lake.definition.table_spec import TableLayout
 from opal_lake.errors import CommitUnknownError, FormatError, StorageError
-from opal_lake.inspect.check import check_table
 from opal_lake.log.commit import seal
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, table_on
@@ -32,6 +31,7 @@ from opal_stream.tracking.events import Tracker
 from opal_stream.tracking.metrics import Metrics
 from opal_stream.tracking.status import read_status
 from tests.fixtures_kafka import Kafka
+from tests.kit.check import check_table
 from tests.opal_stream.orders import (
     LAYOUT,
     SCHEMA,

@@ -10,7 +10,6 @@ from typing import Protocol
 import pytest
 
 from opal_lake.errors import CommitUnknownError, NotFoundError, OpalError, StorageError
-from opal_lake.inspect.check import check_table
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, table_on
 from opal_stream.errors import TableReplacedError
@@ -19,6 +18,7 @@ from opal_stream.flush.options import StreamOptions
 from opal_stream.kafka.connection import Connection
 from opal_stream.supervise.observation import Observer
 from tests.fixtures_kafka import Kafka
+from tests.kit.check import check_table
 from tests.kit.failing_store import FailingStore
 from tests.opal_stream.orders import (
     gather,

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from opal_lake.errors import CommitUnknownError, StorageError
-from opal_lake.inspect.check import check_table
 from opal_lake.storage.open import open_storage
 from opal_lake.table import Table, table_on
 from opal_stream.flush.options import StreamOptions
@@ -17,6 +16,7 @@ from opal_stream.kafka.topics import Partition, Reach, Topic
 from opal_stream.operations.reading import Policies
 from opal_stream.supervise.observation import Observer
 from tests.fixtures_kafka import Kafka
+from tests.kit.check import check_table
 from tests.opal_stream.orders import gather, ids, new_table, new_topic, order, read
 from tests.opal_stream.shaky import Shaky
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from opal_lake.engine.in_process import InProcess
 from opal_lake.errors import FormatError
-from opal_lake.inspect.check import check_table
 from opal_lake.operations.ingest import Ingest
 from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.memory import MemoryStorage
@@ -24,6 +23,7 @@ from opal_lake.storage.protocol import Storage
 from opal_lake.table import Table, table_on
 from opal_lake.write.ingest_job import ingest
 from opal_stream.errors import BadMessageError
+from tests.kit.check import check_table
 from tests.opal_lake.compacting import compact
 from tests.opal_stream.orders import gather
 from tests.opal_stream.shaky import Shaky

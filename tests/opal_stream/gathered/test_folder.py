@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opal_lake import layout
-from opal_lake.inspect.check import check_table
 from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.storage.protocol import StoredObject
@@ -26,6 +25,7 @@ from opal_stream.kafka.applications import Application
 from opal_stream.kafka.taken import Taken
 from opal_stream.kafka.topics import Partition
 from opal_stream.operations.reading import FormatOptions
+from tests.kit.check import check_table
 from tests.opal_stream.orders import batch, ends, gather, new_spec, order
 
 PARTITION = Partition(topic="orders", number=3)

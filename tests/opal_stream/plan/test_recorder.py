@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from opal_lake import layout
-from opal_lake.inspect.check import check_table
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on, table_on
 from opal_stream.kafka.taken import Taken
@@ -16,6 +15,7 @@ from opal_stream.plan import recorder
 from opal_stream.plan.known import counted_traffic
 from opal_stream.plan.recorder import TrafficRecorder, begin_count, count_taken
 from opal_stream.traffic.hours import DAY, HOUR_MS, MOST_WEEKS, WEEK, Traffic, Volume, hour_of_week
+from tests.kit.check import check_table
 from tests.kit.failing_store import Crash, FailingStore, Mode
 from tests.opal_stream.orders import new_spec, new_table
 

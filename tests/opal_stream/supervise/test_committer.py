@@ -13,13 +13,13 @@ import pytest
 from opal_lake.cli import main
 from opal_lake.errors import FormatError
 from opal_lake.exit_codes import DAMAGE, INPUT, OK, RETRY
-from opal_lake.inspect.check import check_table
 from opal_lake.table import Table
 from opal_stream.errors import ProcessError
 from opal_stream.supervise import process as processes
 from opal_stream.supervise.committer import WatchedCommitter
 from tests.fixtures_cli import metadata, opal_commands
 from tests.fixtures_kafka import Kafka
+from tests.kit.check import check_table
 from tests.opal_stream.orders import ends, gather, gathered, ids, new_table, new_topic, order, read
 from tests.opal_stream.supervise.test_supervisor import (
     children_of,

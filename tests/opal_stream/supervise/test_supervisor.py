@@ -16,7 +16,6 @@ import pytest
 
 from opal_lake.cli import main
 from opal_lake.exit_codes import INPUT, OK
-from opal_lake.inspect.check import check_table
 from opal_lake.table import Table
 from opal_stream.flush.options import StreamOptions
 from opal_stream.gathered.backlog import LEAST_BYTES
@@ -30,6 +29,7 @@ from opal_stream.supervise.planner import Planner
 from opal_stream.supervise.supervisor import FleetOptions, Supervisor
 from tests.fixtures_cli import metadata, opal_commands
 from tests.fixtures_kafka import Kafka
+from tests.kit.check import check_table
 from tests.opal_stream.orders import ends, ids, new_table, new_topic, order
 
 __all__ = ["metadata", "opal_commands"]

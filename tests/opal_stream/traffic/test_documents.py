@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from opal_lake import layout
 from opal_lake.errors import FormatError
-from opal_lake.inspect.check import check_table
 from opal_lake.log.commit import canonical_json, seal
 from opal_lake.storage.memory import MemoryStorage
 from opal_stream.traffic.documents import TrafficFolder, decode_traffic, encode_traffic
 from opal_stream.traffic.hours import MOST_WEEKS, WEEK, Traffic, Volume
+from tests.kit.check import check_table
 from tests.kit.ids import CountingIds
 from tests.opal_lake.shop import create
 

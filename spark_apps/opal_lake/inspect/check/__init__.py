@@ -2,7 +2,7 @@
 
 With `all` the files of older versions are looked at, too: of savepoints, and of all versions that can be read.
 
-Files that nothing refers to are no finding: a job that died leaves them. `deep=False` reads no data file, and checks only what the metadata
+Files that nothing refers to are no finding: a job that died leaves them. `quick` reads no data file, and checks only what the metadata
 says. What rows, events and entries mean for each other is looked at slot by slot, within the memory that is given; until then they wait in
 a file without a name, some 50 bytes a row and 50 an entry, which goes with the process.
 """
@@ -10,6 +10,7 @@ a file without a name, some 50 bytes a row and 50 an entry, which goes with the 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from opal_lake import layout
 from opal_lake.definition.table_spec import delete_condition
@@ -48,7 +49,10 @@ from opal_lake.log.version_window import readable_text
 from opal_lake.storage.left_overs import find_left_overs
 from opal_lake.storage.protocol import Storage
 
-__all__ = ["CheckOptions", "Checked", "CheckedList", "Finding", "Looked", "check", "check_table"]
+if TYPE_CHECKING:
+    from opal_lake.operations.look import Check
+
+__all__ = ["Checked", "CheckedList", "Finding", "Looked", "check"]
 
 DEFAULT_MEMORY = "1g"
 LOOKED_AT, LEFT_OUT = "looked at: ", "not looked at: "  # before the notes of a job's result
@@ -118,31 +122,6 @@ class Checked:
         return self.looked_at.text if self.looked_at else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckOptions:
-    """How much of a table is looked at, and within how much memory.
-
-    `all` takes savepoints and all readable versions, not only the newest. `at_step` hears how many files, slots and so on are done.
-    """
-
-    deep: bool = True
-    memory: str = DEFAULT_MEMORY
-    sample: str | None = None
-    all: bool = False
-    at_step: AtStep = no_step
-
-    def __post_init__(self) -> None:
-        check_sample(self.sample)
-        if self.memory_bytes < LEAST_BYTES:
-            raise InvalidInputError(
-                f"memory={self.memory!r} is too little for a check; give it {LEAST_BYTES >> 20}m at least"
-            )
-
-    @property
-    def memory_bytes(self) -> int:
-        return _parse_memory(self.memory)
-
-
 def _parse_memory(text: object) -> int:
     """Return the bytes of an amount as people write it: 1g, 2500m."""
     match = _MEMORY.match(text) if isinstance(text, str) else None
@@ -150,34 +129,33 @@ def _parse_memory(text: object) -> int:
         raise InvalidInputError(
             f"memory={text!r} is not an amount of memory; write a number of gigabytes or megabytes, as 1g or 2500m"
         )
-    return int(match[1]) * _MEMORY_UNITS[match[2]]
+    size = int(match[1]) * _MEMORY_UNITS[match[2]]
+    if size < LEAST_BYTES:
+        raise InvalidInputError(
+            f"memory={text!r} is too little for a check; give it {LEAST_BYTES >> 20}m at least"
+        )
+    return size
 
 
-def check_table(
+def check(
     table: OpenTable,
+    asked: "Check",
     *,
-    deep: bool = True,
     memory: str = DEFAULT_MEMORY,
-    sample: str | None = None,
-    all: bool = False,  # noqa: A002  # as the operation's argument
     at_step: AtStep = no_step,
-) -> CheckedList:
-    """Every broken invariant of the newest version, or of all; empty when all is well."""
-    options = CheckOptions(deep=deep, memory=memory, sample=sample, all=all, at_step=at_step)
-    return CheckedList(check(table, options))
-
-
-def check(table: OpenTable, options: CheckOptions | None = None) -> Checked:
+) -> Checked:
     """What is wrong with the newest version, and with older ones if these are asked for.
 
     The table's engine looks at the rows, events and entries, by tasks if there is more than one slot.
 
     What retention deleted meanwhile is no damage: all is looked at once more, without that.
     """
+    check_sample(asked.sample)
+    memory_bytes = _parse_memory(memory)
     while True:
         kept, expired = kept_root(table.log), None
         try:
-            checked = _check(table, kept, options or CheckOptions())
+            checked = _check(table, kept, asked, memory_bytes, at_step)
         except ExpiredError as error:
             checked, expired = Checked(findings=()), error
         newer = kept_root(table.log) if checked.findings or expired else None
@@ -187,9 +165,11 @@ def check(table: OpenTable, options: CheckOptions | None = None) -> Checked:
             return checked
 
 
-def _check(table: OpenTable, kept: Root | None, options: CheckOptions) -> Checked:
-    findings, storage = Findings(), table.storage
-    options.at_step("metadata", 0, 0)
+def _check(
+    table: OpenTable, kept: Root | None, asked: "Check", memory_bytes: int, at_step: AtStep
+) -> Checked:
+    findings, storage, deep = Findings(), table.storage, not asked.quick
+    at_step("metadata", 0, 0)
     sizes = list_sizes(storage)
     commits = check_chain(table.log, kept, sizes, findings)
     check_kept(kept, sizes, findings)
@@ -215,30 +195,30 @@ def _check(table: OpenTable, kept: Root | None, options: CheckOptions) -> Checke
     check_sizes(state, sizes, findings)
     check_totals(state, commits, findings)
     discarded = check_pending(storage, commits, findings)
-    keys = plan_sample(options.sample, state)
+    keys = plan_sample(asked.sample, state)
     content = Content(
         state=state,
         sizes=sizes,
         events=events,
         keys=keys,
         discarded=discarded,
-        memory=options.memory_bytes,
-        at_step=options.at_step,
-        known=KnownContent() if options.all and options.deep else None,
+        memory=memory_bytes,
+        at_step=at_step,
+        known=KnownContent() if asked.all and deep else None,
     )
-    if options.deep:
+    if deep:
         _look(content, table.executor)
     else:
         LocalCheck(content=content).run(deep=False)
     older = OlderVersions()
-    if options.all and kept is not None:
-        options.at_step("older version", 0, 0)
-        older = check_older(table.log, kept, commits, content, deep=options.deep)
+    if asked.all and kept is not None:
+        at_step("older version", 0, 0)
+        older = check_older(table.log, kept, commits, content, deep=deep)
     return Checked(
         findings=(*findings.unique,),
-        looked_at=_looked_at(state, kept, older, keys, options),
+        looked_at=_looked_at(state, kept, older, keys, deep=deep),
         left_out=(
-            *_left_out(state, keys, deep=options.deep),
+            *_left_out(state, keys, deep=deep),
             *_left_out_versions(older),
         ),
         left_over=left_over,
@@ -255,7 +235,7 @@ def _look(content: Content, executor: Executor) -> None:
 
 
 def _looked_at(
-    state: Snapshot, kept: Root | None, older: OlderVersions, keys: KeyRange, options: CheckOptions
+    state: Snapshot, kept: Root | None, older: OlderVersions, keys: KeyRange, *, deep: bool
 ) -> Looked:
     files = [*state.files.values(), *older.files]
     which = f"version {state.version}"
@@ -266,7 +246,7 @@ def _looked_at(
         versions=1 + len(older.versions),
         files=len(files),
         rows=sum(file.rows for file in files),
-        share=keys.share if options.deep else 0,
+        share=keys.share if deep else 0,
     )
 
 
