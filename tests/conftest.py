@@ -23,6 +23,7 @@ os.environ.pop("COLUMNS", None)  # of somebody's terminal: what a test looks for
 
 TESTS = Path(__file__).parent
 LONG = frozenset((TESTS / "long_tests.txt").read_text(encoding="utf-8").splitlines())
+STARTING_A_BROKER = {"kafka", "listeners"}
 SLOW_SECONDS = "OPAL_SLOW_SECONDS"
 BEGAN = time.monotonic()
 
@@ -39,7 +40,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.long)
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
-        if "kafka" in getattr(item, "fixturenames", ()):
+        if not STARTING_A_BROKER.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.kafka)
     share, _, seed = os.environ.get("OPAL_SHARE", "1").partition(":")
     left_out = set(beside_share(items, int(share), seed)) | {
