@@ -1,9 +1,11 @@
 """Fixtures that tests of several rooms share, and which tests a run takes."""
 
+import gc
 import hashlib
 import os
 import time
 from collections import defaultdict
+from collections.abc import Generator
 from pathlib import Path
 
 import hypothesis
@@ -52,6 +54,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if SLOW_SECONDS in os.environ:  # other files come last, and may be left out, at each seed
         files = list(dict.fromkeys(item.path for item in items))
         items.sort(key=lambda item: (files.index(item.path) - number_of(seed)) % len(files))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep modules of tests and what they import out of garbage collection.
+
+    A full one would look at all their objects each time, and finds none: they stay to the end.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
