@@ -43,15 +43,17 @@ def format_of(cron: str, timezone: str = "UTC") -> str:
     return "%Y-%m-%d" if _NUMBER.match(hour) else f"%Y-%m-%dT%H{offset}"
 
 
-def check_keys(cron: str, key_format: str, timezone: str = "UTC") -> None:
+def check_keys(cron: str, partition_key_format: str, timezone: str = "UTC") -> None:
     """That runs which follow on each other have keys of their own."""
     from croniter import croniter
 
     ticks = croniter(cron, datetime(2026, 1, 1))
     first, second = (ticks.get_next(datetime) for _ in range(2))
-    if first.strftime(key_format) == second.strftime(key_format):
+    key = first.strftime(partition_key_format)
+    if key == second.strftime(partition_key_format):
         raise ValueError(
-            f"key_format={key_format!r} gives the runs of {first} and {second} one key, {first.strftime(key_format)!r}; "
+            f"partition_key_format={partition_key_format!r} gives the runs of {first} and {second} "
+            f"one key, {key!r}; "
             f"include more of the time, as {format_of(cron, timezone)!r}"
         )
 
@@ -62,14 +64,20 @@ class KeyedInterval:
 
     cron: str
     timezone: str
-    key_format: str
+    partition_key_format: str
 
     @classmethod
-    def of(cls, schedule: str, timezone: str = "UTC", key_format: str | None = None) -> Self:
+    def of(
+        cls, schedule: str, timezone: str = "UTC", partition_key_format: str | None = None
+    ) -> Self:
         cron = cron_of(schedule)
-        if key_format is not None:
-            check_keys(cron, key_format, timezone)
-        return cls(cron=cron, timezone=timezone, key_format=key_format or format_of(cron, timezone))
+        if partition_key_format is not None:
+            check_keys(cron, partition_key_format, timezone)
+        return cls(
+            cron=cron,
+            timezone=timezone,
+            partition_key_format=partition_key_format or format_of(cron, timezone),
+        )
 
     def bounds(self, key: str) -> tuple[datetime, datetime]:
         """From the moment of the key up to the schedule's next one. ValueError if it is no key of the schedule."""
@@ -77,10 +85,10 @@ class KeyedInterval:
 
         zone = pendulum.timezone(self.timezone)
         try:
-            start = datetime.strptime(key, self.key_format)  # noqa: DTZ007  # it gets its zone below
+            start = datetime.strptime(key, self.partition_key_format)  # noqa: DTZ007  # it gets its zone below
         except ValueError as error:
             raise ValueError(
-                f"the partition key {key!r} is none of the schedule's, which are written as {self.key_format!r}"
+                f"the partition key {key!r} is none of the schedule's, which are written as {self.partition_key_format!r}"
             ) from error
         start = start.astimezone(zone) if start.tzinfo else start.replace(tzinfo=zone)
         ends: datetime = croniter(self.cron, start).get_next(datetime)

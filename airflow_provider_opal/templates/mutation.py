@@ -22,7 +22,7 @@ def mutation_dag(
     start_date: datetime,
     end_date: datetime | None = None,
     timezone: str = "UTC",
-    key_format: str | None = None,
+    partition_key_format: str | None = None,
     deadline: Span | None = None,
     count_first: bool = False,
     spark: Mapping[str, Any] | None = None,
@@ -43,7 +43,7 @@ def mutation_dag(
     }
     first, last = run_bounds(schedule, start_date, end_date, timezone)
     when: Any = {
-        "schedule": keyed_schedule(schedule, timezone, key_format),
+        "schedule": keyed_schedule(schedule, timezone, partition_key_format),
         "start_date": first,
         "end_date": last,
     }

@@ -272,7 +272,7 @@ def opal_dag(
     start_date: datetime,
     end_date: datetime | None = None,
     timezone: str = "UTC",
-    key_format: str | None = None,
+    partition_key_format: str | None = None,
     deadline: Span | None = None,
     reconcile: str | None = "@hourly",
     **options: Any,
@@ -295,7 +295,7 @@ def opal_dag(
         raise ValueError(
             f"start_date={start_date!r} is not a point in time; write datetime(2026, 11, 1)"
         )
-    pipeline, timetable, of_source = _scheduled(pipeline, schedule, timezone, key_format)
+    pipeline, timetable, of_source = _scheduled(pipeline, schedule, timezone, partition_key_format)
     options = {**of_source, **options}
     defaults = {**DEFAULTS, **(options.pop("default_args", None) or {})}
     common = {
@@ -341,16 +341,16 @@ def opal_dag(
 
 
 def _scheduled(
-    pipeline: Pipeline, schedule: Any, timezone: str, key_format: str | None
+    pipeline: Pipeline, schedule: Any, timezone: str, partition_key_format: str | None
 ) -> tuple[Pipeline, Any, dict[str, Any]]:
     """The pipeline as the schedule has it, the timetable, and arguments of the DAG that its source wants."""
     if isinstance(pipeline.ingest["source"], Kafka):
         by = {consumer.name: consumer.by for consumer in pipeline.consumers}
         ingest, timetable, options = scheduled_stream(
-            pipeline.ingest, by, schedule, timezone, key_format
+            pipeline.ingest, by, schedule, timezone, partition_key_format
         )
         return replace(pipeline, ingest=ingest), timetable, options
-    timetable = keyed_schedule(schedule, timezone, key_format)
+    timetable = keyed_schedule(schedule, timezone, partition_key_format)
     if (
         schedule is not None
         and not is_keyed(timetable)

@@ -16,11 +16,13 @@ from airflow.sdk.definitions.asset import BaseAsset
 from airflow_provider_opal.partition_keys import check_keys, cron_of, format_of
 
 
-def keyed_schedule(schedule: Any, timezone: str = "UTC", key_format: str | None = None) -> Any:
+def keyed_schedule(
+    schedule: Any, timezone: str = "UTC", partition_key_format: str | None = None
+) -> Any:
     """What `DAG(schedule=)` takes, for a DAG of your own with an OpalTaskGroup, too.
 
-    A cron expression or a preset: each run has the key of the interval that just ended, written by `key_format`. Assets, one or `a & b`:
-    a run a key. None: only by hand, with or without a key. A timetable is taken as it is.
+    A cron expression or a preset: each run has the key of the interval that just ended, written by
+    `partition_key_format`. Assets, one or `a & b`: a run a key. None: only by hand, with or without a key. A timetable is taken as it is.
     """
     if isinstance(schedule, str):
         cron = cron_of(schedule)
@@ -30,17 +32,17 @@ def keyed_schedule(schedule: Any, timezone: str = "UTC", key_format: str | None 
             raise ValueError(
                 f"there is no time zone {timezone!r}; write a name of the IANA database, as 'Europe/Berlin'"
             ) from error
-        if key_format is not None:
-            check_keys(cron, key_format, timezone)
+        if partition_key_format is not None:
+            check_keys(cron, partition_key_format, timezone)
         return CronPartitionTimetable(
             cron,
             timezone=timezone,
             run_offset=-1,
-            key_format=key_format or format_of(cron, timezone),
+            key_format=partition_key_format or format_of(cron, timezone),
         )
-    if key_format is not None:
+    if partition_key_format is not None:
         raise ValueError(
-            f"key_format={key_format!r} needs a cron schedule, but schedule is {schedule!r}; leave it out"
+            f"partition_key_format={partition_key_format!r} needs a cron schedule, but schedule is {schedule!r}; leave it out"
         )
     if schedule is None:
         return PartitionedAtRuntime()

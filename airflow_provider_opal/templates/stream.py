@@ -36,7 +36,7 @@ def scheduled_stream(
     by: Mapping[str, str],
     schedule: Any,
     timezone: str,
-    key_format: str | None,
+    partition_key_format: str | None,
 ) -> tuple[dict[str, Any], Any, dict[str, Any]]:
     """The ingest as the schedule has it read, the schedule of its DAG, and more of the DAG's arguments. `by` is that of the consumers."""
     kafka, create = ingest["source"], ingest["create"]
@@ -55,11 +55,11 @@ def scheduled_stream(
             {"max_consecutive_failed_dag_runs": FAILED_IN_A_ROW},
         )
     keyed = (
-        {"schedule": schedule, "timezone": timezone, "key_format": key_format}
+        {"schedule": schedule, "timezone": timezone, "partition_key_format": partition_key_format}
         if mode == "interval"
         else {}
     )
-    return {**ingest, **keyed}, keyed_schedule(schedule, timezone, key_format), {}
+    return {**ingest, **keyed}, keyed_schedule(schedule, timezone, partition_key_format), {}
 
 
 def stream_task(ingest: Mapping[str, Any], common: Mapping[str, Any]) -> StreamingIngestOperator:

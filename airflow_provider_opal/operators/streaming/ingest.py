@@ -66,7 +66,7 @@ class StreamingIngestOperator(BaseOperator):
         end_timestamp: str | None = None,
         schedule: str | None = None,
         timezone: str = "UTC",
-        key_format: str | None = None,
+        partition_key_format: str | None = None,
         restarts: int = RESTARTS,
         opal_conn_id: str = DEFAULT_CONN_ID,
         lakechime_conn_id: str | None = DEFAULT_LAKECHIME_CONN_ID,
@@ -95,7 +95,7 @@ class StreamingIngestOperator(BaseOperator):
         self.start_timestamp = start_timestamp
         self.end_timestamp = end_timestamp
         self.interval = (
-            None if schedule is None else KeyedInterval.of(schedule, timezone, key_format)
+            None if schedule is None else KeyedInterval.of(schedule, timezone, partition_key_format)
         )
         self.run_for_s = source.run_for_s if self.mode == "continuous" else None
         self.restarts = restarts

@@ -82,7 +82,9 @@ def test_a_scheduled_run_works_on_the_interval_that_just_ended() -> None:
     assert orders().timetable == CronPartitionTimetable(
         "0 0 * * *", timezone="UTC", run_offset=-1, key_format="%Y-%m-%d"
     )
-    assert orders(timezone="Europe/Berlin", key_format="%d").timetable == CronPartitionTimetable(
+    assert orders(
+        timezone="Europe/Berlin", partition_key_format="%d"
+    ).timetable == CronPartitionTimetable(
         "0 0 * * *", timezone="Europe/Berlin", run_offset=-1, key_format="%d"
     )
     assert isinstance(keyed_schedule(None, "UTC", None), PartitionedAtRuntime)
@@ -127,8 +129,11 @@ def test_a_key_says_as_much_as_tells_the_runs_apart(cron: str, key: str) -> None
             {"consumers": [Consumer(name="a", function="m:f")] * 2},
             "the name a is given to more than one consumer",
         ),
-        ({"schedule": opal_asset("a"), "key_format": "%Y"}, "needs a cron schedule"),
-        ({"key_format": "%Y-%m"}, "one key, '2026-01'; include more of the time, as '%Y-%m-%d'"),
+        ({"schedule": opal_asset("a"), "partition_key_format": "%Y"}, "needs a cron schedule"),
+        (
+            {"partition_key_format": "%Y-%m"},
+            "one key, '2026-01'; include more of the time, as '%Y-%m-%d'",
+        ),
         (
             {"consumers": [Consumer(name="a", function="f")]},
             "write it as 'package.module:function'",

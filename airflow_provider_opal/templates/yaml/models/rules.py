@@ -110,11 +110,11 @@ def _of_runs(dag: RunOptions, schedule: Any) -> Iterator[Finding]:
         tzinfo=None
     ):
         yield ("end_date",), "is before 'start_date'; write a later day, or take it out"
-    if isinstance(schedule, str) and dag.key_format is not None:
+    if isinstance(schedule, str) and dag.partition_key_format is not None:
         try:
-            check_keys(cron_of(schedule), dag.key_format, dag.timezone)
+            check_keys(cron_of(schedule), dag.partition_key_format, dag.timezone)
         except ValueError as error:
-            yield ("key_format",), str(error)
+            yield ("partition_key_format",), str(error)
 
 
 def _of_ingest(dag: DagModel) -> Iterator[Finding]:

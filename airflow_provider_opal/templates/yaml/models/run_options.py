@@ -73,7 +73,7 @@ class RunOptions(Strict):
     )
     end_date: Moment | None = Field(None, description="The last partition.")
     timezone: Zone = Field("UTC", description="Of the schedule and of days, as Europe/Berlin.")
-    key_format: Text | None = Field(
+    partition_key_format: Text | None = Field(
         None, description="How a moment becomes a partition key, as '%Y-%m-%d'."
     )
     catchup: bool | None = Field(

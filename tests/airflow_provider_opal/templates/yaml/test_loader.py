@@ -42,7 +42,7 @@ dags:
     description: Says all there is to say
     schedule: "30 2 * * *"
     end_date: 2027-01-01T06:00
-    key_format: "%Y%m%d"
+    partition_key_format: "%Y%m%d"
     table:
       name: shop.all
       keys: [id]
