@@ -9,7 +9,6 @@ from typing import Any, Self
 from airflow_provider_opal.hooks.kafka import kafka_access
 from airflow_provider_opal.hooks.opal import OpalHook
 from airflow_provider_opal.secrets import mask
-from opal_lake.cli.flags import flag_words
 from opal_stream.operations.reading import needs_registry
 from opal_stream.operations.verbs import Run
 from opal_stream.supervise.process import WATCHED_S
@@ -39,6 +38,8 @@ class StreamJob:
 
     def command(self) -> tuple[list[str], dict[str, str]]:
         """The command line, and the environment beside it, which holds the secrets. Reads connections."""
+        from opal_lake.cli.flags import flag_words  # DAG files need no command line
+
         given = {name: value for name, value in self.arguments.items() if value is not None}
         lake = OpalHook(self.opal_conn_id).lake
         kafka = kafka_access(self.kafka_conn_id, given.get("bootstrap_servers"))
