@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ from airflow_provider_opal import (
     RetentionOperator,
     ZOrderOperator,
 )
+from airflow_provider_opal.operators.declared import DeclaredOperator
 from airflow_provider_opal.operators.folders.bulk_mutation import BulkMutationOperator
 from airflow_provider_opal.operators.whole_table import WholeTableOperator
 from opal_lake.operations.compact import Compact
@@ -28,15 +30,24 @@ OPERATORS: dict[Any, dict[str, Any]] = {
     BulkMutationOperator: {"increments": ["/in/*"], "ids": ["id"], "backups": 1},
     CompactionOperator: {"mode": "major", "look_back": "30d"},
     ConsumeOperator: {"function": "shop:revenue", "rows": "changes", "by": "version"},
-    IngestOperator: {"source": "/in/*.csv", "on_bad_rows": "quarantine"},
+    IngestOperator: {"source": {"files": {"paths": ["/in/*"]}}, "on_bad_rows": "quarantine"},
     MaintenanceOperator: {"small_files": 3},
-    MetaGenOperator: {"partition_key": "{{ partition_key }}"},
+    MetaGenOperator: {"partition_key": "2026-11-01"},
     RestoreOperator: {"version": 7},
     RetentionOperator: {"window": "30d"},
     ZOrderOperator: {"columns": ["a", "b"]},
 }
 PLACES = {BulkMutationOperator: "master"}  # of others it is a table
+KNOWN_BEFORE = {"by", "rows"}  # no templates: a consumer's kind is known when its DAG is read
 KINDS = pytest.mark.parametrize("kind", OPERATORS)
+
+
+def all_kinds(base: Any) -> Iterator[Any]:
+    """Yield the operators of the provider below a base that have a declaration."""
+    for kind in base.__subclasses__():
+        if hasattr(kind, "declared") and kind.__module__.startswith("airflow_provider_opal."):
+            yield kind
+        yield from all_kinds(kind)
 
 
 def made(kind: Any, task_id: str, **arguments: Any) -> Any:
@@ -72,6 +83,34 @@ def test_it_can_be_mapped_over_tables_and_arguments(kind: Any) -> None:
         kind.partial(task_id="m", **OPERATORS[kind]).expand(**{place: ["shop.a", "shop.b"]})
         kind.partial(task_id="n", **{place: "shop.t"}, **rest).expand(**{name: [value, value]})
     DagSerialization.from_dict(DagSerialization.to_dict(dag))
+
+
+def templated(value: Any) -> Any:
+    """Return a template of a value, or a list or a mapping of them."""
+    if isinstance(value, dict):
+        return {name: templated(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [*map(templated, value)]
+    return f"{{{{ {value!r} }}}}"
+
+
+@KINDS
+def test_a_template_in_any_argument_is_filled_in(kind: Any) -> None:
+    place = PLACES.get(kind, "table")
+    given = {
+        name: value if name in KNOWN_BEFORE else templated(value)
+        for name, value in OPERATORS[kind].items()
+    }
+    with DAG("d", start_date=datetime(2026, 1, 1)) as dag:
+        task = kind(task_id="a", **{place: templated("shop.t"), **given})
+    plain = made(kind, "b", **OPERATORS[kind])
+    task.render_template_fields({"dag": dag, "task": task})
+    assert task.table == "shop.t"
+    assert kind.declared.filled_in(task.arguments) == plain.arguments
+
+
+def test_every_operator_of_a_declaration_is_tested_here() -> None:
+    assert {*all_kinds(DeclaredOperator)} == {*OPERATORS}
 
 
 @KINDS
