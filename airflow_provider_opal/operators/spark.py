@@ -33,6 +33,7 @@ from opal_lake.exit_codes import FINAL, INPUT, MEANINGS, exit_code
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_opal.operators.worker_place import WorkerPlace
     from opal_lake.operations.job_spec import JobSpec
     from opal_lake.result import JobResult
 
@@ -356,9 +357,8 @@ class OpalSparkOperator(SparkSubmitOperator):
         if store is not None and store.get(self.external_id_key) is not None:
             return None  # the job of an earlier try may still run on the cluster: go on with it
         try:
-            if not spec.operation.needs_table:
-                return None
-            idle: JobResult | None = spec.job.look(opal.table(self.table))
+            seen = opal.table(self.table) if spec.operation.needs_table else self._place(opal)
+            idle: JobResult | None = spec.job.look(seen)
         except AirflowException:
             raise
         except Exception as error:  # the look alone fails no task
@@ -367,6 +367,18 @@ class OpalSparkOperator(SparkSubmitOperator):
                 return None
             raise self._refused(INPUT, f"opal: {error}", self.advice()) from error
         return idle
+
+    def _place(self, opal: OpalHook) -> "WorkerPlace":
+        from airflow_provider_opal.operators.worker_place import WorkerPlace, shares_files
+
+        master = OpalHook.get_connection(self._checked_spark_conn_id(opal)).host
+        is_shared = shares_files(
+            master or "",
+            {*(self.conf or {}), *self._hidden_conf},
+            {**(self.env_vars or {}), **self._hidden_environment},
+            self.properties_file,
+        )
+        return WorkerPlace(opal=opal, table=self.table, shares_files=is_shared)
 
     def _refused(self, status: int, message: str, cause: str | None) -> AirflowFailException:
         """Return the exception for a job that ends the same at each try."""

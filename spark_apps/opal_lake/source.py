@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from opal_lake.errors import InvalidInputError
 
+if TYPE_CHECKING:
+    from opal_lake.definition.table_spec import TableSpec
+
 FILE_FORMATS = ("csv", "json", "parquet", "orc")
 FOLDER_FORMATS = (
     *FILE_FORMATS,
@@ -310,6 +313,34 @@ def _check_texts(source: Jdbc) -> None:
         value = getattr(source, name)
         if not isinstance(value, str) and (value is not None or name == "url"):
             raise InvalidInputError(f"jdbc: {name} must be text, not {type(value).__name__}")
+
+
+def nothing_there(source: Files) -> str:
+    """Return the message for a source without a file."""
+    looked = ", ".join(map(repr, source.paths))
+    return (
+        f"there is no file to read: looked for {looked}; correct the paths "
+        "(files whose names begin with '_' or '.' are not read)"
+    )
+
+
+def check_named_files(source: Files, spec: "TableSpec") -> None:
+    """Raise InvalidInputError where `order` or `deletes` of files does not fit the table."""
+    delta = spec.delta.name
+    is_order_known = (
+        source.order is None or source.makes_delta or source.order.casefold() == delta.casefold()
+    )
+    if not is_order_known:
+        # Before the lack of a column hides it
+        raise InvalidInputError(
+            f"order={source.order!r}, and the table's delta column is {delta!r}; write order={delta!r}, "
+            f"or one of {BY_SUFFIX!r} and {BY_POSITION!r}"
+        )
+    if source.deletes is not None and spec.deletes is None:
+        raise InvalidInputError(
+            f"files {source.deletes!r} hold deletes, and the table has no delete condition; create it with one, or with "
+            "deletes='false' if only files delete"
+        )
 
 
 def format_of(path: str) -> str | None:

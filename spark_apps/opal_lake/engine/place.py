@@ -15,6 +15,24 @@ if TYPE_CHECKING:
     from opal_lake.write.bootstrap_job import SourceReader
 
 
+class SeenPlace(Protocol):
+    """A place as a process without an engine sees it."""
+
+    @property
+    def uri(self) -> str: ...
+
+    def open(self) -> OpenTable:
+        """Open the table; NotFoundError when there is none."""
+        ...
+
+    def lacks(self, path: str) -> bool:
+        """Whether an engine certainly finds no file at a path or pattern of a source.
+
+        False where this process cannot know.
+        """
+        ...
+
+
 class Place(Protocol):
     """A URI, and the engine that works on the table there."""
 

@@ -19,7 +19,7 @@ from opal_lake.source import source_from_json
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from opal_lake.definition.table_spec import TableLayout
+    from opal_lake.definition.table_spec import TableLayout, TableSpec
     from opal_lake.engine.place import Place
 
 COLUMN_ROLES = ("keys", "delta", "tie_break", "partition_by")  # what a column may be for a table
@@ -64,10 +64,7 @@ class Create(NewTable, Job):
 
     def run(self, place: "Place") -> JobResult:  # type: ignore[override]  # there is no table yet
         """Create the table, or find that it is there as it should be."""
-        from opal_lake.arguments.declared import given_fields
-        from opal_lake.definition.table_spec import TableLayout
-
-        layout = TableLayout(**given_fields(TableLayout, vars(self)))
+        layout = self._layout
         existing = self._existing(place, layout)
         if existing is not None:
             return existing
@@ -97,6 +94,31 @@ class Create(NewTable, Job):
         columns = None if self.schema is None else place.sql_columns(self.schema)
         refuse_another_spec(place.uri, table.snapshot_at().spec, columns, layout)
         return JobResult(operation=self.name, table=table.uri, version=0, repeated=True)
+
+    @property
+    def _layout(self) -> "TableLayout":
+        from opal_lake.arguments.declared import given_fields
+        from opal_lake.definition.table_spec import TableLayout
+
+        return TableLayout(**given_fields(TableLayout, vars(self)))
+
+    def check_existing(self, uri: str, spec: "TableSpec") -> None:
+        """Raise InvalidInputError if an existing table was made otherwise.
+
+        With a schema only the job can compare them.
+        """
+        from opal_lake.definition.table_spec import refuse_another_spec
+
+        if self.schema is None:
+            refuse_another_spec(uri, spec, None, self._layout)
+
+    def check_conditions(self) -> None:
+        """Raise InvalidInputError if the delete condition is not one of the language."""
+        from opal_lake.definition.conditions.faults import DELETES
+        from opal_lake.definition.conditions.parser import parse
+
+        if self.deletes is not None:
+            parse(self.deletes, DELETES)
 
     def _columns(self, place: "Place") -> "pa.Schema":
         if self.schema is not None and self.like is not None:

@@ -13,15 +13,16 @@ from opal_lake.arguments.values import (
     OnNewColumns,
     Threshold,
 )
-from opal_lake.errors import InvalidInputError, NoRowsError
+from opal_lake.errors import InvalidInputError, NoRowsError, NotFoundError
 from opal_lake.operations.create import Create, NewTable
 from opal_lake.operations.verb import Job
 from opal_lake.result import JobResult
-from opal_lake.source import Files, Jdbc, source_from_json
+from opal_lake.source import Files, Jdbc, check_named_files, nothing_there, source_from_json
 
 if TYPE_CHECKING:
+    from opal_lake.definition.table_spec import TableSpec
     from opal_lake.engine.open_table import OpenTable
-    from opal_lake.engine.place import Place
+    from opal_lake.engine.place import Place, SeenPlace
 
 
 # Of rows in memory and of streams: no job, operator or command has them
@@ -172,13 +173,48 @@ class IngestSource(Ingest):
     def run(self, place: "Place") -> JobResult:  # type: ignore[override]  # there may be no table
         """Make the table if the job may and there is none, and ingest."""
         source = source_from_json(self.source)  # an error before a table is made
-        if self.create is not None:
-            made = NewTable.among(vars(self.create))
-            if isinstance(source, Files) and source.deletes is not None:
-                made.setdefault("deletes", NO_ROW)
-            like = None if self.create.schema is not None else self.source
-            Create(**made, like=like, if_absent=True).run(place)
+        create = self._create(source)
+        if create is not None:
+            create.run(place)
         return self.with_source(source).run(place.open())
+
+    def look(self, place: "SeenPlace") -> None:  # type: ignore[override]  # there may be no table
+        """Raise what the job would raise for the table, the source's names and missing files.
+
+        A schema as SQL text is left to the job: Spark alone reads it.
+        """
+        source = source_from_json(self.source)
+        create = self._create(source)
+        try:
+            spec = place.open().snapshot_at().spec
+        except NotFoundError:
+            if create is None:
+                raise
+            create.check_conditions()
+        else:
+            if create is not None:
+                create.check_existing(place.uri, spec)
+            self._check_columns(source, spec)
+        if isinstance(source, Files) and self.refuses_empty and all(map(place.lacks, source.paths)):
+            raise NoRowsError(nothing_there(source))
+
+    def _check_columns(self, source: Files | Jdbc, spec: "TableSpec") -> None:
+        from opal_lake.write.by_business_snapshot import check_column
+
+        if self.business_snapshot_column is not None:
+            check_column(spec, self.business_snapshot_column)
+        if isinstance(source, Files):
+            check_named_files(source, spec)
+
+    def _create(self, source: Files | Jdbc) -> Create | None:
+        """Return what makes the table, or finds that it is there as it should be."""
+        if self.create is None:
+            return None
+        made = NewTable.among(vars(self.create))
+        if isinstance(source, Files) and source.deletes is not None:
+            made.setdefault("deletes", NO_ROW)
+        like = None if self.create.schema is not None else self.source
+        return Create(**made, like=like, if_absent=True)
 
     def with_source(self, source: Any) -> Ingest:
         """Return the ingest of another source, into a table that exists."""

@@ -94,6 +94,12 @@ class Maintain(MaintenancePolicy, Job):
         """The arguments that stand for properties."""
         return MaintenancePolicy.among(vars(self))
 
+    def look(self, table: "OpenTable") -> None:
+        """Raise InvalidInputError for a column of `zorder` that the table lacks."""
+        schema = table.snapshot_at().spec.schema
+        for name in self.zorder or ():
+            schema.field(name)
+
     def run(self, table: "OpenTable") -> JobResult:
         """Run the steps that are due, one after the other."""
         from opal_lake.engine.results import run_once

@@ -44,6 +44,12 @@ class ZOrder(Job):
         if given["whole"] is True and given["only_if_due"] is True:
             raise InvalidInputError("whole=True takes all files, due or not; leave only_if_due out")
 
+    def look(self, table: "OpenTable") -> None:
+        """Raise InvalidInputError for a column that the table lacks, or cannot be clustered by."""
+        from opal_lake.data.z_value import z_fields
+
+        z_fields(table.snapshot_at().spec, self.columns)
+
     def run(self, table: "OpenTable") -> JobResult:
         """Cluster what is not clustered by these columns yet."""
         from opal_lake.engine.results import run_once

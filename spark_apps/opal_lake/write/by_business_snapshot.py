@@ -71,7 +71,7 @@ def _ingest_by_column(table: OpenTable, source: Source, asked: "Ingest", column:
             "positions go with one commit, and business_snapshot_column makes several; give business_snapshot instead"
         )
     base = table.log.head()
-    _check_column(base.spec, column)
+    check_column(base.spec, column)
     earlier = table.log.earlier_result(base, "ingest", asked.token, asked.application)
     if earlier is not None:
         _take_up(table, asked)
@@ -193,7 +193,8 @@ def _rows_of(rows: SplitRows, part: Part, spec: TableSpec, _: int) -> Rows:
     return rows.part(part.values, part.bad, spec)
 
 
-def _check_column(spec: TableSpec, column: str) -> None:
+def check_column(spec: TableSpec, column: str) -> None:
+    """Raise InvalidInputError unless a column of the table can say the business snapshot."""
     member = spec.schema.field(column)
     if member.name != column:
         raise InvalidInputError(

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructType
 
 from opal_lake.errors import InvalidInputError, NoRowsError
-from opal_lake.source import Files
+from opal_lake.source import Files, nothing_there
 from opal_spark.engine.session import STRICT, few_listing_tasks
 
 MOST_FILES = 200  # that are looked at one by one to explain a failure
@@ -56,11 +56,6 @@ def _load(
         if error.getCondition() in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
             raise NoRowsError(nothing_there(source)) from error
         raise
-
-
-def nothing_there(source: Files) -> str:
-    looked = ", ".join(map(repr, source.paths))
-    return f"there is no file to read: looked for {looked}; correct the paths (files whose names begin with '_' or '.' are not read)"
 
 
 def file_paths(rows: DataFrame) -> list[str]:

@@ -51,8 +51,7 @@ def ingest(**more: Any) -> IngestOperator:
         task_id="ingest",
         table="shop.users",
         source=source,
-        create=CreateTable(keys=["id"], delta="at"),
-        **more,
+        **{"create": CreateTable(keys=["id"], delta="at"), **more},
     )
 
 
@@ -147,7 +146,8 @@ def test_what_was_done_is_not_submitted_again(tmp_path: Path) -> None:
 def test_a_first_run_is_no_repeat_and_what_a_clear_submits_is_none_either(
     tmp_path: Path, commands: Commands
 ) -> None:
-    table, task, store = create(open_storage(str(tmp_path / "shop" / "users"))), ingest(), Store()
+    table, store = create(open_storage(str(tmp_path / "shop" / "users"))), Store()
+    task = ingest(create=CreateTable(keys=["sku"], delta="at", deletes="price IS NULL"))
     commands.spark_submit(works=True)
     results = [
         task.execute(context(task, clears=clears, store=store, partition_key="2026-11-01"))

@@ -60,7 +60,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def made(kind: type[WholeTableOperator], **given: Any) -> Any:
-    needed = {"columns": ["a"]} if kind is ZOrderOperator else {}
+    needed = {"columns": ["price"]} if kind is ZOrderOperator else {}
     return kind(**{"task_id": "t", "table": "t", **needed, **given})
 
 
@@ -100,7 +100,11 @@ def made(kind: type[WholeTableOperator], **given: Any) -> Any:
             {"archive_after": 5},
             {"mode": "minor", "archive_after": 5, "only_if_due": True},
         ),
-        (ZOrderOperator, {"columns": ("a", "b")}, {"columns": ["a", "b"], "only_if_due": True}),
+        (
+            ZOrderOperator,
+            {"columns": ("sku", "price")},
+            {"columns": ["sku", "price"], "only_if_due": True},
+        ),
         (RetentionOperator, {}, {"dry_run": False}),
         (
             RetentionOperator,
@@ -111,7 +115,7 @@ def made(kind: type[WholeTableOperator], **given: Any) -> Any:
         (
             MaintenanceOperator,
             {
-                "zorder": ["a"],
+                "zorder": ["price"],
                 "window": "1h30m",
                 "look_back": "90d",
                 "target_mb": 64,
@@ -125,7 +129,7 @@ def made(kind: type[WholeTableOperator], **given: Any) -> Any:
                 "delete": False,
             },
             {
-                "zorder": ["a"],
+                "zorder": ["price"],
                 "window": "1h30m",
                 "look_back": "90d",
                 "target_mb": 64,
@@ -436,6 +440,24 @@ def test_a_restore_needs_exactly_one_way_to_name_the_version() -> None:
 def test_a_dry_run_that_cannot_be_fails_at_once(task: WholeTableOperator) -> None:
     with pytest.raises(AirflowFailException, match=r"nowhere|colour"):
         task.execute(context(task))
+
+
+@pytest.mark.parametrize(
+    "task, error",
+    [
+        (CompactionOperator(task_id="t", table="nowhere"), "nowhere is no Opal table"),
+        (RetentionOperator(task_id="t", table="nowhere"), "nowhere is no Opal table"),
+        (ZOrderOperator(task_id="t", table="t", columns=["colour"]), "colour"),
+        (MaintenanceOperator(task_id="t", table="t", zorder=["colour"]), "colour"),
+    ],
+)
+def test_a_table_or_a_column_that_does_not_exist_fails_before_spark_starts(
+    task: WholeTableOperator, error: str, commands: Commands
+) -> None:
+    commands.spark_submit(works=True)
+    with pytest.raises(AirflowFailException, match=error):
+        task.execute(context(task))
+    assert commands.notes() == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

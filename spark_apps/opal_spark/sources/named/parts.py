@@ -10,12 +10,12 @@ from opal_folder.increments import Increment, folder_values, in_order, list_file
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError, NoRowsError
 from opal_lake.s3a import is_s3
-from opal_lake.source import BY_POSITION, BY_SUFFIX, Files
+from opal_lake.source import BY_SUFFIX, Files, check_named_files, nothing_there
 from opal_lake.storage import open_storage
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
 from opal_spark.engine.session import storage_options
 from opal_spark.sources.marks import plain_uri
-from opal_spark.sources.paths import nothing_there, open_files
+from opal_spark.sources.paths import open_files
 from opal_spark.sources.text.csv_header import has_header
 from opal_spark.sources.text.csv_lines import cells_of, first_line, plain_names
 
@@ -44,12 +44,7 @@ class Part:
 
 def parts_of(spark: SparkSession, source: Files, spec: TableSpec) -> list[Part]:
     """At least one."""
-    _check_order(source, spec)
-    if source.deletes is not None and spec.deletes is None:
-        raise InvalidInputError(
-            f"files {source.deletes!r} hold deletes, and the table has no delete condition; create it with one, or with "
-            "deletes='false' if only files delete"
-        )
+    check_named_files(source, spec)
     forms: dict[tuple[bool, str, tuple[str, ...] | None], list[NamedFile]] = {}
     for file in named_files(spark, source):
         is_deletes = _is_deletes(source, file.increment)
@@ -62,17 +57,6 @@ def parts_of(spark: SparkSession, source: Files, spec: TableSpec) -> list[Part]:
     if not forms:
         raise NoRowsError(nothing_there(source))
     return [_part(spark, source, spec, form, files) for form, files in forms.items()]
-
-
-def _check_order(source: Files, spec: TableSpec) -> None:
-    """Raise InvalidInputError for an unknown order, before the lack of a column hides it."""
-    delta = spec.delta.name
-    if source.order is None or source.makes_delta or source.order.casefold() == delta.casefold():
-        return
-    raise InvalidInputError(
-        f"order={source.order!r}, and the table's delta column is {delta!r}; write order={delta!r}, "
-        f"or one of {BY_SUFFIX!r} and {BY_POSITION!r}"
-    )
 
 
 def named_files(spark: SparkSession, source: Files) -> list[NamedFile]:
