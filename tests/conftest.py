@@ -51,6 +51,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
+    if hasattr(config, "workerinput"):
+        spark_files = {item.path for item in items if item.get_closest_marker("spark")}
+        # Workers begin at equal parts of the list and steal from its other end: one starts Spark
+        items.sort(key=lambda item: item.path not in spark_files)
     if SLOW_SECONDS in os.environ:  # other files come last, and may be left out, at each seed
         files = list(dict.fromkeys(item.path for item in items))
         items.sort(key=lambda item: (files.index(item.path) - number_of(seed)) % len(files))
