@@ -3,7 +3,7 @@
 from typing import Any
 
 from opal_lake.engine.open_table import OpenTable
-from opal_lake.inspect.check import CheckedList
+from opal_lake.inspect.check.check import CheckedList
 from opal_lake.operations.look import Check
 
 

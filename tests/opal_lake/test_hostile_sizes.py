@@ -14,8 +14,8 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 
-from opal_lake.data.data_file import GROUP_BYTES, FileEncoder, decode_file
-from opal_lake.data.decoded_size import LEAST_LIMIT_BYTES
+from opal_lake.data.data_file import FileEncoder, decode_file
+from opal_lake.data.decoded_size import BOUND, LEAST_LIMIT_BYTES
 from opal_lake.definition.schema import OFFSET, SEGMENT
 from opal_lake.definition.table_spec import TableLayout, TableSpec, plan_spec
 from opal_lake.errors import FormatError
@@ -194,7 +194,7 @@ def test_a_file_of_equal_long_texts_can_be_read() -> None:
     """Writers cut row groups by what they take in memory, so that readers believe them."""
     texts = pa.array([letter * 8000 for letter in "abc"])
     rows = rows_of(texts.take(pa.array(np.arange(20_000) % 3)))
-    assert rows.nbytes > GROUP_BYTES
+    assert rows.nbytes > BOUND.average_bytes
     file, spec = written(rows)
     assert file.data.nbytes < 100_000
     back = decode_file(file.data, spec, ["k", "v"], "x.parquet", rows=20_000)

@@ -29,7 +29,7 @@ from opal_lake.exit_codes import FINDINGS, OK
 from opal_lake.operations.look import Check
 
 if TYPE_CHECKING:
-    from opal_lake.inspect.check import Checked
+    from opal_lake.inspect.check.check import Checked
     from opal_lake.table import Table
 
 HISTORY_LIMIT = 20
@@ -186,7 +186,7 @@ def _add_check_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check(args: argparse.Namespace) -> int:
-    from opal_lake.inspect.check import check as run_check
+    from opal_lake.inspect.check.check import check as run_check
     from opal_lake.storage import open_storage
     from opal_lake.table import table_on
 

@@ -21,7 +21,7 @@ from opal_lake.definition.business_snapshots import finished_text
 from opal_lake.errors import count_text
 
 if TYPE_CHECKING:
-    from opal_lake.inspect.check import Checked
+    from opal_lake.inspect.check.check import Checked
 
 _PENDING_SHOWN = 20
 # Of a result's counts, what a person wants to know first

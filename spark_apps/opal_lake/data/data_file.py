@@ -36,7 +36,6 @@ from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FormatError, InvalidInputError, RowCountError
 
 GROUP_ROWS = 1 << 18  # of a row group, which is what Spark splits and prunes by
-GROUP_BYTES = BOUND.average_bytes  # in memory, of a row group
 PAGE_BYTES = (
     128 << 10
 )  # encoded: of smaller ones a scan in Spark takes longer, a look-up decodes more of larger ones

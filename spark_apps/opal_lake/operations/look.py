@@ -10,7 +10,7 @@ from opal_lake.operations.verb import Operation
 
 if TYPE_CHECKING:
     from opal_lake.engine.open_table import OpenTable
-    from opal_lake.inspect.check import CheckedList
+    from opal_lake.inspect.check.check import CheckedList
     from opal_lake.log.commit import Commit
 
 Row = dict[str, Any]
@@ -118,6 +118,6 @@ class Check(Operation["CheckedList"]):
 
     def run(self, table: "OpenTable") -> "CheckedList":
         """Look at metadata in this process, and at rows by the engine's tasks."""
-        from opal_lake.inspect.check import CheckedList, check
+        from opal_lake.inspect.check.check import CheckedList, check
 
         return CheckedList(check(table, self))

@@ -26,7 +26,8 @@ def add_check(verbs: Verbs, run: Run, add_spark: Callable[[argparse.ArgumentPars
 
 
 def _run(args: argparse.Namespace, run: Run) -> int:
-    from opal_lake.inspect.check import LEFT_OUT, LOOKED_AT, Checked, Finding
+    from opal_lake.inspect.check.check import LEFT_OUT, LOOKED_AT, Checked
+    from opal_lake.inspect.check.finding import Finding
 
     started_s = time.monotonic()
     result = run(args, [JobSpec(operation=Check(**Check.among(vars(args))), table=args.table)])[0]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from opal_lake.engine.in_process import InProcess
-from opal_lake.inspect.check import check
+from opal_lake.inspect.check.check import check
 from opal_lake.operations.look import Check
 from opal_lake.storage import open_storage
 from opal_lake.table import table_on

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from opal_lake.errors import InvalidInputError
-from opal_lake.inspect.check import Finding, check, shelf
+from opal_lake.inspect.check import shelf
+from opal_lake.inspect.check.check import check
 from opal_lake.inspect.check.content import in_process as content
+from opal_lake.inspect.check.finding import Finding
 from opal_lake.inspect.check.sample import plan_sample
 from opal_lake.key_store.entries import Entries, sorted_entries
 from opal_lake.operations.look import Check

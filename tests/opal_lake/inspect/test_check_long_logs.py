@@ -6,7 +6,7 @@ import pstats
 import pyarrow as pa
 
 from opal_lake.definition.table_spec import TableLayout, plan_spec
-from opal_lake.inspect.check import check
+from opal_lake.inspect.check.check import check
 from opal_lake.operations.look import Check
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table, create_on

@@ -8,7 +8,8 @@ import pytest
 
 from opal_lake import layout
 from opal_lake.events.segment_log import Events, concat_events
-from opal_lake.inspect.check import check, versions
+from opal_lake.inspect.check import versions
+from opal_lake.inspect.check.check import check
 from opal_lake.key_store.entries import Entries
 from opal_lake.log.checkpoint import write_checkpoint
 from opal_lake.operations.look import Check

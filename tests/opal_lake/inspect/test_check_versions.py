@@ -7,7 +7,7 @@ import pytest
 
 from opal_lake import layout
 from opal_lake.cli import main
-from opal_lake.inspect.check import check
+from opal_lake.inspect.check.check import check
 from opal_lake.operations.look import Check
 from opal_lake.storage.local.store import LocalStorage
 from opal_lake.storage.memory import MemoryStorage

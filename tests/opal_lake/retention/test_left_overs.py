@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from opal_lake.cli import main
-from opal_lake.inspect.check import check
+from opal_lake.inspect.check.check import check
 from opal_lake.operations.look import Check
 from opal_lake.storage import Storage, open_storage
 from opal_lake.storage.local.publish import HIDDEN

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from opal_lake.cli import main
 from opal_lake.exit_codes import FINDINGS, OK
-from opal_lake.inspect.check import check
+from opal_lake.inspect.check.check import check
 from opal_lake.operations.job_spec import JobSpec
 from opal_lake.operations.look import Check
 from opal_lake.storage import open_storage
