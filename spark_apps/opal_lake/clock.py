@@ -8,13 +8,13 @@ from typing import Protocol
 
 from opal_lake.errors import InvalidInputError
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_DOUBLINGS = 30  # a pause of 1 s is 34 years then
 
 
 def moment_text(moment_us: int) -> str:
     """ISO 8601 in UTC, to the microsecond."""
-    return (_EPOCH + timedelta(microseconds=moment_us)).isoformat(timespec="microseconds")
+    return (EPOCH + timedelta(microseconds=moment_us)).isoformat(timespec="microseconds")
 
 
 def parse_moment_ms(text: str) -> int:
@@ -35,7 +35,7 @@ def parse_moment_ms(text: str) -> int:
 
 def milliseconds_of(moment: datetime) -> int:
     """Return the milliseconds since 1970 of a datetime with a zone."""
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
+    return (moment - EPOCH) // timedelta(milliseconds=1)
 
 
 def doubled_pause_s(failures: int, first_s: float, longest_s: float = math.inf) -> float:

@@ -4,8 +4,8 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from lakechime.errors import (
@@ -18,10 +18,17 @@ from lakechime.errors import (
 )
 from lakechime.event import DEFAULT_CLUSTER
 from lakechime.location import URL_VARIABLE, default_url
-from opal_lake.cli.command import EVERYWHERE, Verb, Verbs, pairs, traceback_help
-from opal_lake.cli.overview import version
+from opal_lake.cli.command import (
+    Verb,
+    Verbs,
+    add_everywhere,
+    begin_verb,
+    pairs,
+    traceback_help,
+)
+from opal_lake.cli.overview import exit_lines, verb_lines, version
 from opal_lake.cli.render import Style
-from opal_lake.clock import parse_moment_ms
+from opal_lake.clock import EPOCH, parse_moment_ms
 from opal_lake.errors import InvalidInputError, OpalError
 from opal_lake.exit_codes import BUG, FINDINGS, INPUT, OK, RETRY
 from opal_lake.exit_codes import exit_code as opal_exit_code
@@ -33,7 +40,6 @@ EVENTS, KEEP, SERVE = "Events", "Keep the database", "Serve others"
 GROUPS = (EVENTS, SERVE, KEEP)
 TOKEN_VARIABLE = "LAKECHIME_TOKEN"
 DATABASE_FORMS = "sqlite:////path/to/lakechime.db, postgresql+psycopg2://user@host/database, or a service's http://host:8765"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 MEANINGS = {
     OK: "done",
@@ -57,37 +63,19 @@ def exit_code(error: BaseException) -> int:
 
 def add_verb(verbs: Verbs, verb: Verb) -> argparse.ArgumentParser:
     """Register a verb; the caller adds what is its own."""
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        verb.name,
-        help=verb.summary,
-        description=verb.summary[:1].upper() + verb.summary[1:] + ".",
-        epilog=f"example:\n  {verb.example}\n\n{exit_code_lines()}",
-    )
-    parser.usage = f"{parser.prog} {verb.operands}[options]".replace("%", "%%")
-    parser.set_defaults(run=verb.run, group=verb.group, example=verb.example)
+    parser = begin_verb(verbs, verb, MEANINGS)
     add_shared(parser)
     return parser
 
 
 def add_shared(parser: argparse.ArgumentParser) -> None:
-    """The options of every verb."""
-    shared = parser.add_argument_group(EVERYWHERE)
-    shared.add_argument(
+    """Add the options of every verb."""
+    add_everywhere(parser, "lakechime").add_argument(
         "--database",
         metavar="URL",
         help=f"{DATABASE_FORMS} (default: ${URL_VARIABLE}, else lakechime.db in $AIRFLOW_HOME); "
-        f"others see a command's arguments: give passwords by ${URL_VARIABLE}, and the token of a service by ${TOKEN_VARIABLE}",
-    )
-    shared.add_argument(
-        "--json", action="store_true", help="for programs: nothing but JSON on standard output"
-    )
-    shared.add_argument("--traceback", action="store_true", help=traceback_help("lakechime"))
-
-
-def exit_code_lines() -> str:
-    """For help."""
-    return "exit codes:\n" + "\n".join(
-        f"  {code:<3} {meaning}" for code, meaning in MEANINGS.items()
+        f"others see a command's arguments: give passwords by ${URL_VARIABLE}, "
+        f"and the token of a service by ${TOKEN_VARIABLE}",
     )
 
 
@@ -181,33 +169,20 @@ def moment_ms(text: str) -> int:
 def moment_text(moment: int) -> str:
     """To the second, in UTC; years that Python does not hold stay numbers."""
     try:
-        return (_EPOCH + timedelta(milliseconds=moment)).strftime("%Y-%m-%d %H:%M:%S")
+        return (EPOCH + timedelta(milliseconds=moment)).strftime("%Y-%m-%d %H:%M:%S")
     except OverflowError:
         return str(moment)
 
 
 def overview(verbs: Mapping[str, argparse.ArgumentParser], style: Style) -> str:
     """The page that `lakechime` and `lakechime --help` show."""
-    return "\n".join([*_head(style), *_groups(verbs, style), *_foot(style)])
+    return "\n".join([*_head(style), *verb_lines(verbs, GROUPS, style), *_foot(style)])
 
 
 def _head(style: Style) -> Iterator[str]:
     yield f"{style.strong('lakechime')} {version()}: what changed in the tables of a lake, and who has seen it"
     yield ""
     yield f"{style.strong('usage:')} lakechime COMMAND [options]      {style.faint('lakechime COMMAND --help says more')}"
-
-
-def _groups(verbs: Mapping[str, argparse.ArgumentParser], style: Style) -> Iterator[str]:
-    width = max(map(len, verbs), default=0)
-    for group in GROUPS:
-        yield from ("", style.strong(group))
-        for name in _of_group(verbs, group):
-            yield f"  {style.good(f'{name:<{width}}')}  {(verbs[name].description or '').rstrip('.')}"
-            yield f"  {'':<{width}}  {style.faint('$ ' + verbs[name].get_default('example'))}"
-
-
-def _of_group(verbs: Mapping[str, argparse.ArgumentParser], group: str) -> Sequence[str]:
-    return [name for name, parser in verbs.items() if parser.get_default("group") == group]
 
 
 def _foot(style: Style) -> Iterator[str]:
@@ -218,7 +193,4 @@ def _foot(style: Style) -> Iterator[str]:
     yield "  --json          for programs: nothing but JSON on standard output"
     yield f"  --traceback     {traceback_help('lakechime')}"
     yield "  --version       of this program"
-    yield ""
-    head, *codes = exit_code_lines().splitlines()
-    yield style.strong(head.rstrip(":").capitalize())
-    yield from codes
+    yield from exit_lines(style, MEANINGS)

@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from lakechime.access import MEANINGS, ROLES, Token, TokenKeeper, token_json
+from lakechime.cli.command import MEANINGS as EXIT_CODES
 from lakechime.cli.command import (
     SERVE,
     add_shared,
     database_url,
-    exit_code_lines,
     is_service,
     moment_text,
     own_token,
     show,
 )
-from opal_lake.cli.command import OpalParser, Verbs
+from opal_lake.cli.command import OpalParser, Verbs, exit_code_lines
 from opal_lake.cli.render import Column, Style, escaped, output_width, text_table
 from opal_lake.exit_codes import OK
 
@@ -31,7 +31,7 @@ def commands(verbs: Verbs) -> None:
         "token",
         help="who may use the service: create, list, revoke",
         description="Create, list and revoke the tokens of the service.",
-        epilog=exit_code_lines(),
+        epilog=exit_code_lines(EXIT_CODES),
     )
     parser.set_defaults(
         group=SERVE,
@@ -83,7 +83,7 @@ def _keeper(args: argparse.Namespace) -> Iterator[TokenKeeper]:
     """In the database, or through a service with an admin's token."""
     url = database_url(args)
     if is_service(url):
-        from lakechime.remote.tokens import HttpTokens
+        from lakechime.remote.http import HttpTokens
         from lakechime.remote.transport import Transport
 
         transport = Transport(url=url, token=own_token(url))

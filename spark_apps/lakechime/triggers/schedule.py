@@ -2,12 +2,11 @@
 
 from calendar import monthrange
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 
 from lakechime.errors import InvalidEventError
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from opal_lake.clock import EPOCH, milliseconds_of
 
 
 class FrequencyUnit(StrEnum):
@@ -33,11 +32,11 @@ def tick_at(start_ts: int, frequency: int, unit: FrequencyUnit | str, number: in
     unit = _checked(frequency, unit)
     if unit in _FIXED_MS:
         return start_ts + number * frequency * _FIXED_MS[unit]
-    start = _EPOCH + timedelta(milliseconds=start_ts)
+    start = EPOCH + timedelta(milliseconds=start_ts)
     months = start.month - 1 + number * frequency
     year, month = start.year + months // 12, months % 12 + 1
     moment = start.replace(year=year, month=month, day=min(start.day, monthrange(year, month)[1]))
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
+    return milliseconds_of(moment)
 
 
 def tick_number(
@@ -49,7 +48,7 @@ def tick_number(
         return None
     if unit in _FIXED_MS:
         return (now_ts - start_ts) // (frequency * _FIXED_MS[unit])
-    start, now = (_EPOCH + timedelta(milliseconds=moment) for moment in (start_ts, now_ts))
+    start, now = (EPOCH + timedelta(milliseconds=moment) for moment in (start_ts, now_ts))
     number = ((now.year - start.year) * 12 + now.month - start.month) // frequency
     return number if tick_at(start_ts, frequency, unit, number) <= now_ts else number - 1
 

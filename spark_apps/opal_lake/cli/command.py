@@ -5,7 +5,7 @@ import csv
 import difflib
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from opal_lake.errors import InvalidInputError
@@ -128,39 +128,53 @@ def meant(word: str, known: Iterable[str]) -> str:
     return f", did you mean {near[0]!r}?" if near else ""
 
 
-def add_command(verbs: Verbs, verb: Verb) -> argparse.ArgumentParser:
-    """Register a subcommand on a table; the caller adds what is its own."""
+def begin_verb(
+    verbs: Verbs, verb: Verb, meanings: Mapping[int, str] = MEANINGS
+) -> argparse.ArgumentParser:
+    """Register a verb of any program with its help; the caller adds its options."""
     parser: argparse.ArgumentParser = verbs.add_parser(
         verb.name,
         help=verb.summary,
-        description=verb.summary[:1].upper() + verb.summary[1:] + ".",
-        epilog=f"example:\n  {verb.example}\n\n{exit_code_lines()}",
+        description=f"{verb.summary[:1].upper()}{verb.summary[1:]}.",
+        epilog=f"example:\n  {verb.example}\n\n{exit_code_lines(meanings)}",
     )
-    table = "TABLE" if verb.needs_table else "[TABLE]"
-    parser.usage = f"{parser.prog} {table} {verb.operands}[options]".replace("%", "%%")
+    parser.usage = f"{parser.prog} {verb.operands}[options]".replace("%", "%%")
     parser.set_defaults(run=verb.run, group=verb.group, example=verb.example)
-    parser.add_argument(
-        "table", metavar="TABLE", nargs=None if verb.needs_table else "?", help=TABLE_FORMS
-    )
+    return parser
+
+
+def add_everywhere(parser: argparse.ArgumentParser, program: str) -> Any:
+    """Add the options of every verb; return their group, for others of the program."""
     shared = parser.add_argument_group(EVERYWHERE)
     shared.add_argument(
         "--json", action="store_true", help="for programs: nothing but JSON on standard output"
     )
-    shared.add_argument(
+    shared.add_argument("--traceback", action="store_true", help=traceback_help(program))
+    return shared
+
+
+def add_command(verbs: Verbs, verb: Verb) -> argparse.ArgumentParser:
+    """Register a subcommand on a table; the caller adds what is its own."""
+    table = "TABLE" if verb.needs_table else "[TABLE]"
+    parser = begin_verb(verbs, replace(verb, operands=f"{table} {verb.operands}"))
+    parser.add_argument(
+        "table", metavar="TABLE", nargs=None if verb.needs_table else "?", help=TABLE_FORMS
+    )
+    add_everywhere(parser, "opal").add_argument(
         "--option",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help=f"how to reach the store: {STORE_OPTIONS_TEXT}; keys come from the environment (AWS_ACCESS_KEY_ID, ...)",
+        help=f"how to reach the store: {STORE_OPTIONS_TEXT}; "
+        "keys come from the environment (AWS_ACCESS_KEY_ID, ...)",
     )
-    shared.add_argument("--traceback", action="store_true", help=traceback_help("opal"))
     return parser
 
 
-def exit_code_lines() -> str:
-    """The exit codes, for help."""
+def exit_code_lines(meanings: Mapping[int, str] = MEANINGS) -> str:
+    """Return the exit codes, for help."""
     return "exit codes:\n" + "\n".join(
-        f"  {code:<3} {meaning}" for code, meaning in MEANINGS.items()
+        f"  {code:<3} {meaning}" for code, meaning in meanings.items()
     )
 
 

@@ -3,7 +3,7 @@
 import argparse
 import contextlib
 import importlib.metadata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from opal_lake.cli.command import (
     KEEP,
@@ -15,6 +15,7 @@ from opal_lake.cli.command import (
     traceback_help,
 )
 from opal_lake.cli.render import Style
+from opal_lake.exit_codes import MEANINGS
 
 PACKAGE = "airflow-provider-opal"
 _OTHER = "More"
@@ -29,7 +30,7 @@ def version() -> str:
 
 def overview(verbs: Mapping[str, argparse.ArgumentParser], style: Style) -> str:
     """The page that `opal` and `opal --help` show."""
-    return "\n".join([*_head(style), *_groups(verbs, style), *_foot(style)])
+    return "\n".join([*_head(style), *verb_lines(verbs, (WORK, KEEP, LOOK), style), *_foot(style)])
 
 
 def _head(style: Style) -> Iterator[str]:
@@ -39,19 +40,31 @@ def _head(style: Style) -> Iterator[str]:
     yield f"       TABLE is {TABLE_FORMS}"
 
 
-def _groups(verbs: Mapping[str, argparse.ArgumentParser], style: Style) -> Iterator[str]:
-    groups: dict[str, list[str]] = {WORK: [], KEEP: [], LOOK: []}
+def verb_lines(
+    verbs: Mapping[str, argparse.ArgumentParser], groups: Sequence[str], style: Style
+) -> Iterator[str]:
+    """Yield the verbs of a program by their groups, these first, each with its example."""
+    by_group: dict[str, list[str]] = {group: [] for group in groups}
     for name, parser in verbs.items():
-        groups.setdefault(parser.get_default("group") or _OTHER, []).append(name)
+        by_group.setdefault(parser.get_default("group") or _OTHER, []).append(name)
     width = max(map(len, verbs), default=0)
-    for group, names in groups.items():
+    for group, names in by_group.items():
         if names:
             yield ""
             yield style.strong(group)
         for name in names:
-            yield f"  {style.good(f'{name:<{width}}')}  {(verbs[name].description or '').rstrip('.')}"
+            summary = (verbs[name].description or "").rstrip(".")
+            yield f"  {style.good(f'{name:<{width}}')}  {summary}"
             if example := verbs[name].get_default("example"):
                 yield f"  {'':<{width}}  {style.faint('$ ' + example)}"
+
+
+def exit_lines(style: Style, meanings: Mapping[int, str] = MEANINGS) -> Iterator[str]:
+    """Yield the exit codes, for the end of a page."""
+    head, *codes = exit_code_lines(meanings).splitlines()
+    yield ""
+    yield style.strong(head.rstrip(":").capitalize())
+    yield from codes
 
 
 def _foot(style: Style) -> Iterator[str]:
@@ -61,7 +74,4 @@ def _foot(style: Style) -> Iterator[str]:
     yield f"  --option NAME=VALUE  {STORE_OPTIONS_TEXT}"
     yield f"  --traceback          {traceback_help('opal')}"
     yield "  --version            of this program"
-    yield ""
-    head, *codes = exit_code_lines().splitlines()
-    yield style.strong(head.rstrip(":").capitalize())
-    yield from codes
+    yield from exit_lines(style)

@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from opal_lake.cli.command import Verbs, exit_code_lines, traceback_help
+from opal_lake.cli.command import Verb, Verbs, add_everywhere, begin_verb
 from opal_lake.cli.progress import ProgressLine, Step
 from opal_lake.cli.render import Style, size_text
 from opal_spark.cli.archive import PACKAGES, PYTHON, Packed, Packing, usual
@@ -18,14 +18,8 @@ FOLDER = "environment"
 def commands(verbs: Verbs) -> None:
     """Register the verb (an `opal.commands` entry point)."""
     summary = "build the archive of packages that a cluster needs"
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        "pack",
-        help=summary,
-        description=f"{summary.capitalize()}.",
-        epilog=f"example:\n  {EXAMPLE}\n\n{exit_code_lines()}",
-    )
-    parser.usage = f"{parser.prog} [options]"
-    parser.set_defaults(run=pack, group=GROUP, example=EXAMPLE)
+    verb = Verb(name="pack", group=GROUP, summary=summary, example=EXAMPLE, run=pack)
+    parser = begin_verb(verbs, verb)
     parser.add_argument(
         "-o",
         "--output",
@@ -44,10 +38,7 @@ def commands(verbs: Verbs) -> None:
     parser.add_argument(
         "--overwrite", action="store_true", help="replace the archive if it is there"
     )
-    parser.add_argument(
-        "--json", action="store_true", help="for programs: nothing but JSON on standard output"
-    )
-    parser.add_argument("--traceback", action="store_true", help=traceback_help("opal"))
+    add_everywhere(parser, "opal")
 
 
 def pack(args: argparse.Namespace) -> None:

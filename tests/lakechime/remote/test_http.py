@@ -25,9 +25,8 @@ from lakechime import (
     UnavailableError,
 )
 from lakechime.answers import Interest
-from lakechime.remote.http import MAX_BATCH_ENTRIES, HttpStore
+from lakechime.remote.http import MAX_BATCH_ENTRIES, HttpStore, HttpTokens
 from lakechime.remote.problems import PROBLEMS, error_of, problem_json, problem_of
-from lakechime.remote.tokens import HttpTokens
 from lakechime.remote.transport import ATTEMPTS, Transport
 from tests.fixtures_lakechime import CERTIFICATES, Served, serving
 

@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 from lakechime import AccessError, LakeChime
 from lakechime.access import ROLES, allows
 from lakechime.errors import InvalidEventError, NotFoundError
-from lakechime.remote.tokens import HttpTokens
+from lakechime.remote.http import HttpTokens
 from lakechime.remote.transport import Transport
 from lakechime.service.access import BY_TOKEN, NO_ACCESS_CONTROL
 from lakechime.service.app import create_app
