@@ -23,7 +23,8 @@ CLASSES := $(CURDIR)/$(VENV)/spark.jsa
 ENVIRONMENT = export PYSPARK_PYTHON="$(PY)" PYSPARK_DRIVER_PYTHON="$(PY)" JAVA_HOME && JAVA_HOME="$$("$(PY)" -m opal_spark.engine.java)" && \
 	if [[ -f "$(CLASSES)" ]]; then export SPARK_SUBMIT_OPTS="$${SPARK_SUBMIT_OPTS:-} -XX:SharedArchiveFile=$(CLASSES) -Xlog:disable -Xlog:all=error:stderr"; fi &&
 # For tests. Their JVMs run for seconds: to compile code as well as possible takes more of a core than it brings, a third more in all.
-TESTING = $(ENVIRONMENT) export SPARK_SUBMIT_OPTS="$${SPARK_SUBMIT_OPTS:-} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC" &&
+# At that level Java keeps 48 MB of compiled code. The session of all tests fills them, and then compiles the same methods again and again.
+TESTING = $(ENVIRONMENT) export SPARK_SUBMIT_OPTS="$${SPARK_SUBMIT_OPTS:-} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m" &&
 
 HISTORIES ?= 2000
 # Passed as they are, to pytest, a bench, a stress or a demo: make test ARGS="-k metagen -x"; make bench NAME=table ARGS="--rows 1000000"
