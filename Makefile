@@ -29,8 +29,9 @@ TESTING = $(ENVIRONMENT) export SPARK_SUBMIT_OPTS="$${SPARK_SUBMIT_OPTS:-} -XX:T
 HISTORIES ?= 2000
 # Passed as they are, to pytest, a bench, a stress or a demo: make test ARGS="-k metagen -x"; make bench NAME=table ARGS="--rows 1000000"
 ARGS ?=
-# Processes that share the tests, each with a Spark of its own; make test JOBS=0 uses one, whose output comes at once.
-JOBS ?= 2
+# Processes that share the tests; make test JOBS=0 uses one, whose output comes at once. One more than the cores of a small machine:
+# a fifth of the time tests wait, for processes that start and for time to pass.
+JOBS ?= 3
 PYTEST = "$(PY)" -m pytest --numprocesses $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
