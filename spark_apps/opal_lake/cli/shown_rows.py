@@ -12,6 +12,7 @@ from opal_lake.errors import InvalidInputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+SHOWN_ROWS = 20  # of a read that names no limit
 _GAP_CELLS, _NARROWEST = 2, 8
 
 

@@ -493,9 +493,13 @@ def _run_one(args: argparse.Namespace, operation: Job) -> None:
 def _run(args: argparse.Namespace, specs: list[JobSpec[Any]]) -> list[JobResult]:
     """The specs one after the other in one session, with a progress line."""
     if importlib.util.find_spec("pyspark") is None:
-        raise InvalidInputError(
-            f"opal {args.command} needs Spark, which is not installed: pip install 'airflow-provider-opal[spark]'"
-        )
+        from opal_spark.cli.without_spark import LocalPlace, run_without_spark
+
+        options = store_options(args)
+        if args.conf or args.verbose:
+            option = "--conf" if args.conf else "--verbose"
+            LocalPlace(uri=args.table, options=options, command=args.command).refuse(option)
+        return [run_without_spark(spec, options, args.command) for spec in specs]
     from opal_spark.cli.launch import launched, own_stderr
     from opal_spark.engine.progress import SparkSteps
     from opal_spark.submit.runner import perform

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from opal_lake import layout as paths
-from opal_lake.cli.shown_rows import json_rows
+from opal_lake.cli.shown_rows import SHOWN_ROWS, json_rows
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.job_spec import JobSpec
 from opal_lake.operations.look import Check
@@ -24,8 +24,6 @@ from opal_lake.result import JobResult
 from opal_spark.engine.columns import quoted
 from opal_spark.engine.failures import observed_count, unwritable
 from opal_spark.table import OpalTable, SparkPlace
-
-SHOWN_ROWS = 20
 
 
 def run_job(spark: SparkSession, spec: JobSpec[Any]) -> JobResult:

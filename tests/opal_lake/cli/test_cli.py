@@ -354,11 +354,11 @@ def test_without_spark_the_error_says_what_to_install(
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pyspark'] = None\n")
     path = os.pathsep.join([str(SOURCES), str(metadata), str(tmp_path)])
-    done = opal(metadata, "metagen", uri, PYTHONPATH=path)
+    done = opal(metadata, "ingest", uri, "in.csv", PYTHONPATH=path)
     assert done.returncode == INPUT
     assert (
         done.stderr
-        == "opal: opal metagen needs Spark, which is not installed: pip install 'airflow-provider-opal[spark]'\n"
+        == "opal: opal ingest needs Spark, which is not installed: pip install 'airflow-provider-opal[spark]'\n"
     )
 
 
