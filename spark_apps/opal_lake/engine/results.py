@@ -66,15 +66,19 @@ def keep_result(storage: Storage, result: JobResult) -> JobResult:
 
 
 def read_result(storage: Storage, token: str) -> JobResult | None:
-    """What a job with this token left, marked as a repeat."""
+    """Return what a job with this token left, marked as a repeat."""
     check_token(token)
+    return result_at(storage, layout.consumed_path(token), "delete it, and run the job again")
+
+
+def result_at(storage: Storage, path: str, remedy: str) -> JobResult | None:
+    """Return the result that is kept at a path, marked as a repeat; None if there is none.
+
+    `remedy` says what to do with a damaged one.
+    """
     try:
-        data = read_sealed(storage, layout.consumed_path(token))
+        data = read_sealed(storage, path)
     except NotFoundError:
         return None
-    with decoding(
-        f"{storage.uri}/{layout.consumed_path(token)}",
-        "a result",
-        "delete it, and run the job again",
-    ):
+    with decoding(f"{storage.uri}/{path}", "a result", remedy):
         return replace(JobResult.from_dict(checked_result(parse_json(data))), repeated=True)
