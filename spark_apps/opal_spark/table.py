@@ -134,10 +134,12 @@ class OpalTable(Table[DataFrame]):
         batch_mb: int = BATCH_MB,
         on_bad_rows: str = "fail",
     ) -> JobResult:
-        """Take over a folder of Parquet or ORC files, a Delta or an Iceberg table. The table is created if it does not exist.
+        """Take over a folder of Parquet or ORC files, a Delta or an Iceberg table.
 
-        The first try fixes the list of files. After a failure the same call does what is left. When all is done, it changes nothing.
-        `source_version` is a version of Delta or the id of an Iceberg snapshot; without it the newest is taken.
+        The table is created if it does not exist. The first try fixes the list of files. After a
+        failure the same call does what is left; when all is done, it changes nothing.
+        `source_version` is a version of Delta or the id of an Iceberg snapshot; without it the
+        newest is taken.
         """
         columns = None if schema is None else arrow_of_spark(schema)
         asked = Bootstrap(**Bootstrap.among({**locals(), "schema": None}))

@@ -1,7 +1,8 @@
 """Data files in memory: rows to bytes and back (FORMAT: data files).
 
-Two checksums in the commit vouch for a file: one of the whole, and one of its tail, which tells a reader where everything lies. With the
-tail verified, Parquet's own page checksums cover the values; page headers and ORC stripes are covered by the checksum of the whole only.
+Two checksums in the commit vouch for a file: one of the whole, and one of its tail, which tells a
+reader where everything lies. With the tail verified, Parquet's own page checksums cover the values;
+page headers and ORC stripes are covered by the checksum of the whole only.
 """
 
 import ctypes
@@ -83,10 +84,12 @@ def encode_file(
 
 @dataclass(slots=True, kw_only=True)
 class FileEncoder:
-    """A file that is made in passing: in memory are the rows of one row group, and the bytes so far unless the sink is a spool.
+    """A file that is made in passing, from rows that are added.
 
-    How columns are encoded is decided by the first row group. With `may_pad` a file gets zeros before its footer where it would be
-    too small beside what it takes in memory for readers to accept it: a row that was accepted fits into every later file.
+    In memory are the rows of one row group, and the bytes so far unless the sink is a spool. How
+    columns are encoded is decided by the first row group. With `may_pad` a file gets zeros before
+    its footer where it would be too small beside what it takes in memory for readers to accept it:
+    a row that was accepted fits into every later file.
     """
 
     spec: TableSpec
@@ -184,7 +187,10 @@ class FileEncoder:
             self._writer.write_table(rows, row_group_size=group_rows)
 
     def _bounds(self, known: Mapping[str, tuple[Any, Any]]) -> dict[int, Bounds]:
-        """Extremes of texts are those that the writer computes anyway: comparing texts again costs a tenth of the write."""
+        """Return the extremes of each column; `known` are those of texts.
+
+        The writer computes these anyway: comparing texts again costs a tenth of the write.
+        """
         by_field = {}
         for column in self.spec.schema.fields:
             if isinstance(column.type, Atomic):
@@ -416,9 +422,10 @@ def stored_parts(
     rows: int,
     bound: SizeBound = BOUND,
 ) -> Iterator[pa.Table]:
-    """By row groups or stripes, at least one, the named physical columns (default: all) that the file has.
+    """Yield row groups or stripes, at least one: the physical columns named that the file has.
 
-    FormatError, before anything is decoded, if the file does not have the `rows` that its commit says.
+    By default all columns. FormatError, before anything is decoded, if the file does not have the
+    `rows` that its commit says.
     """
     names = physical_schema(spec).names if physical_columns is None else list(physical_columns)
     with reading(path, spec):
@@ -587,9 +594,10 @@ def decode_file(
     rows: int,
     bound: SizeBound = BOUND,
 ) -> pa.Table:
-    """The named physical columns (default: all) that the file has; columns younger than the file are left out.
+    """Return the named physical columns (default: all); those younger than the file are left out.
 
-    `data` are the file's bytes, or an Arrow file that fetches them; `rows` are those that its commit says.
+    `data` are the file's bytes, or an Arrow file that fetches them; `rows` are those that its
+    commit says. FormatError if they would take more memory, together, than a writer's file.
     """
     names = physical_schema(spec).names if physical_columns is None else list(physical_columns)
     reader = data if isinstance(data, pa.NativeFile) else pa.BufferReader(data)

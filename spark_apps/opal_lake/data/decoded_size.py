@@ -1,7 +1,8 @@
-"""What a file's row groups take in memory, found by the headers of its pages, before a value of it is decoded.
+"""What a file's row groups take in memory, found by the headers of its pages before decoding.
 
-A footer and a page may say of each other what they like: whoever decodes makes room for what they say. Pages of this format are
-compressed by zstd at most, and dictionaries are the one encoding of texts of which a byte may stand for many.
+A footer and a page may say of each other what they like: whoever decodes makes room for what they
+say. Pages of this format are compressed by zstd at most, and dictionaries are the one encoding of
+texts of which a byte may stand for many.
 """
 
 from collections.abc import Collection, Iterator

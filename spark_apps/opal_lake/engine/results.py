@@ -15,7 +15,8 @@ from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_sealed
 
 RESULT_KEPT_APART = ("consume", "compact", "zorder", "retain", "maintain")
-# Commit where there is something to do. An ingest of no rows commits: so no upsert has to look here, and its partition key counts
+# Commit where there is something to do. An ingest of no rows commits: so no upsert has to look here,
+# and its partition key counts
 _MAY_COMMIT_NOTHING = (
     "metagen",
     "discard",
@@ -29,7 +30,10 @@ _MAY_COMMIT_NOTHING = (
 def run_once(
     log: CommitLog, operation: str, token: str | None, run: Callable[[], JobResult]
 ) -> JobResult:
-    """Run a job whose repeat is harmless, and keep its result; with a token that has one, only say it again."""
+    """Run a job whose repeat is harmless, and keep its result.
+
+    With a token that has a result, only return that.
+    """
     if token is None:
         return run()
     return find_result(log, log.head(), operation, token) or keep_result(
@@ -40,7 +44,10 @@ def run_once(
 def find_result(
     log: CommitLog, head: Snapshot, operation: str, token: str | None
 ) -> JobResult | None:
-    """What a job with this token did, be it in a commit or kept apart; a token of another operation is refused."""
+    """Return what a job with this token did, be it in a commit or kept apart.
+
+    InvalidInputError for a token of another operation.
+    """
     earlier = log.earlier_result(head, operation, token)
     if (
         earlier is not None
@@ -51,13 +58,14 @@ def find_result(
     earlier = read_result(log.storage, token)
     if earlier is not None and earlier.operation != operation:
         raise InvalidInputError(
-            f"token {token!r} was used by a {earlier.operation}; give this {operation} a token of its own"
+            f"token {token!r} was used by a {earlier.operation}; "
+            f"give this {operation} a token of its own"
         )
     return earlier
 
 
 def keep_result(storage: Storage, result: JobResult) -> JobResult:
-    """Keep a result apart if it has a token; the one that stands, if another run of the job was first."""
+    """Keep a result apart if it has a token; return the one that stands, if another was first."""
     if result.token is None or storage.put_if_absent(
         layout.consumed_path(result.token), result.to_json().encode()
     ):

@@ -32,9 +32,11 @@ Backups = Annotated[int, Kind(_backups, "N", takes_number=True)]
 class Mutate(Job):
     """Merge files of inserts, updates and deletes into a folder of files, the master.
 
-    Fields are named, or given by their ordinals from 0. `order` is a field, or one of "file_suffix" (the number after the last `_` of a
-    file's name) and "file_position"; the latest mutation of a record wins, of equal ones the one that comes later in the files.
-    `options` are those of Spark's CSV for the master, `increment_options` and `output_options` what is different there.
+    Fields are named, or given by their ordinals from 0. `order` is a field, or one of
+    "file_suffix" (the number after the last `_` of a file's name) and "file_position"; the latest
+    mutation of a record wins, of equal ones the one that comes later in the files. `options` are
+    those of Spark's CSV for the master, `increment_options` and `output_options` what is different
+    there.
     """
 
     name: ClassVar[str] = "mutate"

@@ -1,4 +1,6 @@
-"""A bootstrap from its plan to its result: each batch of the source's files is an ingest, and one MetaGen makes all rows visible.
+"""A bootstrap from its plan to its result.
+
+Each batch of the source's files is an ingest, and one MetaGen makes all rows visible.
 
 An attempt skips what earlier attempts have done.
 """
@@ -50,7 +52,10 @@ class SourceReader(Protocol):
         ...
 
     def rows(self, plan: BootstrapPlan, batch: int, spec: TableSpec) -> Rows:
-        """The rows of a batch with the table's columns, for the executor; an error if its files have changed since they were listed."""
+        """Return the rows of a batch with the table's columns, for the executor.
+
+        InvalidInputError if its files have changed since they were listed.
+        """
         ...
 
 

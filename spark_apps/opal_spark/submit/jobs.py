@@ -112,7 +112,7 @@ def _shown_or_exported(
 
 
 def _check_target(to: str, uri: str) -> None:
-    """An export replaces a folder: never one that holds this table, or another, or a part of one."""
+    """Refuse a folder that holds a table or a part of one: an export replaces it."""
     target, own = _plain(to), _plain(uri)
     if (target + "/").startswith(own + "/") or (own + "/").startswith(target + "/"):
         raise InvalidInputError(
@@ -123,12 +123,13 @@ def _check_target(to: str, uri: str) -> None:
         for part in ((paths.META,), ("..", paths.META))
     ):
         raise InvalidInputError(
-            f"{to} belongs to an Opal table, which an export would damage; export to a folder of its own"
+            f"{to} belongs to an Opal table, which an export would damage; "
+            "export to a folder of its own"
         )
 
 
 def _plain(uri: str) -> str:
-    """For comparing places."""
+    """Return a URI in a form for comparisons."""
     scheme, _, rest = uri.rpartition("://")
     return (
         f"s3://{rest.rstrip('/')}"
