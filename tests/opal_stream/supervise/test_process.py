@@ -72,7 +72,10 @@ def test_one_that_tells_nothing_readable_is_done_all_the_same() -> None:
 def test_a_process_is_read_while_it_drains() -> None:
     """Else it would wait for a reader, and be killed."""
     said: list[str] = []
-    talks = "signal.signal(signal.SIGTERM, lambda *_: (sys.stderr.write('y\\n' * 500_000), os._exit(0)))"
+    # Written without sys.stderr: the signal may come while that still prints "ready"
+    talks = (
+        "signal.signal(signal.SIGTERM, lambda *_: (os.write(2, b'y\\n' * 500_000), os._exit(0)))"
+    )
 
     async def scene() -> None:
         process = watched(
