@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from opal_lake.errors import NotFoundError
 from opal_lake.table import Table
 from tests.airflow_provider_opal.cluster.lake import trigger
 from tests.demo.shop.local_airflow import LocalAirflow, local_airflow
@@ -29,20 +29,14 @@ import pyarrow as pa
 from opal_lake.operations.job_spec import JobSpec
 from opal_lake.result import JobResult
 from opal_lake.engine.results import keep_result
-from opal_lake.storage.open import open_storage
-from opal_lake.table import Table, create_on
-from opal_lake.definition.table_spec import TableLayout, plan_spec
-from opal_lake.errors import NotFoundError
+from opal_lake.table import Table
 spec = JobSpec.from_json(sys.argv[sys.argv.index("--spec") + 1])
 task, given, control = spec.token.split("/")[2], vars(spec.operation), Path({control!r})
 if (control / f"{{task}}.slow").exists():
     (control / f"{{task}}.runs").touch()
     time.sleep(60)
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.int64())])
-try:
-    table = Table.open(spec.table)
-except NotFoundError:
-    table = create_on(open_storage(spec.table), plan_spec(SCHEMA, TableLayout(keys=["id"], delta="at")))
+table = Table.open(spec.table)
 if spec.operation.name == "ingest":
     rows = [json.loads(line) for path in given["source"]["files"]["paths"] for line in open(path)]
     columns = {{name: [row[name] for row in rows] for name in SCHEMA.names}}
@@ -106,6 +100,7 @@ with DAG("late", schedule=None):
     SnapshotTriggerSensor(task_id="poking", table="shop.late", deferrable=False, mode="reschedule", poke_interval=15)
 """
 DONE = ("success", "failed")
+TABLES = ("own", "mapped", *"abcde")
 
 
 class Place:
@@ -119,6 +114,9 @@ class Place:
             made.mkdir()
         for number, name in enumerate("ab"):
             (self.source / f"{name}.json").write_text(json.dumps({"id": number, "at": 1}) + "\n")
+        schema = pa.schema([("id", pa.int64()), ("at", pa.int64())])
+        for name in TABLES:
+            Table.create(str(self.root / "shop" / name), schema, keys=["id"], delta="at")
         (folder / "bin").mkdir()
         submit = folder / "bin" / "spark-submit"
         submit.write_text(SUBMIT.format(python=sys.executable, control=str(self.control)))
@@ -133,13 +131,8 @@ class Place:
 
     def commits(self, name: str) -> int:
         """How many ingests of a table there are."""
-        try:
-            return sum(
-                commit.operation == "ingest"
-                for commit in Table.open(str(self.root / "shop" / name)).commits()
-            )
-        except NotFoundError:
-            return 0
+        table = Table.open(str(self.root / "shop" / name))
+        return sum(commit.operation == "ingest" for commit in table.commits())
 
 
 @pytest.fixture(scope="module")
