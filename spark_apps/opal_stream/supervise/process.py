@@ -5,7 +5,7 @@ holds it open, or the watcher hangs, the beats stop. Either way the process flus
 
 What fails is started again after 1, 2, 4 ... 60 s, unless it says that the same would fail again. After `restarts` failures without a
 minute of work between them the watcher gives up. What does not end in time when it is asked to is killed: a last flush has the time that
-it may wait for a store (`waits.py`).
+it may wait for a store (`timeouts.py`).
 
 Needs no Kafka client: Airflow's side watches in the same way.
 """
