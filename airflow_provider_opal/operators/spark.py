@@ -369,16 +369,18 @@ class OpalSparkOperator(SparkSubmitOperator):
         return idle
 
     def _place(self, opal: OpalHook) -> "WorkerPlace":
-        from airflow_provider_opal.operators.worker_place import WorkerPlace, shares_files
+        from airflow_provider_opal.operators.worker_place import SparkStart, WorkerPlace
 
-        master = OpalHook.get_connection(self._checked_spark_conn_id(opal)).host
-        is_shared = shares_files(
-            master or "",
-            {*(self.conf or {}), *self._hidden_conf},
-            {**(self.env_vars or {}), **self._hidden_environment},
-            self.properties_file,
+        connection = OpalHook.get_connection(self._checked_spark_conn_id(opal))
+        start = SparkStart(
+            master=connection.host or "",
+            conf={**(self.conf or {}), **self._hidden_conf},
+            environment={**(self.env_vars or {}), **self._hidden_environment},
+            binary=self._spark_binary or connection.extra_dejson.get("spark-binary"),
+            properties_file=self.properties_file,
+            driver_class_path=self.driver_class_path,
         )
-        return WorkerPlace(opal=opal, table=self.table, shares_files=is_shared)
+        return WorkerPlace(opal=opal, table=self.table, shares_files=start.shares_files)
 
     def _refused(self, status: int, message: str, cause: str | None) -> AirflowFailException:
         """Return the exception for a job that ends the same at each try."""

@@ -1,11 +1,14 @@
 """What a worker sees of a table and its sources before Spark starts."""
 
+import filecmp
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from glob import iglob
+from importlib.util import find_spec
 from pathlib import Path
 
 from airflow_provider_opal.hooks.opal import OpalHook
@@ -17,17 +20,18 @@ from opal_lake.table import Table
 
 _PATTERN = re.compile(r"[*?\[\]{}\\]")
 _OF_SPARK_ALONE = re.compile(r"[\[\]{}\\]")  # Python's globs mean something else by them
-# Settings of Hadoop and Spark, which may give paths without a scheme another file system
-_DEFAULT_FILE_SYSTEM = "spark.hadoop.fs.defaultFS"
-_SETTINGS_FOLDERS = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_CONF_DIR")
-_SETTINGS_FILES = ("conf/spark-defaults.conf", "conf/core-site.xml")
+_SUBMIT = "spark-submit"
+# Each of them may give paths without a scheme another file system than the local one
+_LEADING_VARIABLES = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH")
+_LEADING_SETTINGS = ("spark.hadoop.fs.", "spark.driver.extraClassPath")
+_DEFAULT_FILE_SYSTEM = "fs.default"  # also in options of Java, and as fs.default.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPlace:
     """The place of a table, as a worker sees it without Spark.
 
-    `shares_files` says that Spark runs on this machine, and reads paths as this process does.
+    `shares_files` says that Spark takes paths for those of this machine.
     """
 
     opal: OpalHook
@@ -43,7 +47,7 @@ class WorkerPlace:
         return self.opal.table(self.table)
 
     def lacks(self, path: str) -> bool:
-        """Whether Spark certainly finds no file at a path or pattern.
+        """Return whether Spark certainly finds no file at a path or pattern.
 
         False where the worker cannot know: another file system, another machine, or a bucket that
         Spark may be told to look for at another service.
@@ -54,7 +58,7 @@ class WorkerPlace:
         return self.shares_files and is_local and _lacks_local_files(path)
 
     def _is_in_own_bucket(self, path: str) -> bool:
-        """Whether a path lies in the table's bucket, where Spark and this worker meet."""
+        """Return whether a path lies in the table's bucket, where Spark and this worker meet."""
         if not is_s3(self.uri):
             return False
         try:
@@ -71,23 +75,81 @@ class WorkerPlace:
         return next(iter(objects), None) is None
 
 
-def shares_files(
-    master: str, conf: Iterable[str], environment: Mapping[str, str], properties_file: str | None
-) -> bool:
-    """Whether Spark runs on this machine and takes paths for those of this machine."""
-    if not master.startswith("local") or properties_file is not None:
-        return False
-    return _DEFAULT_FILE_SYSTEM not in conf and not _has_settings({**os.environ, **environment})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkStart:
+    """How a task starts Spark, as far as it decides which files a path leads to.
+
+    `environment` has the variables that the task adds to those of this process.
+    """
+
+    master: str
+    conf: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    binary: str | None = None
+    properties_file: str | None = None
+    driver_class_path: str | None = None
+
+    @property
+    def shares_files(self) -> bool:
+        """Return whether Spark certainly takes paths for those of this machine.
+
+        False where anything may say otherwise that this process does not read.
+        """
+        if not self.master.startswith("local") or self.binary not in (None, _SUBMIT):
+            return False
+        if self.properties_file or self.driver_class_path:
+            return False
+        environment = {**os.environ, **self.environment}
+        if any(name in environment for name in _LEADING_VARIABLES):
+            return False
+        if any(name.startswith(_LEADING_SETTINGS) for name in self.conf):
+            return False
+        values = [*self.conf.values(), *environment.values()]
+        if any(_DEFAULT_FILE_SYSTEM in str(value) for value in values):
+            return False
+        home = _spark_home(environment)
+        return home is not None and _has_templates_alone(home / "conf")
 
 
-def _has_settings(environment: Mapping[str, str]) -> bool:
-    """Whether there are settings files that this process does not read."""
-    if any(name in environment for name in _SETTINGS_FOLDERS):
-        return True
-    submit = shutil.which("spark-submit", path=environment.get("PATH"))
-    homes = [environment.get("SPARK_HOME"), submit and Path(submit).resolve().parent.parent]
-    files = [Path(home) / name for home in homes if home for name in _SETTINGS_FILES]
-    return any(file.exists() for file in files)
+def _spark_home(environment: Mapping[str, str]) -> Path | None:
+    """Return the home of the Spark that spark-submit starts; None if that is not certain.
+
+    A script that stands for Spark's own spark-submit may set what it likes.
+    """
+    beside = Path(sys.executable).with_name(_SUBMIT)
+    submit = Path(shutil.which(_SUBMIT, path=environment.get("PATH")) or beside)
+    given = environment.get("SPARK_HOME")
+    homes = (
+        [Path(given)]
+        if given
+        else [submit.resolve().parent.parent, *_homes_of_pyspark(environment)]
+    )
+    home = next((home for home in homes if _is_spark_home(home)), None)
+    if home is None or not submit.is_file():
+        return None
+    is_own = filecmp.cmp(submit, home / "bin" / _SUBMIT, shallow=False)
+    return home if is_own else None
+
+
+def _homes_of_pyspark(environment: Mapping[str, str]) -> list[Path]:
+    """Return where the script of a pip-installed pyspark looks for Spark, in its order."""
+    package = find_spec("pyspark")
+    if package is None or package.origin is None:
+        return []
+    # The script asks the Python of the driver, which is this one by default
+    if environment.get("PYSPARK_DRIVER_PYTHON", sys.executable) != sys.executable:
+        return []
+    folder = Path(package.origin).parent
+    return [folder / "spark-distribution", folder]
+
+
+def _is_spark_home(folder: Path) -> bool:
+    return (folder / "bin" / _SUBMIT).is_file() and (folder / "jars").is_dir()
+
+
+def _has_templates_alone(folder: Path) -> bool:
+    """Return whether a folder of settings has none; it need not exist."""
+    return not folder.exists() or all(path.suffix == ".template" for path in folder.iterdir())
 
 
 def _literal(path: str) -> str:

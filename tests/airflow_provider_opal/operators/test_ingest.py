@@ -1,6 +1,8 @@
 """What an IngestOperator refuses before it starts Spark, and what it leaves to the job."""
 
 import json
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_opal import CreateTable, Files, IngestOperator
 from airflow_provider_opal.operators.spark import token_of
-from airflow_provider_opal.operators.worker_place import shares_files
+from airflow_provider_opal.operators.worker_place import SparkStart
 from opal_lake.storage.open import open_storage
 from tests.airflow_provider_opal.stand_ins import Commands, Store, commands, context
 from tests.opal_lake.shop import create
@@ -39,9 +41,19 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def spark(commands: Commands) -> Commands:
-    """A spark-submit that only notes that it was started."""
+    """A Spark whose spark-submit only notes that it was started."""
     commands.spark_submit(status=1)
+    (commands.folder.parent / "jars").mkdir()  # so that it is a home of Spark
     return commands
+
+
+LEADING = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH")
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SPARK_HOME", *LEADING):
+        monkeypatch.delenv(name, raising=False)
 
 
 def set_master(monkeypatch: pytest.MonkeyPatch, master: str) -> None:
@@ -112,15 +124,106 @@ def test_paths_of_other_stores_are_left_to_the_job(spark: Commands, path: str) -
     assert_starts_spark(spark, ingest(path))
 
 
-def test_settings_of_hadoop_may_lead_paths_elsewhere(tmp_path: Path) -> None:
-    home = {"SPARK_HOME": str(tmp_path), "PATH": ""}
-    assert shares_files("local[*]", [], home, None)
-    assert not shares_files("local[*]", ["spark.hadoop.fs.defaultFS"], home, None)
-    assert not shares_files("local[*]", [], {**home, "HADOOP_CONF_DIR": "/etc/hadoop"}, None)
-    assert not shares_files("local[*]", [], home, "/etc/spark.properties")
-    (tmp_path / "conf").mkdir()
-    (tmp_path / "conf" / "core-site.xml").touch()
-    assert not shares_files("local[*]", [], home, None)
+@pytest.mark.parametrize(
+    "start",
+    [
+        {"master": "spark://master:7077"},
+        {"binary": "spark3-submit"},
+        {"properties_file": "/etc/spark.properties"},
+        {"driver_class_path": "/etc/hadoop"},
+        {"conf": {"spark.hadoop.fs.defaultFS": "hdfs://name"}},
+        {"conf": {"spark.hadoop.fs.default.name": "hdfs://name"}},
+        {"conf": {"spark.hadoop.fs.file.impl": "com.example.Files"}},
+        {"conf": {"spark.driver.extraClassPath": "/etc/hadoop"}},
+        {"conf": {"spark.driver.extraJavaOptions": "-Dspark.hadoop.fs.defaultFS=hdfs://name"}},
+        {"environment": {"SPARK_SUBMIT_OPTS": "-Dspark.hadoop.fs.defaultFS=hdfs://name"}},
+        {"environment": {"SPARK_HOME": "/nowhere"}},
+        {"environment": {"PATH": "/nowhere", "SPARK_HOME": "/nowhere"}},
+        *({"environment": {name: "/etc/hadoop"}} for name in LEADING),
+    ],
+)
+@pytest.mark.usefixtures("spark")
+def test_settings_of_hadoop_may_lead_paths_elsewhere(start: dict[str, Any]) -> None:
+    plain = {"master": "local[*]", "conf": {"spark.log.level": "ERROR"}}
+    assert SparkStart(**plain).shares_files
+    assert not SparkStart(**{**plain, **start}).shares_files
+
+
+@pytest.mark.parametrize("name", ["core-site.xml", "spark-defaults.conf", "spark-env.sh"])
+@pytest.mark.parametrize("variable", ["", "SPARK_HOME"])
+def test_files_in_the_conf_of_spark_may_lead_paths_elsewhere(
+    spark: Commands, name: str, variable: str
+) -> None:
+    home = spark.folder.parent
+    start = SparkStart(master="local", environment={variable: str(home)} if variable else {})
+    (home / "conf").mkdir()
+    (home / "conf" / f"{name}.template").touch()
+    assert start.shares_files
+    (home / "conf" / name).touch()
+    assert not start.shares_files
+
+
+def test_a_wrapper_of_spark_submit_may_lead_paths_elsewhere(
+    spark: Commands, tmp_path: Path
+) -> None:
+    home = tmp_path / "spark"
+    (home / "jars").mkdir(parents=True)
+    shutil.copytree(spark.folder, home / "bin")
+    start = SparkStart(master="local", environment={"SPARK_HOME": str(home)})
+    assert start.shares_files, "the same script may be installed twice"
+    with (spark.folder / "spark-submit").open("a") as wrapper:
+        wrapper.write("export HADOOP_CONF_DIR=/etc/hadoop\n")
+    assert not start.shares_files
+    shutil.rmtree(tmp_path / "jars")
+    assert not SparkStart(master="local").shares_files, "and it is in no home of Spark"
+
+
+def test_the_spark_of_pip_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # as for a worker whose environment is not active
+    assert SparkStart(master="local").shares_files
+    another = {"PYSPARK_DRIVER_PYTHON": "/opt/another/bin/python"}
+    assert not SparkStart(master="local", environment=another).shares_files
+
+
+def test_the_conf_of_a_pip_installed_spark_may_lead_paths_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = Path(sys.executable).with_name("spark-submit")
+    (tmp_path / "pyspark" / "bin").mkdir(parents=True)
+    (tmp_path / "pyspark" / "jars").mkdir()
+    (tmp_path / "pyspark" / "__init__.py").touch()
+    shutil.copy(script, tmp_path / "pyspark" / "bin")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "pyspark", raising=False)
+    assert SparkStart(master="local").shares_files
+    (tmp_path / "pyspark" / "conf").mkdir()
+    (tmp_path / "pyspark" / "conf" / "core-site.xml").touch()
+    assert not SparkStart(master="local").shares_files
+
+
+@pytest.mark.parametrize(
+    "given, extra",
+    [
+        ({"driver_class_path": "/etc/hadoop"}, {}),
+        ({"properties_file": "/dev/null"}, {}),
+        ({"conf": {"spark.hadoop.fs.default.name": "hdfs://name"}}, {}),
+        ({"env_vars": {"HADOOP_CONF_DIR": "/etc/hadoop"}}, {}),
+        ({"spark_binary": "spark3-submit"}, {}),
+        ({}, {"spark-binary": "spark3-submit"}),
+    ],
+)
+def test_a_task_that_may_read_elsewhere_is_not_refused_for_a_missing_file(
+    spark: Commands,
+    source: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, Any],
+    extra: dict[str, str],
+) -> None:
+    shutil.copy(spark.folder / "spark-submit", spark.folder / "spark3-submit")
+    connection = {"conn_type": "spark", "host": "local[2]", "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    assert_starts_spark(spark, ingest(Files(str(source / "tue"), format="json"), **given))
 
 
 def test_a_table_that_is_not_there_and_may_not_be_created_is_refused(
