@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 from opal_lake import checked
@@ -74,6 +74,10 @@ class JobResult(Json):
     timings_ms: Mapping[str, int] = field(default_factory=dict)
     notes: Sequence[str] = ()
     examples: Sequence[Mapping[str, Any]] = ()
+
+    def timed(self, passed_s: float) -> "JobResult":
+        """Return the result with how long all of it took."""
+        return replace(self, timings_ms={**self.timings_ms, "total": round(passed_s * 1000)})
 
     def __post_init__(self) -> None:
         for name in ("notes", "examples"):  # JSON has lists only, and a repeat equals its first run

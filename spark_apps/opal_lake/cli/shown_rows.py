@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import date, datetime, time
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,21 @@ from opal_lake.errors import InvalidInputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SHOWN_ROWS = 20  # of a read that names no limit
+    from opal_lake.result import JobResult
+
 _GAP_CELLS, _NARROWEST = 2, 8
+
+
+def shown_result(result: "JobResult", rows: "pa.Table", limit: int) -> "JobResult":
+    """Return the result with the rows as its examples; it says if there are more than the limit."""
+    is_more = len(rows) > limit
+    shown = json_rows(rows.slice(0, limit))
+    return replace(
+        result,
+        counts={"rows": len(shown)},
+        notes=("there are more rows; a higher limit shows them",) if is_more else (),
+        examples=tuple(shown),
+    )
 
 
 def json_rows(table: "pa.Table") -> list[dict[str, Any]]:

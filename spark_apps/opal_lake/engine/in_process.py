@@ -70,15 +70,16 @@ class InProcess:
     ) -> AbstractContextManager[Source]:
         return nullcontext(ArrowRows.of(source, how))
 
-    def rows(self, view: View) -> pa.Table:
+    def rows(self, view: View, limit: int | None = None) -> pa.Table:
+        """Read the rows; with a limit only as many files as have so many of them."""
         snapshot, condition = view.snapshot, view.condition
         if view.net_of is not None:
             shown, needed = needed_names(snapshot.spec, view.columns, condition)
             rows = read_net(plan_net(snapshot, view.net_of, view.as_of), needed)
-            return matching(rows, condition).select(shown)
+            return matching(rows, condition).select(shown).slice(0, limit)
         invalid = view.narrowed(invalid_rows(snapshot, view.as_of))
         plan = plan_read(snapshot, view.as_of, where_predicate(condition), invalid)
-        return read_rows(plan, view.columns, condition)
+        return read_rows(plan, view.columns, condition, limit=limit)
 
     def history(self, plan: HistoryPlan) -> pa.Table:
         condition = plan.condition

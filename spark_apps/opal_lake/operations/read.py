@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
     from opal_lake.engine.open_table import OpenTable
     from opal_lake.read.change_range import VersionRange
+    from opal_lake.read.view import View
 
 ExportFormat = Annotated[str, one_of("parquet", "csv", "json", "orc")]
+SHOWN_ROWS = 20
 VERSION = Help("what was committed up to this version")
 TIMESTAMP = Help("what was committed up to this time, as 2026-01-31T12:00:00+00:00", "TIME")
 EVENT_TIME = Help("what was valid at the source, by the delta column; late rows included", "VALUE")
@@ -53,10 +55,14 @@ class Read(RowsOperation):
 
     def run(self, table: "OpenTable") -> Any:
         """Fix the state now; the engine reads its rows."""
+        return table.executor.rows(self.view(table))
+
+    def view(self, table: "OpenTable") -> "View":
+        """Return which rows of which version are read."""
         from opal_lake.read.view import view_of
 
         snapshot = table.snapshot_at(self.version, self.timestamp, self.business_snapshot)
-        view = view_of(
+        return view_of(
             table.log,
             snapshot,
             event_time=self.event_time,
@@ -66,7 +72,6 @@ class Read(RowsOperation):
             after=self.after,
             net=self.net,
         )
-        return table.executor.rows(view)
 
 
 @declaration
@@ -242,15 +247,22 @@ class Explain(Operation[dict[str, Any]]):
 
 @declaration
 class Shown(Declared):
-    """What a job does with the rows that it read: the result's examples show them, or it exports them."""
+    """What a job does with the rows that it read: show them in its result, or export them."""
 
-    limit: Annotated[int | None, Help("most rows (default: 20 shown, all exported)")] = None
+    limit: Annotated[int | None, Help(f"most rows (default: {SHOWN_ROWS} shown, all exported)")] = (
+        None
+    )
     to: Annotated[
         str | None, Help("write the rows to this folder instead of showing them", "PATH")
     ] = None
     format: Annotated[ExportFormat, Help("of the exported files")] = "parquet"
     overwrite: Annotated[bool, Help("replace what is in the folder")] = False
     writer_options: Mapping[str, str] | None = None
+
+    @property
+    def shown_rows(self) -> int:
+        """How many rows are shown at most."""
+        return SHOWN_ROWS if self.limit is None else self.limit
 
 
 @declaration

@@ -316,13 +316,36 @@ def file_reads(plan: ReadPlan) -> list[FileRead]:
 
 
 def read_rows(
-    plan: ReadPlan, columns: Sequence[str] | None, where: Condition | None = None
+    plan: ReadPlan,
+    columns: Sequence[str] | None,
+    where: Condition | None = None,
+    *,
+    limit: int | None = None,
 ) -> pa.Table:
-    """The visible rows, read in this process. Small files are fetched at once, and filtered and made logical together."""
+    """Return the visible rows, read in this process; files behind a limit are not opened."""
+    spec = plan.snapshot.spec
+    parts: list[pa.Table] = []
+    rows = 0
+    for part in _row_parts(plan, columns, where):
+        parts.append(part)
+        rows += part.num_rows
+        if limit is not None and rows >= limit:
+            break
+    if not parts:
+        return to_logical(physical_schema(spec).empty_table(), spec, columns)
+    return pa.concat_tables(parts).slice(0, limit)
+
+
+def _row_parts(
+    plan: ReadPlan, columns: Sequence[str] | None, where: Condition | None = None
+) -> Iterator[pa.Table]:
+    """Yield the visible rows, of some files at a time.
+
+    Small files are fetched at once, and filtered and made logical together.
+    """
     spec = plan.snapshot.spec
     shown, read = needed_names(spec, columns, where)
     fields = [spec.schema.field(name) for name in (read if where else shown)]
-    parts: list[pa.Table] = []
     with ThreadPoolExecutor(READERS) as pool:
         for together in _together(file_reads(plan)):
             tables = pool.map(partial(_stored_rows, fields=fields), together)
@@ -336,12 +359,7 @@ def read_rows(
                 visible = _visible(
                     pa.concat_tables(rows), replace(reads[0], invalid=invalid), fields
                 )
-                parts.append(matching(visible, where).select(shown) if where else visible)
-    return (
-        pa.concat_tables(parts)
-        if parts
-        else to_logical(physical_schema(spec).empty_table(), spec, columns)
-    )
+                yield matching(visible, where).select(shown) if where else visible
 
 
 def _together(reads: Sequence[FileRead]) -> Iterator[list[FileRead]]:

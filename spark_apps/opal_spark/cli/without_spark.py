@@ -5,18 +5,20 @@ Those that read rows of other places, or write rows elsewhere, need Spark.
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from opal_lake.cli.shown_rows import SHOWN_ROWS, json_rows
+from opal_lake.cli.shown_rows import shown_result
 from opal_lake.definition.sql_schema import arrow_of_sql
 from opal_lake.definition.table_spec import TableLayout, plan_spec
+from opal_lake.engine.in_process import InProcess
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.compact import Compact
 from opal_lake.operations.create import Create
 from opal_lake.operations.job_spec import JobSpec
+from opal_lake.operations.look import Check
 from opal_lake.operations.maintain import Maintain
 from opal_lake.operations.metagen import MetaGen
 from opal_lake.operations.read import ShowRows
@@ -33,33 +35,28 @@ def run_without_spark(spec: JobSpec[Any], options: Mapping[str, str], command: s
     """Run the operation of a spec; InvalidInputError for one that needs Spark."""
     started_s = time.monotonic()
     place = LocalPlace(uri=spec.table, options=options, command=command)
-    if isinstance(spec.operation, ShowRows) and spec.operation.to is None:
-        result = _show_rows(place.open(), spec)
-    elif isinstance(spec.operation, _JOBS):
-        result = spec.job.run(place.open() if spec.operation.needs_table else place)
+    operation = spec.operation
+    if isinstance(operation, ShowRows):
+        if operation.to is not None:
+            place.refuse("--to")
+        result = _show_rows(place.open(), operation, spec.token)
+    elif isinstance(operation, _JOBS):
+        result = spec.job.run(place.open() if operation.needs_table else place)
+    elif isinstance(operation, Check):
+        place.refuse("--spark")
     else:
         place.refuse()
-    if result.repeated:
-        return result
-    total_ms = round((time.monotonic() - started_s) * 1000)
-    return replace(result, timings_ms={**result.timings_ms, "total": total_ms})
+    return result if result.repeated else result.timed(time.monotonic() - started_s)
 
 
-def _show_rows(table: "Table[pa.Table]", spec: JobSpec[ShowRows]) -> JobResult:
-    job = spec.operation
-    version = table.snapshot_at(job.version, job.timestamp, job.business_snapshot).version
-    limit = SHOWN_ROWS if job.limit is None else job.limit
-    rows = job.at(version).run(table)
-    notes = ("there are more rows; a higher limit shows them",) if len(rows) > limit else ()
-    return JobResult(
-        operation="read",
-        table=table.uri,
-        version=version,
-        token=spec.token,
-        counts={"rows": min(len(rows), limit)},
-        notes=notes,
-        examples=tuple(json_rows(rows.slice(0, limit))),
+def _show_rows(table: "Table[pa.Table]", job: ShowRows, token: str | None) -> JobResult:
+    view = job.view(table)
+    # One row more shows whether there are more
+    rows = InProcess().rows(view, limit=job.shown_rows + 1)
+    result = JobResult(
+        operation="read", table=table.uri, version=view.snapshot.version, token=token
     )
+    return shown_result(result, rows, job.shown_rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from opal_lake import layout as paths
-from opal_lake.cli.shown_rows import SHOWN_ROWS, json_rows
+from opal_lake.cli.shown_rows import shown_result
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.job_spec import JobSpec
 from opal_lake.operations.look import Check
@@ -88,7 +88,7 @@ def _shown_or_exported(
     rows: DataFrame, job: ShowRows | ShowChanges, result: JobResult
 ) -> JobResult:
     if job.to is None:
-        return _shown(rows, SHOWN_ROWS if job.limit is None else job.limit, result)
+        return shown_result(result, rows.limit(job.shown_rows + 1).toArrow(), job.shown_rows)
     _check_target(job.to, result.table)
     rows = rows if job.limit is None else rows.limit(job.limit)
     observed = Observation("export")
@@ -143,14 +143,6 @@ _WRITER_OPTIONS = {"csv": {"header": "true", "escape": '"'}, "json": {"ignoreNul
 
 def _count() -> Column:
     return F.count(F.lit(1)).alias("rows")
-
-
-def _shown(rows: DataFrame, limit: int, result: JobResult) -> JobResult:
-    shown = json_rows(rows.limit(limit + 1).toArrow())
-    notes = ("there are more rows; a higher limit shows them",) if len(shown) > limit else ()
-    return replace(
-        result, counts={"rows": min(len(shown), limit)}, notes=notes, examples=tuple(shown[:limit])
-    )
 
 
 _STEPS: Mapping[str, Callable[[SparkSession, JobSpec[Any]], JobResult]] = {

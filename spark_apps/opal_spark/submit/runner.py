@@ -4,9 +4,8 @@ import argparse
 import logging
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +111,4 @@ def perform(spark: SparkSession, spec: JobSpec[Any]) -> JobResult:
     started_s = time.monotonic()
     with spark_errors():
         result = run_job(spark, spec)
-    return result if result.repeated else _timed(result, time.monotonic() - started_s)
-
-
-def _timed(result: JobResult, passed_s: float) -> JobResult:
-    timings: Mapping[str, Any] = {**result.timings_ms, "total": round(passed_s * 1000)}
-    return replace(result, timings_ms=timings)
+    return result if result.repeated else result.timed(time.monotonic() - started_s)

@@ -349,16 +349,24 @@ def test_a_reader_that_goes_away_is_no_error(uri: str, metadata: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("words", "needing"),
+    [
+        (["ingest", "{uri}", "in.csv"], "opal ingest"),
+        (["read", "{uri}", "--to", "out"], "opal read --to"),
+        (["check", "{uri}", "--spark"], "opal check --spark"),
+    ],
+)
 def test_without_spark_the_error_says_what_to_install(
-    uri: str, metadata: Path, tmp_path: Path
+    words: list[str], needing: str, uri: str, metadata: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pyspark'] = None\n")
     path = os.pathsep.join([str(SOURCES), str(metadata), str(tmp_path)])
-    done = opal(metadata, "ingest", uri, "in.csv", PYTHONPATH=path)
+    done = opal(metadata, *(word.format(uri=uri) for word in words), PYTHONPATH=path)
     assert done.returncode == INPUT
-    assert (
-        done.stderr
-        == "opal: opal ingest needs Spark, which is not installed: pip install 'airflow-provider-opal[spark]'\n"
+    assert done.stderr == (
+        f"opal: {needing} needs Spark, which is not installed: "
+        "pip install 'airflow-provider-opal[spark]'\n"
     )
 
 
