@@ -80,15 +80,19 @@ class KeyedInterval:
         )
 
     def bounds(self, key: str) -> tuple[datetime, datetime]:
-        """From the moment of the key up to the schedule's next one. ValueError if it is no key of the schedule."""
+        """Return the moment of the key and the schedule's next one.
+
+        ValueError if the schedule has no such key.
+        """
         from croniter import croniter
 
         zone = pendulum.timezone(self.timezone)
         try:
-            start = datetime.strptime(key, self.partition_key_format)  # noqa: DTZ007  # it gets its zone below
+            start = datetime.strptime(key, self.partition_key_format)  # noqa: DTZ007  # zone: below
         except ValueError as error:
             raise ValueError(
-                f"the partition key {key!r} is none of the schedule's, which are written as {self.partition_key_format!r}"
+                f"the partition key {key!r} is none of the schedule's, "
+                f"which are written as {self.partition_key_format!r}"
             ) from error
         start = start.astimezone(zone) if start.tzinfo else start.replace(tzinfo=zone)
         ends: datetime = croniter(self.cron, start).get_next(datetime)

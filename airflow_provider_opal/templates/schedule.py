@@ -19,10 +19,11 @@ from airflow_provider_opal.partition_keys import check_keys, cron_of, format_of
 def keyed_schedule(
     schedule: Any, timezone: str = "UTC", partition_key_format: str | None = None
 ) -> Any:
-    """What `DAG(schedule=)` takes, for a DAG of your own with an OpalTaskGroup, too.
+    """Return what `DAG(schedule=)` takes, for a DAG of your own with an OpalTaskGroup, too.
 
     A cron expression or a preset: each run has the key of the interval that just ended, written by
-    `partition_key_format`. Assets, one or `a & b`: a run a key. None: only by hand, with or without a key. A timetable is taken as it is.
+    `partition_key_format`. Assets, one or `a & b`: a run a key. None: only by hand, with or without
+    a key. A timetable is taken as it is.
     """
     if isinstance(schedule, str):
         cron = cron_of(schedule)
@@ -42,7 +43,8 @@ def keyed_schedule(
         )
     if partition_key_format is not None:
         raise ValueError(
-            f"partition_key_format={partition_key_format!r} needs a cron schedule, but schedule is {schedule!r}; leave it out"
+            f"partition_key_format={partition_key_format!r} needs a cron schedule, "
+            f"but schedule is {schedule!r}; leave it out"
         )
     if schedule is None:
         return PartitionedAtRuntime()

@@ -333,13 +333,13 @@ def check_named_files(source: Files, spec: "TableSpec") -> None:
     if not is_order_known:
         # Before the lack of a column hides it
         raise InvalidInputError(
-            f"order={source.order!r}, and the table's delta column is {delta!r}; write order={delta!r}, "
-            f"or one of {BY_SUFFIX!r} and {BY_POSITION!r}"
+            f"order={source.order!r}, and the table's delta column is {delta!r}; "
+            f"write order={delta!r}, or one of {BY_SUFFIX!r} and {BY_POSITION!r}"
         )
     if source.deletes is not None and spec.deletes is None:
         raise InvalidInputError(
-            f"files {source.deletes!r} hold deletes, and the table has no delete condition; create it with one, or with "
-            "deletes='false' if only files delete"
+            f"files {source.deletes!r} hold deletes, and the table has no delete condition; "
+            "create it with one, or with deletes='false' if only files delete"
         )
 
 

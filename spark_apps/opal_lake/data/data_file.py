@@ -40,7 +40,8 @@ GROUP_ROWS = 1 << 18  # of a row group, which is what Spark splits and prunes by
 PAGE_BYTES = (
     128 << 10
 )  # encoded: of smaller ones a scan in Spark takes longer, a look-up decodes more of larger ones
-SPARE_SHARE = 7  # of what a file takes in memory: readers count headers and bitmaps as well
+# Readers count headers and bitmaps as well: a seventh more than what the rows take
+SPARE_DIVISOR = 7
 INDEXED_BYTES = 1 << 20  # in memory: fewer rows are read whole
 STRIPE_BYTES = 64 << 20
 ORC_BATCH_ROWS = 8192
@@ -141,7 +142,7 @@ class FileEncoder:
             if self.may_pad:
                 groups_bytes = max(self._decoded_bytes, sum(footer_bytes_of_groups(metadata)))
                 tail_bytes = int.from_bytes(data[-8:-4], "little") + 8  # with its length, and PAR1
-                size = self.bound.file_bytes(groups_bytes + groups_bytes // SPARE_SHARE)
+                size = self.bound.file_bytes(groups_bytes + groups_bytes // SPARE_DIVISOR)
                 data = _padded(data, size, tail_bytes)
             footer_bytes = _parquet_footer_bytes(metadata, len(data))
             known = _text_extremes(metadata)

@@ -15,8 +15,8 @@ from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_sealed
 
 RESULT_KEPT_APART = ("consume", "compact", "zorder", "retain", "maintain")
-# Commit where there is something to do. An ingest of no rows commits: so no upsert has to look here,
-# and its partition key counts
+# Commit where there is something to do. An ingest of no rows commits: so no upsert has to look
+# here, and its partition key counts
 _MAY_COMMIT_NOTHING = (
     "metagen",
     "discard",

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 @declaration
 class Bootstrap(NewTable, Job):
-    """Take over a folder of files, a Delta or an Iceberg table. A repeat goes on after a failure."""
+    """Take over a folder of files, a Delta or an Iceberg table.
+
+    A repeat goes on after a failure.
+    """
 
     name: ClassVar[str] = "bootstrap"
     needs_table: ClassVar[bool] = False

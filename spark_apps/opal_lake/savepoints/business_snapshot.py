@@ -74,7 +74,7 @@ def finish_what_is_over(log: CommitLog, head: Snapshot) -> Snapshot:
 
 
 def may_finish(log: CommitLog, head: Snapshot) -> bool:
-    """Whether the drift time of the open business snapshot is over and none of its rows is pending."""
+    """Return whether the open business snapshot's drift time is over and none of its rows pending."""
     return not segments_due(head) and is_over(log, head)
 
 

@@ -17,7 +17,10 @@ from opal_spark.sources.tables import batch_rows, plan_source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSource:
-    """A folder of files, a Delta or an Iceberg table. `schema` are the columns asked for, if any."""
+    """A folder of files, a Delta or an Iceberg table.
+
+    `schema` are the columns asked for, if any.
+    """
 
     spark: SparkSession
     source: SourceTable

@@ -350,7 +350,7 @@ def test_a_reader_that_goes_away_is_no_error(uri: str, metadata: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "needing"),
+    "words, needing",
     [
         (["ingest", "{uri}", "in.csv"], "opal ingest"),
         (["read", "{uri}", "--to", "out"], "opal read --to"),

@@ -1,10 +1,12 @@
-"""Whether a table is what FORMAT.md says: every numbered invariant, on the newest version, without stopping at the first damage.
+"""Whether a table is what FORMAT.md says: every numbered invariant, on the newest version.
 
-With `all` the files of older versions are looked at, too: of savepoints, and of all versions that can be read.
+A check goes on behind the first damage. With `all` the files of older versions are looked at, too:
+of savepoints, and of all versions that can be read. Files that nothing refers to are no finding: a
+job that died leaves them. `quick` reads no data file, and checks only what the metadata says.
 
-Files that nothing refers to are no finding: a job that died leaves them. `quick` reads no data file, and checks only what the metadata
-says. What rows, events and entries mean for each other is looked at slot by slot, within the memory that is given; until then they wait in
-a file without a name, some 50 bytes a row and 50 an entry, which goes with the process.
+What rows, events and entries mean for each other is looked at slot by slot, within the memory that
+is given. Until then they wait in a file without a name, some 50 bytes a row and 50 an entry, which
+goes with the process.
 """
 
 import re
