@@ -31,10 +31,14 @@ _MET = re.compile(r"a message has what the driver is to decide: (\{.*?\})(?:\n|$
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Met:
-    """What a task met, and in which message: the head of one with a new schema, or columns and members that the table lacks."""
+    """What a task met, and in which message: new schemas, or columns and members that the table lacks.
+
+    Of a message with a new schema it has the heads of value and key, None where the message has none.
+    """
 
     source: str
-    head: bytes | None = None
+    value_head: bytes | None = None
+    key_head: bytes | None = None
     columns: pa.Schema | None = None
     names: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
@@ -61,11 +65,12 @@ def met_in(text: str) -> Met | None:
     if (match := _MET.search(text)) is None:
         return None
     found = json.loads(match[1])
-    head, columns = (found[name] and base64.b64decode(found[name]) for name in ("head", "columns"))
+    columns = _unpacked(found["columns"])
     schema = pa.ipc.read_schema(pa.py_buffer(columns)) if columns else None
     return Met(
         source=found["source"],
-        head=head,
+        value_head=_unpacked(found["value_head"]),
+        key_head=_unpacked(found["key_head"]),
         columns=schema,
         names=tuple(found["names"]),
         paths=tuple(found["paths"]),
@@ -85,7 +90,9 @@ def _decode(batches: Batches, *, decoder: Decoder) -> Iterator[pa.RecordBatch]:
         messages = message_batch(batch)
         if (unseen := decoder.unseen(messages)) is not None:
             raise _asking(
-                messages.source(unseen), head=(messages.values[unseen] or b"")[:HEAD_BYTES]
+                messages.source(unseen),
+                value_head=_head_of(messages.values[unseen]),
+                key_head=_head_of(messages.keys[unseen]),
             )
         rows = _settled(decoder.decode(messages), messages).combine_chunks()
         yield from rows.rename_columns(
@@ -106,19 +113,33 @@ def _settled(decoded: Decoded, messages: MessageBatch) -> pa.Table:
 def _asking(
     source: str,
     *,
-    head: bytes = b"",
+    value_head: bytes | None = None,
+    key_head: bytes | None = None,
     new: NewColumns | None = None,
     names: tuple[str, ...] = (),
     paths: tuple[str, ...] = (),
 ) -> InvalidInputError:
-    packed = b"" if new is None else new.columns.serialize().to_pybytes()
+    columns = None if new is None else new.columns.serialize().to_pybytes()
     found: dict[str, Any] = {
         "source": source,
-        "head": base64.b64encode(head).decode(),
-        "columns": base64.b64encode(packed).decode(),
+        "value_head": _packed(value_head),
+        "key_head": _packed(key_head),
+        "columns": _packed(columns),
     }
     found |= {"names": names, "paths": paths}
     return InvalidInputError(f"a message has what the driver is to decide: {json.dumps(found)}")
+
+
+def _head_of(content: bytes | None) -> bytes | None:
+    return None if content is None else content[:HEAD_BYTES]
+
+
+def _packed(content: bytes | None) -> str | None:
+    return None if content is None else base64.b64encode(content).decode()
+
+
+def _unpacked(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
 
 
 def message_batch(batch: pa.RecordBatch) -> MessageBatch:

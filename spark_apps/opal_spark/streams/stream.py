@@ -216,7 +216,7 @@ class SparkStream:
     def _decide(self, met: Met) -> None:
         """For all tasks: a schema is learned, columns are added, or the stream stops."""
         if met.columns is None:
-            self._intake.learn(met.head or b"")
+            self._intake.learn(met.value_head, met.key_head)
         elif self.options.formats.on_new_columns == "add":
             self._intake.add_or_refuse(met.source, met.columns)
         else:

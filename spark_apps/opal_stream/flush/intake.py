@@ -51,7 +51,7 @@ class Intake:
             if unseen is None:
                 return
             self._settle()
-            self.learn(batch.values[unseen] or b"")
+            self.learn(batch.values[unseen], batch.keys[unseen])
             batch = batch.slice(unseen)
 
     def follow(self, spec: TableSpec | None) -> None:
@@ -87,9 +87,9 @@ class Intake:
             batch.source(first), new.found.get(first, ()), new.paths(first)
         )
 
-    def learn(self, value: bytes) -> None:
-        """Take the schema that a message names, for the table as it is by now."""
-        self.decoder.learn(value)
+    def learn(self, value: bytes | None, key: bytes | None = None) -> None:
+        """Take the schemas that a message names, for the table as it is by now."""
+        self.decoder.learn(value, key)
         self.follow(self._table.log.head().spec)
 
     def add_or_refuse(self, source: str, columns: pa.Schema) -> None:

@@ -132,7 +132,7 @@ class AvroParser:
         return first_unseen(self.registry, list(values))
 
     def learn(self, value: bytes) -> None:
-        """Asks the registry for all that messages of the schema need of it: tasks of Spark do not reach it."""
+        """Ask the registry for all that messages of the schema need: Spark's tasks may not reach it."""
         try:
             number = schema_id(value)
             schema = self._schema(value[:HEAD_BYTES])

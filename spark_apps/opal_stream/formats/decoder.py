@@ -91,6 +91,13 @@ class Decoder:
             path.removeprefix(KEY_MEMBER): self._type(name) for name, path in self._of(KEY_MEMBER)
         }
         self.key_reader = KeyReader(options)
+        self._reads_all_keys = bool(self._keys) or KEY in self._columns.values()
+        # The event of Debezium before a tombstone has deleted the row
+        self._skips_tombstones = self._format.is_debezium or options.on_tombstone == "ignore"
+        self._tombstone_keys: dict[str, pa.DataType] = {}  # that the key of a tombstone fills
+        if spec.deletes is not None and not self._skips_tombstones:
+            key_names = [key.name for key in spec.keys if key.name not in self._columns]
+            self._tombstone_keys = {name: self._type(name) for name in key_names}
         # A change event of Debezium says itself whether it is a delete.
         self._condition = None if self._format.is_debezium else delete_condition(spec)
 
@@ -99,12 +106,24 @@ class Decoder:
         return any(True for _ in self._of(HEADER))
 
     def unseen(self, batch: MessageBatch) -> int | None:
-        """Where a new schema begins."""
-        return self.parser.unseen(batch.values)
+        """Return the position of the first message with a new schema, of its value or its key."""
+        keys = [
+            key if self._reads_key(value) else None
+            for value, key in zip(batch.values, batch.keys, strict=True)
+        ]
+        positions = (self.parser.unseen(batch.values), self.key_reader.unseen(keys))
+        return min((position for position in positions if position is not None), default=None)
 
-    def learn(self, value: bytes) -> None:
-        """Take the schema of a message, from which `unseen` said a new one begins. The head of the message is enough."""
-        self.parser.learn(value)
+    def learn(self, value: bytes | None, key: bytes | None = None) -> None:
+        """Take the schemas of a message that `unseen` named. The heads of both are enough."""
+        if value is not None:
+            self.parser.learn(value)
+        if key is not None and self._reads_key(value):
+            self.key_reader.learn(key)
+
+    def _reads_key(self, value: bytes | None) -> bool:
+        """Return whether the key of a message with this value is read."""
+        return self._reads_all_keys or (value is None and bool(self._tombstone_keys))
 
     def renewed(self, spec: TableSpec) -> "Decoder":
         """For the table as it is now. What was learned of schemas stays."""
@@ -125,8 +144,7 @@ class Decoder:
             new = new and new.moved(full)
             self._add(parts, bad, (rows, wrong), full)
         skipped = 0
-        # The event of Debezium before a tombstone has deleted the row
-        if empty and (self._format.is_debezium or self.options.on_tombstone == "ignore"):
+        if empty and self._skips_tombstones:
             skipped = len(empty)
         elif empty:
             self._add(parts, bad, self._tombstones(batch.take(empty)), empty)
@@ -275,13 +293,8 @@ class Decoder:
         of_messages, without = self._of_messages(batch, pa.table({}))
         columns |= of_messages
         wrong |= without
-        missing = {
-            key.name: self._type(key.name)
-            for key in self.spec.keys
-            if key.name not in self._columns
-        }
-        if missing:
-            found, without = self.key_reader.key_columns(batch.keys, missing)
+        if self._tombstone_keys:
+            found, without = self.key_reader.key_columns(batch.keys, self._tombstone_keys)
             columns |= found
             wrong |= without
         delta, kind = self.spec.delta.name, self._type(self.spec.delta.name)

@@ -5,6 +5,7 @@ A whole key of JSON or Avro means what a member of a value means that is written
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from opal_stream.formats.registry import (
     HEAD_BYTES,
     JSON,
     SchemaRegistry,
+    first_unseen,
     schema_id,
 )
 from opal_stream.formats.registry_json import RegistryJsonParser
@@ -60,6 +62,17 @@ class KeyReader:
             self._registry = SchemaRegistry(options.registry or "", kind)
         self._parsers: dict[tuple[tuple[str, pa.DataType], ...], Parser] = {}
         self._records: dict[bytes, bool] = {}  # by the head of keys of Avro
+
+    def unseen(self, keys: Keys) -> int | None:
+        """Return the position of the first key with a schema that was never asked for."""
+        return None if self._registry is None else first_unseen(self._registry, list(keys))
+
+    def learn(self, key: bytes) -> None:
+        """Ask the registry for the schema of a key; its head is enough."""
+        if self._registry is None:
+            return
+        with suppress(ValueError):  # reading the key reports what is wrong with its schema
+            self._registry.schema(schema_id(key))
 
     def whole(self, keys: Keys, kind: pa.DataType) -> tuple[pa.Array, Wrong]:
         """Return the keys as one column; null where there is no key."""

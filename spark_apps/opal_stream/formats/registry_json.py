@@ -86,7 +86,7 @@ class RegistryJsonParser:
         return first_unseen(self.registry, list(values))
 
     def learn(self, value: bytes) -> None:
-        """Asks the registry for all that messages of the schema need of it: tasks of Spark do not reach it."""
+        """Ask the registry for all that messages of the schema need: Spark's tasks may not reach it."""
         head = value[:HEAD_BYTES]
         if self._why_wrong(head) is None and self._known is not None:
             self._new_of(head)

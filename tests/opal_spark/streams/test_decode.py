@@ -1,7 +1,5 @@
 """Messages become the same rows in Spark's tasks as without Spark."""
 
-from typing import Any
-
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -9,6 +7,7 @@ from pyspark.sql import SparkSession
 from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_spark.engine.failures import as_opal_error
 from opal_spark.streams.decode import Met, decoded_rows, met_in
+from opal_stream.formats.batch import MessageBatch
 from opal_stream.formats.decoder import Decoder
 from opal_stream.operations.reading import FormatOptions
 from tests.fixtures_kafka import Registry
@@ -19,9 +18,9 @@ from tests.opal_stream.orders import batch, new_spec, order
 pytestmark = pytest.mark.spark
 
 
-def met(spark: SparkSession, decoder: Decoder, values: list[Any]) -> Met:
+def met(spark: SparkSession, decoder: Decoder, messages: MessageBatch) -> Met:
     with pytest.raises(Exception, match="a message has what the driver is to decide") as failure:
-        decoded_rows(frame(spark, batch(values)), decoder).collect()
+        decoded_rows(frame(spark, messages).coalesce(1), decoder).collect()
     found = met_in(str(as_opal_error(failure.value)))
     assert found is not None
     return found
@@ -76,7 +75,9 @@ def test_a_task_names_columns_that_the_table_lacks_and_the_driver_is_to_decide(
     spark: SparkSession,
 ) -> None:
     found = met(
-        spark, Decoder(new_spec(), FormatOptions()), [order(1), order(2, colour="red", size=1)]
+        spark,
+        Decoder(new_spec(), FormatOptions()),
+        batch([order(1), order(2, colour="red", size=1)]),
     )
     assert (found.source, found.names, found.columns) == (
         "orders/3@101",
@@ -96,21 +97,27 @@ def test_a_task_names_members_that_a_nested_column_lacks(spark: SparkSession) ->
         {"id": 1, "at": 5, "address": {"city": "x"}},
         {"id": 2, "at": 5, "address": {"zip": "1"}},
     ]
-    found = met(spark, Decoder(spec, FormatOptions()), values)
+    found = met(spark, Decoder(spec, FormatOptions()), batch(values))
     assert (found.source, found.names, found.paths) == ("orders/3@101", (), ("address.zip",))
 
 
-def test_a_task_names_the_head_of_a_message_with_a_new_schema_until_the_driver_has_learned_it(
+def test_a_task_names_the_heads_of_a_message_with_new_schemas_until_the_driver_has_learned_them(
     spark: SparkSession, registry: Registry
 ) -> None:
     registry.register(1, FIRST)
+    registry.register(2, "long", "orders-key")
     decoder = Decoder(new_spec(), FormatOptions(format="avro", registry=registry.url))
-    values = [avro(1, FIRST, record(1))]
-    found = met(spark, decoder, values)
-    assert (found.source, found.head) == ("orders/3@100", values[0][:5])
-    decoder.learn(found.head or b"")
-    assert [row.id for row in decoded_rows(frame(spark, batch(values)), decoder).collect()] == [1]
-    assert registry.asked == [1], "tasks ask for no schema that the driver has"
+    value, key = avro(1, FIRST, record(1)), avro(2, "long", 7)
+    messages = batch([value, None], keys=[None, key])
+    found = met(spark, decoder, messages)
+    assert (found.source, found.value_head, found.key_head) == ("orders/3@100", value[:5], None)
+    decoder.learn(found.value_head, found.key_head)
+    found = met(spark, decoder, messages)
+    assert (found.source, found.value_head, found.key_head) == ("orders/3@101", None, key[:5])
+    decoder.learn(found.value_head, found.key_head)
+    rows = decoded_rows(frame(spark, messages).coalesce(1), decoder).collect()
+    assert sorted(row.id for row in rows) == [1, 7]
+    assert registry.asked == [1, 2], "tasks ask for no schema that the driver has"
 
 
 def test_other_errors_hold_nothing_to_decide() -> None:

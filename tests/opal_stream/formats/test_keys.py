@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from opal_lake.definition.table_spec import TableLayout, plan_spec
+from opal_stream.formats.batch import MessageBatch
 from opal_stream.formats.decoder import Decoded, Decoder
 from opal_stream.operations.reading import FormatOptions
 from tests.fixtures_kafka import Registry
@@ -135,6 +136,53 @@ def test_keys_of_avro_are_judged_alone_and_their_schemas_are_asked_for_once(
         }
         reader = pickle.loads(pickle.dumps(reader)).renewed(reader.spec)
     assert [registry.asked.count(number) for number in (8, 9)] == [1, 1]
+
+
+def learned(reader: Decoder, messages: MessageBatch) -> list[int]:
+    """Learn all schemas of the messages; return the positions where `unseen` named a new one."""
+    positions: list[int] = []
+    while (position := reader.unseen(messages)) is not None:
+        positions.append(position)
+        reader.learn(messages.values[position], messages.keys[position])
+    return positions
+
+
+@pytest.mark.parametrize("key_format", [None, "avro", "json-registry"])
+@pytest.mark.parametrize("column", [{}, {"name": "@key"}, {"name": "@key.id"}])
+def test_schemas_of_keys_that_were_learned_are_enough_for_another_process(
+    registry: Registry, key_format: str | None, column: dict[str, str]
+) -> None:
+    """As a task of Spark, which does not reach the registry."""
+    registry.register(7, FIRST)
+    registry.register(8, "long", "orders-key")
+    registry.register(9, KEY_OF_FIRST, "orders-key")
+    keys = [avro(8, "long", 1), avro(9, KEY_OF_FIRST, {"id": 2})]
+    if key_format == "json-registry":
+        registry.kinds |= {8: "JSON", 9: "JSON"}
+        keys = [head(8) + b"1", head(9) + b'{"id":2}']
+    options = FormatOptions(
+        format="avro", key_format=key_format, registry=registry.url, columns=column
+    )
+    values = [avro(7, FIRST, record(5)), avro(7, FIRST, record(6)), None, None]
+    messages = batch(values, keys=[*keys, *keys])
+    expected = Decoder(new_spec(), options).decode(messages)
+    registry.asked.clear()
+    reader = Decoder(new_spec(), options)
+    # Only tombstones need their keys where no column is filled from them
+    assert learned(reader, messages) == ([0, 1] if column else [0, 2, 3])
+    moved = pickle.loads(pickle.dumps(reader))
+    registry.away = True
+    decoded = moved.decode(messages)
+    assert (good(decoded), bad(decoded)) == (good(expected), bad(expected))
+    assert sorted(registry.asked) == [7, 8, 9]
+
+
+def test_keys_that_are_not_read_are_not_asked_for(registry: Registry) -> None:
+    registry.register(7, FIRST)
+    options = FormatOptions(format="avro", registry=registry.url, on_tombstone="ignore")
+    messages = batch([avro(7, FIRST, record(5)), None], keys=[head(8), head(9)])
+    assert learned(Decoder(new_spec(), options), messages) == [0]
+    assert registry.asked == [7]
 
 
 @pytest.mark.parametrize("key_format", [None, "avro"])
