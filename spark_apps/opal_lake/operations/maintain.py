@@ -20,6 +20,7 @@ from opal_lake.result import JobResult
 
 if TYPE_CHECKING:
     from opal_lake.engine.open_table import OpenTable
+    from opal_lake.maintenance.due import Policy
 
 
 @declaration
@@ -95,19 +96,17 @@ class Maintain(MaintenancePolicy, Job):
         return MaintenancePolicy.among(vars(self))
 
     def look(self, table: "OpenTable") -> None:
-        """Raise InvalidInputError for a column of `zorder` that the table lacks."""
-        schema = table.snapshot_at().spec.schema
-        for name in self.zorder or ():
-            schema.field(name)
+        """Raise InvalidInputError for an argument that does not fit the table."""
+        self._policy_for(table)
 
     def run(self, table: "OpenTable") -> JobResult:
         """Run the steps that are due, one after the other."""
         from opal_lake.engine.results import run_once
-        from opal_lake.maintenance.due import policy_of, run_maintenance
+        from opal_lake.maintenance.due import run_maintenance
         from opal_lake.operations.retain import Retain
         from opal_lake.operations.zorder import ZOrder
 
-        policy = policy_of(table.snapshot_at().spec, self.policy)
+        policy = self._policy_for(table)
         compacting = Compacting.among(vars(self))
         steps = {
             "compact": lambda arguments: Compact(**{**compacting, **arguments}).run(table),
@@ -120,3 +119,8 @@ class Maintain(MaintenancePolicy, Job):
             None if self.dry_run else self.token,
             lambda: run_maintenance(table, policy, steps, dry_run=self.dry_run, delete=self.delete),
         )
+
+    def _policy_for(self, table: "OpenTable") -> "Policy":
+        from opal_lake.maintenance.due import policy_of
+
+        return policy_of(table.snapshot_at().spec, self.policy)

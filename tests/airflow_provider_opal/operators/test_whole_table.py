@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -31,6 +32,7 @@ from opal_lake.arguments.values import span_text
 from opal_lake.clock import ManualClock
 from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.engine.results import RESULT_KEPT_APART, keep_result
+from opal_lake.errors import OpalError
 from opal_lake.operations import operation_named
 from opal_lake.operations.job_spec import JobSpec
 from opal_lake.result import JobResult
@@ -443,20 +445,29 @@ def test_a_dry_run_that_cannot_be_fails_at_once(task: WholeTableOperator) -> Non
 
 
 @pytest.mark.parametrize(
-    "task, error",
+    "task",
     [
-        (CompactionOperator(task_id="t", table="nowhere"), "nowhere is no Opal table"),
-        (RetentionOperator(task_id="t", table="nowhere"), "nowhere is no Opal table"),
-        (ZOrderOperator(task_id="t", table="t", columns=["colour"]), "colour"),
-        (MaintenanceOperator(task_id="t", table="t", zorder=["colour"]), "colour"),
+        CompactionOperator(task_id="t", table="nowhere"),
+        RetentionOperator(task_id="t", table="nowhere"),
+        ZOrderOperator(task_id="t", table="t", columns=["colour"]),
+        ZOrderOperator(task_id="t", table="t", columns=["place"]),
+        MaintenanceOperator(task_id="t", table="t", zorder=["colour"]),
+        MaintenanceOperator(task_id="t", table="t", zorder=["price", "place"]),
     ],
+    ids=lambda task: f"{task.operation} {task.table} {next(iter(task.arguments.values()))}",
 )
-def test_a_table_or_a_column_that_does_not_exist_fails_before_spark_starts(
-    task: WholeTableOperator, error: str, commands: Commands
+def test_a_table_or_a_column_that_does_not_fit_fails_before_spark_starts(
+    task: WholeTableOperator, commands: Commands, lake: Path
 ) -> None:
     commands.spark_submit(works=True)
-    with pytest.raises(AirflowFailException, match=error):
+    place = pa.struct([("street", pa.string())])
+    Table.open(str(lake / "t")).add_columns({"place": place})
+    spec = task.job(context(task))
+    with pytest.raises(OpalError) as of_job:
+        spec.job.run(Table.open(spec.table))
+    with pytest.raises(AirflowFailException) as refused:
         task.execute(context(task))
+    assert f"opal: {of_job.value}" in str(refused.value).splitlines()
     assert commands.notes() == []
 
 
