@@ -28,7 +28,7 @@ from airflow_provider_opal.hooks.submit import OpalSubmitHook, end_left_over
 from airflow_provider_opal.links import SparkUILink
 from airflow_provider_opal.secrets import mask, secret_arguments, without_secrets
 from opal_lake.errors import ReadOnlyError
-from opal_lake.exit_codes import FINAL, INPUT, MEANINGS, exit_code
+from opal_lake.exit_codes import BUG, FINAL, INPUT, MEANINGS, exit_code
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -173,7 +173,7 @@ class OpalSparkOperator(SparkSubmitOperator):
         )
 
     def needs_key(self, context: "Context") -> bool:
-        """Whether it means nothing without a partition key, though no argument asks for one."""
+        """Return whether it means nothing without a partition key, though no argument asks for one."""
         return self.keyed or is_keyed(getattr(context.get("dag"), "timetable", None))
 
     def job(self, context: "Context") -> "JobSpec[Any]":
@@ -260,7 +260,7 @@ class OpalSparkOperator(SparkSubmitOperator):
         return json.loads(result.to_json())  # type: ignore[no-any-return]  # lists and dicts alone, as another task gets them
 
     def changes_view(self) -> bool:
-        """Whether the job may change what a read of the table shows."""
+        """Return whether the job may change what a read of the table shows."""
         return False
 
     def _submitted(
@@ -362,10 +362,17 @@ class OpalSparkOperator(SparkSubmitOperator):
         except AirflowException:
             raise
         except Exception as error:  # the look alone fails no task
-            if exit_code(error) != INPUT or isinstance(error, ReadOnlyError):
-                self.log.info("the table could not be looked at before Spark starts: %s", error)
-                return None
-            raise self._refused(INPUT, f"opal: {error}", self.advice()) from error
+            status = exit_code(error)
+            if status == INPUT and not isinstance(error, ReadOnlyError):
+                raise self._refused(INPUT, f"opal: {error}", self.advice()) from error
+            is_bug = status == BUG
+            self.log.log(
+                logging.WARNING if is_bug else logging.INFO,
+                "the table could not be looked at before Spark starts: %s",
+                error,
+                exc_info=is_bug,
+            )
+            return None
         return idle
 
     def _place(self, opal: OpalHook) -> "WorkerPlace":
@@ -427,12 +434,12 @@ class OpalSparkOperator(SparkSubmitOperator):
 
 
 def is_keyed(timetable: Any) -> bool:
-    """Whether the scheduler gives every run of such a DAG a partition key."""
+    """Return whether the scheduler gives every run of such a DAG a partition key."""
     return isinstance(timetable, CronPartitionTimetable | PartitionedAssetTimetable)
 
 
 def takes_keys(timetable: Any) -> bool:
-    """Whether a run of such a DAG may have a partition key."""
+    """Return whether a run of such a DAG may have a partition key."""
     return (
         timetable is None
         or is_keyed(timetable)

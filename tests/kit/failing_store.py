@@ -100,6 +100,17 @@ class FailingStore(ForwardingStore):
         raise Crash(f"the process dies {self.mode} call {self.fail_at}, on '{path}'")
 
 
+class RefusingStore(ForwardingStore):
+    """Raises an error at each put, as a store that may only be read."""
+
+    def __init__(self, inner: Storage, error: Exception) -> None:
+        self.inner = inner
+        self.error = error
+
+    def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
+        raise self.error
+
+
 class StallingStore(ForwardingStore):
     """Stalls in front of the first put whose path contains `part` until released: a writer that was swapped out for hours."""
 

@@ -46,9 +46,19 @@ class Framed(Generic[Frame]):
 class Operation(Declared, Generic[Result_co]):
     """An operation on a table: its arguments, and `run`, which does it."""
 
+    needs_table: ClassVar[bool] = True  # otherwise `run` takes a place where there may be none
+
     def run(self, table: "OpenTable") -> Result_co:
         """Do it on a table whose engine runs the tasks."""
         raise NotImplementedError(f"{type(self).__name__} has no steps of its own")
+
+    def look(self, table: "OpenTable") -> Result_co | None:
+        """Return the result if the table shows that there is nothing to do; None otherwise.
+
+        A scheduler asks before it starts an engine. The look reads metadata only, changes nothing
+        that a reader sees, and raises what the job would raise.
+        """
+        return None
 
 
 class RowsOperation(Operation[Any]):
@@ -63,17 +73,8 @@ class Job(Operation[JobResult]):
     """
 
     token_argument: ClassVar[str] = "token"
-    needs_table: ClassVar[bool] = True  # otherwise `run` takes a place where there may be none
 
     token: str | None = None
-
-    def look(self, table: "OpenTable") -> JobResult | None:
-        """Return the result if the table shows that there is nothing to do; None otherwise.
-
-        A scheduler asks before it starts an engine. The look reads metadata only, changes nothing
-        that a reader sees, and raises what the job would raise.
-        """
-        return None
 
 
 def verb(operation: Callable[P, Operation[Result_co]]) -> Callable[Concatenate[Any, P], Result_co]:

@@ -2,7 +2,6 @@
 
 import json
 import random
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,17 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from structlog.testing import capture_logs
 
 from airflow_provider_opal import MetaGenOperator
+from airflow_provider_opal.hooks.opal import OpalHook
 from airflow_provider_opal.operators.spark import token_of
 from lakechime import LakeChime
 from lakechime.producers.opal import sync_opal
-from opal_lake import layout
-from opal_lake.table import Table
+from opal_lake.errors import OpalError, ReadOnlyError, StorageError
+from opal_lake.table import Table, table_on
 from opal_lake.write.discard import discard
 from tests.airflow_provider_opal.jobs import SCHEMA, create_table, do_job
 from tests.airflow_provider_opal.stand_ins import Commands, Store, commands, context
 from tests.airflow_provider_opal.test_watermark import Events
+from tests.kit.failing_store import RefusingStore
 
 __all__ = ["commands"]
 
@@ -288,44 +289,61 @@ def test_rows_that_are_held_back_start_spark_once_their_drift_time_is_over(
     assert starts_spark(spark, task, run_of(task, SATURDAY, clears=1))
 
 
-@pytest.mark.parametrize(
-    "given, error",
-    [
-        ({"table": "shop.nowhere"}, "nowhere is no Opal table: the folder does not exist"),
-        ({"tokens": ["unknown"]}, "has no ingest with token 'unknown'"),
-    ],
-)
+@pytest.mark.parametrize("given", [{"table": "shop.nowhere"}, {"tokens": ["unknown"]}])
 def test_what_the_job_would_refuse_fails_the_task_before_spark_starts(
-    table: Table, spark: Commands, given: dict[str, Any], error: str
+    table: Table, spark: Commands, given: dict[str, Any]
 ) -> None:
     task = metagen(**given)
-    with pytest.raises(AirflowFailException, match=error):
+    spec = task.job(run_of(task))
+    with pytest.raises(OpalError) as of_job:
+        spec.job.run(Table.open(spec.table))
+    with pytest.raises(AirflowFailException) as refused:
         task.execute(run_of(task))
+    assert f"opal: {of_job.value}" in str(refused.value).splitlines()
     assert spark.notes() == []
 
 
-@pytest.fixture
-def unwritable(table: Table) -> Iterator[None]:
-    """The folder of results may be read, and not written to."""
-    folder = Path(table.uri) / layout.JOB_RESULTS
-    folder.mkdir()
-    mounting = ["mount", "-t", "tmpfs", "-o", "ro", "none", str(folder)]
-    mounted = subprocess.run(mounting, capture_output=True, text=True)
-    if mounted.returncode:
-        pytest.skip(f"a disk has to be mounted, which takes root: {mounted.stderr.strip()}")
-    yield
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+class RefusedHook(OpalHook):
+    """Opens tables whose store raises an error at each put."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def table(self, table: str) -> Table:
+        return table_on(RefusingStore(super().table(table).storage, self.error))
 
 
-@pytest.mark.usefixtures("unwritable")
-def test_a_worker_that_may_not_write_to_the_store_leaves_the_job_to_spark(
-    table: Table, spark: Commands
+class RefusedMetaGen(MetaGenOperator):
+    """A MetaGen on a worker whose writes fail."""
+
+    error: Exception
+
+    @property
+    def opal(self) -> OpalHook:
+        return RefusedHook(self.error)
+
+
+@pytest.mark.parametrize(
+    "error, level",
+    [
+        (ReadOnlyError("the store may only be read"), "info"),
+        (StorageError("the store is away"), "info"),
+        (KeyError("a bug in the look"), "warning"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value,
+)
+def test_a_look_that_fails_leaves_the_job_to_spark_and_a_bug_is_a_warning(
+    table: Table, spark: Commands, error: Exception, level: str
 ) -> None:
-    task = metagen()
+    task = RefusedMetaGen(task_id="m", table="shop.orders", lakechime_conn_id=None)
+    task.error = error
     with capture_logs() as logs:
         assert starts_spark(spark, task, run_of(task))
-    [line] = [line for line in lines(logs) if "before Spark starts" in line]
-    assert line.startswith("the table could not be looked at before Spark starts: ")
+    [log] = [log for log in logs if "before Spark starts" in log["event"]]
+    assert log["event"] == f"the table could not be looked at before Spark starts: {error}"
+    assert log["log_level"] == level
+    assert bool(log.get("exc_info")) == (level == "warning")
 
 
 def test_a_job_of_an_earlier_try_that_may_run_on_a_cluster_is_not_passed_by(

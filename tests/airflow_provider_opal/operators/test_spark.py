@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from structlog.testing import capture_logs
 
 from airflow_provider_opal import CreateTable, Files, IngestOperator, MetaGenOperator, OpalHook
 from airflow_provider_opal.hooks.submit import (
@@ -22,7 +23,7 @@ from airflow_provider_opal.hooks.submit import (
     process_identity,
     properties_file,
 )
-from airflow_provider_opal.operators.spark import app_path, token_of
+from airflow_provider_opal.operators.spark import OpalSparkOperator, app_path, token_of
 from opal_lake.exit_codes import INPUT
 from opal_lake.operations.create import NewTable
 from opal_lake.operations.job_spec import JobSpec
@@ -53,6 +54,30 @@ def ingest(**more: Any) -> IngestOperator:
         source=source,
         **{"create": CreateTable(keys=["id"], delta="at"), **more},
     )
+
+
+class CheckOperator(OpalSparkOperator):
+    """An operator of one's own, for an operation without a look of its own."""
+
+    operation = "check"
+
+
+class ReadOperator(OpalSparkOperator):
+    """One for an operation that is called otherwise than its class."""
+
+    operation = "read"
+
+
+@pytest.mark.parametrize("kind", [CheckOperator, ReadOperator])
+def test_an_operator_of_one_s_own_may_run_any_operation(
+    kind: type[OpalSparkOperator], commands: Commands
+) -> None:
+    commands.spark_submit(status=1)
+    task = kind(task_id="own", table="t")
+    with capture_logs() as logs, pytest.raises(AirflowException):
+        task.execute(context(task))
+    assert len(commands.notes()) == 1
+    assert not [log for log in logs if "before Spark starts" in log["event"]]
 
 
 def test_retries_share_a_token_and_a_clear_has_another() -> None:
