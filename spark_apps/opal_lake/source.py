@@ -315,7 +315,7 @@ def _check_texts(source: Jdbc) -> None:
             raise InvalidInputError(f"jdbc: {name} must be text, not {type(value).__name__}")
 
 
-def nothing_there(source: Files) -> str:
+def no_file_message(source: Files) -> str:
     """Return the message for a source without a file."""
     looked = ", ".join(map(repr, source.paths))
     return (

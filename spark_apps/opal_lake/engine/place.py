@@ -26,7 +26,7 @@ class SeenPlace(Protocol):
         ...
 
     def lacks(self, path: str) -> bool:
-        """Whether an engine certainly finds no file at a path or pattern of a source.
+        """Return whether an engine certainly finds no file at a path or pattern of a source.
 
         False where this process cannot know.
         """

@@ -17,7 +17,7 @@ from opal_lake.errors import InvalidInputError, NoRowsError, NotFoundError
 from opal_lake.operations.create import Create, NewTable
 from opal_lake.operations.verb import Job
 from opal_lake.result import JobResult
-from opal_lake.source import Files, Jdbc, check_named_files, nothing_there, source_from_json
+from opal_lake.source import Files, Jdbc, check_named_files, no_file_message, source_from_json
 
 if TYPE_CHECKING:
     from opal_lake.definition.table_spec import TableSpec
@@ -130,7 +130,7 @@ class Ingest(IngestRules, Job):
 
     @property
     def refuses_empty(self) -> bool:
-        """Whether a source without a row is an error."""
+        """Return whether a source without a row is an error."""
         if self.on_empty is not None:
             return self.on_empty == "fail"
         return isinstance(self.source, Files | Jdbc | Mapping)
@@ -196,7 +196,7 @@ class IngestSource(Ingest):
                 create.check_existing(place.uri, spec)
             self._check_columns(source, spec)
         if isinstance(source, Files) and self.refuses_empty and all(map(place.lacks, source.paths)):
-            raise NoRowsError(nothing_there(source))
+            raise NoRowsError(no_file_message(source))
 
     def _check_columns(self, source: Files | Jdbc, spec: "TableSpec") -> None:
         from opal_lake.write.by_business_snapshot import check_column

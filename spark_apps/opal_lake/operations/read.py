@@ -183,12 +183,12 @@ class Changes(RowsOperation):
 
     @property
     def is_of_history(self) -> bool:
-        """Whether it reports changes of the history, and not of the current view."""
+        """Return whether it reports changes of the history, and not of the current view."""
         return self.axis == kinds.CHANGE_AXES[1]
 
     @property
     def is_net(self) -> bool:
-        """Whether it leaves out what later versions of the range undid."""
+        """Return whether it leaves out what later versions of the range undid."""
         return self.mode == kinds.NET
 
     def run(self, table: "OpenTable") -> Any:

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructType
 
 from opal_lake.errors import InvalidInputError, NoRowsError
-from opal_lake.source import Files, nothing_there
+from opal_lake.source import Files, no_file_message
 from opal_spark.engine.session import STRICT, few_listing_tasks
 
 MOST_FILES = 200  # that are looked at one by one to explain a failure
@@ -27,7 +27,7 @@ def open_files(
     """The files of a source as one DataFrame. Columns that folders name (`day=2026-11-01`) follow, as texts where a schema is given."""
     rows = _load(spark, source, file_format, options, schema)
     if not rows.inputFiles():
-        raise NoRowsError(nothing_there(source))
+        raise NoRowsError(no_file_message(source))
     if schema is None:
         return rows
     declared = frozenset(schema.names)
@@ -54,7 +54,7 @@ def _load(
             return reader.load([re.sub(r"^s3://", "s3a://", path) for path in source.paths])
     except AnalysisException as error:
         if error.getCondition() in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
-            raise NoRowsError(nothing_there(source)) from error
+            raise NoRowsError(no_file_message(source)) from error
         raise
 
 

@@ -10,7 +10,7 @@ from opal_folder.increments import Increment, folder_values, in_order, list_file
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError, NoRowsError
 from opal_lake.s3a import is_s3
-from opal_lake.source import BY_SUFFIX, Files, check_named_files, nothing_there
+from opal_lake.source import BY_SUFFIX, Files, check_named_files, no_file_message
 from opal_lake.storage import open_storage
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
 from opal_spark.engine.session import storage_options
@@ -55,7 +55,7 @@ def parts_of(spark: SparkSession, source: Files, spec: TableSpec) -> list[Part]:
         names = _names_of_deletes(source, spec, file) if is_deletes else None
         forms.setdefault((is_deletes, file.base, names), []).append(file)
     if not forms:
-        raise NoRowsError(nothing_there(source))
+        raise NoRowsError(no_file_message(source))
     return [_part(spark, source, spec, form, files) for form, files in forms.items()]
 
 
@@ -63,7 +63,7 @@ def named_files(spark: SparkSession, source: Files) -> list[NamedFile]:
     """In the order of the paths, and then of their names; or in that of their suffixes."""
     listed = list_files(source.paths, lambda path: storage_options(spark, path))
     if not listed:
-        raise NoRowsError(nothing_there(source))
+        raise NoRowsError(no_file_message(source))
     found = []
     for place, increment in enumerate(in_order(listed, source.order or "")):
         storage = open_storage(increment.root, storage_options(spark, increment.root))
