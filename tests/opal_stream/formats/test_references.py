@@ -101,6 +101,37 @@ def test_one_type_in_two_references_is_read_where_both_are_the_same(registry: Re
     assert row["address"] == ADDRESS_OF_1
 
 
+def test_types_of_one_name_may_differ_in_what_does_not_matter_to_reading(
+    registry: Registry,
+) -> None:
+    register_order(registry)
+    street = {"name": "street", "type": "string", "default": "a", "doc": "x", "aliases": ["s"]}
+    address = {**ADDRESS, "doc": "x", "aliases": ["A"], "fields": [street, ADDRESS["fields"][1]]}
+    registry.register(5, {**ZIP, "doc": "x", "aliases": ["Z"]}, "zip")
+    registry.register(6, address, "copy", [("zip", 2)])
+    registry.register(7, ORDER, references=[("shop/address", 1), ("copy", 1)])
+    [row] = good(decoder(registry, **COLUMNS).decode(batch([order_of(7)])))
+    assert row["address"] == ADDRESS_OF_1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {**ADDRESS, "fields": [*ADDRESS["fields"], {"name": "no", "type": "int"}]},
+        {**ADDRESS, "fields": ADDRESS["fields"][::-1]},
+        {**ADDRESS, "fields": [{"name": "road", "type": "string"}, ADDRESS["fields"][1]]},
+        {**ADDRESS, "fields": [{"name": "street", "type": "bytes"}, ADDRESS["fields"][1]]},
+    ],
+)
+def test_types_of_one_name_with_other_fields_make_messages_bad(
+    registry: Registry, other: Any
+) -> None:
+    register_order(registry)
+    registry.register(5, other, "copy", [("zip", 1)])
+    registry.register(6, ORDER, references=[("shop/address", 1), ("copy", 1)])
+    assert "has two types 'shop.Address' that are not the same" in reason_of(registry, 6)
+
+
 def reason_of(registry: Registry, number: int) -> str:
     decoded = decoder(registry).decode(batch([head(number) + b"\0" * 9] * 2))
     [reason, _] = bad(decoded).values()

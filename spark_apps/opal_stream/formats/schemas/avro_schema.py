@@ -28,6 +28,8 @@ MAX_TYPES = 64
 _MAX_TEXT_DEPTH = 5 * MAX_TYPES
 # Types of a schema where each name stands for all of its definition: each takes time and memory
 _MAX_PARTS = 100_000
+# Members of a type or a field that do not matter to who reads by the schema of the writer
+_NOT_WRITTEN = {"doc", "aliases", "default", "order", "connect.doc", "connect.default"}
 _NOT_AVRO = (SchemaParseException, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
@@ -159,33 +161,50 @@ def _expanded(text: str, references: Mapping[Reference, str]) -> Node:
     defined: dict[str, tuple[Node, str]] = {}  # by name: the type, and which schema has it
     root: Node = None
     itself = "the schema itself"
-    for place, part in [
-        *((str(place), part) for place, part in references.items()),
-        (itself, text),
-    ]:
+    parts = [(str(reference), part) for reference, part in references.items()]
+    for origin, part in [*parts, (itself, text)]:
         check_depth(part.encode(), "the registry's schema", _MAX_TEXT_DEPTH)
         named = {name: node for name, (node, _) in defined.items()}
         try:
             root = fastavro.parse_schema(json.loads(part), named, expand=True, _write_hint=False)
         except _NOT_AVRO as error:
-            raise _not_avro(
-                error, "" if place == itself else f" ({place}, which it refers to)"
-            ) from error
+            which = "" if origin == itself else f" ({origin}, which it refers to)"
+            raise _not_avro(error, which) from error
         _check_types(root)
         for name, node in named.items():
-            other, other_place = defined.setdefault(name, (node, place))
+            first, first_origin = defined.setdefault(name, (node, origin))
             # fastavro takes the later one, so that a message would be read by the wrong type
-            if other is not node and other != node:
+            if not _is_written_alike(first, node, set()):
                 raise ValueError(
                     f"the registry's schema has two types {name!r} that are not the same: of "
-                    f"{other_place} and of {place}; let all refer to one version of it"
+                    f"{first_origin} and of {origin}; let all refer to one version of it"
                 )
     return root
 
 
-def _not_avro(error: Exception, place: str = "") -> ValueError:
+def _is_written_alike(first: Node, second: Node, compared: set[tuple[int, int]]) -> bool:
+    """Return whether values of two types are written the same and mean the same.
+
+    A definition that many names stand for is one object: each pair of objects is compared once.
+    """
+    if first is second or (id(first), id(second)) in compared:
+        return True
+    if isinstance(first, list) and isinstance(second, list):
+        pairs = list(zip(first, second, strict=False))
+        is_alike = len(first) == len(second)
+    elif isinstance(first, dict) and isinstance(second, dict):
+        names = first.keys() - _NOT_WRITTEN
+        pairs = [(first[name], second.get(name)) for name in names]
+        is_alike = names == second.keys() - _NOT_WRITTEN
+    else:
+        return bool(first == second)
+    compared.add((id(first), id(second)))  # where they differ, the first comparison says so
+    return is_alike and all(_is_written_alike(*pair, compared) for pair in pairs)
+
+
+def _not_avro(error: Exception, which: str = "") -> ValueError:
     reason = (str(error) or type(error).__name__).splitlines()[0][:200]
-    return ValueError(f"the registry's schema{place} is not one of Avro: {reason}")
+    return ValueError(f"the registry's schema{which} is not one of Avro: {reason}")
 
 
 def _check_types(root: Node) -> None:
