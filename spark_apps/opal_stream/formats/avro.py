@@ -20,6 +20,7 @@ from opal_stream.formats.debezium_json import (
     unknown_operation,
 )
 from opal_stream.formats.parser import Parsed
+from opal_stream.formats.references import RegisteredSchema
 from opal_stream.formats.registry import HEAD_BYTES, SchemaRegistry, first_unseen, schema_id
 from opal_stream.formats.schemas.avro_members import members_of_record
 from opal_stream.formats.schemas.avro_schema import AvroSchema, Node, branches, is_record
@@ -90,6 +91,7 @@ class AvroParser:
         self._whole_name = whole_name
         self._placeholder = placeholder or Placeholder()
         self.schemas: dict[bytes, AvroSchema] = {}
+        self.refused: dict[bytes, str] = {}  # why a schema cannot be read, by the head of messages
         self._types = dict(types)
         self._time_unit = time_unit
         self._debezium = debezium
@@ -143,17 +145,25 @@ class AvroParser:
                 self._new_of(schema, number, row)
 
     def take_over(self, other: "AvroParser") -> None:
-        self.registry, self.schemas = other.registry, other.schemas
+        self.registry = other.registry
+        self.schemas, self.refused = other.schemas, other.refused
 
     def _schema(self, value: bytes) -> AvroSchema:
         head = value[:HEAD_BYTES]
+        if head in self.refused:
+            raise ValueError(self.refused[head])
         if head not in self.schemas:
             registered = self.registry.schema(schema_id(value))
-            schema = AvroSchema(registered.text, registered.references)
-            if self._whole_name is not None:
-                schema = schema.as_field(self._whole_name)
-            self.schemas[head] = schema
+            try:
+                self.schemas[head] = self._parsed(registered)
+            except ValueError as error:
+                self.refused[head] = str(error)  # an id never changes its meaning
+                raise
         return self.schemas[head]
+
+    def _parsed(self, registered: RegisteredSchema) -> AvroSchema:
+        schema = AvroSchema(registered.text, registered.references)
+        return schema if self._whole_name is None else schema.as_field(self._whole_name)
 
     def _groups(self, values: Sequence[bytes], parsed: Parsed) -> Iterable[_Group]:
         groups: dict[tuple[int, int], _Group] = {}

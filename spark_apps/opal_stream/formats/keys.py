@@ -61,7 +61,9 @@ class KeyReader:
             kind = AVRO if self._form.is_avro else JSON
             self._registry = SchemaRegistry(options.registry or "", kind)
         self._parsers: dict[tuple[tuple[str, pa.DataType], ...], Parser] = {}
-        self._records: dict[bytes, bool] = {}  # by the head of keys of Avro
+        # Of Avro, by the head of keys: whether they are records, or why their schema cannot be read
+        self._records: dict[bytes, bool] = {}
+        self._refused: dict[bytes, str] = {}
 
     def unseen(self, keys: Keys) -> int | None:
         """Return the position of the first key with a schema that was never asked for."""
@@ -146,8 +148,15 @@ class KeyReader:
         head, number = key[:HEAD_BYTES], schema_id(key)
         if self._form is None or not self._form.is_avro:
             return _first(key[HEAD_BYTES:]) == b"{"
+        if head in self._refused:
+            raise ValueError(self._refused[head])
         if head not in self._records:
-            self._records[head] = _is_of_records(self._registry.schema(number))
+            registered = self._registry.schema(number)
+            try:
+                self._records[head] = _is_of_records(registered)
+            except ValueError as error:
+                self._refused[head] = str(error)  # an id never changes its meaning
+                raise
         return self._records[head]
 
     def _whole(self, keys: Keys, kinds: _Kinds, kind: pa.DataType) -> tuple[pa.Array, Wrong]:

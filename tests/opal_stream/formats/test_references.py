@@ -17,7 +17,7 @@ from opal_stream.formats.schemas.avro_schema import AvroSchema
 from opal_stream.operations.reading import FormatOptions
 from tests.fixtures_kafka import Registry
 from tests.opal_stream.formats.test_registry import FIRST, avro, decoder, head, record
-from tests.opal_stream.orders import bad, batch, good, new_spec
+from tests.opal_stream.orders import SCHEMA, bad, batch, good, new_spec
 
 ZIP = {"type": "fixed", "name": "Zip", "namespace": "shop", "size": 2}
 ADDRESS = {
@@ -146,6 +146,36 @@ def test_two_types_of_one_name_make_messages_bad(registry: Registry) -> None:
         "the registry's schema has two types 'shop.Zip' that are not the same: of version 1 of "
         "subject 'zip' and of version 2 of subject 'zip'; let all refer to one version of it"
     )
+
+
+@pytest.mark.parametrize("column", [{}, {"name": "@key"}, {"name": "@key.id"}])
+def test_a_schema_that_cannot_be_read_is_parsed_once(
+    registry: Registry, column: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.register(1, ZIP, "zip")
+    registry.register(2, {**ZIP, "size": 3}, "zip")
+    registry.register(3, ORDER, references=[("zip", 1), ("zip", 2)])
+    registry.register(4, FIRST)
+    value = avro(4, FIRST, record(1)) if column else head(3) + bytes(9)
+    messages = batch([value] * 3, keys=[head(3) + bytes(9)] * 3)
+    options = FormatOptions(format="avro", registry=registry.url, columns=column)
+    reader = Decoder(new_spec(), options)
+    reasons = bad(reader.decode(messages))
+    assert len(reasons) == 3
+    assert all("has two types 'shop.Zip'" in reason for reason in reasons.values())
+    moved = pickle.loads(pickle.dumps(reader))
+    texts: list[Any] = []
+    parse_schema = fastavro.parse_schema
+
+    def parsed(schema: Any, *args: Any, **options: Any) -> Any:
+        texts.append(schema)
+        return parse_schema(schema, *args, **options)
+
+    monkeypatch.setattr(fastavro, "parse_schema", parsed)
+    spec = new_spec(**{column.name: column.type for column in SCHEMA}, more=pa.int64())
+    for known in (reader, reader.renewed(spec), moved):
+        assert bad(known.decode(messages)) == reasons
+    assert texts == []
 
 
 def test_a_type_that_no_reference_has_makes_messages_bad(registry: Registry) -> None:
