@@ -204,7 +204,8 @@ class Registry:
 
     Versions are in the order in which they were registered. `has_versions` is whether it gives them;
     of `deleted` subjects it gives none. `paths` are those that it was asked for. `references` are
-    those of a schema: subjects and versions.
+    those of a schema: subjects and versions. `broken` are answers of a registry that does not
+    work, by path.
     """
 
     url: str = ""
@@ -218,6 +219,7 @@ class Registry:
     deleted: set[str] = field(default_factory=set)  # subjects
     versions_code: int | None = None  # that it answers where versions are asked for
     paths: list[str] = field(default_factory=list)
+    broken: dict[str, Any] = field(default_factory=dict)
 
     def register(
         self,
@@ -274,7 +276,7 @@ def registry() -> Iterator[Registry]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             known.paths.append(self.path)
-            answer = known.answer(self.path)
+            answer = known.broken.get(self.path, known.answer(self.path))
             code = 404 if answer is None else 200
             if known.versions_code is not None and "/versions" in self.path:
                 code = known.versions_code

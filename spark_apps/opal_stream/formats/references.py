@@ -1,8 +1,9 @@
 """The schemas that a registry's schema refers to, each by a subject and a version.
 
-A version of a subject never changes. So what a schema refers to is the same whenever it is asked for.
+A version of a subject never changes. So a schema refers to the same whenever it is asked for.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 # Of a schema, with the references of its references. Resolving recurses to this depth at most.
 MAX_REFERENCES = 200
 MAX_REFERENCE_BYTES = 8 << 20  # of the texts of all of them
+_SHOWN_LETTERS = 200  # of an answer, in errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +36,25 @@ class RegisteredSchema:
     references: Mapping[Reference, str] = field(default_factory=dict)
 
 
-def resolve(answer: Any, what: str, fetch: Callable[[Reference, str], Any]) -> RegisteredSchema:
-    """Return the schema of a registry's answer with all that it refers to.
+def check_answer(answer: Any, what: str) -> None:
+    """Raise ValueError for a registry's answer that is not a schema."""
+    is_schema = (
+        isinstance(answer, dict)
+        and isinstance(answer.get("schema"), str)
+        and isinstance(answer.get("schemaType"), str | None)
+    )
+    if not is_schema:
+        raise ValueError(
+            f"the schema registry answered {_shown(answer)} for {what}, which is not a schema"
+        )
 
-    `fetch` gives the answer for a reference of a schema that is named so. Raises ValueError for
-    references in a circle, too many of them, or such as name no fixed version.
+
+def resolve(answer: Any, what: str, fetch: Callable[[Reference, str], Any]) -> RegisteredSchema:
+    """Return the schema of a checked answer with all schemas that it refers to.
+
+    `fetch(reference, what)` returns the checked answer for a reference of the schema `what`.
+    Raises ValueError for references in a circle, for too many, and for those without a fixed
+    version.
     """
     texts: dict[Reference, str] = {}
     _collect(answer, what, fetch, texts, ())
@@ -76,11 +92,22 @@ def _collect(
 
 
 def _references(answer: Any, what: str) -> Iterator[Reference]:
-    for given in answer.get("references") or ():
-        subject, version = given.get("subject"), given.get("version")
+    references = answer.get("references") or []
+    if not isinstance(references, list):
+        raise ValueError(f"{what} has references that are not a list: {_shown(references)}")
+    for given in references:
+        if not isinstance(given, dict):
+            raise ValueError(f"{what} has a reference that is not an object: {_shown(given)}")
+        subject: Any = given.get("subject")
+        version: Any = given.get("version")
         is_fixed = isinstance(version, int) and version > 0  # -1 is the latest, whichever it is
         if not isinstance(subject, str) or not is_fixed:
             raise ValueError(
-                f"{what} has a reference without a subject or a fixed version: {given!r}"
+                f"{what} has a reference without a subject or a fixed version: {_shown(given)}"
             )
         yield Reference(subject=subject, version=version)
+
+
+def _shown(given: Any) -> str:
+    text = json.dumps(given)
+    return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}..."

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 from opal_lake.clock import doubled_pause_s
 from opal_lake.errors import InvalidInputError
 from opal_stream.errors import RegistryError
-from opal_stream.formats.references import Reference, RegisteredSchema, resolve
+from opal_stream.formats.references import Reference, RegisteredSchema, check_answer, resolve
 
 HEAD_BYTES = 5
 AVRO, JSON = "AVRO", "JSON"  # as a registry names the kinds of schemas
@@ -47,7 +47,10 @@ class UnknownSchemaError(ValueError):
 
 
 class RefusedSchemaError(UnknownSchemaError):
-    """A message names a schema that the stream cannot read: of another kind, or of wrong references."""
+    """A message names a schema that the stream cannot read.
+
+    It is of another kind, has wrong references, or the registry's answer is not a schema.
+    """
 
 
 class _NotGivenError(Exception):
@@ -102,9 +105,11 @@ class SchemaRegistry:
         schemas: list[RegisteredSchema] = []
         for subject in self._subjects[number]:
             for version in sorted(self._versions[subject], reverse=True):
-                place = Reference(subject=subject, version=version)
+                reference = Reference(subject=subject, version=version)
                 with suppress(ValueError):
-                    schemas.append(self._resolved(self._answers[place], str(place)))
+                    answer = self._answers[reference]
+                    check_answer(answer, str(reference))
+                    schemas.append(self._resolved(answer, str(reference)))
         return schemas
 
     def knows(self, number: int) -> bool:
@@ -143,6 +148,7 @@ class SchemaRegistry:
         try:
             missing = f"the schema registry has no {what}"
             answer = self._given(f"/schemas/ids/{number}", what, missing)
+            check_answer(answer, what)
             self._check_kind(number, answer.get("schemaType"))
             return self._resolved(answer, what)
         except RefusedSchemaError:
@@ -164,6 +170,7 @@ class SchemaRegistry:
         if reference not in self._answers:
             missing = f"the schema registry has no {reference}, which {what} refers to"
             self._answers[reference] = self._given(_path(reference), str(reference), missing)
+        check_answer(self._answers[reference], str(reference))
         return self._answers[reference]
 
     def _given(self, path: str, what: str, missing: str) -> Any:
@@ -201,9 +208,9 @@ class SchemaRegistry:
             return
         versions = self._fetch(_versions_path(subject), what)
         for listed in versions:
-            place = Reference(subject=subject, version=listed)
-            if place not in self._answers:
-                self._answers[place] = self._fetch(_path(place), what)
+            reference = Reference(subject=subject, version=listed)
+            if reference not in self._answers:
+                self._answers[reference] = self._fetch(_path(reference), what)
         self._versions[subject] = versions
 
     def _warn_without_versions(self, number: int, why: str) -> None:
@@ -253,8 +260,8 @@ def _versions_path(subject: str) -> str:
     return f"/subjects/{quote(subject, safe='')}/versions"
 
 
-def _path(place: Reference) -> str:
-    return f"{_versions_path(place.subject)}/{place.version}"
+def _path(reference: Reference) -> str:
+    return f"{_versions_path(reference.subject)}/{reference.version}"
 
 
 def schema_id(value: bytes) -> int:

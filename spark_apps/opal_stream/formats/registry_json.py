@@ -87,14 +87,15 @@ class RegistryJsonParser:
 
     def learn(self, value: bytes) -> None:
         """Ask the registry for all that messages of the schema need: Spark's tasks may not reach it."""
-        head = value[:HEAD_BYTES]
-        if self._why_wrong(head) is None and self._known is not None:
-            self._new_of(head)
+        self._why_wrong(value[:HEAD_BYTES])
 
     def _why_wrong(self, head: bytes) -> str | None:
+        """Return why messages of a head are bad; None where its schema can be read."""
         try:
             text = self.registry.schema(schema_id(head)).text
             check_depth(text.encode(), "the registry's schema")
+            if self._known is not None:
+                self._new_of(head)
         except ValueError as error:
             return str(error)
         return None

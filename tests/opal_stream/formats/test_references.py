@@ -212,6 +212,45 @@ def test_references_in_a_circle_make_messages_bad(registry: Registry) -> None:
     assert len(registry.paths) == 3
 
 
+BROKEN_ANSWERS = [
+    ("/schemas/ids/3", ["a"], 'answered ["a"] for schema 3, which is not a schema'),
+    ("/schemas/ids/3", {"a": 1}, 'answered {"a": 1} for schema 3, which is not a schema'),
+    ("/schemas/ids/3", {"schema": 1}, 'answered {"schema": 1} for schema 3, which is not a schema'),
+    ("/schemas/ids/3", {"schema": "{}", "schemaType": []}, "which is not a schema"),
+    ("/subjects/zip/versions/1", {"id": 1}, "version 1 of subject 'zip', which is not a schema"),
+]
+BROKEN_ANSWERS += [
+    ("/schemas/ids/3", {"schema": "{}", "references": references}, f"schema 3 has {reason}")
+    for references, reason in [
+        ([None], "a reference that is not an object: null"),
+        (["a"], 'a reference that is not an object: "a"'),
+        ("a", 'references that are not a list: "a"'),
+        ({"a": 1}, 'references that are not a list: {"a": 1}'),
+        ([{"subject": 1}], 'a reference without a subject or a fixed version: {"subject": 1}'),
+    ]
+]
+
+
+@pytest.mark.parametrize("path, answer, reason", BROKEN_ANSWERS)
+def test_a_broken_answer_makes_messages_bad(
+    registry: Registry, path: str, answer: Any, reason: str
+) -> None:
+    register_order(registry)
+    registry.broken[path] = answer
+    assert reason in reason_of(registry, 3)
+
+
+def test_a_broken_version_does_not_end_the_stream(registry: Registry) -> None:
+    registry.register(1, FIRST)
+    registry.register(2, {**FIRST, "fields": [*FIRST["fields"], {"name": "x", "type": "int"}]})
+    registry.broken["/subjects/orders-value/versions/1"] = ["a"]
+    value = avro(2, registry.schemas[2], record(1, x=1))
+    options = FormatOptions(format="avro", registry=registry.url, on_new_columns="add")
+    new = Decoder(new_spec(), options).decode(batch([value])).new
+    assert new is not None
+    assert new.columns == pa.schema([("x", pa.int32())])
+
+
 def test_a_reference_to_the_latest_version_is_refused(registry: Registry) -> None:
     """It would be another schema later."""
     registry.register(3, ORDER, references=[("shop/address", -1)])

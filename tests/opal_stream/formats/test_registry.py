@@ -262,6 +262,13 @@ def test_a_schema_that_nests_too_deep_makes_its_messages_bad(registry: Registry)
     assert bad(decoded) == {"orders/3@100": reason}
 
 
+def test_a_schema_that_is_not_json_makes_its_messages_bad(registry: Registry) -> None:
+    registry.broken["/schemas/ids/1"] = {"schema": "nope", "schemaType": "JSON"}
+    decoded = decoder(registry, "json-registry").decode(batch([head(1) + b'{"id":1}']))
+    reason = "the registry's schema is not JSON: Expecting value: line 1 column 1 (char 0)"
+    assert bad(decoded) == {"orders/3@100": reason}
+
+
 def with_size(kind: Any) -> dict[str, Any]:
     return {**FIRST, "fields": [*FIRST["fields"], {"name": "size", "type": kind}]}
 

@@ -19,7 +19,10 @@ _FORMATS = {"date-time": pa.timestamp("us", "UTC"), "date": pa.date32()}
 
 def json_schema_columns(text: str, *, debezium: bool = False) -> dict[str, pa.DataType]:
     """By name; of a change event those of its row. Null stands for a type that no table has, also of a member."""
-    root = json.loads(text)
+    try:
+        root = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"the registry's schema is not JSON: {error}") from error
     if not isinstance(root, dict):
         return {}
     row = _resolved(root, root)
