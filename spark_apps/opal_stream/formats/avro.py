@@ -6,6 +6,7 @@ message's own schema lacks is null.
 
 import struct
 from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -21,7 +22,13 @@ from opal_stream.formats.debezium_json import (
 )
 from opal_stream.formats.parser import Parsed
 from opal_stream.formats.references import RegisteredSchema
-from opal_stream.formats.registry import HEAD_BYTES, SchemaRegistry, first_unseen, schema_id
+from opal_stream.formats.registry import (
+    HEAD_BYTES,
+    SchemaRegistry,
+    UnknownSchemaError,
+    first_unseen,
+    schema_id,
+)
 from opal_stream.formats.schemas.avro_members import members_of_record
 from opal_stream.formats.schemas.avro_schema import AvroSchema, Node, branches, is_record
 from opal_stream.formats.schemas.avro_types import record_columns
@@ -109,6 +116,12 @@ class AvroParser:
         groups: list[_Group] = []
         tables: list[pa.Table] = []
         for group in self._groups(values, parsed):
+            try:
+                if self._known is not None:
+                    self._new_of(group.schema, group.number, group.row)
+            except UnknownSchemaError as error:  # of another version, which the column depends on
+                parsed.bad += [(position, str(error)) for position in group.positions]
+                continue
             table, wrong = self._table(group)
             if wrong:
                 parsed.bad += [(group.positions[place], reason) for place, reason in wrong.items()]
@@ -140,7 +153,9 @@ class AvroParser:
             schema = self._schema(value[:HEAD_BYTES])
         except ValueError:
             return  # of an unknown schema: a bad message, as parsing it says
-        if self._known is not None:
+        if self._known is None:
+            return
+        with suppress(UnknownSchemaError):  # as above
             for row in _rows_of(schema, debezium=self._debezium):
                 self._new_of(schema, number, row)
 

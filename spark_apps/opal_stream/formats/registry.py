@@ -8,7 +8,6 @@ import struct
 import time
 import urllib.error
 import urllib.request
-from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -97,8 +96,8 @@ class SchemaRegistry:
         """Return all versions of a schema, of its subjects by name, the newest version first.
 
         A version is asked for once, and the list of a subject again for a schema that is not in it.
-        Of a registry that does not give them there are none. One whose references are missing or
-        wrong is left out.
+        Of a registry that does not give them there are none. One whose references are wrong is left
+        out. Raises UnknownSchemaError where a reference is missing: it may exist a moment later.
         """
         if number not in self._subjects:
             self._subjects[number] = self._subjects_of_id(number)
@@ -106,10 +105,14 @@ class SchemaRegistry:
         for subject in self._subjects[number]:
             for version in sorted(self._versions[subject], reverse=True):
                 reference = Reference(subject=subject, version=version)
-                with suppress(ValueError):
-                    answer = self._answers[reference]
+                answer = self._answers[reference]
+                try:
                     check_answer(answer, str(reference))
                     schemas.append(self._resolved(answer, str(reference)))
+                except UnknownSchemaError:
+                    raise
+                except ValueError:
+                    continue
         return schemas
 
     def knows(self, number: int) -> bool:

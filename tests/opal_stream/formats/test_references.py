@@ -201,6 +201,34 @@ def test_a_missing_reference_makes_messages_bad_until_it_exists(registry: Regist
     assert len(good(reader.decode(batch([order_of(3)])))) == 1
 
 
+def test_a_version_with_a_missing_reference_makes_messages_bad_until_it_exists(
+    registry: Registry,
+) -> None:
+    """A new column has the widest type of all versions, whichever are complete at first."""
+    sizes = [
+        {**schema, "fields": [*schema["fields"], {"name": "size", "type": kind}]}
+        for schema, kind in ((ORDER, "long"), (FIRST, "int"))
+    ]
+    registry.register(1, ZIP, "zip")
+    registry.register(3, sizes[0], references=[("shop/address", 1)])
+    registry.register(4, sizes[1])
+    options = FormatOptions(format="avro", registry=registry.url, on_new_columns="add")
+    reader = Decoder(new_spec(), options)
+    value = avro(4, sizes[1], record(1, size=1))
+    reader.learn(value)
+    messages = batch([value, b"\0"])
+    missing = "the schema registry has no version 1 of subject 'shop/address', which version 1"
+    for _ in range(2):
+        decoded = reader.decode(messages)
+        assert (good(decoded), decoded.new) == ([], None)
+        assert bad(decoded)["orders/3@100"] == f"{missing} of subject 'orders-value' refers to"
+        assert sorted(bad(decoded)) == ["orders/3@100", "orders/3@101"]
+    registry.register(2, ADDRESS, "shop/address", [("zip", 1)])
+    new = reader.decode(messages).new
+    assert new is not None
+    assert new.columns == pa.schema([("size", pa.int64())])
+
+
 def test_references_in_a_circle_make_messages_bad(registry: Registry) -> None:
     registry.register(1, ZIP, "zip", [("shop/address", 1)])
     registry.register(2, ADDRESS, "shop/address", [("zip", 1)])
