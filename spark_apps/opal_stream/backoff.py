@@ -14,7 +14,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class Backoff:
-    """With what passes by itself, for so long; each pause is longer than the one before. `what` fails, as the log says it."""
+    """The pauses between attempts at what may work again later, each longer than the last.
+
+    `what` names the step that fails, for the log. After `give_up_s` its error is raised.
+    """
 
     what: str
     give_up_s: float
@@ -26,7 +29,7 @@ class Backoff:
     counted_s: float = field(default_factory=time.monotonic)  # until when
 
     def wait(self, error: Exception, while_waiting: Callable[[], None]) -> None:
-        """Raises the error when it has lasted too long."""
+        """Pause before the next attempt; raise the error when it has lasted too long."""
         is_away = isinstance(error, KafkaError) and self.broker_s is not None
         self._count(is_away=is_away)
         if self.pause_s > self._left_s(is_away=is_away):
@@ -38,9 +41,10 @@ class Backoff:
         self.pause_s = min(2 * self.pause_s, LONGEST_PAUSE_S)
 
     def _count(self, *, is_away: bool) -> None:
-        """Kafka and the store are waited for apart: a store that fails has not failed while Kafka was away.
+        """Add the time since the last count to that of Kafka or of the store.
 
-        Neither ends the other's time: if they take turns, both times grow.
+        Each has its own: a store has not failed while Kafka was away.
+        If they take turns, both grow.
         """
         now_s = time.monotonic()
         took_s = now_s - self.counted_s

@@ -95,7 +95,7 @@ class KeyReader:
         if not rows:
             nulls = {name: pa.nulls(len(keys), kind) for name, kind in types.items()}
             return pa.table(nulls), wrong
-        return parsed.rows.select(list(types)).take(_places(rows, len(keys))), wrong
+        return parsed.rows.select(list(types)).take(_row_numbers(rows, len(keys))), wrong
 
     def key_columns(self, keys: Keys, types: Types) -> tuple[dict[str, pa.Array], Wrong]:
         """Return what fills columns: a plain key the only one, an object those of its members."""
@@ -104,15 +104,16 @@ class KeyReader:
         objects: list[bytes | None] = [None] * len(keys)
         for position in kinds.objects:
             objects[position] = keys[position]
-        rows, bad = self.members(objects, types)
+        rows, wrong_objects = self.members(objects, types)
         columns = {name: rows[name].combine_chunks() for name in types}
         if len(types) > 1:
             reason = f"key: one value cannot fill the columns {', '.join(types)}"
-            return columns, wrong | bad | dict.fromkeys([*kinds.texts, *kinds.plain], reason)
+            plain = dict.fromkeys([*kinds.texts, *kinds.plain], reason)
+            return columns, wrong | wrong_objects | plain
         [(name, kind)] = types.items()
         whole, unfit = self._whole(keys, kinds, kind)
         is_object = pa.array([key is not None for key in objects])
-        return {name: pc.if_else(is_object, columns[name], whole)}, unfit | bad
+        return {name: pc.if_else(is_object, columns[name], whole)}, unfit | wrong_objects
 
     def _kinds(self, keys: Keys) -> _Kinds:
         kinds = _Kinds()
@@ -136,13 +137,13 @@ class KeyReader:
         return kinds
 
     def _is_formatted(self, key: bytes) -> bool:
-        """Whether a key begins as one of the format of the values, which no text does."""
+        """Return whether a key begins as the format of the values does, and as no text does."""
         if self._registry is not None:
             return key[:1] == b"\0"
         return _first(key) == b"{"
 
     def _is_object(self, key: bytes) -> bool:
-        """Whether a key has members; ValueError for one of an unknown schema."""
+        """Return whether a key has members; raise ValueError if its schema cannot be read."""
         if self._registry is None:
             return _first(key) == b"{"
         head, number = key[:HEAD_BYTES], schema_id(key)
@@ -163,11 +164,11 @@ class KeyReader:
         """Return the texts and the plain values among the keys; null elsewhere."""
         wrong = dict(kinds.wrong)
         texts = [keys[position] for position in kinds.texts]
-        found, bad = each(
+        text_column, wrong_texts = each(
             len(texts), KEY, kind, lambda start, stop: of_bytes(texts[start:stop], kind)
         )
-        wrong |= {kinds.texts[position]: reason for position, reason in bad.items()}
-        positions, parts = list(kinds.texts), [found]
+        wrong |= {kinds.texts[position]: reason for position, reason in wrong_texts.items()}
+        positions, parts = list(kinds.texts), [text_column]
         if kinds.plain:
             parsed = self._parser({_WHOLE: kind}, is_whole=True).parse(
                 [keys[position] or b"" for position in kinds.plain]
@@ -176,14 +177,14 @@ class KeyReader:
             positions += [kinds.plain[position] for position in parsed.kept]
             parts += parsed.rows[_WHOLE].chunks if parsed.kept else []
         rows = {position: row for row, position in enumerate(positions)}
-        return pa.concat_arrays(parts).take(_places(rows, len(keys))), wrong
+        return pa.concat_arrays(parts).take(_row_numbers(rows, len(keys))), wrong
 
     def _parser(self, types: Types, *, is_whole: bool = False) -> Parser:
         """Return the parser for some members, or for whole keys; each is made once."""
-        place = (("", pa.null()), *types.items()) if is_whole else tuple(types.items())
-        if place not in self._parsers:
-            self._parsers[place] = self._new_parser(types, is_whole=is_whole)
-        return self._parsers[place]
+        columns = (("", pa.null()), *types.items()) if is_whole else tuple(types.items())
+        if columns not in self._parsers:
+            self._parsers[columns] = self._new_parser(types, is_whole=is_whole)
+        return self._parsers[columns]
 
     def _new_parser(self, types: Types, *, is_whole: bool) -> Parser:
         unit = self._options.time_unit
@@ -216,7 +217,10 @@ class WholeJsonParser(JsonParser):
 
 
 def _why_no_plain_json(value: bytes) -> str | None:
-    """Also what is more than one value is none: it must not become further members."""
+    """Return why a text is not one plain value of JSON; None if it is one.
+
+    A text of several values is refused: it would become further members of the row.
+    """
     if _first(value) in (b"[", b"{"):
         return "it is a list or an object, not a plain value"
     try:
@@ -246,7 +250,8 @@ def _shown(key: bytes) -> str:
     return text if len(text) <= _SHOWN_BYTES else f"{text[:_SHOWN_BYTES]}..."
 
 
-def _places(rows: Mapping[int, int], count: int) -> pa.Array:
+def _row_numbers(rows: Mapping[int, int], count: int) -> pa.Array:
+    """Return the row of each key; null for a key without one."""
     return pa.array([rows.get(position) for position in range(count)], pa.int64())
 
 

@@ -1,4 +1,7 @@
-"""A schema registry over HTTP, and the wire format that goes with it: a zero byte, four bytes of a schema's id, and the value."""
+"""A schema registry over HTTP, and the wire format that goes with it.
+
+A message in the wire format is a zero byte, four bytes of a schema's id, and the value.
+"""
 
 import base64
 import json
@@ -116,11 +119,11 @@ class SchemaRegistry:
         return schemas
 
     def knows(self, number: int) -> bool:
-        """Whether it was asked for before, also in vain."""
+        """Return whether the id was asked for before, also in vain."""
         return any(number in known for known in (self._schemas, self._refused, self._unknown))
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process, whose clock is another: there, what was unknown may be asked for at once."""
+        """Leave out the times of unknown ids: the clock of another process is another."""
         return {
             "url": self.url,
             "_kind": self._kind,
@@ -186,7 +189,10 @@ class SchemaRegistry:
             raise UnknownSchemaError(missing) from error
 
     def _subjects_of_id(self, number: int) -> list[str]:
-        """Return the subjects of a schema by name, and take their versions; none where they are not given."""
+        """Return the subjects of a schema by name, and fetch their versions.
+
+        There are none where the registry does not give them.
+        """
         if not self._gives_versions:
             return []
         what = f"the versions of schema {number}"
@@ -245,7 +251,8 @@ class SchemaRegistry:
 
     def _failed(self, what: str, failure: Exception | None) -> RegistryError:
         return RegistryError(
-            f"{self.url} did not give {what}: {failure}; nothing of these messages was committed, try again"
+            f"{self.url} did not give {what}: {failure}; "
+            "nothing of these messages was committed, try again"
         )
 
     def _request(self, path: str) -> urllib.request.Request:
@@ -268,16 +275,17 @@ def _path(reference: Reference) -> str:
 
 
 def schema_id(value: bytes) -> int:
-    """Of a value in the wire format."""
+    """Return the id of the schema of a value in the wire format."""
     if len(value) < HEAD_BYTES or value[0] != 0:
         raise ValueError(
-            "the message does not begin with a zero byte and the id of a schema, as what is written with a schema registry does"
+            "the message does not begin with a zero byte and the id of a schema, as what is "
+            "written with a schema registry does"
         )
     return int(struct.unpack(">I", value[1:HEAD_BYTES])[0])
 
 
 def first_unseen(registry: SchemaRegistry, values: "list[bytes | None]") -> int | None:
-    """The first value with an id that was never asked for."""
+    """Return the position of the first value with an id that was never asked for."""
     seen: dict[bytes, bool] = {}
     for position, value in enumerate(values):
         head = b"" if value is None else value[:HEAD_BYTES]
