@@ -56,5 +56,5 @@ def test_a_paced_sensor_looks_at_its_first_moment_in_every_mode(tried: Tried, mo
 
 def test_a_task_without_a_page_of_spark_logs_no_missing_xcom(tried: Tried) -> None:
     assert tried.outcome["no_spark"] == "failed"
-    assert "there is no Spark connection 'missing'" in tried.log
+    assert "shop/none is no Opal table" in tried.log
     assert "XCom not found" not in tried.log
