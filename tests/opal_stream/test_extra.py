@@ -129,7 +129,7 @@ def test_what_needs_spark_says_so(python: Path, tmp_path: Path) -> None:
     key = ("--key", "id", "--delta", "at")
     cases = {
         ("ingest", table, "in.csv"): "opal ingest",
-        ("read", table, "--to", str(tmp_path / "out")): "opal read",
+        ("read", table, "--to", str(tmp_path / "out")): "opal read --to",
         ("maintain", table, "--conf", "spark.driver.memory=8g"): "opal maintain --conf",
         ("create", str(tmp_path / "other"), "--like", "in.csv", *key): "opal create --like",
     }
