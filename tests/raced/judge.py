@@ -266,9 +266,12 @@ class Judge:
                     return True, False
                 return any(reasons), all(reasons) and not self._is_begun(attempt.job.token)
             case "metagen":
-                lacks = [self._lacks_tokens(given.get("tokens", ()), v) for v in versions]
-                known = all(self._is_begun(token) for token in given.get("tokens", ()))
-                return any(lacks), all(lacks) and not known
+                tokens = given.get("tokens", ())
+                lacks = [self._lacks_tokens(tokens, version) for version in versions]
+                # Of an ingest by business snapshots a part may be visible, and another discarded
+                is_lost = any(map(self._lost_rows, tokens))
+                is_known = all(map(self._is_begun, tokens))
+                return any(lacks) or is_lost, all(lacks) and not is_known
             case "discard":
                 lacks = [not self._selected(given, version) for version in versions]
                 return any(lacks), all(lacks)
