@@ -4,7 +4,7 @@ Logical columns have the table's names and types. Physical columns have physical
 microseconds and dates as days: Spark's ORC readers shift the one with the JVM's time zone and rebase the other before 1582.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -192,9 +192,28 @@ def _convert_struct(array: pa.StructArray, kind: Struct, path: str, way: _Direct
             array.field(positions[name]) if name in positions else pa.nulls(len(array), target.type)
         )
         members.append(_convert(member_array, field.type, f"{path}.{name}", way))
+    if not way.absent_is_null:
+        _refuse_other_members(array.type, {way.name_of(field) for field in kind.fields}, path, way)
     return pa.StructArray.from_arrays(
         members, fields=list(target_type), mask=array.is_null() if array.null_count else None
     )
+
+
+def _refuse_other_members(
+    kind: pa.StructType, known: Collection[str], path: str, way: _Direction
+) -> None:
+    """Raise for a member that would be lost: one that the table lacks, or one that is there twice."""
+    met: set[str] = set()
+    for member in kind:
+        if member.name not in known:
+            raise way.error(
+                f"column {path!r} has a member {member.name!r}, which the table lacks, and a "
+                f"nested column gets no members; it has {', '.join(map(repr, sorted(known)))}: "
+                "leave the member out, or add a column for it"
+            )
+        if member.name in met:
+            raise way.error(f"column {path!r} has its member {member.name!r} twice; rename one")
+        met.add(member.name)
 
 
 def _convert_list(array: pa.Array, kind: Array, path: str, way: _Direction) -> pa.Array:

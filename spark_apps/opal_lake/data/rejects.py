@@ -74,9 +74,9 @@ class StoredRejects(NamedTuple):
 def read_rejects(data: bytes, path: str) -> StoredRejects:
     """Decode a file of rejected rows; FormatError if it is damaged."""
     with decoding(path, "Parquet"):
-        # Not `read_table`: its threads may let go of the bytes last, while Python ends, which aborts
+        # No threads: one may let go of the bytes last, and aborts the process if Python ends then
         with pq.ParquetFile(pa.BufferReader(data)) as file:
-            rows = file.read()
+            rows = file.read(use_threads=False)
         if rows.schema.remove_metadata() != SCHEMA:
             raise ValueError(f"its columns are {rows.schema.names}")
         given = (rows.schema.metadata or {}).get(_FORM)

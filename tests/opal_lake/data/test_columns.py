@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -142,6 +143,21 @@ def test_nested_mistakes_are_named_by_their_path() -> None:
         to_physical(one_column([{"a": ["1"]}], pa.struct([("a", pa.list_(pa.string()))])), spec)
     with pytest.raises(InvalidInputError, match="lacks its member 'a'"):
         to_physical(one_column([{"b": 1}], pa.struct([("b", pa.int64())])), spec)
+
+
+@pytest.mark.parametrize(
+    "around", [lambda kind: kind, pa.list_, lambda kind: pa.map_(pa.string(), kind)]
+)
+def test_members_that_would_be_lost_are_refused(
+    around: Callable[[pa.DataType], pa.DataType],
+) -> None:
+    known, number = pa.struct([("a", pa.int64())]), ("a", pa.int64())
+    spec = spec_with(around(known))
+    wider = around(pa.struct([number, ("b", pa.string())]))
+    with pytest.raises(InvalidInputError, match="has a member 'b', which the table lacks"):
+        to_physical(one_column([None], wider), spec)
+    with pytest.raises(InvalidInputError, match="has its member 'a' twice"):
+        to_physical(one_column([None], around(pa.struct([number, number]))), spec)
 
 
 def test_absent_and_doubled_columns_are_refused() -> None:
