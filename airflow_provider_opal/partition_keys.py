@@ -44,7 +44,7 @@ def format_of(cron: str, timezone: str = "UTC") -> str:
 
 
 def check_keys(cron: str, partition_key_format: str, timezone: str = "UTC") -> None:
-    """That runs which follow on each other have keys of their own."""
+    """Raise ValueError if two runs in a row would have the same key."""
     from croniter import croniter
 
     ticks = croniter(cron, datetime(2026, 1, 1))

@@ -173,7 +173,7 @@ class OpalSparkOperator(SparkSubmitOperator):
         )
 
     def needs_key(self, context: "Context") -> bool:
-        """Return whether it means nothing without a partition key, though no argument asks for one."""
+        """Return whether it needs a partition key, though no argument asks for one."""
         return self.keyed or is_keyed(getattr(context.get("dag"), "timetable", None))
 
     def job(self, context: "Context") -> "JobSpec[Any]":

@@ -77,7 +77,7 @@ class WorkerPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkStart:
-    """How a task starts Spark, as far as it decides which files a path leads to.
+    """The start of Spark by a task, as far as it decides which files a path leads to.
 
     `environment` has the variables that the task adds to those of this process.
     """

@@ -30,8 +30,8 @@ def parse_duration(value: object, *, name: str) -> int:
     )
     if span_us is None or span_us < 0:
         raise InvalidInputError(
-            f"{name}={value!r} is not a span of time; write a number of weeks, days, hours, minutes, "
-            "seconds or milliseconds, as 30d, 2w, 12h, 1h30m or 200ms"
+            f"{name}={value!r} is not a span of time; write a number of weeks, days, hours, "
+            "minutes, seconds or milliseconds, as 30d, 2w, 12h, 1h30m or 200ms"
         )
     if span_us > _LONGEST_US:
         raise InvalidInputError(

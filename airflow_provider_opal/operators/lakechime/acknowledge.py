@@ -22,8 +22,8 @@ class AcknowledgeOperator(BaseOperator):
     """Moves the watermark of a SnapshotTriggerSensor over the range that it returned.
 
     `sensor` is the task of a sensor with `acknowledge=False`. Its consumer and its connection are
-    taken from it, and it becomes an upstream task. Instead it may be the sensor's task id; then name
-    its `consumer` and `lakechime_conn_id`, if it does not have the default ones.
+    taken from it, and it becomes an upstream task. Instead it may be the sensor's task id; then
+    name its `consumer` and `lakechime_conn_id`, if it does not have the default ones.
 
     Put it behind all that may fail. Until it has succeeded, the next run of the DAG gets the same
     events again, with what is newer; so let one run at a time (`max_active_runs=1`).

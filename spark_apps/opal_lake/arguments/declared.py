@@ -310,7 +310,7 @@ def _parts(hint: Any) -> list[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Hint:
-    """What the type of an argument says, taken apart once: every ingest checks its arguments."""
+    """The parts of an argument's type, taken apart once: every ingest checks its arguments."""
 
     types: frozenset[Any]
     kind: Kind | None

@@ -202,7 +202,7 @@ def _convert_struct(array: pa.StructArray, kind: Struct, path: str, way: _Direct
 def _refuse_other_members(
     kind: pa.StructType, known: Collection[str], path: str, way: _Direction
 ) -> None:
-    """Raise for a member that would be lost: one that the table lacks, or one that is there twice."""
+    """Raise for a member that would be lost: the table lacks it, or it comes twice."""
     met: set[str] = set()
     for member in kind:
         if member.name not in known:

@@ -145,11 +145,11 @@ def _entry_bits(kind: pa.DataType) -> int:
 
 def footer_bytes_of_groups(footer: pq.FileMetaData) -> list[int]:
     """Return what readers of a footer count for each of its row groups."""
-    groups = map(footer.row_group, range(footer.num_row_groups))
-    return [
-        sum(_least_bytes(group.column(number)) for number in range(group.num_columns))
-        for group in groups
-    ]
+    return [_group_bytes(footer.row_group(number)) for number in range(footer.num_row_groups)]
+
+
+def _group_bytes(group: pq.RowGroupMetaData) -> int:
+    return sum(_least_bytes(group.column(number)) for number in range(group.num_columns))
 
 
 def _least_bytes(chunk: pq.ColumnChunkMetaData, plain: int | None = None) -> int:

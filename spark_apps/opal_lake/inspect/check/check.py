@@ -68,7 +68,7 @@ def no_step(noun: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """What a check looked at: versions in words, and how many versions, files and rows these are.
+    """The extent of a check: versions in words, and how many versions, files and rows.
 
     `share` is that of the keys whose rows were looked at, 0 where only metadata was.
     """
@@ -127,7 +127,8 @@ def _parse_memory(text: object) -> int:
     match = _MEMORY.match(text) if isinstance(text, str) else None
     if match is None:
         raise InvalidInputError(
-            f"memory={text!r} is not an amount of memory; write a number of gigabytes or megabytes, as 1g or 2500m"
+            f"memory={text!r} is not an amount of memory; "
+            "write a number of gigabytes or megabytes, as 1g or 2500m"
         )
     size = int(match[1]) * _MEMORY_UNITS[match[2]]
     if size < LEAST_BYTES:
@@ -144,11 +145,11 @@ def check(
     memory: str = DEFAULT_MEMORY,
     at_step: AtStep = no_step,
 ) -> Checked:
-    """What is wrong with the newest version, and with older ones if these are asked for.
+    """Return what is wrong with the newest version, and with older ones if these are asked for.
 
-    The table's engine looks at the rows, events and entries, by tasks if there is more than one slot.
+    The table's engine looks at the rows, events and entries, by tasks if there are several slots.
 
-    What retention deleted meanwhile is no damage: all is looked at once more, without that.
+    Files that retention deleted meanwhile are not damage: the check runs again without them.
     """
     check_sample(asked.sample)
     memory_bytes = _parse_memory(memory)
