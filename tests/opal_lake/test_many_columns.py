@@ -4,8 +4,6 @@ Seconds differ from machine to machine, so the time of many columns is compared 
 few. Where each column is looked for among all, sixteen times the columns take 50 to 250 times.
 """
 
-import gc
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from opal_lake.data.prune import And, Compare
 from opal_lake.read.explain import explain
 from opal_lake.read.read import file_filter
 from opal_lake.table import Table
+from tests.cpu_time import least_cpu_s
 
 FEW, TIMES = 100, 16
 MOST_TIMES = 2.5 * TIMES
@@ -82,14 +81,5 @@ SLOW = [name for name in WORK if name not in QUICK]
 )
 def test_work_grows_no_faster_than_the_columns(name: str, tables: tuple[Wide, Wide]) -> None:
     few, many = tables
-    least_s = min(_cpu_s(name, few) for _ in range(3))
-
-    # A busy machine adds to the time: only what stays slow is.
-    assert any(_cpu_s(name, many) < MOST_TIMES * least_s for _ in range(2))
-
-
-def _cpu_s(name: str, wide: Wide) -> float:
-    gc.collect()
-    began = time.process_time()
-    WORK[name](wide)
-    return time.process_time() - began
+    few_s = least_cpu_s(lambda: WORK[name](few))
+    assert least_cpu_s(lambda: WORK[name](many), times=2) < MOST_TIMES * few_s
