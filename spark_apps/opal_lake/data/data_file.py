@@ -162,7 +162,7 @@ class FileEncoder:
         ready = rows.num_rows // group_rows * group_rows if whole else rows.num_rows
         rest = rows.slice(ready)
         self._held, self._held_rows = [rest], rest.num_rows
-        self._held_bytes = decoded_bytes(rest)
+        self._held_bytes = decoded_bytes(rest) if rest.num_rows else 0
         if ready or self._writer is None:
             self._write(rows.slice(0, ready), group_rows)
 

@@ -20,7 +20,17 @@ _CODECS = {"ZSTD", "UNCOMPRESSED"}
 _ENCODINGS = {"PLAIN", "RLE", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BINARY_PACKED"}
 _PAGE_ENCODINGS = {0, 2, 3, 5, 8}  # the same, as pages name them
 _BITS = {"BOOLEAN": 1, "INT32": 32, "INT64": 64, "FLOAT": 32, "DOUBLE": 64, "BYTE_ARRAY": 32}
-_NARROW = {pa.int8(), pa.int16()}
+# Physical types of which readers may count more bytes than Arrow has.
+_WIDER_THAN_ARROW = {
+    kind.id
+    for kind in (
+        pa.int8(),
+        pa.int16(),
+        pa.struct([]),
+        pa.list_(pa.int8()),
+        pa.map_(pa.int8(), pa.int8()),
+    )
+}
 _DECIMAL_BITS = {9: 32, 18: 64}  # by digits; longer decimals are counted by their pages alone
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
 _DATA_HEADER, _DICTIONARY_HEADER = 5, 7  # fields of a page header
@@ -87,7 +97,7 @@ def decoded_bytes(rows: pa.Table) -> int:
     """
     total: int = rows.nbytes
     for column in rows.columns:
-        if pa.types.is_nested(column.type) or column.type in _NARROW:
+        if column.type.id in _WIDER_THAN_ARROW:
             bits = sum(_leaf_bits(chunk, _Level()) for chunk in column.chunks)
             total += max(0, -(-bits // 8) - column.nbytes)
     return total

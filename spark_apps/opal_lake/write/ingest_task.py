@@ -102,8 +102,7 @@ def ingest_layers(
     files: list[DataFile] = []
     sequence = task.task * FILES_A_TASK
     for rows in chain.from_iterable(_portions(layer, task.spec) for layer in layers):
-        good = split_bad_rows(rows, task.spec, rejects)
-        good = _readable_rows(good, task, rejects)
+        good, physical = _readable_rows(split_bad_rows(rows, task.spec, rejects), task, rejects)
         if rejects.counts and not task.quarantine:
             continue
         for part in split_by_partition(good, task.spec):
@@ -112,9 +111,10 @@ def ingest_layers(
                     f"one task would write more than {FILES_A_TASK:,} files: {[field.name for field in task.spec.partition_by]} "
                     "have too many values; partition by fewer or coarser columns"
                 )
-            file, physical = write_segment(part, task, sequence + len(files))
+            physical_part = physical if part is good else to_physical(part, task.spec)
+            file, stored = _write_segment(part, physical_part, task, sequence + len(files))
             files.append(file)
-            on_segment(part, physical)
+            on_segment(part, stored)
     if rejects.kept:
         task.storage.put_if_absent(
             layout.rejected_path(task.stem(task.task * FILES_A_TASK)), rejects.encode()
@@ -124,18 +124,19 @@ def ingest_layers(
     )
 
 
-def _readable_rows(rows: pa.Table, task: IngestTask, rejects: Rejects) -> pa.Table:
-    """Return the rows that readers accept; the others go to `rejects`."""
+def _readable_rows(rows: pa.Table, task: IngestTask, rejects: Rejects) -> tuple[pa.Table, pa.Table]:
+    """Return the rows that readers accept, as read and in physical form; the others go to `rejects`."""
     physical = to_physical(rows, task.spec)
     if decoded_bytes(physical) <= task.bound.cut_bytes:
-        return rows
+        return rows, physical
     reasons = unreadable_rows(_with_row_ids(physical, task.spec, 0), task.spec, task.bound)
     if not reasons:
-        return rows
+        return rows, physical
     is_good = np.ones(rows.num_rows, np.bool_)
     is_good[list(reasons)] = False
     rejects.add(rows.filter(pa.array(~is_good)), list(reasons.values()))
-    return rows.filter(pa.array(is_good))
+    kept = pa.array(is_good)
+    return rows.filter(kept), physical.filter(kept)
 
 
 def _portions(batches: Batches, spec: TableSpec) -> Iterator[pa.Table]:
@@ -156,10 +157,15 @@ def _portions(batches: Batches, spec: TableSpec) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(held)
 
 
-def write_segment(rows: pa.Table, task: IngestTask, sequence: int) -> tuple[DataFile, pa.Table]:
-    """Rows of one partition as one file. The group is decided when it is committed."""
+def _write_segment(
+    rows: pa.Table, physical: pa.Table, task: IngestTask, sequence: int
+) -> tuple[DataFile, pa.Table]:
+    """Write rows of one partition as one file; return it and them with their row ids.
+
+    The group is decided when it is committed.
+    """
     spec, segment = task.spec, segment_id(task.number, sequence)
-    physical = _with_row_ids(to_physical(rows, spec), spec, segment)
+    physical = _with_row_ids(physical, spec, segment)
     encoded = encode_file(physical, spec, task.bound)
     partition = [(column.name, partition_text(rows[column.name])) for column in spec.partition_by]
     path = layout.data_path(partition, task.stem(sequence), spec.file_format)
