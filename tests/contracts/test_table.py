@@ -1,6 +1,7 @@
 """Every verb of a table means the same with both engines: in this process over Arrow, and with Spark."""
 
 import ast
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,26 @@ def test_history_view_has_the_time_in_which_each_row_was_valid(
     assert engine.rows(table.history_view(), *named) == everything
     of_a = table.history_view(keys=[{"sku": "a"}], where="is_current OR price = 1")
     assert engine.rows(of_a, *named) == [ended[0], current[0]]
+
+
+def test_columns_of_a_result_are_named_once_and_are_the_tables(filled: Table[Any]) -> None:
+    table, key = filled, [{"sku": "a"}]
+    for read in (
+        table.read,
+        partial(table.get, key),
+        table.history_view,
+        partial(table.history_view, keys=key),
+        partial(table.changes, 0),
+        partial(table.changes, 0, axis="event_time"),
+    ):
+        with pytest.raises(InvalidInputError, match="name at least one column, or leave out"):
+            read(columns=[])
+        with pytest.raises(InvalidInputError, match="columns name 'sku' 2 times; name it once"):
+            read(columns=["sku", "SKU"])
+    with pytest.raises(InvalidInputError, match="'valid_from' is always in a history view"):
+        table.history_view(columns=["sku", "valid_from"])
+    with pytest.raises(InvalidInputError, match="'_change_type' is always in a change feed"):
+        table.changes(0, columns=["sku", "_change_type"])
 
 
 def test_describe_files_and_segments_count_the_same(engine: Engine, filled: Table[Any]) -> None:

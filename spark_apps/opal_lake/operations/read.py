@@ -59,9 +59,11 @@ class Read(RowsOperation):
 
     def view(self, table: "OpenTable") -> "View":
         """Return which rows of which version are read."""
+        from opal_lake.read.result_columns import check_columns
         from opal_lake.read.view import view_of
 
         snapshot = table.snapshot_at(self.version, self.timestamp, self.business_snapshot)
+        check_columns(snapshot.spec, self.columns)
         return view_of(
             table.log,
             snapshot,
@@ -95,9 +97,11 @@ class Get(Operation["pa.Table"]):
         """Look the keys up."""
         from opal_lake.read.get import get_rows
         from opal_lake.read.read import event_time_of
+        from opal_lake.read.result_columns import check_columns
         from opal_lake.read.where import matching, needed_names, where_condition
 
         snapshot = table.snapshot_at(self.version, self.timestamp)
+        check_columns(snapshot.spec, self.columns)
         as_of = event_time_of(snapshot, self.event_time)
         condition = where_condition(self.where, snapshot.spec)
         if condition is None:
@@ -127,11 +131,13 @@ class HistoryView(RowsOperation):
     def run(self, table: "OpenTable") -> Any:
         """Fix the state now; the engine reads its rows."""
         from opal_lake.read.history_view import view_types
+        from opal_lake.read.result_columns import check_columns
         from opal_lake.read.view import HistoryPlan
         from opal_lake.read.where import where_condition
 
         snapshot = table.snapshot_at(self.version, self.timestamp)
         own = view_types(snapshot.spec)
+        check_columns(snapshot.spec, self.columns, own, "a history view")
         return table.executor.history(
             HistoryPlan(
                 snapshot=snapshot,
@@ -201,11 +207,13 @@ class Changes(RowsOperation):
         """Read the changes of a range that is known by now."""
         from opal_lake.read.changed_rows import FEED_TYPES
         from opal_lake.read.history_view import view_types
+        from opal_lake.read.result_columns import check_columns
         from opal_lake.read.view import ChangesPlan
         from opal_lake.read.where import where_condition
 
         spec = versions.head.spec
         own = {**FEED_TYPES, **view_types(spec)} if self.is_of_history else FEED_TYPES
+        check_columns(spec, self.columns, own, "a change feed")
         return table.executor.changes(
             ChangesPlan(
                 log=table.log,

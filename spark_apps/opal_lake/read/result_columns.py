@@ -8,6 +8,34 @@ from opal_lake.definition.table_spec import TableSpec, refuse_text
 from opal_lake.errors import InvalidInputError
 
 
+def check_columns(
+    spec: TableSpec, columns: Sequence[Any] | None, own: Collection[str] = (), noun: str = ""
+) -> None:
+    """Raise InvalidInputError for no column, one that comes twice, or one of the result's own.
+
+    Checks what callers ask for. Queries of Spark, for example a count, may need no column.
+    """
+    if columns is None:
+        return
+    if len(columns) == 0:
+        raise InvalidInputError(
+            "columns=[]: name at least one column, or leave out columns for all"
+        )
+    known = {name.casefold() for name in spec.schema.names}
+    always = {name.casefold() for name in own} - known
+    for name in columns:
+        if isinstance(name, str) and name.casefold() in always:
+            raise InvalidInputError(
+                f"columns: {name!r} is always in {noun}; leave it out, and name columns of the table"
+            )
+    names = [field.name for field in chosen_fields(spec, columns)]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidInputError(
+                f"columns name {name!r} {names.count(name)} times; name it once"
+            )
+
+
 def chosen_fields(spec: TableSpec, columns: Sequence[Any] | None) -> tuple[Field, ...]:
     """Those named, or all."""
     refuse_text("columns", columns)

@@ -48,7 +48,6 @@ def test_of_keys_alone_no_value_is_read(shop: Table) -> None:
         {"sku": "a"},
     ]
     assert shop.get([], columns=["sku"]).to_pylist() == []
-    assert shop.get([{"sku": "a"}], columns=[]).num_rows == 1
 
 
 def test_keys_may_come_from_an_iterator_or_alone(shop: Table) -> None:
