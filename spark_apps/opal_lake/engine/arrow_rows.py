@@ -1,5 +1,6 @@
 """Rows in memory on their way into a table."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -11,10 +12,10 @@ import pyarrow.compute as pc
 from opal_lake.data.columns import with_nulls
 from opal_lake.data.rejects import BAD
 from opal_lake.definition.added_columns import unknown_columns
-from opal_lake.definition.schema import DELETED, RESERVED_PREFIX, arrow_type
+from opal_lake.definition.schema import DELETED, RESERVED_PREFIX, arrow_type, type_name
 from opal_lake.definition.table_spec import TableSpec, delete_condition
 from opal_lake.engine.executor import ReadAs
-from opal_lake.errors import InvalidInputError
+from opal_lake.errors import InvalidInputError, count_text
 from opal_lake.source import Files, Jdbc
 
 
@@ -23,14 +24,20 @@ class ArrowRows:
     """Rows as a caller gives them, with those that delete their key: a source to ingest."""
 
     given: pa.Table | Sequence[pa.RecordBatch]
-    deleted: Sequence[bool] | None = None
+    deleted: pa.Array | pa.ChunkedArray | None = None
     ignores_new_columns: bool = False
 
     @classmethod
     def of(cls, given: pa.Table | Iterable[pa.RecordBatch], how: ReadAs) -> "ArrowRows":
         """Batches are read once, and looked at twice."""
         rows = given if isinstance(given, pa.Table) else _batches(given)
-        return cls(given=rows, deleted=how.deleted, ignores_new_columns=how.ignores_new_columns)
+        if isinstance(rows, pa.Table):
+            schema, number = rows.schema, rows.num_rows
+        else:
+            schema, number = _schema_of(rows), sum(batch.num_rows for batch in rows)
+        _refuse_doubled(schema.names)
+        deleted = None if how.deleted is None else _marker(how.deleted, number)
+        return cls(given=rows, deleted=deleted, ignores_new_columns=how.ignores_new_columns)
 
     def new_columns(self, spec: TableSpec) -> pa.Schema:
         """Those that the table lacks."""
@@ -58,7 +65,7 @@ class ArrowRows:
             raise InvalidInputError(
                 "rows are marked as deletes, but the table has no delete condition; create it with deletes=\"op = 'D'\""
             )
-        return rows.append_column(DELETED, pa.array(deleted, pa.bool_()))
+        return rows.append_column(DELETED, deleted)
 
     def split(self, spec: TableSpec, number: int, column: str) -> "ArrowSplit":
         """Return them, to be parted by the texts in a column."""
@@ -69,6 +76,7 @@ class ArrowRows:
         if self.ignores_new_columns:
             rows = rows.drop_columns(self.new_columns(spec).names)
         given = frozenset(rows.column_names)
+        _refuse_other_case(given, names)
         unknown = given - {DELETED, *names}
         missing = [field for field in spec.schema.fields if field.name not in given]
         if unknown or any(not spec.schema.is_added(field) for field in missing):
@@ -138,6 +146,76 @@ def _batches(given: Any) -> list[pa.RecordBatch]:
         if not isinstance(batch, pa.RecordBatch):
             raise InvalidInputError(_not_rows(given, batch))
     return batches
+
+
+def _schema_of(batches: Sequence[pa.RecordBatch]) -> pa.Schema:
+    """Return the schema that all batches have; InvalidInputError where one has another."""
+    if not batches:
+        return pa.schema([])
+    first = batches[0].schema
+    for number, batch in enumerate(batches[1:], 2):
+        if batch.schema.equals(first):
+            continue
+        raise InvalidInputError(
+            f"batch {number} of the rows has other columns than batch 1: "
+            f"{_difference(first, batch.schema)}; give all batches the same columns, of the same "
+            "types and in the same order"
+        )
+    return first
+
+
+def _difference(first: pa.Schema, other: pa.Schema) -> str:
+    if first.names != other.names:
+        return f"{', '.join(map(repr, other.names))} after {', '.join(map(repr, first.names))}"
+    field, before = next(pair for pair in zip(other, first, strict=True) if pair[0] != pair[1])
+    kind, kind_before = type_name(field.type), type_name(before.type)
+    if kind == kind_before:
+        kind, kind_before = str(field), str(before)
+    return f"{field.name!r} is {kind} after {kind_before}"
+
+
+def _refuse_doubled(names: Sequence[str]) -> None:
+    for name, number in Counter(names).items():
+        if number > 1:
+            raise InvalidInputError(
+                f"the rows have {number} columns {name!r}; keep one, and drop or rename the others"
+            )
+
+
+def _refuse_other_case(given: Collection[str], names: Sequence[str]) -> None:
+    """Raise for a column whose name differs from a table's column in case only."""
+    own = {name.casefold(): name for name in names}
+    for name in sorted(given):
+        known = own.get(name.casefold(), name)
+        if known == name:
+            continue
+        advice = "leave one of them out" if known in given else f"rename it to {known!r}"
+        raise InvalidInputError(
+            f"column {name!r} of the rows differs in case only from column {known!r} of the "
+            f"table; {advice}"
+        )
+
+
+def _marker(deleted: Any, rows: int) -> pa.Array | pa.ChunkedArray:
+    """Return which rows delete their key, for each row one value."""
+    advice = "give a list or an Arrow array with True or False for each row"
+    if isinstance(deleted, pa.Array | pa.ChunkedArray):
+        marker = deleted
+    else:
+        try:
+            marker = pa.array(deleted)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise InvalidInputError(
+                f"deleted, of type {type(deleted).__name__}, does not hold booleans; {advice}"
+            ) from error
+    if not pa.types.is_boolean(marker.type) and not pa.types.is_null(marker.type):
+        raise InvalidInputError(f"deleted holds {type_name(marker.type)} values; {advice}")
+    if len(marker) != rows:
+        raise InvalidInputError(
+            f"deleted has {count_text(len(marker), 'value')}, and there are "
+            f"{count_text(rows, 'row')}; {advice}"
+        )
+    return marker.cast(pa.bool_())
 
 
 def _not_rows(rows: object, member: object = None) -> str:

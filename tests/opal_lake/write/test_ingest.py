@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from opal_lake import layout
@@ -227,6 +228,66 @@ def test_rows_of_another_type_are_refused_with_how_to_convert_them(
     with pytest.raises(InvalidInputError, match=message):
         table.ingest(make(given), deleted)
     assert [entry.path for entry in table.storage.list("")] == before
+
+
+@pytest.mark.parametrize(
+    "make, deleted, message",
+    [
+        (lambda given: given, [True], "deleted has 1 value, and there are 2 rows"),
+        (lambda given: given, pa.array([1, 0]), "deleted holds BIGINT values; give a list or"),
+        (lambda given: given, True, "deleted, of type bool, does not hold booleans; give"),
+        (lambda given: given, [True, "no"], "deleted, of type list, does not hold booleans; give"),
+        (
+            lambda given: given.append_column("price", given["price"]),
+            None,
+            "the rows have 2 columns 'price'; keep one",
+        ),
+        (
+            lambda given: [*given.to_batches(), *given.select(["sku", "at"]).to_batches()],
+            None,
+            "batch 2 of the rows has other columns than batch 1: 'sku', 'at' after",
+        ),
+        (
+            lambda given: [
+                *given.to_batches(),
+                *given.set_column(2, "price", given["price"].cast("int64")).to_batches(),
+            ],
+            None,
+            "batch 2 of the rows .*: 'price' is BIGINT after INT; give all batches the same",
+        ),
+    ],
+)
+@pytest.mark.parametrize("metadata", ["batch", "inline"])
+def test_rows_that_do_not_go_together_are_refused_before_anything_is_written(
+    metadata: str, make: Callable[[pa.Table], Any], deleted: Any, message: str
+) -> None:
+    table = create(MemoryStorage())
+    given, _ = rows([("ax", 1, 10), ("bow", 1, None)])
+    before = [entry.path for entry in table.storage.list("")]
+    with pytest.raises(InvalidInputError, match=message):
+        table.ingest(make(given), deleted, metadata=metadata, on_new_columns="add")
+    assert [entry.path for entry in table.storage.list("")] == before
+
+
+def test_rows_may_be_marked_by_a_column_of_arrow() -> None:
+    table = create(MemoryStorage())
+    given, _ = rows([("ax", 1, 10), ("bow", 1, 20)])
+    table.ingest(given, pc.equal(given["sku"], "ax"), metadata="inline")
+    assert content(table) == [("bow", 1, 20)]
+
+
+@pytest.mark.parametrize("on_new_columns", ["fail", "add", "ignore"])
+def test_a_column_that_differs_in_case_only_is_refused_with_the_name_of_the_tables(
+    on_new_columns: str,
+) -> None:
+    table = create(MemoryStorage())
+    given, _ = rows([("ax", 1, 10)])
+    both = given.append_column("Price", given["price"])
+    message = "column 'Price' of the rows differs in case only from column 'price' of the table; "
+    with pytest.raises(InvalidInputError, match=message + "leave one of them out"):
+        table.ingest(both, on_new_columns=on_new_columns)
+    with pytest.raises(InvalidInputError, match=message + "rename it to 'price'"):
+        table.ingest(both.drop_columns("price"), on_new_columns=on_new_columns)
 
 
 def test_rows_may_come_in_batches_of_any_iterable() -> None:
