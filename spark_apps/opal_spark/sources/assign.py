@@ -1,7 +1,5 @@
 """Whether a DataFrame's columns can be assigned to a table's without loss, and how."""
 
-from collections import Counter
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import AtomicType, StructField, StructType
@@ -69,10 +67,6 @@ def fields_given(
     given = {field.name.casefold(): field for field in own}
     expected = {field.name.casefold(): field for field in spec.schema.fields}
     problems = [f"unknown column {given[name].name!r}" for name in given if name not in expected]
-    counts = Counter(field.name.casefold() for field in own)
-    problems += [
-        f"{number} columns {given[name].name!r}" for name, number in counts.items() if number > 1
-    ]
     problems += [
         f"missing column {field.name!r}"
         for name, field in expected.items()

@@ -7,15 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.types import ArrayType, LongType, StructType
+from pyspark.sql.types import ArrayType, LongType
 
 import opal_spark
-from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.job_spec import JobSpec
 from opal_lake.source import Files
 from opal_spark import OpalTable
-from opal_spark.sources.assign import fields_given
 from opal_spark.submit.runner import perform
 from tests.kit.check import check_table
 
@@ -27,14 +25,6 @@ def create(spark: SparkSession, path: Path, file_format: str = "parquet") -> Opa
     return OpalTable.create(
         spark, str(path / "table"), schema, keys=["id"], delta="at", file_format=file_format
     )
-
-
-def test_a_doubled_column_of_a_frame_is_counted() -> None:
-    layout = TableLayout(keys=["id"], delta="at")
-    spec = plan_spec(pa.schema([("id", pa.int64()), ("at", pa.int64())]), layout)
-    given = StructType().add("id", LongType()).add("at", LongType()).add("AT", LongType())
-    with pytest.raises(InvalidInputError, match="the rows do not fit the table: 2 columns 'AT'"):
-        fields_given(given, spec)
 
 
 def shown(table: OpalTable, column: str, **view: Any) -> list[Any]:
