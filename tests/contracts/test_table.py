@@ -166,6 +166,15 @@ def test_history_and_commits_list_what_was_done(engine: Engine, filled: Table[An
     assert table.position("another") is None
 
 
+def test_a_history_of_0_is_all_of_it_and_of_less_an_error(filled: Table[Any]) -> None:
+    table = filled
+    assert table.history(0) == table.history()
+    assert [*table.commits(0)] == [*table.commits()]
+    for read in (table.history, table.commits):
+        with pytest.raises(InvalidInputError, match="limit=-1; write a whole number of at least 1"):
+            read(-1)
+
+
 def test_explain_says_which_files_a_read_leaves_out(engine: Engine, filled: Table[Any]) -> None:
     about = filled.explain(where="price > 3")
     files = {name: count for name, count in about["files"].items() if count}

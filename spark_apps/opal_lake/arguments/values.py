@@ -106,6 +106,15 @@ def whole_number(name: str, value: Any) -> int:
     return value
 
 
+def _limit(name: str, value: Any) -> int:
+    """Of a list: how many at most, 0 for all."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidInputError(
+            f"{name}={value!r}; write a whole number of at least 1, or 0 for all"
+        )
+    return value
+
+
 def percent(name: str, value: Any) -> int:
     """A share, as 30 or 0.3."""
     if isinstance(value, float) and 0.005 < value <= 1:
@@ -271,6 +280,7 @@ PolicySpan = Annotated[
 Percent = Annotated[float, Kind(percent, "N", takes_number=True)]
 MegaBytes = Annotated[int, Kind(whole_number, "N", takes_number=True)]
 Count = Annotated[int, Kind(whole_number, "N", takes_number=True)]
+Limit = Annotated[int, Kind(_limit, "N", takes_number=True)]
 RowCount = Annotated[int, Kind(whole_number, "N", takes_number=True)]
 Version = Annotated[int, Kind(version_number, "N", takes_number=True)]
 Bound = Annotated[str | int | datetime, Kind(bound, "BOUND")]

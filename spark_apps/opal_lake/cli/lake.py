@@ -103,7 +103,7 @@ def describe(args: argparse.Namespace) -> None:
 def history(args: argparse.Namespace) -> None:
     from opal_lake.inspect.describe import history_rows
 
-    rows = history_rows(_table(args), args.limit or None)
+    rows = history_rows(_table(args), args.limit)
     _show(
         args,
         rows,

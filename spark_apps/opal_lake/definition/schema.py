@@ -216,11 +216,14 @@ def check_names(names: Iterable[object]) -> None:
             raise InvalidInputError(
                 f"column {name!r}: names that begin with {RESERVED_PREFIX!r} are kept for the format; rename it"
             )
-        other = seen.setdefault(name.casefold(), name)
-        if other is not name:
+        other = seen.get(name.casefold())
+        if other == name:
+            raise InvalidInputError(f"column {name!r} is there twice; rename one")
+        if other is not None:
             raise InvalidInputError(
                 f"columns {other!r} and {name!r} differ in case only, which Spark cannot tell apart; rename one"
             )
+        seen[name.casefold()] = name
 
 
 def _fields_of_arrow(arrow: Iterable[pa.Field], ids: Iterator[int]) -> tuple[Field, ...]:

@@ -87,15 +87,15 @@ def _sizes(snapshot: Snapshot) -> dict[str, int]:
 
 
 def history_rows(table: OpenTable, limit: int | None = None) -> list[dict[str, Any]]:
-    """Commits, newest first: who did what, and what came of it."""
+    """Commits, newest first, 0 for all: who did what, and what came of it."""
     return [_history_row(commit) for commit in commits_of(table, limit)]
 
 
 def commits_of(table: OpenTable, limit: int | None = None) -> Iterator[Commit]:
-    """Return commits, newest first; where a clock was repaired, with their corrected times."""
+    """Return commits, newest first, 0 for all; where a clock was repaired, with their corrected times."""
     head = table.log.head()
     read_commit = table.log.reading_back(head.root.oldest_version)
-    return islice(history(head, read_commit), limit)
+    return islice(history(head, read_commit), limit or None)
 
 
 def _history_row(commit: Commit) -> dict[str, Any]:

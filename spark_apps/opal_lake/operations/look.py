@@ -5,7 +5,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from opal_lake.arguments.declared import declaration
-from opal_lake.arguments.values import Help
+from opal_lake.arguments.values import Help, Limit
 from opal_lake.operations.verb import Operation
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ class Describe(Operation[Row]):
 
 @declaration
 class History(Operation[list[Row]]):
-    """Return commits, newest first."""
+    """Return commits, newest first: at most `limit`, or all with 0 or without one."""
 
     name: ClassVar[str] = "history"
 
-    limit: int | None = field(default=None, kw_only=False)
+    limit: Limit | None = field(default=None, kw_only=False)
 
     def run(self, table: "OpenTable") -> list[Row]:
         """Read the log."""
@@ -46,14 +46,14 @@ class History(Operation[list[Row]]):
 
 @declaration
 class Commits(Operation[Iterator["Commit"]]):
-    """Return commits as the log holds them, newest first.
+    """Return commits as the log holds them, newest first; `limit` is that of `history`.
 
     Where a clock was repaired, they have their corrected times.
     """
 
     name: ClassVar[str] = "commits"
 
-    limit: int | None = field(default=None, kw_only=False)
+    limit: Limit | None = field(default=None, kw_only=False)
 
     def run(self, table: "OpenTable") -> Iterator["Commit"]:
         """Read the log, as far as the caller goes."""

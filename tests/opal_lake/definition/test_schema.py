@@ -1,7 +1,8 @@
 import pyarrow as pa
 import pytest
 
-from opal_lake.definition.schema import schema_of_arrow, type_name
+from opal_lake.definition.schema import check_names, schema_of_arrow, type_name
+from opal_lake.errors import InvalidInputError
 
 NESTED = pa.struct(
     [
@@ -38,3 +39,9 @@ def test_types_that_no_column_has_keep_the_names_of_arrow() -> None:
     assert type_name(pa.list_(pa.time64("us"))) == "ARRAY<time64[us]>"
     # a microsecond is what TIMESTAMP holds, so the unit is the news
     assert type_name(pa.timestamp("ns", tz="UTC")) == "timestamp[ns, tz=UTC]"
+
+
+def test_a_doubled_name_is_refused_though_it_is_one_text() -> None:
+    name = "at"
+    with pytest.raises(InvalidInputError, match="column 'at' is there twice; rename one"):
+        check_names([name, "id", name])
