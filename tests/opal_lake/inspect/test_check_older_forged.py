@@ -118,6 +118,12 @@ def test_a_check_compares_every_version(forger: Forger) -> None:
     assert (checked.findings, checked.left_out) == ((), ())
 
 
+def test_a_quick_check_names_itself_as_why_older_versions_are_not_compared(forger: Forger) -> None:
+    _, older = check(opened(forger), Check(all=True, quick=True)).left_out
+    assert "older versions fit together" in older
+    assert older.endswith("a quick check reads metadata only")
+
+
 @pytest.mark.parametrize("name, limit", [("COMPARED_ROWS", 40), ("COMPARED_VERSIONS", 3)])
 def test_of_too_many_versions_some_are_compared(
     forger: Forger, monkeypatch: pytest.MonkeyPatch, name: str, limit: int

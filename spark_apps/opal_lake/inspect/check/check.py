@@ -220,7 +220,7 @@ def _check(
         looked_at=_looked_at(state, kept, older, keys, deep=deep),
         left_out=(
             *_left_out(state, keys, deep=deep),
-            *_left_out_versions(older),
+            *_left_out_versions(older, deep=deep),
         ),
         left_over=left_over,
     )
@@ -251,12 +251,14 @@ def _looked_at(
     )
 
 
-def _left_out_versions(older: OlderVersions) -> Iterator[str]:
+def _left_out_versions(older: OlderVersions, *, deep: bool) -> Iterator[str]:
     """What was not looked at of versions before the newest, in words."""
     left = len(older.versions - older.compared)
     if left:
         why = "they are too many, or too large together, to compare each"
-        if older.has_damage:
+        if not deep:
+            why = "a quick check reads metadata only"
+        elif older.has_damage:
             why = "once something is found in older versions, those after it are not compared"
         yield (
             f"how rows, events and key-store entries of {count_text(left, 'older version')} fit together (I18, I20, I21), but for what "
