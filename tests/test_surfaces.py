@@ -15,7 +15,7 @@ from airflow_provider_opal.templates.pipeline import Consumer, pipeline_of
 from airflow_provider_opal.templates.yaml.models import version_1
 from opal_lake.arguments.declared import default_of
 from opal_lake.cli.command import OpalParser
-from opal_lake.cli.lake import commands as lake_commands
+from opal_lake.cli.look import commands as lake_commands
 from opal_lake.operations import NAMES, operation_named
 from opal_lake.operations.create import COLUMN_ROLES, NewTable
 from opal_spark.cli.jobs import commands as spark_commands

@@ -13,7 +13,8 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
 
 from airflow_provider_opal.assets import DEFAULT_CONN_ID
-from opal_lake.s3a import is_s3, spark_settings
+from opal_lake.s3a import spark_settings
+from opal_lake.storage import options_for
 
 if TYPE_CHECKING:
     from opal_lake.log.commit import Commit
@@ -74,7 +75,7 @@ class Lake:
 
     def options_for(self, uri: str) -> Mapping[str, str]:
         """The storage options for this address; empty for a local path."""
-        return self.options if is_s3(uri) else {}
+        return options_for(uri, self.options)
 
     def spark_conf(self) -> dict[str, str]:
         """The Spark settings for the same store; they hold secrets."""

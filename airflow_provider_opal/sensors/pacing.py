@@ -1,4 +1,8 @@
-"""How a sensor waits: at which moments it looks, and in the triggerer no longer than its timeout says in all."""
+"""How a sensor waits: at which moments it looks, and no longer than its timeout in all.
+
+Without such moments it looks every `poke_interval` seconds, as every sensor of Airflow does. The
+templates' own interval is in `templates/wait_for.py`.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta

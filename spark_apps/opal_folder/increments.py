@@ -12,7 +12,7 @@ from opal_lake import checked
 from opal_lake.errors import InvalidInputError
 from opal_lake.s3a import is_s3
 from opal_lake.source import BY_SUFFIX, has_secret
-from opal_lake.storage import open_storage
+from opal_lake.storage import open_storage, options_for
 from opal_lake.storage.paths import is_path
 from opal_lake.storage.uris import local_root
 
@@ -131,7 +131,7 @@ def _behind(path: str, options: Mapping[str, str]) -> Iterator[Increment]:
             "an increment's path holds credentials, which would end up in logs; give them to Spark's own settings"
         )
     base, rest = _split(path)
-    storage = open_storage(base, options if is_s3(base) else {})
+    storage = open_storage(base, options_for(base, options))
     pattern = re.compile(_regex(rest))
     fixed = _PATTERN.split(rest)[0]
     for stored in storage.list(fixed if is_path(f"{fixed}x") else ""):

@@ -18,7 +18,7 @@ from opal_lake.errors import ConflictError, InvalidInputError, OpalError, Storag
 from opal_lake.operations.mutate import Mutate
 from opal_lake.result import JobResult
 from opal_lake.s3a import is_s3
-from opal_lake.storage import Storage, open_storage
+from opal_lake.storage import Storage, open_storage, options_for
 from opal_lake.storage.uris import local_root
 
 # What of a table lies in its folder
@@ -286,7 +286,7 @@ def _rehearsed(place: Place, job: Mutate, merge: Merge, options: Mapping[str, st
     if not listed:
         return journal.keep_result(place.side, journal.dry(token), _nothing(place, token))
     readable = [
-        (open_storage(increment.root, options if is_s3(increment.root) else {}), increment.path)
+        (open_storage(increment.root, options_for(increment.root, options)), increment.path)
         for increment in listed
     ]
     merged = merge(_work(place, listed, readable, None, ""))
@@ -349,7 +349,7 @@ def _absolute(uri: str) -> str:
 
 def refuse_tables(place: Place, options: Mapping[str, str], advice: str) -> None:
     """Raise InvalidInputError if a folder is a table: only its log says which files count."""
-    storage = open_storage(place.uri, options if is_s3(place.uri) else {})
+    storage = open_storage(place.uri, options_for(place.uri, options))
     for kind, folder, ending in _TABLES:
         if any(file.path.endswith(ending) for file in storage.list(folder)):
             raise InvalidInputError(

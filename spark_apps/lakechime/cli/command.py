@@ -26,7 +26,7 @@ from opal_lake.cli.command import (
     pairs,
     traceback_help,
 )
-from opal_lake.cli.overview import exit_lines, verb_lines, version
+from opal_lake.cli.help_page import exit_lines, verb_lines, version
 from opal_lake.cli.render import Style
 from opal_lake.clock import EPOCH, parse_moment_ms
 from opal_lake.errors import InvalidInputError, OpalError

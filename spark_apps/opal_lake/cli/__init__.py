@@ -4,7 +4,7 @@ import importlib.metadata
 import sys
 
 from opal_lake.cli.command import Verbs
-from opal_lake.cli.overview import overview
+from opal_lake.cli.help_page import overview
 from opal_lake.cli.program import Program
 from opal_lake.exit_codes import exit_code
 

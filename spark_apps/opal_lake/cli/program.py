@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from opal_lake.cli.command import OpalParser, Verbs, is_set, traceback_variable
-from opal_lake.cli.overview import version
+from opal_lake.cli.help_page import version
 from opal_lake.cli.render import Style
 from opal_lake.exit_codes import BUG, OK, STOPPED
 
@@ -17,7 +17,7 @@ from opal_lake.exit_codes import BUG, OK, STOPPED
 class Program:
     """A command with verbs: its name, its exit codes, and what it says when Ctrl-C stops it.
 
-    `add_verbs` registers the verbs, and `overview` is the page that shows them all.
+    `add_verbs` registers the verbs (of `opal`: those of the entry points `opal.commands`), and `overview` is the page that shows them all.
     """
 
     name: str

@@ -16,7 +16,7 @@ from opal_lake.cli.command import (
     store_options,
 )
 from opal_lake.cli.flags import add_flags, operation_of
-from opal_lake.cli.maintenance import show_result
+from opal_lake.cli.keep import show_result
 from opal_lake.cli.render import Column, Style, escaped, output_width, text_table, time_text
 from opal_lake.errors import InvalidInputError, count_text
 from opal_lake.operations.rejected import Replay

@@ -28,6 +28,8 @@ _MAX_LEVELS = 60
 # Of the 100 levels that Parquet reads, a list takes two
 _MAX_PARQUET_LEVELS = 90
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)\Z")
+# Which of them may be keys, deltas and tie-breaks: `table_spec.py`. How a key of them is hashed:
+# `key_hash.py`. How files and JSON rows hold them: `data/columns.py` and `data/json_rows.py`.
 _ARROW_OF: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
     "byte": pa.int8(),

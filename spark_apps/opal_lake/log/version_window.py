@@ -3,6 +3,7 @@
 from collections.abc import Container, Iterable, Mapping
 
 from opal_lake.definition.business_snapshots import finished_text
+from opal_lake.duration import Duration, parse_duration
 from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.snapshot import Root, Snapshot
 
@@ -52,6 +53,13 @@ def log_begin(root: Root, checkpoints: Iterable[int], logged: Container[int]) ->
         (known - {*root.savepoints.values()}) & {*range(low, root.oldest_version + 1)}
     )
     return standing[-2:][0] if standing else serving_checkpoint(root, known)
+
+
+def cutoff_us(window: Duration, grace: Duration, now_us: int) -> int:
+    """Return the moment up to which versions expire: the window ago, never less than the grace."""
+    window_us = parse_duration(window, name="window")
+    grace_us = parse_duration(grace, name="grace")
+    return now_us - max(window_us, grace_us)
 
 
 def oldest_kept(head: Snapshot, cutoff_us: int, times: Mapping[int, int] | None = None) -> int:

@@ -7,13 +7,13 @@ from typing import Any
 
 from opal_lake.definition.properties import column_list
 from opal_lake.definition.table_spec import TableSpec
-from opal_lake.duration import parse_duration, plain_duration
+from opal_lake.duration import plain_duration
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import OpalError, count_text
 from opal_lake.key_store.merge import is_left_over, plan_merge
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import store_now_us
-from opal_lake.log.version_window import oldest_kept
+from opal_lake.log.version_window import cutoff_us, oldest_kept
 from opal_lake.maintenance.compaction import ARCHIVED_BY, Compaction, plan_cold, plan_floor
 from opal_lake.maintenance.compaction_plan import (
     SMALL_SHARE,
@@ -194,10 +194,8 @@ def _zorder(snapshot: Snapshot, policy: Policy) -> Due | None:
 
 def _retention(snapshot: Snapshot, policy: Policy, now_us: int) -> Due | None:
     window = policy.spec.word("window")
-    cutoff_us = now_us - max(
-        parse_duration(window, name="window"), parse_duration(policy.grace, name="grace")
-    )
-    expired = oldest_kept(snapshot, cutoff_us) - snapshot.root.oldest_version
+    cutoff = cutoff_us(window, policy.grace, now_us)
+    expired = oldest_kept(snapshot, cutoff) - snapshot.root.oldest_version
     if expired <= 0:
         return None
     have = "version is" if expired == 1 else "versions are"

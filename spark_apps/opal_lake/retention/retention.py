@@ -27,7 +27,7 @@ from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import Ages, clock_bound_us, clock_notes, store_now_us
-from opal_lake.log.version_window import oldest_kept, serving_checkpoint
+from opal_lake.log.version_window import cutoff_us, oldest_kept, serving_checkpoint
 from opal_lake.result import JobResult
 from opal_lake.retention.garbage import LEFT_OVERS, Garbage, find_garbage, left_over_garbage
 from opal_lake.retention.live_files import LogView, Needed, find_needed
@@ -171,11 +171,9 @@ def plan_expiry(
 
     The recorded time of a commit or a claim may be that of a wrong clock, and a copy may have set its file's time.
     """
-    window_us = parse_duration(
-        keep.window if keep.window is not None else head.spec.word("window"), name="window"
-    )
+    window = keep.window if keep.window is not None else head.spec.word("window")
+    cutoff = cutoff_us(window, keep.grace, now_us)
     grace_us = parse_duration(keep.grace, name="grace")
-    cutoff_us = now_us - max(window_us, grace_us)
     used = digest.numbers() | head.root.abandoned
     unused = {number: stored for number, stored in claims.items() if number not in used}
     ages = Ages(
@@ -191,10 +189,10 @@ def plan_expiry(
     return Expiry(
         oldest=oldest_kept(
             head,
-            cutoff_us,
+            cutoff,
             {version: ages.since(us, digest.modified_us[version]) for version, us in times.items()},
         ),
-        cutoff_us=cutoff_us,
+        cutoff_us=cutoff,
         grace_us=grace_us,
         stale=_stale(head.storage, unused, ages, now_us - grace_us),
         claims=frozenset(claims),

@@ -4,7 +4,7 @@
 is read by size and checksum.
 """
 
-from opal_lake.storage.open import open_storage
+from opal_lake.storage.open import open_storage, options_for
 from opal_lake.storage.protocol import Storage, StoredObject
 
-__all__ = ["Storage", "StoredObject", "open_storage"]
+__all__ = ["Storage", "StoredObject", "open_storage", "options_for"]

@@ -20,6 +20,11 @@ def open_storage(uri: str, options: Mapping[str, str] | None = None) -> Storage:
     return opener(uri, options or {})
 
 
+def options_for(uri: str, options: Mapping[str, str] | None) -> Mapping[str, str]:
+    """Return the options for the store at this address: those given, or none where it takes none."""
+    return options or {} if split_scheme(uri)[0] in _SCHEMES_WITH_OPTIONS else {}
+
+
 def _open_s3(uri: str, options: Mapping[str, str]) -> Storage:
     try:
         from opal_lake.storage.s3 import S3Storage  # boto3 takes 0.3 s to import and is an extra
@@ -45,3 +50,4 @@ _OPENERS: dict[str, Callable[[str, Mapping[str, str]], Storage]] = {
     "s3a": _open_s3,
     "memory": _open_memory,
 }
+_SCHEMES_WITH_OPTIONS = {"s3", "s3a"}

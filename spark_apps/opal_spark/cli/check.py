@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from opal_lake.cli.command import Verbs
-from opal_lake.cli.lake import check, show_check
+from opal_lake.cli.look import check, show_check
 from opal_lake.operations.job_spec import JobSpec
 from opal_lake.operations.look import Check
 from opal_lake.result import JobResult

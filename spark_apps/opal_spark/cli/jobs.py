@@ -39,7 +39,7 @@ from opal_lake.source import DELTA_CONF, FILE_FORMATS, Files, Jdbc, source_to_js
 from opal_spark.cli.check import add_check
 from opal_spark.cli.explain import add_explain
 from opal_spark.cli.mutate import add_mutate
-from opal_spark.cli.pages import result_page, rows_page
+from opal_spark.cli.result_pages import result_page, rows_page
 
 
 def commands(verbs: Verbs) -> None:

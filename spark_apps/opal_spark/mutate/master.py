@@ -12,9 +12,8 @@ from pyspark.sql.types import ArrayType, DataType, StringType, StructField, Stru
 
 from opal_folder.place import MasterFile, MasterForm
 from opal_lake.errors import InvalidInputError, NoRowsError
-from opal_lake.s3a import is_s3
 from opal_lake.source import format_of
-from opal_lake.storage import Storage, open_storage
+from opal_lake.storage import Storage, open_storage, options_for
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
 from opal_spark.engine.columns import quoted
 from opal_spark.engine.session import STRICT, few_listing_tasks
@@ -149,7 +148,7 @@ def by_root(master: MasterFiles) -> Iterator[tuple[Storage, list[str]]]:
     for file in master.files:
         paths.setdefault(file.root, []).append(file.path)
     for root, found in paths.items():
-        yield open_storage(root, master.options if is_s3(root) else {}), found
+        yield open_storage(root, options_for(root, master.options)), found
 
 
 def _load(spark: SparkSession, master: MasterFiles, schema: StructType | None) -> DataFrame:

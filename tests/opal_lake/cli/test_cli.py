@@ -375,7 +375,7 @@ def test_a_broken_plugin_leaves_the_others_alone(uri: str, tmp_path: Path) -> No
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1\n")
     (info / "entry_points.txt").write_text(
-        "[opal.commands]\nbroken = nowhere_at_all:commands\nlake = opal_lake.cli.lake:commands\n"
+        "[opal.commands]\nbroken = nowhere_at_all:commands\nlake = opal_lake.cli.look:commands\n"
     )
     done = opal(tmp_path, "history", uri, "--json")
     assert done.returncode == OK

@@ -18,7 +18,7 @@ from opal_lake.cli.shown_rows import cell_text
 from opal_lake.exit_codes import INPUT, OK, RETRY
 from opal_lake.result import JobResult
 from opal_lake.table import Table
-from opal_spark.cli.pages import result_page, rows_page
+from opal_spark.cli.result_pages import result_page, rows_page
 from tests.fixtures_cli import SOURCES, metadata, opal_commands
 
 __all__ = ["metadata", "opal_commands"]

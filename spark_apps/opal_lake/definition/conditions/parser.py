@@ -40,7 +40,8 @@ KEYWORDS = frozenset(
 FOREIGN = frozenset(
     ["CASE", "CAST", "COLLATE", "DIV", "EXISTS", "ILIKE", "INTERVAL", "REGEXP", "RLIKE", "SELECT"]
 )
-# By name, how a call is written.
+# By name, how a call is written. Its types are in `typing.py`, its values over Arrow in
+# `evaluate.py`, and in Spark in `opal_spark/engine/conditions.py`: a table of functions in each.
 FUNCTIONS: Mapping[str, str] = {
     "abs": "abs(number)",
     "coalesce": "coalesce(a, b, ...), whose arguments have one type",

@@ -9,7 +9,6 @@ from pyspark.sql import SparkSession
 from opal_folder.increments import Increment, folder_values, in_order, list_files
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError, NoRowsError
-from opal_lake.s3a import is_s3
 from opal_lake.source import BY_SUFFIX, Files, check_named_files, no_file_message
 from opal_lake.storage import open_storage
 from opal_lake.storage.spark_path import hadoop_uri, spark_paths
@@ -94,7 +93,7 @@ def _is_deletes(source: Files, increment: Increment) -> bool:
 
 def _looked_into(spark: SparkSession, source: Files, file: NamedFile) -> NamedFile:
     root = file.increment.root
-    storage = open_storage(root, storage_options(spark, root) if is_s3(root) else {})
+    storage = open_storage(root, storage_options(spark, root))
     return replace(file, first_line=first_line(storage, file.increment.path, _csv(source)))
 
 

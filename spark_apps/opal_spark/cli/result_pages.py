@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from opal_lake.cli.pages import counts_text
 from opal_lake.cli.render import Column, Style, duration_text, escaped, text_table
 from opal_lake.cli.shown_rows import rows_lines
+from opal_lake.cli.table_pages import counts_text
 from opal_lake.errors import count_text
 from opal_lake.result import JobResult
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from opal_lake.cli.command import KEEP, Verb, Verbs, add_command, pairs, store_options, whole_number
 from opal_lake.cli.flags import add_flags, add_job_token, add_token, operation_of
-from opal_lake.cli.pages import counts_text
 from opal_lake.cli.progress import ProgressLine, Step
 from opal_lake.cli.render import (
     Column,
@@ -21,6 +20,7 @@ from opal_lake.cli.render import (
     size_text,
     text_table,
 )
+from opal_lake.cli.table_pages import counts_text
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.discard import Discard
 from opal_lake.operations.restore import Restore

@@ -19,12 +19,18 @@ from opal_lake.cli.command import (
     whole_number,
 )
 from opal_lake.cli.flags import add_flags, operation_of
-from opal_lake.cli.maintenance import commands as maintenance_commands
-from opal_lake.cli.pages import check_page, describe_page, files_page, history_page, segments_page
+from opal_lake.cli.keep import commands as keep_commands
 from opal_lake.cli.progress import ProgressLine, Step
 from opal_lake.cli.rejected import commands as rejected_commands
 from opal_lake.cli.render import Style, output_width
 from opal_lake.cli.shown_rows import json_rows, rows_lines
+from opal_lake.cli.table_pages import (
+    check_page,
+    describe_page,
+    files_page,
+    history_page,
+    segments_page,
+)
 from opal_lake.exit_codes import FINDINGS, OK
 from opal_lake.operations.look import Check
 
@@ -86,7 +92,7 @@ def commands(verbs: Verbs) -> None:
             metavar="N",
             help="as of this version (default: the newest)",
         )
-    maintenance_commands(verbs)
+    keep_commands(verbs)
     rejected_commands(verbs)
 
 
