@@ -8,7 +8,6 @@ from datetime import date, datetime, time
 from typing import TYPE_CHECKING, Any
 
 from opal_lake.cli.render import Column, Style, escaped, facts, natural_width, text_table
-from opal_lake.errors import InvalidInputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,14 +31,11 @@ def shown_result(result: "JobResult", rows: "pa.Table", limit: int) -> "JobResul
 
 def json_rows(table: "pa.Table") -> list[dict[str, Any]]:
     """Rows as values that go into JSON: what JSON lacks becomes text, and nothing is rounded."""
-    try:
-        return [
-            {name: json_value(value) for name, value in row.items()} for row in table.to_pylist()
-        ]
-    except (ValueError, OverflowError) as error:  # years that Python does not hold
-        raise InvalidInputError(
-            f"a value cannot be shown ({error}); leave its column out, or export the rows"
-        ) from error
+    # Imported here: most commands need no Arrow
+    from opal_lake.data.shown_values import values_of
+
+    columns = [[json_value(value) for value in values_of(column)] for column in table.columns]
+    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def json_value(value: Any) -> Any:

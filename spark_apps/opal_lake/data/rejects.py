@@ -13,8 +13,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from opal_lake.data.json_rows import JsonForm
+from opal_lake.data.shown_values import values_of
+from opal_lake.data.utf8 import holds_text, rows_not_utf8
 from opal_lake.decoding import decoding
-from opal_lake.definition.schema import RESERVED_PREFIX, Atomic, Field, type_name
+from opal_lake.definition.schema import RESERVED_PREFIX, Atomic, Field
 from opal_lake.definition.table_spec import MAX_KEY_BYTES, TableSpec
 
 # What a source reader found wrong with a row already, where the row stood, what it held before it was given types, and a JSON list of the
@@ -106,27 +108,6 @@ def _row_texts(rows: pa.Table) -> list[str]:
     ]
 
 
-def values_of(column: pa.ChunkedArray) -> list[Any]:
-    """Python values to show; text that is not UTF-8, and dates outside of Python's range, as closely as possible."""
-    try:
-        return list(column.to_pylist())
-    except (UnicodeDecodeError, ValueError, OverflowError):
-        pass
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        return [
-            None if value is None else value.decode(errors="replace")
-            for value in column.cast(pa.large_binary()).to_pylist()
-        ]
-    return [_shown(value) for value in column]
-
-
-def _shown(value: pa.Scalar) -> Any:
-    try:
-        return value.as_py()
-    except (UnicodeDecodeError, ValueError, OverflowError):
-        return f"a {type_name(value.type)} that cannot be shown"
-
-
 def _short(example: dict[str, str | None]) -> dict[str, str | None]:
     """As much of a row as fits into a message and a commit."""
     row = example["row"] or ""
@@ -178,6 +159,13 @@ def _complaints(rows: pa.Table, spec: TableSpec) -> list[tuple[npt.NDArray[np.bo
         complaints.append(
             (_mask(pc.greater(sizes, MAX_KEY_BYTES)), f"key is longer than {MAX_KEY_BYTES} bytes")
         )
+    for column in spec.schema.fields:
+        if holds_text(column.type) and column.name in rows.column_names:
+            not_utf8 = rows_not_utf8(rows[column.name])
+            if not_utf8 is not None:
+                complaints.append(
+                    (not_utf8, f"column {column.name!r} holds text that is not UTF-8")
+                )
     return complaints
 
 

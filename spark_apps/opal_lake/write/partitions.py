@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from opal_lake.data.rejects import values_of
+from opal_lake.data.shown_values import values_of
 from opal_lake.definition.table_spec import TableSpec
 
 

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from opal_lake.data.columns import to_fields, to_physical
-from opal_lake.data.rejects import BAD, NOTES, ROW, UNCHANGED, row_text, values_of
+from opal_lake.data.rejects import BAD, NOTES, ROW, UNCHANGED, row_text
+from opal_lake.data.shown_values import values_of
 from opal_lake.data.spool import room_errors, spool
 from opal_lake.definition.key_hash import hash_keys, hashes_from_bytes
 from opal_lake.definition.schema import OFFSET, RESERVED_PREFIX, SEGMENT, Atomic, Field

@@ -112,6 +112,19 @@ def test_describe_for_people(uri: str, capsys: pytest.CaptureFixture[str]) -> No
     assert re.search(r"^  at +timestamp +delta$", shown, re.MULTILINE)
 
 
+def test_rows_with_times_out_of_pythons_years_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = Table.create(str(tmp_path / "far"), SCHEMA, keys=["id"], delta="at")
+    moments = pa.array([253_402_300_800_000_000]).cast(SCHEMA.field("at").type)
+    table.ingest(pa.table([[1], moments, ["a"]], schema=SCHEMA), metadata="inline")
+    assert main(["read", table.uri, "--json"]) == OK
+    [row] = json.loads(capsys.readouterr().out)
+    assert row == {"id": 1, "at": "10000-01-01T00:00:00+00:00", "name": "a"}
+    assert main(["versions-of", table.uri, "1"]) == OK
+    assert capsys.readouterr().out.count("10000-01-01T00:00:00+00:00") == 2
+
+
 def test_history_for_people(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["history", uri, "--limit", "3"]) == OK
     shown = capsys.readouterr().out.splitlines()

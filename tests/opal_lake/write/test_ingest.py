@@ -83,16 +83,22 @@ def test_partition_values_of_any_script_and_length_have_a_folder(
     assert sorted(table.read()["p"].to_pylist()) == sorted([value, "other"])
 
 
-def test_a_partition_value_that_is_no_utf8_has_a_folder(tmp_path: object) -> None:
-    table = create_on(
-        LocalStorage.open(f"{tmp_path}/t"), plan_spec(SCHEMA, keyed(partition_by=["p"]))
-    )
-    assert (
-        table.ingest(
-            pa.table({"k": pa.array(["a"]), "d": pa.array([1], pa.int64()), "p": NO_UTF8})
-        ).counts["rows"]
-        == 1
-    )
+@pytest.mark.parametrize("column", ["k", "p"])
+@pytest.mark.parametrize("metadata", ["batch", "inline"])
+def test_a_row_with_text_that_is_no_utf8_is_refused_or_put_aside(
+    metadata: str, column: str
+) -> None:
+    table = create_on(MemoryStorage(), plan_spec(SCHEMA, keyed()))
+    good = pa.table({"k": ["a", "b"], "d": [1, 1], "p": ["x", "y"]}, schema=SCHEMA)
+    place = SCHEMA.get_field_index(column)
+    bad = good.slice(0, 1).set_column(place, column, NO_UTF8)
+    rows = pa.concat_tables([bad, good.slice(1)])
+    with pytest.raises(InvalidInputError, match=f"column '{column}' holds text that is not UTF-8"):
+        table.ingest(rows, metadata=metadata)
+    counts = table.ingest(rows, metadata=metadata, on_bad_rows="quarantine").counts
+    assert (counts["rows"], counts["rejected"]) == (1, 1)
+    table.metagen()
+    assert table.read().to_pylist() == [{"k": "b", "d": 1, "p": "y"}]
 
 
 def test_an_empty_token_is_refused() -> None:

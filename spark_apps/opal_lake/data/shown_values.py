@@ -1,0 +1,57 @@
+"""Values of Arrow for people and for JSON, also those that Python does not hold."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from opal_lake.definition.schema import type_name
+
+# The calendar repeats after 400 years, so that a year out of Python's range has one within it
+_CYCLE_YEARS, _CYCLE = 400, timedelta(days=146_097)
+_FIRST_YEAR = 2000
+_SINCE_EPOCH = datetime(_FIRST_YEAR, 1, 1) - datetime(1970, 1, 1)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def values_of(column: pa.ChunkedArray | pa.Array) -> list[Any]:
+    """Return Python values; where Python has none, a text as close to the value as possible.
+
+    A time out of Python's years is text in ISO 8601, with the year as it is. In a text that is not
+    UTF-8 the wrong bytes are U+FFFD.
+    """
+    try:
+        return list(column.to_pylist())
+    except (ValueError, OverflowError):
+        return [_value_of(value) for value in column]
+
+
+def _value_of(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        pass
+    kind = scalar.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return scalar.as_buffer().to_pybytes().decode(errors="replace")
+    if pa.types.is_date32(kind):
+        return _iso_text(scalar.value * timedelta(days=1) // _MICROSECOND)[: -len("T00:00:00")]
+    if pa.types.is_timestamp(kind) and kind.unit == "us":
+        return _iso_text(scalar.value) + ("" if kind.tz is None else "+00:00")
+    if pa.types.is_struct(kind):
+        members = range(kind.num_fields)
+        return {kind.field(place).name: _value_of(scalar[place]) for place in members}
+    if pa.types.is_map(kind):
+        pairs = zip(scalar.values.field(0), scalar.values.field(1), strict=True)
+        return [(_value_of(key), _value_of(value)) for key, value in pairs]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return values_of(scalar.values)
+    return f"a {type_name(kind)} that cannot be shown"
+
+
+def _iso_text(microseconds: int) -> str:
+    """Return a time in ISO 8601, of any year."""
+    cycles, rest = divmod(microseconds - _SINCE_EPOCH // _MICROSECOND, _CYCLE // _MICROSECOND)
+    within = datetime(_FIRST_YEAR, 1, 1) + rest * _MICROSECOND
+    year = within.year + cycles * _CYCLE_YEARS
+    return f"{year:0{4 if year >= 0 else 5}d}" + within.isoformat()[4:]

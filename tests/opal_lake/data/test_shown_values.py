@@ -1,0 +1,48 @@
+"""Values that Python does not hold are shown as text."""
+
+from datetime import UTC, date, datetime
+
+import pyarrow as pa
+import pytest
+
+from opal_lake.data.shown_values import values_of
+
+YEAR_10000_US = 253_402_300_800_000_000
+YEAR_10000_DAYS = 2_932_897
+
+
+@pytest.mark.parametrize(
+    "numbers, kind, expected",
+    [
+        (
+            [YEAR_10000_US, 0],
+            pa.timestamp("us", tz="UTC"),
+            ["10000-01-01T00:00:00+00:00", datetime(1970, 1, 1, tzinfo=UTC)],
+        ),
+        ([YEAR_10000_US + 1], pa.timestamp("us"), ["10000-01-01T00:00:00.000001"]),
+        ([2**63 - 1], pa.timestamp("us"), ["294247-01-10T04:00:54.775807"]),
+        ([-62_135_596_800_000_001], pa.timestamp("us"), ["0000-12-31T23:59:59.999999"]),
+        ([-(2**63)], pa.timestamp("us"), ["-290308-12-21T19:59:05.224192"]),
+        ([YEAR_10000_DAYS, 1, None], pa.date32(), ["10000-01-01", date(1970, 1, 2), None]),
+    ],
+)
+def test_times_out_of_pythons_years_are_texts_with_their_year(
+    numbers: list[int | None], kind: pa.DataType, expected: list[object]
+) -> None:
+    width = pa.int32() if kind == pa.date32() else pa.int64()
+    column = pa.array(numbers, width).cast(kind)
+    assert values_of(column) == expected
+    offsets = pa.array(range(len(column) + 1), pa.int32())
+    texts = pa.array(["k"] * len(column))
+    assert values_of(pa.ListArray.from_arrays(offsets, column)) == [[one] for one in expected]
+    assert values_of(pa.StructArray.from_arrays([texts, column], ["s", "t"])) == [
+        {"s": "k", "t": one} for one in expected
+    ]
+    assert values_of(pa.MapArray.from_arrays(offsets, texts, column)) == [
+        [("k", one)] for one in expected
+    ]
+
+
+def test_bytes_of_a_text_that_are_not_utf8_are_replaced() -> None:
+    text = pa.array([b"a\xffb", b"ok"]).view(pa.string())
+    assert values_of(text) == ["a\ufffdb", "ok"]

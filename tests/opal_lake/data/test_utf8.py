@@ -1,0 +1,40 @@
+"""Rows with texts that are not UTF-8 are found, in whatever they lie."""
+
+import pyarrow as pa
+import pytest
+
+from opal_lake.data.utf8 import rows_not_utf8
+
+BAD = pa.array([b"ok", b"\xff", None, "ß".encode()]).view(pa.string())
+OFFSETS = pa.array([0, 1, 2, 3, 4], pa.int32())
+NUMBERS = pa.array([1, 2, 3, 4])
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        BAD,
+        BAD.cast(pa.large_string()),
+        pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, 3]), BAD),
+        pa.StructArray.from_arrays([NUMBERS, BAD], ["n", "s"]),
+        pa.ListArray.from_arrays(OFFSETS, BAD),
+        pa.ListArray.from_arrays(OFFSETS, pa.StructArray.from_arrays([BAD], ["s"])),
+        pa.MapArray.from_arrays(OFFSETS, pa.array(list("abcd")), BAD),
+    ],
+    ids=lambda array: str(array.type),
+)
+def test_of_an_array_and_its_slices_only_the_rows_with_other_bytes_are_named(
+    array: pa.Array,
+) -> None:
+    def places(column: pa.ChunkedArray) -> list[bool] | None:
+        mask = rows_not_utf8(column)
+        return None if mask is None else mask.tolist()
+
+    assert places(pa.chunked_array([array])) == [False, True, False, False]
+    assert places(pa.chunked_array([array.slice(2)])) is None
+    assert places(pa.chunked_array([array.slice(2), array.slice(1, 2)])) == [
+        False,
+        False,
+        True,
+        False,
+    ]
