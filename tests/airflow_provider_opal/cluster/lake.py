@@ -179,16 +179,19 @@ def drivers_of(operation: str, root: Path) -> list[psutil.Process]:
     """The spark-submits of an operation that run now for this lake; other tests may have their own."""
     found = []
     for process in psutil.process_iter(["cmdline", "environ"]):
-        words, connection = (
-            process.info["cmdline"] or [],
-            (process.info["environ"] or {}).get("AIRFLOW_CONN_OPAL_DEFAULT", ""),
-        )
-        is_driver = any(word.endswith(f"apps/{operation}.py") for word in words) and any(
-            "SparkSubmit" in word for word in words
-        )
-        if is_driver and str(root) in connection:
+        words = process.info["cmdline"] or []
+        connection = (process.info["environ"] or {}).get("AIRFLOW_CONN_OPAL_DEFAULT", "")
+        is_driver = any("SparkSubmit" in word for word in words)
+        if is_driver and _operation_of(words) == operation and str(root) in connection:
             found.append(process)
     return found
+
+
+def _operation_of(words: list[str]) -> str | None:
+    """Return the operation of the spec that a command line hands over."""
+    if "--spec" not in words:
+        return None
+    return str(json.loads(words[words.index("--spec") + 1])["operation"])
 
 
 def days(first: int, last: int) -> list[str]:
