@@ -27,7 +27,20 @@ class Program:
     overview: Callable[[Mapping[str, argparse.ArgumentParser], Style], str]
 
     def main(self, argv: Sequence[str] | None = None) -> int:
-        """Run one command; returns its exit code. Wrong usage raises SystemExit, as argparse does."""
+        """Run one command; returns its exit code. Wrong usage raises SystemExit, as argparse does.
+
+        Ends quietly when the reader of its output has left, as in `opal --help | head -1`.
+        """
+        try:
+            try:
+                return self._main(argv)
+            finally:
+                sys.stdout.flush()  # also of a help page, which ends with SystemExit
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return OK
+
+    def _main(self, argv: Sequence[str] | None) -> int:
         words = sys.argv[1:] if argv is None else argv
         parser = self.build_parser()
         parser.check_command(words)
@@ -52,9 +65,8 @@ class Program:
         try:
             code = args.run(args)
             sys.stdout.flush()
-        except BrokenPipeError:  # `opal files t | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return OK
+        except BrokenPipeError:
+            raise  # `main` ends quietly
         except KeyboardInterrupt:
             print(f"{self.name}: stopped; {self.when_stopped}", file=sys.stderr)
             return STOPPED

@@ -100,7 +100,8 @@ def _moment(text: str | None) -> str:
 def replay(args: argparse.Namespace) -> None:
     """Replay what can be read, and print what stays rejected."""
     job = operation_of(args, Replay)
-    show_result(args, job.run(_table(args)), "replayed")
+    result = job.run(_table(args))
+    show_result(args, result, "replayed" if result.counts["rows"] else "nothing replayed,")
 
 
 def _table(args: argparse.Namespace) -> "Table":

@@ -182,13 +182,18 @@ def counts_text(counts: Mapping[str, int]) -> str:
 def _count_text(count: int, name: str) -> str:
     if name.partition("_")[0] == "bytes":
         return f"{size_text(count)} {name.removeprefix('bytes').strip('_')}".rstrip()
-    noun, *rest = name.split("_")  # as in `rows_dropped`
-    singular = (
-        noun.removesuffix("ies") + "y"
-        if noun.endswith("ies") and noun != "series"
-        else noun.removesuffix("s")
-    )
-    return " ".join([f"{count:,}", singular if count == 1 and noun != "ambiguous" else noun, *rest])
+    words = name.split("_")  # as in `rows_dropped` and `pending_rows`
+    if count == 1:
+        words = [_singular(word) for word in words]
+    return " ".join([f"{count:,}", *words])
+
+
+def _singular(word: str) -> str:
+    if word in ("series", "ambiguous"):
+        return word
+    if word.endswith("ies"):
+        return word.removesuffix("ies") + "y"
+    return word.removesuffix("s")
 
 
 HISTORY = (

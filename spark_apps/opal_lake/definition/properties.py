@@ -95,8 +95,11 @@ def _check_zorder(text: str, schema: Schema | None) -> None:
     names = column_list(text)
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise InvalidInputError(f"{', '.join(twice)} is named twice; name each column once")
-    for name in names if schema is not None else ():
-        assert schema is not None
+    if schema is None:
+        return
+    if names == ["none"] and "none" not in schema.names:
+        raise InvalidInputError("for no Z-order give an empty value: zorder=''")
+    for name in names:
         if not isinstance(schema.field(name).type, Atomic):
             raise InvalidInputError(
                 f"column {name!r} is nested, and its values have no order; name columns of plain types"
@@ -162,7 +165,7 @@ PROPERTIES: dict[str, Property] = {
         "percent of the bytes that are not in Z-order: a Z-order is due",
     ),
     "zorder": _maintenance(
-        Text(default="", check=_check_zorder), "columns of the Z-order, as a,b; none: no Z-order"
+        Text(default="", check=_check_zorder), "columns of the Z-order, as a,b; empty: no Z-order"
     ),
     "drift": _maintenance(
         Text(default="0s", check=_check_span),
@@ -181,7 +184,7 @@ PROPERTIES: dict[str, Property] = {
     ),
     "event_table": _maintenance(
         Text(default="", check=_check_event_table),
-        "name in data-change events, as shop.orders; none: the place",
+        "name in data-change events, as shop.orders; empty: the place",
     ),
     "archive_codec": _maintenance(
         Text(default="zstd:19", check=_check_codec), "how old partitions are compressed"
@@ -200,8 +203,14 @@ def check_properties(properties: Mapping[str, int | str], schema: Schema | None 
             raise InvalidInputError(
                 f"property {name!r} is unknown; known are {', '.join(PROPERTIES)}"
             )
+        kind = PROPERTIES[name].kind
+        if value == "" and kind.default != "":
+            raise InvalidInputError(
+                f"property {name!r} has an empty value; write one, as {kind.default}, or None for "
+                "the default (`opal set --default`)"
+            )
         try:
-            _check(PROPERTIES[name].kind, value, schema)
+            _check(kind, value, schema)
         except InvalidInputError as error:
             raise InvalidInputError(f"property {name!r} is {value!r}; {error}") from error
 

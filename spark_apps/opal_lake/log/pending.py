@@ -212,10 +212,13 @@ def undone_note(
     token: str,
     read_commit: Callable[[int], Commit],
     read_back: Callable[[int], Commit],
+    *,
+    remedy: str = "ingest them again, with another token",
 ) -> str | None:
     """Return the note that a restore undid the ingest with this token; None if none did.
 
-    Raises unless an ingest has this token, and none of its rows was discarded or replaced.
+    Raises unless an ingest has this token, and none of its rows was discarded or replaced: then
+    with this remedy.
     `read_back` reads commits from the head down, `read_commit` a single one.
     """
     commit = _commit_of_token(head, token, read_commit, read_back)
@@ -235,7 +238,7 @@ def undone_note(
     if commit.token != token:
         raise InvalidInputError(
             f"{uri}: version {commit.version} replaced the ingest with token {token!r} before it "
-            "committed, so that it adds no rows; ingest them again, with another token"
+            f"committed, so that it adds no rows; {remedy}"
         )
     removal = _removal_of(head, commit, read_back)
     if removal is None:
@@ -244,7 +247,7 @@ def undone_note(
     if restored is None:
         raise InvalidInputError(
             f"{uri}: version {removal.version} discarded the rows that were ingested with token "
-            f"{token!r}; ingest them again, with another token"
+            f"{token!r}; {remedy}"
         )
     return (
         f"version {removal.version}, a restore of version {restored.version}, undid version "

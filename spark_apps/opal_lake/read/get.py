@@ -76,13 +76,23 @@ def _given(keys: Any, spec: TableSpec) -> dict[str, pa.Array]:
         [keys] if isinstance(keys, Mapping | str) or not isinstance(keys, Iterable) else list(keys)
     )
     columns = {*names}
-    if any(not isinstance(key, Mapping) or key.keys() != columns for key in keys):
-        example = ", ".join(f"{name!r}: ..." for name in names)
-        raise InvalidInputError(
-            f"keys must be mappings with the key columns {', '.join(names)}, in a list: [{{{example}}}]"
-        )
+    wrong = [key for key in keys if not isinstance(key, Mapping) or key.keys() != columns]
+    if wrong:
+        raise InvalidInputError(_keys_advice(names, wrong[0]))
     given = given_keys([[key[name] for name in names] for key in keys], _key_types(spec), names)
     return {field.physical: column for field, column in zip(spec.keys, given, strict=True)}
+
+
+def _keys_advice(names: Sequence[str], wrong: Any) -> str:
+    example = ", ".join(f"{name!r}: ..." for name in names)
+    advice = (
+        f"keys must be mappings with the key columns {', '.join(names)}, in a list: [{{{example}}}]"
+    )
+    folded = {name.casefold() for name in names}
+    for name in wrong if isinstance(wrong, Mapping) else ():
+        if isinstance(name, str) and name not in names and name.casefold() in folded:
+            return f"{advice}; {name!r} differs in case only"
+    return advice
 
 
 def _key_types(spec: TableSpec) -> list[Atomic]:

@@ -101,7 +101,11 @@ def _nothing_to_discard(log: CommitLog, head: Snapshot, selection: Selection) ->
     uri, name = log.storage.uri, selection.name
     for token in selection.tokens or ():
         undone = undone_note(
-            head, token, log.read_commit, log.reading_back(head.root.oldest_version)
+            head,
+            token,
+            log.read_commit,
+            log.reading_back(head.root.oldest_version),
+            remedy="nothing is left to discard",
         )
         if undone is not None:
             return InvalidInputError(f"{uri}: nothing to discard: {undone}")

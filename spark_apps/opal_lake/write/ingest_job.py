@@ -198,7 +198,8 @@ def commit_ingest(
             return None
         if look_ups and rule_outputs is not None:
             check_look_ups(head, rule_outputs.writer.cache, run.base.version, look_ups)
-        notes = [*run.notes, *_replaced_notes(replaced)]
+        unused_tokens = _unused_tokens(run, head)
+        notes = [*run.notes, *_replaced_notes(replaced, unused_tokens)]
         notes += [*_notes_of_business(run, head, is_inline=rule_outputs is not None)]
         placed = assign_groups(files, head)
         actions = _processing(rule_outputs, head, winners, placed) if rule_outputs else Actions()
@@ -211,7 +212,7 @@ def commit_ingest(
             discarded=replaced.discarded,
             withdrawn=replaced.withdrawn,
             unheld=replaced.unheld,
-            replaced_tokens=_unused_tokens(run, head),
+            replaced_tokens=unused_tokens,
         )
         notes += [
             f"rejected {count_text(number, 'row')}: {reason}"
@@ -326,13 +327,19 @@ def _replaced_counts(run: IngestRun, replaced: Actions) -> dict[str, int]:
     return {"replaced": sum(one.segment.rows for one in replaced.discarded)}
 
 
-def _replaced_notes(replaced: Actions) -> list[str]:
-    if not replaced.discarded:
-        return []
-    rows = sum(one.segment.rows for one in replaced.discarded)
-    return [
-        f"discarded {count_text(rows, 'pending row')} of earlier tries, which these rows replace"
-    ]
+def _replaced_notes(replaced: Actions, unused_tokens: Sequence[str]) -> list[str]:
+    notes = []
+    if replaced.discarded:
+        rows = sum(one.segment.rows for one in replaced.discarded)
+        notes.append(
+            f"discarded {count_text(rows, 'pending row')} of earlier tries, which these rows replace"
+        )
+    if unused_tokens:
+        notes.append(
+            f"no ingest has committed with token {', '.join(map(repr, unused_tokens))}, which these "
+            "rows replace; one that is still running can no longer commit"
+        )
+    return notes
 
 
 def _pending_notes(head: Snapshot, replaced: Actions) -> list[str]:

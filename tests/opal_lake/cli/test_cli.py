@@ -24,6 +24,7 @@ from opal_lake.cli.render import (
     size_text,
     text_table,
 )
+from opal_lake.cli.table_pages import counts_text
 from opal_lake.errors import (
     CommitUnknownError,
     ConflictError,
@@ -123,6 +124,13 @@ def test_rows_with_times_out_of_pythons_years_are_shown(
     assert row == {"id": 1, "at": "10000-01-01T00:00:00+00:00", "name": "a"}
     assert main(["versions-of", table.uri, "1"]) == OK
     assert capsys.readouterr().out.count("10000-01-01T00:00:00+00:00") == 2
+
+
+def test_counts_of_one_are_singular_wherever_the_noun_is() -> None:
+    assert counts_text({"pending_rows": 1, "rows_dropped": 1, "ambiguous": 1}) == (
+        "1 ambiguous, 1 pending row, 1 row dropped"
+    )
+    assert counts_text({"pending_rows": 2, "entries": 1}) == "2 pending rows, 1 entry"
 
 
 def test_history_for_people(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -350,9 +358,10 @@ def test_help_needs_not_even_arrow(metadata: Path) -> None:
     assert done.stderr.strip() == ""
 
 
-def test_a_reader_that_goes_away_is_no_error(uri: str, metadata: Path) -> None:
+@pytest.mark.parametrize("words", ["segments '{uri}' --json", "--help", "read --help", ""])
+def test_a_reader_that_goes_away_is_no_error(uri: str, metadata: Path, words: str) -> None:
     path = os.pathsep.join([str(SOURCES), str(metadata)])
-    command = f"'{sys.executable}' -m opal_lake.cli segments '{uri}' --json | true; exit ${{PIPESTATUS[0]}}"
+    command = f"'{sys.executable}' -m opal_lake.cli {words.format(uri=uri)} | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", command],
         env={**os.environ, "PYTHONPATH": path},

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from opal_lake.cli import main
@@ -88,6 +89,16 @@ def test_pending_rows_are_discarded_by_key_or_token(
             main(["discard", uri, *words])
     reopen(open_storage(uri)).metagen(all=True)
     assert content(reopen(open_storage(uri))) == before
+
+
+def test_a_replay_of_what_still_cannot_be_read_says_so(
+    uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given, _ = rows([("ax", 9, 9), ("bow", 9, 9)])
+    bad = given.set_column(0, "sku", pa.array([None, "bow"]))
+    reopen(open_storage(uri)).ingest(bad, metadata="inline", on_bad_rows="quarantine")
+    assert main(["rejected", "replay", uri]) == OK
+    assert capsys.readouterr().out.startswith("nothing replayed, 1 rejected, ")
 
 
 def test_a_dry_run_lists_what_would_go(uri: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,6 +78,7 @@ def test_rows_are_there_wherever_they_moved(shop: Table, storage: Storage) -> No
             r"keys must be mappings with the key columns sku, in a list: \[\{'sku': \.\.\.\}\]",
         ),
         ([{"sku": "a", "at": 1}], "keys must be mappings"),
+        ([{"SKU": "a"}], "keys must be mappings with .*; 'SKU' differs in case only"),
         ([{}], "keys must be mappings"),
         (["a"], "keys must be mappings"),
         (7, "keys must be mappings"),

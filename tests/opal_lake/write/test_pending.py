@@ -194,7 +194,10 @@ def test_a_discard_with_its_own_token_is_done_once(table: Table) -> None:
         ({"token": "day 1"}, "is visible already"),
         ({"partition_key": "2026-11-30"}, "no ingest of partition key '2026-11-30'"),
         ({"token": "day 3"}, "no ingest with token 'day 3'"),
-        ({"token": "day 2"}, "discarded the rows that were ingested with token 'day 2'"),
+        (
+            {"token": "day 2"},
+            "discarded the rows that were ingested with token 'day 2'; nothing is left to discard",
+        ),
         ({}, "one of partition_key and token"),
         ({"partition_key": DAY_1, "token": "day 1"}, "one of partition_key and token"),
     ],
@@ -253,6 +256,10 @@ def test_an_ingest_replaces_the_pending_rows_of_its_earlier_tries(table: Table) 
     )
     assert result.counts["replaced"] == 2
     assert "discarded 2 pending rows of earlier tries" in result.notes[0]
+    assert result.notes[1] == (
+        "no ingest has committed with token 'never', which these rows replace; "
+        "one that is still running can no longer commit"
+    )
     table.metagen(partition_key=DAY_1)
     assert content(table) == [("ax", 2, 11), ("cap", 2, 30)]
     assert check_table(table) == []
