@@ -210,8 +210,10 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
 
 
 def column_names(text: str | None) -> list[str] | None:
-    """Those of `--columns`."""
-    return next(csv.reader([text], quotechar="`", skipinitialspace=True)) if text else None
+    """Those of `--columns`; none of an empty text, which a reader refuses."""
+    if text is None:
+        return None
+    return next(csv.reader([text], quotechar="`", skipinitialspace=True))
 
 
 def whole_number(text: str) -> int:

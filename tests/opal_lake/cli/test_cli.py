@@ -119,11 +119,16 @@ def test_rows_with_times_out_of_pythons_years_are_shown(
     table = Table.create(str(tmp_path / "far"), SCHEMA, keys=["id"], delta="at")
     moments = pa.array([253_402_300_800_000_000]).cast(SCHEMA.field("at").type)
     table.ingest(pa.table([[1], moments, ["a"]], schema=SCHEMA), metadata="inline")
-    assert main(["read", table.uri, "--json"]) == OK
+    assert main(["versions-of", table.uri, "1", "--json"]) == OK
     [row] = json.loads(capsys.readouterr().out)
-    assert row == {"id": 1, "at": "10000-01-01T00:00:00+00:00", "name": "a"}
+    assert row["at"] == row["valid_from"] == "10000-01-01T00:00:00+00:00"
     assert main(["versions-of", table.uri, "1"]) == OK
     assert capsys.readouterr().out.count("10000-01-01T00:00:00+00:00") == 2
+
+
+def test_an_empty_list_of_columns_is_refused(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["versions-of", uri, "1", "--columns", ""]) == INPUT
+    assert "name at least one column, or leave out columns for all" in capsys.readouterr().err
 
 
 def test_counts_of_one_are_singular_wherever_the_noun_is() -> None:
