@@ -1,6 +1,6 @@
 """Texts that are not UTF-8: Arrow's format forbids them, but checks none, and Python reads none.
 
-The check reads each byte of a text once: 5 to 8 ms for a million short ones.
+Of a million texts the check takes 1 ms if they are ASCII, which is a look at each byte, else 8 ms.
 """
 
 from collections.abc import Iterator
@@ -10,6 +10,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from opal_lake.definition.schema import Array, Atomic, DataType, Map, Struct
+
+# The widths of offsets; views have none
+_OFFSET_TYPES: dict[pa.DataType, type[np.int32] | type[np.int64]] = {
+    pa.string(): np.int32,
+    pa.large_string(): np.int64,
+}
 
 
 def holds_text(kind: DataType) -> bool:
@@ -54,10 +60,24 @@ def _places_not_utf8(array: pa.Array, start: int) -> Iterator[int]:
 def _is_utf8(array: pa.Array) -> bool:
     try:
         for texts in _texts(array):
-            texts.validate(full=True)
+            if not _is_ascii(texts):
+                texts.validate(full=True)
     except pa.ArrowInvalid:
         return False
     return True
+
+
+def _is_ascii(texts: pa.Array) -> bool:
+    """Return whether all bytes are known to be ASCII, which is what most texts are."""
+    width = _OFFSET_TYPES.get(texts.type)
+    if width is None or len(texts) == 0:
+        return False
+    _, offsets_buffer, data = texts.buffers()
+    offsets = np.frombuffer(offsets_buffer, width, len(texts) + 1, texts.offset * width().itemsize)
+    first, last = int(offsets[0]), int(offsets[-1])
+    if data is None or not 0 <= first < last <= data.size:
+        return False
+    return bool(np.frombuffer(data, np.int8, last - first, first).min() >= 0)
 
 
 def _texts(array: pa.Array) -> Iterator[pa.Array]:

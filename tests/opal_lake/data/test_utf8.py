@@ -38,3 +38,13 @@ def test_of_an_array_and_its_slices_only_the_rows_with_other_bytes_are_named(
         True,
         False,
     ]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
+def test_a_slice_of_ascii_is_told_from_the_bytes_around_it(kind: pa.DataType) -> None:
+    texts = pa.array([b"\xff", b"a", b"", None, b"b", b"\xfe"]).view(pa.string()).cast(kind)
+    assert rows_not_utf8(pa.chunked_array([texts.slice(1, 4)])) is None
+    assert rows_not_utf8(pa.chunked_array([texts.slice(2, 2)])) is None
+    mask = rows_not_utf8(pa.chunked_array([texts.slice(4)]))
+    assert mask is not None
+    assert mask.tolist() == [False, True]
