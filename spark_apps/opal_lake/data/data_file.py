@@ -40,6 +40,7 @@ GROUP_ROWS = 1 << 18  # of a row group, which is what Spark splits and prunes by
 PAGE_BYTES = (
     128 << 10
 )  # encoded: of smaller ones a scan in Spark takes longer, a look-up decodes more of larger ones
+THREADED_BYTES = 1 << 20  # of a file; a smaller one is decoded sooner than threads are woken
 # Readers count headers and bitmaps as well: a seventh more than what the rows take
 SPARE_DIVISOR = 7
 INDEXED_BYTES = 1 << 20  # in memory: fewer rows are read whole
@@ -493,7 +494,10 @@ def read_groups(
             f"of a file of {file_size:,} bytes they may take {limit:,}"
         )
     if sum(size.most for size in sizes) <= limit:
-        return file.read_row_groups(groups, columns=names).select(names)
+        # A thread may let go of Python's bytes only when Python ends already, which aborts: a file
+        # that is read in no time is read without
+        has_threads = file_size > THREADED_BYTES
+        return file.read_row_groups(groups, columns=names, use_threads=has_threads).select(names)
     parts, held_bytes = [], 0
     for number, size in zip(groups, sizes, strict=True):
         for part in _group_parts(file, number, names, size, limit):
