@@ -7,6 +7,7 @@ import pytest
 
 from opal_lake.clock import ManualClock
 from opal_lake.engine.arrow_rows import ArrowRows
+from opal_lake.engine.executor import ReadAs
 from opal_lake.errors import ConflictError
 from opal_lake.operations.ingest import Ingest
 from opal_lake.storage.memory import MemoryStorage
@@ -46,7 +47,7 @@ class Lake:
         run = start_ingest(table, Ingest([]))
         assert isinstance(run, IngestRun)
         given, deleted = rows([(sku, 5, 5)])
-        batch = ArrowRows(given=given, deleted=deleted).rows(run.base.spec)
+        batch = ArrowRows.of(given, ReadAs(deleted=deleted)).rows(run.base.spec)
         if not inline:
             segments = write_segments(table, batch, run)
             return lambda: commit_ingest(table.log, run, segments)
