@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from functools import reduce
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -173,6 +173,14 @@ def test_reads_prune_columns_and_files(spark: SparkSession, tmp_path: Path) -> N
     assert [row.asDict() for row in found.collect()] == [{"amount": Decimal("2.00")}]
     assert len(found.inputFiles()) == 1
     assert table.read(where="id >= 6").count() == 2
+
+
+def test_columns_that_are_no_schema_of_spark_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    columns: Any = "id STRING, at BIGINT"
+    with pytest.raises(InvalidInputError, match=r"write StructType\.fromDDL"):
+        OpalTable.create(spark, str(tmp_path), columns, keys=["id"], delta="at")
 
 
 def test_a_row_may_move_between_partitions(spark: SparkSession, tmp_path: Path) -> None:

@@ -122,7 +122,11 @@ def _spark_type(kind: DataType, *, physical: bool, orc: bool) -> T.DataType:
 
 
 def arrow_of_spark(schema: T.StructType) -> pa.Schema:
-    """A DataFrame's schema in Arrow, for a table's specification."""
+    """Return a DataFrame's schema in Arrow, for a table's specification."""
+    if not isinstance(schema, T.StructType):
+        raise InvalidInputError(
+            f"the schema {schema!r} is no StructType; write StructType.fromDDL('id BIGINT, ...')"
+        )
     return pa.schema(
         [_arrow_field(field.name, field.name, field.dataType) for field in schema.fields]
     )

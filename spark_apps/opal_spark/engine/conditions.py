@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from opal_lake.definition.conditions.condition import Condition
+from opal_lake.definition.conditions.condition import SOME_ROW, Condition
 from opal_lake.definition.conditions.kinds import DOUBLE, STRING, Kind
 from opal_lake.definition.conditions.like import Pattern
 from opal_lake.definition.conditions.nodes import (
@@ -62,7 +62,7 @@ def answers(condition: Condition) -> Column:
     value, failed = translation.of(condition.typed), translation.failed(condition.typed)
     if failed is None:
         return value
-    failure = F.raise_error(F.lit(condition.failure)).cast(T.BooleanType())
+    failure = F.raise_error(F.lit(condition.failure_in(SOME_ROW))).cast(T.BooleanType())
     return F.when(failed, failure).otherwise(value)
 
 

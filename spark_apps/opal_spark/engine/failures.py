@@ -19,7 +19,7 @@ from pyspark.errors import (
 from pyspark.sql import Observation
 
 import opal_lake.errors
-from opal_lake.definition.conditions.condition import DIVIDES_BY_ZERO, GUARD
+from opal_lake.definition.conditions.condition import DIVIDES_BY_ZERO, GUARD, SOME_ROW
 from opal_lake.errors import InvalidInputError, OpalError, StorageError
 
 _CALLER = (
@@ -44,7 +44,9 @@ _OTHER_PYTHON = re.compile(
 )
 _BAD_PATTERN = re.compile(r"PatternSyntaxException: ([^\n]*)")
 # What `opal_spark.engine.conditions` raises in a row for which a condition has no answer
-_DIVIDED = re.compile(rf"\[USER_RAISED_EXCEPTION\] ([\s\S]*? {DIVIDES_BY_ZERO})\b")
+_DIVIDED = re.compile(
+    rf"\[USER_RAISED_EXCEPTION\] ([\s\S]*? {DIVIDES_BY_ZERO} in {SOME_ROW}; {re.escape(GUARD)})"
+)
 _UNWRITABLE = re.compile(
     r"Mkdirs failed to create \S+|Parent path is not a directory\S*|Read-only file system"
     r"|(?:Permission denied|AccessControlException|AccessDeniedException)[^\n]{0,200}"
@@ -109,7 +111,7 @@ def _row_problem(text: str) -> InvalidInputError | None:
 
 def _condition_problem(text: str) -> InvalidInputError | None:
     divided = _DIVIDED.search(text)
-    return InvalidInputError(f"{divided[1]} in some row; {GUARD}") if divided else None
+    return InvalidInputError(divided[1]) if divided else None
 
 
 def _file_problem(text: str) -> OpalError | None:

@@ -66,7 +66,8 @@ def fields_given(
     ]
     given = {field.name.casefold(): field for field in own}
     expected = {field.name.casefold(): field for field in spec.schema.fields}
-    problems = [f"unknown column {given[name].name!r}" for name in given if name not in expected]
+    unknown = [given[name].name for name in given if name not in expected]
+    problems = [f"unknown column {name!r}" for name in unknown]
     problems += [
         f"missing column {field.name!r}"
         for name, field in expected.items()
@@ -80,9 +81,12 @@ def fields_given(
         if name in source and (problem := misfit(source[name].type, field.type, field.name)):
             problems.append(problem)
     if problems:
+        step = "select and cast the columns to these"
+        if unknown:
+            step += ", or ingest unknown ones with on_new_columns='add' or 'ignore'"
         raise InvalidInputError(
-            f"the rows do not fit the table: {'; '.join(problems)}. The table has {_signature(spec)}; select and cast the columns to "
-            "these, or say what becomes of unknown ones with on_new_columns='add' or 'ignore'"
+            f"the rows do not fit the table: {'; '.join(problems)}. "
+            f"The table has {_signature(spec)}; {step}"
         )
     return [given.get(field.name.casefold()) for field in spec.schema.fields]
 

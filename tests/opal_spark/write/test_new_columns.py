@@ -78,7 +78,7 @@ def test_a_source_adds_ignores_or_lacks_columns(
 ) -> None:
     table = create(spark, tmp_path)
 
-    def source(number: int, **values: Any) -> Any:
+    def source(number: int | str, **values: Any) -> Any:
         row = {"id": number, "at": 1, "name": "a", **values}
         path = tmp_path / f"{number}.{kind}"
         if kind == "csv":
@@ -92,6 +92,9 @@ def test_a_source_adds_ignores_or_lacks_columns(
             frame.write.parquet(str(path))
         return Files(str(path), format=kind)
 
+    with pytest.raises(InvalidInputError) as caught:
+        table.ingest(source("one"), metadata="inline")
+    assert "on_new_columns" not in str(caught.value)  # which takes no other types
     new = source(1, score=0.5, Tag="x")
     if kind != "json":  # there an unknown key makes a bad row
         with pytest.raises(InvalidInputError, match="unknown column"):

@@ -16,6 +16,7 @@ from opal_lake.definition.schema import Field
 from opal_lake.errors import InvalidInputError
 
 DIVIDES_BY_ZERO = "divides by zero"
+SOME_ROW = "some row"
 GUARD = "guard the division, as in x <> 0 AND y / x > 1"
 
 
@@ -38,6 +39,10 @@ class Condition:
     def failure(self) -> str:
         """Return the message for a row without an answer, but for the row."""
         return f"{self.use.name} {quote(self.text)} {DIVIDES_BY_ZERO}"
+
+    def failure_in(self, place: str) -> str:
+        """Return the message for a row without an answer, and what to do about it."""
+        return f"{self.failure} in {place}; {GUARD}"
 
     def answers(self, rows: pa.Table | pa.RecordBatch) -> Answers:
         """Return of each row true, false or null, and whether it has no answer."""
@@ -63,8 +68,8 @@ class Condition:
         answers = self.answers(rows)
         row = -1 if answers.failed is None else pc.index(answers.failed, True).as_py()
         if row >= 0:
-            place = f"row {row}, counted from 0" if numbered else "some row"
-            raise InvalidInputError(f"{self.failure} in {place}; {GUARD}")
+            place = f"row {row}, counted from 0" if numbered else SOME_ROW
+            raise InvalidInputError(self.failure_in(place))
         return pc.fill_null(answers.values, False)
 
 

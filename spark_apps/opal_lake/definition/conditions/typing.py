@@ -427,7 +427,11 @@ def _alike(left: Typed, right: Typed, at: int) -> tuple[Typed, Typed]:
     """Return both as one kind, or say why they are not comparable."""
     if NESTED in (left.kind, right.kind):
         nested = left if left.kind == NESTED else right
-        raise FaultError(at, f"{_shown(nested)} can only be tested by IS NULL; name a member of it")
+        raise FaultError(
+            at,
+            f"{_shown(nested)} can only be tested by IS NULL; of a struct name a member, "
+            "and by arrays and maps filter the rows that are read",
+        )
     if left.kind.is_number and right.kind.is_number:
         return _numbers_alike(left, right, at)
     if left.kind != right.kind:

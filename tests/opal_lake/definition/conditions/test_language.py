@@ -150,7 +150,7 @@ FAULTS = {
     "nope = 1": (1, "no column 'nope'"),
     "nested.nope = 1": (1, "no column 'nope'"),
     "num.x = 1": (1, "not a struct"),
-    "nested = 1": (1, "IS NULL"),
+    "nested = 1": (1, "only be tested by IS NULL; of a struct name a member"),
     "txt": (1, "expected something true or false, found column 'txt' of type STRING"),
     "txt AND flag": (1, "expected something true or false"),
     "'abc' > 5": (1, "the STRING 'abc' and the DECIMAL(1,0) 5 are not comparable"),
