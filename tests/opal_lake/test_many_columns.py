@@ -18,7 +18,7 @@ from opal_lake.table import Table
 from tests.cpu_time import least_cpu_s
 
 FEW, TIMES = 100, 16
-MOST_TIMES = 2.5 * TIMES
+MAX_TIMES = 2.5 * TIMES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,4 +82,4 @@ SLOW = [name for name in WORK if name not in QUICK]
 def test_work_grows_no_faster_than_the_columns(name: str, tables: tuple[Wide, Wide]) -> None:
     few, many = tables
     few_s = least_cpu_s(lambda: WORK[name](few))
-    assert least_cpu_s(lambda: WORK[name](many), times=2) < MOST_TIMES * few_s
+    assert least_cpu_s(lambda: WORK[name](many), times=2) < MAX_TIMES * few_s

@@ -107,7 +107,7 @@ def whole_number(name: str, value: Any) -> int:
 
 
 def _limit(name: str, value: Any) -> int:
-    """Of a list: how many at most, 0 for all."""
+    """Check how many entries a list has at most; 0 means all."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise InvalidInputError(
             f"{name}={value!r}; write a whole number of at least 1, or 0 for all"

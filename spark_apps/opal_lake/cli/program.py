@@ -17,7 +17,8 @@ from opal_lake.exit_codes import BUG, OK, STOPPED
 class Program:
     """A command with verbs: its name, its exit codes, and what it says when Ctrl-C stops it.
 
-    `add_verbs` registers the verbs (of `opal`: those of the entry points `opal.commands`), and `overview` is the page that shows them all.
+    `add_verbs` registers the verbs; those of `opal` are the entry points `opal.commands`.
+    `overview` is the page that shows them all.
     """
 
     name: str

@@ -34,7 +34,7 @@ def json_rows(table: "pa.Table") -> list[dict[str, Any]]:
     # Imported here: most commands need no Arrow
     from opal_lake.data.shown_values import values_of
 
-    columns = [[json_value(value) for value in values_of(column)] for column in table.columns]
+    columns = [list(map(json_value, values_of(column))) for column in table.columns]
     return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 

@@ -92,7 +92,10 @@ def history_rows(table: OpenTable, limit: int | None = None) -> list[dict[str, A
 
 
 def commits_of(table: OpenTable, limit: int | None = None) -> Iterator[Commit]:
-    """Return commits, newest first, 0 for all; where a clock was repaired, with their corrected times."""
+    """Return commits, newest first; a limit of 0 means all.
+
+    Where a clock was repaired, they have their corrected times.
+    """
     head = table.log.head()
     read_commit = table.log.reading_back(head.root.oldest_version)
     return islice(history(head, read_commit), limit or None)

@@ -1,5 +1,6 @@
 """Which columns of the table a result has beside columns of its own."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -26,14 +27,13 @@ def check_columns(
     for name in columns:
         if isinstance(name, str) and name.casefold() in always:
             raise InvalidInputError(
-                f"columns: {name!r} is always in {noun}; leave it out, and name columns of the table"
+                f"columns: {name!r} is always in {noun}; "
+                "leave it out, and name columns of the table"
             )
-    names = [field.name for field in chosen_fields(spec, columns)]
-    for name in names:
-        if names.count(name) > 1:
-            raise InvalidInputError(
-                f"columns name {name!r} {names.count(name)} times; name it once"
-            )
+    names = Counter(field.name for field in chosen_fields(spec, columns))
+    for name, times in names.items():
+        if times > 1:
+            raise InvalidInputError(f"columns name {name!r} {times} times; name it once")
 
 
 def chosen_fields(spec: TableSpec, columns: Sequence[Any] | None) -> tuple[Field, ...]:

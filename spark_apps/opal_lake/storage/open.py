@@ -21,8 +21,11 @@ def open_storage(uri: str, options: Mapping[str, str] | None = None) -> Storage:
 
 
 def options_for(uri: str, options: Mapping[str, str] | None) -> Mapping[str, str]:
-    """Return the options for the store at this address: those given, or none where it takes none."""
-    return options or {} if split_scheme(uri)[0] in _SCHEMES_WITH_OPTIONS else {}
+    """Return the options for the store at this address: those given, if it takes any."""
+    scheme, _ = split_scheme(uri)
+    if options is None or scheme not in _SCHEMES_WITH_OPTIONS:
+        return {}
+    return options
 
 
 def _open_s3(uri: str, options: Mapping[str, str]) -> Storage:

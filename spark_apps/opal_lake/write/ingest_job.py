@@ -332,12 +332,13 @@ def _replaced_notes(replaced: Actions, unused_tokens: Sequence[str]) -> list[str
     if replaced.discarded:
         rows = sum(one.segment.rows for one in replaced.discarded)
         notes.append(
-            f"discarded {count_text(rows, 'pending row')} of earlier tries, which these rows replace"
+            f"discarded {count_text(rows, 'pending row')} of earlier tries, "
+            "which these rows replace"
         )
     if unused_tokens:
         notes.append(
-            f"no ingest has committed with token {', '.join(map(repr, unused_tokens))}, which these "
-            "rows replace; one that is still running can no longer commit"
+            f"no ingest has committed with token {', '.join(map(repr, unused_tokens))}, "
+            "which these rows replace; one that is still running can no longer commit"
         )
     return notes
 

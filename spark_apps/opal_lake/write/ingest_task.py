@@ -125,7 +125,10 @@ def ingest_layers(
 
 
 def _readable_rows(rows: pa.Table, task: IngestTask, rejects: Rejects) -> tuple[pa.Table, pa.Table]:
-    """Return the rows that readers accept, as read and in physical form; the others go to `rejects`."""
+    """Return the rows that readers accept, as read and in physical form.
+
+    The others go to `rejects`.
+    """
     physical = to_physical(rows, task.spec)
     if decoded_bytes(physical) <= task.bound.cut_bytes:
         return rows, physical

@@ -366,7 +366,8 @@ def test_help_needs_not_even_arrow(metadata: Path) -> None:
 @pytest.mark.parametrize("words", ["segments '{uri}' --json", "--help", "read --help", ""])
 def test_a_reader_that_goes_away_is_no_error(uri: str, metadata: Path, words: str) -> None:
     path = os.pathsep.join([str(SOURCES), str(metadata)])
-    command = f"'{sys.executable}' -m opal_lake.cli {words.format(uri=uri)} | true; exit ${{PIPESTATUS[0]}}"
+    opal = f"'{sys.executable}' -m opal_lake.cli {words.format(uri=uri)}"
+    command = f"{opal} | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", command],
         env={**os.environ, "PYTHONPATH": path},

@@ -181,7 +181,6 @@ SHAPES = {"lists": (b"[", b"]"), "objects": (b'{"a":', b"}"), "both": (b'[{"a\\"
 DEEP = """
 import sys
 from opal_stream.operations.reading import FormatOptions
-from tests.cpu_time import least_cpu_s
 from tests.opal_stream.orders import bad, decode
 
 form, policy = sys.argv[1:]

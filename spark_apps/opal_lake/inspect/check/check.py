@@ -252,7 +252,7 @@ def _looked_at(
 
 
 def _left_out_versions(older: OlderVersions, *, deep: bool) -> Iterator[str]:
-    """What was not looked at of versions before the newest, in words."""
+    """Yield what was not looked at of versions before the newest, in words."""
     left = len(older.versions - older.compared)
     if left:
         why = "they are too many, or too large together, to compare each"
