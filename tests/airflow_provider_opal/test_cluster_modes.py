@@ -675,7 +675,8 @@ def test_a_kill_deletes_the_driver_s_pod(
     commands.spark_submit(SUBMITTED_TO_K8S, pause_s=0 if tracked else 60)
     task = metagen(track_driver_via_k8s_api=tracked, **PACKED)
     killed(task, lambda: task._hook is not None and task._hook._kubernetes_driver_pod)
-    assert [what for what, _ in kubernetes.asked] == [f"DELETE {POD}"]
+    # Airflow's hook asks twice where spark-submit has not ended yet
+    assert {what for what, _ in kubernetes.asked} == {f"DELETE {POD}"}
 
 
 def test_a_kill_before_anything_was_submitted_does_nothing() -> None:
