@@ -74,9 +74,9 @@ $(VENV)/.locked: $(LOCK)
 endif
 
 # hatchling comes from the lock, so that the build needs no second, unlocked download.
-$(VENV)/.installed: $(VENV)/.locked pyproject.toml
+$(VENV)/.installed: $(VENV)/.locked pyproject.toml spark_apps/pyproject.toml
 	$(if $(filter .venv,$(VENV)),$(PIP) install --quiet --disable-pip-version-check,$(UV) pip install --quiet --no-config --python "$(PY)") \
-		--no-deps --no-build-isolation -e .
+		--no-deps --no-build-isolation -e ./spark_apps -e .
 	@touch $@
 
 # The story of a table touches what most jobs need. A file cut off on its way would end every JVM, so it gets its name when it is whole.
@@ -132,7 +132,7 @@ test-next-spark: venv  ## streams, format("opal") and the feed on another Spark:
 	@$(UV) venv --quiet --no-config --allow-existing --python "$(PY)" $(NEXT)
 	@sed -E -e '/^ *--hash=/d' -e 's/ \\$$//' -e 's/^(pyspark|pyspark-client)==[^ ]*/\1==$(NEXT_SPARK)/' $(LOCK) > $(NEXT)/requirements.txt
 	@$(UV) pip install --quiet --no-config --python $(NEXT)/bin/python -r $(NEXT)/requirements.txt
-	@$(UV) pip install --quiet --no-config --python $(NEXT)/bin/python --no-deps --no-build-isolation -e .
+	@$(UV) pip install --quiet --no-config --python $(NEXT)/bin/python --no-deps --no-build-isolation -e ./spark_apps -e .
 	@echo "$(CURDIR)" > $(NEXT)/.locked; touch $(NEXT)/.installed
 	@export SPARK_SUBMIT_OPTS="$${SPARK_SUBMIT_OPTS:-} -Dspark.buffer.pageSize=8m"; \
 		$(MAKE) --no-print-directory VENV=$(NEXT) test ARGS='tests/opal_spark/data_source tests/opal_spark/read $(ARGS)'
@@ -154,8 +154,8 @@ stress: venv  ## NAME=crash, soak, scale or chime (killed jobs, jobs at once, la
 	@$(if $(filter $(NAME),$(STRESSES)),,echo "make stress NAME=... has $(STRESSES)" >&2; exit 2;) \
 		$(ENVIRONMENT) "$(PY)" -m tests.$(NAME) $(ARGS)
 
-lock: venv  ## renew .ci/requirements.lock from pyproject.toml; UPGRADE=1 takes the newest versions
-	$(UV) pip compile pyproject.toml --quiet --no-config --all-extras --universal --python-version 3.11 --generate-hashes \
+lock: venv  ## renew .ci/requirements.lock from both pyproject.toml; UPGRADE=1 takes the newest versions
+	$(UV) pip compile pyproject.toml spark_apps/pyproject.toml --no-emit-package opal-lake --quiet --no-config --all-extras --universal --python-version 3.11 --generate-hashes \
 		--annotation-style=line --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) --output-file $(LOCK)
 
 # With an engine: ENGINE=podman works as well. BASE names another Debian, e.g. one of your own registry.

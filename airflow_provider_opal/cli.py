@@ -173,5 +173,5 @@ def _need_airflow() -> None:
     )  # what Airflow says of a DAG file is told in its own words
     if find_spec("airflow") is None:
         raise InvalidInputError(
-            "Airflow is not installed here, and its rules are what is checked; pip install 'airflow-provider-opal[airflow]'"
+            "Airflow is not installed here, and its rules are what is checked; pip install airflow-provider-opal"
         )

@@ -1,27 +1,45 @@
-"""The command `opal` as it is when the package is installed, also where it is not: its entry points, made from pyproject.toml."""
+"""The command `opal` as it is when the packages are installed, also where they are not: their entry points, made from pyproject.toml."""
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "spark_apps"
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+# Of the packages opal-lake and airflow-provider-opal.
+LAKE, PROVIDER = (
+    tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for folder in (SOURCES, ROOT)
+)
 
 
-def write_metadata(folder: Path) -> Path:
-    """A folder that, put on the path, makes the distribution known; it hides one that is installed."""
-    info = folder / f"{PROJECT['name'].replace('-', '_')}-{PROJECT['version']}.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {PROJECT['name']}\nVersion: {PROJECT['version']}\n"
-    )
-    commands = PROJECT["entry-points"]["opal.commands"]
-    (info / "entry_points.txt").write_text(
-        "[opal.commands]\n" + "".join(f"{name} = {target}\n" for name, target in commands.items())
-    )
+def write_metadata(folder: Path, *projects: Mapping[str, Any]) -> Path:
+    """A folder that, put on the path, makes the distributions known; it hides those that are installed."""
+    for project in projects or (LAKE, PROVIDER):
+        info = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+        info.mkdir(parents=True)
+        files = {"METADATA": "\n".join(_metadata(project)), "entry_points.txt": _commands(project)}
+        files["RECORD"] = "".join(f"{info.name}/{name},,\n" for name in (*files, "RECORD"))
+        for name, text in files.items():
+            (info / name).write_text(text)
     return folder
+
+
+def _metadata(project: Mapping[str, Any]) -> list[str]:
+    lines = ["Metadata-Version: 2.1", f"Name: {project['name']}", f"Version: {project['version']}"]
+    lines += [f"Requires-Dist: {requirement}" for requirement in project["dependencies"]]
+    for extra, requirements in project["optional-dependencies"].items():
+        lines.append(f"Provides-Extra: {extra}")
+        lines += [f'Requires-Dist: {it}; extra == "{extra}"' for it in requirements]
+    return [*lines, ""]
+
+
+def _commands(project: Mapping[str, Any]) -> str:
+    commands = project["entry-points"]["opal.commands"]
+    return "[opal.commands]\n" + "".join(f"{name} = {it}\n" for name, it in commands.items())
 
 
 @pytest.fixture(scope="session")

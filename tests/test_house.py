@@ -12,11 +12,18 @@ from pathlib import Path
 import pytest
 
 import opal_lake
+from airflow_provider_opal.get_provider_info import get_provider_info
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "spark_apps"
 AIRFLOW = ROOT / "airflow_provider_opal"
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+# Of the packages airflow-provider-opal and opal-lake
+PROVIDER, LAKE = (
+    tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+    for folder in (ROOT, SOURCES)
+)
+PROJECTS = {project["project"]["name"]: project["project"] for project in (PROVIDER, LAKE)}
+NOT_INSTALLED_BY_USERS = {"dev", "docs", "test"}
 MODULES = sorted([*SOURCES.rglob("*.py"), *AIRFLOW.rglob("*.py")])
 FOLDERS = [
     AIRFLOW,
@@ -133,8 +140,10 @@ def looks_at_clock_or_chance(tree: ast.Module) -> Iterator[str]:
 
 
 def test_the_package_knows_its_version() -> None:
-    """Where it is in an archive, nothing else says it."""
-    assert opal_lake.__version__ == PROJECT["project"]["version"]
+    assert {project["version"] for project in PROJECTS.values()} == {opal_lake.__version__}
+    assert get_provider_info()["versions"] == [opal_lake.__version__]
+    own = [entry for entry in PROVIDER["project"]["dependencies"] if entry.startswith("opal-lake")]
+    assert f"opal-lake[spark,s3]=={opal_lake.__version__}" in own
 
 
 def test_packages_say_what_they_are_for() -> None:
@@ -205,10 +214,14 @@ def test_every_silenced_finding_has_its_reason() -> None:
 
 
 def test_every_package_is_shipped_typed_and_under_contract() -> None:
-    assert PROJECT["tool"]["importlinter"]["root_packages"] == [folder.name for folder in FOLDERS]
-    assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == [
-        folder.relative_to(ROOT).as_posix() for folder in FOLDERS
+    names = [folder.name for folder in FOLDERS]
+    assert PROVIDER["tool"]["importlinter"]["root_packages"] == names
+    shipped = [
+        project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+        for project in (PROVIDER, LAKE)
     ]
+    assert shipped == [names[:1], names[1:]]
+    assert (SOURCES / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
     assert not [folder.name for folder in FOLDERS if not (folder / "py.typed").is_file()]
 
 
@@ -253,31 +266,49 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def test_every_import_is_declared() -> None:
-    """By name, not only by way of another package."""
-    extras = PROJECT["project"]["optional-dependencies"]
-    asked = [
-        *PROJECT["project"]["dependencies"],
-        *(
-            entry
-            for name in extras
-            if name not in ("dev", "docs", "test")
-            for entry in extras[name]
-        ),
-    ]
-    declared = {canonical(re.split(r"[\[<>=~! ;]", entry, maxsplit=1)[0]) for entry in asked}
-    own, providers = {folder.name for folder in FOLDERS}, packages_distributions()
-    names = (
-        {name for path in MODULES for name in imported(path)}
-        - own
-        - ONLY_FOR_TYPE_CHECKERS
-        - set(sys.stdlib_module_names)
-    )
-    missing = {
+    """By the package that imports it, by name, not only by way of another package."""
+    lake = missing_declarations(SOURCES, declared_names("opal-lake"))
+    # What its extras ask opal-lake for
+    provider = missing_declarations(AIRFLOW, declared_names(*PROJECTS))
+    assert (lake, provider) == (set(), set())
+
+
+def declared_names(*projects: str) -> set[str]:
+    return {
+        requirement_name(entry)
+        for project in projects
+        for entry in requirements(project, without=NOT_INSTALLED_BY_USERS)
+    }
+
+
+def requirements(project: str, without: set[str]) -> list[str]:
+    declared = PROJECTS[project]
+    extras = declared["optional-dependencies"]
+    asked = [entry for name in extras if name not in without for entry in extras[name]]
+    return [*declared["dependencies"], *asked]
+
+
+def requirement_name(requirement: str) -> str:
+    return canonical(re.split(r"[\[<>=~! ;]", requirement, maxsplit=1)[0])
+
+
+def missing_declarations(folder: Path, declared: set[str]) -> set[str]:
+    providers = packages_distributions()
+    modules = [path for path in MODULES if path.is_relative_to(folder)]
+    known = {room.name for room in FOLDERS} | ONLY_FOR_TYPE_CHECKERS | set(sys.stdlib_module_names)
+    names = {name for path in modules for name in imported(path)} - known
+    return {
         name
         for name in names
         if not declared & {canonical(found) for found in providers.get(name, [name])}
     }
-    assert not missing
+
+
+def test_extras_of_the_provider_name_extras_of_opal_lake() -> None:
+    asked = [*requirements("airflow-provider-opal", without=set())]
+    named = [re.match(r"opal-lake\[([a-z0-9,]+)\]", entry) for entry in asked]
+    extras = {extra for found in named if found for extra in found[1].split(",")}
+    assert extras == set(PROJECTS["opal-lake"]["optional-dependencies"]) - {"connect"}
 
 
 def canonical(name: str) -> str:
@@ -297,13 +328,8 @@ def test_the_lock_is_hashed_and_names_no_registry() -> None:
 def test_the_lock_has_every_dependency_of_every_extra() -> None:
     lock = (ROOT / ".ci" / "requirements.lock").read_text(encoding="utf-8")
     locked = set(re.findall(r"^([a-z0-9-]+)==", lock, re.MULTILINE))
-    project = PROJECT["project"]
-    asked = [
-        *project["dependencies"],
-        *(entry for extra in project["optional-dependencies"].values() for entry in extra),
-    ]
-    names = {re.split(r"[\[<>=~! ;]", entry, maxsplit=1)[0].lower() for entry in asked}
-    assert not names - locked - {project["name"]}, "run `make lock`"
+    names = {requirement_name(it) for project in PROJECTS for it in requirements(project, set())}
+    assert not names - locked - set(PROJECTS), "run `make lock`"
 
 
 def test_make_has_few_targets_and_every_bench_gives_a_figure() -> None:

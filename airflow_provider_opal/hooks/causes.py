@@ -19,7 +19,7 @@ _JAVA = (
     "Java 17 to 24"  # `opal_spark.engine.java` looks for it; this package does not import that one
 )
 _GET_JAVA = "pip install 'airflow-provider-opal[java]'"
-_GET_SPARK = "pip install 'airflow-provider-opal[spark]'"
+_GET_SPARK = "pip install airflow-provider-opal"
 
 
 def cause_in(line: str, master: str, conn_id: str) -> str | None:

@@ -467,7 +467,7 @@ def app_path() -> str:
     package = find_spec("opal_spark")
     if package is None or package.origin is None:
         raise AirflowFailException(
-            "the package opal_spark is not installed beside Airflow; install airflow-provider-opal again"
+            "the package opal_spark is not installed with Airflow: pip install airflow-provider-opal"
         )
     return str(Path(package.origin).parent / "submit" / "app.py")
 

@@ -28,7 +28,7 @@ class LakeChimePlugin(AirflowPlugin):
             return [{"app": mounted_app(), "url_prefix": URL_PREFIX, "name": "LakeChime"}]
         except ImportError as error:
             log.warning(
-                "LakeChime is not served at %s: %s; pip install 'airflow-provider-opal[lakechime]'",
+                "LakeChime is not served at %s: %s; pip install 'opal-lake[lakechime]'",
                 URL_PREFIX,
                 error,
             )

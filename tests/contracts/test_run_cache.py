@@ -489,7 +489,6 @@ def test_without_rocksdict_the_message_says_what_to_install() -> None:
     lines = done.stdout.splitlines()
     assert len(lines) == 2
     assert all(
-        line.startswith("InvalidInputError")
-        and "pip install 'airflow-provider-opal[rocksdb]'" in line
+        line.startswith("InvalidInputError") and "pip install 'opal-lake[rocksdb]'" in line
         for line in lines
     )

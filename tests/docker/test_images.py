@@ -87,7 +87,8 @@ def test_an_image_says_what_is_in_it(images: dict[str, Image], contained: Any, t
     assert re.fullmatch(r"\d+:0", str(config["User"]))
     bom = json.loads((images[target].root / "opt" / "opal" / "sbom.cdx.json").read_text())
     names = {part["name"] for part in bom["components"]}
-    assert {"libc6", "pyarrow", "airflow-provider-opal"} <= names
+    assert {"libc6", "pyarrow", "opal-lake"} <= names
+    assert ("airflow-provider-opal" in names) == (target == "airflow")
     assert not {"gcc", "hatchling", "pytest", "python3-pip", "uv"} & names
     assert ("apache-airflow" in names) == (target == "airflow")
 

@@ -6,7 +6,6 @@ cluster/test_examples.py beside it.
 
 import re
 import shlex
-import tomllib
 from itertools import pairwise
 
 import pytest
@@ -15,7 +14,7 @@ from opal_lake.cli import build_parser
 from opal_lake.cli.command import OpalParser
 from tests.docs.examples import PAGES, ROOT, Example, examples, page_text
 from tests.docs.test_examples_spark import CONSOLES, SCRIPTS
-from tests.fixtures_cli import metadata, opal_commands
+from tests.fixtures_cli import LAKE, PROVIDER, metadata, opal_commands
 
 __all__ = ["metadata", "opal_commands"]
 
@@ -124,7 +123,13 @@ def test_make_has_every_target_and_variable_that_the_docs_name() -> None:
 
 
 def test_pip_can_install_what_the_docs_say() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    for page in PAGES:
-        for extras in re.findall(rf"'{project['name']}\[([a-z0-9,]+)\]'", page_text(page)):
-            assert set(extras.split(",")) <= set(project["optional-dependencies"]), page
+    projects = {LAKE["name"]: LAKE, "./spark_apps": LAKE, PROVIDER["name"]: PROVIDER, ".": PROVIDER}
+    for page in (*PAGES, "spark_apps/README.md"):
+        for name, extras in re.findall(
+            r"""['"]([a-z./_-]+)\[([a-z0-9,]+)\]['"]""", page_text(page)
+        ):
+            if name != "local":
+                assert {*extras.split(",")} <= {*projects[name]["optional-dependencies"]}, page
+    for _, words in commands_of("pip"):
+        assert words[0] == "install"
+        assert {word.partition("[")[0] for word in words[1:]} <= {"./spark_apps", "."}, words

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import subprocess
-import tomllib
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,18 +12,15 @@ from typing import Any
 
 import pytest
 
+from tests.fixtures_cli import LAKE, SOURCES, write_metadata
 from tests.fixtures_kafka import Kafka, Registry
 from tests.opal_stream.formats.test_registry import FIRST, avro, record
 from tests.opal_stream.orders import order
 
-ROOT = Path(__file__).parents[2]
-OWN = "airflow-provider-opal"
-
 
 def required(*extras: str) -> Iterator[str]:
-    """The names of what pyproject.toml asks for."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lists = [project["dependencies"], *(project["optional-dependencies"][it] for it in extras)]
+    """The names of what opal-lake asks for."""
+    lists = [LAKE["dependencies"], *(LAKE["optional-dependencies"][it] for it in extras)]
     for requirement in (requirement for listed in lists for requirement in listed):
         yield _name(requirement)
 
@@ -59,11 +55,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
             place = Path(str(importlib.metadata.distribution(name).locate_file(part)))
             if part not in ("..", "__pycache__"):
                 (packages / part).symlink_to(place)
-    (packages / "own.pth").write_text(f"{ROOT}\n{ROOT / 'spark_apps'}\n")
-    [metadata] = {
-        file.parts[0] for file in importlib.metadata.files(OWN) or () if "dist-info" in str(file)
-    }
-    (packages / metadata).symlink_to(importlib.metadata.distribution(OWN).locate_file(metadata))
+    (packages / "own.pth").write_text(f"{SOURCES}\n")
+    write_metadata(packages, LAKE)
     return home / "bin" / "python"
 
 
@@ -137,6 +130,5 @@ def test_what_needs_spark_says_so(python: Path, tmp_path: Path) -> None:
         run = run_opal(python, *words)
         assert run.returncode == 2
         assert run.stderr == (
-            f"opal: {named} needs Spark, which is not installed: "
-            "pip install 'airflow-provider-opal[spark]'\n"
+            f"opal: {named} needs Spark, which is not installed: pip install 'opal-lake[spark]'\n"
         )

@@ -18,6 +18,7 @@ from lakechime.errors import (
 )
 from lakechime.event import DEFAULT_CLUSTER
 from lakechime.location import URL_VARIABLE, default_url
+from opal_lake import __version__
 from opal_lake.cli.command import (
     Verb,
     Verbs,
@@ -26,7 +27,7 @@ from opal_lake.cli.command import (
     pairs,
     traceback_help,
 )
-from opal_lake.cli.help_page import exit_lines, verb_lines, version
+from opal_lake.cli.help_page import exit_lines, verb_lines
 from opal_lake.cli.render import Style
 from opal_lake.clock import EPOCH, parse_moment_ms
 from opal_lake.errors import InvalidInputError, OpalError
@@ -180,7 +181,7 @@ def overview(verbs: Mapping[str, argparse.ArgumentParser], style: Style) -> str:
 
 
 def _head(style: Style) -> Iterator[str]:
-    yield f"{style.strong('lakechime')} {version()}: what changed in the tables of a lake, and who has seen it"
+    yield f"{style.strong('lakechime')} {__version__}: what changed in the tables of a lake, and who has seen it"
     yield ""
     yield f"{style.strong('usage:')} lakechime COMMAND [options]      {style.faint('lakechime COMMAND --help says more')}"
 

@@ -17,7 +17,7 @@ _LOG = "_delta_log"
 _READERS = 8
 _DIGITS = 20
 _WHOLE = ("byte", "short", "integer", "long")
-_MISSING = "Delta tables need deltalake, which is not installed: pip install 'airflow-provider-opal[delta]'"
+_MISSING = "Delta tables need deltalake, which is not installed: pip install 'opal-lake[delta]'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ _AT_ONCE = 64  # snapshots whose manifests are read together
 _OPERATIONS = {"append": OperationType.APPEND, "delete": OperationType.DELETE}
 _NO_CHANGE = "replace"
 _METADATA = ".metadata.json"
-_MISSING = "Iceberg tables need pyiceberg, which is not installed: pip install 'airflow-provider-opal[iceberg]'"
+_MISSING = "Iceberg tables need pyiceberg, which is not installed: pip install 'opal-lake[iceberg]'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

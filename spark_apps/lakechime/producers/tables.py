@@ -118,7 +118,7 @@ def _parsed(path: str) -> Mapping[str, Any]:
         import yaml
     except ImportError as error:
         raise InvalidEventError(
-            "a file of tables needs PyYAML, which is not installed: pip install 'airflow-provider-opal[lakechime]'"
+            "a file of tables needs PyYAML, which is not installed: pip install 'opal-lake[lakechime]'"
         ) from error
     try:
         data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))

@@ -71,7 +71,7 @@ def _refuse_newer(found: str | None, database: str) -> None:
     if found is not None and found not in KNOWN:
         raise SchemaError(
             f"the tables in {database} are of revision {found}, which is newer than this client ({REVISION}); "
-            "upgrade airflow-provider-opal here, to what made them or newer"
+            "upgrade opal-lake here, to what made them or newer"
         )
 
 

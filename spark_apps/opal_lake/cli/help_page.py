@@ -1,10 +1,9 @@
 """`opal --help`: every verb, by what it is for, with an example."""
 
 import argparse
-import contextlib
-import importlib.metadata
 from collections.abc import Iterator, Mapping, Sequence
 
+from opal_lake import __version__
 from opal_lake.cli.command import (
     KEEP,
     LOOK,
@@ -17,15 +16,7 @@ from opal_lake.cli.command import (
 from opal_lake.cli.render import Style
 from opal_lake.exit_codes import MEANINGS
 
-PACKAGE = "airflow-provider-opal"
 _OTHER = "More"
-
-
-def version() -> str:
-    """Of the installed package."""
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version(PACKAGE)
-    return "(not installed)"
 
 
 def overview(verbs: Mapping[str, argparse.ArgumentParser], style: Style) -> str:
@@ -34,7 +25,7 @@ def overview(verbs: Mapping[str, argparse.ArgumentParser], style: Style) -> str:
 
 
 def _head(style: Style) -> Iterator[str]:
-    yield f"{style.strong('opal')} {version()}: tables on a lake that take upserts, updates and deletes, and remember every past moment"
+    yield f"{style.strong('opal')} {__version__}: tables on a lake that take upserts, updates and deletes, and remember every past moment"
     yield ""
     yield f"{style.strong('usage:')} opal COMMAND TABLE [options]      {style.faint('opal COMMAND --help says more')}"
     yield f"       TABLE is {TABLE_FORMS}"

@@ -7,8 +7,8 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from opal_lake import __version__
 from opal_lake.cli.command import OpalParser, Verbs, is_set, traceback_variable
-from opal_lake.cli.help_page import version
 from opal_lake.cli.render import Style
 from opal_lake.exit_codes import BUG, OK, STOPPED
 
@@ -55,7 +55,7 @@ class Program:
         """The parser with all verbs."""
         parser = OpalParser(prog=self.name, add_help=False)
         parser.add_argument("-h", "--help", action=_Overview, nargs=0, page=self.overview)
-        parser.add_argument("--version", action="version", version=f"{self.name} {version()}")
+        parser.add_argument("--version", action="version", version=f"{self.name} {__version__}")
         self.add_verbs(
             parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=OpalParser)
         )

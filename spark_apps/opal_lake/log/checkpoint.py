@@ -82,7 +82,7 @@ def decode_root(data: bytes, path: str) -> tuple[Root, Sections]:
     body = unseal(data, path)
     if body.get("format") not in (FORMAT_VERSION, ROOT_FORMAT, BUSINESS_FORMAT):
         raise FormatError(
-            f"{path} has format {body.get('format')!r}, this version reads {BUSINESS_FORMAT}; upgrade airflow-provider-opal"
+            f"{path} has format {body.get('format')!r}, this version reads {BUSINESS_FORMAT}; upgrade opal-lake"
         )
     with decoding(
         path, "the root of a checkpoint", "delete it, it is derived and will be made again"

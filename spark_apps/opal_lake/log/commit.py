@@ -273,7 +273,7 @@ def decode_commit(data: bytes, path: str) -> Commit:
     body = unseal(data, path)
     if body.get("format") not in range(FORMAT_VERSION, NEWEST_FORMAT + 1):
         raise FormatError(
-            f"{path} has format {body.get('format')!r}, this version reads {NEWEST_FORMAT}; upgrade airflow-provider-opal"
+            f"{path} has format {body.get('format')!r}, this version reads {NEWEST_FORMAT}; upgrade opal-lake"
         )
     with decoding(path, "a commit"):
         return _commit_from_json(body)

@@ -33,7 +33,7 @@ def _open_s3(uri: str, options: Mapping[str, str]) -> Storage:
         from opal_lake.storage.s3 import S3Storage  # boto3 takes 0.3 s to import and is an extra
     except ImportError as error:
         raise InvalidInputError(
-            f"'{uri}' needs boto3, which is not installed: install the 's3' extra of airflow-provider-opal"
+            f"'{uri}' needs boto3, which is not installed: pip install 'opal-lake[s3]'"
         ) from error
     return S3Storage.open(uri, options)
 

@@ -1,10 +1,10 @@
 """The environment archive: what the Python processes of a cluster need, for `spark-submit --archives environment.tar.gz#environment`.
 
-It holds the packages as they are installed here, and `bin/python`: a script that runs the node's own Python of the same minor version with
-them in front. Python itself is left out. A virtual environment, as venv-pack ships it, leads by an absolute link to a Python that has to
-lie at the same place on every node; a copied interpreter brings paths and libraries of another machine along. So any node serves that has
-such a Python on its PATH, or where OPAL_PYTHON says; where there is none, an image is the better way. Spark is left out, too: the cluster
-has its own, and two would not get along.
+It holds opal-lake with its metadata, packages as they are installed here, and `bin/python`: a script that runs the node's own Python of the
+same minor version with them in front. Python itself is left out. A virtual environment, as venv-pack ships it, leads by an absolute link to
+a Python that has to lie at the same place on every node; a copied interpreter brings paths and libraries of another machine along. So any
+node serves that has such a Python on its PATH, or where OPAL_PYTHON says; where there is none, an image is the better way. Spark is left
+out, too: the cluster has its own, and two would not get along.
 
 The same packages give the same bytes, so that caches of the archive, and who compares two of them, can rely on it.
 """
@@ -27,7 +27,8 @@ from pathlib import Path, PurePosixPath
 from opal_lake.cli.progress import Step
 from opal_lake.errors import InvalidInputError
 
-OURS = ("opal_folder", "opal_lake", "opal_spark", "opal_stream", "pyspark_opal")
+OWN = "opal-lake"
+OURS = ("lakechime", "opal_folder", "opal_lake", "opal_spark", "opal_stream", "pyspark_opal")
 NEEDED = ("numpy", "pandas", "pyarrow", "pyroaring")
 FOR_S3 = "boto3"
 SPARKS = frozenset({"pyspark", "pyspark-client", "py4j"})
@@ -41,7 +42,8 @@ _LEFT_OUT = re.compile(
 )
 # Where and how it was installed
 _RECORDS = re.compile(r"\.dist-info/(RECORD|INSTALLER|REQUESTED|direct_url\.json|uv_cache\.json)$")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^]]*)\])?")
+_EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
 
 LAUNCHER = """\
 #!/bin/sh
@@ -156,13 +158,17 @@ def collect(extra: Sequence[str], needed: Sequence[str]) -> tuple[dict[str, str]
     """The distributions with their versions, and the files of the archive by their names in it."""
     folders = [name for name in extra if _is_path(name)]
     names = [*needed, *(name for name in extra if not _is_path(name))]
-    distributions = closure(names)
+    others = closure(names)
+    others.pop(OWN, None)
+    own = _own_distribution()
     files: dict[str, Path] = {}
     for folder in [*map(_module_folder, OURS), *map(_checked_folder, folders)]:
         files.update(_files_of_folder(folder))
-    for distribution in distributions.values():
+    files.update(_metadata_of(own))
+    for distribution in others.values():
         files.update(_files_of(distribution))
-    return {name: distribution.version for name, distribution in distributions.items()}, files
+    versions = {name: distribution.version for name, distribution in others.items()}
+    return {OWN: own.version, **versions}, files
 
 
 def usual() -> tuple[str, ...]:
@@ -171,13 +177,15 @@ def usual() -> tuple[str, ...]:
 
 
 def closure(names: Iterable[str]) -> dict[str, importlib.metadata.Distribution]:
-    """The distributions and all their requirements."""
+    """The distributions and all their requirements. A name may have extras: `opal-lake[kafka]`."""
     distributions: dict[str, importlib.metadata.Distribution] = {}
+    followed: set[tuple[str, str]] = set()
     waiting = [(name, "") for name in names]
     while waiting:
-        name, asker = waiting.pop()
-        name = _normal(name)
-        if name in distributions or name in SPARKS:
+        text, asker = waiting.pop()
+        name, extras = _name_and_extras(text)
+        fresh = {(name, extra) for extra in ("", *extras)} - followed
+        if not fresh or name in SPARKS:
             continue
         if AIRFLOWS.match(name):
             raise InvalidInputError(
@@ -189,22 +197,42 @@ def closure(names: Iterable[str]) -> dict[str, importlib.metadata.Distribution]:
             raise InvalidInputError(
                 f"{name} is not installed here{why}: pip install {name}, then pack again"
             )
+        if not asker:
+            _check_extras(distribution, extras)
+        followed |= fresh
         distributions[name] = distribution
-        waiting += [(needed, name) for needed in _requirements(distribution)]
+        waiting += [(needed, name) for needed in _requirements(distribution, extras)]
     return dict(sorted(distributions.items()))
 
 
-def _requirements(distribution: importlib.metadata.Distribution) -> Iterator[str]:
-    """Its unconditional requirements, and the conditional ones that are installed here."""
+def _name_and_extras(requirement: str) -> tuple[str, frozenset[str]]:
+    match = _REQUIREMENT.match(requirement)
+    if match is None:
+        return _normal(requirement), frozenset()
+    extras = (match[2] or "").split(",")
+    return _normal(match[1]), frozenset(_normal(extra.strip()) for extra in extras if extra.strip())
+
+
+def _check_extras(distribution: importlib.metadata.Distribution, extras: frozenset[str]) -> None:
+    declared = {_normal(name) for name in distribution.metadata.get_all("Provides-Extra") or ()}
+    for extra in sorted(extras - declared):
+        known = ", ".join(sorted(declared)) or "none"
+        name = distribution.metadata["Name"]
+        raise InvalidInputError(f"{name} has no extra {extra!r}; it has: {known}")
+
+
+def _requirements(
+    distribution: importlib.metadata.Distribution, extras: frozenset[str]
+) -> Iterator[str]:
+    """Its requirements, those of the extras too. One with another condition counts if it is installed here."""
     for text in distribution.requires or ():
         requirement, _, marker = text.partition(";")
-        name = _NAME.match(requirement)
-        if (
-            name is not None
-            and "extra" not in marker
-            and (not marker.strip() or _installed(name[0]))
-        ):
-            yield name[0]
+        extra = _EXTRA.search(marker)
+        if extra is not None and _normal(extra[1]) not in extras:
+            continue
+        is_conditional = bool(_EXTRA.sub("", marker).strip())
+        if not is_conditional or _installed(_name_and_extras(requirement)[0]):
+            yield requirement
 
 
 def _installed(name: str) -> importlib.metadata.Distribution | None:
@@ -216,6 +244,23 @@ def _installed(name: str) -> importlib.metadata.Distribution | None:
 
 def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _own_distribution() -> importlib.metadata.Distribution:
+    own = _installed(OWN)
+    if own is None:
+        raise InvalidInputError(
+            f"{OWN} is not installed here, so that its metadata is missing: pip install {OWN}, then pack again"
+        )
+    return own
+
+
+def _metadata_of(distribution: importlib.metadata.Distribution) -> Iterator[tuple[str, Path]]:
+    """The files of its .dist-info: by its entry points the commands are found, and the listeners of commits."""
+    for file in distribution.files or ():
+        inside = file.as_posix()
+        if ".dist-info/" in inside and not _RECORDS.search(inside):
+            yield str(PACKAGES / inside), Path(str(distribution.locate_file(file)))
 
 
 def _files_of(distribution: importlib.metadata.Distribution) -> Iterator[tuple[str, Path]]:
@@ -256,7 +301,7 @@ def _module_folder(name: str) -> Path:
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         raise InvalidInputError(
-            f"the package {name} is not installed; install airflow-provider-opal again"
+            f"the package {name} is not installed: pip install {OWN}, then pack again"
         )
     return Path(spec.origin).parent
 

@@ -33,7 +33,8 @@ def commands(verbs: Verbs) -> None:
         action="append",
         default=[],
         metavar="PACKAGE",
-        help="add an installed package with all that it requires, or a folder or module of your own as ./shop; repeat for more",
+        help="add an installed package with all that it requires, also by an extra as opal-lake[kafka]; "
+        "or a folder or module of your own as ./shop; repeat for more",
     )
     parser.add_argument(
         "--overwrite", action="store_true", help="replace the archive if it is there"
@@ -75,7 +76,7 @@ def _page(packed: Packed) -> str:
     return "\n".join(
         [
             f"{style.strong(str(packed.path))}  {size_text(packed.size)}, for Python {PYTHON}",
-            f"  opal_lake, opal_spark, {names}",
+            f"  {names}",
             "",
             "Give it to an operator, from a place that the Airflow worker or the cluster can read (a local path, hdfs://, s3a://):",
             f"  archives={json.dumps(given['archives'])},",

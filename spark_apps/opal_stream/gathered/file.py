@@ -170,7 +170,7 @@ def _to_json(header: Header) -> dict[str, Any]:
 def _from_json(body: Mapping[str, Any]) -> Header:
     if body["format"] != _FORMAT:
         raise ValueError(
-            f"format {body['format']!r}; this version reads {_FORMAT}: upgrade airflow-provider-opal"
+            f"format {body['format']!r}; this version reads {_FORMAT}: upgrade opal-lake"
         )
     application = parse_application(checked.text(body["application"]))
     low, high, size, plain_size = (

@@ -288,7 +288,7 @@ def test_a_worker_without_spark_submit_says_how_to_get_it(
     task = MetaGenOperator(task_id="m", table="t")
     with pytest.raises(
         AirflowFailException,
-        match=r"spark-submit is not on the PATH of the Airflow worker on .*airflow-provider-opal\[spark\]",
+        match=r"spark-submit is not on the PATH of the Airflow worker on .*pip install airflow-provider-opal",
     ):
         task.execute(context(task))
 
@@ -498,7 +498,7 @@ def test_the_link_to_spark_leads_to_what_stays_after_the_job(
 
 
 GET_JAVA = "pip install 'airflow-provider-opal[java]'"
-GET_SPARK = "pip install 'airflow-provider-opal[spark]'"
+GET_SPARK = "pip install airflow-provider-opal"
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def spark_jars(*names: str) -> list[Path]:
     spark = find_spec("pyspark")
     if spark is None or spark.origin is None:
         raise StorageError(
-            "Spark's Ivy fetches Kafka, and Spark is not installed: pip install 'airflow-provider-opal[spark]'"
+            "Spark's Ivy fetches Kafka, and Spark is not installed: pip install 'opal-lake[spark]'"
         )
     return [
         path

@@ -164,9 +164,7 @@ def test_a_client_whose_tables_were_upgraded_under_it_writes_nothing(
             text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
         )
     )
-    with pytest.raises(
-        SchemaError, match=r"of revision 9999 by now, .* upgrade airflow-provider-opal here"
-    ):
+    with pytest.raises(SchemaError, match=r"of revision 9999 by now, .* upgrade opal-lake here"):
         write_something(store, kind)
     assert len(store.events(Filter(), after=0, until=None, limit=10).events) == 1, "reading goes on"
     assert store.watermarks("report") == {}

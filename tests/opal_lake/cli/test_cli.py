@@ -393,8 +393,7 @@ def test_without_spark_the_error_says_what_to_install(
     done = opal(metadata, *(word.format(uri=uri) for word in words), PYTHONPATH=path)
     assert done.returncode == INPUT
     assert done.stderr == (
-        f"opal: {needing} needs Spark, which is not installed: "
-        "pip install 'airflow-provider-opal[spark]'\n"
+        f"opal: {needing} needs Spark, which is not installed: pip install 'opal-lake[spark]'\n"
     )
 
 

@@ -84,7 +84,7 @@ def test_boto3_is_imported_only_for_s3() -> None:
 
 def test_without_boto3_the_error_names_the_extra() -> None:
     code = "sys.modules['boto3'] = None; from opal_lake.storage import open_storage; open_storage('s3://lake/t')"
-    assert "install the 's3' extra" in _run(code)
+    assert "pip install 'opal-lake[s3]'" in _run(code)
 
 
 def _run(code: str) -> str:

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from opal_spark.cli.archive import (
     closure,
 )
 from opal_spark.engine.java import ensure_java
-from tests.fixtures_cli import metadata, opal_commands
+from tests.fixtures_cli import LAKE, SOURCES, metadata, opal_commands
 from tests.fixtures_spark import spark_home
 
 __all__ = ["metadata", "opal_commands"]
@@ -71,9 +70,8 @@ def names_in(archive: Path) -> list[str]:
 
 
 def test_what_is_packed_is_what_the_project_asks_for_without_spark_and_airflow() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    asked = {re.split(r"[<>=\[]", line)[0] for line in [*project["dependencies"], *extras["spark"]]}
+    extras = LAKE["optional-dependencies"]
+    asked = {re.split(r"[<>=\[]", line)[0] for line in [*LAKE["dependencies"], *extras["spark"]]}
     assert set(NEEDED) == asked - SPARKS
     assert (
         FOR_S3 in {re.split(r"[<>=]", line)[0] for line in extras["s3"]} <= set(closure((FOR_S3,)))
@@ -166,10 +164,34 @@ def test_packages_and_code_of_one_s_own_come_along(tmp_path: Path) -> None:
     answer = run_python(home, "import shop.jobs; print(shop.NAME, shop.jobs.RATE)")
     assert answer.stdout == "shop 2\n", answer.stderr
     assert set(json.loads((home / "opal-pack.json").read_text())["packages"]) == {
+        "opal-lake",
         "six",
         "pytz",
         "python-dateutil",
     }
+
+
+def test_opal_lake_comes_with_its_metadata_so_that_its_commands_are_found(tmp_path: Path) -> None:
+    packages = {folder.name for folder in SOURCES.iterdir() if (folder / "py.typed").is_file()}
+    names = names_in(packed(tmp_path))
+    assert {name for name in packages if f"{PACKAGES}/{name}/__init__.py" in names} == packages
+    home = unpacked(tmp_path / "e.tar.gz", tmp_path / "e")
+    answer = run_python(
+        home,
+        "from importlib.metadata import distribution as d; lake = d('opal-lake'); "
+        "print(lake.version, *sorted(e.name for e in lake.entry_points if e.group == 'opal.commands'))",
+    )
+    commands = " ".join(sorted(LAKE["entry-points"]["opal.commands"]))
+    assert answer.stdout == f"{LAKE['version']} {commands}\n", answer.stderr
+
+
+def test_an_extra_of_opal_lake_is_packed_with_what_it_requires(tmp_path: Path) -> None:
+    with_kafka = {*closure(("opal-lake[kafka]",))}
+    assert {"confluent-kafka", "fastavro"} <= with_kafka - {*closure(("opal-lake",))}
+    assert not with_kafka & {"rocksdict", "sqlalchemy", "boto3"}
+    assert "pandas" in closure(("opal-lake[spark]",))
+    with pytest.raises(InvalidInputError, match=r"opal-lake has no extra 'kafak'; it has: .*kafka"):
+        packed(tmp_path, "opal-lake[kafak]")
 
 
 @pytest.mark.parametrize(

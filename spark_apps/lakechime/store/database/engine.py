@@ -113,7 +113,7 @@ def check_revision(found: str | None) -> None:
     if found != REVISION:
         raise SchemaError(
             f"the tables are of revision {found} by now, and this client writes those of {REVISION}; nothing was written. "
-            "If they are newer, upgrade airflow-provider-opal here and start again; if they are older, run `lakechime migrate`"
+            "If they are newer, upgrade opal-lake here and start again; if they are older, run `lakechime migrate`"
         )
 
 

@@ -36,7 +36,7 @@ try:
     )
 except ModuleNotFoundError as error:
     raise InvalidInputError(
-        "spark.opal.cache.backend='rocksdb' needs rocksdict on every worker: pip install 'airflow-provider-opal[rocksdb]', or use 'mapped'"
+        "spark.opal.cache.backend='rocksdb' needs rocksdict on every worker: pip install 'opal-lake[rocksdb]', or use 'mapped'"
     ) from error
 
 TABLE_KEYS = 1 << 22  # a table file; the writer keeps its filter and index in memory
