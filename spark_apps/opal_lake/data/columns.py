@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from opal_lake.definition.schema import (
     DELETED,
+    HIDDEN_IDS,
     OFFSET,
     RESERVED_PREFIX,
     SEGMENT,
@@ -29,6 +30,8 @@ from opal_lake.definition.schema import (
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FormatError, InvalidInputError, OpalError
 
+# Under which name Arrow's writers and readers have the field id of a column, nested ones included
+_ID_KEYS = {"parquet": b"PARQUET:field_id", "orc": b"iceberg.id"}
 ORC_STORAGE = {"timestamp": pa.int64(), "timestamp_ntz": pa.int64(), "date": pa.int32()}
 
 
@@ -43,8 +46,12 @@ class _Direction:
     error: type[OpalError]
 
 
-def physical_type(kind: DataType, file_format: str) -> pa.DataType:
-    """The Arrow type as files of that format hold it."""
+def physical_type(kind: DataType, file_format: str, *, with_ids: bool = False) -> pa.DataType:
+    """The Arrow type as files of that format hold it, with the field ids of its parts if asked."""
+
+    def column(field: Field) -> pa.Field:
+        return _physical_field(field, file_format, with_ids=with_ids)
+
     match kind:
         case Atomic(name=name):
             return (
@@ -53,13 +60,11 @@ def physical_type(kind: DataType, file_format: str) -> pa.DataType:
                 else arrow_type(kind)
             )
         case Struct(fields=fields):
-            return pa.struct([_physical_field(field, file_format) for field in fields])
+            return pa.struct([column(field) for field in fields])
         case Array(element=element):
-            return pa.list_(_physical_field(element, file_format))
+            return pa.list_(column(element))
         case Map(key=key, value=value):
-            return pa.map_(
-                physical_type(key.type, file_format), physical_type(value.type, file_format)
-            )
+            return pa.map_(column(key).with_nullable(False), column(value))
 
 
 def physical_schema(spec: TableSpec, *, with_row_ids: bool = True) -> pa.Schema:
@@ -71,8 +76,36 @@ def physical_schema(spec: TableSpec, *, with_row_ids: bool = True) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _physical_field(field: Field, file_format: str) -> pa.Field:
-    return pa.field(field.physical, physical_type(field.type, file_format))
+def with_field_ids(columns: pa.Schema, spec: TableSpec) -> pa.Schema:
+    """Return physical columns as files are written with them: each with its field id."""
+    fields = {field.physical: field for field in spec.schema.fields}
+    return pa.schema(
+        [
+            _with_id(column, HIDDEN_IDS[column.name], spec.file_format)
+            if column.name in HIDDEN_IDS
+            else _physical_field(fields[column.name], spec.file_format, with_ids=True)
+            for column in columns
+        ]
+    )
+
+
+def field_ids(column: pa.Field, file_format: str) -> list[str | None]:
+    """Return the field ids of a column and of those within it, depth first; None where none is."""
+    ids = (column.metadata or {}).get(_ID_KEYS[file_format])
+    within = [column.type.field(index) for index in range(column.type.num_fields)]
+    parts = [number for part in within for number in field_ids(part, file_format)]
+    if pa.types.is_map(column.type):
+        del parts[0]  # of the struct of key and value, which is no column
+    return [None if ids is None else ids.decode(), *parts]
+
+
+def _physical_field(field: Field, file_format: str, *, with_ids: bool = False) -> pa.Field:
+    column = pa.field(field.physical, physical_type(field.type, file_format, with_ids=with_ids))
+    return _with_id(column, field.id, file_format) if with_ids else column
+
+
+def _with_id(column: pa.Field, number: int, file_format: str) -> pa.Field:
+    return column.with_metadata({_ID_KEYS[file_format]: str(number)})
 
 
 def with_nulls(rows: pa.Table, missing: Sequence[Field]) -> pa.Table:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from opal_lake.data.bounds import Bounds, bounds_of, merged_bounds, plan_high, plan_low
-from opal_lake.data.columns import physical_schema
+from opal_lake.data.columns import physical_schema, with_field_ids
 from opal_lake.data.decoded_size import (
     BOUND,
     GroupSize,
@@ -178,11 +178,12 @@ class FileEncoder:
             self._writer = (
                 _open_orc(self.sink)
                 if self.spec.file_format == "orc"
-                else _open_parquet_to_write(rows, self.sink, self.level)
+                else _open_parquet_to_write(rows, self.spec, self.sink, self.level)
             )
         if isinstance(self._writer, orc.ORCWriter):
+            schema = with_field_ids(rows.schema, self.spec)
             self._writer.write(
-                pa.table([_compact(column) for column in rows.columns], schema=rows.schema)
+                pa.table([_compact(column) for column in rows.columns], schema=schema)
             )
         else:
             self._decoded_bytes += decoded_bytes(rows)
@@ -229,13 +230,13 @@ def _in_file_order(table: pa.Table, spec: TableSpec) -> pa.Table:
 
 
 def _open_parquet_to_write(
-    sample: pa.Table, sink: pa.NativeFile, level: int | None
+    sample: pa.Table, spec: TableSpec, sink: pa.NativeFile, level: int | None
 ) -> pq.ParquetWriter:
     is_large = sample.nbytes > INDEXED_BYTES
     encodings = plan_encodings(sample, may_be_dense=is_large and level is None)
     return pq.ParquetWriter(
         sink,
-        sample.schema,
+        with_field_ids(sample.schema, spec),
         compression={
             path: "none" if path in encodings.dense else "zstd" for path in encodings.paths
         },

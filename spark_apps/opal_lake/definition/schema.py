@@ -17,6 +17,9 @@ from opal_lake.errors import FormatError, InvalidInputError
 
 RESERVED_PREFIX = "_opal_"
 SEGMENT, OFFSET, DELETED = "_opal_segment", "_opal_offset", "_opal_deleted"
+# Field ids of hidden columns. Iceberg reserves ids from 2147483447 on: columns never get so far
+HIDDEN_IDS = {SEGMENT: 2147483001, OFFSET: 2147483002, DELETED: 2147483003}
+MAX_FIELD_ID = 2147483000  # of a column that a table gives out
 
 _PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 _PHYSICAL = re.compile(r"(?:[A-Za-z]|_f)[A-Za-z0-9_]{0,127}\Z")
@@ -142,7 +145,7 @@ class Schema:
 def schema_of_arrow(arrow: pa.Schema) -> Schema:
     """A new table's schema, with field ids from 1 in depth-first order."""
     _check_levels(arrow)
-    ids = iter(range(1, 1 << 31))
+    ids = iter(range(1, MAX_FIELD_ID + 2))
     fields = _fields_of_arrow(arrow, ids)
     if not fields:
         raise InvalidInputError(
@@ -154,7 +157,7 @@ def schema_of_arrow(arrow: pa.Schema) -> Schema:
 def extended(schema: Schema, arrow: pa.Schema) -> Schema:
     """With more columns behind those that there are. Where a column has gone, its physical name is not known and may be in old files."""
     _check_levels(arrow)
-    ids = iter(range(schema.last_id + 1, 1 << 31))
+    ids = iter(range(schema.last_id + 1, MAX_FIELD_ID + 2))
     added = _fields_of_arrow(arrow, ids)
     known = [field.id for field in _all_fields(schema.fields)]
     used = {field.physical.casefold() for field in schema.fields}
@@ -439,8 +442,13 @@ def schema_from_json(data: dict[str, Any]) -> Schema:
     ids = [field.id for field in _all_fields(fields)]
     if not fields or len(set(ids)) < len(ids):
         raise ValueError("the schema has no column, or two of one id")
+    last_id = count(data["last_id"])
+    if max(*ids, last_id) > MAX_FIELD_ID:
+        raise ValueError(
+            f"the schema has the field id {max(*ids, last_id)}, and {MAX_FIELD_ID} is the greatest"
+        )
     created_id = count(data["created_id"]) if "created_id" in data else None
-    return Schema(fields=fields, last_id=count(data["last_id"]), created_id=created_id)
+    return Schema(fields=fields, last_id=last_id, created_id=created_id)
 
 
 def _all_fields(fields: Iterable[Field]) -> Iterator[Field]:

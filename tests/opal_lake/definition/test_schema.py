@@ -1,7 +1,15 @@
 import pyarrow as pa
 import pytest
 
-from opal_lake.definition.schema import check_names, schema_of_arrow, type_name
+from opal_lake.definition.schema import (
+    HIDDEN_IDS,
+    MAX_FIELD_ID,
+    check_names,
+    schema_from_json,
+    schema_of_arrow,
+    schema_to_json,
+    type_name,
+)
 from opal_lake.errors import InvalidInputError
 
 NESTED = pa.struct(
@@ -45,3 +53,13 @@ def test_a_doubled_name_is_refused_though_it_is_one_text() -> None:
     name = "at"
     with pytest.raises(InvalidInputError, match="column 'at' is there twice; rename one"):
         check_names([name, "id", name])
+
+
+def test_no_column_has_the_field_id_of_a_hidden_one() -> None:
+    data = schema_to_json(schema_of_arrow(pa.schema([("a", pa.int64())])))
+    data["fields"][0]["id"] = data["last_id"] = MAX_FIELD_ID
+    assert schema_from_json(data).last_id == MAX_FIELD_ID
+    for number in HIDDEN_IDS.values():
+        data["fields"][0]["id"] = number
+        with pytest.raises(ValueError, match=f"the field id {number}, and 2147483000 is"):
+            schema_from_json(data)

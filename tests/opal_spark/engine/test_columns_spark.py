@@ -49,6 +49,22 @@ def test_neither_ansi_nor_the_slow_reader_changes_a_value(
             spark.conf.unset(name)
 
 
+def test_a_session_that_reads_by_field_ids_reads_the_same(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = every_type()
+    spec = spec_of(table, "parquet")
+    path = store(table, spec, tmp_path)
+    by_id = "spark.sql.parquet.fieldId.read.enabled"
+    try:
+        spark.conf.set(by_id, "true")
+        rows = load(spark, spec, path)
+        assert logical_rows(rows, spec) == values_of(table)
+        assert not any(column.metadata for column in rows.select(*read_columns(spec)).schema)
+    finally:
+        spark.conf.unset(by_id)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("zone", ["America/Los_Angeles", "Asia/Kolkata"])
 def test_the_zone_of_the_jvm_changes_no_value(zone: str) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from opal_lake.data.bounds import Bounds
-from opal_lake.data.columns import physical_schema
+from opal_lake.data.columns import field_ids, physical_schema, with_field_ids
 from opal_lake.data.segment import DataFile, Segment
 from opal_lake.definition.schema import DELETED, OFFSET, SEGMENT, Atomic, Field
 from opal_lake.definition.table_spec import TableSpec
@@ -211,8 +211,11 @@ class FileCheck:
 
 
 def _check_schema(rows: pa.Table, file: DataFile, spec: TableSpec, findings: Findings) -> None:
-    """Every column is the table's, of its physical type; ids, keys, delta and ties are there. Others may be younger than the file."""
-    expected = physical_schema(spec)
+    """Report columns that are missing, or that are not of the table's types and field ids.
+
+    Ids of rows, keys, delta and ties must be there. Others may be younger than the file.
+    """
+    expected = with_field_ids(physical_schema(spec), spec)
     needed = {
         SEGMENT,
         OFFSET,
@@ -226,13 +229,26 @@ def _check_schema(rows: pa.Table, file: DataFile, spec: TableSpec, findings: Fin
         f"it has no column {', '.join(missing)}; restore the file from a backup",
     )
     for name in rows.column_names:
-        here, there = rows.schema.field(name).type, expected.field(name).type
-        findings.expect(
-            here == there,
+        stored, known = rows.schema.field(name), expected.field(name)
+        is_of_type = findings.expect(
+            stored.type == known.type,
             "I10",
             file.path,
-            f"column {name} is {here}, should be {there}; restore the file from a backup",
+            f"column {name} is {stored.type}, should be {known.type}; restore the file from a backup",
         )
+        if is_of_type:
+            _check_field_ids(stored, known, file, spec, findings)
+
+
+def _check_field_ids(
+    stored: pa.Field, known: pa.Field, file: DataFile, spec: TableSpec, findings: Findings
+) -> None:
+    ids, expected = (field_ids(column, spec.file_format) for column in (stored, known))
+    message = (
+        f"column {stored.name} has the field ids {', '.join(map(str, ids))}, should have "
+        f"{', '.join(map(str, expected))}; restore the file from a backup"
+    )
+    findings.expect(ids == expected, "I10", file.path, message)
 
 
 def bounded_columns(spec: TableSpec) -> tuple[Field, ...]:
