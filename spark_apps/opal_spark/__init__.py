@@ -25,4 +25,9 @@ def __getattr__(name: str) -> Any:
     """Import on first use: the command line needs parts of this package that need no Spark."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    module = _MODULES[name]
+    if module.startswith("opal_spark."):
+        from opal_spark.engine.versions import check_installed_spark
+
+        check_installed_spark()
+    return getattr(import_module(module), name)

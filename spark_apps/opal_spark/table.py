@@ -22,6 +22,7 @@ from opal_lake.table import Table, create_on
 from opal_lake.write.bootstrap import SourceTable
 from opal_spark.engine.columns import arrow_of_spark, spark_of_arrow
 from opal_spark.engine.session import cache_settings, storage_options, use_this_python
+from opal_spark.engine.versions import check_session
 from opal_spark.mutate import mutate
 from opal_spark.sources import source_schema
 from opal_spark.spark_engine import SparkEngine
@@ -76,6 +77,7 @@ class OpalTable(Table[DataFrame]):
 
         S3 settings are Spark's own (`spark.hadoop.fs.s3a.*`), unless `options` are given.
         """
+        check_session(spark)
         opened = Table.open(uri, _options(spark, uri, options), cache_settings(spark))
         return cls.on(spark, opened)
 
@@ -156,6 +158,9 @@ class SparkPlace:
     spark: SparkSession
     uri: str
     options: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        check_session(self.spark)
 
     def open(self) -> OpalTable:
         """Open the table; NotFoundError when there is none."""

@@ -40,6 +40,7 @@ from opal_spark.cli.check import add_check
 from opal_spark.cli.explain import add_explain
 from opal_spark.cli.mutate import add_mutate
 from opal_spark.cli.result_pages import result_page, rows_page
+from opal_spark.engine.versions import check_installed_spark
 
 
 def commands(verbs: Verbs) -> None:
@@ -500,6 +501,7 @@ def _run(args: argparse.Namespace, specs: list[JobSpec[Any]]) -> list[JobResult]
             option = "--conf" if args.conf else "--verbose"
             LocalPlace(uri=args.table, options=options, command=args.command).refuse(option)
         return [run_without_spark(spec, options, args.command) for spec in specs]
+    check_installed_spark()
     from opal_spark.cli.launch import launched, own_stderr
     from opal_spark.engine.progress import SparkSteps
     from opal_spark.submit.runner import perform

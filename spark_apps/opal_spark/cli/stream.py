@@ -6,6 +6,7 @@ import importlib.util
 from opal_lake.cli.command import OpalParser, Verbs, store_options
 from opal_lake.errors import InvalidInputError
 from opal_lake.s3a import spark_settings
+from opal_spark.engine.versions import check_installed_spark
 from opal_stream.cli.run import checked_run, finish, run, setup_of
 
 
@@ -33,6 +34,7 @@ def run_by_spark(args: argparse.Namespace) -> None:
             "opal stream run --spark needs Spark, which is not installed: "
             "pip install 'opal-lake[spark]'"
         )
+    check_installed_spark()
     setup = setup_of(args, given)
     from opal_spark.cli.launch import launched
     from opal_spark.streams.source import EXCLUDES, client_settings, package

@@ -29,6 +29,7 @@ from opal_spark.engine.columns import spark_schema
 from opal_spark.engine.failures import own_python
 from opal_spark.engine.session import is_connect, use_this_python
 from opal_spark.engine.tasks import forget_archives
+from opal_spark.engine.versions import check_installed_spark, check_session
 from opal_spark.read.requested_schema import refuse_nulls, requested_fields
 
 _OF_A_CATALOG = {"owner", "provider"}  # what Spark adds to the options of a table of its catalog
@@ -37,6 +38,7 @@ _NO_CATALOG = "Spark does not pass its path to readers; write CREATE TEMPORARY V
 
 def register(spark: SparkSession) -> None:
     """Make `format("opal")` known to a session."""
+    check_session(spark)
     use_this_python(spark)
     if is_connect(
         spark
@@ -59,6 +61,10 @@ class OpalDataSource(DataSource):
     With a schema (`.schema(...)`, `CREATE TEMPORARY VIEW v (...) USING opal`) only its columns are read.
     It runs in a process of its own, which sees no session: settings of a store are given as `storage.*`, or stand in the environment.
     """
+
+    def __init__(self, options: dict[str, str]) -> None:
+        check_installed_spark()
+        super().__init__(options)
 
     @classmethod
     def name(cls) -> str:

@@ -10,6 +10,7 @@ from opal_lake.errors import InvalidInputError
 from opal_lake.key_store.cache.near_runs import CacheSettings
 from opal_lake.s3a import is_s3, store_options
 from opal_spark.engine.java import ensure_java
+from opal_spark.engine.versions import check_installed_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,10 +52,11 @@ def open_session(name: str) -> "SparkSession":
     import os
     import sys
 
-    from pyspark.sql import SparkSession
-
+    check_installed_spark()
     ensure_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
     return SparkSession.builder.appName(name).getOrCreate()
 
 

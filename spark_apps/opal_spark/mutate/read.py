@@ -8,6 +8,7 @@ from opal_folder.mutation import open_place, refuse_tables
 from opal_folder.place import MasterFile, MasterForm, Place
 from opal_lake.errors import InvalidInputError, NoRowsError
 from opal_spark.engine.session import bring_avro, storage_options
+from opal_spark.engine.versions import check_session
 from opal_spark.mutate.csv_text import contradictions
 from opal_spark.mutate.master import MasterFiles, format_named, known_schema, read_files
 from opal_spark.mutate.sound import checked_rows
@@ -27,6 +28,7 @@ def read_master(
     then needs the option `header`. InvalidInputError if they contradict the record, or if
     the folder is a table.
     """
+    check_session(spark)
     stored = storage_options(spark, uri)
     place = open_place(uri, stored)
     refuse_tables(place, stored, "read it with its own reader")

@@ -1,0 +1,40 @@
+"""The versions of Spark that opal-lake takes. Checked before anything else of Spark is imported, and before a session's first job."""
+
+import re
+from typing import TYPE_CHECKING
+
+from opal_lake.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Also the range of the extras `spark` and `connect`. CI tests the oldest, and one of each later minor version.
+OLDEST = (4, 1)
+BEFORE = (5, 0)
+_NEEDED = "opal-lake needs Spark 4.1 or a later 4.x"
+
+
+def check_installed_spark() -> None:
+    """Raise InvalidInputError if PySpark, where it can be imported, is of another version."""
+    try:
+        import pyspark
+    except ModuleNotFoundError:
+        return
+    if not _fits(pyspark.__version__):
+        raise InvalidInputError(
+            f"{pyspark.__path__[0]} is PySpark {pyspark.__version__}, and {_NEEDED}: "
+            "pip install 'pyspark>=4.1,<5', or set SPARK_HOME to such a Spark"
+        )
+
+
+def check_session(spark: "SparkSession") -> None:
+    """Raise InvalidInputError if the Spark behind a session, which may be a server's, is of another version."""
+    if not _fits(spark.version):
+        raise InvalidInputError(
+            f"this session runs on Spark {spark.version}, and {_NEEDED}: start it on such a Spark, or connect to one"
+        )
+
+
+def _fits(version: str) -> bool:
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return numbers is not None and OLDEST <= (int(numbers[1]), int(numbers[2])) < BEFORE
