@@ -82,12 +82,24 @@ class FormatError(OpalError):
     """Bytes of a table are damaged or of an unknown format. Names the file."""
 
 
+class PreReleaseError(FormatError):
+    """A pre-release wrote the bytes: nothing is damaged, and nothing reads them."""
+
+
 class RowCountError(FormatError):
     """A file whose footer says other rows than its commit."""
 
 
 class ForeignPathError(FormatError):
     """A table's metadata names a file that is none of this table's."""
+
+
+def pre_release(path: str) -> PreReleaseError:
+    """Return the error for a file of a table that a pre-release made."""
+    return PreReleaseError(
+        f"{path} was written by a pre-release of this format and cannot be read; "
+        "create the table again, in another place or after you have deleted this one"
+    )
 
 
 def count_text(number: int, noun: str) -> str:

@@ -12,6 +12,7 @@ from opal_lake.errors import (
     FunctionError,
     InvalidInputError,
     NotFoundError,
+    PreReleaseError,
     ReadOnlyError,
     StorageError,
 )
@@ -38,6 +39,7 @@ _OF_ERROR: tuple[tuple[type[Exception], int], ...] = (
     (InvalidInputError, INPUT),
     (NotFoundError, INPUT),
     (ReadOnlyError, INPUT),
+    (PreReleaseError, INPUT),
     (StorageError, RETRY),
     (ClockError, RETRY),
     (ConflictError, RETRY),

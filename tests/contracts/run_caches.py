@@ -112,7 +112,7 @@ def put_run(storage: Storage, entries: Entries) -> RunFile:
     path = f"_opal/key_store/{uuid.uuid4().hex}.run"
     assert storage.put_if_absent(path, data)
     bounds = (int(entries.high[0]), int(entries.high[-1])) if len(entries) else (0, GREATEST_WORD)
-    latest = int(entries.delta.max()) if len(entries) else None
+    latest = int(entries.delta.max()) if len(entries) else 0
     size, crc32 = len(data), zlib.crc32(data)
     return RunFile(
         path=path,

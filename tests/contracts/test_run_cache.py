@@ -48,6 +48,7 @@ from tests.contracts.run_caches import (
 )
 
 EDGES = [0, 1, 7, 1 << 32, (1 << 63) - 1, 1 << 63, GREATEST_WORD - 1, GREATEST_WORD]
+LATEST = (1 << 63) - 1  # as a delta's order word
 TIMES = [-(1 << 63), -1, 0, 1, 5, (1 << 63) - 1]
 
 
@@ -172,7 +173,7 @@ def test_several_runs_are_asked_each_for_its_own_range(
 ) -> None:
     stored = greatest_of_equal(drawn(3, 3_000, 900))
     thirds = [stored.take(slice(start, start + 1_000)) for start in range(0, 3_000, 1_000)]
-    runs = [replace(put_run(local, part), greatest_delta=None) for part in thirds]
+    runs = [replace(put_run(local, part), greatest_delta=LATEST) for part in thirds]
     cache = cache_of(local, backend, tmp_path / "near")
     new = probes_of(stored, 4, 800)
     answers = [rows_of(entries) for entries in cache.neighbours(runs, new)]
@@ -188,7 +189,7 @@ def test_several_runs_are_asked_each_for_its_own_range(
 def test_what_is_nearest_in_all_runs_is_found(
     backend: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, ties: int
 ) -> None:
-    """However keys and deltas are spread over runs, of some of which the greatest delta is not recorded."""
+    """However keys and deltas are spread over runs, of some of which the recorded greatest delta is too great."""
     folder, storage = tmp_path_factory.mktemp("near"), open_storage(f"memory://{uuid.uuid4().hex}")
     parts = [
         part for _ in range(4) if len(part := stored_entries(data.draw(some_rows(ties, 30)), ties))
@@ -196,7 +197,7 @@ def test_what_is_nearest_in_all_runs_is_found(
     new = sorted_entries(entries_of(data.draw(some_rows(ties, 30)), ties))
     told = [put_run(storage, part) for part in parts]
     runs = [
-        run if data.draw(st.integers(0, 3)) else replace(run, greatest_delta=None) for run in told
+        run if data.draw(st.integers(0, 3)) else replace(run, greatest_delta=LATEST) for run in told
     ]
     near, far = cache_of(storage, backend, folder), cache_of(storage, backend, folder, 0)
     with pytest.MonkeyPatch.context() as patch:

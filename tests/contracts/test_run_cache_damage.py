@@ -347,6 +347,7 @@ def test_equal_names_with_other_bytes_are_other_runs(
         entries=len(other),
         hash_low=low,
         hash_high=high,
+        greatest_delta=int(other.delta.max()),
     )
     for asked in (cache, cache_of(local, backend, tmp_path / "near")):
         assert found_rows(asked, again, other) == brute_force(other, other)

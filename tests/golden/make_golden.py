@@ -1,5 +1,7 @@
-"""Makes the frozen tables beside this file, and what they hold as JSON. Run it only for a new version of the format,
-never to make a test pass.
+"""Makes the frozen tables beside this file, and what they hold as JSON.
+
+Until the first release, a commit that changes bytes remakes them and says why. From then on this
+is run only for a new version of the format, never to make a test pass.
 
 PYTHONPATH=spark_apps python tests/golden/make_golden.py
 """

@@ -9,7 +9,6 @@ from opal_lake.checked import (
     count,
     counts,
     crc,
-    flag,
     hash_word,
     moment,
     text,
@@ -163,9 +162,9 @@ def is_ingested(file: DataFile) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFile:
-    """UNTIL events, sorted by (segment, offset). `version` is the commit that brought them; of merged logs, the newest such one.
+    """UNTIL events, sorted by (segment, offset).
 
-    `has_next` if they name the rows that followed theirs: merged logs and those of older writers do not.
+    `version` is the commit that brought them; of merged logs, which name no next rows, the newest such one.
     """
 
     path: str
@@ -176,15 +175,11 @@ class LogFile:
     least_until: int
     greatest_until: int
     version: int = -1
-    has_next: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
-    """A sorted run of the key store; the bounds are the high words of its least and greatest key hash.
-
-    Runs of older writers, and checkpoints that these stored, have no `greatest_delta`: it says nothing of whether two are the same.
-    """
+    """A sorted run of the key store; the bounds are the high words of its least and greatest key hash."""
 
     path: str
     size: int
@@ -192,7 +187,7 @@ class RunFile:
     entries: int
     hash_low: int
     hash_high: int
-    greatest_delta: int | None = field(default=None, compare=False)
+    greatest_delta: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +216,6 @@ def log_to_json(log: LogFile) -> dict[str, Any]:
         "groups": list(log.groups),
         "until": [log.least_until, log.greatest_until],
         "version": log.version,
-        **({"next": True} if log.has_next else {}),
     }
 
 
@@ -235,7 +229,6 @@ def log_from_json(data: Mapping[str, Any]) -> LogFile:
         least_until=word(data["until"][0]),
         greatest_until=word(data["until"][1]),
         version=word(data["version"]),
-        has_next=flag(data.get("next", False)),
     )
 
 
@@ -246,7 +239,7 @@ def run_to_json(run: RunFile) -> dict[str, Any]:
         "crc32": run.crc32,
         "entries": run.entries,
         "hashes": [run.hash_low, run.hash_high],
-        **({} if run.greatest_delta is None else {"greatest_delta": run.greatest_delta}),
+        "greatest_delta": run.greatest_delta,
     }
 
 
@@ -260,5 +253,5 @@ def run_from_json(data: Mapping[str, Any]) -> RunFile:
         entries=data["entries"],
         hash_low=hash_word(data["hashes"][0]),
         hash_high=hash_word(data["hashes"][1]),
-        greatest_delta=word(data["greatest_delta"]) if "greatest_delta" in data else None,
+        greatest_delta=word(data["greatest_delta"]),
     )

@@ -74,7 +74,7 @@ def concat_ids(parts: Sequence[RowIds]) -> RowIds:
 class Events:
     """Rows (segment, offset) and the time, in the delta column's 64-bit order, from which each is not valid.
 
-    `next_rows` are the rows that followed them when the event was made, NO_ROW where none did; merged and older logs do not know them.
+    `next_rows` are the rows that followed them when the event was made, NO_ROW where none did; None of a merged log.
     """
 
     segment: npt.NDArray[np.int64]
@@ -163,7 +163,7 @@ def decode_events(data: bytes, path: str, events: int, *, with_next: bool = Fals
 def event_parts(
     source: pa.NativeFile, path: str, events: int, *, with_next: bool = False
 ) -> Iterator[Events]:
-    """A log by row groups, for callers that need not hold all of it. `with_next` if it knows the next rows, too.
+    """A log by row groups, for callers that need not hold all of it. `with_next` reads the next rows, too, if it names them.
 
     FormatError, before anything is decoded, if the log does not have the `events` that its commit says.
     """
@@ -204,7 +204,6 @@ def write_events(storage: Storage, path: str, events: Events, groups: tuple[int,
         groups=groups,
         least_until=int(events.until.min()),
         greatest_until=int(events.until.max()),
-        has_next=events.next_rows is not None,
     )
 
 

@@ -17,12 +17,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from opal_lake import checked
-from opal_lake.errors import FormatError
+from opal_lake.errors import FormatError, pre_release
 from opal_lake.key_store.columns import Packed, pack, pack_sorted, unpack, unpack_sorted
 from opal_lake.key_store.entries import Entries, concat_entries, no_entries
 from opal_lake.key_store.filter import may_hold, plan_filter
 
-MAGIC = b"OPALRUN2"
+MAGIC = b"OPALRUN1"
+_PRE_RELEASE = b"OPALRUN2"
 MEND = "`opal rebuild-key-store` rebuilds the key store from the data files"
 BLOCK = 8_192
 MOST_BLOCK, MOST_TIES = 1 << 20, 1 << 10
@@ -144,6 +145,8 @@ def open_index(read: Reader, path: str) -> RunIndex:
     data = read(0, HEAD_GUESS)
     try:
         magic, length, crc = _HEAD.unpack_from(data)
+        if magic == _PRE_RELEASE:
+            raise pre_release(path)
         if magic != MAGIC or length > 1 << 20:
             raise ValueError("it does not begin as a run")
         head = data[_HEAD.size : _HEAD.size + length]

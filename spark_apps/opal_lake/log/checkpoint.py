@@ -18,7 +18,14 @@ from opal_lake.errors import FormatError
 from opal_lake.events.bitmap import BitmapBase, base_to_json
 from opal_lake.events.segment_log import Events
 from opal_lake.log import sections as parts_of
-from opal_lake.log.commit import FORMAT_VERSION, Commit, canonical_json, seal, unseal
+from opal_lake.log.commit import (
+    FORMAT_VERSION,
+    Commit,
+    canonical_json,
+    check_format,
+    seal,
+    unseal,
+)
 from opal_lake.log.lists import LISTS, RESTORED_LISTS
 from opal_lake.log.sections import (
     MERGE_RATIO,
@@ -32,7 +39,6 @@ from opal_lake.log.sections import (
     encode_part,
     encode_section,
     file_parts,
-    is_whole,
     merged,
     sections_from_json,
     sections_to_json,
@@ -42,14 +48,10 @@ from opal_lake.log.visibility import fold_bases
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_sealed
 
-ROOT_FORMAT = 2  # since lists are in parts; 1 has each in one file
-BUSINESS_FORMAT = 3  # with business snapshots
-
 
 def encode_root(root: Root, sections: Sections) -> bytes:
-    listed = FORMAT_VERSION if all(map(is_whole, sections.values())) else ROOT_FORMAT
     body = {
-        "format": BUSINESS_FORMAT if business_to_json(root.business) else listed,
+        "format": FORMAT_VERSION,
         "table_id": root.table_id,
         "version": root.version,
         "write_id": root.write_id,
@@ -80,10 +82,7 @@ def encode_root(root: Root, sections: Sections) -> bytes:
 
 def decode_root(data: bytes, path: str) -> tuple[Root, Sections]:
     body = unseal(data, path)
-    if body.get("format") not in (FORMAT_VERSION, ROOT_FORMAT, BUSINESS_FORMAT):
-        raise FormatError(
-            f"{path} has format {body.get('format')!r}, this version reads {BUSINESS_FORMAT}; upgrade opal-lake"
-        )
+    check_format(body, path)
     with decoding(
         path, "the root of a checkpoint", "delete it, it is derived and will be made again"
     ):
@@ -212,7 +211,7 @@ def list_items(snapshot: Snapshot, name: str) -> dict[Hashable, Any]:
 
 
 def _merges(part: Part, new: int) -> bool:
-    return isinstance(part, InlinePart) or part.count <= MERGE_RATIO * new
+    return isinstance(part, InlinePart) or part.items <= MERGE_RATIO * new
 
 
 def _written(storage: Storage, snapshot: Snapshot, name: str, plan: ListPlan) -> tuple[Part, ...]:
@@ -234,7 +233,7 @@ def _written(storage: Storage, snapshot: Snapshot, name: str, plan: ListPlan) ->
 
 
 def _bases_part(bases: Iterable[BitmapBase], version: int) -> tuple[Part, ...]:
-    """Few, and old readers must not take one of several of a group for all: always in the root, whose format says so."""
+    """Always in the root: bases are few."""
     return (InlinePart(data=encode_section(bases, base_to_json), version=version),)
 
 

@@ -1,6 +1,7 @@
 """One commit and its bytes (FORMAT, commits). A version is the fold of the commits 0 to v."""
 
 import json
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -37,19 +38,16 @@ from opal_lake.definition.business_snapshots import (
 )
 from opal_lake.definition.positions import Advance, positions_from_json, positions_to_json
 from opal_lake.definition.table_spec import TableSpec, spec_from_json, spec_to_json
-from opal_lake.errors import FormatError, InvalidInputError
+from opal_lake.errors import FormatError, InvalidInputError, pre_release
 from opal_lake.events.bitmap import BitmapBase, base_from_json, base_to_json
 from opal_lake.layout import PathKind, own_path
 from opal_lake.result import checked_result
 
-FORMAT_VERSION = 1
-NEWER_FORMAT = 2  # of a commit that restores, or is of a business snapshot: who knows only 1 must not read past it
-BUSINESS_FORMAT = 3  # of a restore that takes business snapshots back
-POSITIONS_FORMAT = 4  # with positions, which who folds the log must not lose
-NEXT_ROWS_FORMAT = 5  # with a log that names next rows
-NEWEST_FORMAT = 6  # with discarded segments, which who knows less would take for pending ones
+FORMAT_VERSION = 1  # of every commit, root, page, digest and document of a stream
 MAX_FILES_IN_COMMIT = 256  # more are listed in a side file
-_OPEN, _BODY, _CLOSE = b'{"crc32":"', b'","commit":', b"}\n"
+_OPEN, _BODY, _CLOSE = b'{"crc32":"', b'","body":', b"}\n"
+_BODY_START = len(_OPEN) + 8 + len(_BODY)
+_PRE_RELEASE = re.compile(rb'\{"crc32":"[0-9a-f]{8}","commit":')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,9 +174,10 @@ def seal(body: bytes) -> bytes:
 
 
 def unseal(data: bytes, path: str) -> Any:
-    """The content, if the checksum holds."""
-    start = len(_OPEN) + 8 + len(_BODY)
-    body = data[start : -len(_CLOSE)]
+    """Return the content of a sealed document; FormatError if its checksum does not hold."""
+    if _PRE_RELEASE.match(data):
+        raise pre_release(path)
+    body = data[_BODY_START : -len(_CLOSE)]
     if data != seal(body):
         raise FormatError(
             f"{path} is damaged: its checksum does not hold; restore the file from a backup"
@@ -189,7 +188,7 @@ def unseal(data: bytes, path: str) -> Any:
 
 def encode_commit(commit: Commit) -> bytes:
     body = {
-        "format": _format_of(commit),
+        "format": FORMAT_VERSION,
         "version": commit.version,
         "table_id": commit.table_id,
         "write_id": commit.write_id,
@@ -251,30 +250,18 @@ def _names_in(commit: Commit) -> tuple[object, ...]:
     )
 
 
-def _format_of(commit: Commit) -> int:
-    restored = commit.actions.restored
-    if commit.actions.discarded or commit.actions.replaced_tokens:
-        return NEWEST_FORMAT
-    if any(log.has_next for log in commit.actions.add_logs):
-        return NEXT_ROWS_FORMAT
-    if commit.positions:
-        return POSITIONS_FORMAT
-    if restored is not None and restored.business is not None:
-        return BUSINESS_FORMAT
-    is_newer = (
-        restored is not None
-        or commit.business_snapshot is not None
-        or commit.actions.finished is not None
-    )
-    return NEWER_FORMAT if is_newer else FORMAT_VERSION
+def check_format(body: Mapping[str, Any], path: str) -> None:
+    """Raise FormatError for a document of another format."""
+    if body.get("format") != FORMAT_VERSION:
+        raise FormatError(
+            f"{path} has format {body.get('format')!r}, this version reads {FORMAT_VERSION}; "
+            "upgrade opal-lake"
+        )
 
 
 def decode_commit(data: bytes, path: str) -> Commit:
     body = unseal(data, path)
-    if body.get("format") not in range(FORMAT_VERSION, NEWEST_FORMAT + 1):
-        raise FormatError(
-            f"{path} has format {body.get('format')!r}, this version reads {NEWEST_FORMAT}; upgrade opal-lake"
-        )
+    check_format(body, path)
     with decoding(path, "a commit"):
         return _commit_from_json(body)
 
@@ -284,7 +271,7 @@ def _commit_from_json(body: Mapping[str, Any]) -> Commit:
         body["application"],
         body["number"],
         body["token"],
-        body.get("partition_key"),
+        body["partition_key"],
     )
     previous = body["previous_write_id"]
     return Commit(

@@ -125,7 +125,9 @@ class CommitRange:
         """Return the events of a log with their next rows, from a page where one holds them."""
         line = self.events.get(log.path)
         copied = None if line is None else decode_events_line(line, log)
-        return read_events(storage, log, with_next=True) if copied is None else copied
+        if copied is not None:
+            return copied
+        return _naming_next_rows(log, read_events(storage, log, with_next=True))
 
 
 def own_logs(commit: Commit) -> list[LogFile]:
@@ -133,9 +135,13 @@ def own_logs(commit: Commit) -> list[LogFile]:
     return [log for log in commit.actions.add_logs if log.version < 0]
 
 
-def is_copied(log: LogFile) -> bool:
-    """Whether a page holds the events of a log."""
-    return log.has_next and log.events <= SHORT_EVENTS
+def _naming_next_rows(log: LogFile, events: Events) -> Events:
+    """Return the events of a commit's own log; FormatError if they do not name the next rows."""
+    if events.next_rows is None:
+        raise FormatError(
+            f"{log.path} does not name the rows that followed; restore the file from a backup"
+        )
+    return events
 
 
 def decode_events_line(line: Line, log: LogFile) -> Events | None:
@@ -351,7 +357,7 @@ def _is_useful(ref: PageRef, first: int, last: int) -> bool:
 
 
 class EventReader:
-    """Events of segment logs with their next rows, each read once."""
+    """Events of segment logs, of those that name them with their next rows; each is read once."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -461,10 +467,11 @@ def _with_commits(page: Page, fresh: Iterable[Commit], reader: EventReader) -> P
         size += len(line)
         if len(line) <= MAX_COMMIT_BYTES and size <= MAX_FRESH_BYTES:
             commits[commit.version] = line
-            logs += ((commit.version, log) for log in own_logs(commit) if is_copied(log))
+            short = (log for log in own_logs(commit) if log.events <= SHORT_EVENTS)
+            logs += ((commit.version, log) for log in short)
     reader.load([log for _, log in logs])
     for version, log in logs:
-        line = _events_line(version, log, reader.read(log))
+        line = _events_line(version, log, _naming_next_rows(log, reader.read(log)))
         size += len(line)
         if size <= MAX_FRESH_BYTES:
             events[log.path] = line

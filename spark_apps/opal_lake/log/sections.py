@@ -24,7 +24,6 @@ INLINE_BYTES = (
     16 << 10
 )  # parts below lie in the root itself: a small table's checkpoint is one file
 MERGE_RATIO = 2  # a part has more than so many times the items of the next one
-_BYTES_AN_ITEM = 48  # where a part does not say how many it has
 GONE = "gone"
 _PART = ("a section", "run `opal check`")
 
@@ -37,17 +36,13 @@ _SKIPPABLE = 0x184D2A50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionRef:
-    """Where a part lies, the version that it describes, and how many lines it has; 0 where that was not written down."""
+    """Where a part lies, the version that it describes, and how many lines it has."""
 
     path: str
     size: int
     crc32: int
     version: int
-    items: int = 0
-
-    @property
-    def count(self) -> int:
-        return self.items or self.size // _BYTES_AN_ITEM
+    items: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +181,7 @@ def add_line(lines: Lines, key: Hashable, line: bytes | None) -> None:
 def part_to_json(part: Part) -> list[Any]:
     if isinstance(part, InlinePart):
         return [base64.b64encode(part.data).decode(), part.version]
-    return [part.path, part.size, part.crc32, part.version, *([part.items] if part.items else [])]
+    return [part.path, part.size, part.crc32, part.version, part.items]
 
 
 def part_from_json(data: Sequence[Any]) -> Part:
@@ -195,34 +190,22 @@ def part_from_json(data: Sequence[Any]) -> Part:
             data=base64.b64decode(checked.text(data[0]), validate=True),
             version=checked.count(data[1]),
         )
+    path, size, crc32, version, items = data
     return SectionRef(
-        path=own_path(PathKind.SECTION, data[0]),
-        size=checked.count(data[1]),
-        crc32=checked.crc(data[2]),
-        version=checked.count(data[3]),
-        items=checked.count(data[4]) if len(data) > 4 else 0,
+        path=own_path(PathKind.SECTION, path),
+        size=checked.count(size),
+        crc32=checked.crc(crc32),
+        version=checked.count(version),
+        items=checked.count(items),
     )
 
 
-def is_whole(parts: Sequence[Part]) -> bool:
-    """A list in one file, as the first version of checkpoints has it."""
-    return len(parts) == 1 and isinstance(parts[0], SectionRef)
-
-
 def sections_to_json(sections: Sections) -> dict[str, Any]:
-    return {
-        name: part_to_json(parts[0]) if is_whole(parts) else [part_to_json(part) for part in parts]
-        for name, parts in sections.items()
-    }
+    return {name: [part_to_json(part) for part in parts] for name, parts in sections.items()}
 
 
 def sections_from_json(data: Mapping[str, Any]) -> dict[str, tuple[Part, ...]]:
-    return {
-        name: tuple(map(part_from_json, parts))
-        if not parts or isinstance(parts[0], list)
-        else (part_from_json(parts),)
-        for name, parts in data.items()
-    }
+    return {name: tuple(map(part_from_json, checked.listed(parts))) for name, parts in data.items()}
 
 
 def file_parts(sections: Sections) -> Iterable[SectionRef]:

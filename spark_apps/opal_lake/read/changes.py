@@ -54,7 +54,7 @@ ReadEvents = Callable[[LogFile], Events]  # with their next rows
 class EndedRows:
     """Rows and the version that ended each, sorted by segment and offset.
 
-    `next_rows` are the rows that took their places, NO_ROW where the key was deleted; None if the events do not tell.
+    `next_rows` are the rows that took their places, NO_ROW where the key was deleted; None across a restore.
     """
 
     segment: npt.NDArray[np.int64]
@@ -301,9 +301,11 @@ def _spans(
     never_visible = hidden.marks()
     may_lack = _may_lack(earlier, ended, begun)
     lacks = bool(may_lack.any())
-    if ended.next_rows is not None:
-        ended = ended.take(_are_followed(ended, ended.next_rows, begun, may_lack))
-    if in_sum and ended.next_rows is not None and ended.next_rows.is_row.all():
+    next_rows = ended.next_rows
+    assert next_rows is not None  # the own logs of commits name them
+    is_followed = _are_followed(ended, next_rows, begun, may_lack)
+    ended, next_rows = ended.take(is_followed), next_rows.take(is_followed)
+    if in_sum and next_rows.is_row.all():
         is_within = versions_of(begun, ended.segment) > 0
         within, ended = ended.take(is_within), ended.take(~is_within)
         ended = ended.beyond(within)

@@ -12,8 +12,8 @@ from opal_lake import checked, layout
 from opal_lake.data.rejects import BAD
 from opal_lake.decoding import decoding
 from opal_lake.definition.table_spec import TableSpec
-from opal_lake.errors import FormatError
-from opal_lake.log.commit import canonical_json, seal, unseal
+from opal_lake.errors import FormatError, PreReleaseError
+from opal_lake.log.commit import FORMAT_VERSION, canonical_json, seal, unseal
 from opal_stream.formats.rows import fitted
 from opal_stream.kafka.applications import Application, parse_application
 from opal_stream.kafka.taken import Taken
@@ -21,7 +21,7 @@ from opal_stream.kafka.taken import Taken
 HEADER_BYTES = 8 << 10  # which every header fits into
 MEND = "put back a good copy, or delete it and start its stream again, which reads these messages once more if Kafka still has them"
 MOST_BEFORE = 100  # topics that a header names
-_FORMAT, _MOST_INFLATED, _MOST_BYTES = 1, 256, 1 << 31  # LZ4 makes 255 bytes of one at most
+_MOST_INFLATED, _MOST_BYTES = 256, 1 << 31  # LZ4 makes 255 bytes of one at most
 _WHAT = "gathered rows"
 _UINT16, _UINT32, _INT32 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<i")
 _HEADER_FIELD, _COMPRESSION_FIELD = 2, 3  # of Arrow's Message, and of its RecordBatch
@@ -83,6 +83,8 @@ def decode_header(data: bytes, path: str, table_id: str) -> Header:
     line, end, _ = data[:HEADER_BYTES].partition(b"\n")
     try:
         body = unseal(line + end, path)
+    except PreReleaseError:
+        raise
     except FormatError:
         raise FormatError(f"{path} is damaged, or no file of gathered rows; {MEND}") from None
     with decoding(path, _WHAT, MEND):
@@ -148,7 +150,7 @@ def _check_types(schema: pa.Schema) -> None:
 def _to_json(header: Header) -> dict[str, Any]:
     taken = header.taken
     return {
-        "format": _FORMAT,
+        "format": FORMAT_VERSION,
         "table_id": header.table_id,
         "application": str(header.application),
         "writer": header.writer,
@@ -168,9 +170,9 @@ def _to_json(header: Header) -> dict[str, Any]:
 
 
 def _from_json(body: Mapping[str, Any]) -> Header:
-    if body["format"] != _FORMAT:
+    if body["format"] != FORMAT_VERSION:
         raise ValueError(
-            f"format {body['format']!r}; this version reads {_FORMAT}: upgrade opal-lake"
+            f"format {body['format']!r}; this version reads {FORMAT_VERSION}: upgrade opal-lake"
         )
     application = parse_application(checked.text(body["application"]))
     low, high, size, plain_size = (

@@ -13,12 +13,11 @@ from opal_lake import checked, layout
 from opal_lake.decoding import decoding
 from opal_lake.errors import FormatError, NotFoundError
 from opal_lake.ids import IdSource
-from opal_lake.log.commit import canonical_json, seal, unseal
+from opal_lake.log.commit import FORMAT_VERSION, canonical_json, seal, unseal
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_sealed
 from opal_stream.traffic.hours import MOST_WEEKS, WEEK, Traffic, Volume
 
-FORMAT = 1
 MOST_READ = 256  # documents; more are there only where nobody may delete
 
 
@@ -88,7 +87,9 @@ class TrafficFolder:
 
 def encode_traffic(table_id: str, traffic: Mapping[str, Traffic]) -> bytes:
     parts = {name: _to_json(one) for name, one in traffic.items()}
-    return seal(canonical_json({"format": FORMAT, "table_id": table_id, "applications": parts}))
+    return seal(
+        canonical_json({"format": FORMAT_VERSION, "table_id": table_id, "applications": parts})
+    )
 
 
 def _to_json(traffic: Traffic) -> dict[str, Any]:
@@ -104,7 +105,7 @@ def decode_traffic(data: bytes, path: str, table_id: str) -> dict[str, Traffic]:
     """FormatError for what this format does not have."""
     body = unseal(data, path)
     with decoding(path, "traffic", "delete the file: streams count again"):
-        if (body["format"], body["table_id"]) != (FORMAT, table_id):
+        if (body["format"], body["table_id"]) != (FORMAT_VERSION, table_id):
             raise ValueError(
                 f"it has format {body['format']!r}, and is of table {body['table_id']!r}"
             )

@@ -24,7 +24,15 @@ FAN_IN = 8
 
 
 def run_of(name: str, entries: int, low: int = 0, high: int = GREATEST_WORD) -> RunFile:
-    return RunFile(path=name, size=1, crc32=0, entries=entries, hash_low=low, hash_high=high)
+    return RunFile(
+        path=name,
+        size=1,
+        crc32=0,
+        entries=entries,
+        hash_low=low,
+        hash_high=high,
+        greatest_delta=0,
+    )
 
 
 def job(runs: dict[str, RunFile], number: int, rows: int) -> int:

@@ -20,7 +20,7 @@ from opal_lake.log.checkpoint import (
 )
 from opal_lake.log.commit import Actions, Commit, Rewrite
 from opal_lake.log.lists import segment_of_file
-from opal_lake.log.sections import InlinePart, SectionRef
+from opal_lake.log.sections import InlinePart
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.storage.memory import MemoryStorage
 from tests.kit.check import check_table
@@ -183,9 +183,7 @@ def test_two_writers_with_different_checkpoints_below_write_one_that_both_can_re
     assert read_lists(Snapshot(storage, found_root, found_sections, ())) == read_lists(stale)
 
 
-def test_a_small_table_is_one_file_a_checkpoint_and_a_root_in_parts_says_so_to_old_readers() -> (
-    None
-):
+def test_a_small_table_is_one_file_a_checkpoint() -> None:
     storage = MemoryStorage()
     state = create(storage).snapshot_at()
     for _ in range(8):
@@ -195,9 +193,6 @@ def test_a_small_table_is_one_file_a_checkpoint_and_a_root_in_parts_says_so_to_o
     root, lists = decode_root(storage.get(only), only)
     assert all(isinstance(part, InlinePart) for parts in lists.values() for part in parts)
     assert encode_root(root, lists) == storage.get(only)
-    assert b'"format":2' in storage.get(only)
-    old = {name: (SectionRef(path="x", size=1, crc32=1, version=8),) for name in lists}
-    assert b'"format":1' in encode_root(root, old)
 
 
 def test_a_damaged_part_in_a_root_is_named() -> None:

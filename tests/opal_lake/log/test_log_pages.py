@@ -293,7 +293,7 @@ def test_a_copy_of_another_write_is_not_used_and_is_found(storage: Storage) -> N
     for version in (9, 11):
         line = other.get(layout.commit_path(version)).rstrip(b"\n")
         line = line.replace(b'"write_id":"', b'"write_id":"x')
-        body = line[len(b'{"crc32":"00000000","commit":') : -1]
+        body = line[len(b'{"crc32":"00000000","body":') : -1]
         path = forge(storage, {version: seal(body).rstrip(b"\n")}, {})
         assert_same_feeds(storage)
         findings = check_table(at_hour(storage, 20))

@@ -23,7 +23,7 @@ from opal_lake.errors import (
 )
 from opal_lake.log import sections
 from opal_lake.log.checkpoint import checkpoint_paths, read_checkpoint
-from opal_lake.log.commit import decode_commit, encode_commit, seal
+from opal_lake.log.commit import encode_commit
 from opal_lake.maintenance.compaction import Compaction
 from opal_lake.operations.compact import Compact
 from opal_lake.operations.ingest import Ingest
@@ -355,20 +355,6 @@ def test_what_came_back_and_went_again_is_gone(
         table.restore(version=version)
         assert content(reopen(storage)) == latest(batches[:version])
     assert check_table(table) == []
-
-
-def test_who_knows_no_restore_stops_there(table: Table) -> None:
-    """As a reader of the format before it would."""
-    table.restore(version=2)
-    path = layout.commit_path(5)
-    assert b'"format":2' in table.storage.get(path)
-    assert b'"format":5' in table.storage.get(layout.commit_path(4))
-    with pytest.raises(FormatError, match="has format 7, this version reads 6; upgrade"):
-        decode_commit(resealed(table.storage.get(path).replace(b'"format":2', b'"format":7')), path)
-
-
-def resealed(data: bytes) -> bytes:
-    return seal(data[data.index(b'"commit":') + len(b'"commit":') : -2])
 
 
 @pytest.mark.parametrize(

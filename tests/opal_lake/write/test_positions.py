@@ -17,7 +17,6 @@ from opal_lake.definition.positions import Advance
 from opal_lake.errors import (
     CommitUnknownError,
     FencedError,
-    FormatError,
     InvalidInputError,
     StorageError,
 )
@@ -227,22 +226,6 @@ def test_positions_survive_checkpoints_and_retention(storage: MemoryStorage) -> 
         FencedError, match="'b' stands at 1, not at 0: no readable version says more"
     ):
         take(later, b=(0, 1))
-
-
-def test_who_knows_an_older_format_stops_at_positions(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would fold them away in its next checkpoint, and the stream would be read again."""
-    table.ingest(*rows([record("q", 0)]), metadata="inline")
-    take(table, a=(0, 1))
-    forms = [
-        commits.unseal(table.storage.get(layout.commit_path(version)), "")["format"]
-        for version in (1, 2)
-    ]
-    assert forms == [1, 4]
-    monkeypatch.setattr(commits, "NEWEST_FORMAT", 3)
-    with pytest.raises(FormatError, match="has format 4, this version reads 3; upgrade"):
-        table.log.read_commit(2)
 
 
 def test_a_check_finds_a_position_that_does_not_follow_on(

@@ -301,7 +301,7 @@ def damaged(kafka: Kafka, table: Table) -> tuple[str, list[Path]]:
 
 def _resealed(data: bytes, old: bytes, new: bytes) -> bytes:
     line, _, rows = data.partition(b"\n")
-    return seal(line.partition(b'"commit":')[2][:-1].replace(old, new)) + rows
+    return seal(line.partition(b'"body":')[2][:-1].replace(old, new)) + rows
 
 
 @pytest.mark.parametrize("how", ["garbage", "cut", "flipped", "empty", "moved", "of another table"])

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -84,13 +85,13 @@ class NearRuns:
         """
         by_run = []
         nearest_before = np.full(len(new), np.iinfo(np.int64).min)  # its delta
-        for run in sorted(runs, key=_greatest_delta, reverse=True):
-            if (is_settled := nearest_before > _greatest_delta(run)).any():
+        for run in sorted(runs, key=attrgetter("greatest_delta"), reverse=True):
+            if (is_settled := nearest_before > run.greatest_delta).any():
                 new, nearest_before = new.take(~is_settled), nearest_before[~is_settled]
             within = _between(new, run.hash_low, run.hash_high)
             if within.start < within.stop:
                 found = self._neighbours(run, new.take(within))
-                if (found.predecessor_deltas > _greatest_delta(run)).any():
+                if (found.predecessor_deltas > run.greatest_delta).any():
                     message = f"holds a delta of {found.predecessor_deltas.max()}, the table says at most {run.greatest_delta}"
                     raise FormatError(f"{self.storage.uri}/{run.path} {message}; {MEND}")
                 before = nearest_before[within]
@@ -230,10 +231,6 @@ def _index_of(run: RunFile, read: Reader, path: str) -> RunIndex:
             f"{path} is a run of {index.size} bytes, and not the one that the table names; {MEND}"
         )
     return index
-
-
-def _greatest_delta(run: RunFile) -> int:
-    return np.iinfo(np.int64).max if run.greatest_delta is None else run.greatest_delta
 
 
 def _between(entries: Entries, low: int, high: int) -> slice:

@@ -42,7 +42,7 @@ def age_text(path: Path) -> str:
 
 
 def _is_running(name: str) -> bool | None:
-    """None if it is unknown: on another host, or with a name of an older form."""
+    """None if it is unknown: on another host, or with a name that no writer gives."""
     match = _NAME.match(name)
     if match is None or match["host"] != _host():
         return None
