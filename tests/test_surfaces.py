@@ -20,7 +20,8 @@ from opal_lake.operations import NAMES, operation_named
 from opal_lake.operations.create import COLUMN_ROLES, NewTable
 from opal_spark.cli.jobs import commands as spark_commands
 
-EVERYWHERE = {"help", "table", "json", "option", "traceback", "conf", "verbose", "spark", "token"}
+EVERYWHERE = {"help", "table", "json", "option", "traceback", "token"}
+EVERYWHERE |= {"conf", "verbose", "spark", "local"}
 PYTHON_ONLY = {"deleted", "application", "positions"}
 A_TASK = {"table", "opal_conn_id", "spark_conn_id", "spark", "retries", "retry_delay", "pool"}
 THE_RUN = {"partition_key", "after", "version", "replaces"}

@@ -8,10 +8,10 @@ from lakechime.cli import build_parser as lakechime_parser
 from lakechime.cli.command import GROUPS as LAKECHIME_GROUPS
 from lakechime.cli.command import MEANINGS as LAKECHIME_MEANINGS
 from opal_lake.cli import build_parser
-from opal_lake.cli.command import EVERYWHERE, KEEP, LOOK, WORK
+from opal_lake.cli.command import BRING, EVERYWHERE, KEEP, LOOK, WORK
 from opal_lake.exit_codes import MEANINGS
 
-FIRST_GROUPS = (WORK, KEEP, LOOK)  # as `opal --help` has them
+FIRST_GROUPS = (WORK, BRING, KEEP, LOOK)  # as `opal --help` has them
 
 
 def page() -> str:

@@ -11,10 +11,11 @@ from typing import Any, NoReturn
 from opal_lake.errors import InvalidInputError
 from opal_lake.exit_codes import INPUT, MEANINGS
 
-LOOK, WORK, KEEP = (
-    "Look at a table (no Spark)",
-    "Work on a table (Spark)",
-    "Keep a table (no Spark)",
+WORK, BRING, KEEP, LOOK = (
+    "Work on a table",
+    "Bring in rows and files (on Spark)",
+    "Keep a table",
+    "Look at a table",
 )
 STORE_OPTIONS = ("endpoint_url", "region_name", "path_style", "hard_links")
 STORE_OPTIONS_TEXT = (

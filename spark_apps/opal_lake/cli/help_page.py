@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from opal_lake import __version__
 from opal_lake.cli.command import (
+    BRING,
     KEEP,
     LOOK,
     STORE_OPTIONS_TEXT,
@@ -21,7 +22,9 @@ _OTHER = "More"
 
 def overview(verbs: Mapping[str, argparse.ArgumentParser], style: Style) -> str:
     """The page that `opal` and `opal --help` show."""
-    return "\n".join([*_head(style), *verb_lines(verbs, (WORK, KEEP, LOOK), style), *_foot(style)])
+    return "\n".join(
+        [*_head(style), *verb_lines(verbs, (WORK, BRING, KEEP, LOOK), style), *_foot(style)]
+    )
 
 
 def _head(style: Style) -> Iterator[str]:

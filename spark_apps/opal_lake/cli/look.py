@@ -1,4 +1,4 @@
-"""The verbs that look at a table: they read its metadata and need no Spark."""
+"""The verbs that look at a table: they read its metadata."""
 
 import argparse
 import json
@@ -18,11 +18,14 @@ from opal_lake.cli.command import (
     store_options,
     whole_number,
 )
+from opal_lake.cli.explain import add_explain
 from opal_lake.cli.flags import add_flags, operation_of
+from opal_lake.cli.jobs import commands as job_commands
 from opal_lake.cli.keep import commands as keep_commands
 from opal_lake.cli.progress import ProgressLine, Step
 from opal_lake.cli.rejected import commands as rejected_commands
 from opal_lake.cli.render import Style, output_width
+from opal_lake.cli.run_job import add_engine, fits_spark, on_spark, spark_option
 from opal_lake.cli.shown_rows import json_rows, rows_lines
 from opal_lake.cli.table_pages import (
     check_page,
@@ -31,7 +34,9 @@ from opal_lake.cli.table_pages import (
     history_page,
     segments_page,
 )
+from opal_lake.errors import OpalError
 from opal_lake.exit_codes import FINDINGS, OK
+from opal_lake.operations.job_spec import JobSpec
 from opal_lake.operations.look import Check
 
 if TYPE_CHECKING:
@@ -92,6 +97,8 @@ def commands(verbs: Verbs) -> None:
             metavar="N",
             help="as of this version (default: the newest)",
         )
+    add_explain(verbs)
+    job_commands(verbs)
     keep_commands(verbs)
     rejected_commands(verbs)
 
@@ -187,8 +194,9 @@ def _add_check_options(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         default="1g",
         help="memory to use, as 2g (default: %(default)s); the rest goes to disk (TMPDIR), some 50 bytes a row and 50 a key-store entry, "
-        "in unnamed files that disappear with the process",
+        "in unnamed files that disappear with the process; on Spark it has no effect",
     )
+    add_engine(parser)
 
 
 def check(args: argparse.Namespace) -> int:
@@ -197,20 +205,46 @@ def check(args: argparse.Namespace) -> int:
     from opal_lake.table import table_on
 
     started_s = time.monotonic()
-    table = table_on(
-        open_storage(args.table, store_options(args))
-    )  # not opened: what cannot be opened is what check is for
+    # Not opened: what cannot be opened is what check is for
+    table = table_on(open_storage(args.table, store_options(args)))
+    asked = operation_of(args, Check)
+    option = spark_option(args, asked)
+    if option or (not args.local and _check_fits_spark(args, table, asked)):
+        return _check_on_spark(args, asked, option, started_s)
     step = Step(name="")
 
     def at_step(noun: str, done: int, total: int) -> None:
         nonlocal step
         step = Step(name=f"reading the {noun} of {table.uri}", done=done, total=total, noun=noun)
 
-    asked = operation_of(args, Check)
     with ProgressLine("check", lambda: step):
         checked = run_check(table, asked, memory=args.memory, at_step=at_step)
     passed_s = time.monotonic() - started_s
     return show_check(args, table.uri, checked, checked.looked_text, passed_s)
+
+
+def _check_fits_spark(args: argparse.Namespace, table: "Table", asked: Check) -> bool:
+    """Return whether Spark fits the check; this process checks a table that cannot be read."""
+    try:
+        return fits_spark(args, table, asked)
+    except OpalError:
+        return False
+
+
+def _check_on_spark(args: argparse.Namespace, asked: Check, option: str, started_s: float) -> int:
+    from opal_lake.inspect.check.check import LEFT_OUT, LOOKED_AT, Checked
+    from opal_lake.inspect.check.finding import Finding
+
+    result = on_spark(args, JobSpec(operation=asked, table=args.table), option)
+    findings = tuple(Finding(**finding) for finding in result.examples)
+    left_out = tuple(
+        note.removeprefix(LEFT_OUT) for note in result.notes if note.startswith(LEFT_OUT)
+    )
+    looked_at = "".join(
+        note.removeprefix(LOOKED_AT) for note in result.notes if note.startswith(LOOKED_AT)
+    )
+    checked = Checked(findings=findings, left_out=left_out)
+    return show_check(args, result.table, checked, looked_at, time.monotonic() - started_s)
 
 
 def show_check(

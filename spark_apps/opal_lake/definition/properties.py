@@ -153,6 +153,10 @@ PROPERTIES: dict[str, Property] = {
     "target_mb": _maintenance(
         Number(default=256, most=_MAX_FILE_MB), "size of the files that a compaction writes"
     ),
+    "local_mb": _maintenance(
+        Number(default=512, most=_MAX_FILE_MB, can_be_0=True),
+        "megabytes that a command reads in its own process; more is read by Spark, with 0 all",
+    ),
     "small_files": _maintenance(
         Number(default=16), "most small files of a partition before a compaction is due"
     ),

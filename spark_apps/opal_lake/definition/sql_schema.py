@@ -31,7 +31,7 @@ def arrow_of_sql(text: str) -> pa.Schema:
         if match is None:
             raise InvalidInputError(
                 f"schema: {part.strip()!r} is no column that can be read here: write name and type, as `id BIGINT` or "
-                "`total DECIMAL(10,2)`; make a table with nested columns by OpalTable.create"
+                "`total DECIMAL(10,2)`; make a table with nested columns by `opal create --spark` or OpalTable.create"
             )
         name = match["quoted"] or match["plain"]
         if name in columns:

@@ -55,12 +55,27 @@ if TYPE_CHECKING:
     from opal_lake.operations.read import Changes
 
 
+# A noun, how many of them are done, and of how many
+AtStep = Callable[[str, int, int], None]
+
+SLOT_ENTRIES = 1 << 22  # that a task holds with those it merges: about 1 GB with their copies
+
+
+def _tell_nobody(noun: str, done: int, total: int) -> None:
+    """Tell nobody what is done."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InProcess:
-    """Holds what a task works on, and of rows by key hash all of them. `tasks` is into how many partitions rows are cut."""
+    """Holds what a task works on, and of rows by key hash all of them.
+
+    `tasks` is into how many partitions rows are cut. `at_step` is told what is done, of how many
+    files or tasks.
+    """
 
     tasks: int = 1
     attempt: str = "0"
+    at_step: AtStep = _tell_nobody
 
     def fit(
         self,
@@ -115,11 +130,23 @@ class InProcess:
         return columns
 
     def run(self, task: Callable[[W, str], T], works: Sequence[W]) -> list[T]:
-        return [task(work, self.attempt) for work in works]
+        return [task(work, self.attempt) for work in self._told("task", works)]
 
     def slots(self, entries: int, rows: pa.Table | None = None) -> int:
-        """One process gains nothing by more."""
-        return self.tasks
+        """One process gains nothing by more, but holds the entries of one at a time.
+
+        A source's rows are in memory already, and in more slots they would make more files.
+        """
+        slots = self.tasks
+        while rows is None and entries > slots * SLOT_ENTRIES:
+            slots *= 2
+        return slots
+
+    def _told(self, noun: str, works: Sequence[W]) -> Iterator[W]:
+        """Yield the works; tell before each how many are done."""
+        for done, work in enumerate(works):
+            self.at_step(noun, done, len(works))
+            yield work
 
     def by_partition(self, rows: pa.Table, base: Snapshot, task: Task[T]) -> list[T]:
         length = max(1, -(-rows.num_rows // self.tasks))
@@ -145,7 +172,7 @@ class InProcess:
         only: Collection[int] | None = None,
     ) -> list[T]:
         spec, stored = base.spec, [no_entries(len(base.spec.tie_break))]
-        for file in files:
+        for file in self._told("file", files):
             rows = decode_file(
                 read_verified(base.storage, file),
                 spec,
@@ -156,17 +183,19 @@ class InProcess:
             stored.append(entries_of_rows(rows, spec))
         entries = concat_entries(stored)
         mine, chosen = slots_of(entries.high, slots), range(slots) if only is None else sorted(only)
-        parts = (entries if slots == 1 else entries.take(mine == slot) for slot in chosen)
         return [
-            task(part, Attempt(part=slot, name=self.attempt))
-            for slot, part in zip(chosen, parts, strict=True)
+            task(
+                entries if slots == 1 else entries.take(mine == slot),
+                Attempt(part=slot, name=self.attempt),
+            )
+            for slot in self._told("task", chosen)
         ]
 
     def in_order(self, ordering: Ordering, task: Task[T]) -> list[list[T]]:
         """Of one bin at a time."""
         parts = count()
         results: list[list[T]] = []
-        for position, files in enumerate(ordering.bins):
+        for position, files in enumerate(self._told("partition", ordering.bins)):
             pieces = _along_curve(ordering, files, ordering.files[position])
             attempts = (Attempt(part=part, name=self.attempt, bin=position) for part in parts)
             results.append(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from opal_lake.data.segment import DataFile
 from opal_lake.definition.ordering import from_order
 from opal_lake.definition.schema import Atomic, decimal_parts, type_name
 from opal_lake.definition.table_spec import TableSpec
@@ -103,11 +104,19 @@ class Compaction:
             timings_ms={"total": took_us // 1000},
         )
 
+    def planned_files(self) -> list[DataFile]:
+        """Return the data files that a run would rewrite, as the table is now."""
+        base, floor = self._newest(), self._floor()
+        droppable = droppable_rows(base, floor) if floor is not None else {}
+        return [file for bin_ in self._bins(base, floor, droppable) for file in bin_.files]
+
+    def _floor(self) -> int | None:
+        if self.floor is not None:
+            return self.floor
+        return plan_floor(self._newest(), self.asked.look_back, self._now_us())
+
     def _run(self) -> None:
-        head = self._newest()
-        floor = self.floor
-        if floor is None:
-            floor = plan_floor(head, self.asked.look_back, self._now_us())
+        head, floor = self._newest(), self._floor()
         self._logs(self._files(floor))
         self._runs(
             is_raised=floor is not None and (head.root.floor is None or floor > head.root.floor)

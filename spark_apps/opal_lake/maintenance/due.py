@@ -232,10 +232,7 @@ def run_maintenance(
 
     The result has every step's counts, by its name. If some failed the first one's error is raised at the end, and tells of the others.
     """
-    planned = plan_maintenance(
-        table.log.head(), policy, store_now_us(table.storage, table.log.clock)
-    )
-    steps = [step for step in planned if delete or step.operation != "retain"]
+    steps = due_steps(table, policy, delete=delete)
     notes = [f"{step.operation} is due: {step.why}" for step in steps] or ["nothing is due"]
     merged = JobResult(
         operation="maintain", table=table.uri, notes=tuple(notes), counts={"due": len(steps)}
@@ -248,6 +245,13 @@ def run_maintenance(
     if done.failures:
         raise _failure(done)
     return _merged(merged, done.results)
+
+
+def due_steps(table: OpenTable, policy: Policy, *, delete: bool = True) -> list[Due]:
+    """Return what is due now, in the order in which to do it."""
+    now_us = store_now_us(table.storage, table.log.clock)
+    planned = plan_maintenance(table.log.head(), policy, now_us)
+    return [step for step in planned if delete or step.operation != "retain"]
 
 
 def _merged(merged: JobResult, results: Mapping[str, JobResult]) -> JobResult:
@@ -296,15 +300,25 @@ def _failure(done: _Done) -> Exception:
 
 def compact_if_due(job: Compaction) -> JobResult:
     """Run a compaction if the table's thresholds say that it is worth it."""
-    table, asked = job.table, vars(job.asked)
-    snapshot = table.log.head()
-    # What is not given here is not done, whatever the table's properties are
-    not_done = {name: "" for name in ("look_back", *ARCHIVED_BY[:1]) if asked[name] is None}
-    policy = policy_of(snapshot.spec, {**asked, **not_done})
-    due = compaction_due(snapshot, policy, store_now_us(table.storage, table.log.clock))
+    table, due = job.table, why_due(job)
     if due is None:
+        policy = _policy_as_asked(job)
         allowed = [f"{name}={policy.spec.integer(name)}" for name in ("small_files", "dead_share")]
         why = f"not due: {' and '.join(allowed)} allow the table as it is"
         return JobResult(operation="compact", table=table.uri, notes=(why,))
     result = job.run()
     return replace(result, notes=(f"compact was due: {due.why}", *result.notes))
+
+
+def why_due(job: Compaction) -> Due | None:
+    """Return why a compaction is due by the table's thresholds; None where it is not."""
+    table = job.table
+    now_us = store_now_us(table.storage, table.log.clock)
+    return compaction_due(table.log.head(), _policy_as_asked(job), now_us)
+
+
+def _policy_as_asked(job: Compaction) -> Policy:
+    """Return the table's policy without what the job is not given, whatever its properties are."""
+    asked = vars(job.asked)
+    not_done = {name: "" for name in ("look_back", *ARCHIVED_BY[:1]) if asked[name] is None}
+    return policy_of(job.table.log.head().spec, {**asked, **not_done})

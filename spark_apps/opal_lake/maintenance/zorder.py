@@ -49,12 +49,11 @@ def zorder(table: OpenTable, asked: "ZOrder", *, target_bytes: int | None = None
     head, started_us = table.log.head(), table.log.clock.now_us()
     columns = z_fields(head.spec, asked.columns)
     if target_bytes is None:
-        target_bytes = head.spec.with_given(vars(asked)).integer("target_mb") << 20
-    ids = tuple(field.id for field in columns)
-    plan = plan_zorder(head, ids, target_bytes, whole=asked.whole)
-    due_percent = head.spec.integer("unclustered_share") if asked.only_if_due else 0
+        target_bytes = _target_bytes(head, asked)
+    plan = plan_of(head, asked, target_bytes)
     result = JobResult(operation=OPERATION, table=table.uri)
-    if plan.unclustered_percent < due_percent:
+    if not is_due(plan, head, asked):
+        due_percent = head.spec.integer("unclustered_share")
         return replace(result, notes=(_not_due(plan, columns, due_percent),))
     counts: Counter[str] = Counter()
     lost = 0
@@ -71,6 +70,25 @@ def zorder(table: OpenTable, asked: "ZOrder", *, target_bytes: int | None = None
         notes=notes,
         timings_ms={"total": max(0, table.log.clock.now_us() - started_us) // 1000},
     )
+
+
+def plan_of(head: Snapshot, asked: "ZOrder", target_bytes: int | None = None) -> ZOrderPlan:
+    """Plan which files a Z-order takes; by default for files of the size that was asked for."""
+    if target_bytes is None:
+        target_bytes = _target_bytes(head, asked)
+    ids = tuple(field.id for field in z_fields(head.spec, asked.columns))
+    return plan_zorder(head, ids, target_bytes, whole=asked.whole)
+
+
+def is_due(plan: ZOrderPlan, head: Snapshot, asked: "ZOrder") -> bool:
+    """Return whether so much is new that a Z-order is worth it, where that was asked."""
+    if not asked.only_if_due:
+        return True
+    return plan.unclustered_percent >= head.spec.integer("unclustered_share")
+
+
+def _target_bytes(head: Snapshot, asked: "ZOrder") -> int:
+    return head.spec.with_given(vars(asked)).integer("target_mb") << 20
 
 
 def _not_due(plan: ZOrderPlan, columns: tuple[Field, ...], due_percent: int) -> str:

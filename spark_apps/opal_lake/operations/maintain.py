@@ -20,7 +20,9 @@ from opal_lake.result import JobResult
 
 if TYPE_CHECKING:
     from opal_lake.engine.open_table import OpenTable
-    from opal_lake.maintenance.due import Policy
+    from opal_lake.maintenance.due import Due, Policy
+
+STEPS = ("compact", "zorder", "retain")
 
 
 @declaration
@@ -103,15 +105,11 @@ class Maintain(MaintenancePolicy, Job):
         """Run the steps that are due, one after the other."""
         from opal_lake.engine.results import run_once
         from opal_lake.maintenance.due import run_maintenance
-        from opal_lake.operations.retain import Retain
-        from opal_lake.operations.zorder import ZOrder
 
         policy = self._policy_for(table)
-        compacting = Compacting.among(vars(self))
         steps = {
-            "compact": lambda arguments: Compact(**{**compacting, **arguments}).run(table),
-            "zorder": lambda arguments: ZOrder(**arguments).run(table),
-            "retain": lambda arguments: Retain(**arguments).run(table),
+            name: lambda arguments, name=name: self.job_of(name, arguments).run(table)
+            for name in STEPS
         }
         return run_once(
             table.log,
@@ -119,6 +117,21 @@ class Maintain(MaintenancePolicy, Job):
             None if self.dry_run else self.token,
             lambda: run_maintenance(table, policy, steps, dry_run=self.dry_run, delete=self.delete),
         )
+
+    def due_steps(self, table: "OpenTable") -> "list[Due]":
+        """Return what is due now, in the order in which to do it."""
+        from opal_lake.maintenance.due import due_steps
+
+        return due_steps(table, self._policy_for(table), delete=self.delete)
+
+    def job_of(self, step: str, arguments: Mapping[str, Any]) -> Job:
+        """Return the operation that does a step of `STEPS`."""
+        from opal_lake.operations.retain import Retain
+        from opal_lake.operations.zorder import ZOrder
+
+        if step == "compact":
+            return Compact(**{**Compacting.among(vars(self)), **arguments})
+        return (ZOrder if step == "zorder" else Retain)(**arguments)
 
     def _policy_for(self, table: "OpenTable") -> "Policy":
         from opal_lake.maintenance.due import policy_of

@@ -53,16 +53,17 @@ class MetaGen(Job):
         """Apply the rule to the selected pending rows."""
         from opal_lake.write.metagen_job import metagen
 
-        return metagen(table, self.token, self._selection)
+        return metagen(table, self.token, self.selection)
 
     def look(self, table: "OpenTable") -> JobResult | None:
         """Return the result if none of the selected rows can be published now."""
         from opal_lake.write.metagen_job import result_without_work
 
-        return result_without_work(table.log, table.log.head(), self.token, self._selection)
+        return result_without_work(table.log, table.log.head(), self.token, self.selection)
 
     @property
-    def _selection(self) -> "Selection":
+    def selection(self) -> "Selection":
+        """The pending rows that are taken up."""
         from opal_lake.log.pending import Selection
 
         return Selection(

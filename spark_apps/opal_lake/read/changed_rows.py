@@ -117,6 +117,21 @@ def read_changes(
     )
 
 
+def in_shown_order(rows: pa.Table, spec: TableSpec) -> pa.Table:
+    """Return the rows of a feed by version and key; the row before a change comes before the other.
+
+    Keys count as far as the feed has their columns.
+    """
+    is_after = pc.is_in(rows[CHANGE_TYPE], pa.array([INSERT, POSTIMAGE]))
+    keys = [field.name for field in spec.keys if field.name in rows.column_names]
+    columns = [rows[COMMIT_VERSION], *(rows[name] for name in keys), is_after.cast(pa.int8())]
+    names = [str(number) for number in range(len(columns))]
+    order = pc.sort_indices(
+        pa.table(columns, names=names), sort_keys=[(name, "ascending") for name in names]
+    )
+    return rows.take(order)
+
+
 def _joined(parts: Sequence[_Changes], empty: pa.Table) -> _Changes:
     return _Changes(
         rows=pa.concat_tables(

@@ -1,119 +1,47 @@
-"""The verbs of `opal` that run on Spark. PySpark is imported when one runs, so that help costs nothing and works without it."""
+"""The verbs of `opal` that run on Spark alone, and Spark for those of a table.
+
+PySpark is imported when one runs, so that help costs nothing and works without it.
+"""
 
 import argparse
 import importlib.util
-import json
-import sys
-from collections.abc import Iterable
 from typing import Any
 
-from opal_lake.arguments.declared import help_of
 from opal_lake.cli.command import (
-    WORK,
+    BRING,
     Verb,
     Verbs,
-    add_columns,
     add_command,
     column_names,
     pairs,
     store_options,
 )
-from opal_lake.cli.flags import add_flags, add_job_token, add_token, operation_of
+from opal_lake.cli.flags import add_flags, add_token, operation_of
+from opal_lake.cli.jobs import add_key, add_property, given_properties_of, show_results
 from opal_lake.cli.progress import ProgressLine
-from opal_lake.cli.render import Style, output_width
+from opal_lake.cli.run_job import NoSparkError, add_spark, spark_is_missing
 from opal_lake.errors import InvalidInputError, OpalError
 from opal_lake.operations.bootstrap import Bootstrap
-from opal_lake.operations.compact import Compact
-from opal_lake.operations.create import Create
 from opal_lake.operations.ingest import Ingest, IngestSource
 from opal_lake.operations.job_spec import JobSpec
-from opal_lake.operations.maintain import Maintain
 from opal_lake.operations.metagen import MetaGen
 from opal_lake.operations.read import Changes, Read, ShowChanges, ShowRows
-from opal_lake.operations.rebuild_key_store import RebuildKeyStore
 from opal_lake.operations.verb import Job
-from opal_lake.operations.zorder import ZOrder
 from opal_lake.result import JobResult
 from opal_lake.s3a import spark_settings
 from opal_lake.source import DELTA_CONF, FILE_FORMATS, Files, Jdbc, source_to_json
-from opal_spark.cli.check import add_check
-from opal_spark.cli.explain import add_explain
 from opal_spark.cli.mutate import add_mutate
-from opal_spark.cli.result_pages import result_page, rows_page
 from opal_spark.engine.versions import check_installed_spark
 
 
 def commands(verbs: Verbs) -> None:
-    """Register the verbs (an `opal.commands` entry point)."""
-    for add in (_add_create, _add_ingest, _add_metagen, _add_read, _add_changes, _add_bootstrap):
-        _add_spark(add(verbs))
-    for add in (_add_rebuild, _add_compact, _add_zorder, _add_maintain):
-        _add_spark(add(verbs))
-    _add_spark(add_mutate(verbs, _run_one))
-    add_explain(verbs)
-    add_check(verbs, _run, _add_spark)
-
-
-def _add_spark(parser: argparse.ArgumentParser) -> Any:
-    spark = parser.add_argument_group("Spark")
-    spark.add_argument(
-        "--conf",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a setting of Spark, as spark.driver.memory=8g",
-    )
-    spark.add_argument("--verbose", action="store_true", help="show what Spark says")
-    return spark
-
-
-def _add_create(verbs: Verbs) -> argparse.ArgumentParser:
-    example = "opal create lake/users --schema 'id INT, at DATE, del BOOLEAN' --key id --delta at --deletes del"
-    parser = add_command(
-        verbs,
-        Verb(
-            name="create",
-            group=WORK,
-            summary="make a new, empty table",
-            example=example,
-            run=create,
-        ),
-    )
-    columns = parser.add_mutually_exclusive_group(required=True)
-    add_flags(columns, Create, "schema")
-    columns.add_argument("--like", metavar="FILE", help="take the columns from a file")
-    _add_key(parser)
-    add_flags(parser, Create, but=("keys", "schema", "file_format", "properties"))
-    _add_property(parser)
-    parser.add_argument(
-        "--format",
-        dest="file_format",
-        choices=("parquet", "orc"),
-        default="parquet",
-        help="of the data files (default: %(default)s)",
-    )
-    return parser
-
-
-def _add_key(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--key",
-        action="append",
-        dest="keys",
-        required=True,
-        metavar="COLUMN",
-        help="a primary key column; repeat for more",
-    )
-
-
-def _add_property(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--property",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a table property; repeat for more",
-    )
+    """Register the verbs (an `opal.commands` entry point), and lend Spark to those of a table."""
+    add_spark(_add_ingest(verbs))
+    add_spark(_add_bootstrap(verbs))
+    add_spark(add_mutate(verbs, _run_one))
+    for parser in verbs.choices.values():
+        if parser.get_default("on_spark") is not None:
+            parser.set_defaults(on_spark=_on_spark)
 
 
 def _add_quarantine(parser: argparse.ArgumentParser) -> None:
@@ -130,7 +58,7 @@ def _add_ingest(verbs: Verbs) -> argparse.ArgumentParser:
         verbs,
         Verb(
             name="ingest",
-            group=WORK,
+            group=BRING,
             summary=summary,
             example=example,
             run=ingest,
@@ -200,69 +128,6 @@ def _add_names(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--order", metavar="COLUMN", help=order)
 
 
-def _add_metagen(verbs: Verbs) -> argparse.ArgumentParser:
-    summary = "make ingested rows visible: decide which row of each key is the valid one"
-    parser = add_command(
-        verbs,
-        Verb(
-            name="metagen",
-            group=WORK,
-            summary=summary,
-            example="opal metagen lake/users --partition-key 2026-11-24",
-            run=metagen,
-        ),
-    )
-    which = parser.add_mutually_exclusive_group()
-    add_flags(which, MetaGen, "partition_key", "all")
-    tokens = help_of(MetaGen.fields()["tokens"].type)
-    assert tokens is not None
-    which.add_argument(
-        "--token", dest="tokens", action="append", metavar=tokens.metavar, help=tokens.text
-    )
-    add_job_token(parser, "token")
-    return parser
-
-
-def _add_read(verbs: Verbs) -> argparse.ArgumentParser:
-    example = "opal read lake/users --where 'id < 100' --event-time 2026-01-31T12:00:00+00:00"
-    summary = "show or export rows, as they are now or were at any past moment"
-    parser = add_command(
-        verbs, Verb(name="read", group=WORK, summary=summary, example=example, run=read)
-    )
-    add_columns(parser)
-    add_flags(parser, ShowRows, "where", "limit")
-    add_flags(
-        parser.add_argument_group("past moments"),
-        ShowRows,
-        "version",
-        "timestamp",
-        "business_snapshot",
-        "event_time",
-    )
-    add_flags(parser.add_argument_group("part of the rows"), ShowRows, "partition_key", "net")
-    add_flags(parser.add_argument_group("export"), ShowRows, "to", "format", "overwrite")
-    return parser
-
-
-def _add_changes(verbs: Verbs) -> argparse.ArgumentParser:
-    example = "opal changes lake/users --start 8 --end 12 --where 'id < 100'"
-    summary = "show or export what versions changed: rows that were inserted, updated or deleted"
-    parser = add_command(
-        verbs, Verb(name="changes", group=WORK, summary=summary, example=example, run=changes)
-    )
-    add_flags(parser, ShowChanges, "start", "end")
-    add_columns(parser)
-    add_flags(parser, ShowChanges, "where", "limit", "mode", "axis")
-    parser.add_argument(
-        "--no-updates",
-        dest="compute_updates",
-        action="store_false",
-        help="an update as a delete and an insert",
-    )
-    add_flags(parser.add_argument_group("export"), ShowChanges, "to", "format", "overwrite")
-    return parser
-
-
 def _add_bootstrap(verbs: Verbs) -> argparse.ArgumentParser:
     example = "opal bootstrap lake/users old/users --format parquet --key id --delta at"
     summary = "import a Parquet or ORC folder, or a Delta or Iceberg table; after a failure, a repeat continues"
@@ -270,7 +135,7 @@ def _add_bootstrap(verbs: Verbs) -> argparse.ArgumentParser:
         verbs,
         Verb(
             name="bootstrap",
-            group=WORK,
+            group=BRING,
             summary=summary,
             example=example,
             run=bootstrap,
@@ -280,114 +145,17 @@ def _add_bootstrap(verbs: Verbs) -> argparse.ArgumentParser:
     parser.add_argument(
         "source", metavar="SOURCE", help="a folder; of Iceberg also a name in a catalog"
     )
-    _add_key(parser)
+    add_key(parser)
     add_flags(parser, Bootstrap, but=("keys", "properties"))
-    _add_property(parser)
+    add_property(parser)
     _add_quarantine(parser)
     return parser
-
-
-def _add_rebuild(verbs: Verbs) -> argparse.ArgumentParser:
-    example = "opal rebuild-key-store lake/users"
-    summary = "rebuild the key store from the data files, if `opal check` found runs of it lost or damaged"
-    parser = add_command(
-        verbs,
-        Verb(
-            name="rebuild-key-store",
-            group=WORK,
-            summary=summary,
-            example=example,
-            run=rebuild_key_store,
-        ),
-    )
-    add_token(parser)
-    return parser
-
-
-def _add_compact(verbs: Verbs) -> argparse.ArgumentParser:
-    summary = "make fewer, larger files of small ones; with --look-back also drop old history"
-    parser = add_command(
-        verbs,
-        Verb(
-            name="compact",
-            group=WORK,
-            summary=summary,
-            example="opal compact lake/users",
-            run=compact,
-        ),
-    )
-    add_flags(parser, Compact)
-    add_token(parser)
-    return parser
-
-
-def _add_zorder(verbs: Verbs) -> argparse.ArgumentParser:
-    example = "opal zorder lake/orders customer_id created_at"
-    summary = "put rows that are close in all these columns into the same files, so that reads skip the others"
-    parser = add_command(
-        verbs,
-        Verb(
-            name="zorder",
-            group=WORK,
-            summary=summary,
-            example=example,
-            run=zorder,
-            operands="COLUMN... ",
-        ),
-    )
-    parser.add_argument(
-        "paths", nargs="+", metavar="COLUMN", help="1 to 8 columns that queries filter by"
-    )
-    add_flags(parser, ZOrder)
-    add_token(parser)
-    return parser
-
-
-def _add_maintain(verbs: Verbs) -> argparse.ArgumentParser:
-    summary = "run compaction, Z-order and retention, each if it is due by the table's properties"
-    example = "opal maintain lake/users --dry-run"
-    parser = add_command(
-        verbs, Verb(name="maintain", group=WORK, summary=summary, example=example, run=maintain)
-    )
-    parser.add_argument(
-        "--keep-files", action="store_true", help="without retention: delete nothing"
-    )
-    add_flags(parser, Maintain)
-    add_token(parser)
-    return parser
-
-
-def maintain(args: argparse.Namespace) -> None:
-    _run_one(args, operation_of(args, Maintain, delete=not args.keep_files))
-
-
-def create(args: argparse.Namespace) -> None:
-    args.like = args.like and {"files": [args.like]}
-    _run_one(args, operation_of(args, Create, properties=_properties(args)))
-
-
-def _properties(args: argparse.Namespace) -> dict[str, int | str]:
-    from opal_lake.definition.properties import given_properties
-
-    return given_properties(pairs(args.property, "--property"))
 
 
 def bootstrap(args: argparse.Namespace) -> None:
     if any("delta-spark" in setting for setting in args.conf):
         args.conf = [*(f"{name}={value}" for name, value in DELTA_CONF.items()), *args.conf]
-    _run_one(args, operation_of(args, Bootstrap, properties=_properties(args)))
-
-
-def rebuild_key_store(args: argparse.Namespace) -> None:
-    _run_one(args, RebuildKeyStore())
-
-
-def compact(args: argparse.Namespace) -> None:
-    _run_one(args, operation_of(args, Compact, mode="minor" if args.look_back is None else "major"))
-
-
-def zorder(args: argparse.Namespace) -> None:
-    _run_one(args, operation_of(args, ZOrder, columns=args.paths))
+    _run_one(args, operation_of(args, Bootstrap, properties=given_properties_of(args)))
 
 
 def ingest(args: argparse.Namespace) -> None:
@@ -404,7 +172,7 @@ def ingest(args: argparse.Namespace) -> None:
                 operation=MetaGen(), table=args.table, token=args.token and f"{args.token}/metagen"
             )
         )
-    _show(args, _run(args, specs))
+    show_results(args, _run(args, specs), as_list=args.metagen)
 
 
 def _source(args: argparse.Namespace) -> dict[str, Any]:
@@ -438,31 +206,6 @@ def _source(args: argparse.Namespace) -> dict[str, Any]:
     return source_to_json(Files(paths=args.paths, format=args.format, options=options, **named))
 
 
-def metagen(args: argparse.Namespace) -> None:
-    _run_one(args, operation_of(args, MetaGen))
-
-
-def read(args: argparse.Namespace) -> None:
-    _show_rows(args, ShowRows)
-
-
-def changes(args: argparse.Namespace) -> None:
-    _show_rows(args, ShowChanges)
-
-
-def _show_rows(args: argparse.Namespace, declared: type[ShowRows] | type[ShowChanges]) -> None:
-    args.columns = column_names(args.columns)
-    operation = operation_of(args, declared)
-    _check_versions(args, operation)
-    results = _run(args, [JobSpec(operation=operation, table=args.table)])
-    if args.to is not None:
-        _show(args, results)
-    elif args.json:
-        print(json.dumps(results[0].examples, indent=2, ensure_ascii=False))
-    else:
-        _print(rows_page(results[0], Style.of(sys.stdout), output_width(sys.stdout)))
-
-
 def _check_versions(args: argparse.Namespace, operation: ShowRows | ShowChanges) -> None:
     """That the table has what is asked for: Spark, which takes seconds to start, would say so no better.
 
@@ -482,26 +225,22 @@ def _check_versions(args: argparse.Namespace, operation: ShowRows | ShowChanges)
 
 
 def _run_one(args: argparse.Namespace, operation: Job) -> None:
-    _show(
-        args,
-        _run(
-            args,
-            [JobSpec(operation=operation, table=args.table, token=getattr(args, "token", None))],
-        ),
-    )
+    spec = JobSpec(operation=operation, table=args.table, token=getattr(args, "token", None))
+    show_results(args, _run(args, [spec]))
 
 
-def _run(args: argparse.Namespace, specs: list[JobSpec[Any]]) -> list[JobResult]:
+def _on_spark(args: argparse.Namespace, spec: JobSpec[Any], what: str) -> JobResult:
+    """Run a job of a verb that may also run without Spark."""
+    if isinstance(spec.operation, ShowRows | ShowChanges):
+        _check_versions(args, spec.operation)
+    return _run(args, [spec], what)[0]
+
+
+def _run(
+    args: argparse.Namespace, specs: list[JobSpec[Any]], what: str | None = None
+) -> list[JobResult]:
     """The specs one after the other in one session, with a progress line."""
-    if importlib.util.find_spec("pyspark") is None:
-        from opal_spark.cli.without_spark import LocalPlace, run_without_spark
-
-        options = store_options(args)
-        if args.conf or args.verbose:
-            option = "--conf" if args.conf else "--verbose"
-            LocalPlace(uri=args.table, options=options, command=args.command).refuse(option)
-        return [run_without_spark(spec, options, args.command) for spec in specs]
-    check_installed_spark()
+    _require_spark(what or f"opal {args.command}")
     from opal_spark.cli.launch import launched, own_stderr
     from opal_spark.engine.progress import SparkSteps
     from opal_spark.submit.runner import perform
@@ -520,30 +259,14 @@ def _run(args: argparse.Namespace, specs: list[JobSpec[Any]]) -> list[JobResult]
     return results
 
 
-def _show(args: argparse.Namespace, results: list[JobResult]) -> None:
-    if args.json:
-        printed = [result.to_dict() for result in results]
-        print(
-            json.dumps(
-                printed if getattr(args, "metagen", False) else printed[0],
-                indent=2,
-                ensure_ascii=False,
-            )
-        )
-        return
-    dry_run = getattr(args, "dry_run", False)
-    for at, result in enumerate(results):
-        _print(
-            result_page(
-                result,
-                Style.of(sys.stdout),
-                output_width(sys.stdout),
-                last=at == len(results) - 1,
-                dry_run=dry_run,
-            )
-        )
+def _require_spark(what: str) -> None:
+    """Raise NoSparkError where PySpark or a Java is missing, or has a version that does not fit."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise spark_is_missing(what)
+    from opal_spark.engine.java import ensure_java
 
-
-def _print(lines: Iterable[str]) -> None:
-    for line in lines:
-        print(line)
+    try:
+        check_installed_spark()
+        ensure_java()
+    except InvalidInputError as error:
+        raise NoSparkError(str(error)) from error

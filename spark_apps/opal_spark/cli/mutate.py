@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from opal_folder.properties import arguments_of, parse_properties
-from opal_lake.cli.command import WORK, Verb, Verbs, add_command, pairs, store_options
+from opal_lake.cli.command import BRING, Verb, Verbs, add_command, pairs, store_options
 from opal_lake.cli.flags import add_flags, add_token, operation_of
 from opal_lake.errors import InvalidInputError, OpalError
 from opal_lake.operations.mutate import Mutate
@@ -36,7 +36,7 @@ def add_mutate(verbs: Verbs, run_one: RunOne) -> argparse.ArgumentParser:
     example = "opal mutate product/master product/incr --id product_id --order updated_at --order-type timestamp"
     verb = Verb(
         name="mutate",
-        group=WORK,
+        group=BRING,
         summary=summary,
         example=example,
         run=lambda args: _run(args, run_one),

@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 
 from opal_lake.cli import main
 from opal_lake.cli.render import Style
+from opal_lake.cli.result_pages import result_page, rows_page
 from opal_lake.cli.shown_rows import cell_text
 from opal_lake.exit_codes import INPUT, OK, RETRY
 from opal_lake.result import JobResult
 from opal_lake.table import Table
-from opal_spark.cli.result_pages import result_page, rows_page
 from tests.fixtures_cli import SOURCES, metadata, opal_commands
 
 __all__ = ["metadata", "opal_commands"]
@@ -215,6 +215,7 @@ def test_a_process_of_its_own_is_quiet_and_keeps_standard_output_for_json(
     assert done.returncode == OK, done.stderr
     assert json.loads(done.stdout)[0]["at"] == "2026-01-01T10:00:00+00:00"
     assert all(line.startswith("read: ") for line in done.stderr.splitlines())
+    assert "in this process" not in done.stderr  # --conf asks for Spark
 
 
 @pytest.mark.slow_but_one

@@ -1,4 +1,4 @@
-"""`opal explain`: which files a read would open, and why not the others. It reads metadata only and starts no Spark."""
+"""`opal explain`: which files a read would open, and why not the others. It reads metadata only."""
 
 import argparse
 import json

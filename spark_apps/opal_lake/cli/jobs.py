@@ -1,0 +1,339 @@
+"""The verbs that work on a table: in this process, or on Spark where that is asked for or fits."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+
+from opal_lake.arguments.declared import help_of
+from opal_lake.cli.command import (
+    WORK,
+    Verb,
+    Verbs,
+    add_columns,
+    add_command,
+    column_names,
+    pairs,
+    store_options,
+)
+from opal_lake.cli.flags import add_flags, add_job_token, add_token, operation_of
+from opal_lake.cli.render import Style, output_width
+from opal_lake.cli.result_pages import result_page, rows_page
+from opal_lake.cli.run_job import add_engine, run_job
+from opal_lake.cli.shown_rows import json_rows, rows_lines
+from opal_lake.operations.compact import Compact
+from opal_lake.operations.create import Create
+from opal_lake.operations.maintain import Maintain
+from opal_lake.operations.metagen import MetaGen
+from opal_lake.operations.read import Get, ShowChanges, ShowRows
+from opal_lake.operations.rebuild_key_store import RebuildKeyStore
+from opal_lake.operations.verb import Job
+from opal_lake.operations.zorder import ZOrder
+from opal_lake.result import JobResult
+
+
+def commands(verbs: Verbs) -> None:
+    """Register the verbs."""
+    for add in (_add_create, _add_metagen, _add_read, _add_changes):
+        add_engine(add(verbs))
+    _add_get(verbs)
+    for add in (_add_compact, _add_zorder, _add_maintain, _add_rebuild):
+        add_engine(add(verbs))
+
+
+def _add_create(verbs: Verbs) -> argparse.ArgumentParser:
+    example = "opal create lake/users --schema 'id INT, at DATE, del BOOLEAN' --key id --delta at --deletes del"
+    parser = add_command(
+        verbs,
+        Verb(
+            name="create",
+            group=WORK,
+            summary="make a new, empty table",
+            example=example,
+            run=create,
+        ),
+    )
+    columns = parser.add_mutually_exclusive_group(required=True)
+    add_flags(columns, Create, "schema")
+    columns.add_argument("--like", metavar="FILE", help="take the columns from a file")
+    add_key(parser)
+    add_flags(parser, Create, but=("keys", "schema", "file_format", "properties"))
+    add_property(parser)
+    parser.add_argument(
+        "--format",
+        dest="file_format",
+        choices=("parquet", "orc"),
+        default="parquet",
+        help="of the data files (default: %(default)s)",
+    )
+    return parser
+
+
+def add_key(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--key",
+        action="append",
+        dest="keys",
+        required=True,
+        metavar="COLUMN",
+        help="a primary key column; repeat for more",
+    )
+
+
+def add_property(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--property",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a table property; repeat for more",
+    )
+
+
+def _add_metagen(verbs: Verbs) -> argparse.ArgumentParser:
+    summary = "make ingested rows visible: decide which row of each key is the valid one"
+    parser = add_command(
+        verbs,
+        Verb(
+            name="metagen",
+            group=WORK,
+            summary=summary,
+            example="opal metagen lake/users --partition-key 2026-11-24",
+            run=metagen,
+        ),
+    )
+    which = parser.add_mutually_exclusive_group()
+    add_flags(which, MetaGen, "partition_key", "all")
+    tokens = help_of(MetaGen.fields()["tokens"].type)
+    assert tokens is not None
+    which.add_argument(
+        "--token", dest="tokens", action="append", metavar=tokens.metavar, help=tokens.text
+    )
+    add_job_token(parser, "token")
+    return parser
+
+
+def _add_read(verbs: Verbs) -> argparse.ArgumentParser:
+    example = "opal read lake/users --where 'id < 100' --event-time 2026-01-31T12:00:00+00:00"
+    summary = "show or export rows, as they are now or were at any past moment"
+    parser = add_command(
+        verbs, Verb(name="read", group=WORK, summary=summary, example=example, run=read)
+    )
+    add_columns(parser)
+    add_flags(parser, ShowRows, "where", "limit")
+    add_flags(
+        parser.add_argument_group("past moments"),
+        ShowRows,
+        "version",
+        "timestamp",
+        "business_snapshot",
+        "event_time",
+    )
+    add_flags(parser.add_argument_group("part of the rows"), ShowRows, "partition_key", "net")
+    add_flags(parser.add_argument_group("export"), ShowRows, "to", "format", "overwrite")
+    return parser
+
+
+def _add_changes(verbs: Verbs) -> argparse.ArgumentParser:
+    example = "opal changes lake/users --start 8 --end 12 --where 'id < 100'"
+    summary = "show or export what versions changed: rows that were inserted, updated or deleted"
+    parser = add_command(
+        verbs, Verb(name="changes", group=WORK, summary=summary, example=example, run=changes)
+    )
+    add_flags(parser, ShowChanges, "start", "end")
+    add_columns(parser)
+    add_flags(parser, ShowChanges, "where", "limit", "mode", "axis")
+    parser.add_argument(
+        "--no-updates",
+        dest="compute_updates",
+        action="store_false",
+        help="an update as a delete and an insert",
+    )
+    add_flags(parser.add_argument_group("export"), ShowChanges, "to", "format", "overwrite")
+    return parser
+
+
+def _add_get(verbs: Verbs) -> None:
+    parser = add_command(
+        verbs,
+        Verb(
+            name="get",
+            group=WORK,
+            summary="show the row of a key, found by the key store",
+            example="opal get lake/users 7 --columns name",
+            run=get,
+            operands="VALUE... ",
+        ),
+    )
+    parser.add_argument(
+        "paths", nargs="+", metavar="VALUE", help="one value for each key column, in their order"
+    )
+    add_columns(parser)
+    add_flags(parser, Get, "where")
+    past = parser.add_argument_group("past moments")
+    add_flags(past, Get, "version", "timestamp", "event_time")
+
+
+def _add_rebuild(verbs: Verbs) -> argparse.ArgumentParser:
+    example = "opal rebuild-key-store lake/users"
+    summary = "rebuild the key store from the data files, if `opal check` found runs of it lost or damaged"
+    parser = add_command(
+        verbs,
+        Verb(
+            name="rebuild-key-store",
+            group=WORK,
+            summary=summary,
+            example=example,
+            run=rebuild_key_store,
+        ),
+    )
+    add_token(parser)
+    return parser
+
+
+def _add_compact(verbs: Verbs) -> argparse.ArgumentParser:
+    summary = "make fewer, larger files of small ones; with --look-back also drop old history"
+    parser = add_command(
+        verbs,
+        Verb(
+            name="compact",
+            group=WORK,
+            summary=summary,
+            example="opal compact lake/users",
+            run=compact,
+        ),
+    )
+    add_flags(parser, Compact)
+    add_token(parser)
+    return parser
+
+
+def _add_zorder(verbs: Verbs) -> argparse.ArgumentParser:
+    example = "opal zorder lake/orders customer_id created_at"
+    summary = "put rows that are close in all these columns into the same files, so that reads skip the others"
+    parser = add_command(
+        verbs,
+        Verb(
+            name="zorder",
+            group=WORK,
+            summary=summary,
+            example=example,
+            run=zorder,
+            operands="COLUMN... ",
+        ),
+    )
+    parser.add_argument(
+        "paths", nargs="+", metavar="COLUMN", help="1 to 8 columns that queries filter by"
+    )
+    add_flags(parser, ZOrder)
+    add_token(parser)
+    return parser
+
+
+def _add_maintain(verbs: Verbs) -> argparse.ArgumentParser:
+    summary = "run compaction, Z-order and retention, each if it is due by the table's properties"
+    example = "opal maintain lake/users --dry-run"
+    parser = add_command(
+        verbs, Verb(name="maintain", group=WORK, summary=summary, example=example, run=maintain)
+    )
+    parser.add_argument(
+        "--keep-files", action="store_true", help="without retention: delete nothing"
+    )
+    add_flags(parser, Maintain)
+    add_token(parser)
+    return parser
+
+
+def maintain(args: argparse.Namespace) -> None:
+    _run_one(args, operation_of(args, Maintain, delete=not args.keep_files))
+
+
+def create(args: argparse.Namespace) -> None:
+    args.like = args.like and {"files": [args.like]}
+    _run_one(args, operation_of(args, Create, properties=given_properties_of(args)))
+
+
+def given_properties_of(args: argparse.Namespace) -> dict[str, int | str]:
+    from opal_lake.definition.properties import given_properties
+
+    return given_properties(pairs(args.property, "--property"))
+
+
+def rebuild_key_store(args: argparse.Namespace) -> None:
+    _run_one(args, RebuildKeyStore())
+
+
+def compact(args: argparse.Namespace) -> None:
+    _run_one(args, operation_of(args, Compact, mode="minor" if args.look_back is None else "major"))
+
+
+def zorder(args: argparse.Namespace) -> None:
+    _run_one(args, operation_of(args, ZOrder, columns=args.paths))
+
+
+def metagen(args: argparse.Namespace) -> None:
+    _run_one(args, operation_of(args, MetaGen))
+
+
+def read(args: argparse.Namespace) -> None:
+    _show_rows(args, ShowRows)
+
+
+def changes(args: argparse.Namespace) -> None:
+    _show_rows(args, ShowChanges)
+
+
+def get(args: argparse.Namespace) -> None:
+    from opal_lake.read.get import key_of_texts
+    from opal_lake.table import Table
+
+    table = Table.open(args.table, store_options(args))
+    args.columns = column_names(args.columns)
+    key = key_of_texts(args.paths, table.snapshot_at(args.version, args.timestamp).spec)
+    rows = json_rows(operation_of(args, Get, keys=[key]).run(table))
+    if args.json:
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    style = Style.of(sys.stdout)
+    _print(rows_lines(rows, style, output_width(sys.stdout)) if rows else [style.faint("no row")])
+
+
+def _show_rows(args: argparse.Namespace, declared: type[ShowRows] | type[ShowChanges]) -> None:
+    args.columns = column_names(args.columns)
+    result = run_job(args, operation_of(args, declared))
+    if args.to is not None:
+        show_results(args, [result])
+    elif args.json:
+        print(json.dumps(result.examples, indent=2, ensure_ascii=False))
+    else:
+        _print(rows_page(result, Style.of(sys.stdout), output_width(sys.stdout)))
+
+
+def _run_one(args: argparse.Namespace, operation: Job) -> None:
+    show_results(args, [run_job(args, operation)])
+
+
+def show_results(
+    args: argparse.Namespace, results: Sequence[JobResult], *, as_list: bool = False
+) -> None:
+    """Print what jobs did: for programs the one result, or a list."""
+    if args.json:
+        printed = [result.to_dict() for result in results]
+        print(json.dumps(printed if as_list else printed[0], indent=2, ensure_ascii=False))
+        return
+    dry_run = getattr(args, "dry_run", False)
+    for at, result in enumerate(results):
+        _print(
+            result_page(
+                result,
+                Style.of(sys.stdout),
+                output_width(sys.stdout),
+                last=at == len(results) - 1,
+                dry_run=dry_run,
+            )
+        )
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line)

@@ -1,0 +1,231 @@
+"""Jobs of the command line: on the engine that is asked for, or that fits what they would read.
+
+Spark is lent by `opal_spark`, which sets `on_spark` of the verbs that may run on it.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from opal_lake.cli.command import store_options
+from opal_lake.cli.progress import ProgressLine, Step
+from opal_lake.errors import InvalidInputError
+from opal_lake.operations.job_spec import JobSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from opal_lake.definition.table_spec import TableLayout
+    from opal_lake.engine.in_process import InProcess
+    from opal_lake.result import JobResult
+    from opal_lake.table import Table
+
+SPARK_PACKAGE = "opal-lake[spark]"
+# The command, its job, and what an error calls it where Spark is not installed
+OnSpark = Callable[[argparse.Namespace, JobSpec[Any], str], "JobResult"]
+
+
+class NoSparkError(InvalidInputError):
+    """Spark, or the Java that it needs, is not installed."""
+
+
+def add_spark(parser: argparse.ArgumentParser) -> None:
+    """Add the options of Spark to a verb that runs on Spark alone."""
+    _add_settings(parser.add_argument_group("Spark"), "")
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose the engine of a verb."""
+    group = parser.add_argument_group("engine")
+    engine = group.add_mutually_exclusive_group()
+    engine.add_argument(
+        "--spark",
+        action="store_true",
+        help="run it on Spark (default: if it reads more than the table's property local_mb)",
+    )
+    engine.add_argument(
+        "--local", action="store_true", help="run it in this process, however much it reads"
+    )
+    _add_settings(group, "; runs it on Spark")
+    parser.set_defaults(on_spark=_no_spark)
+
+
+def _add_settings(group: Any, also: str) -> None:
+    group.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"a setting of Spark, as spark.driver.memory=8g{also}",
+    )
+    group.add_argument("--verbose", action="store_true", help=f"show what Spark says{also}")
+
+
+def spark_is_missing(what: str) -> NoSparkError:
+    """Return the error for what needs Spark where it is not installed."""
+    return NoSparkError(
+        f"{what} needs Spark, which is not installed: pip install '{SPARK_PACKAGE}'"
+    )
+
+
+def run_job(args: argparse.Namespace, operation: Any) -> "JobResult":
+    """Run an operation on the engine that was asked for, or that fits it; say which one."""
+    spec = JobSpec(operation=operation, table=args.table, token=getattr(args, "token", None))
+    option = spark_option(args, operation)
+    if option:
+        return on_spark(args, spec, option)
+    if not args.local and operation.needs_table:
+        table = _open(spec.table, store_options(args))
+        if fits_spark(args, table, operation):
+            return on_spark(args, spec)
+    return _run_here(args, spec)
+
+
+def spark_option(args: argparse.Namespace, operation: Any) -> str:
+    """Return the option by which a command asks for Spark; empty where none does.
+
+    Raises InvalidInputError for a command that also asks for this process.
+    """
+    from opal_lake.operations.engine_choice import spark_only
+
+    asked = [f"--{name}" for name in ("conf", "verbose", "spark") if getattr(args, name)]
+    if argument := spark_only(operation):
+        asked.insert(0, f"--{argument}")
+    if asked and args.local:
+        raise InvalidInputError(
+            f"opal {args.command}: {asked[0]} runs on Spark, and --local in this process; "
+            "leave one of them out"
+        )
+    return asked[0] if asked else ""
+
+
+def fits_spark(args: argparse.Namespace, table: "Table[pa.Table]", operation: Any) -> bool:
+    """Return whether Spark fits the job, and say on standard error what fits and why."""
+    from opal_lake.operations.engine_choice import choose_engine
+
+    choice = choose_engine(table, operation)
+    other = "--local runs it in this process" if choice.on_spark else "--spark runs it on Spark"
+    print(f"{args.command}: {choice.why}; {other}", file=sys.stderr, flush=True)
+    return choice.on_spark
+
+
+def on_spark(args: argparse.Namespace, spec: JobSpec[Any], option: str = "") -> "JobResult":
+    """Run a job on Spark, because of an option or, without one, of its size."""
+    run: OnSpark = args.on_spark
+    try:
+        return run(args, spec, f"opal {args.command} {option}".rstrip())
+    except NoSparkError as error:
+        if option:
+            raise
+        raise NoSparkError(f"{error}; --local runs it in this process all the same") from error
+
+
+def _no_spark(_: argparse.Namespace, __: JobSpec[Any], what: str) -> NoReturn:
+    raise spark_is_missing(what)
+
+
+def _run_here(args: argparse.Namespace, spec: JobSpec[Any]) -> "JobResult":
+    """Run a job in this process, with a progress line."""
+    from opal_lake.engine.in_process import InProcess
+
+    started_s = time.monotonic()
+    step = Step(name="working")
+
+    def at_step(noun: str, done: int, total: int) -> None:
+        nonlocal step
+        step = Step(name="working", done=done, total=total, noun=noun)
+
+    place = LocalPlace(
+        uri=spec.table,
+        options=store_options(args),
+        executor=InProcess(at_step=at_step),
+    )
+    with ProgressLine(args.command, lambda: step):
+        result = _result(place, spec)
+    return result if result.repeated else result.timed(time.monotonic() - started_s)
+
+
+def _result(place: "LocalPlace", spec: JobSpec[Any]) -> "JobResult":
+    from opal_lake.operations.read import ShowChanges, ShowRows
+
+    operation = spec.operation
+    if isinstance(operation, ShowRows):
+        return _show_rows(place, operation, spec.token)
+    if isinstance(operation, ShowChanges):
+        return _show_changes(place.open(), operation, spec.token)
+    result: JobResult = spec.job.run(place.open() if operation.needs_table else place)
+    return result
+
+
+def _show_rows(place: "LocalPlace", job: Any, token: str | None) -> "JobResult":
+    from opal_lake.cli.shown_rows import shown_result
+    from opal_lake.result import JobResult
+
+    table = place.open()
+    view = job.view(table)
+    # One row more shows whether there are more
+    rows = place.executor.rows(view, limit=job.shown_rows + 1)
+    result = JobResult(
+        operation="read", table=table.uri, version=view.snapshot.version, token=token
+    )
+    return shown_result(result, rows, job.shown_rows)
+
+
+def _show_changes(table: "Table[pa.Table]", job: Any, token: str | None) -> "JobResult":
+    from opal_lake.cli.shown_rows import shown_result
+    from opal_lake.read.change_range import version_range
+    from opal_lake.read.changed_rows import in_shown_order
+    from opal_lake.result import JobResult
+
+    versions = version_range(table.log, job.start, job.end)
+    rows = in_shown_order(job.of_versions(table, versions), versions.head.spec)
+    result = JobResult(operation="changes", table=table.uri, version=versions.last, token=token)
+    return shown_result(result, rows.slice(0, job.shown_rows + 1), job.shown_rows)
+
+
+def _open(uri: str, options: Mapping[str, str]) -> "Table[pa.Table]":
+    from opal_lake.table import Table
+
+    return Table.open(uri, options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalPlace:
+    """A URI where a table is, or is to be made, for this process to work on."""
+
+    uri: str
+    options: Mapping[str, str]
+    executor: "InProcess"
+
+    def open(self) -> "Table[pa.Table]":
+        """Open the table; NotFoundError when there is none."""
+        return replace(_open(self.uri, self.options), executor=self.executor)
+
+    def create(self, columns: "pa.Schema", layout: "TableLayout") -> "Table[pa.Table]":
+        """Create a table; TableExistsError when there is one."""
+        from opal_lake.definition.table_spec import plan_spec
+        from opal_lake.storage.open import open_storage
+        from opal_lake.table import create_on
+
+        return create_on(open_storage(self.uri, self.options), plan_spec(columns, layout))
+
+    def sql_columns(self, schema: str) -> "pa.Schema":
+        """Return the columns that a schema has, written as in CREATE TABLE."""
+        from opal_lake.definition.sql_schema import arrow_of_sql
+
+        return arrow_of_sql(schema)
+
+    def source_columns(self, *_: object) -> NoReturn:
+        """Refuse: Spark reads sources."""
+        raise spark_is_missing("reading a source")
+
+    def source_reader(self, *_: object) -> NoReturn:
+        """Refuse: Spark reads tables of other formats."""
+        raise spark_is_missing("reading a table of another format")
+
+    def merge(self, _: object) -> NoReturn:
+        """Refuse: Spark merges folders."""
+        raise spark_is_missing("merging a folder")

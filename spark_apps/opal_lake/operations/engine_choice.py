@@ -1,0 +1,205 @@
+"""Which engine runs a job: this process, or Spark, by what the job would read.
+
+Metadata alone decides: no data file is opened. The bound is the table's property `local_mb`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from opal_lake.data.segment import DataFile
+from opal_lake.errors import count_text
+from opal_lake.log.snapshot import Snapshot
+from opal_lake.operations.compact import Compact
+from opal_lake.operations.create import Create
+from opal_lake.operations.look import Check
+from opal_lake.operations.maintain import Maintain
+from opal_lake.operations.metagen import MetaGen
+from opal_lake.operations.read import Changes, Read, ShowChanges, ShowRows
+from opal_lake.operations.rebuild_key_store import RebuildKeyStore
+from opal_lake.operations.zorder import ZOrder
+
+if TYPE_CHECKING:
+    from opal_lake.engine.open_table import OpenTable
+
+# What a row takes in memory where a job holds one entry for each: hash, delta, row id, their order
+ROW_BYTES = 64
+MB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What a job would read: data files with their bytes, and rows, or entries of the key store."""
+
+    files: int = 0
+    size: int = 0
+    rows: int = 0
+
+    @classmethod
+    def of(cls, files: Iterable[DataFile]) -> "Workload":
+        """Return the workload of a job that reads these files."""
+        listed = list(files)
+        return cls(
+            files=len(listed),
+            size=sum(file.size for file in listed),
+            rows=sum(file.rows for file in listed),
+        )
+
+    def __add__(self, other: "Workload") -> "Workload":
+        return Workload(
+            files=self.files + other.files,
+            size=self.size + other.size,
+            rows=self.rows + other.rows,
+        )
+
+    @property
+    def weight(self) -> int:
+        """The bytes that count: those of the files, and at least `ROW_BYTES` a row."""
+        return max(self.size, ROW_BYTES * self.rows)
+
+    def __str__(self) -> str:
+        size = f"{self.size / MB:,.1f} MB" if self.size >= MB else f"{self.size / 1024:,.1f} KB"
+        return f"{count_text(self.files, 'file')}, {size}, {count_text(self.rows, 'row')}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineChoice:
+    """The engine that fits a job, and why."""
+
+    on_spark: bool
+    why: str
+
+
+def spark_only(operation: Any) -> str:
+    """Return the argument of an operation that only Spark can do; empty if there is none."""
+    if isinstance(operation, ShowRows | ShowChanges) and operation.to is not None:
+        return "to"
+    if isinstance(operation, Create) and operation.like is not None:
+        return "like"
+    return ""
+
+
+def choose_engine(table: "OpenTable", operation: Any) -> EngineChoice:
+    """Choose the engine for an operation on the newest version of a table.
+
+    Raises what the operation itself would raise for arguments that do not fit the table.
+    """
+    snapshot = table.snapshot_at()
+    bound_mb = snapshot.spec.integer("local_mb")
+    workload = workload_of(table, snapshot, operation)
+    bound = f"local_mb={bound_mb}"
+    if workload.weight <= bound_mb * MB:
+        return EngineChoice(on_spark=False, why=f"{workload}: in this process (up to {bound})")
+    if workload.size <= bound_mb * MB:
+        bound += f", at {ROW_BYTES} bytes a row"
+    return EngineChoice(on_spark=True, why=f"{workload}: on Spark (more than {bound})")
+
+
+def workload_of(table: "OpenTable", snapshot: Snapshot, operation: Any) -> Workload:
+    """Return what an operation would read of a version."""
+    match operation:
+        case MetaGen():
+            return _of_metagen(table, snapshot, operation)
+        case Compact():
+            return _of_compaction(table, operation)
+        case ZOrder():
+            return _of_zorder(snapshot, operation)
+        case Maintain():
+            return _of_maintenance(table, snapshot, operation)
+        case RebuildKeyStore():
+            pending = snapshot.pending
+            files = snapshot.files.values()
+            return Workload.of(file for file in files if pending.isdisjoint(file.segments))
+        case Check(quick=False):
+            return Workload.of(snapshot.files.values())
+        case Read():
+            return _of_read(table, operation)
+        case Changes():
+            return _of_changes(table, operation)
+    return Workload()
+
+
+def _of_metagen(table: "OpenTable", snapshot: Snapshot, operation: MetaGen) -> Workload:
+    """The selected pending rows, and the runs of the key store that are merged with theirs."""
+    from opal_lake.rule.outputs import slot_writer
+    from opal_lake.write.metagen_job import plan_metagen
+
+    plan = plan_metagen(snapshot, number=0, started_us=0, selection=operation.selection)
+    if not plan.files:
+        return Workload()
+    merged = slot_writer(snapshot, plan.number, table.cache).merged_entries
+    return Workload.of(plan.files) + Workload(rows=merged)
+
+
+def _of_compaction(table: "OpenTable", operation: Compact) -> Workload:
+    from opal_lake.maintenance.compaction import Compaction
+    from opal_lake.maintenance.due import why_due
+
+    job = Compaction(table=table, asked=operation)
+    if operation.only_if_due and why_due(job) is None:
+        return Workload()
+    return Workload.of(job.planned_files())
+
+
+def _of_zorder(snapshot: Snapshot, operation: ZOrder) -> Workload:
+    from opal_lake.maintenance.zorder import is_due, plan_of
+
+    plan = plan_of(snapshot, operation)
+    if not is_due(plan, snapshot, operation):
+        return Workload()
+    return Workload.of(file for bin_ in plan.bins for file in bin_.files)
+
+
+def _of_maintenance(table: "OpenTable", snapshot: Snapshot, operation: Maintain) -> Workload:
+    """The steps that are due now; retention reads metadata only."""
+    if operation.dry_run:
+        return Workload()
+    workload = Workload()
+    for step in operation.due_steps(table):
+        job = operation.job_of(step.operation, step.arguments)
+        workload += workload_of(table, snapshot, job)
+    return workload
+
+
+def _of_read(table: "OpenTable", operation: Read) -> Workload:
+    """The files that may hold rows to show; with no condition only as many as hold the limit."""
+    from opal_lake.log.visibility import invalid_rows
+    from opal_lake.read.partition_net import plan_net
+    from opal_lake.read.read import plan_read
+    from opal_lake.read.where import where_predicate
+
+    view = operation.view(table)
+    if view.net_of is not None:
+        return Workload.of(plan_net(view.snapshot, view.net_of, view.as_of).files)
+    invalid = view.narrowed(invalid_rows(view.snapshot, view.as_of))
+    plan = plan_read(view.snapshot, view.as_of, where_predicate(view.condition), invalid)
+    limit = operation.shown_rows if isinstance(operation, ShowRows) else None
+    if limit is None or view.condition is not None:
+        return Workload.of(plan.files)
+    opened: list[DataFile] = []
+    rows = 0
+    for file in plan.plain:  # whose rows are all visible
+        opened.append(file)
+        rows += file.rows
+        if rows > limit:
+            return Workload.of(opened)
+    return Workload.of(plan.files)
+
+
+def _of_changes(table: "OpenTable", operation: Changes) -> Workload:
+    """The rows that began or ended; those of the history are found by the key store."""
+    from opal_lake.read.change_range import version_range
+    from opal_lake.read.changed_rows import FEED_TYPES
+    from opal_lake.read.changes import plan_changes
+    from opal_lake.read.where import where_condition, where_predicate
+
+    versions = version_range(table.log, operation.start, operation.end)
+    if operation.is_of_history:
+        return Workload()
+    condition = where_condition(operation.where, versions.head.spec, FEED_TYPES)
+    plan = plan_changes(table.log, versions, where_predicate(condition), is_net=operation.is_net)
+    return Workload(
+        files=sum(len(span.files) for span in plan.spans),
+        size=sum(span.bytes_read(file) for span in plan.spans for file in span.files),
+        rows=sum(span.concerned_rows for span in plan.spans),
+    )

