@@ -135,7 +135,7 @@ def _versions_of(table: Table, looked_at: range, new: Ingests) -> dict[str, int]
 
 def _made_visible(commit: Commit) -> Iterator[int]:
     """The numbers of ingests whose rows do not wait after it. One of no rows has no segment that a MetaGen could name."""
-    yield from map(segment_part, commit.actions.processed)
+    yield from map(segment_part, commit.actions.processed_ids)
     if (
         commit.number is not None
         and not commit.actions.ingested

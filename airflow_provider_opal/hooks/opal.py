@@ -222,7 +222,7 @@ class OpalHook(BaseHook):
 
         opened = self.table(table)
         numbers = {
-            segment_part(segment)
+            segment_part(segment.id)
             for commit in opened.log.commits_after(after, until)
             for segment in commit.actions.processed
         }

@@ -59,7 +59,10 @@ EVENT_TIMES = (
 
 
 def build(file_format: str) -> Storage:
-    """Four rounds of ingest and MetaGen: two keys, late rows, equal deltas with and without ties, deletes, and one batch left pending."""
+    """Four rounds of ingest and MetaGen: two keys, late rows, equal deltas with and without ties, deletes.
+
+    Then an upsert, a compaction, and one batch that is left pending.
+    """
     storage, clock, ids = MemoryStorage("golden"), ManualClock(), CountingIds()
     table_layout = TableLayout(
         keys=["shop", "article number"],
@@ -91,6 +94,7 @@ def build(file_format: str) -> Storage:
         table.metagen(all=True)
     inline = [row_of(6, position) for position in range(3)]
     table.ingest(pa.Table.from_pylist(inline, SCHEMA), [False, False, True], metadata="inline")
+    table.compact()
     table.ingest(pa.Table.from_pylist([row_of(9, 0)], SCHEMA), [False])
     return storage
 

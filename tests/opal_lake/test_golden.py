@@ -55,7 +55,7 @@ def test_roots_have_the_same_bytes_again(frozen: tuple[Table, dict[str, Any]]) -
         for path, data in files(frozen[0], layout.CHECKPOINTS).items()
         if layout.checkpoint_version(path) is not None
     }
-    assert len(roots) == 2
+    assert len(roots) == 3
     for path, data in roots.items():
         assert encode_root(*decode_root(data, path)) == data
 

@@ -176,7 +176,7 @@ class Judge:
             seen = [serial for serial in own if rows[serial].processed is not None]
             assert not seen, f"version {commit.version} discards the visible rows {seen}"
             rows = {serial: row for serial, row in rows.items() if serial not in own}
-        processed = {*actions.processed}
+        processed = {*actions.processed_ids}
         for serial, row in rows.items():
             if row.row_id[0] in processed:
                 assert row.processed is None, f"version {commit.version} publishes a row twice"

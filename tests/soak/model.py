@@ -73,7 +73,7 @@ class Ledger:
             self._ingested[commit.number] = commit.token, _segments(actions.ingested)
         for number in {segment_part(discarded.segment.id) for discarded in actions.discarded}:
             self._ingested.pop(number)
-        processed = frozenset(actions.processed)
+        processed = actions.processed_ids
         for number in sorted({segment_part(segment) for segment in processed}):
             token, segments = self._ingested.pop(number)
             assert segments <= processed, f"version {commit.version} made a part of {token} visible"

@@ -213,7 +213,7 @@ class _Events:
         keyed = ((commit.number, commit.partition_key) for commit in commits)
         self.keys = {number: key for number, key in keyed if number is not None and key is not None}
         is_older = any(
-            segment_part(segment) not in came
+            segment_part(segment.id) not in came
             for commit in commits
             for segment in commit.actions.processed
         )
@@ -286,7 +286,7 @@ class _Events:
         As long as other rows of its key are pending, an ingest without rows is not told: the MetaGen of the key tells it, or, if they
         are discarded, the commit that does that.
         """
-        numbers = dict.fromkeys(map(segment_part, commit.actions.processed))
+        numbers = dict.fromkeys(segment_part(segment.id) for segment in commit.actions.processed)
         keys = [self.keys[number] for number in numbers if number in self.keys]
         if self.waiting is None:
             return [*dict.fromkeys(keys)]

@@ -31,6 +31,7 @@ from opal_lake.data.decoded_size import (
 )
 from opal_lake.data.encodings import plan_encodings
 from opal_lake.data.orc_size import orc_size
+from opal_lake.data.outside_ids import OUTSIDE_FIELDS
 from opal_lake.data.segment import check_rows
 from opal_lake.definition.schema import DELETED, OFFSET, SEGMENT, Atomic
 from opal_lake.definition.table_spec import TableSpec
@@ -91,13 +92,15 @@ class FileEncoder:
     In memory are the rows of one row group, and the bytes so far unless the sink is a spool. How
     columns are encoded is decided by the first row group. With `may_pad` a file gets zeros before
     its footer where it would be too small beside what it takes in memory for readers to accept it:
-    a row that was accepted fits into every later file.
+    a row that was accepted fits into every later file. With `has_outside_ids` rows
+    have the columns of `OUTSIDE_FIELDS`, too.
     """
 
     spec: TableSpec
     level: int | None = None
     bound: SizeBound = BOUND
     may_pad: bool = True
+    has_outside_ids: bool = False
     sink: pa.NativeFile = field(default_factory=pa.BufferOutputStream)
     rows: int = 0
     _writer: pq.ParquetWriter | orc.ORCWriter | None = None
@@ -109,13 +112,18 @@ class FileEncoder:
 
     def add(self, rows: pa.Table) -> None:
         """More rows, in the order in which the file has them."""
-        rows = _in_file_order(rows, self.spec)
+        rows = _in_file_order(rows, self._schema)
         self._held.append(rows)
         self._held_rows += rows.num_rows
         self._held_bytes += decoded_bytes(rows)
         self.rows += rows.num_rows
         if self._held_rows > GROUP_ROWS or self._held_bytes > self.bound.average_bytes:
             self._flush(whole=True)
+
+    @property
+    def _schema(self) -> pa.Schema:
+        schema = physical_schema(self.spec)
+        return pa.schema([*schema, *OUTSIDE_FIELDS]) if self.has_outside_ids else schema
 
     @property
     def size(self) -> int:
@@ -218,8 +226,7 @@ def _texts(schema: pa.Schema) -> list[str]:
     ]
 
 
-def _in_file_order(table: pa.Table, spec: TableSpec) -> pa.Table:
-    schema = physical_schema(spec)
+def _in_file_order(table: pa.Table, schema: pa.Schema) -> pa.Table:
     try:
         ordered = table.select(schema.names).replace_schema_metadata(None)
     except KeyError as error:

@@ -1,7 +1,7 @@
 """The nouns of the data management metadata: segments, data files, and the files of the log management metadata."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from opal_lake.checked import (
@@ -36,11 +36,17 @@ def check_rows(rows: int, size: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """The rows of one ingested file. Its id and its row count never change, wherever its rows move."""
+    """The rows of one ingested file. Its id and its row count never change, wherever its rows move.
+
+    `visible_since` is the version that made its rows visible. From then on row N of it is known to
+    the outside as `row_base` + N. Both are None while the segment is pending.
+    """
 
     id: int
     rows: int
     group: int
+    row_base: int | None = None
+    visible_since: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +55,7 @@ class PendingSegment:
 
     id: int
     rows: int
+    group: int
     version: int
     ingested_us: int
     token: str | None = None
@@ -83,6 +90,7 @@ def pending_to_json(segment: PendingSegment) -> list[Any]:
     return [
         segment.id,
         segment.rows,
+        segment.group,
         segment.version,
         segment.ingested_us,
         segment.token,
@@ -92,10 +100,11 @@ def pending_to_json(segment: PendingSegment) -> list[Any]:
 
 
 def pending_from_json(data: Sequence[Any]) -> PendingSegment:
-    number, rows, version, ingested_us, token, partition_key, name = data
+    number, rows, group, version, ingested_us, token, partition_key, name = data
     return PendingSegment(
         id=count(number),
         rows=count(rows),
+        group=count(group),
         version=count(version),
         ingested_us=moment(ingested_us),
         token=None if token is None else text(token),
@@ -114,11 +123,18 @@ def discarded_from_json(data: Sequence[Any]) -> DiscardedSegment:
 
 
 def segment_to_json(segment: Segment) -> list[int]:
-    return [segment.id, segment.rows, segment.group]
+    facts = [segment.id, segment.rows, segment.group]
+    if segment.row_base is None or segment.visible_since is None:
+        return facts
+    return [*facts, segment.row_base, segment.visible_since]
 
 
 def segment_from_json(data: Sequence[Any]) -> Segment:
-    segment = Segment(id=count(data[0]), rows=count(data[1]), group=count(data[2]))
+    number, rows, group, *visible = data
+    segment = Segment(id=count(number), rows=count(rows), group=count(group))
+    if visible:
+        row_base, visible_since = map(count, visible)
+        segment = replace(segment, row_base=row_base, visible_since=visible_since)
     if segment.rows > MOST_SEGMENT_ROWS:
         raise ValueError(
             f"segment {segment.id} has {segment.rows:,} rows, more than an offset can number"
@@ -139,6 +155,7 @@ class DataFile:
     """A file of rows. `crc32` covers all of it, `footer_crc32` its last `footer_bytes`, which readers trust.
 
     A `codec` is named where it is not the usual one. Of rows that can go at the `floor`, the file holds only deletes that must stay.
+    `first_row_id` begins the ids that are reserved for a file that a rewrite added; its commit does not know them yet.
     """
 
     path: str
@@ -153,6 +170,7 @@ class DataFile:
     cluster: Cluster | None = None
     codec: str = ""
     floor: int | None = None
+    first_row_id: int | None = None
 
 
 def is_ingested(file: DataFile) -> bool:

@@ -17,8 +17,17 @@ from opal_lake.errors import FormatError, InvalidInputError
 
 RESERVED_PREFIX = "_opal_"
 SEGMENT, OFFSET, DELETED = "_opal_segment", "_opal_offset", "_opal_deleted"
+# Columns of rewritten Parquet files, under the names that Iceberg reserves for them. No physical name
+# of a column begins so (I23).
+OUTSIDE_ID, UPDATED_AT = "_row_id", "_last_updated_sequence_number"
 # Field ids of hidden columns. Iceberg reserves ids from 2147483447 on: columns never get so far
-HIDDEN_IDS = {SEGMENT: 2147483001, OFFSET: 2147483002, DELETED: 2147483003}
+HIDDEN_IDS = {
+    SEGMENT: 2147483001,
+    OFFSET: 2147483002,
+    DELETED: 2147483003,
+    OUTSIDE_ID: 2147483540,
+    UPDATED_AT: 2147483539,
+}
 MAX_FIELD_ID = 2147483000  # of a column that a table gives out
 
 _PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")

@@ -43,7 +43,7 @@ from opal_lake.log.sections import (
     sections_from_json,
     sections_to_json,
 )
-from opal_lake.log.snapshot import Root, Snapshot
+from opal_lake.log.snapshot import Root, Snapshot, attribute_of
 from opal_lake.log.visibility import fold_bases
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_sealed
@@ -62,6 +62,7 @@ def encode_root(root: Root, sections: Sections) -> bytes:
         "greatest_number": root.greatest_number,
         "groups": sorted(root.groups.items()),
         "abandoned": sorted(root.abandoned),
+        "next_row_id": root.next_row_id,
         "applications": dict(root.applications),
         "totals": [root.rows, root.pending, root.events],
         "sections": sections_to_json(sections),
@@ -109,6 +110,7 @@ def _root_from_json(body: Mapping[str, Any]) -> Root:
         groups={checked.count(group): checked.count(held) for group, held in body["groups"]},
         abandoned=frozenset(checked.counts(body["abandoned"])),
         incomplete_ingests=frozenset(checked.counts(body.get("thinned", ()))),
+        next_row_id=checked.count(body["next_row_id"]),
         applications=checked.numbered(body["applications"]),
         rows=rows,
         pending=pending,
@@ -204,9 +206,7 @@ def list_items(snapshot: Snapshot, name: str) -> dict[Hashable, Any]:
     if name == "partitions":
         ingests = snapshot.partitions.items()
         return {(key, number): number for key, numbers in ingests for number in sorted(numbers)}
-    items: dict[Hashable, Any] = getattr(
-        snapshot, "pending_segments" if name == "pending" else name
-    )
+    items: dict[Hashable, Any] = getattr(snapshot, attribute_of(name))
     return items
 
 
@@ -285,11 +285,9 @@ def touched_sections(commits: Iterable[Commit]) -> set[str]:
     touched: set[str] = set()
     for commit in commits:
         actions = commit.actions
-        touched |= (
-            {"files", "segments", "pending"} if actions.ingested or actions.ingested_side else set()
-        )
-        touched |= {"pending"} if actions.processed else set()
-        touched |= {"files", "segments", "pending"} if actions.discarded else set()
+        touched |= {"files", "pending"} if actions.ingested or actions.ingested_side else set()
+        touched |= {"pending", "segments"} if actions.processed else set()
+        touched |= {"files", "pending"} if actions.discarded else set()
         touched |= {"partitions"} if actions.withdrawn else set()
         touched |= {"files"} if actions.rewrite else set()
         touched |= {"segments"} if actions.rewrite and actions.rewrite.gone else set()

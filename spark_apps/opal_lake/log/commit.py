@@ -3,8 +3,9 @@
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from opal_lake import checked
@@ -52,7 +53,8 @@ _PRE_RELEASE = re.compile(rb'\{"crc32":"[0-9a-f]{8}","commit":')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrite:
-    """Files that stand for others: the same rows, but for those that were dropped. `side` lists both if they are many.
+    """Files that stand for others: the same rows, but for those that were dropped. `side` lists both if they are many;
+    `side_rows` are the rows of those that it adds.
 
     `incomplete_ingests` are the ingests with a partition key of which these are the first rows to be dropped.
     """
@@ -60,9 +62,14 @@ class Rewrite:
     add: tuple[DataFile, ...] = ()
     remove: tuple[str, ...] = ()
     side: SideFile | None = None
+    side_rows: int = 0
     dropped_rows: int = 0
     gone: tuple[Segment, ...] = ()
     incomplete_ingests: tuple[int, ...] = ()
+
+    @property
+    def added_rows(self) -> int:
+        return self.side_rows + sum(file.rows for file in self.add)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +106,8 @@ class Restored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actions:
-    """What a commit changes. `ingested` files bring a segment each, which is pending until `processed` names it.
+    """What a commit changes. `ingested` files bring a segment each, which is pending until `processed` has it: by ascending id, as
+    segments are that have no row base yet.
 
     `removed_events` are those of the `remove_logs`; `forgotten` says that some of them are in no other log. `finished` is a business
     snapshot of which no more rows come. `discarded` are pending segments that the table gives up; `withdrawn` are the partition key and
@@ -111,7 +119,7 @@ class Actions:
     spec: TableSpec | None = None
     ingested: tuple[DataFile, ...] = ()
     ingested_side: SideFile | None = None
-    processed: tuple[int, ...] = ()
+    processed: tuple[Segment, ...] = ()
     discarded: tuple[DiscardedSegment, ...] = ()
     withdrawn: tuple[tuple[str, int], ...] = ()
     unheld: tuple[int, ...] = ()
@@ -132,6 +140,25 @@ class Actions:
     corrected_times: CorrectedTimes | None = None
     restored: Restored | None = None
 
+    @property
+    def processed_ids(self) -> frozenset[int]:
+        return frozenset(segment.id for segment in self.processed)
+
+    @property
+    def gives_row_ids(self) -> bool:
+        """Whether the commit gives row ids to the outside, for which it says where they begin."""
+        return bool(self.processed or (self.rewrite and (self.rewrite.add or self.rewrite.side)))
+
+    @property
+    def visible_rows(self) -> int:
+        """The rows that the commit makes visible: their ids come before those of added files."""
+        return sum(segment.rows for segment in self.processed)
+
+    @property
+    def row_ids(self) -> int:
+        """How many row ids the commit gives to the outside."""
+        return self.visible_rows + (self.rewrite.added_rows if self.rewrite else 0)
+
     def check_reported(self, number: int | None) -> None:
         """ReportError where a task of this job reported a file that cannot be. Side files are looked at when they are written."""
         check_ingested(self.ingested, number)
@@ -140,7 +167,10 @@ class Actions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """A link of the chain, which names the one before. `writer_us` is its writer's own clock, None if that is the same."""
+    """A link of the chain, which names the one before. `writer_us` is its writer's own clock, None if that is the same.
+
+    `first_row_id` is the first of the row ids that it gives to the outside, None if it gives none.
+    """
 
     version: int
     table_id: str
@@ -156,6 +186,7 @@ class Commit:
     partition_key: str | None = None
     business_snapshot: str | None = None
     epoch: int = 0
+    first_row_id: int | None = None
     changes_view: bool = False
     result: Mapping[str, Any] = field(default_factory=dict)
     actions: Actions = Actions()
@@ -204,6 +235,7 @@ def encode_commit(commit: Commit) -> bytes:
         "result": dict(commit.result),
         "actions": actions_to_json(commit.actions),
         **({} if commit.writer_us is None else {"writer_us": commit.writer_us}),
+        **({} if commit.first_row_id is None else {"first_row_id": commit.first_row_id}),
         **(
             {}
             if commit.business_snapshot is None
@@ -293,6 +325,7 @@ def _commit_from_json(body: Mapping[str, Any]) -> Commit:
         if "business_snapshot" in body
         else None,
         epoch=checked.word(body["epoch"]),
+        first_row_id=checked.count(body["first_row_id"]) if "first_row_id" in body else None,
         changes_view=checked.flag(body["changes_view"]),
         result=checked_result(body["result"]),
         actions=actions_from_json(checked.mapped(body["actions"])),
@@ -306,7 +339,7 @@ def actions_to_json(actions: Actions) -> dict[str, Any]:
         "spec": spec_to_json(actions.spec) if actions.spec else None,
         "ingested": [file_to_json(file) for file in actions.ingested],
         "ingested_side": side_to_json(side) if side else None,
-        "processed": list(actions.processed),
+        "processed": [segment_to_json(segment) for segment in actions.processed],
         "discarded": [discarded_to_json(discarded) for discarded in actions.discarded],
         "withdrawn": [list(pair) for pair in actions.withdrawn],
         "unheld": list(actions.unheld),
@@ -337,7 +370,7 @@ def actions_from_json(data: Mapping[str, Any]) -> Actions:
         spec=spec_from_json(data["spec"]) if "spec" in data else None,
         ingested=tuple(map(file_from_json, data.get("ingested", ()))),
         ingested_side=side_from_json(data["ingested_side"]) if "ingested_side" in data else None,
-        processed=checked.counts(data.get("processed", ())),
+        processed=_processed_from_json(checked.listed(data.get("processed", []))),
         discarded=tuple(map(discarded_from_json, checked.listed(data.get("discarded", [])))),
         withdrawn=tuple(map(ingest_of_key, checked.listed(data.get("withdrawn", [])))),
         unheld=checked.counts(data.get("unheld", ())),
@@ -362,6 +395,17 @@ def actions_from_json(data: Mapping[str, Any]) -> Actions:
         if "restored" in data
         else None,
     )
+
+
+def _processed_from_json(data: Sequence[Any]) -> tuple[Segment, ...]:
+    """Segments take their row ids in the order of the list, so that it has one order."""
+    segments = tuple(map(segment_from_json, data))
+    for segment in segments:
+        if segment.row_base is not None:
+            raise ValueError(f"segment {segment.id} has a row base before it is processed")
+    if any(second.id <= first.id for first, second in pairwise(segments)):
+        raise ValueError("its processed segments do not rise")
+    return segments
 
 
 def ingest_of_key(data: Any) -> tuple[str, int]:
@@ -421,6 +465,7 @@ def rewrite_to_json(rewrite: Rewrite) -> dict[str, Any]:
         "add": [file_to_json(file) for file in rewrite.add],
         "remove": list(rewrite.remove),
         "side": side_to_json(rewrite.side) if rewrite.side else None,
+        "side_rows": rewrite.side_rows,
         "dropped_rows": rewrite.dropped_rows,
         "gone": [segment_to_json(segment) for segment in rewrite.gone],
         "thinned": list(rewrite.incomplete_ingests),
@@ -433,6 +478,7 @@ def rewrite_from_json(data: Mapping[str, Any]) -> Rewrite:
         add=tuple(map(file_from_json, data.get("add", ()))),
         remove=tuple(map(checked.text, checked.listed(data.get("remove", ())))),
         side=side_from_json(data["side"]) if "side" in data else None,
+        side_rows=checked.count(data.get("side_rows", 0)),
         dropped_rows=checked.count(data.get("dropped_rows", 0)),
         gone=tuple(map(segment_from_json, data.get("gone", ()))),
         incomplete_ingests=checked.counts(data.get("thinned", ())),
@@ -452,6 +498,7 @@ def file_to_json(file: DataFile) -> dict[str, Any]:
         **({"cluster": [file.cluster.number, list(file.cluster.columns)]} if file.cluster else {}),
         **({"codec": file.codec} if file.codec else {}),
         **({} if file.floor is None else {"floor": file.floor}),
+        **({} if file.first_row_id is None else {"first_row_id": file.first_row_id}),
     }
 
 
@@ -472,6 +519,7 @@ def file_from_json(data: Mapping[str, Any]) -> DataFile:
         else None,
         codec=checked.text(data.get("codec", "")),
         floor=None if floor is None else checked.word(floor),
+        first_row_id=checked.count(data["first_row_id"]) if "first_row_id" in data else None,
     )
     if not file.segments or not 0 < file.footer_bytes <= file.size:
         raise ValueError(

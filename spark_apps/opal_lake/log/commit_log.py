@@ -495,6 +495,7 @@ class CommitLog:
             partition_key=proposal.partition_key,
             business_snapshot=proposal.business_snapshot,
             epoch=head.root.epoch + (draft.actions.restored is not None),
+            first_row_id=head.root.next_row_id if draft.actions.gives_row_ids else None,
             changes_view=draft.changes_view,
             result=result.to_dict(),
             actions=draft.actions,

@@ -1,6 +1,6 @@
 """The long lists of a table's state: what commits do to each, and how an item is written (FORMAT, checkpoints)."""
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -85,20 +85,39 @@ def _pair_from_json(data: list[Any]) -> int:
 def _file_changes(storage: Storage, commit: Commit) -> Iterator[tuple[str, DataFile | None]]:
     yield from ((file.path, file) for file in ingested_files(storage, commit))
     rewritten = rewritten_files(storage, commit)
-    yield from ((file.path, file) for file in rewritten.add)
+    yield from ((file.path, file) for file in _with_row_ids(rewritten.add, commit))
     yield from ((path, None) for path in rewritten.remove)
     yield from ((discarded.path, None) for discarded in commit.actions.discarded)
 
 
-def _segment_changes(storage: Storage, commit: Commit) -> Iterator[tuple[int, Segment | None]]:
-    yield from (
-        (file.segments[0], segment_of_file(file)) for file in ingested_files(storage, commit)
-    )
-    yield from (
-        (segment.id, None)
-        for segment in (commit.actions.rewrite.gone if commit.actions.rewrite else ())
-    )
-    yield from ((discarded.segment.id, None) for discarded in commit.actions.discarded)
+def _with_row_ids(files: Iterable[DataFile], commit: Commit) -> Iterator[DataFile]:
+    """Reserve row ids for the files that a rewrite adds, in their order."""
+    first = (commit.first_row_id or 0) + commit.actions.visible_rows
+    for file in files:
+        yield replace(file, first_row_id=first)
+        first += file.rows
+
+
+def visible_segments(commit: Commit) -> Iterator[Segment]:
+    """Yield the segments that a commit makes visible, with the row ids that they take."""
+    base = commit.first_row_id or 0
+    for segment in commit.actions.processed:
+        yield replace(segment, row_base=base, visible_since=commit.version)
+        base += segment.rows
+
+
+def _segment_changes(_: Storage, commit: Commit) -> Iterator[tuple[int, Segment | None]]:
+    """Visible ones: a pending segment is in the list of those alone, so that no item ever changes."""
+    yield from ((segment.id, segment) for segment in visible_segments(commit))
+    gone = commit.actions.rewrite.gone if commit.actions.rewrite else ()
+    yield from ((segment.id, None) for segment in gone)
+
+
+def _visible_from_json(data: Any) -> Segment:
+    segment = segment_from_json(data)
+    if segment.row_base is None:
+        raise ValueError(f"segment {segment.id} has no row base")
+    return segment
 
 
 def _pending_changes(
@@ -108,6 +127,7 @@ def _pending_changes(
         segment = PendingSegment(
             id=file.segments[0],
             rows=file.rows,
+            group=file.group,
             version=commit.version,
             ingested_us=commit.timestamp_us,
             token=commit.token,
@@ -115,7 +135,7 @@ def _pending_changes(
             business_snapshot=commit.business_snapshot,
         )
         yield segment.id, segment
-    yield from ((segment, None) for segment in commit.actions.processed)
+    yield from ((segment.id, None) for segment in commit.actions.processed)
     yield from ((discarded.segment.id, None) for discarded in commit.actions.discarded)
 
 
@@ -187,7 +207,7 @@ LISTS: dict[str, ListKind] = {
     "segments": ListKind(
         changes=_segment_changes,
         key_of=_first_of,
-        from_json=segment_from_json,
+        from_json=_visible_from_json,
         to_json=lambda _, segment: segment_to_json(segment),
     ),
     "pending": ListKind(

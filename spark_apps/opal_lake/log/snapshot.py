@@ -25,7 +25,8 @@ class Root:
     """What every reader and writer needs of a version. `viewed` is the last version up to it that changed what a read sees; `clock_repairs`
     are those that corrected times of versions that can be read.
 
-    `incomplete_ingests` are the numbers of ingests with a partition key some of whose rows a major compaction dropped.
+    `incomplete_ingests` are the numbers of ingests with a partition key some of whose rows a major compaction dropped. `next_row_id`
+    is the next row id for the outside; it never falls, not by a restore either.
     """
 
     table_id: str
@@ -44,6 +45,7 @@ class Root:
     groups: Mapping[int, int] = field(default_factory=dict)
     abandoned: frozenset[int] = frozenset()
     incomplete_ingests: frozenset[int] = frozenset()
+    next_row_id: int = 0
     applications: Mapping[str, int] = field(default_factory=dict)
     rows: int = 0
     pending: int = 0
@@ -69,8 +71,25 @@ def first_root(commit: Commit) -> Root:
     )
 
 
+def row_id_fault(root: Root, commit: Commit) -> str | None:
+    """Return how the row ids of a commit do not go on from the state before it, None if they do."""
+    if not commit.actions.gives_row_ids:
+        return (
+            None
+            if commit.first_row_id is None
+            else "it gives no row ids, but says where they begin"
+        )
+    if commit.first_row_id == root.next_row_id:
+        return None
+    return f"its row ids begin with {commit.first_row_id}, the next one is {root.next_row_id}"
+
+
 def fold_root(root: Root, commit: Commit, ingested: Iterable[DataFile]) -> Root:
     """The root after one more commit."""
+    fault = row_id_fault(root, commit)
+    if fault is not None:
+        path = layout.commit_path(commit.version)
+        raise FormatError(f"{path}: {fault}; restore the file from a backup")
     groups, rows, pending = dict(root.groups), root.rows, root.pending
     for file in ingested:
         groups[file.group] = groups.get(file.group, 0) + file.rows
@@ -126,6 +145,7 @@ def fold_root(root: Root, commit: Commit, ingested: Iterable[DataFile]) -> Root:
         groups=groups,
         abandoned=root.abandoned | set(actions.abandoned),
         incomplete_ingests=incomplete,
+        next_row_id=root.next_row_id + actions.row_ids,
         applications=applications_after(root.applications, commit),
         rows=rows,
         pending=pending,
@@ -156,6 +176,11 @@ def business_after(business: BusinessSnapshots, commit: Commit) -> BusinessSnaps
         return known.with_repaired_clock(commit.timestamp_us)
     name = commit.business_snapshot
     return known if name is None else known.with_rows(name, commit.number, commit.timestamp_us)
+
+
+def attribute_of(name: str) -> str:
+    """Return the attribute of a snapshot that holds one of its lists."""
+    return {"segments": "visible_segments", "pending": "pending_segments"}.get(name, name)
 
 
 class Snapshot:
@@ -193,11 +218,12 @@ class Snapshot:
             root = fold_root(root, commit, ingested_files(self.storage, commit))
         after = Snapshot(self.storage, root, self.sections, self.commits + more)
         if all(commit.actions.restored is None for commit in more):
-            for name in (name for name in lists if name in self.__dict__):
+            for name in (name for name in lists if attribute_of(name) in self.__dict__):
                 changes = (
                     item for commit in more for item in list_changes(name, self.storage, commit)
                 )
-                after.__dict__[name] = extend_list(copy.copy(self.__dict__[name]), changes)
+                known = copy.copy(self.__dict__[attribute_of(name)])
+                after.__dict__[attribute_of(name)] = extend_list(known, changes)
         return after
 
     def stored_as(self, sections: Sections) -> "Snapshot":
@@ -215,7 +241,30 @@ class Snapshot:
     @functools.cached_property
     def segments(self) -> dict[int, Segment]:
         """Segments by id, pending ones too."""
-        return Segments(self._list("segments"))
+        pending = {
+            segment.id: Segment(id=segment.id, rows=segment.rows, group=segment.group)
+            for segment in self.pending_segments.values()
+        }
+        return Segments(self.visible_segments | pending)
+
+    @functools.cached_property
+    def visible_segments(self) -> dict[int, Segment]:
+        """Segments by id whose rows are visible, with what they are for the outside."""
+        return self._list("segments")
+
+    def segments_of(self, files: Iterable[DataFile]) -> Segments:
+        """Return the visible segments of some files, reading only the newest parts of the list that hold them."""
+        wanted = {number for file in files for number in file.segments}
+        if "visible_segments" in self.__dict__ or "segments" in self.known_lists:
+            visible = self.visible_segments
+            return Segments((number, visible[number]) for number in wanted & visible.keys())
+        known = dict(self.changes("segments"))
+        parts = [*self.sections.get("segments", ())]
+        while parts and not wanted <= known.keys():
+            part = self.part_bytes(parts.pop())
+            known = dict(decode_section(*part, LISTS["segments"].change_from_json)) | known
+        found = {number: known.get(number) for number in wanted}
+        return Segments((number, segment) for number, segment in found.items() if segment)
 
     @functools.cached_property
     def pending_segments(self) -> dict[int, PendingSegment]:

@@ -41,7 +41,7 @@ from opal_lake.maintenance.merge_runs import (
     run_actions,
 )
 from opal_lake.maintenance.rewrite_job import RewriteDone, RewriteRun, commit_rewrite
-from opal_lake.maintenance.rewrite_task import BinWork, RewriteTask, rewrite_bin
+from opal_lake.maintenance.rewrite_task import BinWork, RewriteTask, rewrite_bin, row_bases_of
 from opal_lake.read.read import delta_bounds
 from opal_lake.result import JobResult
 from opal_lake.rule.outputs import segment_groups, slot_writer
@@ -208,7 +208,12 @@ class Compaction:
             runs=tuple(base.runs.values()),
         )
         works = [
-            BinWork(position=index, bin=bin_, droppable=_of(droppable, bin_))
+            BinWork(
+                position=index,
+                bin=bin_,
+                row_bases=row_bases_of(base, bin_.files),
+                droppable=_of(droppable, bin_),
+            )
             for index, bin_ in enumerate(bins)
         ]
         done = commit_rewrite(

@@ -16,7 +16,7 @@ from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.maintenance.compaction_plan import Bin, by_place, is_small
 from opal_lake.maintenance.rewrite_job import RewriteRun, commit_rewrite
-from opal_lake.maintenance.rewrite_task import BinWork, RewriteTask, rewrite_bin
+from opal_lake.maintenance.rewrite_task import BinWork, RewriteTask, rewrite_bin, row_bases_of
 
 FOLDED_BYTES = 1 << 20  # larger files wait for a compaction
 _LOOKS = 4  # while so many small files come as make a tier full
@@ -51,7 +51,10 @@ def _fold(log: CommitLog, fan_in: int) -> None:
     outputs = [
         *map(
             partial(rewrite_bin, task, attempt="0"),
-            (BinWork(position=index, bin=files_bin) for index, files_bin in enumerate(bins)),
+            (
+                BinWork(position=index, bin=bin_, row_bases=row_bases_of(head, bin_.files))
+                for index, bin_ in enumerate(bins)
+            ),
         )
     ]
     commit_rewrite(

@@ -58,7 +58,7 @@ def commit_rewrite(log: CommitLog, run: RewriteRun, outputs: Sequence[Rewritten]
         gone[:] = rewrite.gone
         if len(rewrite.add) + len(rewrite.remove) > MAX_FILES_IN_COMMIT:
             side = _write_side(log, run.number, next(tries), rewrite)
-            rewrite = replace(rewrite, add=(), remove=(), side=side)
+            rewrite = replace(rewrite, add=(), remove=(), side=side, side_rows=rewrite.added_rows)
         result = JobResult(operation=run.operation, table=log.storage.uri, counts=_counts(kept))
         return Draft(actions=Actions(rewrite=rewrite if kept else None, floor=floor), result=result)
 

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from opal_lake import layout
 from opal_lake.data.data_file import FileEncoder, decode_parts
 from opal_lake.data.decoded_size import BOUND, SizeBound
+from opal_lake.data.outside_ids import RowBases
 from opal_lake.data.segment import Cluster, DataFile, RunFile
 from opal_lake.data.spool import room_errors, spool
 from opal_lake.definition.schema import DELETED, OFFSET, SEGMENT
@@ -18,6 +19,7 @@ from opal_lake.definition.table_spec import TableSpec
 from opal_lake.events.bitmap import Bitmaps, Marks, add_events
 from opal_lake.events.segment_log import Events
 from opal_lake.key_store.cache.protocol import RunCache
+from opal_lake.log.snapshot import Snapshot
 from opal_lake.maintenance.compaction_plan import Bin
 from opal_lake.rule.metagen import entries_of_rows, followed_by
 from opal_lake.storage.background_puts import background_puts
@@ -48,6 +50,7 @@ class BinWork:
 
     position: int
     bin: Bin
+    row_bases: RowBases | None
     droppable: Bitmaps = field(default_factory=dict)
 
 
@@ -67,11 +70,15 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where rewritten rows go: beside a file, under a name that begins so, and how they are compressed and ordered."""
+    """Where rewritten rows go: beside a file, under a name that begins so, and how they are compressed and ordered.
+
+    By `row_bases` the file says how the outside knows its rows; None if its format does not.
+    """
 
     beside: DataFile
     sequence: int
     attempt: str
+    row_bases: RowBases | None
     codec: str = ""
     cluster: Cluster | None = None
     floor: int | None = None
@@ -84,6 +91,7 @@ def rewrite_bin(task: RewriteTask, work: BinWork, attempt: str) -> Rewritten:
         beside=work.bin.files[0],
         sequence=work.position * FILES_A_BIN,
         attempt=attempt,
+        row_bases=work.row_bases,
         codec=work.bin.codec,
         cluster=work.bin.cluster,
         floor=work.bin.floor if task.floor is None else task.floor,
@@ -95,6 +103,13 @@ def rewrite_bin(task: RewriteTask, work: BinWork, attempt: str) -> Rewritten:
         bytes_read=work.bin.size,
         dropped=dropped,
     )
+
+
+def row_bases_of(base: Snapshot, files: Iterable[DataFile]) -> RowBases | None:
+    """Return what rewritten files need to say how the outside knows their rows; None for ORC."""
+    if base.spec.file_format != "parquet":
+        return None
+    return RowBases.of(base.segments_of(files))
 
 
 def _kept_rows(task: RewriteTask, work: BinWork, dropped: Bitmaps) -> Iterator[pa.Table]:
@@ -149,8 +164,9 @@ def write_files(
         held: tuple[FileEncoder, set[int]] | None = None
         for rows in parts:
             if rows.num_rows:
-                held = held or (_encoder(task, target.codec), set())
-                held[0].add(rows)
+                held = held or (_encoder(task, target), set())
+                numbered = rows if target.row_bases is None else target.row_bases.numbered(rows)
+                held[0].add(numbered)
                 held[1].update(pc.unique(rows[SEGMENT]).to_pylist())
                 if held[0].size >= ROLL_SHARE * task.target_bytes:
                     files.append(_stored(held, task, target, len(files), storage))
@@ -160,10 +176,14 @@ def write_files(
     return tuple(files)
 
 
-def _encoder(task: RewriteTask, codec: str) -> FileEncoder:
-    level = codec.partition(":")[2]
+def _encoder(task: RewriteTask, target: Target) -> FileEncoder:
+    level = target.codec.partition(":")[2]
     return FileEncoder(
-        spec=task.spec, level=int(level) if level else None, sink=spool(), bound=task.bound
+        spec=task.spec,
+        level=int(level) if level else None,
+        sink=spool(),
+        bound=task.bound,
+        has_outside_ids=target.row_bases is not None,
     )
 
 

@@ -28,6 +28,7 @@ from opal_lake.maintenance.rewrite_task import (
     RewriteTask,
     Rewritten,
     Target,
+    row_bases_of,
     write_files,
 )
 from opal_lake.maintenance.zorder_plan import ZOrderPlan, plan_batches, plan_zorder
@@ -149,6 +150,7 @@ def _arranged(
             beside=bin_.files[0],
             sequence=0,
             attempt="",
+            row_bases=row_bases_of(run.base, bin_.files),
             codec=bin_.codec,
             cluster=cluster,
             floor=bin_.floor,

@@ -291,7 +291,9 @@ def _spans(
 
     `in_sum` without the rows that were seen only within, unless a key was deleted: no event tells which row it came back with.
     """
-    begun = {segment: commit.version for commit in commits for segment in commit.actions.processed}
+    begun = {
+        segment.id: commit.version for commit in commits for segment in commit.actions.processed
+    }
     first = _first_events(read, commits)
     began = versions_of(begun, first.segment)
     hidden = first.take(first.version == began)

@@ -117,12 +117,10 @@ def _sides(
         default=state.root.floor,
     )
     for commit in commits:
-        before, state = state, state.followed_by([commit], ("runs", "files", "segments"))
+        before, state = state, state.followed_by([commit], ("runs", "files", "segments", "pending"))
         if commit.actions.processed or commit.actions.restored:
             hashes = (
-                None
-                if commit.actions.restored
-                else _hashes_of(state, frozenset(commit.actions.processed))
+                None if commit.actions.restored else _hashes_of(state, commit.actions.processed_ids)
             )
             floor = last_floor if is_net else state.root.floor
             old, new = (

@@ -139,7 +139,7 @@ def _processed_since_parting(
             ) from error
         restored = commit.actions.restored
         if restored is None:
-            processed[side] |= {*commit.actions.processed}
+            processed[side] |= commit.actions.processed_ids
             ends[side] = version - 1
         else:
             ends[side] = restored.version

@@ -92,7 +92,7 @@ def redo(
 ) -> tuple[LogOutput, ...]:
     """Events between our rows and a winner's: the winner's are put to the rule as if they came after ours."""
     outputs = []
-    processed = np.array(sorted(winner.actions.processed), np.int64)
+    processed = np.array(sorted(winner.actions.processed_ids), np.int64)
     for run in winner.actions.add_runs:
         near = [
             mine

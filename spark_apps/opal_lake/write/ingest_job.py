@@ -27,6 +27,7 @@ from opal_lake.log.claim import claim_number
 from opal_lake.log.commit import MAX_FILES_IN_COMMIT, Actions, Commit, file_to_json
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.conflict import Draft, Proposal, check_positions
+from opal_lake.log.lists import segment_of_file
 from opal_lake.log.pending import Selection, discarding
 from opal_lake.log.sections import write_side
 from opal_lake.log.snapshot import Snapshot
@@ -357,7 +358,7 @@ def _pending_notes(head: Snapshot, replaced: Actions) -> list[str]:
 def _processing(
     rule_outputs: JobOutputs, head: Snapshot, winners: Sequence[Commit], placed: Sequence[DataFile]
 ) -> Actions:
-    processed = tuple(sorted(segment for file in placed for segment in file.segments))
+    processed = tuple(sorted(map(segment_of_file, placed), key=lambda segment: segment.id))
     return replace(rule_outputs.actions(head, winners, placed), processed=processed)
 
 

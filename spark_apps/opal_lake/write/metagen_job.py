@@ -1,12 +1,12 @@
 """A MetaGen from plan to commit: pending rows to their range of the key hash, the rule in each task, one commit."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from opal_lake.data.segment import DataFile
+from opal_lake.data.segment import DataFile, Segment
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.engine.results import find_result, keep_result
 from opal_lake.errors import ConflictError, FormatError
@@ -208,7 +208,7 @@ def commit_metagen(
             notes=(*rule_notes(rule_outputs.counts), *staying.notes),
             examples=staying.examples,
         )
-        actions = replace(rule_outputs.actions(head, winners), processed=left)
+        actions = replace(rule_outputs.actions(head, winners), processed=_processed(head, left))
         return Draft(actions=actions, result=result, changes_view=True)
 
     proposal = Proposal(
@@ -223,6 +223,14 @@ def commit_metagen(
     if result.version is not None:
         return result
     return nothing_pending(log, seen, token, plan.selection)
+
+
+def _processed(head: Snapshot, left: Iterable[int]) -> tuple[Segment, ...]:
+    """Return pending segments as the commit has them that makes them visible."""
+    pending = (head.pending_segments[number] for number in sorted(left))
+    return tuple(
+        Segment(id=segment.id, rows=segment.rows, group=segment.group) for segment in pending
+    )
 
 
 def _check_none_discarded(plan: MetaGenPlan, head: Snapshot) -> None:

@@ -9,16 +9,20 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from opal_lake import layout
 from opal_lake.clock import ManualClock
-from opal_lake.data.data_file import decode_file, encode_file
-from opal_lake.data.segment import DiscardedSegment
-from opal_lake.definition.schema import OFFSET, SEGMENT
+from opal_lake.data.data_file import FileEncoder, decode_file, encode_file
+from opal_lake.data.outside_ids import RowBases
+from opal_lake.data.segment import DataFile, DiscardedSegment, Segment
+from opal_lake.definition.schema import OFFSET, OUTSIDE_ID, SEGMENT, UPDATED_AT
 from opal_lake.errors import FormatError
 from opal_lake.events.bitmap import decode_base, encode_base
 from opal_lake.events.segment_log import NO_ROW, Events, RowIds, decode_events, encode_events
+from opal_lake.inspect.check.files import check_row_bases
+from opal_lake.inspect.check.finding import Findings
 from opal_lake.key_store.entries import Entries, concat_entries, sorted_entries
 from opal_lake.key_store.run import decode_run, encode_run
 from opal_lake.log import visibility
@@ -26,11 +30,13 @@ from opal_lake.log.checkpoint import decode_root, encode_root
 from opal_lake.log.commit import Actions, Commit, decode_commit, encode_commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.sections import InlinePart, Sections, decode_section, encode_section
+from opal_lake.log.snapshot import Snapshot
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
 from tests.kit.check import check_table
 from tests.kit.ids import CountingIds
 from tests.kit.runs import MemoryRuns
+from tests.opal_lake.compacting import compact
 from tests.opal_lake.shop import create, rows
 
 
@@ -119,6 +125,32 @@ class Forger:
             decode_commit(self.files[self.actions(version, rewrite)], "").actions.ingested[0].path
         )
 
+    def stored(self, version: int, change: Callable[[pa.Table], pa.Table]) -> str:
+        """Change all columns of the first file that a commit brings."""
+        spec = decode_commit(self.files[layout.commit_path(0)], "").actions.spec
+        assert spec is not None
+        changed: list[DataFile] = []
+
+        def rewrite(actions: Actions) -> Actions:
+            files = actions.rewrite.add if actions.rewrite else actions.ingested
+            rows = change(pq.read_table(pa.BufferReader(self.files[files[0].path])))
+            encoder = FileEncoder(spec=spec, has_outside_ids=OUTSIDE_ID in rows.column_names)
+            encoder.add(rows)
+            encoded = encoder.finish()
+            data = self.files[files[0].path] = bytes(encoded.data)
+            facts = {
+                name: getattr(encoded, name) for name in ("crc32", "footer_bytes", "footer_crc32")
+            }
+            changed.append(replace(files[0], size=len(data), **facts))
+            if actions.rewrite:
+                return replace(
+                    actions, rewrite=replace(actions.rewrite, add=(*changed, *files[1:]))
+                )
+            return replace(actions, ingested=(*changed, *files[1:]))
+
+        self.actions(version, rewrite)
+        return changed[0].path
+
     def root(self, change: Callable[[Any, Sections], Any]) -> str:
         path = next(path for path in self.files if layout.checkpoint_version(path) is not None)
         root, sections = decode_root(self.files[path], path)
@@ -139,6 +171,8 @@ class Forger:
 
 
 SEGMENT_1, SEGMENT_3, SEGMENT_5 = 1 << 32, 3 << 32, 5 << 32
+FIRST_SEGMENT = Segment(id=SEGMENT_1, rows=4, group=0)
+VISIBLE_SEGMENT = replace(FIRST_SEGMENT, row_base=0, visible_since=1)
 
 
 @pytest.fixture
@@ -309,8 +343,11 @@ FORGERIES: dict[str, tuple[str, Callable[[Forger], str]]] = {
     "a group that is too full": ("I13", lambda forger: forger.actions(3, lambda a: replace(a, ingested=(replace(a.ingested[0], rows=90),)))
                                  and layout.commit_path(5)),
     "a key that is null": ("I14", lambda forger: forger.data(3, column("sku", lambda values: [None, *values[1:]]))),
+    "row ids that were given before": ("I32", at(4, first_row_id=3)),
+    "row ids that are left out": ("I32", at(4, first_row_id=None)),
+    "row ids of a commit that gives none": ("I32", at(5, first_row_id=8)),
     "a delta that is null": ("I14", lambda forger: forger.data(3, column("at", lambda values: [None, *values[1:].tolist()]))),
-    "processed twice": ("I15", lambda forger: forger.actions(4, lambda a: replace(a, processed=(*a.processed, SEGMENT_1)))),
+    "processed twice": ("I15", lambda forger: forger.actions(4, lambda a: replace(a, processed=(FIRST_SEGMENT, *a.processed)))),
     "an unsorted log": ("I16", on_log(lambda there: there.take(np.arange(len(there))[::-1]))),
     "a log that lies about its times": ("I16", on_log(events(), least_until=-5)),
     "a log that lies about its groups": ("I16", on_log(events(), groups=(0, 4))),
@@ -361,7 +398,76 @@ def test_every_invariant_of_content_has_a_forgery() -> None:
     """I9 and I10 are broken by damage, which tests/opal_lake/inspect/test_check.py does to every file."""
     assert {invariant for invariant, _ in FORGERIES.values()} == {
         f"I{number}" for number in range(1, 22)
-    } - {"I9", "I10"}
+    } - {"I9", "I10"} | {"I32"}
+
+
+@pytest.fixture
+def rewritten() -> Forger:
+    """Version 1 is pending, 2 and 3 are upserts, 4 compacts their files."""
+    storage = MemoryStorage()
+    table = create(storage, checkpoint_commits=100)
+    table.ingest(*rows([("c", 1, 1)]))
+    table.ingest(*rows([("a", 1, 1), ("b", 1, 1)]), metadata="inline")
+    table.ingest(*rows([("a", 2, 2)]), metadata="inline")
+    compact(table)
+    assert check_table(table) == []
+    return Forger(
+        {
+            stored.path: storage.get(stored.path)
+            for stored in storage.list("")
+            if not stored.path.startswith(layout.CHECKPOINTS)
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (column(OUTSIDE_ID, lambda values: values + 1), "of 3 of its rows is not"),
+        (
+            column(OUTSIDE_ID, lambda values: [*values[:2].tolist(), None]),
+            "of 1 of its rows is not",
+        ),
+        (column(UPDATED_AT, lambda values: values * 0), "of 3 of its rows is not"),
+        (
+            lambda table: table.drop([OUTSIDE_ID, UPDATED_AT]),
+            f"it has no column {UPDATED_AT}, {OUTSIDE_ID}",
+        ),
+    ],
+)
+def test_wrong_row_ids_in_a_rewritten_file_are_found(
+    rewritten: Forger, change: Callable[[pa.Table], pa.Table], message: str
+) -> None:
+    path = rewritten.stored(4, change)
+    found = [finding for finding in check_table(rewritten.table()) if finding.path == path]
+    assert any(message in finding.message for finding in found), found
+
+
+def test_row_ids_in_an_ingested_file_are_found(rewritten: Forger) -> None:
+    path = rewritten.stored(
+        1, lambda table: RowBases.of({SEGMENT_1: VISIBLE_SEGMENT}).numbered(table)
+    )
+    found = [finding for finding in check_table(rewritten.table()) if finding.path == path]
+    assert any("only rewritten files have a column" in finding.message for finding in found), found
+
+
+def test_row_ids_that_two_segments_have_are_found(rewritten: Forger) -> None:
+    state = rewritten.table().snapshot_at()
+    first, second = state.visible_segments.values()
+    files = dict(state.files)
+    for row_base, message in (
+        (0, "in common"),
+        (5, "in common"),
+        (99, "are taken, the next one is 6"),
+    ):
+        findings = Findings()
+        state = Snapshot(state.storage, state.root, state.sections, state.commits)
+        moved = replace(second, row_base=row_base)
+        state.known_lists = {"files": files, "segments": {first.id: first, second.id: moved}}
+        check_row_bases(state, findings)
+        [finding] = findings.unique
+        assert finding.invariant == "I33"
+        assert message in finding.message
 
 
 @pytest.fixture
@@ -438,7 +544,10 @@ HAUNTED: dict[str, tuple[str, str, Callable[[Forger], object]]] = {
         "I30",
         "it processes segment 2:0, which version 3 discarded",
         lambda forger: forger.actions(
-            4, lambda actions: replace(actions, processed=(*actions.processed, DISCARDED))
+            4,
+            lambda actions: replace(
+                actions, processed=(*actions.processed, Segment(id=DISCARDED, rows=1, group=0))
+            ),
         ),
     ),
     "rows are discarded twice": (

@@ -41,6 +41,7 @@ def commit_after(
         number=version,
         token=token,
         partition_key=partition_key,
+        first_row_id=state.root.next_row_id if actions.gives_row_ids else None,
         result={},
         actions=actions,
     )
@@ -62,7 +63,7 @@ def log_of(number: int) -> LogFile:
 def upsert(state: Snapshot, token: str | None = None) -> Commit:
     file = file_of(state.version + 1)
     actions = Actions(
-        ingested=(file,), processed=file.segments, add_logs=(log_of(state.version + 1),)
+        ingested=(file,), processed=(segment_of_file(file),), add_logs=(log_of(state.version + 1),)
     )
     return commit_after(state, actions, token, f"day {state.version // 7}")
 
@@ -133,12 +134,13 @@ def _any_commit(chance: random.Random, state: Snapshot) -> Commit:
         file = file_of(number)
         actions = Actions(
             ingested=(file,),
-            processed=file.segments if kind < 0.25 else (),
+            processed=(segment_of_file(file),) if kind < 0.25 else (),
             add_logs=(log_of(number),),
         )
         return commit_after(state, actions, token, chance.choice([None, "a", "b"]))
     if kind < 0.7:
-        return commit_after(state, Actions(processed=tuple(sorted(state.pending))[:3]), token)
+        pending = tuple(state.segments[number] for number in sorted(state.pending))
+        return commit_after(state, Actions(processed=pending[:3]), token)
     if kind < 0.9:
         gone = [path for path in state.files if chance.random() < 0.5]
         dropped = [file for file in map(state.files.__getitem__, gone) if chance.random() < 0.3]

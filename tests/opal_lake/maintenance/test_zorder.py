@@ -249,7 +249,7 @@ def test_a_zorder_that_is_not_due_says_so(request: pytest.FixtureRequest) -> Non
         table.ingest(batch(first, 1_000, 2), metadata="inline")
     result = order(table, only_if_due=True)
     assert result.version is None
-    assert result.notes[0].startswith("not due: 9% of ")
+    assert result.notes[0].startswith("not due: 8% of ")
     assert "not clustered by x, y; due from 30% on" in result.notes[0]
     assert order(table).version is not None
     with pytest.raises(InvalidInputError, match="leave only_if_due out"):

@@ -1,6 +1,7 @@
 """Rows around the bound of memory: what can be written can be read, and what cannot is refused by name."""
 
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 
 from opal_lake.data.data_file import decode_file, decode_parts, encode_file, verify_footer
 from opal_lake.data.decoded_size import SizeBound, decoded_bytes, footer_bytes_of_groups
+from opal_lake.data.outside_ids import RowBases
 from opal_lake.data.pages.page_index import decode_page_index
-from opal_lake.data.segment import DataFile
+from opal_lake.data.segment import DataFile, Segment
 from opal_lake.definition.table_spec import TableLayout, TableSpec, plan_spec
 from opal_lake.errors import FormatError, InvalidInputError
 from opal_lake.maintenance.rewrite_task import RewriteTask, Target, write_files
@@ -84,6 +86,22 @@ def ingested(
     return ingest_rows(rows.to_batches(), task)
 
 
+def target_of(files: Sequence[DataFile], codec: str = "") -> Target:
+    """Where a rewrite puts the rows of files, with what the outside knows of them."""
+    segments = {
+        number: Segment(id=number, rows=file.rows, group=0, row_base=0, visible_since=1)
+        for file in files
+        for number in file.segments
+    }
+    return Target(
+        beside=files[0],
+        sequence=0,
+        attempt="a",
+        row_bases=RowBases.of(segments),
+        codec=codec,
+    )
+
+
 def values_in(storage: MemoryStorage, file: DataFile, spec: TableSpec) -> dict[int, Any]:
     """What all ways of reading say that a file holds."""
     data = storage.get(file.path)
@@ -139,7 +157,7 @@ def test_what_can_be_written_can_be_read(
         return
     # Each row in a file of its own, the smallest that a rewrite can make
     task = RewriteTask(storage=storage, spec=spec, number=2, target_bytes=1, bound=BOUND)
-    target = Target(beside=output.files[0], sequence=0, attempt="a", codec=level)
+    target = target_of(output.files, codec=level)
     rows = pa.concat_tables(
         decode_file(storage.get(file.path), spec, None, file.path, rows=file.rows, bound=BOUND)
         for file in output.files
@@ -179,7 +197,7 @@ def test_rows_of_nulls_and_empty_lists_can_be_read_where_they_are_and_rewritten(
     [file] = output.files
     assert values_in(storage, file, spec) == dict(enumerate(values))
     task = RewriteTask(storage=storage, spec=spec, number=2, target_bytes=1 << 30, bound=BOUND)
-    target = Target(beside=file, sequence=0, attempt="a")
+    target = target_of([file])
     rows = decode_file(storage.get(file.path), spec, None, file.path, rows=file.rows, bound=BOUND)
     pieces = [rows.slice(at, 50) for at in range(0, rows.num_rows, 50)]
     [rewritten] = write_files(pieces, task, target)

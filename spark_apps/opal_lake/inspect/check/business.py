@@ -60,7 +60,7 @@ def _check_commit(commit: Commit, state: BusinessSnapshots, findings: Findings) 
     elif name is not None and (problem := state.problem_of(name)) is not None:
         findings.add("I27", path, f"{problem}; {_MEND}")
     early = sorted(
-        {segment_part(segment) for segment in commit.actions.processed} & state.held_numbers
+        {segment_part(segment) for segment in commit.actions.processed_ids} & state.held_numbers
     )
     findings.expect(
         not early,

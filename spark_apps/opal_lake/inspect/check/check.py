@@ -39,7 +39,7 @@ from opal_lake.inspect.check.content.in_process import (
     LocalCheck,
     look_here,
 )
-from opal_lake.inspect.check.files import check_pending, check_sizes, check_totals
+from opal_lake.inspect.check.files import check_pending, check_row_bases, check_sizes, check_totals
 from opal_lake.inspect.check.finding import Finding, Findings
 from opal_lake.inspect.check.pages import check_pages
 from opal_lake.inspect.check.restores import check_restores
@@ -195,6 +195,7 @@ def _check(
     _check_condition(state, findings)
     check_sizes(state, sizes, findings)
     check_totals(state, commits, findings)
+    check_row_bases(state, findings)
     discarded = check_pending(storage, commits, findings)
     keys = plan_sample(asked.sample, state)
     content = Content(

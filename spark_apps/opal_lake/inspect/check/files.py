@@ -1,4 +1,4 @@
-"""Referenced files are there as they were written, and the totals of the metadata agree with each other (I9, I15)."""
+"""Referenced files are there as they were written, and the metadata agrees with itself (I9, I15, I33)."""
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from typing import IO
 import pyarrow as pa
 
 from opal_lake import layout
+from opal_lake.data.segment import is_ingested
 from opal_lake.data.spool import nameless_file, room_errors
 from opal_lake.ids import segment_name
 from opal_lake.inspect.check.chain import Sizes
@@ -18,6 +19,7 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import FileRef, read_verified, verified_pieces
 
+_MEND = "restore the log from a backup"
 _HELD_BYTES, _PIECE_BYTES = 64 << 20, 16 << 20
 
 
@@ -120,9 +122,37 @@ def check_totals(snapshot: Snapshot, commits: list[Commit], findings: Findings) 
         path,
         f"the state counts {root.events} events, its logs hold {events}",
     )
-    strangers = sorted(snapshot.pending - segments.keys())
-    findings.expect(not strangers, "I15", path, f"segments {strangers} are pending, and in no file")
+    both = sorted(snapshot.pending & snapshot.visible_segments.keys())
+    findings.expect(not both, "I15", path, f"segments {both} are pending, and visible")
     _check_groups(snapshot, commits, findings)
+
+
+def check_row_bases(snapshot: Snapshot, findings: Findings) -> None:
+    """Check that no two rows of a state have the same id for the outside, nor one that is reserved."""
+    path = layout.commit_path(snapshot.version)
+    taken: list[tuple[int, int, str]] = []
+    for segment in snapshot.visible_segments.values():
+        name = f"segment {segment_name(segment.id)}"
+        if segment.row_base is not None:
+            taken.append((segment.row_base, segment.rows, name))
+            since = segment.visible_since
+            message = f"{name} is visible since version {since}, which is later; {_MEND}"
+            is_past = since is not None and since <= snapshot.version
+            findings.expect(is_past, "I33", path, message)
+    for file in snapshot.files.values():
+        if not is_ingested(file) and file.first_row_id is not None:
+            taken.append((file.first_row_id, file.rows, file.path))
+        message = f"{file.path} reserves row ids, though it was ingested, or none, though it was rewritten"
+        reserves = file.first_row_id is not None
+        findings.expect(reserves != is_ingested(file), "I33", path, f"{message}; {_MEND}")
+    taken.sort()
+    ends = [first + rows for first, rows, _ in taken]
+    for end, (_, _, name), (first, _, other) in zip(ends, taken, taken[1:], strict=False):
+        message = f"{name} and {other} have the row id {first} in common; {_MEND}"
+        findings.expect(end <= first, "I33", path, message)
+    last, following = max(ends, default=0), snapshot.root.next_row_id
+    message = f"row ids up to {last} are taken, the next one is {following}; {_MEND}"
+    findings.expect(last <= following, "I33", path, message)
 
 
 def check_pending(
@@ -143,7 +173,7 @@ def check_pending(
                 processed.pop(segment, None)
         given_up = [one.segment.id for one in actions.discarded]
         for does, segment in (
-            *(("processes", segment) for segment in actions.processed),
+            *(("processes", segment.id) for segment in actions.processed),
             *(("discards", segment) for segment in given_up),
         ):
             done, before = "processed", processed.get(segment)
@@ -156,7 +186,7 @@ def check_pending(
                 f"it {does} segment {segment_name(segment)}, which version {before} {done}; "
                 "restore the log from a backup",
             )
-        processed.update(dict.fromkeys(actions.processed, commit.version))
+        processed.update(dict.fromkeys(actions.processed_ids, commit.version))
         if given_up:
             discarded = {**discarded, **dict.fromkeys(given_up, commit.version)}
         discarded_at[commit.version] = discarded

@@ -1,4 +1,4 @@
-"""Data files against what the metadata says of them (I10 to I12, I14)."""
+"""Data files against what the metadata says of them (I10 to I12, I14, I33)."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -13,12 +13,21 @@ import pyarrow.compute as pc
 
 from opal_lake.data.bounds import Bounds
 from opal_lake.data.columns import field_ids, physical_schema, with_field_ids
-from opal_lake.data.segment import DataFile, Segment
-from opal_lake.definition.schema import DELETED, OFFSET, SEGMENT, Atomic, Field
+from opal_lake.data.outside_ids import OUTSIDE_FIELDS, RowBases
+from opal_lake.data.segment import DataFile, Segment, is_ingested
+from opal_lake.definition.schema import (
+    DELETED,
+    OFFSET,
+    OUTSIDE_ID,
+    SEGMENT,
+    UPDATED_AT,
+    Atomic,
+    Field,
+)
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.events.bitmap import Bitmaps, add_events
 from opal_lake.events.segment_log import Events
-from opal_lake.ids import segment_name, segment_part
+from opal_lake.ids import segment_name
 from opal_lake.inspect.check.finding import Findings
 
 
@@ -85,7 +94,8 @@ class FileCheck:
     _held: set[int | None] = field(default_factory=set)
     _ids: Bitmaps = field(default_factory=dict)
     _in_order: bool = True
-    _outside: int = 0
+    _beyond: int = 0
+    _wrong_outside_ids: int = 0
     _nulls: Counter[str] = field(default_factory=Counter)
     _extremes: dict[int, Extremes] = field(default_factory=dict)
 
@@ -103,6 +113,7 @@ class FileCheck:
             self._extremes.setdefault(column.id, Extremes()).add(part, column.physical)
         if not self._nulls[SEGMENT] + self._nulls[OFFSET]:
             self._look_at_ids(part[SEGMENT].to_numpy(), part[OFFSET].to_numpy(), start)
+            self._look_at_outside_ids(part)
         return not self._nulls.total()
 
     def _whole_columns(self, part: pa.Table) -> list[str]:
@@ -128,8 +139,22 @@ class FileCheck:
             ],
             np.int64,
         )
-        self._outside += int(((offset < 0) | (offset >= limits[position])).sum())
+        self._beyond += int(((offset < 0) | (offset >= limits[position])).sum())
         add_events(self._ids, Events(segment=segment, offset=offset, until=segment))
+
+    def _look_at_outside_ids(self, part: pa.Table) -> None:
+        """Count the rows that are said to be known otherwise than by their segment and offset."""
+        if OUTSIDE_ID not in part.column_names or not self.segments.keys() >= self._held:
+            return  # of segments that the table does not have others tell
+        segment, offset = part[SEGMENT].to_numpy(), part[OFFSET].to_numpy()
+        is_wrong = np.zeros(part.num_rows, np.bool_)
+        bases = RowBases.of(self.segments)
+        for name, expected in zip(
+            (OUTSIDE_ID, UPDATED_AT), bases.columns(segment, offset), strict=True
+        ):
+            is_equal = pc.equal(part[name], pa.array(expected))
+            is_wrong |= ~pc.fill_null(is_equal, False).to_numpy()
+        self._wrong_outside_ids += int(is_wrong.sum())
 
     def finish(self, findings: Findings) -> bool:
         """Whether all rows were fit."""
@@ -192,8 +217,11 @@ class FileCheck:
         return sound
 
     def _check_offsets(self, findings: Findings) -> bool:
-        message = f"{self._outside} of its rows are beyond the end of their segments; restore the file from a backup"
-        sound = findings.expect(not self._outside, "I11", self.file.path, message)
+        message = f"{self._beyond} of its rows are beyond the end of their segments; restore the file from a backup"
+        sound = findings.expect(not self._beyond, "I11", self.file.path, message)
+        wrong = self._wrong_outside_ids
+        message = f"{OUTSIDE_ID} or {UPDATED_AT} of {wrong} of its rows is not what the table says of them; restore the file from a backup"
+        sound &= findings.expect(not wrong, "I33", self.file.path, message)
         twice = self.rows - sum(map(len, self._ids.values()))
         message = f"{twice} of its rows are there twice; restore the file from a backup"
         return findings.expect(not twice, "I11", self.file.path, message) and sound
@@ -215,12 +243,21 @@ def _check_schema(rows: pa.Table, file: DataFile, spec: TableSpec, findings: Fin
 
     Ids of rows, keys, delta and ties must be there. Others may be younger than the file.
     """
-    expected = with_field_ids(physical_schema(spec), spec)
+    expected = with_field_ids(pa.schema([*physical_schema(spec), *OUTSIDE_FIELDS]), spec)
+    outside = {OUTSIDE_ID, UPDATED_AT} if has_outside_ids(file, spec) else set()
     needed = {
         SEGMENT,
         OFFSET,
         *(column.physical for column in (*spec.keys, spec.delta, *spec.tie_break)),
     } | ({DELETED} if spec.deletes else set())
+    needed |= outside
+    strange = sorted({OUTSIDE_ID, UPDATED_AT} & {*rows.column_names} - outside)
+    findings.expect(
+        not strange,
+        "I10",
+        file.path,
+        f"only rewritten files have a column {', '.join(strange)}; restore the file from a backup",
+    )
     missing = sorted(needed - set(rows.column_names))
     findings.expect(
         not missing,
@@ -251,15 +288,14 @@ def _check_field_ids(
     findings.expect(ids == expected, "I10", file.path, message)
 
 
+def has_outside_ids(file: DataFile, spec: TableSpec) -> bool:
+    """Whether the rows of a file say how the outside knows them."""
+    return spec.file_format == "parquet" and not is_ingested(file)
+
+
 def bounded_columns(spec: TableSpec) -> tuple[Field, ...]:
     """Those that may have bounds."""
     return tuple(column for column in spec.schema.fields if isinstance(column.type, Atomic))
-
-
-def is_ingested(file: DataFile) -> bool:
-    """As it was ingested: its name begins with the number of its one segment."""
-    number = int(file.path.rpartition("/")[2].partition("-")[0])
-    return len(file.segments) == 1 and segment_part(file.segments[0]) == number
 
 
 def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:

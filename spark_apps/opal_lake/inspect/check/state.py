@@ -1,4 +1,4 @@
-"""The state that the commits add up to, and every checkpoint against it (I6 to I8)."""
+"""The state that the commits add up to, and every checkpoint against it (I6 to I8, I32)."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
@@ -20,13 +20,13 @@ from opal_lake.inspect.check.shelf import Shelf, Shelved
 from opal_lake.log.checkpoint import decode_root
 from opal_lake.log.commit import Commit
 from opal_lake.log.sections import file_parts
-from opal_lake.log.snapshot import Root, Snapshot, first_root
+from opal_lake.log.snapshot import Root, Snapshot, first_root, row_id_fault
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_sealed, read_verified
 
 _LISTS: dict[str, Callable[[Snapshot], Any]] = {
     "files": lambda snapshot: snapshot.files,
-    "segments": lambda snapshot: snapshot.segments,
+    "segments": lambda snapshot: snapshot.visible_segments,
     "pending": lambda snapshot: snapshot.pending_segments,
     "logs": lambda snapshot: snapshot.logs,
     "runs": lambda snapshot: snapshot.runs,
@@ -226,7 +226,13 @@ def _next_state(
             read_verified(storage, side)
         if commit.version == 0:
             return Snapshot(storage, first_root(commit), {}, (commit,))
-        return state.followed_by([commit], lists=()) if state else None
+        if state is None:
+            return None
+        fault = row_id_fault(state.root, commit)
+        if fault is not None:
+            findings.add("I32", path, f"{fault}; restore the file from a backup")
+            return None
+        return state.followed_by([commit], lists=())
     return None
 
 

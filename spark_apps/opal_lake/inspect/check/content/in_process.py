@@ -10,8 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from opal_lake.data.column_read import WHOLE_BYTES, StoredRanges
+from opal_lake.data.columns import physical_schema
 from opal_lake.data.data_file import stored_parts
 from opal_lake.data.segment import DataFile, RunFile, Segment
+from opal_lake.definition.schema import OUTSIDE_ID, UPDATED_AT
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import RowCountError
 from opal_lake.events.segment_log import Events
@@ -172,11 +174,9 @@ class FileReader:
         source = self._source(work)
         if source is None:
             return
-        columns = None if work.is_whole else rule_columns(self.spec)
+        columns = physical_schema(self.spec).names if work.is_whole else rule_columns(self.spec)
         bounded = tuple(
-            column
-            for column in bounded_columns(self.spec)
-            if columns is None or column.physical in columns
+            column for column in bounded_columns(self.spec) if column.physical in columns
         )
         check = FileCheck(
             file=file,
@@ -186,6 +186,7 @@ class FileReader:
         )
         with self.findings.going_on("I10", file.path):
             try:
+                columns = [*columns, OUTSIDE_ID, UPDATED_AT]
                 for part in stored_parts(source, self.spec, columns, file.path, rows=file.rows):
                     if check.add(part) and not work.is_pending:
                         yield entries_of_rows(part, self.spec)
