@@ -163,7 +163,7 @@ def _roles(description: Mapping[str, Any]) -> dict[str, str]:
     roles: dict[str, list[str]] = {}
     named = [
         ("key", description["keys"]),
-        ("delta", [description["delta"]]),
+        ("delta", [description["delta"]] if description["keys"] else []),
         ("tie-break", description["tie_break"]),
         ("partition", description["partition_by"]),
     ]

@@ -149,7 +149,7 @@ def _complaints(rows: pa.Table, spec: TableSpec) -> list[tuple[npt.NDArray[np.bo
         complaints.append((_mask(pc.is_valid(rows[BAD])), np.array(rows[BAD].to_pylist(), object)))
     if UNCHANGED in rows.column_names and rows[UNCHANGED].null_count < rows.num_rows:
         complaints.append((_mask(pc.is_valid(rows[UNCHANGED])), LACKING))
-    for role, column in [("key", key) for key in spec.keys] + [("delta", spec.delta)]:
+    for role, column in spec.required:
         if rows[column.name].null_count:
             complaints.append(
                 (_mask(pc.is_null(rows[column.name])), f"{role} column {column.name!r} is null")

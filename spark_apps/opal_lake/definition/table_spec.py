@@ -59,11 +59,14 @@ MAX_ORDER_DIGITS = 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSpec:
-    """The contract between a table and its writers. Columns are identified by their field ids."""
+    """The contract between a table and its writers. Columns are identified by their field ids.
+
+    A table without keys, which has no delta either, is append only: each processed row is visible.
+    """
 
     schema: Schema
     key_ids: tuple[int, ...]
-    delta_id: int
+    delta_id: int | None
     tie_break_ids: tuple[int, ...] = ()
     deletes: str | None = None
     partition_ids: tuple[int, ...] = ()
@@ -78,8 +81,27 @@ class TableSpec:
         return [self.by_id(number) for number in self.key_ids]
 
     @property
+    def has_keys(self) -> bool:
+        """Return whether rows replace each other: by key, in the order of the delta column."""
+        return bool(self.key_ids)
+
+    @property
     def delta(self) -> Field:
+        """The delta column; InvalidInputError for a table without keys, which has none."""
+        if self.delta_id is None:
+            raise without_keys("what needs a delta column, such as an event time,")
         return self.by_id(self.delta_id)
+
+    def require_keys(self, what: str) -> None:
+        """Raise InvalidInputError for a table without keys; `what` is the subject of the message."""
+        if not self.has_keys:
+            raise without_keys(what)
+
+    @property
+    def required(self) -> list[tuple[str, Field]]:
+        """Return the columns that are null in no row, each with its role."""
+        keys = [("key", column) for column in self.keys]
+        return [*keys, ("delta", self.delta)] if self.has_keys else []
 
     @property
     def tie_break(self) -> list[Field]:
@@ -114,6 +136,14 @@ class TableSpec:
         return replace(self, properties={**self.properties, **properties})
 
 
+def without_keys(what: str) -> InvalidInputError:
+    """Return the error for what this version does only for tables with keys."""
+    return InvalidInputError(
+        f"{what} needs a table with keys, and this one has none: it is append only, and this "
+        "version can read, check and rewrite it, but not change its rows or look them up by key"
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLayout:
     """How a user words a new table: by column names."""
@@ -131,7 +161,10 @@ def plan_spec(arrow: pa.Schema, layout: TableLayout) -> TableSpec:
     """Check a new table's columns and layout and give out the field ids."""
     schema = schema_of_arrow(arrow)
     if not layout.keys:
-        raise InvalidInputError("a table needs at least one key column: keys=[...]")
+        raise InvalidInputError(
+            "a table without keys cannot be created by this version yet; "
+            "give keys=[...], the columns of the primary key"
+        )
     if layout.file_format not in FILE_FORMATS:
         raise InvalidInputError(
             f"file format {layout.file_format!r} is unknown; use one of {', '.join(FILE_FORMATS)}"
@@ -217,7 +250,7 @@ def spec_from_json(data: dict[str, Any]) -> TableSpec:
     spec = TableSpec(
         schema=schema_from_json(data["schema"]),
         key_ids=counts(data["keys"]),
-        delta_id=count(data["delta"]),
+        delta_id=None if data["delta"] is None else count(data["delta"]),
         tie_break_ids=counts(data["tie_break"]),
         deletes=None if deletes is None else text(deletes),
         partition_ids=counts(data["partition_by"]),
@@ -230,13 +263,15 @@ def spec_from_json(data: dict[str, Any]) -> TableSpec:
 
 def _check_roles(spec: TableSpec) -> None:
     """The checks of `plan_spec`, on a table that any writer may have written."""
-    if spec.file_format not in FILE_FORMATS or not spec.key_ids:
-        raise ValueError(
-            f"a table of {spec.file_format!r} files with {len(spec.key_ids)} keys is none of this format"
-        )
+    if spec.file_format not in FILE_FORMATS:
+        raise ValueError(f"a table of {spec.file_format!r} files is none of this format")
+    if spec.has_keys != (spec.delta_id is not None):
+        raise ValueError("a table has keys and a delta column, or neither")
+    if not spec.has_keys and (spec.tie_break_ids or spec.deletes is not None):
+        raise ValueError("a table without keys has tie-breaks or a delete condition")
     ids_by_argument = {
         "keys": spec.key_ids,
-        "delta": (spec.delta_id,),
+        "delta": () if spec.delta_id is None else (spec.delta_id,),
         "tie_break": spec.tie_break_ids,
         "partition_by": spec.partition_ids,
     }
@@ -317,4 +352,5 @@ def _roles(spec: TableSpec) -> tuple[object, ...]:
         [field.name for field in fields]
         for fields in (spec.keys, spec.tie_break, spec.partition_by)
     ]
-    return named[0], spec.delta.name, named[1], spec.deletes, named[2], spec.file_format
+    delta = spec.delta.name if spec.has_keys else None
+    return named[0], delta, named[1], spec.deletes, named[2], spec.file_format

@@ -45,7 +45,7 @@ def describe(table: OpenTable) -> dict[str, Any]:
         "floor": None if root.floor is None else _delta_value(root.floor, spec),
         "file_format": spec.file_format,
         "keys": [field.name for field in spec.keys],
-        "delta": spec.delta.name,
+        "delta": spec.delta.name if spec.has_keys else None,
         "tie_break": [field.name for field in spec.tie_break],
         "deletes": spec.deletes,
         "partition_by": [field.name for field in spec.partition_by],
@@ -169,6 +169,8 @@ def _homes(files: Iterable[DataFile]) -> Mapping[int, list[str]]:
 
 def _delta_value(value: int, spec: TableSpec) -> int | str:
     """As a person writes it; the bare number where no calendar has it."""
+    if not spec.has_keys:
+        return value
     kind = spec.delta.type
     assert isinstance(kind, Atomic)
     try:

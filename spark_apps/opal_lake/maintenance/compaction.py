@@ -334,6 +334,7 @@ def plan_floor(
     """`look_back`, or a span of that name, before now, or, where the delta is a number, before the greatest one; None without one."""
     if look_back is None:
         return None
+    head.spec.require_keys(name)
     kind = head.spec.delta.type
     assert isinstance(kind, Atomic)
     if kind.name not in ("date", "timestamp", "timestamp_ntz"):

@@ -112,6 +112,7 @@ def plan_rebuild(
 ) -> RebuildPlan | JobResult:
     """Claim a number, or take over that of a job that died; the result, if this was done before."""
     started_us, base = log.clock.now_us(), log.head()
+    base.spec.require_keys("a rebuild of the key store")
     if (earlier := find_result(log, base, OPERATION, token)) is not None:
         return earlier
     pending = base.pending
@@ -138,7 +139,7 @@ def plan_rebuild(
 def state_name(base: Snapshot) -> str:
     """The same for versions with the same processed rows, floor and runs: what a rebuild of one has done is right for the other."""
     parameters = {
-        "columns": [*base.spec.key_ids, base.spec.delta_id, *base.spec.tie_break_ids],
+        "columns": [*base.spec.key_ids, base.spec.delta.id, *base.spec.tie_break_ids],
         "epoch": base.root.epoch,
         "floor": base.root.floor,
         "processed": sorted(base.segments.keys() - base.pending),

@@ -136,6 +136,7 @@ class HistoryView(RowsOperation):
         from opal_lake.read.where import where_condition
 
         snapshot = table.snapshot_at(self.version, self.timestamp)
+        snapshot.spec.require_keys("a history view")
         own = view_types(snapshot.spec)
         check_columns(snapshot.spec, self.columns, own, "a history view")
         return table.executor.history(
@@ -212,6 +213,7 @@ class Changes(RowsOperation):
         from opal_lake.read.where import where_condition
 
         spec = versions.head.spec
+        spec.require_keys("a change feed")
         own = {**FEED_TYPES, **view_types(spec)} if self.is_of_history else FEED_TYPES
         check_columns(spec, self.columns, own, "a change feed")
         return table.executor.changes(

@@ -220,6 +220,7 @@ def plan_changes(
     For a net feed, rows that a restore within the range brought back, so that both its ends show them, are left out too.
     """
     head, state = versions.head, versions.earlier
+    head.spec.require_keys("a change feed")
     if state is None:
         return ChangePlan(
             spec=head.spec, spans=(), times_us={}, has_pairs=True, is_filtered=False, may_lack=False

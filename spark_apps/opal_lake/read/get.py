@@ -71,6 +71,7 @@ def hashes_of_keys(keys: Any, spec: TableSpec) -> Hashes:
 
 def _given(keys: Any, spec: TableSpec) -> dict[str, pa.Array]:
     """Key columns by their physical names, with the values that a user gives."""
+    spec.require_keys("a look-up by key")
     names = [field.name for field in spec.keys]
     keys = (
         [keys] if isinstance(keys, Mapping | str) or not isinstance(keys, Iterable) else list(keys)

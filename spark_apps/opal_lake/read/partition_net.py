@@ -45,6 +45,7 @@ def key_of_net(partition_key: str | None, after: int | None) -> str:
 
 def plan_net(snapshot: Snapshot, partition_key: str, as_of: int | None = None) -> NetPlan:
     """As of a version; with `as_of` only rows up to that event time. Without all rows of the key there is no answer."""
+    snapshot.spec.require_keys("a net read")
     segments = segments_of_partition(snapshot, partition_key) - snapshot.pending
     if not snapshot.root.incomplete_ingests.isdisjoint(snapshot.partitions[partition_key]):
         raise NotFoundError(

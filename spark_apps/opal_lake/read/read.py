@@ -55,6 +55,7 @@ def event_time_of(snapshot: Snapshot, event_time: object | None) -> int | None:
     """The delta column's 64-bit form of what the user wrote, if it can still be read."""
     if event_time is None:
         return None
+    snapshot.spec.require_keys("event_time")
     delta, floor = snapshot.spec.delta, snapshot.root.floor
     assert isinstance(delta.type, Atomic)
     as_of = encode_order(event_time, delta.type, name="event_time")
@@ -273,7 +274,7 @@ def _is_dead(file: DataFile, segments: Mapping[int, Segment], bitmaps: Bitmaps) 
 
 def delta_bounds(file: DataFile, spec: TableSpec) -> tuple[int | None, int | None]:
     """Least and greatest delta of a file in its 64-bit form, None where unknown."""
-    bounds = file.bounds.get(spec.delta_id)
+    bounds = file.bounds.get(spec.delta.id) if spec.has_keys else None
     if bounds is None:
         return None, None
     assert isinstance(spec.delta.type, Atomic)

@@ -45,7 +45,8 @@ class Ruling:
 
 def rule_columns(spec: TableSpec) -> list[str]:
     """The physical columns of a data file that the rule looks at, the keys first."""
-    names = [field.physical for field in (*spec.keys, spec.delta, *spec.tie_break)]
+    roles = (*spec.keys, spec.delta, *spec.tie_break) if spec.has_keys else ()
+    names = [field.physical for field in roles]
     return list(dict.fromkeys([*names, SEGMENT, OFFSET, *([DELETED] if spec.deletes else [])]))
 
 

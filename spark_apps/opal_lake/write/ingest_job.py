@@ -111,6 +111,7 @@ def start_ingest(
     check_names(asked)
     started_us = table.log.clock.now_us()
     base = table.log.head(to_commit=True)
+    base.spec.require_keys("an ingest")
     earlier = table.log.earlier_result(base, "ingest", asked.token, asked.application)
     if earlier is not None:
         return earlier

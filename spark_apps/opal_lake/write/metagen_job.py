@@ -117,6 +117,7 @@ def start_metagen(
     With nothing left to do for the open business snapshot, and its drift time over, it is finished first.
     """
     started_us, base = table.log.clock.now_us(), table.log.head()
+    base.spec.require_keys("a MetaGen")
     if (earlier := find_result(table.log, base, "metagen", token)) is not None:
         return earlier
     if among is None:
@@ -137,6 +138,7 @@ def result_without_work(
     None if a job has to run: for rows, or to finish a business snapshot. Rows that come after this
     version are left to the next MetaGen, as a job leaves what comes after its plan.
     """
+    head.spec.require_keys("a MetaGen")
     if (earlier := find_result(log, head, "metagen", token)) is not None:
         return earlier
     _check_selected_tokens(log, head, selection)

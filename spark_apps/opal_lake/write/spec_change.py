@@ -124,10 +124,13 @@ def changed_spec(head: Snapshot, changes: Changes) -> TableSpec:
 
 def _check_spans(spec: TableSpec) -> None:
     """Ages are in the unit of the delta column."""
+    texts = {name: spec.word(name) for name in ("look_back", "archive_after")}
+    if not any(texts.values()):
+        return
+    spec.require_keys(f"property {next(name for name, text in texts.items() if text)!r}")
     assert isinstance(spec.delta.type, Atomic)
     has_time = spec.delta.type.name in ("date", "timestamp", "timestamp_ntz")
-    for name in ("look_back", "archive_after"):
-        text = str(spec.properties.get(name, ""))
+    for name, text in texts.items():
         if text and text.isdecimal() == has_time:
             what = (
                 "a time; give a span of time, as '30d'"

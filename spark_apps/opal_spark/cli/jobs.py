@@ -219,7 +219,8 @@ def _check_versions(args: argparse.Namespace, operation: ShowRows | ShowChanges)
     except OpalError:
         return
     if isinstance(operation, Changes):
-        version_range(table.log, operation.start, operation.end)
+        versions = version_range(table.log, operation.start, operation.end)
+        versions.head.spec.require_keys("a change feed")
     if isinstance(operation, Read):
         table.snapshot_at(operation.version, operation.timestamp, operation.business_snapshot)
 

@@ -49,6 +49,7 @@ class FeedReader(DataSourceReader):
         self, path: str, storage: Mapping[str, str], feed: Changes, schema: StructType
     ) -> None:
         versions = version_range(Table.open(path, storage).log, feed.start, feed.end)
+        versions.head.spec.require_keys("a change feed")
         self.bounds = (
             None if versions.earlier is None else (versions.earlier.version + 1, versions.last)
         )

@@ -111,6 +111,7 @@ class OpalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             return newest
 
     def _first(self, head: Snapshot, most: int | None) -> Offset:
+        head.spec.require_keys("a stream of changes")
         if self.options.start is None:
             return self._offset(head, head.version, SNAPSHOT).to_json()
         versions = version_range(self.log, self.options.start)

@@ -66,9 +66,9 @@ def _history_of_all(
     )
     shown = [field for field in spec.schema.fields if not is_named(field, VIEW_COLUMNS)]
     shown += [
-        Field(id=spec.delta_id, name=VALID_FROM, physical=spec.delta.physical, type=spec.delta.type)
+        Field(id=spec.delta.id, name=VALID_FROM, physical=spec.delta.physical, type=spec.delta.type)
     ]
-    shown += [Field(id=spec.delta_id, name=VALID_UNTIL, physical=_UNTIL, type=spec.delta.type)]
+    shown += [Field(id=spec.delta.id, name=VALID_UNTIL, physical=_UNTIL, type=spec.delta.type)]
     flags = F.col(_UNTIL).isNull().alias(IS_CURRENT), F.col(_DELETED_THEN).alias(WAS_DELETED)
     view = _valid_rows(rows, snapshot).select(*read_fields(shown, spec), *flags)
     view = filtered(view, condition) if condition else view

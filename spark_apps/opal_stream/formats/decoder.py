@@ -70,6 +70,7 @@ class Decoder:
     def __init__(self, spec: TableSpec, options: FormatOptions) -> None:
         self.options = options
         self._format = options.chosen()
+        spec.require_keys("a stream")
         self.spec = spec
         self.refused: dict[
             tuple[str, str], str

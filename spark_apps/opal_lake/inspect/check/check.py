@@ -324,7 +324,8 @@ def _left_out(state: Snapshot, keys: KeyRange, *, deep: bool) -> Iterator[str]:
         return
     away = sum(not keys.takes(file) for file in files)
     percent, rows = f"{100 * (1 - keys.share):.6g}%", sum(file.rows for file in files)
-    yield f"{percent} of the keys, about {int(rows * (1 - keys.share)):,} of {rows:,} rows: their events and key-store entries (I18 to I21)"
+    if state.spec.has_keys:
+        yield f"{percent} of the keys, about {int(rows * (1 - keys.share)):,} of {rows:,} rows: their events and key-store entries (I18 to I21)"
     yield (
         f"in {away:,} of {count_text(len(files), 'data file')} the checksum of the whole (I9), and all columns but row ids, keys, "
         "delta and tie-breaks (I12): pages and footers have checksums of their own"

@@ -125,6 +125,24 @@ def check_totals(snapshot: Snapshot, commits: list[Commit], findings: Findings) 
     both = sorted(snapshot.pending & snapshot.visible_segments.keys())
     findings.expect(not both, "I15", path, f"segments {both} are pending, and visible")
     _check_groups(snapshot, commits, findings)
+    if not snapshot.spec.has_keys:
+        _check_append_only(snapshot, findings)
+
+
+def _check_append_only(snapshot: Snapshot, findings: Findings) -> None:
+    held = {
+        "segment logs": snapshot.logs,
+        "key-store runs": snapshot.runs,
+        "bitmap bases": snapshot.bases,
+        "a floor": snapshot.root.floor is not None,
+    }
+    for what, is_there in held.items():
+        findings.expect(
+            not is_there,
+            "I15",
+            layout.commit_path(snapshot.version),
+            f"the table has no keys, and the state has {what}; restore the log from a backup",
+        )
 
 
 def check_row_bases(snapshot: Snapshot, findings: Findings) -> None:

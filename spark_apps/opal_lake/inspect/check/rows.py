@@ -121,7 +121,7 @@ class FileCheck:
         names = [
             SEGMENT,
             OFFSET,
-            *(column.physical for column in (*self.spec.keys, self.spec.delta)),
+            *(column.physical for _, column in self.spec.required),
         ]
         return [*names, DELETED] if DELETED in part.column_names else names
 
@@ -167,7 +167,7 @@ class FileCheck:
         if not sound:
             return False
         sound = self._check_row_ids(findings)
-        for role, column in [*(("key", key) for key in self.spec.keys), ("delta", self.spec.delta)]:
+        for role, column in self.spec.required:
             nulls = self._nulls[column.physical]
             sound &= findings.expect(
                 not nulls,
@@ -248,7 +248,8 @@ def _check_schema(rows: pa.Table, file: DataFile, spec: TableSpec, findings: Fin
     needed = {
         SEGMENT,
         OFFSET,
-        *(column.physical for column in (*spec.keys, spec.delta, *spec.tie_break)),
+        *(column.physical for _, column in spec.required),
+        *(column.physical for column in spec.tie_break),
     } | ({DELETED} if spec.deletes else set())
     needed |= outside
     strange = sorted({OUTSIDE_ID, UPDATED_AT} & {*rows.column_names} - outside)

@@ -169,7 +169,7 @@ class FileReader:
     whole: bool = False
 
     def rows(self, work: FileWork) -> Iterator[Entries]:
-        """As the rule sees them; none of a pending file."""
+        """As the rule sees them; none of a pending file, or of a table without keys."""
         file, self.whole = work.file, False
         source = self._source(work)
         if source is None:
@@ -188,7 +188,8 @@ class FileReader:
             try:
                 columns = [*columns, OUTSIDE_ID, UPDATED_AT]
                 for part in stored_parts(source, self.spec, columns, file.path, rows=file.rows):
-                    if check.add(part) and not work.is_pending:
+                    is_sound = check.add(part)
+                    if is_sound and self.spec.has_keys and not work.is_pending:
                         yield entries_of_rows(part, self.spec)
             except RowCountError as error:
                 self.findings.add("I11", file.path, str(error))
