@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from opal_folder.increments import Increment
@@ -12,7 +12,6 @@ from opal_folder.place import MasterFile, MasterForm, run_path
 from opal_lake import checked
 from opal_lake.checked import parse_json
 from opal_lake.decoding import decoding
-from opal_lake.engine.results import result_at
 from opal_lake.errors import ConflictError, NotFoundError
 from opal_lake.result import JobResult, checked_result
 from opal_lake.storage import Storage
@@ -208,7 +207,15 @@ def dry(token: str | None) -> str | None:
 
 def read_result(side: Storage, token: str | None) -> JobResult | None:
     """Return what a run with this token did, marked as a repeat."""
-    return None if token is None else result_at(side, _result_path(token), _RESTORE)
+    if token is None:
+        return None
+    path = _result_path(token)
+    try:
+        data = read_sealed(side, path)
+    except NotFoundError:
+        return None
+    with decoding(f"{side.uri}/{path}", "a result", _RESTORE):
+        return replace(result_of(parse_json(data)), repeated=True)
 
 
 def result_of(data: Any) -> JobResult:

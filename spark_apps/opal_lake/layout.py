@@ -17,7 +17,6 @@ BITMAPS = META + "bitmaps/"
 KEY_STORE = META + "key_store/"
 CLAIMS = META + "claims/"
 RESULTS = META + "results/"
-JOB_RESULTS = META + "consumed/"
 REJECTED = META + "rejected/"
 SIDE = META + "side/"
 REBUILD = META + "rebuild/"
@@ -254,12 +253,8 @@ def side_path(number: int, attempt: int) -> str:
 
 
 def result_path(token: str) -> str:
+    """Return the path of the result of a job that commits nothing, or more than once."""
     return f"{RESULTS}{_token_name(token)}.json"
-
-
-def consumed_path(token: str) -> str:
-    """The result of a consume, which commits nothing."""
-    return f"{JOB_RESULTS}{_token_name(token)}.json"
 
 
 def _token_name(token: str) -> str:

@@ -58,7 +58,7 @@ def test_it_commits_no_version_and_claims_no_number(table: Table, job: Job) -> N
     assert not job(table, None).repeated
     assert paths(table) == before
     job(table, "t")
-    assert paths(table) == before | {layout.consumed_path("t")}
+    assert paths(table) == before | {layout.result_path("t")}
 
 
 def test_a_metagen_names_the_version_at_which_all_is_visible(table: Table) -> None:
@@ -123,7 +123,7 @@ def test_runs_without_work_leave_no_more_than_a_window_of_results(
         table.metagen(token=f"metagen-{day}")
         table.set_properties({"window": "3d"}, token=f"set-{day}")
         table.retain(token=f"retain-{day}")
-        assert len([*table.storage.list(layout.JOB_RESULTS)]) <= 3 * 4
+        assert len([*table.storage.list(layout.RESULTS)]) <= 3 * 4
     assert table.snapshot_at().version - table.snapshot_at().root.oldest_version <= 4
     assert content(table) == sorted(FIRST)
     assert check_table(table) == []

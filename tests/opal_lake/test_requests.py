@@ -64,7 +64,6 @@ def test_a_retention_with_nothing_to_do_reads_what_came_since_the_last_one(
         assert [path for path in repeated if int(path[-7:-5]) % 16] == [], (
             first
         )  # those vouch for others, by a byte each
-        assert not first.parts["GET", "_opal/results"], first
     again = asked(s3_options, old, retain)
     assert again.verbs["GET"] <= 14 >= asked(s3_options, young, retain).verbs["GET"], again
     assert again.total <= 26, again
@@ -175,7 +174,7 @@ def test_a_digest_is_not_believed_when_the_log_lost_its_end_and_went_on(tmp_path
         at_hour(storage, hour, "anew").ingest(*rows([(f"new{hour}", hour, 1)]), metadata="inline")
     at_hour(storage, 24).retain(window="2h", grace="1h")
     table = at_hour(storage, 25)
-    assert [finding for finding in check_table(table) if finding.invariant != "I4"] == []
+    assert check_table(table) == []
     assert table.read().num_rows
 
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from opal_lake import layout
-from opal_lake.checked import parse_json
 from opal_lake.decoding import decoding
 from opal_lake.definition.job_names import check_token
-from opal_lake.errors import InvalidInputError, NotFoundError
+from opal_lake.errors import FormatError, InvalidInputError, NotFoundError, PreReleaseError
+from opal_lake.log.commit import canonical_json, seal, unseal
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.result import JobResult, checked_result
@@ -15,6 +15,7 @@ from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_sealed
 
 RESULT_KEPT_APART = ("consume", "compact", "zorder", "retain", "maintain")
+DELETE_RESULT = "delete it, and run the job again"
 # Commit where there is something to do. An ingest of no rows commits: so no upsert has to look
 # here, and its partition key counts
 _MAY_COMMIT_NOTHING = (
@@ -67,7 +68,7 @@ def find_result(
 def keep_result(storage: Storage, result: JobResult) -> JobResult:
     """Keep a result apart if it has a token; return the one that stands, if another was first."""
     if result.token is None or storage.put_if_absent(
-        layout.consumed_path(result.token), result.to_json().encode()
+        layout.result_path(result.token), seal(canonical_json(result.to_dict()))
     ):
         return result
     return read_result(storage, result.token) or result
@@ -76,17 +77,21 @@ def keep_result(storage: Storage, result: JobResult) -> JobResult:
 def read_result(storage: Storage, token: str) -> JobResult | None:
     """Return what a job with this token left, marked as a repeat."""
     check_token(token)
-    return result_at(storage, layout.consumed_path(token), "delete it, and run the job again")
+    return result_at(storage, layout.result_path(token))
 
 
-def result_at(storage: Storage, path: str, remedy: str) -> JobResult | None:
-    """Return the result that is kept at a path, marked as a repeat; None if there is none.
-
-    `remedy` says what to do with a damaged one.
-    """
+def result_at(storage: Storage, path: str) -> JobResult | None:
+    """Return the result that is kept at a path, marked as a repeat; None if there is none."""
     try:
         data = read_sealed(storage, path)
     except NotFoundError:
         return None
-    with decoding(f"{storage.uri}/{path}", "a result", remedy):
-        return replace(JobResult.from_dict(checked_result(parse_json(data))), repeated=True)
+    place = f"{storage.uri}/{path}"
+    try:
+        body = unseal(data, place)
+    except PreReleaseError:
+        raise
+    except FormatError as error:
+        raise FormatError(f"{place} is damaged; {DELETE_RESULT}") from error
+    with decoding(place, "a result", DELETE_RESULT):
+        return replace(JobResult.from_dict(checked_result(body)), repeated=True)

@@ -538,10 +538,6 @@ class CommitLog:
         self._check_not_below_expired_log(head, link)
         with self.derived():
             state = head.followed_by([link])
-            if link.token is not None:
-                self.storage.put_if_absent(
-                    layout.result_path(link.token), result_of(link).to_json().encode()
-                )
             if (
                 link.version % head.spec.integer("checkpoint_commits") == 0
                 or link.actions.restored is not None

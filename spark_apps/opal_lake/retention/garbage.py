@@ -119,14 +119,6 @@ def _claim(entry: StoredObject, needed: Needed, _: int) -> str:
     return f"job {number} has ended, and its commit has expired"
 
 
-def _result(entry: StoredObject, needed: Needed, cutoff_us: int) -> str:
-    """If the token is no longer remembered, the age of the copy decides."""
-    version = needed.results.get(entry.path)
-    return (
-        _expired(version, needed) if version is not None else _kept_apart(entry, needed, cutoff_us)
-    )
-
-
 def _kept_apart(entry: StoredObject, _: Needed, cutoff_us: int) -> str:
     return "it was kept for the window" if entry.modified_us < cutoff_us else ""
 
@@ -171,8 +163,7 @@ _KINDS: tuple[tuple[str, str, _Judge], ...] = (
     (layout.REJECTED, "rejected_files", _rejected),
     (layout.REBUILD, "rebuild_records", _rebuild_record),
     (layout.GATHERED, "gathered_files", _gathered),
-    (layout.RESULTS, "results", _result),
-    (layout.JOB_RESULTS, "results", _kept_apart),
+    (layout.RESULTS, "results", _kept_apart),
     (layout.TRAFFIC, "traffic", _kept_apart),  # streams that run write it again every hour
     (layout.CLAIMS, "claims", _claim),
     (layout.LOG, "commits", _commit),

@@ -35,9 +35,8 @@ class Numbers:
 class Needed:
     """As of a head: everything that versions from `oldest` on and savepoints name.
 
-    The log and the checkpoints are kept from `begin` on, which is the checkpoint that serves the oldest version. `results` are the copies
-    for the tokens that are remembered, by path, with their versions; `roots` says what each checkpoint names, `gathered` how far each
-    folder of gathered rows is committed.
+    The log and the checkpoints are kept from `begin` on, which is the checkpoint that serves the oldest version. `roots` says
+    what each checkpoint names, `gathered` how far each folder of gathered rows is committed.
     """
 
     head: int
@@ -46,7 +45,6 @@ class Needed:
     savepoints: frozenset[int]
     paths: frozenset[str]
     numbers: Numbers
-    results: Mapping[str, int]
     roots: Mapping[str, tuple[str, ...]]
     gathered: Mapping[str, int]
 
@@ -113,7 +111,6 @@ def find_needed(view: LogView, claims: Iterable[int], given_up: frozenset[int]) 
         savepoints=savepoints,
         paths=frozenset(paths),
         numbers=numbers,
-        results={layout.result_path(token): version for token, version in head.tokens.items()},
         roots=roots,
         gathered={
             layout.gathered_folder(name): position for name, position in head.positions.items()

@@ -1,6 +1,5 @@
 """Tables whose checksums all hold and whose content is wrong: each invariant is found out by its number, and at its file."""
 
-import json
 import re
 import zlib
 from collections.abc import Callable
@@ -27,10 +26,18 @@ from opal_lake.key_store.entries import Entries, concat_entries, sorted_entries
 from opal_lake.key_store.run import decode_run, encode_run
 from opal_lake.log import visibility
 from opal_lake.log.checkpoint import decode_root, encode_root
-from opal_lake.log.commit import Actions, Commit, decode_commit, encode_commit
+from opal_lake.log.commit import (
+    Actions,
+    Commit,
+    canonical_json,
+    decode_commit,
+    encode_commit,
+    seal,
+)
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.sections import InlinePart, Sections, decode_section, encode_section
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.result import JobResult
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
 from tests.kit.check import check_table
@@ -279,8 +286,9 @@ def forged_base(forger: Forger) -> str:
 
 def forged_result(change: dict[str, Any]) -> Callable[[Forger], str]:
     def forge(forger: Forger) -> str:
-        path = next(path for path in forger.files if path.startswith(layout.RESULTS))
-        forger.files[path] = json.dumps(json.loads(forger.files[path]) | change).encode()
+        path = layout.result_path("t")
+        result = JobResult(operation="retain", table="memory://t", token="t").to_dict()
+        forger.files[path] = seal(canonical_json(result | change))
         return path
 
     return forge
@@ -325,8 +333,8 @@ FORGERIES: dict[str, tuple[str, Callable[[Forger], str]]] = {
     "another table": ("I2", at(3, table_id="another")),
     "an older epoch": ("I2", at(3, epoch=-1)),
     "time stands still": ("I3", at(3, timestamp_us=0)),
-    "result of a version that is lost": ("I4", forged_result({"version": 9})),
-    "another result": ("I4", forged_result({"counts": {"rows": 99}})),
+    "the result of another token": ("I4", forged_result({"token": "u"})),
+    "a result that is none": ("I4", forged_result({"counts": {"rows": "many"}})),
     "a number twice": ("I5", at(5, number=3)),
     "a number that nobody claimed": ("I5", lambda forger: (forger.commit(5, lambda c: replace(c, number=9)), layout.claim_path(9))[1]),
     "a root that counts wrong": ("I6", lambda forger: forger.root(lambda root, _: replace(root, rows=root.rows + 1))),

@@ -1,17 +1,16 @@
 """The chain of commits, and what is written beside it: claims, copies of results, traffic of streams (I1 to I5, I29)."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from opal_lake import layout
-from opal_lake.checked import parse_json
 from opal_lake.clock import moment_text
+from opal_lake.engine.results import DELETE_RESULT, result_at
 from opal_lake.errors import FormatError, NotFoundError, count_text
 from opal_lake.ids import segment_part
 from opal_lake.inspect.check.finding import Findings
 from opal_lake.log.commit import Commit, unseal
-from opal_lake.log.commit_log import CommitLog, result_of
+from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.lists import ingested_files, rewritten_files
 from opal_lake.log.snapshot import Root
 from opal_lake.log.store_clock import clock_bound_us
@@ -172,40 +171,21 @@ def _check_link(before: Commit, commit: Commit, findings: Findings) -> None:
         )
 
 
-def check_results(
-    storage: Storage, commits: Sequence[Commit], sizes: Sizes, findings: Findings
-) -> None:
-    """A copy of a result is what its commit says; one that names a version beyond the head means that a commit was lost."""
-    by_version = {commit.version: commit for commit in commits}
-    head = max(by_version, default=-1)
+def check_results(storage: Storage, sizes: Sizes, findings: Findings) -> None:
+    """Check that results which no commit holds can be read, each at the place of its token."""
     for path in sizes:
         if not path.startswith(layout.RESULTS):
             continue
         try:
-            copy = parse_json(read_sealed(storage, path))
-            version = int(copy["version"])
-        except NotFoundError:
-            continue  # retention has deleted it in the meantime
-        except (FormatError, ValueError, KeyError, TypeError) as error:
-            findings.add(
-                "I4",
-                path,
-                f"it is no result ({error!r}); delete it, the commit holds the result too",
-            )
+            result = result_at(storage, path)
+        except FormatError as error:
+            findings.add("I4", path, str(error))
             continue
-        lost = f"it tells of version {version}, the newest is {head}: commits were lost; restore {layout.LOG} from a backup"
-        came_meanwhile = version > head and any(storage.list(layout.commit_path(version)))
-        if (
-            findings.expect(version <= head or came_meanwhile, "I4", path, lost)
-            and version in by_version
-        ):
-            same = copy == json.loads(result_of(by_version[version]).to_json())
-            findings.expect(
-                same,
-                "I4",
-                path,
-                f"it differs from the result in version {version}; delete it, the commit holds the result too",
-            )
+        if result is None:
+            continue  # retention has deleted it in the meantime
+        own_path = None if result.token is None else layout.result_path(result.token)
+        message = f"it is the result of token {result.token!r}; {DELETE_RESULT}"
+        findings.expect(own_path == path, "I4", path, message)
 
 
 def check_traffic(

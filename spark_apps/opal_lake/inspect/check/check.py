@@ -177,7 +177,7 @@ def _check(
     if not commits:
         table.snapshot_at()  # says why this is no table
     check_clock(table.log, commits, findings)
-    check_results(storage, commits, sizes, findings)
+    check_results(storage, sizes, findings)
     check_claims(storage, commits, sizes, findings)
     check_traffic(storage, commits, sizes, findings)
     check_business(storage, commits, findings)
