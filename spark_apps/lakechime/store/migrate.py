@@ -1,5 +1,6 @@
 """The tables in the database and the ones that this client knows: the same, or made so where that is safe."""
 
+import re
 from typing import Any
 
 from sqlalchemy import Connection, inspect, text
@@ -9,8 +10,9 @@ from lakechime.store.database.engine import Database
 from lakechime.store.schema import REVISION, VERSION_TABLE
 from lakechime.store.sequencer import LOCK
 
-KNOWN = tuple(f"{number:04}" for number in range(1, int(REVISION) + 1))
+KNOWN = (REVISION,)  # of each step, oldest first
 BASE = "base"
+_PRE_RELEASE = re.compile(r"\d{4}")  # how the steps were called before the first release
 
 
 def ensure_schema(database: Database, *, migrate: bool | None = None) -> None:
@@ -22,7 +24,7 @@ def ensure_schema(database: Database, *, migrate: bool | None = None) -> None:
     found = database.read(read_revision)
     if found == REVISION:
         return
-    _refuse_newer(found, database.shown)
+    _refuse_other(found, database.shown)
     if migrate is None:
         migrate = found is None or database.dialect == "sqlite"
     if not migrate:
@@ -43,7 +45,7 @@ def upgrade(database: Database, revision: str = REVISION) -> None:
     def work(connection: Connection) -> None:
         _lock(connection)
         found = read_revision(connection)
-        _refuse_newer(found, database.shown)
+        _refuse_other(found, database.shown)
         if found is None or found < revision:
             _run(connection, "upgrade", revision)
 
@@ -55,7 +57,7 @@ def downgrade(database: Database, revision: str) -> None:
 
     def work(connection: Connection) -> None:
         _lock(connection)
-        _refuse_newer(read_revision(connection), database.shown)
+        _refuse_other(read_revision(connection), database.shown)
         _run(connection, "downgrade", revision)
 
     database.write(work)
@@ -67,7 +69,13 @@ def read_revision(connection: Connection) -> str | None:
     return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
 
 
-def _refuse_newer(found: str | None, database: str) -> None:
+def _refuse_other(found: str | None, database: str) -> None:
+    """Raise SchemaError for tables that are not of this client's revisions."""
+    if found is not None and _PRE_RELEASE.fullmatch(found):
+        raise SchemaError(
+            f"the tables in {database} are of revision {found}, which a pre-release made, and cannot be used; "
+            "create the database again: name another one, or delete the tables lakechime_* in this one"
+        )
     if found is not None and found not in KNOWN:
         raise SchemaError(
             f"the tables in {database} are of revision {found}, which is newer than this client ({REVISION}); "

@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import VARCHAR
 
-REVISION = "0004"  # of the newest migration
+REVISION = "v0001"  # of the newest migration
 VERSION_TABLE = "lakechime_alembic_version"
 DIGEST_CHARS = 22
 

@@ -1,4 +1,4 @@
-"""Tables are made and upgraded by themselves, up from the first step and down again, with data in them."""
+"""Tables are made by themselves; those of another revision are left alone."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,6 @@ from lakechime.store.migrate import BASE, KNOWN, downgrade, ensure_schema, read_
 from lakechime.store.schema import REVISION, VERSION_TABLE, metadata
 from lakechime.store.sql_store import SqlStore
 from lakechime.store.sql_tokens import SqlTokens
-from lakechime.store.tokens import create_token, read_tokens
 from tests.lakechime.made import TABLE, made
 
 
@@ -51,53 +50,57 @@ def test_the_steps_lead_to_the_declared_tables(database: Database) -> None:
     assert database.read(differences) == []
 
 
-def test_events_outlive_the_way_up_and_down(address: str, database: Database) -> None:
-    upgrade(database, KNOWN[0])
-    assert "lakechime_tokens" not in table_names(database)
-    with pytest.raises(
-        SchemaError,
-        match=f"revision {KNOWN[0]}, and this client needs {REVISION}; run `lakechime migrate`",
-    ):
-        LakeChime.open(address, migrate=False)
-    with LakeChime.open(address, migrate=True) as client:
-        assert database.read(read_revision) == REVISION
-        first = client.register([made(1, tags={"x": "1"}), made(2, partition=("a",))])
-        client.put_watermark("report", "events", 1, expected=None)
-    downgrade(database, KNOWN[0])
-    with LakeChime.open(address, migrate=True) as client:
-        assert database.read(read_revision) == REVISION
-        assert client.events().events == tuple(first)
-        client.register([made(3)])
-    database.write(lambda connection: create_token(connection, "ci", "writer", 1))
-    downgrade(database, KNOWN[0])
-    assert (
-        len(
-            database.read(
-                lambda connection: connection.execute(text("SELECT 1 FROM lakechime_events")).all()
-            )
-        )
-        == 3
-    )
-    with LakeChime.open(address, migrate=True) as client:
-        assert [found.event.snapshot_id for found in client.events(tags={"x": "1"}).events] == ["1"]
-        assert len(client.events().events) == 3
-        assert client.watermark("report", "events") is not None
-    assert database.read(read_tokens) == []
+def test_the_way_down_deletes_all_tables_and_the_way_up_makes_them_again(
+    address: str, database: Database
+) -> None:
+    upgrade(database)
+    made_tables = table_names(database)
+    with LakeChime.open(address, migrate=False) as client:
+        client.register([made(1, tags={"x": "1"}), made(2, partition=("a",))])
+    upgrade(database)
+    with LakeChime.open(address) as client:
+        assert len(client.events().events) == 2
     downgrade(database, BASE)
     assert table_names(database) <= {VERSION_TABLE}
     with LakeChime.open(address) as client:
         assert client.head() == 0
+    assert table_names(database) == made_tables
+
+
+@pytest.mark.parametrize("revision", ["0001", "0004"])
+def test_tables_of_a_pre_release_are_refused_and_left_alone(
+    address: str, database: Database, revision: str
+) -> None:
+    with LakeChime.open(address) as client:
+        client.register([made(1)])
+    stamp(database, revision)
+    refused = f"of revision {revision}, which a pre-release made, .* create the database again"
+    for migrate in (None, True, False):
+        with pytest.raises(SchemaError, match=refused):
+            LakeChime.open(address, migrate=migrate)
+    for change in (upgrade, lambda database: downgrade(database, BASE)):
+        with pytest.raises(SchemaError, match=refused):
+            change(database)
+    assert database.read(read_revision) == revision
+    assert count_events(database) == 1
+
+
+def stamp(database: Database, revision: str) -> None:
+    """Record another revision than that of the tables."""
+    statement = text(f"UPDATE {VERSION_TABLE} SET version_num = :revision")
+    database.write(lambda connection: connection.execute(statement, {"revision": revision}))
+
+
+def count_events(database: Database) -> int:
+    statement = text("SELECT COUNT(*) FROM lakechime_events")
+    return int(database.read(lambda connection: connection.execute(statement).scalar_one()))
 
 
 def test_an_old_client_says_that_the_tables_are_newer(address: str, database: Database) -> None:
     ensure_schema(database, migrate=True)
-    database.write(
-        lambda connection: connection.execute(
-            text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
-        )
-    )
+    stamp(database, "v9999")
     for migrate in (True, False):
-        with pytest.raises(SchemaError, match="revision 9999, which is newer than this client"):
+        with pytest.raises(SchemaError, match="revision v9999, which is newer than this client"):
             LakeChime.open(address, migrate=migrate)
     with pytest.raises(SchemaError, match="newer"):
         downgrade(database, KNOWN[0])
@@ -122,26 +125,6 @@ def test_many_who_open_an_empty_database_at_once_make_one(address: str, database
         assert len(client.events().events) == 6
 
 
-def test_how_far_tables_expired_outlives_the_upgrade(address: str, database: Database) -> None:
-    with LakeChime.open(address) as client:
-        client.register(
-            [made(number) for number in range(1, 4)]
-            + [made(1, table="other"), made(4), made(2, table="other")]
-        )
-        client.expire(1 << 60)
-        assert (
-            client.events([TABLE]).expired,
-            client.events(["other"]).expired,
-            client.events().expired,
-        ) == (3, 4, 4)
-    downgrade(database, "0002")
-    upgrade(database)
-    with LakeChime.open(address) as client:
-        assert (client.events([TABLE]).expired, client.events(["other"]).expired) == (4, 4), (
-            "at least as far"
-        )
-
-
 def write_something(store: SqlStore, kind: str) -> None:
     writes: dict[str, Callable[[], object]] = {
         "events": lambda: store.register([made(2)], None),
@@ -159,29 +142,25 @@ def test_a_client_whose_tables_were_upgraded_under_it_writes_nothing(
 ) -> None:
     store = SqlStore.open(address)
     store.register([made(1)], None)
-    database.write(
-        lambda connection: connection.execute(
-            text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
-        )
-    )
-    with pytest.raises(SchemaError, match=r"of revision 9999 by now, .* upgrade opal-lake here"):
+    stamp(database, "v9999")
+    with pytest.raises(SchemaError, match=r"of revision v9999 by now, .* upgrade opal-lake here"):
         write_something(store, kind)
     assert len(store.events(Filter(), after=0, until=None, limit=10).events) == 1, "reading goes on"
     assert store.watermarks("report") == {}
     assert store.table_state("default", TABLE).position is None  # type: ignore[union-attr]  # there is an event
 
 
-def test_older_tables_of_a_file_are_upgraded_and_of_a_server_only_on_purpose(
-    address: str, database: Database
+def test_older_tables_are_upgraded_on_purpose_only(
+    address: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    upgrade(database, KNOWN[0])
-    if database.dialect == "postgresql":
+    """A client of the next revision opens the tables of this one."""
+    upgrade(database)
+    monkeypatch.setattr("lakechime.store.migrate.REVISION", "v0002")
+    is_server = database.dialect == "postgresql"
+    for allowed in (False, None) if is_server else (False,):
         with pytest.raises(
             SchemaError,
-            match=f"revision {KNOWN[0]}, and this client needs {REVISION}; run `lakechime migrate`",
+            match=f"revision {REVISION}, and this client needs v0002; run `lakechime migrate`",
         ):
-            LakeChime.open(address)
-        assert database.read(read_revision) == KNOWN[0]
-        LakeChime.open(address, migrate=True).close()
-    LakeChime.open(address).close()
+            ensure_schema(database, migrate=allowed)
     assert database.read(read_revision) == REVISION

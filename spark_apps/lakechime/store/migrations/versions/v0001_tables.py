@@ -1,10 +1,10 @@
-"""Tables, inbox, events, tags and watermarks."""
+"""All tables: events and their inbox, watermarks, what producers have seen, tokens of the service."""
 
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import VARCHAR
 
-revision = "0001"
+revision = "v0001"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -47,14 +47,17 @@ def upgrade() -> None:
         sa.Column("cluster", sa.Text, nullable=False),
         sa.Column("name", sa.Text, nullable=False),
         sa.Column("depth", sa.Integer),
+        sa.Column("expired_seq", _number(), nullable=False, server_default="0"),
+        sa.Column("expired_ts", _number()),
         sa.UniqueConstraint("cluster", "name", name="lakechime_tables_by_name"),
     )
     op.create_table(
-        "lakechime_positions",
-        sa.Column("cluster", sa.Text, primary_key=True),
-        sa.Column("name", sa.Text, primary_key=True),
-        sa.Column("position", sa.Text, nullable=False),
+        "lakechime_expired_partitions",
+        sa.Column("table_id", _number(), primary_key=True, autoincrement=False),
+        sa.Column("partition_key", _digest(), primary_key=True),
+        sa.Column("expired_seq", _number(), nullable=False),
     )
+    _make_producers()
     _make_events()
     op.create_table(
         "lakechime_watermarks",
@@ -63,6 +66,34 @@ def upgrade() -> None:
         sa.Column("value", sa.Text),
         sa.Column("revision", _number(), nullable=False),
         sa.Column("updated_ts", _number(), nullable=False),
+        sa.Column("step", sa.String(22)),
+    )
+    op.create_table(
+        "lakechime_tokens",
+        sa.Column("name", sa.Text, primary_key=True),
+        sa.Column("sha256", sa.String(64), nullable=False, unique=True),
+        sa.Column("role", sa.String(16), nullable=False),
+        sa.Column("created", _number(), nullable=False),
+        sa.Column("revoked", _number()),
+        sa.Column("last_used", _number()),
+    )
+
+
+def _make_producers() -> None:
+    op.create_table(
+        "lakechime_positions",
+        sa.Column("cluster", sa.Text, primary_key=True),
+        sa.Column("name", sa.Text, primary_key=True),
+        sa.Column("position", sa.Text, nullable=False),
+        sa.Column("batch", sa.String(22)),
+    )
+    op.create_table(
+        "lakechime_seen",
+        sa.Column("cluster", sa.Text, primary_key=True),
+        sa.Column("name", sa.Text, primary_key=True),
+        sa.Column("item_key", _digest(), primary_key=True),
+        sa.Column("item", sa.Text, nullable=False),
+        sa.Column("value", sa.Text, nullable=False),
     )
 
 
@@ -75,6 +106,14 @@ def _make_events() -> None:
         sa.Column("depth", sa.Integer),
         sa.Column("tag_keys", sa.Text, nullable=False),
         *_carried(),
+    )
+    op.create_table(
+        "lakechime_put_aside",
+        sa.Column("id", _number(), primary_key=True),
+        sa.Column("inbox_id", _number(), nullable=False),
+        sa.Column("put_aside_ts", _number(), nullable=False),
+        sa.Column("reason", sa.Text, nullable=False),
+        sa.Column("inbox_row", sa.Text, nullable=False),
     )
     op.create_table(
         "lakechime_events",
@@ -103,5 +142,17 @@ def _make_events() -> None:
 
 
 def downgrade() -> None:
-    for name in ("watermarks", "event_tags", "events", "inbox", "positions", "tables", "meta"):
+    for name in (
+        "tokens",
+        "watermarks",
+        "event_tags",
+        "events",
+        "put_aside",
+        "inbox",
+        "seen",
+        "positions",
+        "expired_partitions",
+        "tables",
+        "meta",
+    ):
         op.drop_table(f"lakechime_{name}")
