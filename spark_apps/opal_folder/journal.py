@@ -25,13 +25,12 @@ _RESTORE = "restore the file from a backup"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Increments of a run, listed once. `copied`: they stay where they are until it is decided; earlier versions moved them on S3, too."""
+    """Increments of a run, listed once."""
 
     run: int
     token: str | None
     increments: tuple[Increment, ...]
     backups: int
-    copied: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +70,6 @@ def write_claim(side: Storage, claim: Claim) -> None:
         "token": claim.token,
         "increments": [increment.to_dict() for increment in claim.increments],
         "backups": claim.backups,
-        "copied": claim.copied,
     }
     begun = ConflictError(f"another run of {side.uri} has begun this moment: try again")
     if not _put(side, _document(claim.run, "claim"), document):
@@ -94,7 +92,6 @@ def read_claim(side: Storage, run: int) -> Claim:
                 Increment.from_dict(increment) for increment in checked.listed(found["increments"])
             ),
             backups=checked.count(found["backups"]),
-            copied=found.get("copied") is True,
         )
 
 

@@ -86,7 +86,7 @@ class LocalPlace:
                 _move(Path(increment.source.removeprefix("file://")), target)
         sync_folder(self.side.root / run_path("working", run))
 
-    def give_back(self, run: int, increments: Sequence[Increment], *, copied: bool) -> None:
+    def give_back(self, run: int, increments: Sequence[Increment]) -> None:
         for number, increment in enumerate(increments):
             taken, source = (
                 self._working(run, number, increment),

@@ -105,7 +105,6 @@ def run_mutation(
             token=token,
             increments=tuple(listed),
             backups=job.backups,
-            copied=is_s3(place.uri),
         )
         journal.write_claim(place.side, claim)
         try:
@@ -226,7 +225,7 @@ def _abandon(place: Place, claim: Claim) -> None:
         assert outcome is not None
         _settle(place, claim, outcome)
         return
-    place.give_back(claim.run, claim.increments, copied=claim.copied)
+    place.give_back(claim.run, claim.increments)
     journal.write_abandoned(place.side, claim.run)
     journal.forget(place.side, journal.history(place.side, claim.run, None))
     place.tidy(claim.run)

@@ -42,7 +42,7 @@ class MasterFile:
             path=checked.text(found["path"]),
             size=checked.count(found["size"]),
             modified_us=None
-            if found.get("modified_us") is None
+            if found["modified_us"] is None
             else checked.word(found["modified_us"]),
         )
 
@@ -103,8 +103,8 @@ class Place(Protocol):
         """Bring them into the run's working folder."""
         ...
 
-    def give_back(self, run: int, increments: Sequence[Increment], *, copied: bool) -> None:
-        """Those that were taken are where they came from again, and what was staged is forgotten. `copied`: as the run's claim says."""
+    def give_back(self, run: int, increments: Sequence[Increment]) -> None:
+        """Those that were taken are where they came from again, and what was staged is forgotten."""
         ...
 
     def check_unchanged(self, run: int, increments: Sequence[Increment]) -> None:

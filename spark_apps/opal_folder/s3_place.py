@@ -74,31 +74,10 @@ class S3Place:
                     "put each increment once, under a name of its own"
                 )
 
-    def give_back(self, run: int, increments: Sequence[Increment], *, copied: bool) -> None:
-        """Copies do not go back: they might be of a file that another run merged."""
-        if not copied:
-            self._move_back(run, increments)
+    def give_back(self, run: int, increments: Sequence[Increment]) -> None:
+        """Increments lie where they were until a run is decided, so only copies are deleted."""
         for kind in ("working", "masters"):
             self.side.delete([file.path for file in self.side.list(f"{run_path(kind, run)}/")])
-
-    def _move_back(self, run: int, increments: Sequence[Increment]) -> None:
-        """Of a run of an earlier version, which deleted increments when it took them."""
-        taken = {file.path for file in self.side.list(f"{run_path('working', run)}/")}
-        working = {
-            increment.source: working_path(run, number, increment)
-            for number, increment in enumerate(increments)
-        }
-        for increment, there in self._lying(
-            [increment for increment in increments if working[increment.source] in taken]
-        ):
-            source, path = self._source(increment), working[increment.source]
-            if there is None:
-                source.copy_from(self.side, path, increment.path)
-            elif source.get(increment.path) != self.side.get(path):
-                raise InvalidInputError(
-                    f"{self.side.uri}/{path} cannot go back to {increment.source}, where another object lies by now: "
-                    "copy that one to another name, then run it again"
-                )
 
     def check_unchanged(self, run: int, increments: Sequence[Increment]) -> None:
         taken = {file.path for file in self.side.list(f"{run_path('working', run)}/")}

@@ -47,7 +47,6 @@ def test_what_a_run_would_refuse_its_size_refuses_before(shop: Shop) -> None:
         token=None,
         increments=tuple(list_increments(asked.increments, shop.options, lambda _: False)),
         backups=1,
-        copied=True,
     )
     write_claim(shop.place.side, taken)
     shop.source("incr").delete(["1.csv"])

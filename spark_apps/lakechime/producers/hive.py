@@ -99,10 +99,7 @@ class HiveSource:
         return replace(self, seen=seen)
 
     def steps(self, position: Position | None) -> Iterator[Step]:
-        """In portions, each with what was seen of its partitions: whoever is killed goes on behind the last one.
-
-        A position of a release that kept all partitions in it has neither `files` nor `looks`: all are told again, and registered once.
-        """
+        """In portions, each with what was seen of its partitions: whoever is killed goes on behind the last one."""
         folder = Folder.open(self.path, self.options)
         origin = Origin(
             table_format=TableFormat.HIVE,
@@ -113,7 +110,7 @@ class HiveSource:
         states, unsettled = self._settled(folder)
         files = _digest(*(f"{path} {state.files}" for path, state in sorted(states.items())))
         waiting = _waiting_note(unsettled)
-        if position is not None and position.get("files") == files and not unsettled:
+        if position is not None and position["files"] == files and not unsettled:
             return
         seen = {
             unquote(item, errors="surrogateescape"): value for item, value in self.seen().items()
@@ -121,7 +118,7 @@ class HiveSource:
         told, strangers = self._told(states, seen)
         if strangers and not told and not any(map(_is_partition, seen.values())):
             raise InvalidEventError(f"{self.path}: {_note([*strangers.values()])}")
-        looks = 0 if position is None else position.get("looks", 0)
+        looks = 0 if position is None else position["looks"]
         new = {path: text for path, text in strangers.items() if path not in seen}
         remembered: list[tuple[str, DataChangeEvent | None, JsonValue]] = [
             (path, event, states[path].to_json(_version(seen.get(path)) + 1))

@@ -50,9 +50,7 @@ class Root:
     rows: int = 0
     pending: int = 0
     events: int = 0
-    vouchers: Mapping[int, str] = field(
-        default_factory=dict, compare=False
-    )  # write ids of commits that vouch for later ones
+    vouchers: Mapping[int, str] = field(default_factory=dict)  # write ids, by version
 
 
 def first_root(commit: Commit) -> Root:

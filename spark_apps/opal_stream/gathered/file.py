@@ -200,7 +200,7 @@ def _from_json(body: Mapping[str, Any]) -> Header:
         ),
         first=checked.flag(body["first"]),
         after=None
-        if (after := body.get("after")) is None
+        if (after := body["after"]) is None
         else tuple(map(checked.text, checked.listed(after))),
         bad=checked.count(body["bad"]),
         quarantine=checked.flag(body["quarantine"]),

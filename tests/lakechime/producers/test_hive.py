@@ -14,7 +14,6 @@ from lakechime import (
     InvalidEventError,
     LakeChime,
     NotFoundError,
-    Outbox,
     TableFormat,
 )
 from lakechime.completeness import completeness_tag
@@ -54,23 +53,6 @@ def test_paths_of_partitions() -> None:
         partition_of_path("2026-11-01/hour=03")
     with pytest.raises(InvalidEventError, match="levels dt, minute"):
         partition_of_path("dt=1/minute=3", ("dt", "hour"))
-
-
-def test_a_look_goes_on_from_a_position_that_held_all_partitions(
-    client: LakeChime, tmp_path: Path
-) -> None:
-    root = tmp_path / "logs"
-    put(root, "dt=1/a.parquet", 10)
-    put(root, "dt=2/a.parquet", 20)
-    (step,) = HiveSource(path=str(root), target=Target(table=NAME)).steps(None)
-    older = {
-        name: value for name, value in step.position.items() if name not in ("files", "looks")
-    } | {"seen": "eJwDAAAAAAE="}
-    client.register(step.events, outbox=Outbox(table=NAME, position=older))
-    put(root, "dt=3/a.parquet", 30)
-    assert look(client, root).events == 1
-    assert look(client, root).events == 0
-    assert told(client) == [(("1",), "APPEND"), (("2",), "APPEND"), (("3",), "APPEND")]
 
 
 def test_new_partitions_and_those_written_again(client: LakeChime, tmp_path: Path) -> None:

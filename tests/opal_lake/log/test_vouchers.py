@@ -86,15 +86,3 @@ def test_of_two_writers_that_slept_neither_vouches_for_the_other(
     )
     assert not {"A", "B"} & {row[0] for row in content(lake.opened())}
     assert lake.table.ingest(*rows([("C", 9, 9)]), metadata="inline").version == head.version + 1
-
-
-def test_a_checkpoint_without_vouchers_has_the_log_listed() -> None:
-    """As those that were written before there were any."""
-    lake = Lake()
-    lake.grow(20)
-    log, head = lake.table.log, lake.table.snapshot_at()
-    known = dict(head.root.vouchers)
-    assert sorted(known) == [0, 16]
-    object.__setattr__(head.root, "vouchers", {})
-    lake.table.ingest(*rows([("z", 1, 1)]), metadata="inline")
-    assert log.refresh(head).version == lake.table.snapshot_at().version > 20
