@@ -421,9 +421,23 @@ def _advice(value: Any, hint: Any) -> str:
         )
     if expected == [str] and isinstance(value, int) and not isinstance(value, bool):
         return f"is {word}; write it as {str(value)!r}"
+    if (wrong := _wrong_member(value, expected)) is not None:
+        word = f"{word} with {wrong}"
     return f"is {word}; give {' or '.join(map(_expected, expected))}" + (
         ", or leave it out" if len(expected) < len(kinds) else ""
     )
+
+
+def _wrong_member(value: Any, expected: Sequence[Any]) -> str | None:
+    """Return the first member of a list that does not fit, in words; None for what is not a list."""
+    if not isinstance(value, list | tuple):
+        return None
+    for kind in expected:
+        if get_origin(kind) in (list, Sequence):
+            (part,) = get_args(kind)
+            wrong = next(member for member in value if not _fits(member, part))
+            return f"{wrong!r}, which is {_word(type(wrong))}"
+    return None
 
 
 def _union(hint: Any) -> tuple[Any, ...]:

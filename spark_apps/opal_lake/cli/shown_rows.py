@@ -21,10 +21,11 @@ def shown_result(result: "JobResult", rows: "pa.Table", limit: int) -> "JobResul
     """Return the result with the rows as its examples; it says if there are more than the limit."""
     is_more = len(rows) > limit
     shown = json_rows(rows.slice(0, limit))
+    more = "there are more rows" if limit else "there are rows"
     return replace(
         result,
         counts={"rows": len(shown)},
-        notes=("there are more rows; a higher limit shows them",) if is_more else (),
+        notes=(f"{more}; a higher limit shows them",) if is_more else (),
         examples=tuple(shown),
     )
 

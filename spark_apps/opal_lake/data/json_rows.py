@@ -88,8 +88,9 @@ def _values(
     known = {field.name for field in fields}
     unknown = next((name for name in row if name not in known), None)
     if unknown is not None:
-        within = f" in column {parent.removesuffix('.')!r}" if parent else ""
-        raise ValueError(f"unknown key {unknown!r}{within}")
+        if parent:
+            raise ValueError(f"unknown key {unknown!r} in column {parent.removesuffix('.')!r}")
+        raise ValueError(f"unknown key {unknown!r}; add the column to the table, or drop the row")
     return {
         field.name: _value(row.get(field.name), field.type, f"{parent}{field.name}", form)
         for field in fields

@@ -78,6 +78,7 @@ class ArrowRows:
         given = frozenset(rows.column_names)
         _refuse_other_case(given, names)
         unknown = given - {DELETED, *names}
+        _refuse_reserved(unknown)
         missing = [field for field in spec.schema.fields if field.name not in given]
         if unknown or any(not spec.schema.is_added(field) for field in missing):
             raise InvalidInputError(
@@ -193,6 +194,16 @@ def _refuse_other_case(given: Collection[str], names: Sequence[str]) -> None:
         raise InvalidInputError(
             f"column {name!r} of the rows differs in case only from column {known!r} of the "
             f"table; {advice}"
+        )
+
+
+def _refuse_reserved(names: Collection[str]) -> None:
+    """Raise for a column whose name the format keeps for itself."""
+    reserved = sorted(name for name in names if name.casefold().startswith(RESERVED_PREFIX))
+    if reserved:
+        raise InvalidInputError(
+            f"column {reserved[0]!r} of the rows: names that begin with {RESERVED_PREFIX!r} are "
+            "kept for the format; rename it or drop it"
         )
 
 

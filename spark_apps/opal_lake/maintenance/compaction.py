@@ -26,6 +26,7 @@ from opal_lake.log.conflict import Draft, Proposal
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.log.store_clock import store_now_us
 from opal_lake.maintenance.compaction_plan import (
+    SMALL_SHARE,
     Bin,
     droppable_rows,
     plan_archive,
@@ -94,6 +95,12 @@ class Compaction:
         """Small files to the target size, few segment logs, few runs; what can be dropped is."""
         started_us = self.table.log.clock.now_us()
         self._run()
+        if self.version is None and not self.notes:
+            small_mb = SMALL_SHARE * (self._target_bytes(self._newest()) >> 20)
+            self.notes.append(
+                f"nothing to do: no partition has several files below {small_mb:g} MB to join, "
+                "and there are few logs and runs"
+            )
         took_us = max(0, self.table.log.clock.now_us() - started_us)
         return JobResult(
             operation="compact",

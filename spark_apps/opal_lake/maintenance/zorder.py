@@ -66,6 +66,8 @@ def zorder(table: OpenTable, asked: "ZOrder", *, target_bytes: int | None = None
             counts.update({name: done.result.counts[name] for name in _COUNTED}, commits=1)
             result = replace(result, version=done.result.version, counts=dict(counts))
     notes = (_lost(lost),) if lost else ()
+    if not plan.bins:
+        notes = (_nothing(columns),)
     return replace(
         result,
         notes=notes,
@@ -96,6 +98,14 @@ def _not_due(plan: ZOrderPlan, columns: tuple[Field, ...], due_percent: int) -> 
     names = ", ".join(field.name for field in columns)
     share = f"{plan.unclustered_percent:.0f}% of {plan.settled_bytes:,} bytes"
     return f"not due: {share} are not clustered by {names}; due from {due_percent}% on (unclustered_share)"
+
+
+def _nothing(columns: tuple[Field, ...]) -> str:
+    names = ", ".join(field.name for field in columns)
+    return (
+        f"nothing to do: all rows are in Z-order by {names}, or alone in a file that is not larger "
+        "than target_mb"
+    )
 
 
 def _lost(bins: int) -> str:

@@ -55,7 +55,8 @@ class IngestRun:
 
     `expected_rows` is what a list says that the source holds; `notes` come first in the result. A
     `hurried` caller has to make the next commit soon: an inline ingest then leaves large merges of
-    the key store to a compaction. `row_form` says how rejected rows are written, if their text says
+    the key store to a compaction. Where a caller has no option for it, `can_quarantine` is False:
+    an error then advises another one. `row_form` says how rejected rows are written, if their text says
     all that the source said.
     """
 
@@ -67,6 +68,7 @@ class IngestRun:
     hurried: bool = False
     row_form: JsonForm | None = None
     notes: tuple[str, ...] = ()
+    can_quarantine: bool = True
 
     @property
     def quarantine(self) -> bool:
@@ -262,7 +264,7 @@ def _check_rows(
     examples = tuple(example for output in outputs for example in output.examples)[:EXAMPLES]
     met = rejected.total() + sum(file.rows for output in outputs for file in output.files)
     if rejected and not run.quarantine:
-        raise InvalidInputError(_refusal(rejected, examples))
+        raise InvalidInputError(_refusal(run, rejected, examples))
     threshold = parse_threshold(run.asked.reject_threshold, run.asked.on_bad_rows)
     if threshold is not None and threshold.is_exceeded(rejected.total(), met):
         raise InvalidInputError(_too_many(threshold, met, rejected, examples, _where(log, run)))
@@ -424,8 +426,13 @@ def _reasons(rejected: Counter[str], examples: Sequence[object]) -> str:
     return "\n".join([reasons, "for example:", *(f"  {example}" for example in examples)])
 
 
-def _refusal(rejected: Counter[str], examples: Sequence[object]) -> str:
+def _refusal(run: IngestRun, rejected: Counter[str], examples: Sequence[object]) -> str:
+    remedy = (
+        "use on_bad_rows='quarantine' (`opal ingest --quarantine`)"
+        if run.can_quarantine
+        else "ingest the rows by OpalTable.ingest(rows, on_bad_rows='quarantine')"
+    )
     return (
         f"{count_text(rejected.total(), 'row')} cannot go into the table, so nothing was ingested:\n{_reasons(rejected, examples)}\n"
-        "Correct the source, or use on_bad_rows='quarantine' (`opal ingest --quarantine`) to let the good rows in and put these aside."
+        f"Correct the source, or {remedy} to let the good rows in and put these aside."
     )

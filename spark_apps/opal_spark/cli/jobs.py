@@ -196,7 +196,13 @@ def _source(args: argparse.Namespace) -> dict[str, Any]:
         for name in ("header", "deletes", "order")
         if (value := getattr(args, name)) is not None
     }
-    named |= {"columns": columns} if (columns := column_names(args.columns)) else {}
+    columns = column_names(args.columns)
+    if columns is not None and not any(columns):
+        raise InvalidInputError(
+            f"--columns {args.columns!r} names no column; name at least one, or leave it out for "
+            "the table's columns"
+        )
+    named |= {"columns": columns} if columns else {}
     if jdbc and named:
         raise InvalidInputError(
             "--no-header, --columns, --delete-files and --order are about files; leave them out with --jdbc-url"

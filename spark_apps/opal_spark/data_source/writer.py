@@ -98,6 +98,7 @@ class OpalWriter(DataSourceArrowWriter):
             number=self.claimed.number,
             base=self.table.log.at(self.claimed.version),
             started_us=self.claimed.started_us,
+            can_quarantine=False,
         )
         commit_inline(
             self.table,

@@ -229,6 +229,10 @@ def test_a_check_says_what_it_did_not_look_at(uri: str, capsys: pytest.CaptureFi
             r"--property 'x' has no value",
         ),
         (["ingest", "{uri}"], r"ingest needs one source: PATH"),
+        (
+            ["ingest", "{uri}", "a.csv", "--no-header", "--columns", ""],
+            r"--columns '' names no column; name at least one",
+        ),
         (["ingest", "{uri}", "a.csv", "--jdbc-url", "jdbc:x"], r"ingest needs one source"),
         (
             [

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from opal_lake.cli import main
-from opal_lake.exit_codes import INPUT, OK
+from opal_lake.exit_codes import INPUT, OK, STOPPED
 from opal_lake.operations.compact import Compact
 from opal_lake.operations.engine_choice import ROW_BYTES, choose_engine, workload_of
 from opal_lake.operations.look import Check
@@ -185,3 +186,52 @@ def test_a_job_on_spark_without_a_java_says_what_to_install(
     error = done.stderr.splitlines()[-1]
     assert error.startswith("opal: Spark needs Java 17 to 24")
     assert error.endswith("; --local runs it in this process all the same")
+
+
+def test_ctrl_c_ends_a_job_in_this_process_and_changes_nothing(
+    table: Table, metadata: Path
+) -> None:
+    table.ingest(ids(0, 300_000))  # a MetaGen of which outlasts the way of a signal
+    before = table.snapshot_at().version
+    job = subprocess.Popen(
+        [sys.executable, "-m", "opal_lake.cli", *words("metagen", table=table)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCES), str(metadata)])},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert job.stderr is not None
+    assert "in this process" in job.stderr.readline()
+    job.send_signal(signal.SIGINT)
+    said = job.stderr.read()
+    assert job.wait() == STOPPED
+    assert "opal: stopped; what was not committed is not visible" in said
+    assert table.snapshot_at().version == before
+
+
+def test_a_limit_of_no_row_says_that_there_are_some(
+    table: Table, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words("read", "--limit", "0", table=table)) == OK
+    assert "0 rows, version 5; there are rows; a higher limit" in capsys.readouterr().out
+    assert main(words("read", "--limit", "1", table=table)) == OK
+    assert "1 row, version 5; there are more rows; a higher limit" in capsys.readouterr().out
+    assert main(words("read", "--limit", "0", "--version", "0", table=table)) == OK
+    assert capsys.readouterr().out == "0 rows, version 0\n"
+
+
+@pytest.mark.parametrize(
+    "command, why",
+    [
+        (("compact",), "no partition has several files below 192 MB to join"),
+        (("zorder", "id"), "all rows are in Z-order by id, or alone in a file"),
+    ],
+)
+def test_a_rewrite_with_nothing_to_do_says_why(
+    command: tuple[str, ...], why: str, table: Table, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words("zorder", "id", table=table)) == OK
+    capsys.readouterr()
+    assert main(words(*command, table=table)) == OK
+    shown = capsys.readouterr().out
+    assert shown.startswith("nothing to do in ")
+    assert f"note  nothing to do: {why}" in shown

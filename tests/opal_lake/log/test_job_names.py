@@ -260,7 +260,7 @@ def test_every_way_into_the_log_checks_names(value: Any) -> None:
             "partition_key is a whole number; write it as '20261124'",
         ),
         ({"partition_key": ""}, "partition_key is an empty text; leave it out"),
-        ({"replaces": [None]}, "replaces is a list; give a list, each a text"),
+        ({"replaces": [None]}, "replaces is a list with None, which is"),
         ({"replaces": 5}, "replaces is a whole number; give a list, each a text"),
         (
             {"application": (None, 1)},

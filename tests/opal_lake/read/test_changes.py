@@ -511,7 +511,8 @@ def test_a_late_row_changes_the_history_and_not_the_current_view(storage: Storag
     ):
         table.changes(1, compute_updates="false")  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(
-        InvalidInputError, match="argument columns is a list; give a list, each a text"
+        InvalidInputError,
+        match="argument columns is a list with 1, which is a whole number; give a list, each a text",
     ):
         table.changes(1, columns=[1])  # type: ignore[list-item]  # wrong on purpose
 

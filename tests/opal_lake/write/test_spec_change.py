@@ -200,6 +200,9 @@ def test_an_ingest_adds_ignores_or_refuses_the_columns_that_the_table_lacks(
     make: Callable[[], Table], metadata: str
 ) -> None:
     table, more = make(), rows((1, 1, "a"), discount=[0.5], tag=pa.array(["x"]).dictionary_encode())
+    reserved = {"id": [1], "_opal_x": [1]}
+    with pytest.raises(InvalidInputError, match="'_opal_x' of the rows: names that begin with"):
+        table.ingest(pa.table(reserved))
     with pytest.raises(InvalidInputError, match="on_new_columns='add' or 'ignore'"):
         table.ingest(more, metadata=metadata)
     table.ingest(more, metadata=metadata, on_new_columns="ignore")

@@ -22,6 +22,7 @@ from opal_lake.errors import InvalidInputError
 from opal_lake.source import Files
 from opal_spark import OpalTable
 from opal_spark.sources.cells import parse_text, patterns_of
+from opal_spark.sources.text.csv_lines import MULTI_LINE
 
 pytestmark = pytest.mark.spark
 
@@ -224,7 +225,7 @@ def test_bad_csv_rows_fail_the_run_or_are_put_aside(bench: Bench) -> None:
         "6,a",
         "7,a,1,2024-01-01,more",
     ]
-    ragged = "the row has more or fewer cells than there are columns (where cells hold line breaks, set options={'multiLine': 'true'})"
+    ragged = f"the row has more or fewer cells than there are columns (where cells hold line breaks: {MULTI_LINE})"
     reasons = {
         "column 'id' is not a valid BIGINT": 1,
         "column 'price' is not a valid DECIMAL(10,2)": 2,
@@ -264,7 +265,7 @@ def test_a_row_inside_a_field_is_no_row(bench: Bench, on_bad_rows: str) -> None:
         source = bench.write(f"a b{number}.csv", HEADER + GOOD + text)
         with pytest.raises(
             InvalidInputError,
-            match=rf"/in/a b{number}\.csv, line 3: the quote of its last field is not closed .*multiLine=true",
+            match=rf"/in/a b{number}\.csv, line 3: the quote of its last field is not closed .*`--source-option multiLine=true`",
         ):
             bench.table.ingest(source, on_bad_rows=on_bad_rows)
     assert (
@@ -398,7 +399,7 @@ def test_bad_json_rows_fail_the_run_or_are_put_aside(spark: SparkSession, tmp_pa
         spark, tmp_path, COLUMNS + ", o struct<a: int, l: array<int>>, m map<int, string>"
     )
     row = {"id": 1, "at": "2024-01-01T00:00:00Z"}
-    broken = "the text is not one JSON object, or has a key twice (where a document spans lines, set options={'multiLine': 'true'})"
+    broken = f"the text is not one JSON object, or has a key twice (where a document spans lines: {MULTI_LINE})"
     bad: dict[str, list[Any]] = {
         broken: [
             '{"id": 1',
@@ -430,7 +431,9 @@ def test_bad_json_rows_fail_the_run_or_are_put_aside(spark: SparkSession, tmp_pa
             {**row, "price": "NaN"},
         ],
         "column 'at' is not a valid TIMESTAMP": [{**row, "at": 2024}, {**row, "at": "soon"}],
-        "unknown key 'nmae'": [{**row, "nmae": None}],
+        "unknown key 'nmae' (on_new_columns='add' or 'ignore' takes such rows)": [
+            {**row, "nmae": None}
+        ],
         "unknown key 'z' in column 'o'": [{**row, "o": {"z": 1}}],
         "column 'o' is no object": [{**row, "o": [1]}],
         "column 'o.a' is not a valid INT": [{**row, "o": {"a": "x"}}],

@@ -302,3 +302,10 @@ def test_what_is_read_again_is_what_the_stream_would_have_read(column: str, unit
         [expected] = good(decode([text.encode()], FormatOptions(time_unit=unit), spec))
         assert pa.Table.from_pylist([row], schema=schema).to_pylist() == [expected], value
     assert taken >= 2
+
+
+def test_a_key_without_a_column_says_what_would_take_it() -> None:
+    schema = pa.schema([("id", pa.int64()), ("at", pa.int64())])
+    fields = plan_spec(schema, TableLayout(keys=["id"], delta="at")).schema.fields
+    with pytest.raises(ValueError, match=r"^unknown key 'new'; add the column to the table, or"):
+        row_of_json('{"id": 1, "at": 1, "new": 2}', fields, JsonForm())

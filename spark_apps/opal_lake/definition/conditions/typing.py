@@ -490,6 +490,10 @@ def _check_order(value: Typed, node: Node) -> None:
         raise FaultError(node.at, f"{_shown(value)} has no order; test it with = or !=")
 
 
+def _is_nan_text(value: Typed) -> bool:
+    return isinstance(value, Constant) and str(value.value).casefold() == "nan"
+
+
 def _advice(left: Typed, right: Typed) -> str:
     names = {left.kind.name, right.kind.name}
     if names == {"date", "string"}:
@@ -504,6 +508,8 @@ def _advice(left: Typed, right: Typed) -> str:
         return "one has a zone; write the literal as TIMESTAMP or TIMESTAMP_NTZ as the column is"
     if "date" in names and names & {"timestamp", "timestamp_ntz"}:
         return "compare date(the timestamp) with the day, or write the day as a time"
+    if names & {"float", "double"} and (_is_nan_text(left) or _is_nan_text(right)):
+        return "test for NaN with isnan(the number)"
     if "string" in names and (left.kind.is_number or right.kind.is_number):
         return "write a text in quotes, and a number without"
     return "compare values of one type"

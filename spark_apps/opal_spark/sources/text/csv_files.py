@@ -13,6 +13,7 @@ from opal_spark.sources.cells import parse_text, patterns_of
 from opal_spark.sources.marks import fault_of, file_column, file_name, mark
 from opal_spark.sources.paths import open_files, refuse_options
 from opal_spark.sources.text.csv_header import Header, csv_options, read_header
+from opal_spark.sources.text.csv_lines import MULTI_LINE
 from opal_spark.sources.text.csv_quotes import refuse_open_quotes
 
 _CORRUPT, _CELLS = "_opal_corrupt", "_opal_cells"
@@ -27,7 +28,10 @@ _FORCED = {
     "enforceSchema": "false",
     "inferSchema": "false",
 }
-_RAGGED = "the row has more or fewer cells than there are columns (where cells hold line breaks, set options={'multiLine': 'true'})"
+_RAGGED = (
+    "the row has more or fewer cells than there are columns "
+    f"(where cells hold line breaks: {MULTI_LINE})"
+)
 
 
 def read_csv(

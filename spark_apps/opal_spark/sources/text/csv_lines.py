@@ -14,6 +14,8 @@ from opal_lake.storage import Storage
 _HEAD_BYTES = 1 << 16
 _PIECE_BYTES = 8 << 20
 _GZIP = b"\x1f\x8b\x08"
+# How line breaks are read within a cell or a document: of `ingest`, and of its command
+MULTI_LINE = "options={'multiLine': 'true'}, `--source-option multiLine=true`"
 
 
 def plain_names(options: Mapping[str, str]) -> dict[str, str]:

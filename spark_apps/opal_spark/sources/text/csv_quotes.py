@@ -12,12 +12,11 @@ from opal_lake.errors import InvalidInputError
 from opal_lake.source import Files
 from opal_spark.sources.marks import BLOCK, FILE, PATH, file_column
 from opal_spark.sources.paths import one_file, open_files
-from opal_spark.sources.text.csv_lines import is_true, plain_names, separator
+from opal_spark.sources.text.csv_lines import MULTI_LINE, is_true, plain_names, separator
 
 NO_CHARACTER = "\u0000"  # Spark's way to say that there is none
-UNCLOSED = (
-    "the quote of its last field is not closed (where fields hold line breaks, set multiLine=true)"
-)
+_UNCLOSED = "the quote of its last field is not closed"
+UNCLOSED = f"{_UNCLOSED} (where fields hold line breaks, set multiLine=true)"
 CLOSE_QUOTES = "Close the quotes in the files: such rows are never put aside, as those behind an open quote cannot be told apart"
 _TEXT, _RANK, _LINE = "value", "_opal_rank", "_opal_line"
 
@@ -48,7 +47,7 @@ def refuse_open_quotes(spark: SparkSession, source: Files, given: Mapping[str, s
     line = numbered.where(F.col(_TEXT) == F.lit(first[_TEXT])).agg(F.min(_LINE)).head()
     where = path if line is None else f"{path}, line {line[0]}"
     raise InvalidInputError(
-        f"{where}: {UNCLOSED}: {first[_TEXT]:.200}. Nothing was ingested. {CLOSE_QUOTES}"
+        f"{where}: {_UNCLOSED} (where fields hold line breaks: {MULTI_LINE}): {first[_TEXT]:.200}. Nothing was ingested. {CLOSE_QUOTES}"
     )
 
 

@@ -16,6 +16,7 @@ from opal_spark.engine.columns import quoted
 from opal_spark.sources.cells import Patterns, parse_text, patterns_of
 from opal_spark.sources.marks import FILE, fault_of, file_column, file_name, mark
 from opal_spark.sources.paths import is_set, open_files, refuse_options
+from opal_spark.sources.text.csv_lines import MULTI_LINE
 from opal_spark.sources.text.variants import (
     Target,
     decode,
@@ -34,7 +35,11 @@ _REFUSED = {
 }
 _TEXT, _OBJECT, _MORE, _FOLDERS = "_opal_text", "_opal_object", "_opal_more", "_opal_folders"
 _FIELDS, _KEYS, _READ = "_opal_fields", "_opal_keys", "_opal_read"
-_NO_OBJECT = "the text is not one JSON object, or has a key twice (where a document spans lines, set options={'multiLine': 'true'})"
+_NO_OBJECT = (
+    "the text is not one JSON object, or has a key twice "
+    f"(where a document spans lines: {MULTI_LINE})"
+)
+_TAKE_NEW = " (on_new_columns='add' or 'ignore' takes such rows)"
 MORE_VALUES = "more than one JSON value on a line"
 
 
@@ -63,7 +68,7 @@ def read_json(
     whole = [
         F.when(F.col(_FIELDS).isNull(), F.lit(_NO_OBJECT)),
         F.when(F.col(_MORE), F.lit(MORE_VALUES)),
-        *([] if ignore else [unknown_key(F.col(_KEYS), F.col(_FIELDS), fields)]),
+        *([] if ignore else [unknown_key(F.col(_KEYS), F.col(_FIELDS), fields, _TAKE_NEW)]),
     ]
     faults = [_fault(column) for column in fields] + [
         fault_of(_folder(given), name, _atomic(spec, name)) for name, given in folders.items()

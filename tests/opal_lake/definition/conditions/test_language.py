@@ -155,6 +155,7 @@ FAULTS = {
     "txt AND flag": (1, "expected something true or false"),
     "'abc' > 5": (1, "the STRING 'abc' and the DECIMAL(1,0) 5 are not comparable"),
     "txt = 5": (1, "write a text in quotes"),
+    "dbl = 'NaN'": (1, "test for NaN with isnan(the number)"),
     "day = '2026-11-28'": (1, "write the day as DATE '2026-11-28'"),
     "ts > '2026-11-28'": (1, "write the time as TIMESTAMP '2026-11-28 09:30:00', which is in UTC"),
     "ntz > TIMESTAMP '2026-11-28'": (1, "one has a zone"),
