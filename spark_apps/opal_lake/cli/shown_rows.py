@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, time
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from opal_lake.cli.render import Column, Style, escaped, facts, natural_width, text_table
@@ -40,7 +41,11 @@ def json_rows(table: "pa.Table") -> list[dict[str, Any]]:
 
 
 def json_value(value: Any) -> Any:
-    """Timestamps as ISO 8601, in UTC whatever the session's zone, decimals as text, bytes as hex, maps as objects."""
+    """Return a value as JSON has it.
+
+    Timestamps are ISO 8601, in UTC whatever the session's zone, decimals text with all their
+    digits, bytes hex, and maps objects.
+    """
     match value:
         case None | bool() | int() | str():
             return value
@@ -48,6 +53,8 @@ def json_value(value: Any) -> Any:
             return value if math.isfinite(value) else str(value)
         case datetime() | date() | time():
             return value.isoformat()
+        case Decimal():
+            return format(value, "f")  # str() gives 0E-10 for a zero of ten places
         case bytes():
             return value.hex()
         case Mapping():

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,11 +121,13 @@ def _short(example: dict[str, str | None]) -> dict[str, str | None]:
 
 def row_text(row: dict[str, Any]) -> str:
     """A row as JSON, whatever it holds."""
-    return json.dumps(
-        row,
-        ensure_ascii=False,
-        default=lambda value: value.hex() if isinstance(value, bytes) else str(value),
-    )
+    return json.dumps(row, ensure_ascii=False, default=_text_of)
+
+
+def _text_of(value: object) -> str:
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def split_bad_rows(rows: pa.Table, spec: TableSpec, rejects: Rejects) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from decimal import Decimal
 from itertools import islice
 from typing import Any
 
@@ -177,4 +178,6 @@ def _delta_value(value: int, spec: TableSpec) -> int | str:
         delta = from_order(value, kind)
     except InvalidInputError:
         return value
-    return delta if isinstance(delta, int) else getattr(delta, "isoformat", delta.__str__)()
+    if isinstance(delta, Decimal):
+        return format(delta, "f")
+    return delta if isinstance(delta, int) else delta.isoformat()

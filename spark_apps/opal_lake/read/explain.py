@@ -148,7 +148,9 @@ def _value_text(value: Comparable, field: Field) -> str:
         return f"'{from_order(value, field.type)}'"
     if kind == "binary":
         return f"X'{value}'"
-    return str(value) if isinstance(value, bool | int | float | Decimal) else repr(value)
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    return str(value) if isinstance(value, bool | int | float) else repr(value)
 
 
 def _z_order(snapshot: Snapshot) -> dict[str, Any]:
