@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from opal_lake.arguments.declared import given_fields
+from opal_lake.definition.sql_schema import refuse_lengths
 from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations import consume
@@ -20,7 +21,7 @@ from opal_lake.source import BATCH_MB, Files, Jdbc
 from opal_lake.storage import open_storage
 from opal_lake.table import Table, create_on
 from opal_lake.write.bootstrap import SourceTable
-from opal_spark.engine.columns import arrow_of_spark, spark_of_arrow
+from opal_spark.engine.columns import arrow_of_spark, columns_of_schema, spark_of_arrow
 from opal_spark.engine.session import cache_settings, storage_options, use_this_python
 from opal_spark.engine.versions import check_session
 from opal_spark.mutate import mutate
@@ -67,7 +68,7 @@ class OpalTable(Table[DataFrame]):
         """
         layout = TableLayout(**given_fields(TableLayout, locals()))
         place = SparkPlace(spark=spark, uri=uri, options=options)
-        return cls.on(spark, place.create(arrow_of_spark(schema), layout))
+        return cls.on(spark, place.create(columns_of_schema(schema), layout))
 
     @classmethod
     def for_path(
@@ -143,7 +144,7 @@ class OpalTable(Table[DataFrame]):
         `source_version` is a version of Delta or the id of an Iceberg snapshot; without it the
         newest is taken.
         """
-        columns = None if schema is None else arrow_of_spark(schema)
+        columns = None if schema is None else columns_of_schema(schema)
         asked = Bootstrap(**Bootstrap.among({**locals(), "schema": None}))
         return asked.with_columns(columns, SparkPlace(spark=spark, uri=uri, options=options))
 
@@ -174,6 +175,7 @@ class SparkPlace:
 
     def sql_columns(self, schema: str) -> pa.Schema:
         """Return the columns that a schema has, written as in CREATE TABLE."""
+        refuse_lengths(schema)
         return arrow_of_spark(self.spark.createDataFrame([], schema).schema)
 
     def source_columns(self, source: Files | Jdbc, delta: str) -> pa.Schema:

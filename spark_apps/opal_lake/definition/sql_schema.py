@@ -19,12 +19,14 @@ _ALSO = {
     "numeric": "decimal",
     "timestamp_ltz": "timestamp",
     "varchar": "string",
-    "char": "string",
 }
+_QUOTED = re.compile(r"`[^`]*`|'(?:[^'\\]|\\.)*'")  # names, and comments of columns
+_WITH_LENGTH = re.compile(r"\b(?:VARCHAR|CHAR|CHARACTER)\b\s*\([\s\d]*\)", re.IGNORECASE)
 
 
 def arrow_of_sql(text: str) -> pa.Schema:
     """InvalidInputError where a column is written otherwise: nested types and constraints take Spark's own parser."""
+    refuse_lengths(text)
     columns: dict[str, str] = {}
     for part in _COMMA.split(text):
         match = _COLUMN.match(part)
@@ -40,9 +42,19 @@ def arrow_of_sql(text: str) -> pa.Schema:
     return arrow_of_columns(columns)
 
 
+def refuse_lengths(text: str) -> None:
+    """Raise InvalidInputError for a text type with a length, which a table would not keep."""
+    found = _WITH_LENGTH.search(_QUOTED.sub("", text))
+    if found is not None:
+        raise InvalidInputError(
+            f"schema: {found[0].upper()} is not a type of a table, whose texts have no length; "
+            "write STRING, and check lengths before the ingest"
+        )
+
+
 def _type(text: str) -> str:
     word, _, arguments = re.sub(r"\s+", "", text).lower().partition("(")
     kind = _ALSO.get(word, word)
     if kind == "decimal":
         return f"decimal({(arguments.removesuffix(')') or '10,0') + ('' if ',' in arguments or not arguments else ',0')})"
-    return kind if word in ("varchar", "char") or not arguments else f"{kind}({arguments}"
+    return f"{kind}({arguments}" if arguments else kind

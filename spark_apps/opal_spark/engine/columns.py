@@ -132,6 +132,35 @@ def arrow_of_spark(schema: T.StructType) -> pa.Schema:
     )
 
 
+def columns_of_schema(schema: T.StructType) -> pa.Schema:
+    """Return the columns of a schema that a user writes, with types that a table keeps as they are.
+
+    `arrow_of_spark` is for schemas of sources, whose CHAR and VARCHAR become texts of any length.
+    """
+    columns = arrow_of_spark(schema)
+    pending = [(field.name, field.dataType) for field in schema.fields]
+    while pending:
+        path, kind = pending.pop()
+        if isinstance(kind, T.CharType | T.VarcharType):
+            raise InvalidInputError(
+                f"column {path!r}: {kind.simpleString().upper()} is not a type of a table, whose "
+                "texts have no length; write STRING, and check lengths before the ingest"
+            )
+        pending += [(f"{path}.{name}", part) for name, part in _parts_of_spark(kind)]
+    return columns
+
+
+def _parts_of_spark(kind: T.DataType) -> list[tuple[str, T.DataType]]:
+    match kind:
+        case T.StructType():
+            return [(field.name, field.dataType) for field in kind.fields]
+        case T.ArrayType():
+            return [("element", kind.elementType)]
+        case T.MapType():
+            return [("key", kind.keyType), ("value", kind.valueType)]
+    return []
+
+
 def spark_of_arrow(schema: pa.Schema) -> T.StructType:
     """Return the columns of a table's schema as Spark has them."""
     return _struct_type(schema_of_arrow(schema).fields, physical=False, orc=False)

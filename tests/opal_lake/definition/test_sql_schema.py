@@ -8,7 +8,7 @@ from opal_lake.errors import InvalidInputError
 
 
 def test_names_and_types() -> None:
-    text = "id BIGINT, `total sum` DECIMAL(10, 2), n int, op VARCHAR(3), at TIMESTAMP, local TIMESTAMP_NTZ, price DECIMAL, weight: double"
+    text = "id BIGINT, `total sum` DECIMAL(10, 2), n int, op VARCHAR, at TIMESTAMP, local TIMESTAMP_NTZ, price DECIMAL, weight: double"
     assert arrow_of_sql(text) == pa.schema(
         [
             ("id", pa.int64()),
@@ -33,8 +33,15 @@ def test_names_and_types() -> None:
         ("id NOTHING", "'nothing' is not a type"),
         ("id BIGINT(3)", "is not a type"),
         ("", "is no column"),
+        ("id BIGINT, op VARCHAR(3)", r"VARCHAR\(3\) is not a type of a table, whose texts have no"),
+        ("op char ( 2 )", r"CHAR \( 2 \) is not a type of a table"),
+        ("ops ARRAY<VARCHAR(3)>", "write STRING"),
     ],
 )
 def test_what_is_written_otherwise_is_named(text: str, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         arrow_of_sql(text)
+
+
+def test_names_that_look_like_types_with_lengths_are_names() -> None:
+    assert arrow_of_sql("`a varchar(3)` INT").names == ["a varchar(3)"]

@@ -13,7 +13,13 @@ from pyspark.sql import types as T
 
 from opal_lake.definition.schema import arrow_schema
 from opal_lake.errors import InvalidInputError
-from opal_spark.engine.columns import arrow_of_spark, quoted, read_columns, spark_schema
+from opal_spark.engine.columns import (
+    arrow_of_spark,
+    columns_of_schema,
+    quoted,
+    read_columns,
+    spark_schema,
+)
 from tests.opal_lake.shapes import NAMES, every_type, spec_of, tables
 from tests.opal_spark.read_back import check_zones, load, logical_rows, store, values_of
 
@@ -174,9 +180,22 @@ def test_schemas_of_spark_and_arrow_agree(spark: SparkSession, file_format: str)
     assert spark.createDataFrame([], physical).schema == physical
 
 
-def test_char_and_varchar_are_strings() -> None:
+def test_char_and_varchar_of_sources_are_strings() -> None:
     schema = T.StructType([T.StructField("c", T.CharType(3)), T.StructField("v", T.VarcharType(3))])
     assert arrow_of_spark(schema) == pa.schema([("c", pa.string()), ("v", pa.string())])
+
+
+def test_char_and_varchar_in_the_schema_of_a_new_table_are_refused() -> None:
+    nested = T.ArrayType(T.StructType([T.StructField("v", T.VarcharType(3))]))
+    for kind, message in (
+        (T.CharType(3), r"column 'a': CHAR\(3\) is not a type of a table"),
+        (nested, r"column 'a.element.v': VARCHAR\(3\) is not a type of a table"),
+        (T.MapType(T.VarcharType(2), T.LongType()), r"column 'a.key': VARCHAR\(2\)"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            columns_of_schema(T.StructType([T.StructField("a", kind)]))
+    plain = T.StructType([T.StructField("a", T.StringType())])
+    assert columns_of_schema(plain) == pa.schema([("a", pa.string())])
 
 
 @pytest.mark.parametrize(
