@@ -28,7 +28,15 @@ def check_installed_spark() -> None:
 
 
 def check_session(spark: "SparkSession") -> None:
-    """Raise InvalidInputError if the Spark behind a session, which may be a server's, is of another version."""
+    """Raise InvalidInputError if the Spark behind a session, which may be a server's, is of another version.
+
+    Also if there is something else in its place, such as the table's path.
+    """
+    if not isinstance(getattr(spark, "version", None), str):
+        raise InvalidInputError(
+            f"{spark!r} is not a SparkSession; the session comes first, then the table's path, as in "
+            "OpalTable.for_path(spark, 'lake/orders')"
+        )
     if not _fits(spark.version):
         raise InvalidInputError(
             f"this session runs on Spark {spark.version}, and {_NEEDED}: start it on such a Spark, or connect to one"

@@ -81,6 +81,18 @@ def test_a_session_of_another_spark_makes_and_opens_no_table(version: str, tmp_p
     assert not (tmp_path / "t").exists()
 
 
+def test_a_path_in_the_place_of_the_session_is_named(tmp_path: Path) -> None:
+    uri: Any = str(tmp_path / "t")
+    session: Any = SimpleNamespace(version="4.1.3")
+    columns = StructType([StructField("id", LongType())])
+    for opened in (
+        lambda: OpalTable.for_path(uri, session),
+        lambda: OpalTable.create(uri, session, columns, keys=["id"], delta="id"),
+    ):
+        with pytest.raises(InvalidInputError, match="is not a SparkSession; the session comes fir"):
+            opened()
+
+
 @pytest.mark.parametrize("version", ["4.1.0", "4.1.3-amzn-0", "4.2.1", "4.3.0.dev1", "4.10.0"])
 def test_versions_of_the_range_are_taken(version: str) -> None:
     session: Any = SimpleNamespace(version=version)
