@@ -76,7 +76,7 @@ def _arrow_of(name: str, kind: str | pa.DataType) -> pa.DataType:
     if text not in ATOMIC_TYPES and not (parts and 0 < parts[0] <= 38 and parts[1] <= parts[0]):
         raise InvalidInputError(
             f"column {name!r}: {kind!r} is not a type; write one of "
-            f"{', '.join(map(atomic_type_name, ATOMIC_TYPES))}, DECIMAL(p,s), "
-            "or an Arrow type for a nested one"
+            f"{', '.join(map(atomic_type_name, ATOMIC_TYPES))}, DECIMAL(p,s); "
+            "a nested column is added in Python, by its Arrow type"
         )
     return arrow_type(type_from_json(text))

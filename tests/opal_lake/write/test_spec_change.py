@@ -114,7 +114,7 @@ def test_a_column_that_is_there_with_the_same_type_is_nothing_to_do(
         ({}, "names no column"),
         ({"a": "text"}, "is not a type"),
         ({"a": "decimal(50,2)"}, "is not a type"),
-        ({"a": "struct<x:int>"}, "is not a type"),
+        ({"a": "struct<x:int>"}, "a nested column is added in Python, by its Arrow type"),
         ({"_opal_x": "long"}, "kept for the format"),
         ({"a": "long", "A": "long"}, "differ in case only"),
         ({"a": pa.null()}, "not supported"),
