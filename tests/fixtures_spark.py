@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,13 @@ import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def need_spark_parts() -> None:
+    """Skip a test that reads Avro or Kafka by Spark: Maven has what that takes up to Spark 4.2."""
+    minor = tuple(map(int, version("pyspark").split(".")[:2]))
+    if minor > (4, 2):
+        pytest.skip("Maven has no spark-avro and no spark-sql-kafka of this Spark")
 
 
 def spark_home(folder: Path) -> Path:

@@ -14,7 +14,7 @@ from opal_spark.streams.source import EXCLUDES, package
 from tests.docs.examples import examples, with_places
 from tests.fixtures_cli import metadata, opal_commands
 from tests.fixtures_kafka import Kafka
-from tests.fixtures_spark import spark
+from tests.fixtures_spark import need_spark_parts, spark
 
 __all__ = ["metadata", "opal_commands", "spark"]
 
@@ -24,6 +24,7 @@ PAGE = "docs/streaming.md"
 @pytest.fixture
 def reader(spark: SparkSession) -> None:
     """`--spark` takes the session that is there, and this one has no source of Kafka."""
+    need_spark_parts()
     spark.sql(f"ADD JAR 'ivy://{package()}?transitive=true&exclude={EXCLUDES}'").collect()
 
 

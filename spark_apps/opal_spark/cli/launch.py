@@ -1,6 +1,7 @@
 """Spark for a terminal: starts on first use, stays quiet, stops at the end."""
 
 import os
+import re
 import shlex
 import sys
 import tempfile
@@ -11,11 +12,14 @@ from typing import TextIO
 
 from pyspark.sql import SparkSession
 
+from opal_lake.errors import InvalidInputError
 from opal_lake.exit_codes import BUG, RETRY, exit_code
 from opal_spark.submit.runner import session
 
 # A command needs no web page, and has a progress line of its own
 _QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+# As Spark's Ivy reports it, before the JVM gives up
+_UNRESOLVED = re.compile(r"unresolved dependency: ([^#\s]+)#([^;\s]+);(\S+): not found")
 
 
 @contextmanager
@@ -52,6 +56,11 @@ def _log_file(verbose: bool) -> Iterator[Path | None]:
     try:
         yield log
     except Exception as error:
+        if missing := _UNRESOLVED.search(log.read_text(encoding="utf-8", errors="replace")):
+            raise InvalidInputError(
+                f"Spark could not fetch {':'.join(missing.groups())}, see {log}: check the network, name another version "
+                "by --conf spark.jars.packages=..., or its files by --conf spark.jars=..."
+            ) from error
         if exit_code(error) in (RETRY, BUG) and log.stat().st_size:
             error.add_note(f"Spark's log: {log}")
         else:

@@ -30,7 +30,7 @@ _FEW_BYTES, _ROWS_A_TASK = 256 << 10, 20_000  # of rows that come from this proc
 _UNKNOWN_BYTES = 1 << 50  # Spark says 8 EB of a source that it knows nothing of
 _SPARKS_BATCH_BYTES, _UNLIMITED = 64 << 20, 2**31 - 1
 _UNKNOWN_CORES = 8
-_WHOLE_41 = "4.1.1"  # the only Spark of 4.1 of which Maven has all parts
+_WHOLE = {"4.1": "4.1.1", "4.2": "4.2.0"}  # the releases of which Maven has all parts
 _LONG_DIGITS = 18
 _WEIGHTS = {
     "boolean": 1,
@@ -80,8 +80,9 @@ def spark_package(name: str) -> str:
     """The Maven coordinates of a part of Spark that its distribution lacks."""
     import pyspark
 
-    version = _WHOLE_41 if pyspark.__version__.startswith("4.1.") else pyspark.__version__
-    return f"org.apache.spark:{name}_2.13:{version}"
+    own = pyspark.__version__
+    minor = ".".join(own.split(".")[:2])
+    return f"org.apache.spark:{name}_2.13:{_WHOLE.get(minor, own)}"
 
 
 def bring_avro(spark: "SparkSession") -> None:

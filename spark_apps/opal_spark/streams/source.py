@@ -105,6 +105,6 @@ def read_ends(checkpoint: Path, number: int, topics: Collection[str]) -> dict[Pa
         }
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise FormatError(
-            f"{path}: Spark's record of a micro-batch cannot be read ({error}); use Spark 4.1 or 4.2"
+            f"{path}: Spark's record of a micro-batch cannot be read ({error}); use Spark 4.1 or a later 4.x"
         ) from error
     return ends

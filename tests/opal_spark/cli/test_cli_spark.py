@@ -248,6 +248,16 @@ def test_a_spark_that_does_not_start_leaves_its_log(
     assert "nonsense" in log.read_text()
 
 
+def test_a_package_that_cannot_be_fetched_is_named(
+    table: str, metadata: Path, tmp_path: Path
+) -> None:
+    package = "spark.jars.packages=org.example:no-such-package:1"
+    done = opal(metadata, "read", table, "--conf", package, TMPDIR=str(tmp_path))
+    assert done.returncode == INPUT
+    (log,) = tmp_path.glob("opal-spark-*.log")
+    assert f"could not fetch org.example:no-such-package:1, see {log}" in done.stderr
+
+
 def test_values_are_shown_as_they_are() -> None:
     shown = [cell_text(value) for value in (None, 1234567, True, "a\nb", {"a": [1, None]}, "NaN")]
     assert shown == ["NULL", "1234567", "true", "a\\nb", '{"a": [1, null]}', "NaN"]

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from opal_lake.operations.mutate import Mutate
 from opal_lake.result import JobResult
 from opal_spark.mutate import mutate
+from tests.fixtures_spark import need_spark_parts
 
 
 def put(path: Path, text: str, encoding: str = "utf-8") -> Path:
@@ -20,6 +21,7 @@ def put(path: Path, text: str, encoding: str = "utf-8") -> Path:
 
 def put_avro(path: Path, types: Mapping[str, str], rows: Sequence[Mapping[str, object]]) -> Path:
     """Fields that may be null, of Avro's own types."""
+    need_spark_parts()
     path.parent.mkdir(parents=True, exist_ok=True)
     schema = {
         "type": "record",

@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from opal_lake.errors import InvalidInputError
 from opal_spark.mutate import read_master
+from tests.fixtures_spark import need_spark_parts
 from tests.opal_spark.mutate.folders import put, put_avro, run
 
 
@@ -97,6 +98,7 @@ def test_fields_and_ids_are_checked_as_in_other_formats(
 
 
 def test_a_name_that_avro_does_not_take_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    need_spark_parts()
     put(tmp_path / "incr" / "1.csv", "id,first name\n1,a\n")
     for dry_run in (True, False):
         with pytest.raises(

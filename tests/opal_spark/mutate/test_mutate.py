@@ -10,6 +10,7 @@ from opal_folder.properties import arguments_of, parse_properties
 from opal_lake.errors import InvalidInputError
 from opal_spark.engine.session import bring_avro
 from opal_spark.mutate import read_master
+from tests.fixtures_spark import need_spark_parts
 from tests.opal_spark.mutate.folders import cells, put, run
 
 PROPERTIES = """#op.code.field.ordinal=4
@@ -251,6 +252,7 @@ def test_rows_without_names_may_have_one_field_more_for_the_operation(
 def test_formats_go_together(
     spark: SparkSession, tmp_path: Path, master: str, increments: str, output: str | None
 ) -> None:
+    need_spark_parts()
     schema = "id INT, price DECIMAL(9,2), at BIGINT"
     bring_avro(spark)
     old = spark.createDataFrame(

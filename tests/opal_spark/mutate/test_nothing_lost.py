@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from opal_lake.errors import InvalidInputError
 from opal_spark.mutate import read_master
 from opal_spark.mutate.record import several_values
+from tests.fixtures_spark import need_spark_parts
 from tests.opal_spark.mutate.folders import put, run
 
 AB = pa.struct([("a", pa.int32()), ("b", pa.int32())])
@@ -129,6 +130,7 @@ def put_nested(path: Path, number: int, kind: pa.StructType, *, within: str = "s
     names = [kind.field(at).name for at in range(kind.num_fields)]
     members: object = {name: "abc".index(name) + 1 for name in names}
     if path.suffix == ".avro":
+        need_spark_parts()
         record = {
             "type": "record",
             "name": "s",

@@ -18,6 +18,7 @@ from opal_stream.kafka.connection import Connection
 from opal_stream.operations.reading import FormatOptions, Policies
 from opal_stream.tracking.events import Tracker
 from tests.fixtures_kafka import Kafka, Registry
+from tests.fixtures_spark import need_spark_parts
 from tests.kit.check import check_table
 from tests.opal_stream import toast
 from tests.opal_stream.formats.test_registry import FIRST, SECOND, avro, record
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.spark
 @pytest.fixture(scope="module")
 def reader(spark: SparkSession) -> SparkSession:
     """The shared session, with Spark's source of Kafka."""
+    need_spark_parts()
     spark.sql(f"ADD JAR 'ivy://{package()}?transitive=true&exclude={EXCLUDES}'").collect()
     return spark
 
