@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from opal_lake.cli import main
 from opal_lake.exit_codes import FINDINGS, INPUT, OK
@@ -104,6 +105,23 @@ def test_a_command_prints_the_same_on_both_engines(
     here, on_spark = answers
     assert here == on_spark
     assert here[0] == (INPUT if here[2] else OK)
+
+
+def test_size_alone_sends_a_job_to_spark(
+    made: Path, tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = shutil.copytree(made, tmp_path / "table")
+    jobs = spark.sparkContext.statusTracker().getJobIdsForGroup
+    before = len(jobs())
+    assert main(["read", str(table)]) == OK
+    assert "in this process" in capsys.readouterr().err
+    assert len(jobs()) == before
+    assert main(["set", str(table), "local_mb=0"]) == OK
+    for command in ("compact", "check", "read"):
+        capsys.readouterr()
+        assert main([command, str(table)]) == OK
+        assert "on Spark (more than local_mb=0); --local runs it" in capsys.readouterr().err
+    assert len(jobs()) > before
 
 
 def test_a_check_of_a_damaged_table_finds_the_same_on_both_engines(

@@ -5,7 +5,7 @@ their pages. ORC has none within, so such a file is fetched and verified whole, 
 """
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -21,6 +21,7 @@ from opal_lake.data.data_file import (
     open_parquet,
     read_groups,
     reading,
+    stored_parts,
     verify_footer,
 )
 from opal_lake.data.pages.chosen_rows import read_chosen
@@ -55,6 +56,21 @@ def read_columns(
         )
     with pa.PythonFile(StoredRanges(storage, file), mode="r") as ranges:
         return decode_file(ranges, spec, physical_columns, file.path, rows=file.rows)
+
+
+def column_parts(
+    storage: Storage, file: DataFile, spec: TableSpec, physical_columns: Sequence[str]
+) -> Iterator[pa.Table]:
+    """Yield what `read_columns` returns, a row group or stripe at a time.
+
+    Of a large Parquet file no more is fetched than what is taken.
+    """
+    if _has_parts(file, spec):
+        with pa.PythonFile(StoredRanges(storage, file), mode="r") as ranges:
+            yield from stored_parts(ranges, spec, physical_columns, file.path, rows=file.rows)
+        return
+    data = pa.BufferReader(read_verified(storage, file))
+    yield from stored_parts(data, spec, physical_columns, file.path, rows=file.rows)
 
 
 def read_near(

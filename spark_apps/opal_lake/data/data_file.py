@@ -556,7 +556,7 @@ def _open_orc_to_read(
 def _parquet_parts(
     source: pa.NativeFile, physical_columns: list[str], rows: int, bound: SizeBound
 ) -> Iterator[pa.Table]:
-    file = open_parquet(source, rows)
+    file = open_parquet(source, rows, pre_buffer=isinstance(source, pa.PythonFile))
     names = held_names(physical_columns, file.schema_arrow)
     if not file.num_row_groups:
         yield file.schema_arrow.empty_table().select(names)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from opal_lake.data.bounds import Bounds
-from opal_lake.data.column_read import read_columns
+from opal_lake.data.column_read import column_parts, read_columns
 from opal_lake.data.columns import physical_schema, to_fields, to_logical
 from opal_lake.data.prune import Predicate, may_match
 from opal_lake.data.segment import DataFile, Segment
@@ -323,11 +323,14 @@ def read_rows(
     *,
     limit: int | None = None,
 ) -> pa.Table:
-    """Return the visible rows, read in this process; files behind a limit are not opened."""
+    """Return the visible rows, read in this process.
+
+    With a limit, files are read in parts, and none behind the limit.
+    """
     spec = plan.snapshot.spec
     parts: list[pa.Table] = []
     rows = 0
-    for part in _row_parts(plan, columns, where):
+    for part in _row_parts(plan, columns, where, in_parts=limit is not None):
         parts.append(part)
         rows += part.num_rows
         if limit is not None and rows >= limit:
@@ -338,17 +341,33 @@ def read_rows(
 
 
 def _row_parts(
-    plan: ReadPlan, columns: Sequence[str] | None, where: Condition | None = None
+    plan: ReadPlan,
+    columns: Sequence[str] | None,
+    where: Condition | None = None,
+    *,
+    in_parts: bool = False,
 ) -> Iterator[pa.Table]:
     """Yield the visible rows, of some files at a time.
 
-    Small files are fetched at once, and filtered and made logical together.
+    Small files are fetched at once, and filtered and made logical together. A large file is read
+    whole, or in parts.
     """
     spec = plan.snapshot.spec
     shown, read = needed_names(spec, columns, where)
     fields = [spec.schema.field(name) for name in (read if where else shown)]
+
+    def shown_rows(rows: pa.Table, read: FileRead) -> pa.Table:
+        visible = _visible(rows, read, fields)
+        return matching(visible, where).select(shown) if where else visible
+
     with ThreadPoolExecutor(READERS) as pool:
         for together in _together(file_reads(plan)):
+            if in_parts and together[0].file.size > _SMALL_BYTES:
+                (large,) = together
+                stored = _stored_columns(large, fields)
+                for part in column_parts(large.storage, large.file, spec, stored):
+                    yield shown_rows(part, large)
+                continue
             tables = pool.map(partial(_stored_rows, fields=fields), together)
             for _, alike in groupby(
                 zip(tables, together, strict=True), key=lambda pair: pair[0].column_names
@@ -357,10 +376,7 @@ def _row_parts(
                 invalid = {
                     segment: marks for read in reads for segment, marks in read.invalid.items()
                 }
-                visible = _visible(
-                    pa.concat_tables(rows), replace(reads[0], invalid=invalid), fields
-                )
-                yield matching(visible, where).select(shown) if where else visible
+                yield shown_rows(pa.concat_tables(rows), replace(reads[0], invalid=invalid))
 
 
 def _together(reads: Sequence[FileRead]) -> Iterator[list[FileRead]]:
@@ -385,9 +401,15 @@ def read_fields(part: FileRead, fields: Sequence[Field]) -> pa.Table:
 
 def _stored_rows(part: FileRead, fields: Sequence[Field]) -> pa.Table:
     """All rows, with what tells whether they are visible."""
+    columns = _stored_columns(part, fields)
+    return read_columns(part.storage, part.file, part.spec, columns)
+
+
+def _stored_columns(part: FileRead, fields: Sequence[Field]) -> list[str]:
+    """The physical names of the fields, and of what tells whether their rows are visible."""
     delta = [] if part.as_of is None else [part.spec.delta.physical]
-    columns = dict.fromkeys([*(field.physical for field in fields), *delta, SEGMENT, OFFSET])
-    return read_columns(part.storage, part.file, part.spec, list(columns))
+    names = [*(field.physical for field in fields), *delta, SEGMENT, OFFSET]
+    return list(dict.fromkeys(names))
 
 
 def _visible(rows: pa.Table, part: FileRead, fields: Sequence[Field]) -> pa.Table:
