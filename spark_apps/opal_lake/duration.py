@@ -16,7 +16,8 @@ _UNITS_US = {
     "ms": 1_000,
 }
 _PLAIN_UNITS = ("d", "h", "m", "s", "ms")
-_LONGEST_US = 999_999 * _UNITS_US["d"]
+_MAX_COUNT = 999_999  # of a unit, which has at most six digits
+_LONGEST_US = _MAX_COUNT * _UNITS_US["d"]
 
 
 def parse_duration(value: object, *, name: str) -> int:
@@ -49,7 +50,11 @@ def _text_us(text: str) -> int | None:
 
 
 def plain_duration(value: object, *, name: str) -> str:
-    """As text, which is how jobs and properties hold it: a text as it is, a timedelta in the greatest unit that it is a whole number of."""
+    """Return a span as text, which is how jobs and properties hold it.
+
+    A text stays as it is. A timedelta is written in the greatest unit that it is a whole number
+    of, or in several units if that would take too many digits.
+    """
     span_us = parse_duration(value, name=name)
     if isinstance(value, str):
         return value
@@ -58,4 +63,14 @@ def plain_duration(value: object, *, name: str) -> str:
     )
     if unit is None:
         raise InvalidInputError(f"{name}={value!r} is not a whole number of milliseconds; round it")
-    return f"{span_us // _UNITS_US[unit]}{unit}"
+    count = span_us // _UNITS_US[unit]
+    return f"{count}{unit}" if count <= _MAX_COUNT else _in_several_units(span_us)
+
+
+def _in_several_units(span_us: int) -> str:
+    parts = []
+    for unit in _PLAIN_UNITS:
+        count, span_us = divmod(span_us, _UNITS_US[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts)

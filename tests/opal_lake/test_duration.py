@@ -30,6 +30,7 @@ MINUTE_US = 60_000_000
         ("0s", 0),
         (timedelta(days=2), 2880),
         (timedelta(weeks=1, seconds=60), 10081),
+        (timedelta(days=19_675, minutes=1), 28_332_001),
     ],
 )
 def test_what_a_span_is(written: str | timedelta, minutes: int) -> None:
@@ -37,6 +38,12 @@ def test_what_a_span_is(written: str | timedelta, minutes: int) -> None:
     assert (
         parse_duration(plain_duration(written, name="window"), name="window") == minutes * MINUTE_US
     )
+
+
+def test_a_timedelta_of_many_seconds_is_kept_in_several_units() -> None:
+    long = timedelta(days=12, seconds=1, milliseconds=2)
+    assert plain_duration(long, name="window") == "12d1s2ms"
+    assert parse_duration("12d1s2ms", name="window") == long // timedelta(microseconds=1)
 
 
 def test_a_timedelta_is_kept_in_its_greatest_whole_unit() -> None:
