@@ -8,6 +8,7 @@ PYTHONPATH=spark_apps python tests/golden/make_golden.py
 
 import json
 import shutil
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from opal_lake import layout
+from opal_lake.arguments.values import CHANGE_MODES
 from opal_lake.clock import ManualClock
 from opal_lake.data.rejects import row_text
 from opal_lake.definition.table_spec import TableLayout, plan_spec
+from opal_lake.errors import NotFoundError
 from opal_lake.events.bitmap import decode_base, offsets_of
 from opal_lake.events.segment_log import decode_events
 from opal_lake.key_store.run import decode_run
@@ -55,13 +58,26 @@ EVENT_TIMES = (
     "1969-12-31T23:59:59.999999+00:00",
     "1970-01-01T00:00:03+00:00",
     "1970-01-01T00:00:08.000001+00:00",
+    "1970-01-01T00:00:20+00:00",
 )
 
 
-def build(file_format: str) -> Storage:
-    """Four rounds of ingest and MetaGen: two keys, late rows, equal deltas with and without ties, deletes.
+ADDED: dict[str, pa.DataType] = {
+    "box": pa.struct(
+        [("size", pa.decimal128(6, 2)), ("seen", pa.list_(pa.timestamp("us", "UTC")))]
+    ),
+    "marks": pa.map_(pa.string(), pa.int64()),
+}
+WIDE_SCHEMA = pa.schema([*SCHEMA, *(pa.field(name, kind) for name, kind in ADDED.items())])
+FRIDAY, SATURDAY = "2026-11-27", "2026-11-28"
+FLOOR_US = 5_000_000  # of the major compaction: it drops what no event time since then shows
 
-    Then an upsert, a compaction, and one batch that is left pending.
+
+def build(file_format: str) -> Storage:
+    """Return a table with at least one of all that commits do.
+
+    Two keys, late rows, equal deltas with and without ties, and deletes. Each ingest but the inline
+    ones has a partition key; one is discarded, and the last one stays pending.
     """
     storage, clock, ids = MemoryStorage("golden"), ManualClock(), CountingIds()
     table_layout = TableLayout(
@@ -74,7 +90,7 @@ def build(file_format: str) -> Storage:
         properties={
             "segment_rows": 4,
             "group_rows": 7,
-            "checkpoint_commits": 4,
+            "checkpoint_commits": 8,
             "key_store_fan_in": 3,
         },
     )
@@ -83,24 +99,70 @@ def build(file_format: str) -> Storage:
         log=CommitLog(storage=storage, clock=clock, ids=ids), cache=MemoryRuns(storage=storage)
     )
     for batch in range(4):
-        rows = [row_of(batch, position) for position in range(3 + batch % 2 * 2)]
-        deleted = [row["price"] is None for row in rows]
-        table.ingest(
-            pa.Table.from_pylist(rows, SCHEMA),
-            deleted,
-            token=f"day/{batch}",
-            partition_key=f"2026-11-{batch:02}",
-        )
+        ingest_batch(table, batch)
         table.metagen(all=True)
     inline = [row_of(6, position) for position in range(3)]
     table.ingest(pa.Table.from_pylist(inline, SCHEMA), [False, False, True], metadata="inline")
     table.compact()
+    table.savepoint("before-columns")
+    add_nested_columns(table)
+    discard_a_batch(table)
+    take_business_snapshots(table)
+    table.zorder(["turn", "article number"])
+    table.restore(savepoint="before-columns")
+    ingest_batch(table, 8, later_s=3)
+    table.metagen(partition_key="2026-11-08")
+    compact_up_to_the_floor(table, clock)
+    table.rebuild_key_store()
+    table.set_properties({"window": "30d"})
+    table.set_properties({"window": "30d"}, token="already so")  # whose result is kept apart
     table.ingest(pa.Table.from_pylist([row_of(9, 0)], SCHEMA), [False])
     return storage
 
 
-def row_of(batch: int, position: int) -> dict[str, Any]:
-    changed_s = (batch * 3 + position * 4) % 7 + (2 if position else 0)
+def ingest_batch(table: Table, batch: int, later_s: int = 0) -> None:
+    rows = [row_of(batch, position, later_s) for position in range(3 + batch % 2 * 2)]
+    table.ingest(
+        pa.Table.from_pylist(rows, SCHEMA),
+        [row["price"] is None for row in rows],
+        token=f"day/{batch}",
+        partition_key=f"2026-11-{batch:02}",
+    )
+
+
+def add_nested_columns(table: Table) -> None:
+    table.add_columns(ADDED)
+    box = {"size": Decimal("1.25"), "seen": [0, None]}
+    wide = [
+        row_of(4, position, later_s=10) | {"box": box, "marks": [("a", 1)]} for position in range(2)
+    ]
+    table.ingest(pa.Table.from_pylist(wide, WIDE_SCHEMA), [False, False], metadata="inline")
+
+
+def discard_a_batch(table: Table) -> None:
+    ingest_batch(table, 5)
+    table.discard(partition_key="2026-11-05")
+
+
+def take_business_snapshots(table: Table) -> None:
+    """The rows of Saturday wait until Friday is finished."""
+    for batch, name in ((6, FRIDAY), (7, SATURDAY)):
+        rows = pa.Table.from_pylist([row_of(batch, 3, later_s=3 * batch)], SCHEMA)
+        table.ingest(rows, [False], business_snapshot=name)
+    table.metagen()
+    table.finish_business_snapshot(FRIDAY)
+    table.metagen()
+
+
+def compact_up_to_the_floor(table: Table, clock: ManualClock) -> None:
+    """Stop the clock meanwhile: the floor is a span before now."""
+    step_us, clock.step_us = clock.step_us, 0
+    table.compact(mode="major", look_back=timedelta(microseconds=clock.at_us - FLOOR_US))
+    clock.step_us = step_us
+
+
+def row_of(batch: int, position: int, later_s: int = 0) -> dict[str, Any]:
+    changed_s = (batch * 3 + position * 4) % 7 + (2 if position else 0) + later_s
     return {
         "shop": ("Köln", "a/b")[position % 2],
         "article number": Decimal(f"{(batch + position) % 2}.50"),
@@ -114,19 +176,53 @@ def row_of(batch: int, position: int) -> dict[str, Any]:
 
 
 def expected(storage: Storage, table: Table) -> dict[str, Any]:
-    """All that the table's files hold, in the words of FORMAT.md."""
+    """Return the answers of the table, and all that its files hold in the words of FORMAT.md.
+
+    Answers name rows by their places in the list `row texts`: most are in many of them.
+    """
     head = table.snapshot_at().version
-    content: dict[str, Any] = {
-        "rows": {str(version): rows_of(table.read(version=version)) for version in range(head + 1)},
-        "rows at event times": {
-            moment: rows_of(table.read(event_time=moment)) for moment in EVENT_TIMES
+    versions = range(head + 1)
+    answers: dict[str, Any] = {
+        "rows": {str(version): rows_of(table.read(version=version)) for version in versions},
+        "changes": {mode: rows_of(table.changes(1, mode=mode)) for mode in CHANGE_MODES},
+        "rows of partition keys": {
+            key: rows_of(table.read(partition_key=key))
+            for key in sorted(table.snapshot_at().partitions)
         },
-        "pending": sorted(table.snapshot_at().pending),
+        "rows of business snapshots": {
+            name: rows_of(table.read(business_snapshot=name)) for name in (FRIDAY, SATURDAY)
+        },
+        "history": {
+            str(version): rows_of(table.history_view(version=version))
+            for version in (*range(0, head, 9), head)
+        },
     }
+    for moment in EVENT_TIMES:
+        answers[f"rows at {moment}"] = {
+            str(version): rows_then(table, version, moment) for version in versions
+        }
+    texts = sorted(
+        {text for answer in answers.values() for rows in answer.values() for text in rows}
+    )
+    content: dict[str, Any] = {"row texts": dict(enumerate(texts))}
+    for name, answer in answers.items():
+        content[name] = {
+            which: [texts.index(text) for text in rows] for which, rows in answer.items()
+        }
+    content["operations"] = [commit.operation for commit in table.commits()]
+    content["pending"] = sorted(table.snapshot_at().pending)
     for each in storage.list(""):
         if (decoded := decode(each.path, storage.get(each.path))) is not None:
             content[each.path] = decoded
     return json.loads(json.dumps(content))
+
+
+def rows_then(table: Table, version: int, moment: str) -> list[str]:
+    """Return the rows at an event time, or that it is before the floor."""
+    try:
+        return rows_of(table.read(version=version, event_time=moment))
+    except NotFoundError:
+        return ["before the floor"]
 
 
 def rows_of(rows: pa.Table) -> list[str]:
@@ -137,8 +233,11 @@ def decode(path: str, data: bytes) -> Any:
     """The content of the files whose bytes are not JSON."""
     if path.startswith(layout.SEGMENT_LOGS):
         rows = pq.read_metadata(pa.BufferReader(data)).num_rows
-        events = decode_events(data, path, rows)
-        return [events.segment.tolist(), events.offset.tolist(), events.until.tolist()]
+        events = decode_events(data, path, rows, with_next=True)
+        columns: list[Any] = [events.segment, events.offset, events.until]
+        if events.next_rows is not None:  # those of a merged log are None
+            columns += [events.next_rows.segment, events.next_rows.offset]
+        return [column.tolist() for column in columns]
     if path.startswith(layout.KEY_STORE):
         entries = decode_run(data, path)
         return [column.tolist() for column in (*entries.order_columns, entries.deleted)]
@@ -147,7 +246,7 @@ def decode(path: str, data: bytes) -> Any:
             str(segment): offsets_of(marks).tolist()
             for segment, marks in decode_base(data, path).items()
         }
-    if path.endswith(".jsonl.zst"):
+    if path.endswith(".jsonl.zst") and not path.startswith(layout.LOG_PAGES):  # copies
         return decode_section(data, path, lambda item: item)
     return None
 
@@ -164,9 +263,24 @@ def main() -> None:
             target.write_bytes(storage.get(each.path))
         log = CommitLog(storage=storage, clock=ManualClock(), ids=CountingIds())
         content = expected(storage, Table(log=log, cache=MemoryRuns(storage=storage)))
-        (HERE / f"{file_format}.json").write_text(
-            json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n", "utf-8"
-        )
+        (HERE / f"{file_format}.json").write_text(json_of(content) + "\n", "utf-8")
+
+
+def json_of(content: dict[str, Any]) -> str:
+    """Return JSON with a line for each answer and each file, which is short and can be compared."""
+    lines = []
+    for name, value in sorted(content.items()):
+        if isinstance(value, dict):
+            inner = ",\n".join(f"  {line}" for line in map(_member, sorted(value.items())))
+            lines.append(f"{json.dumps(name)}: {{\n{inner}\n}}")
+        else:
+            lines.append(_member((name, value)))
+    return "{\n" + ",\n".join(lines) + "\n}"
+
+
+def _member(pair: tuple[str, Any]) -> str:
+    name, value = pair
+    return f"{json.dumps(name)}: {json.dumps(value, sort_keys=True, ensure_ascii=False)}"
 
 
 if __name__ == "__main__":
