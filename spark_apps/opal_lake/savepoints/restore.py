@@ -167,11 +167,11 @@ def _withdrawn(head: Snapshot, state: Snapshot) -> tuple[tuple[str, int], ...]:
 
 
 def _changed_lines(head: Snapshot, state: Snapshot) -> Iterator[list[Any]]:
-    """What the lists of the head lack, and what they have too much."""
+    """Return how the lists change, each in the order of its items: the same restore, the same bytes."""
     for name in RESTORED_LISTS:
         new, old = (list_items(snapshot, name) for snapshot in (head, state))
         if name != "partitions":  # those of what a restore undoes stay known
-            yield from (restored_line(name, key, None) for key in new.keys() - old.keys())
+            yield from (restored_line(name, key, None) for key in new if key not in old)
         yield from (
             restored_line(name, key, value) for key, value in old.items() if new.get(key) != value
         )
