@@ -45,9 +45,7 @@ def untaken_keys(
         if (fresh := numbers - before.get(key, frozenset()))
     }
     brought = _versions_of(table, range(max(begin, oldest.version) + 1, now.version + 1), new)
-    untaken = {
-        key for key in new if not watermark.has_consumed(key, len(visible[key]), brought.get(key))
-    }
+    untaken = {key for key in new if not watermark.has_consumed(key, len(visible[key]))}
     number = min([_settled_number(oldest), *(min(new[key]) - 1 for key in untaken)])
     watermark.check(_checked(now.version, checked, [brought.get(key) for key in untaken], number))
     held, pending = visible_ingests(oldest), _pending_keys(head)

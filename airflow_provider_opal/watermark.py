@@ -117,16 +117,12 @@ class Watermark:
             else NEVER
         )
 
-    def has_consumed(self, partition_key: str, ingests: int, version: int | None) -> bool:
-        """Whether this key's rows of so many ingests were consumed. State without that number is compared by version."""
+    def has_consumed(self, partition_key: str, ingests: int) -> bool:
+        """Return whether this key's rows of so many ingests were consumed."""
         stored = self.state.get(f"consumed/{partition_key}")
         if not isinstance(stored, dict) or stored["table"] != self.table_id:
             return False
-        return (
-            bool(stored["ingests"] >= ingests)
-            if "ingests" in stored
-            else version is not None and int(stored["version"]) >= version
-        )
+        return bool(stored["ingests"] >= ingests)
 
     def mark_consumed(self, partition_key: str, version: int, ingests: int) -> None:
         """This key's rows were consumed as of this version, which holds so many ingests of the key."""

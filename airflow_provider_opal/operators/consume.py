@@ -151,7 +151,7 @@ class ConsumeOperator(DeclaredOperator):
         requested = event_version if event_version is not None else self._upstream_version(context)
         version, ingests = self.opal.ingests_as_of(self.table, key, requested)
         if given is None:
-            if is_redelivery and watermark.has_consumed(key, ingests, requested):
+            if is_redelivery and watermark.has_consumed(key, ingests):
                 return self._nothing(
                     context,
                     f"partition key {key!r} was consumed meanwhile, as of version {watermark.consumed_version(key)}",
