@@ -162,7 +162,7 @@ def test_json_lines_from_standard_input(
         ("events --after 1 --from 2026-11-24", "use one of them"),
         ("events --from 2026-11-24", "are for one table"),
         ("expire --older-than soon", "is not a span of time"),
-        ("migrate --to 9999", "the revisions are base, 0001"),
+        ("migrate --to 9999", "the revisions are base, v0001"),
         ("check --database mysql://host/db", "mysql is neither"),
         ("sync t=iceberg:nowhere:x.y", "say where it is: in the file of tables under options"),
         ("migrate --database http://host", "is a service, which upgrades its own database"),
