@@ -77,11 +77,12 @@ def run_job(args: argparse.Namespace, operation: Any) -> "JobResult":
     option = spark_option(args, operation)
     if option:
         return on_spark(args, spec, option)
+    table = None
     if not args.local and operation.needs_table:
         table = _open(spec.table, store_options(args))
         if fits_spark(args, table, operation):
             return on_spark(args, spec)
-    return _run_here(args, spec)
+    return _run_here(args, spec, table)
 
 
 def spark_option(args: argparse.Namespace, operation: Any) -> str:
@@ -127,8 +128,10 @@ def _no_spark(_: argparse.Namespace, __: JobSpec[Any], what: str) -> NoReturn:
     raise spark_is_missing(what)
 
 
-def _run_here(args: argparse.Namespace, spec: JobSpec[Any]) -> "JobResult":
-    """Run a job in this process, with a progress line."""
+def _run_here(
+    args: argparse.Namespace, spec: JobSpec[Any], opened: "Table[pa.Table] | None"
+) -> "JobResult":
+    """Run a job in this process, with a progress line; on a table that is open already, if one is."""
     from opal_lake.engine.in_process import InProcess
 
     started_s = time.monotonic()
@@ -142,6 +145,7 @@ def _run_here(args: argparse.Namespace, spec: JobSpec[Any]) -> "JobResult":
         uri=spec.table,
         options=store_options(args),
         executor=InProcess(at_step=at_step),
+        opened=opened,
     )
     with ProgressLine(args.command, lambda: step):
         result = _result(place, spec)
@@ -199,10 +203,12 @@ class LocalPlace:
     uri: str
     options: Mapping[str, str]
     executor: "InProcess"
+    opened: "Table[pa.Table] | None" = None
 
     def open(self) -> "Table[pa.Table]":
         """Open the table; NotFoundError when there is none."""
-        return replace(_open(self.uri, self.options), executor=self.executor)
+        table = self.opened or _open(self.uri, self.options)
+        return replace(table, executor=self.executor)
 
     def create(self, columns: "pa.Schema", layout: "TableLayout") -> "Table[pa.Table]":
         """Create a table; TableExistsError when there is one."""
