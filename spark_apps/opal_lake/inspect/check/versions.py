@@ -22,7 +22,7 @@ from opal_lake.inspect.check.content.in_process import (
     read_run,
 )
 from opal_lake.inspect.check.content.ranges import SegmentFacts
-from opal_lake.inspect.check.files import check_sizes, is_found, referenced
+from opal_lake.inspect.check.files import check_row_bases, check_sizes, is_found, referenced
 from opal_lake.inspect.check.merges import MergeCheck
 from opal_lake.log.commit import Commit
 from opal_lake.log.commit_log import CommitLog
@@ -58,6 +58,7 @@ def check_older(
     begins, findings_before = _begins(kept), len(content.findings.unique)
     for state in _states(log, kept, commits, known, content):
         check_sizes(state, content.sizes, content.findings, known)
+        check_row_bases(state, content.findings)
         fresh = [file for file in state.files.values() if file.path not in known]
         older.files += fresh
         if deep:
