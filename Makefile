@@ -146,7 +146,7 @@ demo: venv  ## STORY=shop (under a real Airflow; PORT=8080), table (on Spark) or
 	@$(ENVIRONMENT) "$(PY)" -m tests.demo.$(STORY) $(if $(EXIT),--exit) $(if $(PORT),--port $(PORT)) $(ARGS)
 
 # Those that figures of the docs come from, and `parse`, whose figure CI compares.
-BENCHES = chime encodings hive mutate parse peers plan relay rewrite-memory rule small-commits stream stream-day table waiting
+BENCHES = chime encodings hive mutate parse peers plan relay rewrite-memory row-ids rule small-commits stream stream-day table waiting
 bench: venv  ## NAME=table, peers, stream ..., ARGS=--help; without NAME it lists them
 	@$(if $(filter $(NAME),$(BENCHES)),,echo "make bench NAME=... has $(BENCHES)" >&2; exit 2;) \
 		$(ENVIRONMENT) "$(PY)" -m tests.bench.$(subst -,_,$(NAME)) $(ARGS)
