@@ -1,4 +1,28 @@
-"""Repairing times: after one writer's clock was ahead, every later commit had to follow it a microsecond apart (FORMAT, clocks)."""
+"""Find versions whose recorded times are wrong, and repair them (FORMAT, clocks).
+
+After one commit with a time in the future, every later commit follows it a microsecond apart until
+that time has passed. A file's own time is no earlier than its commit, unless a tool set it: copies
+and archives may. So a version whose time is after its file's time by more than the bound is *ahead*
+only with further evidence, one of:
+
+1. its time is in the future by more than the bound;
+2. the file of an older version has an earlier time, and agrees with that version's own time;
+3. the file of this or a later version and that version's writer's clock agree on a time that is
+   earlier by more than the bound, and that version's own time is not after its file's time, or
+   follows its predecessor by a microsecond;
+4. the file of a later version that is ahead by 2 has a time that is earlier by more than the bound;
+5. it belongs to a chain of uncorrected versions a microsecond apart, while their files' times, or
+   three or more rising times of their writers' clocks, span more than twice the bound.
+
+"Agree" means within the bound. Otherwise the table counts as a copy, and times stay. (If all
+writers were ahead by as much for longer than that, nothing tells the table from a copy.)
+
+The corrected time of a version is its writer's, if that is within the bound of its file's, else its
+file's. A copied table is one where this holds for fewer than half of the commits that give evidence.
+There it is the writer's, if that is not before the predecessor and not after the file's time, or
+not after now where the file's time itself is before the predecessor by more than the bound; else it
+follows the predecessor.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,12 @@
-"""Traffic in a table's folder: one small document for each process of a stream, written again now and then (FORMAT, traffic).
+"""Traffic in a table's folder: one small sealed document for each process of a stream, written every hour.
 
-Derived: whoever cannot read one goes on without it. Nothing is overwritten, so that two processes that count the same do no harm: of each
-application the document with the greatest name counts, and whoever writes deletes those of which nothing counts any more.
+A document is {`format`, `table_id`, `applications` {application: {`hour` (hours since 1970, the one
+being counted), `position` (all before it are counted), `current` [messages, bytes], `hours` [[hour of
+the week, weeks 1 to 4, mean messages, mean bytes] ...]}}}. Bytes are 0 where nobody knows them.
+
+Derived: whoever cannot read one goes on without it. Nothing is overwritten, so that two processes
+that count the same do no harm: of each application the document with the greatest name counts, and
+whoever writes deletes those of which nothing counts any more.
 """
 
 from collections.abc import Iterator, Mapping
