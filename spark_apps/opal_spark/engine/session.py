@@ -289,6 +289,19 @@ def _conf(spark: "SparkSession", name: str) -> str | None:
     return value or None
 
 
+def text_with_causes(error: Exception) -> str:
+    """Return the text of Spark's error and of its causes.
+
+    Since 4.3 the message of a database's error leaves out what the driver said. Connect tells no causes.
+    """
+    texts = []
+    cause: Any = error
+    while cause is not None:
+        texts.append(str(cause))
+        cause = getattr(cause, "_cause", None)
+    return "\n".join(texts)
+
+
 def is_connect(spark: "SparkSession") -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import InvalidInputError, OpalError, StorageError
 from opal_lake.source import Files, Jdbc, Source
+from opal_spark.engine.session import text_with_causes
 from opal_spark.sources.connection import as_jdbc_error
 from opal_spark.sources.named.parts import parts_of
 from opal_spark.sources.paths import MOST_FILES, file_paths, one_file, open_files
@@ -52,9 +53,9 @@ def as_source_error(
     spark: SparkSession, source: Source, spec: Callable[[], TableSpec], error: Exception
 ) -> OpalError | None:
     """None if the source is not the cause of the failure."""
-    text = str(error)
     if isinstance(source, Jdbc):
-        return as_jdbc_error(source, text)
+        return as_jdbc_error(source, text_with_causes(error))
+    text = str(error)
     if missing := _NO_FILE_SYSTEM.search(text):
         return InvalidInputError(
             f"Spark cannot open {list(source.paths)}: it has no file system for {missing[1] or 's3a'!r}; add its package"
