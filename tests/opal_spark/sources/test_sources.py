@@ -547,9 +547,13 @@ def test_types_that_differ_between_files_or_that_spark_does_not_read_are_named(
     assert "different types" in bench.refused(Files(paths=first.paths + second.paths))
     sink = pa.BufferOutputStream()
     pa.orc.write_table(delivery(), sink)
-    assert "'timestamp with local time zone'" in bench.refused(
-        bench.write("a.orc", bytes(sink.getvalue()))
-    )
+    instants = bench.write("a.orc", bytes(sink.getvalue()))
+    if bench.spark.version < "4.3":
+        assert "'timestamp with local time zone'" in bench.refused(instants)
+    else:  # which reads them
+        bench.table.ingest(instants)
+        written = delivery().sort_by("id").column("at").to_pylist()
+        assert [row["at"].astimezone(UTC) for row in bench.rows()] == written
 
 
 def test_an_unknown_column_of_any_parquet_file_is_seen(bench: Bench) -> None:
