@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from opal_lake.cli import main
 from opal_lake.exit_codes import FINDINGS, INPUT, OK
+from opal_lake.storage.local.publish import HIDDEN
 from opal_lake.table import Table
 from tests.contracts.engines import LAYOUT, SCHEMA
 from tests.fixtures_cli import metadata, opal_commands
@@ -19,6 +20,7 @@ from tests.fixtures_cli import metadata, opal_commands
 __all__ = ["metadata", "opal_commands"]
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("opal_commands", "spark")]
 LETTERS = "abcdefgh"
+CHECKED = ("looked at: ", "not looked at: ", "left over: ")
 
 
 def rows(at: int, price: int | None) -> pa.Table:
@@ -133,6 +135,23 @@ def test_a_check_of_a_damaged_table_finds_the_same_on_both_engines(
     assert code == FINDINGS
     assert findings
     assert ran(["check", str(table), "--spark"], capsys)[:2] == (FINDINGS, findings)
+
+
+def test_a_check_names_left_over_files_on_both_engines(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = shutil.copytree(made, tmp_path / "table")
+    (table / HIDDEN).mkdir(exist_ok=True)
+    (table / HIDDEN / "killed").write_bytes(b"in the making")
+    answers = []
+    for engine in ("--local", "--spark"):
+        assert main(["check", str(table), "--json", engine]) == OK
+        shown = capsys.readouterr()
+        beside = [line for line in shown.err.splitlines() if line.startswith(CHECKED)]
+        answers.append((json.loads(shown.out), beside))
+    here, on_spark = answers
+    assert here == on_spark
+    assert "left over: 1 file of 13 bytes in " in "\n".join(here[1])
 
 
 def test_a_table_is_created_alike_on_both_engines(

@@ -22,7 +22,7 @@ from opal_lake.cli.explain import add_explain
 from opal_lake.cli.flags import add_flags, operation_of
 from opal_lake.cli.jobs import commands as job_commands
 from opal_lake.cli.keep import commands as keep_commands
-from opal_lake.cli.progress import ProgressLine, Step
+from opal_lake.cli.progress import LatestStep, ProgressLine
 from opal_lake.cli.rejected import commands as rejected_commands
 from opal_lake.cli.render import Style, output_width
 from opal_lake.cli.run_job import add_engine, fits_spark, on_spark, spark_option
@@ -34,13 +34,14 @@ from opal_lake.cli.table_pages import (
     history_page,
     segments_page,
 )
-from opal_lake.errors import OpalError
+from opal_lake.errors import ExpiredError, FormatError, NotFoundError
 from opal_lake.exit_codes import FINDINGS, OK
 from opal_lake.operations.job_spec import JobSpec
 from opal_lake.operations.look import Check
 
 if TYPE_CHECKING:
     from opal_lake.inspect.check.check import Checked
+    from opal_lake.result import JobResult
     from opal_lake.table import Table
 
 HISTORY_LIMIT = 20
@@ -209,42 +210,45 @@ def check(args: argparse.Namespace) -> int:
     table = table_on(open_storage(args.table, store_options(args)))
     asked = operation_of(args, Check)
     option = spark_option(args, asked)
-    if option or (not args.local and _check_fits_spark(args, table, asked)):
+    if option or (not args.local and check_fits_spark(args, table, asked)):
         return _check_on_spark(args, asked, option, started_s)
-    step = Step(name="")
-
-    def at_step(noun: str, done: int, total: int) -> None:
-        nonlocal step
-        step = Step(name=f"reading the {noun} of {table.uri}", done=done, total=total, noun=noun)
-
-    with ProgressLine("check", lambda: step):
-        checked = run_check(table, asked, memory=args.memory, at_step=at_step)
+    step = LatestStep(lambda noun: f"reading the {noun} of {table.uri}")
+    with ProgressLine("check", step.where):
+        checked = run_check(table, asked, memory=args.memory, at_step=step.at_step)
     passed_s = time.monotonic() - started_s
     return show_check(args, table.uri, checked, checked.looked_text, passed_s)
 
 
-def _check_fits_spark(args: argparse.Namespace, table: "Table", asked: Check) -> bool:
-    """Return whether Spark fits the check; this process checks a table that cannot be read."""
+def check_fits_spark(args: argparse.Namespace, table: "Table", asked: Check) -> bool:
+    """Return whether Spark fits the check.
+
+    This process checks a table whose metadata is damaged, or expires meanwhile. A store that fails
+    says nothing of the size.
+    """
     try:
         return fits_spark(args, table, asked)
-    except OpalError:
+    except (ExpiredError, FormatError, NotFoundError):
         return False
 
 
 def _check_on_spark(args: argparse.Namespace, asked: Check, option: str, started_s: float) -> int:
-    from opal_lake.inspect.check.check import LEFT_OUT, LOOKED_AT, Checked
+    from opal_lake.inspect.check.check import LEFT_OUT, LEFT_OVER, LOOKED_AT, Checked
     from opal_lake.inspect.check.finding import Finding
 
     result = on_spark(args, JobSpec(operation=asked, table=args.table), option)
     findings = tuple(Finding(**finding) for finding in result.examples)
-    left_out = tuple(
-        note.removeprefix(LEFT_OUT) for note in result.notes if note.startswith(LEFT_OUT)
+    checked = Checked(
+        findings=findings,
+        left_out=_notes_after(LEFT_OUT, result),
+        left_over=_notes_after(LEFT_OVER, result),
     )
-    looked_at = "".join(
-        note.removeprefix(LOOKED_AT) for note in result.notes if note.startswith(LOOKED_AT)
-    )
-    checked = Checked(findings=findings, left_out=left_out)
+    looked_at = "".join(_notes_after(LOOKED_AT, result))
     return show_check(args, result.table, checked, looked_at, time.monotonic() - started_s)
+
+
+def _notes_after(prefix: str, result: "JobResult") -> tuple[str, ...]:
+    notes = (note for note in result.notes if note.startswith(prefix))
+    return tuple(note.removeprefix(prefix) for note in notes)
 
 
 def show_check(

@@ -27,6 +27,22 @@ class Step:
     noun: str = "task"
 
 
+class LatestStep:
+    """Where a job in this process stands, by what it reported last."""
+
+    def __init__(self, name_of: Callable[[str], str] = lambda noun: "working") -> None:
+        self.name_of = name_of
+        self._step = Step(name="working")
+
+    def at_step(self, noun: str, done: int, total: int) -> None:
+        """Take a report: of how many there are, how many are done."""
+        self._step = Step(name=self.name_of(noun), done=done, total=total, noun=noun)
+
+    def where(self) -> Step:
+        """Return the step, as a progress line asks for it."""
+        return self._step
+
+
 class ProgressLine:
     """Asks `where` for the step until the block ends; leaves nothing behind on a terminal."""
 

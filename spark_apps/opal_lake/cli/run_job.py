@@ -11,21 +11,25 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from opal_lake.cli.command import store_options
-from opal_lake.cli.progress import ProgressLine, Step
+from opal_lake.cli.progress import LatestStep, ProgressLine
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.job_spec import JobSpec
+from opal_lake.operations.verb import Operation
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from opal_lake.definition.table_spec import TableLayout
     from opal_lake.engine.in_process import InProcess
+    from opal_lake.engine.open_table import OpenTable
+    from opal_lake.operations.read import ShowChanges, ShowRows
     from opal_lake.result import JobResult
     from opal_lake.table import Table
 
 SPARK_PACKAGE = "opal-lake[spark]"
+AnyOperation = Operation[Any]
 # The command, its job, and what an error calls it where Spark is not installed
-OnSpark = Callable[[argparse.Namespace, JobSpec[Any], str], "JobResult"]
+OnSpark = Callable[[argparse.Namespace, JobSpec[AnyOperation], str], "JobResult"]
 
 
 class NoSparkError(InvalidInputError):
@@ -71,7 +75,7 @@ def spark_is_missing(what: str) -> NoSparkError:
     )
 
 
-def run_job(args: argparse.Namespace, operation: Any) -> "JobResult":
+def run_job(args: argparse.Namespace, operation: AnyOperation) -> "JobResult":
     """Run an operation on the engine that was asked for, or that fits it; say which one."""
     spec = JobSpec(operation=operation, table=args.table, token=getattr(args, "token", None))
     option = spark_option(args, operation)
@@ -80,12 +84,12 @@ def run_job(args: argparse.Namespace, operation: Any) -> "JobResult":
     table = None
     if not args.local and operation.needs_table:
         table = _open(spec.table, store_options(args))
-        if fits_spark(args, table, operation):
+        if fits_spark(args, table, spec.job):
             return on_spark(args, spec)
     return _run_here(args, spec, table)
 
 
-def spark_option(args: argparse.Namespace, operation: Any) -> str:
+def spark_option(args: argparse.Namespace, operation: AnyOperation) -> str:
     """Return the option by which a command asks for Spark; empty where none does.
 
     Raises InvalidInputError for a command that also asks for this process.
@@ -103,7 +107,7 @@ def spark_option(args: argparse.Namespace, operation: Any) -> str:
     return asked[0] if asked else ""
 
 
-def fits_spark(args: argparse.Namespace, table: "Table[pa.Table]", operation: Any) -> bool:
+def fits_spark(args: argparse.Namespace, table: "OpenTable", operation: AnyOperation) -> bool:
     """Return whether Spark fits the job, and say on standard error what fits and why."""
     from opal_lake.operations.engine_choice import choose_engine
 
@@ -113,7 +117,9 @@ def fits_spark(args: argparse.Namespace, table: "Table[pa.Table]", operation: An
     return choice.on_spark
 
 
-def on_spark(args: argparse.Namespace, spec: JobSpec[Any], option: str = "") -> "JobResult":
+def on_spark(
+    args: argparse.Namespace, spec: JobSpec[AnyOperation], option: str = ""
+) -> "JobResult":
     """Run a job on Spark, because of an option or, without one, of its size."""
     run: OnSpark = args.on_spark
     try:
@@ -124,35 +130,30 @@ def on_spark(args: argparse.Namespace, spec: JobSpec[Any], option: str = "") -> 
         raise NoSparkError(f"{error}; --local runs it in this process all the same") from error
 
 
-def _no_spark(_: argparse.Namespace, __: JobSpec[Any], what: str) -> NoReturn:
+def _no_spark(_: argparse.Namespace, __: JobSpec[AnyOperation], what: str) -> NoReturn:
     raise spark_is_missing(what)
 
 
 def _run_here(
-    args: argparse.Namespace, spec: JobSpec[Any], opened: "Table[pa.Table] | None"
+    args: argparse.Namespace, spec: JobSpec[AnyOperation], opened: "Table[pa.Table] | None"
 ) -> "JobResult":
     """Run a job in this process, with a progress line; on a table that is open already, if one is."""
     from opal_lake.engine.in_process import InProcess
 
     started_s = time.monotonic()
-    step = Step(name="working")
-
-    def at_step(noun: str, done: int, total: int) -> None:
-        nonlocal step
-        step = Step(name="working", done=done, total=total, noun=noun)
-
+    step = LatestStep()
     place = LocalPlace(
         uri=spec.table,
         options=store_options(args),
-        executor=InProcess(at_step=at_step),
+        executor=InProcess(at_step=step.at_step),
         opened=opened,
     )
-    with ProgressLine(args.command, lambda: step):
+    with ProgressLine(args.command, step.where):
         result = _result(place, spec)
     return result if result.repeated else result.timed(time.monotonic() - started_s)
 
 
-def _result(place: "LocalPlace", spec: JobSpec[Any]) -> "JobResult":
+def _result(place: "LocalPlace", spec: JobSpec[AnyOperation]) -> "JobResult":
     from opal_lake.operations.read import ShowChanges, ShowRows
 
     operation = spec.operation
@@ -160,11 +161,12 @@ def _result(place: "LocalPlace", spec: JobSpec[Any]) -> "JobResult":
         return _show_rows(place, operation, spec.token)
     if isinstance(operation, ShowChanges):
         return _show_changes(place.open(), operation, spec.token)
-    result: JobResult = spec.job.run(place.open() if operation.needs_table else place)
-    return result
+    # Without `needs_table` an operation runs at a place
+    run: Callable[[Any], JobResult] = spec.job.run
+    return run(place.open() if operation.needs_table else place)
 
 
-def _show_rows(place: "LocalPlace", job: Any, token: str | None) -> "JobResult":
+def _show_rows(place: "LocalPlace", job: "ShowRows", token: str | None) -> "JobResult":
     from opal_lake.cli.shown_rows import shown_result
     from opal_lake.result import JobResult
 
@@ -178,7 +180,7 @@ def _show_rows(place: "LocalPlace", job: Any, token: str | None) -> "JobResult":
     return shown_result(result, rows, job.shown_rows)
 
 
-def _show_changes(table: "Table[pa.Table]", job: Any, token: str | None) -> "JobResult":
+def _show_changes(table: "Table[pa.Table]", job: "ShowChanges", token: str | None) -> "JobResult":
     from opal_lake.cli.shown_rows import shown_result
     from opal_lake.read.change_range import version_range
     from opal_lake.read.changed_rows import in_shown_order

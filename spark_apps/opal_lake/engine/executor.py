@@ -30,10 +30,17 @@ if TYPE_CHECKING:
 
 HASH = "_opal_hash"  # 16 bytes, as `hashes_from_bytes` reads them
 
+# A noun, how many of them are done, and of how many; 0 where that is unknown
+AtStep = Callable[[str, int, int], None]
+
 W = TypeVar("W")
 T = TypeVar("T")
 Rows = Any  # whatever the executor works on: a table of Arrow, a DataFrame of Spark
 Batches = Iterable[pa.RecordBatch]
+
+
+def no_step(noun: str, done: int, total: int) -> None:
+    """Report no progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

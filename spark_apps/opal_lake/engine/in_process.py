@@ -20,6 +20,7 @@ from opal_lake.definition.schema import OFFSET, Atomic, arrow_schema
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.arrow_rows import ArrowRows
 from opal_lake.engine.executor import (
+    AtStep,
     Attempt,
     EntryTask,
     Ordering,
@@ -29,6 +30,7 @@ from opal_lake.engine.executor import (
     T,
     Task,
     W,
+    no_step,
 )
 from opal_lake.key_store.entries import concat_entries, no_entries
 from opal_lake.log.snapshot import Snapshot
@@ -55,14 +57,7 @@ if TYPE_CHECKING:
     from opal_lake.operations.read import Changes
 
 
-# A noun, how many of them are done, and of how many
-AtStep = Callable[[str, int, int], None]
-
 SLOT_ENTRIES = 1 << 22  # that a task holds with those it merges: about 1 GB with their copies
-
-
-def _tell_nobody(noun: str, done: int, total: int) -> None:
-    """Tell nobody what is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +70,7 @@ class InProcess:
 
     tasks: int = 1
     attempt: str = "0"
-    at_step: AtStep = _tell_nobody
+    at_step: AtStep = no_step
 
     def fit(
         self,

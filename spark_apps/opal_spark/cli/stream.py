@@ -4,6 +4,7 @@ import argparse
 import importlib.util
 
 from opal_lake.cli.command import OpalParser, Verbs, store_options
+from opal_lake.cli.run_job import spark_is_missing
 from opal_lake.errors import InvalidInputError
 from opal_lake.s3a import spark_settings
 from opal_spark.engine.versions import check_installed_spark
@@ -30,10 +31,7 @@ def run_by_spark(args: argparse.Namespace) -> None:
     """Read by Spark until there is nothing left, or somebody ends it."""
     given = checked_run(args)
     if importlib.util.find_spec("pyspark") is None:
-        raise InvalidInputError(
-            "opal stream run --spark needs Spark, which is not installed: "
-            "pip install 'opal-lake[spark]'"
-        )
+        raise spark_is_missing("opal stream run --spark")
     check_installed_spark()
     setup = setup_of(args, given)
     from opal_spark.cli.launch import launched

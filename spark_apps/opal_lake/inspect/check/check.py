@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from opal_lake import layout
 from opal_lake.definition.table_spec import delete_condition
-from opal_lake.engine.executor import Executor
+from opal_lake.engine.executor import AtStep, Executor, no_step
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import ExpiredError, FormatError, InvalidInputError, NotFoundError, count_text
 from opal_lake.inspect.check.business import check_business
@@ -33,7 +33,6 @@ from opal_lake.inspect.check.chain import (
 from opal_lake.inspect.check.content.by_tasks import look_by_tasks
 from opal_lake.inspect.check.content.in_process import (
     LEAST_BYTES,
-    AtStep,
     Content,
     KnownContent,
     LocalCheck,
@@ -55,15 +54,10 @@ if TYPE_CHECKING:
     from opal_lake.operations.look import Check
 
 DEFAULT_MEMORY = "1g"
-LOOKED_AT, LEFT_OUT = "looked at: ", "not looked at: "  # before the notes of a job's result
-
-
+# Before the notes of a job's result
+LOOKED_AT, LEFT_OUT, LEFT_OVER = "looked at: ", "not looked at: ", "left over: "
 _MEMORY_UNITS = {"m": 1 << 20, "g": 1 << 30}
 _MEMORY = re.compile(r"([0-9]{1,6})([mg])\Z")
-
-
-def no_step(noun: str, done: int, total: int) -> None:
-    """Progress is not shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,9 +106,11 @@ class Checked:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was looked at and what was not, as a job's result has it."""
+        """Return what was looked at, what was not, and what is left over, for a job's result."""
         looked = [LOOKED_AT + self.looked_text] if self.looked_at else []
-        return (*looked, *(LEFT_OUT + line for line in self.left_out))
+        left_out = (LEFT_OUT + line for line in self.left_out)
+        left_over = (LEFT_OVER + line for line in self.left_over)
+        return (*looked, *left_out, *left_over)
 
     @property
     def looked_text(self) -> str:

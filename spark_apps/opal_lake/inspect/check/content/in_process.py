@@ -3,7 +3,7 @@
 What a slot holds is bounded by the memory that is given, whatever the table holds; but the versions of one key are never parted.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from opal_lake.data.data_file import stored_parts
 from opal_lake.data.segment import DataFile, RunFile, Segment
 from opal_lake.definition.schema import OUTSIDE_ID, UPDATED_AT
 from opal_lake.definition.table_spec import TableSpec
+from opal_lake.engine.executor import AtStep
 from opal_lake.errors import RowCountError
 from opal_lake.events.segment_log import Events
 from opal_lake.inspect.check.chain import Sizes
@@ -41,7 +42,6 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.rule.metagen import entries_of_rows, rule_columns
 from opal_lake.storage.protocol import Storage
 
-AtStep = Callable[[str, int, int], None]
 BASE_BYTES = (
     400 << 20
 )  # what a check takes before it looks at the first slot: libraries, a row group, a file
