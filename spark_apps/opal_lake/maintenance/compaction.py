@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from opal_lake.data.segment import DataFile
+from opal_lake.data.segment import DataFile, LogFile, RunFile
 from opal_lake.definition.ordering import from_order
 from opal_lake.definition.schema import Atomic, decimal_parts, type_name
 from opal_lake.definition.table_spec import TableSpec
@@ -56,6 +56,15 @@ _PASSES = 3
 _DAY_US = 86_400_000_000
 
 Build = Callable[[Snapshot], Actions]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionReads:
+    """What a compaction would read: data files to rewrite, and logs and runs to merge."""
+
+    files: Sequence[DataFile]
+    logs: Sequence[LogFile]
+    runs: Sequence[RunFile]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,11 +120,25 @@ class Compaction:
             timings_ms={"total": took_us // 1000},
         )
 
-    def planned_files(self) -> list[DataFile]:
-        """Return the data files that a run would rewrite, as the table is now."""
+    def planned_reads(self) -> CompactionReads:
+        """Return what a run would read, as the table is now."""
         base, floor = self._newest(), self._floor()
         droppable = droppable_rows(base, floor) if floor is not None else {}
-        return [file for bin_ in self._bins(base, floor, droppable) for file in bin_.files]
+        bins = self._bins(base, floor, droppable)
+        rewritten = {segment for bin_ in bins for segment in bin_.segments}
+        forgotten: Bitmaps = {}
+        loses_segments = False
+        for number, rows in droppable.items():
+            segment = base.segments.get(number)
+            if segment is None or number in rewritten:
+                forgotten[number] = rows
+                loses_segments |= segment is not None and len(rows) == segment.rows
+        works = plan_log_bins(base, forgotten, loses_segments=loses_segments)
+        return CompactionReads(
+            files=[file for bin_ in bins for file in bin_.files],
+            logs=[log for work in works for log in work.logs],
+            runs=_runs_to_merge(base, is_raised=_is_raised(base, floor)),
+        )
 
     def _floor(self) -> int | None:
         if self.floor is not None:
@@ -125,9 +148,7 @@ class Compaction:
     def _run(self) -> None:
         head, floor = self._newest(), self._floor()
         self._logs(self._files(floor))
-        self._runs(
-            is_raised=floor is not None and (head.root.floor is None or floor > head.root.floor)
-        )
+        self._runs(is_raised=_is_raised(head, floor))
         if self.version is not None:
             with self.table.log.derived():
                 write_checkpoint(self.table.storage, self._newest())
@@ -274,9 +295,8 @@ class Compaction:
         self._commit(base, number, lambda head: log_actions(head, done), counts)
 
     def _runs(self, *, is_raised: bool) -> None:
-        """All of them, where the floor lets some entries go; else when there are many, and large ones only with others like them."""
         base = self._newest()
-        merged = tuple(base.runs.values()) if is_raised else plan_runs(base)
+        merged = _runs_to_merge(base, is_raised=is_raised)
         if not merged:
             return
         number = self._claimed(base)
@@ -315,6 +335,15 @@ class Compaction:
             self.version = result.version
             self.counts.update(result.counts)
             self.counts["commits"] += 1
+
+
+def _is_raised(base: Snapshot, floor: int | None) -> bool:
+    return floor is not None and (base.root.floor is None or floor > base.root.floor)
+
+
+def _runs_to_merge(base: Snapshot, *, is_raised: bool) -> tuple[RunFile, ...]:
+    """Return all runs where a raised floor drops entries, otherwise those of full tiers."""
+    return tuple(base.runs.values()) if is_raised else plan_runs(base)
 
 
 def _batches(bins: Sequence[Bin]) -> Iterator[Sequence[Bin]]:

@@ -54,12 +54,17 @@ class MergedLogs:
     forgotten: int
 
 
-def plan_log_bins(snapshot: Snapshot, forgotten: Bitmaps) -> list[LogWork]:
-    """Short logs, neighbours in time together; all that may know rows which are gone."""
+def plan_log_bins(
+    snapshot: Snapshot, forgotten: Bitmaps, *, loses_segments: bool = False
+) -> list[LogWork]:
+    """Short logs, neighbours in time together; all that may know rows which are gone.
+
+    `loses_segments` says that segments whose rows are all forgotten will be gone by then.
+    """
     groups = {
         snapshot.segments[segment].group for segment in forgotten if segment in snapshot.segments
     }
-    every = bool(forgotten.keys() - snapshot.segments.keys())
+    every = loses_segments or bool(forgotten.keys() - snapshot.segments.keys())
     logs = sorted(snapshot.logs.values(), key=lambda log: (log.version, log.path))
     has_many_short = sum(is_short(log) for log in logs) >= FEW_LOGS
     touched = {

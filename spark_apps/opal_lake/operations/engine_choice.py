@@ -3,8 +3,9 @@
 Metadata alone decides: no data file is opened. The bound is the table's property `local_mb`.
 """
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from opal_lake.data.segment import DataFile
@@ -17,6 +18,7 @@ from opal_lake.operations.maintain import Maintain
 from opal_lake.operations.metagen import MetaGen
 from opal_lake.operations.read import Changes, Read, ShowChanges, ShowRows
 from opal_lake.operations.rebuild_key_store import RebuildKeyStore
+from opal_lake.operations.verb import Job, Operation
 from opal_lake.operations.zorder import ZOrder
 
 if TYPE_CHECKING:
@@ -29,11 +31,15 @@ MB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What a job would read: data files with their bytes, and rows, or entries of the key store."""
+    """What a job would read: data files with their bytes and rows, and entries that it merges.
+
+    Entries are those of key-store runs, and events of segment logs.
+    """
 
     files: int = 0
     size: int = 0
     rows: int = 0
+    entries: int = 0
 
     @classmethod
     def of(cls, files: Iterable[DataFile]) -> "Workload":
@@ -50,16 +56,26 @@ class Workload:
             files=self.files + other.files,
             size=self.size + other.size,
             rows=self.rows + other.rows,
+            entries=self.entries + other.entries,
         )
+
+    def part(self, share: float) -> "Workload":
+        """Return the workload of a job that reads a share of the bytes and rows of each file."""
+        return replace(self, size=math.ceil(share * self.size), rows=math.ceil(share * self.rows))
 
     @property
     def weight(self) -> int:
-        """The bytes that count: those of the files, and at least `ROW_BYTES` a row."""
-        return max(self.size, ROW_BYTES * self.rows)
+        """Return the bytes that count: at least `ROW_BYTES` for each row and entry."""
+        return max(self.size, ROW_BYTES * (self.rows + self.entries))
 
     def __str__(self) -> str:
-        size = f"{self.size / MB:,.1f} MB" if self.size >= MB else f"{self.size / 1024:,.1f} KB"
-        return f"{count_text(self.files, 'file')}, {size}, {count_text(self.rows, 'row')}"
+        parts = ["no files"]
+        if self.files:
+            size = f"{self.size / MB:,.1f} MB" if self.size >= MB else f"{self.size / 1024:,.1f} KB"
+            parts = [count_text(self.files, "file"), size, count_text(self.rows, "row")]
+        if self.entries:
+            parts.append(f"{self.entries:,} {'entry' if self.entries == 1 else 'entries'} to merge")
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +86,7 @@ class EngineChoice:
     why: str
 
 
-def spark_only(operation: Any) -> str:
+def spark_only(operation: Operation[Any]) -> str:
     """Return the argument of an operation that only Spark can do; empty if there is none."""
     if isinstance(operation, ShowRows | ShowChanges) and operation.to is not None:
         return "to"
@@ -79,23 +95,35 @@ def spark_only(operation: Any) -> str:
     return ""
 
 
-def choose_engine(table: "OpenTable", operation: Any) -> EngineChoice:
-    """Choose the engine for an operation on the newest version of a table.
+def choose_engine(table: "OpenTable", operation: Operation[Any]) -> EngineChoice:
+    """Choose the engine for an operation, with its token, on the newest version of a table.
 
     Raises what the operation itself would raise for arguments that do not fit the table.
     """
     snapshot = table.snapshot_at()
+    if _was_done(table, snapshot, operation):
+        return EngineChoice(on_spark=False, why="done before with this token: in this process")
     bound_mb = snapshot.spec.integer("local_mb")
     workload = workload_of(table, snapshot, operation)
     bound = f"local_mb={bound_mb}"
     if workload.weight <= bound_mb * MB:
         return EngineChoice(on_spark=False, why=f"{workload}: in this process (up to {bound})")
     if workload.size <= bound_mb * MB:
-        bound += f", at {ROW_BYTES} bytes a row"
+        bound += f", at {ROW_BYTES} bytes a row or entry"
     return EngineChoice(on_spark=True, why=f"{workload}: on Spark (more than {bound})")
 
 
-def workload_of(table: "OpenTable", snapshot: Snapshot, operation: Any) -> Workload:
+def _was_done(table: "OpenTable", snapshot: Snapshot, operation: Operation[Any]) -> bool:
+    """Return whether a job with the operation's token has a result, which a repeat returns."""
+    from opal_lake.engine.results import find_result
+
+    is_dry = isinstance(operation, Maintain) and operation.dry_run
+    if not isinstance(operation, Job) or is_dry:
+        return False
+    return find_result(table.log, snapshot, operation.name, operation.token) is not None
+
+
+def workload_of(table: "OpenTable", snapshot: Snapshot, operation: Operation[Any]) -> Workload:
     """Return what an operation would read of a version."""
     match operation:
         case MetaGen():
@@ -111,7 +139,7 @@ def workload_of(table: "OpenTable", snapshot: Snapshot, operation: Any) -> Workl
             files = snapshot.files.values()
             return Workload.of(file for file in files if pending.isdisjoint(file.segments))
         case Check(quick=False):
-            return Workload.of(snapshot.files.values())
+            return _of_check(table, snapshot, operation)
         case Read():
             return _of_read(table, operation)
         case Changes():
@@ -120,7 +148,7 @@ def workload_of(table: "OpenTable", snapshot: Snapshot, operation: Any) -> Workl
 
 
 def _of_metagen(table: "OpenTable", snapshot: Snapshot, operation: MetaGen) -> Workload:
-    """The selected pending rows, and the runs of the key store that are merged with theirs."""
+    """Count the selected pending rows, and the key-store entries that are merged with theirs."""
     from opal_lake.rule.outputs import slot_writer
     from opal_lake.write.metagen_job import plan_metagen
 
@@ -128,20 +156,24 @@ def _of_metagen(table: "OpenTable", snapshot: Snapshot, operation: MetaGen) -> W
     if not plan.files:
         return Workload()
     merged = slot_writer(snapshot, plan.number, table.cache).merged_entries
-    return Workload.of(plan.files) + Workload(rows=merged)
+    return Workload.of(plan.files) + Workload(entries=merged)
 
 
 def _of_compaction(table: "OpenTable", operation: Compact) -> Workload:
+    """Count the files to rewrite, and the entries and events of the runs and logs to merge."""
     from opal_lake.maintenance.compaction import Compaction
     from opal_lake.maintenance.due import why_due
 
     job = Compaction(table=table, asked=operation)
     if operation.only_if_due and why_due(job) is None:
         return Workload()
-    return Workload.of(job.planned_files())
+    reads = job.planned_reads()
+    entries = sum(run.entries for run in reads.runs) + sum(log.events for log in reads.logs)
+    return Workload.of(reads.files) + Workload(entries=entries)
 
 
 def _of_zorder(snapshot: Snapshot, operation: ZOrder) -> Workload:
+    """Count the files to put in order."""
     from opal_lake.maintenance.zorder import is_due, plan_of
 
     plan = plan_of(snapshot, operation)
@@ -151,7 +183,7 @@ def _of_zorder(snapshot: Snapshot, operation: ZOrder) -> Workload:
 
 
 def _of_maintenance(table: "OpenTable", snapshot: Snapshot, operation: Maintain) -> Workload:
-    """The steps that are due now; retention reads metadata only."""
+    """Add up the steps that are due now; retention reads metadata only."""
     if operation.dry_run:
         return Workload()
     workload = Workload()
@@ -161,8 +193,20 @@ def _of_maintenance(table: "OpenTable", snapshot: Snapshot, operation: Maintain)
     return workload
 
 
+def _of_check(table: "OpenTable", snapshot: Snapshot, operation: Check) -> Workload:
+    """Count the files of the versions to check, or the share of them that a sample reads."""
+    from opal_lake.inspect.check.sample import plan_sample
+    from opal_lake.inspect.check.versions import files_of_readable_versions
+
+    share = plan_sample(operation.sample, snapshot).share
+    files: Iterable[DataFile] = snapshot.files.values()
+    if operation.all:
+        files = files_of_readable_versions(table.log, snapshot)
+    return Workload.of(files).part(share)
+
+
 def _of_read(table: "OpenTable", operation: Read) -> Workload:
-    """The files that may hold rows to show; with no condition only as many as hold the limit."""
+    """Count the files that may hold rows to show; without a condition, up to the limit."""
     from opal_lake.log.visibility import invalid_rows
     from opal_lake.read.partition_net import plan_net
     from opal_lake.read.read import plan_read
@@ -187,15 +231,18 @@ def _of_read(table: "OpenTable", operation: Read) -> Workload:
 
 
 def _of_changes(table: "OpenTable", operation: Changes) -> Workload:
-    """The rows that began or ended; those of the history are found by the key store."""
+    """Count the rows that began or ended; of the history, the rows that were processed."""
     from opal_lake.read.change_range import version_range
     from opal_lake.read.changed_rows import FEED_TYPES
     from opal_lake.read.changes import plan_changes
+    from opal_lake.read.history_changes import planned_reads
     from opal_lake.read.where import where_condition, where_predicate
 
     versions = version_range(table.log, operation.start, operation.end)
     if operation.is_of_history:
-        return Workload()
+        reads = planned_reads(table.log, versions)
+        files = Workload.of(reads.files.values())
+        return replace(files, rows=sum(reads.rows.values()), entries=reads.entries)
     condition = where_condition(operation.where, versions.head.spec, FEED_TYPES)
     plan = plan_changes(table.log, versions, where_predicate(condition), is_net=operation.is_net)
     return Workload(

@@ -6,7 +6,7 @@ store tells when the rows of these keys were valid before the version and after 
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,7 @@ from pyroaring import BitMap
 from opal_lake.data.column_read import read_near
 from opal_lake.data.columns import physical_schema, to_fields
 from opal_lake.data.data_file import held_names
+from opal_lake.data.segment import DataFile
 from opal_lake.definition.key_hash import hash_keys
 from opal_lake.definition.schema import SEGMENT, Atomic, Field
 from opal_lake.definition.table_spec import TableSpec
@@ -109,36 +110,74 @@ def _sides(
     cache: RunCache, versions: VersionRange, commits: Sequence[Commit], *, is_net: bool
 ) -> Iterator[_Side]:
     """What cannot be read any more is in none of them; in a net feed, what cannot after its range."""
-    state = versions.earlier
-    if state is None:
+    if versions.earlier is None:
         return
     last_floor = max(
         (commit.actions.floor for commit in commits if commit.actions.floor is not None),
-        default=state.root.floor,
+        default=versions.earlier.root.floor,
     )
+    for before, commit, state in _changing_commits(versions.earlier, commits):
+        hashes = (
+            None if commit.actions.restored else _hashes_of(state, commit.actions.processed_ids)
+        )
+        floor = last_floor if is_net else state.root.floor
+        old, new = (
+            intervals_of(entries_of_keys(view, cache, hashes), floor) for view in (before, state)
+        )
+        gone, came = _differing(old, new)
+        yield _Side(snapshot=before, version=commit.version, is_after=False, times=old.take(gone))
+        yield _Side(snapshot=state, version=commit.version, is_after=True, times=new.take(came))
+
+
+def _changing_commits(
+    earlier: Snapshot, commits: Sequence[Commit]
+) -> Iterator[tuple[Snapshot, Commit, Snapshot]]:
+    """Yield the commits that may change the history, between the states before and after each."""
+    state = earlier
     for commit in commits:
         before, state = state, state.followed_by([commit], ("runs", "files", "segments", "pending"))
         if commit.actions.processed or commit.actions.restored:
-            hashes = (
-                None if commit.actions.restored else _hashes_of(state, commit.actions.processed_ids)
-            )
-            floor = last_floor if is_net else state.root.floor
-            old, new = (
-                intervals_of(entries_of_keys(view, cache, hashes), floor)
-                for view in (before, state)
-            )
-            gone, came = _differing(old, new)
-            yield _Side(
-                snapshot=before, version=commit.version, is_after=False, times=old.take(gone)
-            )
-            yield _Side(snapshot=state, version=commit.version, is_after=True, times=new.take(came))
+            yield before, commit, state
+
+
+@dataclass(slots=True, kw_only=True)
+class HistoryReads:
+    """What a feed of the history reads: files by path, rows by segment, and key-store entries.
+
+    A feed reads the rows that its versions processed, and across a restore the whole key store.
+    """
+
+    files: dict[str, DataFile] = field(default_factory=dict)
+    rows: dict[int, int] = field(default_factory=dict)
+    entries: int = 0
+
+
+def planned_reads(log: CommitLog, versions: VersionRange) -> HistoryReads:
+    """Return what a feed of the history would read; no data file is opened."""
+    reads = HistoryReads()
+    if versions.earlier is None:
+        return reads
+    commits = commits_of(log, versions).commits
+    for before, commit, state in _changing_commits(versions.earlier, commits):
+        if commit.actions.restored:
+            runs = [*before.runs.values(), *state.runs.values()]
+            reads.entries += sum(run.entries for run in runs)
+            continue
+        segments = commit.actions.processed_ids
+        reads.files |= {file.path: file for file in _files_of(state, segments)}
+        reads.rows |= {number: state.segments[number].rows for number in segments}
+    return reads
+
+
+def _files_of(snapshot: Snapshot, segments: frozenset[int]) -> list[DataFile]:
+    return [file for file in snapshot.files.values() if not segments.isdisjoint(file.segments)]
 
 
 def _hashes_of(snapshot: Snapshot, segments: frozenset[int]) -> Hashes:
     """Of the keys that have rows in some segments."""
     spec = snapshot.spec
     physical = [*dict.fromkeys([*(field.physical for field in spec.keys), SEGMENT])]
-    files = [file for file in snapshot.files.values() if not segments.isdisjoint(file.segments)]
+    files = _files_of(snapshot, segments)
     all_of = {number: BitMap(range(snapshot.segments[number].rows)) for number in segments}
     with ThreadPoolExecutor(READERS) as pool:
         parts = [

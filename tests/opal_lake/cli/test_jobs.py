@@ -5,12 +5,15 @@ import os
 import signal
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from opal_lake.cli import main
+from opal_lake.cli.look import check_fits_spark
+from opal_lake.errors import InvalidInputError, StorageError
 from opal_lake.exit_codes import INPUT, OK, STOPPED
 from opal_lake.operations.compact import Compact
 from opal_lake.operations.engine_choice import ROW_BYTES, choose_engine, workload_of
@@ -20,14 +23,16 @@ from opal_lake.operations.metagen import MetaGen
 from opal_lake.operations.read import ShowChanges, ShowRows
 from opal_lake.operations.rebuild_key_store import RebuildKeyStore
 from opal_lake.operations.zorder import ZOrder
-from opal_lake.table import Table
+from opal_lake.table import Table, table_on
 from tests.fixtures_cli import SOURCES, metadata, opal_commands
+from tests.kit.failing_store import FailingStore
 
 __all__ = ["metadata", "opal_commands"]
 pytestmark = pytest.mark.usefixtures("opal_commands")
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.int64())])
 FILES, ROWS = 4, 100
+MANY = (1 << 20) // ROW_BYTES + 1  # rows that count as more than a megabyte
 
 
 @pytest.fixture
@@ -68,7 +73,8 @@ WORKLOADS = [
     (ShowRows(where="id < 150"), 2, 2 * ROWS),
     (ShowRows(where="id < 0"), 0, 0),
     (ShowChanges(2, 3), 2, 2 * ROWS),
-    (ShowChanges(2, 3, axis="event_time"), 0, 0),
+    (ShowChanges(2, 3, axis="event_time"), 2, 2 * ROWS),
+    (ShowChanges("latest", axis="event_time"), 0, 0),
 ]  # fmt: skip
 
 
@@ -89,7 +95,66 @@ def test_a_metagen_counts_the_entries_that_it_merges_with_its_own(tmp_path: Path
     )
     table.ingest(ids(0, ROWS), metadata="inline")
     table.ingest(ids(ROWS, ROWS))
-    assert workload_of(table, table.snapshot_at(), MetaGen()).rows == 2 * ROWS
+    workload = workload_of(table, table.snapshot_at(), MetaGen())
+    assert (workload.rows, workload.entries) == (ROWS, ROWS)
+
+
+def test_a_compaction_counts_the_entries_of_the_runs_and_logs_that_it_merges(
+    tmp_path: Path,
+) -> None:
+    properties = {"fold_files": 0, "key_store_fan_in": 64, "local_mb": 1}
+    table = Table.create(
+        str(tmp_path / "t"), SCHEMA, keys=["id"], delta="at", properties=properties
+    )
+    table.ingest(ids(0, MANY), metadata="inline")
+    merged = Compact(mode="major", look_back=10 * MANY)
+    choice = choose_engine(table, merged)
+    assert choice.why.startswith(f"no files, {MANY:,} entries to merge: on Spark")
+    assert choose_engine(table, Compact()).why.startswith("no files: in this process")
+    assert not choose_engine(table, Maintain()).on_spark
+    newer = ids(0, ROWS).set_column(1, "at", pa.array([MANY] * ROWS))
+    table.ingest(newer, metadata="inline")
+    # The floor hides the rows that were updated, so their log is read, too
+    dropping = Compact(mode="major", look_back=0, target_mb=1)
+    assert workload_of(table, table.snapshot_at(), dropping).entries == MANY + 2 * ROWS
+    done = table.compact(mode="major", look_back=0, target_mb=1)
+    assert (done.counts["runs_read"], done.counts["logs_read"]) == (2, 1)
+
+
+def test_a_maintenance_counts_the_entries_of_its_compaction(table: Table) -> None:
+    step = Maintain(small_files=1, look_back="1", dead_share=1)
+    for number, at in ((0, 2 * ROWS), (1, 3 * ROWS)):
+        newer = ids(number * ROWS, ROWS).set_column(1, "at", pa.array([at] * ROWS))
+        table.ingest(newer, metadata="inline")
+    workload = workload_of(table, table.snapshot_at(), step)
+    assert workload.entries >= (FILES + 2) * ROWS
+
+
+def test_a_check_of_all_versions_counts_the_files_of_older_ones(table: Table) -> None:
+    table.compact()
+    new = workload_of(table, table.snapshot_at(), Check())
+    every = workload_of(table, table.snapshot_at(), Check(all=True))
+    assert (new.files, every.files) == (2, FILES + 2)
+    assert every.rows == 2 * FILES * ROWS + 10
+
+
+def test_a_sample_counts_its_share(table: Table) -> None:
+    snapshot = table.snapshot_at()
+    whole = workload_of(table, snapshot, Check())
+    half = workload_of(table, snapshot, Check(sample="50%"))
+    assert half.files == whole.files
+    assert half.rows == pytest.approx(whole.rows / 2, abs=1)
+    assert half.size == pytest.approx(whole.size / 2, abs=1)
+    least = workload_of(table, snapshot, Check(sample="0.000001%", all=True))
+    assert least.weight > 0
+
+
+def test_changes_of_the_history_across_a_restore_count_the_key_store(table: Table) -> None:
+    table.savepoint("kept", version=2)
+    table.restore(savepoint="kept")
+    feed = ShowChanges("kept", axis="event_time")
+    workload = workload_of(table, table.snapshot_at(), feed)
+    assert workload.entries == (FILES + 2) * ROWS
 
 
 def test_the_bound_is_a_property_and_rows_count_at_least_so_many_bytes(table: Table) -> None:
@@ -98,13 +163,42 @@ def test_the_bound_is_a_property_and_rows_count_at_least_so_many_bytes(table: Ta
     choice = choose_engine(table, Compact())
     assert choice.on_spark
     assert choice.why.endswith("on Spark (more than local_mb=0)")
+    for reading in (ShowRows(), ShowChanges(2), ShowChanges(2, axis="event_time"), Check()):
+        assert choose_engine(table, reading).on_spark
     assert not choose_engine(table, Check(quick=True)).on_spark
     table.set_properties({"local_mb": 1})
-    many = (1 << 20) // ROW_BYTES + 1
-    table.ingest(pa.table([range(many), [0] * many], schema=SCHEMA))
+    table.ingest(pa.table([range(MANY), [0] * MANY], schema=SCHEMA))
     choice = choose_engine(table, MetaGen())
     assert choice.on_spark
-    assert choice.why.endswith(f"on Spark (more than local_mb=1, at {ROW_BYTES} bytes a row)")
+    assert choice.why.endswith(
+        f"on Spark (more than local_mb=1, at {ROW_BYTES} bytes a row or entry)"
+    )
+
+
+def test_a_job_that_was_done_before_needs_no_spark(table: Table) -> None:
+    table.set_properties({"local_mb": 0})
+    for job in (Compact(token="c"), ZOrder(["id"], token="z"), Maintain(small_files=1, token="m")):
+        assert choose_engine(table, job).on_spark
+        job.run(table)
+        table.ingest(ids(ROWS * FILES, ROWS), metadata="inline")  # so that there is work again
+        table.ingest(ids(ROWS * FILES, ROWS), metadata="inline")
+        choice = choose_engine(table, job)
+        assert not choice.on_spark
+        assert choice.why == "done before with this token: in this process"
+    dry = Maintain(small_files=1, dry_run=True, token="c")
+    assert choose_engine(table, dry).why.startswith("no files: in this process")
+    with pytest.raises(InvalidInputError, match="give this zorder a token of its own"):
+        choose_engine(table, ZOrder(["id"], token="c"))
+
+
+def test_a_store_that_fails_while_a_check_is_sized_sends_no_large_one_here(table: Table) -> None:
+    args = Namespace(command="check")
+    store = FailingStore(table.storage, fail_at=1, mode="failed")
+    with pytest.raises(StorageError):
+        check_fits_spark(args, table_on(store), Check())
+    for commit in (Path(table.uri) / "_opal" / "log").iterdir():
+        commit.write_bytes(b"damaged")
+    assert not check_fits_spark(args, table_on(table.storage), Check())
 
 
 def test_the_engine_is_said_on_standard_error_and_a_result_follows_as_json(

@@ -124,6 +124,20 @@ def readable_versions(kept: Root) -> frozenset[int]:
     return frozenset(window) | frozenset(kept.savepoints.values())
 
 
+def files_of_readable_versions(log: CommitLog, head: Snapshot) -> list[DataFile]:
+    """Return the files of all versions that can be read, each once, as commits list them."""
+    kept = head.root
+    files = dict(head.files)
+    for version in sorted(_begins(kept)):
+        files |= log.at(version, head).files
+    for commit in log.range_after(kept.oldest_version, head.version, head.commits).commits:
+        if commit.actions.restored is not None:
+            files |= log.at(commit.version, head).files
+        brought = ingested_files(log.storage, commit) + rewritten_files(log.storage, commit).add
+        files |= {file.path: file for file in brought}
+    return [*files.values()]
+
+
 def _begins(kept: Root) -> frozenset[int]:
     """Return the savepoints and the oldest version: what they have, no commit has to bring."""
     return frozenset({*kept.savepoints.values(), kept.oldest_version} - {kept.version})
