@@ -154,20 +154,18 @@ class Schema:
 def schema_of_arrow(arrow: pa.Schema) -> Schema:
     """A new table's schema, with field ids from 1 in depth-first order."""
     _check_levels(arrow)
-    ids = iter(range(1, MAX_FIELD_ID + 2))
-    fields = _fields_of_arrow(arrow, ids)
+    fields = _fields_of_arrow(arrow, _ids_after(0))
     if not fields:
         raise InvalidInputError(
             "the schema has no column; give at least the key and the delta column"
         )
-    return Schema(fields=fields, last_id=next(ids) - 1)
+    return Schema(fields=fields, last_id=_greatest_id(fields))
 
 
 def extended(schema: Schema, arrow: pa.Schema) -> Schema:
     """With more columns behind those that there are. Where a column has gone, its physical name is not known and may be in old files."""
     _check_levels(arrow)
-    ids = iter(range(schema.last_id + 1, MAX_FIELD_ID + 2))
-    added = _fields_of_arrow(arrow, ids)
+    added = _fields_of_arrow(arrow, _ids_after(schema.last_id))
     known = [field.id for field in _all_fields(schema.fields)]
     used = {field.physical.casefold() for field in schema.fields}
     fields = list(schema.fields)
@@ -180,7 +178,20 @@ def extended(schema: Schema, arrow: pa.Schema) -> Schema:
         used.add(fields[-1].physical.casefold())
     check_names(field.name for field in fields)
     created_id = schema.last_id if schema.created_id is None else schema.created_id
-    return Schema(fields=tuple(fields), last_id=next(ids) - 1, created_id=created_id)
+    last_id = _greatest_id(added)
+    return Schema(fields=tuple(fields), last_id=last_id, created_id=created_id)
+
+
+def _ids_after(last_id: int) -> Iterator[int]:
+    """Yield field ids that no column has had; InvalidInputError where none is left."""
+    yield from range(last_id + 1, MAX_FIELD_ID + 1)
+    raise InvalidInputError(
+        "the table has given out all field ids; copy its rows into a new table with these columns"
+    )
+
+
+def _greatest_id(fields: Iterable[Field]) -> int:
+    return max(field.id for field in _all_fields(fields))
 
 
 def _unused_name(field: Field, used: Collection[str], *, some_gone: bool) -> str:

@@ -4,7 +4,9 @@ import pytest
 from opal_lake.definition.schema import (
     HIDDEN_IDS,
     MAX_FIELD_ID,
+    Schema,
     check_names,
+    extended,
     schema_from_json,
     schema_of_arrow,
     schema_to_json,
@@ -63,3 +65,16 @@ def test_no_column_has_the_field_id_of_a_hidden_one() -> None:
         data["fields"][0]["id"] = number
         with pytest.raises(ValueError, match=f"the field id {number}, and 2147483000 is"):
             schema_from_json(data)
+
+
+def test_no_column_is_added_once_all_field_ids_are_given_out() -> None:
+    old = schema_of_arrow(pa.schema([("a", pa.int64())]))
+    standing = Schema(fields=old.fields, last_id=MAX_FIELD_ID - 1)
+    full = extended(standing, pa.schema([("b", pa.int64())]))
+    assert (full.fields[-1].id, full.last_id) == (MAX_FIELD_ID, MAX_FIELD_ID)
+    for schema, more in (
+        (full, pa.schema([("c", pa.int64())])),
+        (standing, pa.schema([("c", pa.list_(pa.int64()))])),
+    ):
+        with pytest.raises(InvalidInputError, match="the table has given out all field ids"):
+            extended(schema, more)
