@@ -12,7 +12,7 @@ from opal_folder.place import MasterFile, MasterForm, run_path
 from opal_lake import checked
 from opal_lake.checked import parse_json
 from opal_lake.decoding import decoding
-from opal_lake.errors import ConflictError, NotFoundError
+from opal_lake.errors import ConflictError, NotFoundError, PreReleaseError
 from opal_lake.result import JobResult, checked_result
 from opal_lake.storage import Storage
 from opal_lake.storage.verified import read_sealed
@@ -21,6 +21,7 @@ RUNS, ORIGINALS = "runs/", "originals/"
 _CLAIM = re.compile(r"runs/(\d{8,})/claim\.json")
 _OF_RUN = re.compile(r"runs/(\d{8,})/")
 _RESTORE = "restore the file from a backup"
+_CLAIM_PARTS = {"run", "token", "increments", "backups"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +86,14 @@ def read_claim(side: Storage, run: int) -> Claim:
     path = _document(run, "claim")
     with decoding(f"{side.uri}/{path}", "a claim", _RESTORE):
         found = checked.mapped(parse_json(read_sealed(side, path)))
+    unknown = sorted(found.keys() - _CLAIM_PARTS)
+    if unknown:
+        # What a pre-release moved, only that one gives back
+        raise PreReleaseError(
+            f"{side.uri}/{path} has a part {unknown[0]!r}, which this version does not know: "
+            "a pre-release began the run and did not end it; run that pre-release once more"
+        )
+    with decoding(f"{side.uri}/{path}", "a claim", _RESTORE):
         return Claim(
             run=checked.count(found["run"]),
             token=None if found["token"] is None else checked.text(found["token"]),

@@ -14,7 +14,7 @@ from opal_folder import local_place
 from opal_folder.increments import list_increments
 from opal_folder.journal import Claim, Outcome, decide, write_claim
 from opal_folder.mutation import Merged, Work, bytes_of, open_place, recover, run_mutation
-from opal_lake.errors import ConflictError, InvalidInputError, StorageError
+from opal_lake.errors import ConflictError, InvalidInputError, PreReleaseError, StorageError
 from opal_lake.storage import open_storage
 from tests.opal_folder.plain_merge import NEW, OLD, PlainMerge, content, fill, job, text_of
 from tests.opal_folder.shop import Shop
@@ -61,6 +61,17 @@ def test_what_a_run_would_refuse_its_size_refuses_before(shop: Shop) -> None:
     shop.put("table/_delta_log", "0.json", "{}")
     with pytest.raises(InvalidInputError, match="is a Delta table"):
         bytes_of(f"{shop.uri}/table", missing, shop.options)
+
+
+def test_a_run_that_a_pre_release_began_is_left_as_it_is(shop: Shop) -> None:
+    """What that moved into the working folder is perhaps nowhere else."""
+    claim = {"run": 1, "token": None, "increments": [], "backups": 3, "copied": False}
+    shop.put("master.mutate", "runs/00000001/claim.json", json.dumps(claim))
+    shop.put("master.mutate", "working/00000001/000000-1.csv", "a,9\n")
+    before = set(shop.names("master.mutate"))
+    with pytest.raises(PreReleaseError, match=r"claim\.json has a part 'copied'"):
+        shop.run()
+    assert set(shop.names("master.mutate")) - {"lock"} == before
 
 
 def test_increments_are_merged_and_done(shop: Shop) -> None:
