@@ -4,16 +4,27 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from opal_lake.data.segment import DataFile, is_ingested
+from opal_lake.data.outside_ids import RowBases
+from opal_lake.data.segment import (
+    DataFile,
+    Segment,
+    is_ingested,
+    pending_from_json,
+    segment_from_json,
+)
 from opal_lake.definition.schema import OFFSET, OUTSIDE_ID, SEGMENT, UPDATED_AT
 from opal_lake.errors import FormatError
+from opal_lake.log import sections
 from opal_lake.log.checkpoint import read_checkpoint, write_checkpoint
+from opal_lake.log.sections import InlinePart
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.maintenance import rewrite_job
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
 from tests.kit.check import check_table
@@ -210,29 +221,87 @@ def test_files_that_an_upsert_folds_hold_them() -> None:
     for number in range(12):
         table.ingest(*rows([(f"k{number}", number, 1)]), metadata="inline")
     assert len(table.snapshot_at().files) < 12
-    expected = {row["sku"]: (int(row["sku"][1:]),) for row in table.read().to_pylist()}
-    assert len(expected) == 12
-    ids = sorted(numbered(table).values())
-    assert len({row_id for row_id, _ in ids}) == 12
+    commits = [table.log.read_commit(version) for version in range(table.snapshot_at().version + 1)]
+    upserts = [commit for commit in commits if commit.actions.processed]
+    expected = {}
+    for number, commit in enumerate(upserts):
+        expected[f"k{number}{number}"] = (commit.first_row_id, commit.version)
+    assert len({row_id for row_id, _ in expected.values()}) == 12
+    assert numbered(table) == expected
     assert check_table(table) == []
 
 
-def test_segments_of_files_are_those_of_the_list() -> None:
+def test_a_rewrite_that_only_removes_gives_no_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it lists the removed files in a side file."""
+    for most in (256, 0):
+        monkeypatch.setattr(rewrite_job, "MAX_FILES_IN_COMMIT", most)
+        table = create(MemoryStorage(), group_rows=1)  # each file is rewritten alone
+        table.ingest(*rows([("a", 1, 1)]), metadata="inline")
+        table.ingest(*rows([("a", 2, 2)]), metadata="inline")
+        compact(table, floor=9)
+        state = table.snapshot_at()
+        commits = map(table.log.read_commit, range(state.version + 1))
+        [commit] = [commit for commit in commits if commit.actions.rewrite is not None]
+        assert commit.actions.rewrite is not None
+        assert (commit.actions.rewrite.side is not None) == (most == 0)
+        assert commit.actions.rewrite.dropped_rows == 1
+        assert (len(state.files), commit.first_row_id, state.root.next_row_id) == (1, None, 2)
+        assert check_table(table) == []
+
+
+@pytest.mark.parametrize("offset", [-1, 2])
+@pytest.mark.parametrize("count", [1, 1000])
+def test_an_offset_that_its_segment_does_not_have_has_no_row_id(offset: int, count: int) -> None:
+    """One by one, and in long runs."""
+    segments = {
+        number: Segment(id=number, rows=2, group=0, row_base=7 * number, visible_since=number)
+        for number in (1, 2)
+    }
+    bases = RowBases.of(segments)
+    of_rows = np.repeat(np.array([1, 2], np.int64), count)
+    offsets = np.resize(np.array([0, 1], np.int32), 2 * count)
+    ids, versions = bases.columns(of_rows, offsets)
+    assert (ids == 7 * of_rows + offsets).all()
+    assert (versions == of_rows).all()
+    offsets[-1] = offset
+    with pytest.raises(FormatError, match=f"row {offset} of segment 0:2, which has 2 rows"):
+        bases.columns(of_rows, offsets)
+
+
+def test_row_ids_of_a_segment_are_within_63_bits() -> None:
+    last = (1 << 63) - 1
+    assert segment_from_json([1, 5, 0, last - 5, 1]).row_base == last - 5
+    with pytest.raises(ValueError, match="beyond 63 bits"):
+        segment_from_json([1, 5, 0, last - 4, 1])
+
+
+@pytest.mark.parametrize("count", [0, (1 << 31) + 1])
+def test_a_segment_has_rows_that_offsets_can_number(count: int) -> None:
+    with pytest.raises(ValueError, match="a segment has 1 to 2,147,483,648"):
+        segment_from_json([1, count, 0])
+    with pytest.raises(ValueError, match="a segment has 1 to 2,147,483,648"):
+        pending_from_json([1, count, 0, 1, 1, None, None, None])
+
+
+def test_segments_of_files_are_those_of_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many parts of the list lie in files of their own."""
+    monkeypatch.setattr(sections, "INLINE_BYTES", 0)
     storage = MemoryStorage()
     table = create(storage, checkpoint_commits=1000)
-    for number in range(6):
+    for number in range(12):
         table.ingest(*rows([(f"k{number}", number, 1)]), metadata="inline")
-        if number % 2:
+        if number in (8, 11):
             write_checkpoint(storage, table.log.head())
     state = read_checkpoint(storage, None)
     assert state is not None
+    assert len(state.sections["segments"]) == 2
+    assert not any(isinstance(part, InlinePart) for part in state.sections["segments"])
     files = [*state.files.values()]
     fresh = Snapshot(storage, state.root, state.sections, state.commits)
     for chosen in (files[:1], files[-1:], files):
         wanted = {number for file in chosen for number in file.segments}
         assert fresh.segments_of(chosen) == {n: state.segments[n] for n in wanted}
-    assert "segments" not in fresh.__dict__
+    assert "visible_segments" not in fresh.__dict__
     stranger = replace(files[0], segments=(99,))
     with pytest.raises(FormatError, match="rows of segment 99"):
         _ = fresh.segments_of([stranger])[99]

@@ -10,6 +10,7 @@ from opal_lake.checked import (
     counts,
     crc,
     hash_word,
+    is_count,
     moment,
     text,
     word,
@@ -103,7 +104,7 @@ def pending_from_json(data: Sequence[Any]) -> PendingSegment:
     number, rows, group, version, ingested_us, token, partition_key, name = data
     return PendingSegment(
         id=count(number),
-        rows=count(rows),
+        rows=_segment_rows(rows, number),
         group=count(group),
         version=count(version),
         ingested_us=moment(ingested_us),
@@ -131,15 +132,21 @@ def segment_to_json(segment: Segment) -> list[int]:
 
 def segment_from_json(data: Sequence[Any]) -> Segment:
     number, rows, group, *visible = data
-    segment = Segment(id=count(number), rows=count(rows), group=count(group))
-    if visible:
-        row_base, visible_since = map(count, visible)
-        segment = replace(segment, row_base=row_base, visible_since=visible_since)
-    if segment.rows > MOST_SEGMENT_ROWS:
+    segment = Segment(id=count(number), rows=_segment_rows(rows, number), group=count(group))
+    if not visible:
+        return segment
+    row_base, visible_since = map(count, visible)
+    if not is_count(row_base + segment.rows):
+        raise ValueError(f"the row ids of segment {number} from {row_base:,} are beyond 63 bits")
+    return replace(segment, row_base=row_base, visible_since=visible_since)
+
+
+def _segment_rows(rows: Any, number: Any) -> int:
+    if not 1 <= count(rows) <= MOST_SEGMENT_ROWS:
         raise ValueError(
-            f"segment {segment.id} has {segment.rows:,} rows, more than an offset can number"
+            f"segment {number} has {rows:,} rows; a segment has 1 to {MOST_SEGMENT_ROWS:,}"
         )
-    return segment
+    return int(rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -147,7 +147,7 @@ class Actions:
     @property
     def gives_row_ids(self) -> bool:
         """Whether the commit gives row ids to the outside, for which it says where they begin."""
-        return bool(self.processed or (self.rewrite and (self.rewrite.add or self.rewrite.side)))
+        return self.row_ids > 0
 
     @property
     def visible_rows(self) -> int:
@@ -368,7 +368,7 @@ def actions_from_json(data: Mapping[str, Any]) -> Actions:
     floor, oldest = data.get("floor"), data.get("oldest_version")
     return Actions(
         spec=spec_from_json(data["spec"]) if "spec" in data else None,
-        ingested=tuple(map(file_from_json, data.get("ingested", ()))),
+        ingested=tuple(map(new_file_from_json, data.get("ingested", ()))),
         ingested_side=side_from_json(data["ingested_side"]) if "ingested_side" in data else None,
         processed=_processed_from_json(checked.listed(data.get("processed", []))),
         discarded=tuple(map(discarded_from_json, checked.listed(data.get("discarded", [])))),
@@ -465,17 +465,21 @@ def rewrite_to_json(rewrite: Rewrite) -> dict[str, Any]:
         "add": [file_to_json(file) for file in rewrite.add],
         "remove": list(rewrite.remove),
         "side": side_to_json(rewrite.side) if rewrite.side else None,
-        "side_rows": rewrite.side_rows,
         "dropped_rows": rewrite.dropped_rows,
         "gone": [segment_to_json(segment) for segment in rewrite.gone],
         "thinned": list(rewrite.incomplete_ingests),
     }
-    return {name: value for name, value in parts.items() if value}
+    side_rows = {"side_rows": rewrite.side_rows} if rewrite.side else {}  # 0 where none is added
+    return {name: value for name, value in parts.items() if value} | side_rows
 
 
 def rewrite_from_json(data: Mapping[str, Any]) -> Rewrite:
+    if ("side" in data) != ("side_rows" in data):
+        raise ValueError("its rewrite has only one of `side` and `side_rows`")
+    if "side" in data and ("add" in data or "remove" in data):
+        raise ValueError("its rewrite lists files both in a side file and in itself")
     return Rewrite(
-        add=tuple(map(file_from_json, data.get("add", ()))),
+        add=tuple(map(new_file_from_json, data.get("add", ()))),
         remove=tuple(map(checked.text, checked.listed(data.get("remove", ())))),
         side=side_from_json(data["side"]) if "side" in data else None,
         side_rows=checked.count(data.get("side_rows", 0)),
@@ -502,6 +506,14 @@ def file_to_json(file: DataFile) -> dict[str, Any]:
     }
 
 
+def new_file_from_json(data: Mapping[str, Any]) -> DataFile:
+    """A file that a commit brings, from JSON: only the list of files says which row ids it reserves."""
+    file = file_from_json(data)
+    if file.first_row_id is not None:
+        raise ValueError(f"{file.path} has a first_row_id in the commit that brings it")
+    return file
+
+
 def file_from_json(data: Mapping[str, Any]) -> DataFile:
     cluster, floor = data.get("cluster"), data.get("floor")
     file = DataFile(
@@ -521,8 +533,8 @@ def file_from_json(data: Mapping[str, Any]) -> DataFile:
         floor=None if floor is None else checked.word(floor),
         first_row_id=checked.count(data["first_row_id"]) if "first_row_id" in data else None,
     )
-    if not file.segments or not 0 < file.footer_bytes <= file.size:
+    if not file.rows or not file.segments or not 0 < file.footer_bytes <= file.size:
         raise ValueError(
-            f"{file.path} has no segment, or a footer of {file.footer_bytes} of its {file.size} bytes"
+            f"{file.path} has no row, no segment, or a footer of {file.footer_bytes} of its {file.size} bytes"
         )
     return file

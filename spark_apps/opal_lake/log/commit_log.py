@@ -41,7 +41,7 @@ from opal_lake.log.pages import (
     write_page,
 )
 from opal_lake.log.pending import undone_note
-from opal_lake.log.snapshot import Root, Snapshot, chain, first_root
+from opal_lake.log.snapshot import Root, Snapshot, chain, first_root, row_id_fault
 from opal_lake.log.store_clock import clock_notes, writer_now_us
 from opal_lake.log.version_window import is_readable, readable_text
 from opal_lake.result import JobResult
@@ -408,6 +408,12 @@ class CommitLog:
                 )
             draft.actions.check_reported(proposal.number)
             link = self._link(head, proposal, draft)
+            fault = row_id_fault(head.root, link)
+            if fault is not None:
+                raise FormatError(
+                    f"{self.storage.uri}: version {link.version} was not written: {fault}; "
+                    "run `opal check`"
+                )
             if self.put(link):
                 self._after(head, link)
                 tell_of_commit(self, partial(head.followed_by, [link]))

@@ -1,10 +1,10 @@
 """The long lists of a table's state: what commits do to each, and how an item is written (FORMAT, checkpoints)."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from opal_lake import checked
+from opal_lake import checked, layout
 from opal_lake.data.recent import Recent
 from opal_lake.data.segment import (
     DataFile,
@@ -22,7 +22,16 @@ from opal_lake.data.segment import (
     segment_from_json,
     segment_to_json,
 )
-from opal_lake.log.commit import Commit, Rewrite, file_from_json, file_to_json, ingest_of_key
+from opal_lake.errors import FormatError
+from opal_lake.ids import segment_name
+from opal_lake.log.commit import (
+    Commit,
+    Rewrite,
+    file_from_json,
+    file_to_json,
+    ingest_of_key,
+    new_file_from_json,
+)
 from opal_lake.log.sections import GONE, decode_section, is_gone
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_verified
@@ -43,15 +52,41 @@ def ingested_files(storage: Storage, commit: Commit) -> tuple[DataFile, ...]:
 
 
 def rewritten_files(storage: Storage, commit: Commit) -> Rewrite:
-    """What a commit rewrote, wherever it lists it."""
+    """What a commit rewrote, wherever it lists it.
+
+    FormatError if the commit gives out other row ids than the files of its side file take.
+    """
     rewrite = commit.actions.rewrite or _NO_REWRITE
     if rewrite.side is None:
         return rewrite
-    items = _side_items(storage, rewrite.side, _side_item)
+    listed = _side_rewrite(storage, rewrite, rewrite.side)
+    fault = _side_rows_fault(rewrite, listed)
+    if fault is not None:
+        path = layout.commit_path(commit.version)
+        raise FormatError(f"{path}: {fault}; restore the file from a backup")
+    return listed
+
+
+def side_rows_fault(storage: Storage, commit: Commit) -> str | None:
+    """Return how `side_rows` of a commit differ from its side file, None if they do not."""
+    rewrite = commit.actions.rewrite
+    if rewrite is None or rewrite.side is None:
+        return None
+    return _side_rows_fault(rewrite, _side_rewrite(storage, rewrite, rewrite.side))
+
+
+def _side_rewrite(storage: Storage, rewrite: Rewrite, side: SideFile) -> Rewrite:
+    items = _side_items(storage, side, _side_item)
     added = tuple(item for item in items if isinstance(item, DataFile))
-    return replace(
-        rewrite, add=added, remove=tuple(item for item in items if isinstance(item, str))
-    )
+    removed = tuple(item for item in items if isinstance(item, str))
+    return replace(rewrite, add=added, remove=removed)
+
+
+def _side_rows_fault(rewrite: Rewrite, listed: Rewrite) -> str | None:
+    rows = sum(file.rows for file in listed.add)
+    if rows == rewrite.side_rows:
+        return None
+    return f"its side file adds {rows:,} rows, its `side_rows` are {rewrite.side_rows:,}"
 
 
 def _side_items(
@@ -66,13 +101,35 @@ def _side_items(
 def _side_item(data: Any) -> DataFile | str:
     """A file, or the path of one that is removed."""
     return (
-        data if isinstance(data, str) else file_from_json(data)
+        data if isinstance(data, str) else new_file_from_json(data)
     )  # a path of that kind is only taken off a list
 
 
 def segment_of_file(file: DataFile) -> Segment:
     """The segment that an ingested file brought."""
     return Segment(id=file.segments[0], rows=file.rows, group=file.group)
+
+
+def processed_fault(
+    storage: Storage, commit: Commit, pending: Mapping[int, Segment | PendingSegment]
+) -> str | None:
+    """Return how a processed segment is not the one that was ingested, None if each is.
+
+    `pending` are those before the commit, as far as they are known.
+    """
+    if not commit.actions.processed:
+        return None
+    own = {file.segments[0]: segment_of_file(file) for file in ingested_files(storage, commit)}
+    for segment in commit.actions.processed:
+        ingested = own.get(segment.id) or pending.get(segment.id)
+        if ingested is None:
+            continue  # whoever counts the pending segments tells
+        if (segment.rows, segment.group) != (ingested.rows, ingested.group):
+            return (
+                f"it processes segment {segment_name(segment.id)} as {segment.rows:,} rows of group "
+                f"{segment.group}, which was ingested as {ingested.rows:,} of group {ingested.group}"
+            )
+    return None
 
 
 def _pair_from_json(data: list[Any]) -> int:

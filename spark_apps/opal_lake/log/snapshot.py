@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from opal_lake import layout
+from opal_lake import checked, layout
 from opal_lake.data.segment import DataFile, LogFile, PendingSegment, RunFile, Segment, Segments
 from opal_lake.definition.business_snapshots import BusinessSnapshots
 from opal_lake.definition.positions import advanced
@@ -14,7 +14,7 @@ from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import ExpiredError, FormatError, NotFoundError
 from opal_lake.events.bitmap import BitmapBase, base_from_json
 from opal_lake.log.commit import Commit, canonical_json
-from opal_lake.log.lists import LISTS, ingested_files, list_changes
+from opal_lake.log.lists import LISTS, ingested_files, list_changes, processed_fault
 from opal_lake.log.sections import InlinePart, Part, Sections, decode_lines, decode_section
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import missing_error, read_verified
@@ -70,12 +70,20 @@ def first_root(commit: Commit) -> Root:
 
 
 def row_id_fault(root: Root, commit: Commit) -> str | None:
-    """Return how the row ids of a commit do not go on from the state before it, None if they do."""
+    """Return how the row ids of a commit do not go on from the state before it, None if they do.
+
+    A counter that no root could hold is a fault, too.
+    """
     if not commit.actions.gives_row_ids:
         return (
             None
             if commit.first_row_id is None
             else "it gives no row ids, but says where they begin"
+        )
+    if not checked.is_count(root.next_row_id + commit.actions.row_ids):
+        return (
+            f"it gives out {commit.actions.row_ids:,} row ids from {root.next_row_id:,}, "
+            "more than 63 bits hold"
         )
     if commit.first_row_id == root.next_row_id:
         return None
@@ -365,7 +373,13 @@ class Snapshot:
             items = extend_list(
                 items, decode_section(*self.part_bytes(part), LISTS[name].change_from_json)
             )
-        return extend_list(items, self.changes(name))
+        for commit in self.commits:
+            fault = processed_fault(self.storage, commit, items) if name == "pending" else None
+            if fault is not None:
+                path = layout.commit_path(commit.version)
+                raise FormatError(f"{path}: {fault}; restore the file from a backup")
+            extend_list(items, list_changes(name, self.storage, commit))
+        return items
 
 
 def chain(commits: Sequence[Commit], start: Snapshot) -> list[Commit]:

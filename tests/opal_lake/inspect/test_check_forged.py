@@ -25,7 +25,12 @@ from opal_lake.inspect.check.finding import Findings
 from opal_lake.key_store.entries import Entries, concat_entries, sorted_entries
 from opal_lake.key_store.run import decode_run, encode_run
 from opal_lake.log import visibility
-from opal_lake.log.checkpoint import decode_root, encode_root
+from opal_lake.log.checkpoint import (
+    decode_root,
+    encode_root,
+    read_checkpoint,
+    write_checkpoint,
+)
 from opal_lake.log.commit import (
     Actions,
     Commit,
@@ -33,10 +38,12 @@ from opal_lake.log.commit import (
     decode_commit,
     encode_commit,
     seal,
+    unseal,
 )
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.sections import InlinePart, Sections, decode_section, encode_section
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.maintenance import rewrite_job
 from opal_lake.result import JobResult
 from opal_lake.storage.memory import MemoryStorage
 from opal_lake.table import Table
@@ -67,6 +74,14 @@ class Forger:
 
     def actions(self, version: int, change: Callable[[Actions], Actions]) -> str:
         return self.commit(version, lambda commit: replace(commit, actions=change(commit.actions)))
+
+    def json(self, version: int, change: Callable[[Any], Any]) -> str:
+        """Change the JSON of a commit, also to what no commit can be."""
+        path = layout.commit_path(version)
+        body = unseal(self.files[path], path)
+        change(body)
+        self.files[path] = seal(canonical_json(body))
+        return path
 
     def log(self, version: int, change: Callable[[Events], Events], **claims: Any) -> str:
         def rewrite(actions: Actions) -> Actions:
@@ -325,6 +340,18 @@ def on_log(
     return forge
 
 
+def ingested(**changes: Any) -> Callable[[Actions], Actions]:
+    """The actions with another file that they ingest."""
+    return lambda actions: replace(actions, ingested=(replace(actions.ingested[0], **changes),))
+
+
+def processed(**changes: Any) -> Callable[[Actions], Actions]:
+    """The actions with another first segment that they process."""
+    return lambda actions: replace(
+        actions, processed=(replace(actions.processed[0], **changes), *actions.processed[1:])
+    )
+
+
 DATA_1, DATA_3 = "/0000000001-", "/0000000003-"
 FORGERIES: dict[str, tuple[str, Callable[[Forger], str]]] = {
     "the end of the log lost": ("I1", lambda forger: [forger.files.pop(layout.commit_path(version)) for version in (4, 5)]
@@ -348,13 +375,17 @@ FORGERIES: dict[str, tuple[str, Callable[[Forger], str]]] = {
     "offsets twice": ("I11", lambda forger: forger.data(3, column(OFFSET, lambda values: values * 0))),
     "narrow bounds": ("I12", lambda forger: forger.data(3, column("at", lambda values: values - 9), bounds=bounds_of(forger, 3))),
     "wrong count of nulls": ("I12", lambda forger: forger.data(3, lambda table: table, bounds=bounds_of(forger, 3, nulls=1))),
-    "a group that is too full": ("I13", lambda forger: forger.actions(3, lambda a: replace(a, ingested=(replace(a.ingested[0], rows=90),)))
-                                 and layout.commit_path(5)),
+    "a group that is too full": ("I13", lambda forger: forger.actions(3, ingested(rows=90))
+                                 and forger.actions(4, processed(rows=90)) and layout.commit_path(5)),
     "a key that is null": ("I14", lambda forger: forger.data(3, column("sku", lambda values: [None, *values[1:]]))),
     "row ids that were given before": ("I32", at(4, first_row_id=3)),
     "row ids that are left out": ("I32", at(4, first_row_id=None)),
     "row ids of a commit that gives none": ("I32", at(5, first_row_id=8)),
     "a delta that is null": ("I14", lambda forger: forger.data(3, column("at", lambda values: [None, *values[1:].tolist()]))),
+    "an ingested file that reserves row ids": ("I1", lambda forger: forger.actions(5, ingested(first_row_id=8))),
+    "a segment without rows": ("I1", lambda forger: forger.actions(4, processed(rows=0))),
+    "fewer rows processed than ingested": ("I15", lambda forger: forger.actions(4, processed(rows=1))),
+    "rows processed in another group": ("I15", lambda forger: forger.actions(4, processed(group=1))),
     "processed twice": ("I15", lambda forger: forger.actions(4, lambda a: replace(a, processed=(FIRST_SEGMENT, *a.processed)))),
     "an unsorted log": ("I16", on_log(lambda there: there.take(np.arange(len(there))[::-1]))),
     "a log that lies about its times": ("I16", on_log(events(), least_until=-5)),
@@ -409,9 +440,75 @@ def test_every_invariant_of_content_has_a_forgery() -> None:
     } - {"I9", "I10"} | {"I32"}
 
 
+def test_segments_are_not_published_otherwise_than_they_were_ingested(forger: Forger) -> None:
+    path = forger.actions(4, processed(rows=1))
+    forger.files = {
+        name: data for name, data in forger.files.items() if not name.startswith(layout.CHECKPOINTS)
+    }
+    with pytest.raises(FormatError, match=f"{path}: it processes segment 3:0 as 1 rows of group 0"):
+        forger.table().metagen()
+
+
+def test_segments_that_were_ingested_before_the_log_begins_are_compared_too() -> None:
+    table = create(MemoryStorage(), checkpoint_commits=2)
+    table.ingest(*rows([("a", 1, 1), ("b", 1, 1)]))
+    for number in range(5):
+        table.ingest(*rows([("c", number, 1)]), metadata="inline")
+    for _ in range(2):
+        table.retain(window="0s", grace="0s")
+    published = table.metagen().version
+    assert published is not None
+    forger = Forger(
+        {stored.path: table.storage.get(stored.path) for stored in table.storage.list("")}
+    )
+    assert layout.commit_path(1) not in forger.files
+    path = forger.actions(published, processed(rows=1))
+    found = [finding for finding in check_table(forger.table()) if finding.path == path]
+    assert any("which was ingested as 2 of group 0" in finding.message for finding in found), found
+
+
+def test_nothing_is_rewritten_where_a_segment_has_fewer_rows_than_were_ingested() -> None:
+    """Its rows behind the end would get the ids of other rows."""
+    table = create(MemoryStorage(), checkpoint_commits=100)
+    table.ingest(*rows([("a", 1, 1), ("b", 1, 1), ("c", 1, 1)]), metadata="inline")
+    forger = Forger(
+        {stored.path: table.storage.get(stored.path) for stored in table.storage.list("")}
+    )
+    path = forger.actions(1, processed(rows=1))
+    forged = forger.table()
+    forged.ingest(*rows([("d", 1, 1)]), metadata="inline")
+    with pytest.raises(FormatError, match=f"{path}: it processes segment 1:0 as 1 rows of group 0"):
+        compact(forged)
+
+
+def test_the_last_row_id_is_given_out_and_none_behind_it(forger: Forger) -> None:
+    forger.root(lambda root, _: replace(root, next_row_id=(1 << 63) - 2))
+    table = forger.table()
+    table.ingest(*rows([("x", 1, 1)]), metadata="inline")
+    with pytest.raises(FormatError, match=r"version 7 was not written: it gives out 1 row ids"):
+        table.ingest(*rows([("y", 1, 1)]), metadata="inline")
+    assert table.snapshot_at().root.next_row_id == (1 << 63) - 1
+    write_checkpoint(table.storage, table.log.head())
+    assert forger.table().snapshot_at() is not None
+    found = read_checkpoint(table.storage, None)
+    assert found is not None
+    assert found.root.next_row_id == (1 << 63) - 1
+
+
 @pytest.fixture
 def rewritten() -> Forger:
     """Version 1 is pending, 2 and 3 are upserts, 4 compacts their files."""
+    return rewritten_table()
+
+
+@pytest.fixture
+def with_side(monkeypatch: pytest.MonkeyPatch) -> Forger:
+    """Rewritten so, but that version 4 lists its files in a side file."""
+    monkeypatch.setattr(rewrite_job, "MAX_FILES_IN_COMMIT", 1)
+    return rewritten_table()
+
+
+def rewritten_table() -> Forger:
     storage = MemoryStorage()
     table = create(storage, checkpoint_commits=100)
     table.ingest(*rows([("c", 1, 1)]))
@@ -449,6 +546,69 @@ def test_wrong_row_ids_in_a_rewritten_file_are_found(
     path = rewritten.stored(4, change)
     found = [finding for finding in check_table(rewritten.table()) if finding.path == path]
     assert any(message in finding.message for finding in found), found
+
+
+@pytest.mark.parametrize(
+    "rows_said, message",
+    [
+        (4, "its side file adds 3 rows, its `side_rows` are 4"),
+        (0, "it gives no row ids, but says where they begin"),
+        ((1 << 63) - 1, "it gives out 9,223,372,036,854,775,807 row ids from 3, more than 63 bits"),
+    ],
+)
+def test_side_rows_that_the_side_file_does_not_have_are_found(
+    with_side: Forger, rows_said: int, message: str
+) -> None:
+    assert check_table(with_side.table()) == []
+    path = with_side.json(4, lambda body: body["actions"]["rewrite"].update(side_rows=rows_said))
+    findings = check_table(with_side.table())
+    named = [
+        (finding.invariant, finding.path) for finding in findings if message in finding.message
+    ]
+    assert ("I32", path) in named, findings
+    with pytest.raises(FormatError, match=re.escape(message)):
+        compact(with_side.table())
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"side_rows": None}, "only one of `side` and `side_rows`"),
+        ({"side": None}, "only one of `side` and `side_rows`"),
+        ({"remove": ["gone"]}, "lists files both in a side file and in itself"),
+    ],
+)
+def test_a_rewrite_has_a_side_file_with_its_rows_or_none(
+    with_side: Forger, change: dict[str, Any], message: str
+) -> None:
+    def forge(body: Any) -> None:
+        changed = body["actions"]["rewrite"] | change
+        body["actions"]["rewrite"] = {name: value for name, value in changed.items() if value}
+
+    path = with_side.json(4, forge)
+    found = [finding for finding in check_table(with_side.table()) if finding.path == path]
+    assert any(message in finding.message for finding in found), found
+
+
+def test_a_rewritten_file_does_not_say_its_row_ids_in_its_commit(rewritten: Forger) -> None:
+    path = rewritten.json(
+        4, lambda body: body["actions"]["rewrite"]["add"][0].update(first_row_id=3)
+    )
+    found = [finding for finding in check_table(rewritten.table()) if finding.path == path]
+    assert any("has a first_row_id in the commit" in finding.message for finding in found), found
+
+
+def test_a_file_of_a_side_file_does_not_say_its_row_ids(with_side: Forger) -> None:
+    def forge(body: Any) -> None:
+        side = body["actions"]["rewrite"]["side"]
+        items = [*decode_section(with_side.files[side[0]], side[0], lambda item: item)]
+        added = [item | {"first_row_id": 3} if isinstance(item, dict) else item for item in items]
+        data = with_side.files[side[0]] = encode_section(added, lambda item: item)
+        side[1:] = [len(data), zlib.crc32(data)]
+
+    with_side.json(4, forge)
+    messages = [finding.message for finding in check_table(with_side.table())]
+    assert any("has a first_row_id in the commit" in message for message in messages), messages
 
 
 def test_row_ids_in_an_ingested_file_are_found(rewritten: Forger) -> None:

@@ -38,7 +38,13 @@ from opal_lake.inspect.check.content.in_process import (
     LocalCheck,
     look_here,
 )
-from opal_lake.inspect.check.files import check_pending, check_row_bases, check_sizes, check_totals
+from opal_lake.inspect.check.files import (
+    check_pending,
+    check_processed,
+    check_row_bases,
+    check_sizes,
+    check_totals,
+)
 from opal_lake.inspect.check.finding import Finding, Findings
 from opal_lake.inspect.check.pages import check_pages
 from opal_lake.inspect.check.restores import check_restores
@@ -178,6 +184,7 @@ def _check(
     check_traffic(storage, commits, sizes, findings)
     check_business(storage, commits, findings)
     check_restores(table.log, commits, kept, findings)
+    check_processed(storage, commits, findings)
     events = KnownEvents(storage=storage, findings=findings)
     state = check_state(commits, kept, sizes, events)
     check_pages(commits, sizes, events)

@@ -8,13 +8,15 @@ from typing import IO
 import pyarrow as pa
 
 from opal_lake import layout
-from opal_lake.data.segment import is_ingested
+from opal_lake.data.segment import PendingSegment, Segment, is_ingested
 from opal_lake.data.spool import nameless_file, room_errors
 from opal_lake.ids import segment_name
 from opal_lake.inspect.check.chain import Sizes
 from opal_lake.inspect.check.finding import Findings
+from opal_lake.inspect.check.lists import DAMAGE
+from opal_lake.log.checkpoint import read_checkpoint
 from opal_lake.log.commit import Commit
-from opal_lake.log.lists import pending_again
+from opal_lake.log.lists import ingested_files, pending_again, processed_fault, segment_of_file
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import FileRef, read_verified, verified_pieces
@@ -171,6 +173,32 @@ def check_row_bases(snapshot: Snapshot, findings: Findings) -> None:
     last, following = max(ends, default=0), snapshot.root.next_row_id
     message = f"row ids up to {last} are taken, the next one is {following}; {_MEND}"
     findings.expect(last <= following, "I33", path, message)
+
+
+def check_processed(storage: Storage, commits: Sequence[Commit], findings: Findings) -> None:
+    """Check that segments are processed with the rows and the group with which they were ingested."""
+    known = _pending_at_begin(storage, commits)
+    for commit in commits:
+        path, side = layout.commit_path(commit.version), commit.actions.ingested_side
+        with findings.going_on("I9" if side else "I1", side.path if side else path):
+            fault = processed_fault(storage, commit, known)
+            if fault is not None:
+                findings.add("I15", path, f"{fault}; {_MEND}")
+            for file in ingested_files(storage, commit):
+                known[file.segments[0]] = segment_of_file(file)
+
+
+def _pending_at_begin(
+    storage: Storage, commits: Sequence[Commit]
+) -> dict[int, Segment | PendingSegment]:
+    """Return the segments that were ingested before the log begins, as far as they can be read."""
+    if not commits or commits[0].version == 0:
+        return {}
+    try:
+        checkpoint = read_checkpoint(storage, commits[0].version)
+        return {} if checkpoint is None else dict(checkpoint.pending_segments)
+    except DAMAGE:
+        return {}  # others tell
 
 
 def check_pending(

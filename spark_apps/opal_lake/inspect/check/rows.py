@@ -146,6 +146,8 @@ class FileCheck:
         """Count the rows that are said to be known otherwise than by their segment and offset."""
         if OUTSIDE_ID not in part.column_names or not self.segments.keys() >= self._held:
             return  # of segments that the table does not have others tell
+        if self._beyond:
+            return  # and of rows that their segments do not have
         segment, offset = part[SEGMENT].to_numpy(), part[OFFSET].to_numpy()
         is_wrong = np.zeros(part.num_rows, np.bool_)
         bases = RowBases.of(self.segments)

@@ -19,6 +19,7 @@ from opal_lake.inspect.check.lists import DAMAGE, FoldedLists, StoredLists
 from opal_lake.inspect.check.shelf import Shelf, Shelved
 from opal_lake.log.checkpoint import decode_root
 from opal_lake.log.commit import Commit
+from opal_lake.log.lists import side_rows_fault
 from opal_lake.log.sections import file_parts
 from opal_lake.log.snapshot import Root, Snapshot, first_root, row_id_fault
 from opal_lake.storage.protocol import Storage
@@ -232,8 +233,21 @@ def _next_state(
         if fault is not None:
             findings.add("I32", path, f"{fault}; restore the file from a backup")
             return None
+        if not _is_side_counted(commit, storage, findings):
+            return None
         return state.followed_by([commit], lists=())
     return None
+
+
+def _is_side_counted(commit: Commit, storage: Storage, findings: Findings) -> bool:
+    """Whether a commit gives out as many row ids as the files of its side file take."""
+    path = layout.commit_path(commit.version)
+    with findings.going_on("I9", path):
+        fault = side_rows_fault(storage, commit)
+        if fault is None:
+            return True
+        findings.add("I32", path, f"{fault}; restore the file from a backup")
+    return False
 
 
 _JSON_NAMES = {"incomplete_ingests": "thinned"}  # of a root's parts, where they differ
