@@ -121,6 +121,21 @@ def test_a_compaction_counts_the_entries_of_the_runs_and_logs_that_it_merges(
     assert (done.counts["runs_read"], done.counts["logs_read"]) == (2, 1)
 
 
+def test_a_compaction_that_drops_whole_segments_counts_all_logs(tmp_path: Path) -> None:
+    properties = {"fold_files": 0, "group_rows": ROWS, "key_store_fan_in": 64}
+    table = Table.create(
+        str(tmp_path / "t"), SCHEMA, keys=["id"], delta="at", properties=properties
+    )
+    for count, at in ((ROWS, 0), (ROWS, 1), (ROWS // 10, 5)):
+        rows = ids(0, count).set_column(1, "at", pa.array([at] * count))
+        table.ingest(rows, metadata="inline")
+    logs = table.snapshot_at().logs.values()
+    assert sorted((log.events, log.groups) for log in logs) == [(ROWS // 10, (1,)), (ROWS, (0,))]
+    entries = workload_of(table, table.snapshot_at(), Compact(mode="major", look_back=3)).entries
+    assert entries == sum(log.events for log in logs) + 2 * ROWS + ROWS // 10
+    assert table.compact(mode="major", look_back=3).counts["logs_read"] == len(logs)
+
+
 def test_a_maintenance_counts_the_entries_of_its_compaction(table: Table) -> None:
     step = Maintain(small_files=1, look_back="1", dead_share=1)
     for number, at in ((0, 2 * ROWS), (1, 3 * ROWS)):
@@ -265,9 +280,15 @@ def test_a_job_too_large_for_this_process_says_what_to_install_or_runs_with_loca
         "opal: opal compact needs Spark, which is not installed: "
         "pip install 'opal-lake[spark]'; --local runs it in this process all the same"
     )
-    done = opal_without("pyspark", metadata, tmp_path, *words("compact", "--local", table=table))
+    token = ("--token", "nightly")
+    local = words("compact", "--local", *token, table=table)
+    done = opal_without("pyspark", metadata, tmp_path, *local)
     assert done.returncode == OK
     assert done.stdout.startswith(f"compacted {FILES * ROWS} rows, ")
+    table.ingest(ids(FILES * ROWS, ROWS), metadata="inline")
+    again = opal_without("pyspark", metadata, tmp_path, *words("compact", *token, table=table))
+    assert again.returncode == OK
+    assert "compact: done before with this token: in this process" in again.stderr
 
 
 def test_a_job_on_spark_without_a_java_says_what_to_install(
