@@ -22,6 +22,7 @@ STORE_OPTIONS_TEXT = (
     "endpoint_url, region_name, path_style (S3); hard_links=false (a folder without them)"
 )
 EVERYWHERE = "everywhere"
+_BROUGHT_BY = {"dag": "airflow-provider-opal"}  # commands of other packages
 TABLE_FORMS = "a local path, file:///path or s3://bucket/path"
 
 # Checked by duck: argparse's own class of `add_subparsers` is private
@@ -108,7 +109,8 @@ class OpalParser(argparse.ArgumentParser):
             verb = self.prog.partition(" ")[2]
             known = f"; {self.prog} has {', '.join(verbs)}" if verb else ""
             command = f"{verb} {first}".strip()
-            self.error(f"there is no command {command!r}{meant(first, verbs) or known}")
+            brings = f"; {package} brings it" if (package := _BROUGHT_BY.get(command)) else ""
+            self.error(f"there is no command {command!r}{brings or meant(first, verbs) or known}")
         below = verbs[first]
         if isinstance(below, OpalParser):
             below.check_command(words[1:])

@@ -1,16 +1,24 @@
 """How a program with verbs begins and runs one of them: errors become one clear line and an exit code."""
 
 import argparse
+import codecs
+import errno
+import io
+import json
 import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from opal_lake import __version__
 from opal_lake.cli.command import OpalParser, Verbs, is_set, traceback_variable
 from opal_lake.cli.render import Style
-from opal_lake.exit_codes import BUG, OK, STOPPED
+from opal_lake.exit_codes import BUG, OK, RETRY, STOPPED
+
+_ESCAPES = "opal.escapes"
+_OF_OUTPUT = frozenset({errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +40,20 @@ class Program:
 
         Ends quietly when the reader of its output has left, as in `opal --help | head -1`.
         """
+        _prepare_output()
         try:
             try:
                 return self._main(argv)
             finally:
                 sys.stdout.flush()  # also of a help page, which ends with SystemExit
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _discard_output()
             return OK
+        except OSError as error:
+            if not _is_of_output(error):
+                raise
+            _discard_output()
+            return self._report_output(error)
 
     def _main(self, argv: Sequence[str] | None) -> int:
         words = sys.argv[1:] if argv is None else argv
@@ -71,13 +85,20 @@ class Program:
         except KeyboardInterrupt:
             print(f"{self.name}: stopped; {self.when_stopped}", file=sys.stderr)
             return STOPPED
-        except Exception as error:  # noqa: BLE001  # the last stop: every error becomes an exit code
+        except Exception as error:  # the last stop: every error becomes an exit code
+            if _is_of_output(error):
+                raise  # `main` reports it
             return self.report(error, traced=args.traceback)
         return OK if code is None else int(code)
 
     def report(self, error: Exception, *, traced: bool = False) -> int:
         """Say on standard error what went wrong; returns the exit code. Only bugs, and who asks for it, get a traceback."""
         code = self.exit_code(error)
+        with suppress(OSError):  # where standard error cannot be written the code has to do
+            self._print_error(error, code, traced=traced)
+        return code
+
+    def _print_error(self, error: Exception, code: int, *, traced: bool) -> None:
         if code == BUG or traced or is_set(traceback_variable(self.name)):
             traceback.print_exception(error)
         else:
@@ -87,7 +108,43 @@ class Program:
                 sep="\n",
                 file=sys.stderr,
             )
-        return code
+
+    def _report_output(self, error: OSError) -> int:
+        """Say that the output is lost, and that what the command did is not."""
+        message = (
+            f"{self.name}: the output could not be written ({error.strerror}); "
+            f"what was committed stays so: look at it with another command"
+        )
+        with suppress(OSError):
+            print(message, file=sys.stderr)
+        return RETRY
+
+
+def _is_of_output(error: Exception) -> bool:
+    """Return whether an error came from a stream: those of files name the file."""
+    return isinstance(error, OSError) and error.errno in _OF_OUTPUT and error.filename is None
+
+
+def _prepare_output() -> None:
+    """Make both streams take any text: what their encoding lacks is escaped as in JSON."""
+    codecs.register_error(_ESCAPES, _escape)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # it was closed when the program began
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_ESCAPES)
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    lacking = error.object[error.start : error.end]
+    return json.dumps(lacking)[1:-1], error.end
+
+
+def _discard_output() -> None:
+    """Let nothing more be written to standard output, so that no flush fails again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Overview(argparse.Action):

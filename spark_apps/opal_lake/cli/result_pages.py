@@ -32,8 +32,8 @@ def result_page(
         yield f"{style.good('done before')}: {what}{_place(result)}; nothing was changed now"
     elif dry_run and counts:
         yield f"{style.good('would have')} {what}{_place(result)}{_took(result, style)}"
-    elif result.version is None:
-        yield f"{style.good('nothing to do')} in {escaped(result.table)}"
+    elif _did_nothing(result):
+        yield f"{style.good('nothing to do')} in{_place(result)}"
     else:
         yield f"{style.good(what)}{_place(result)}{_took(result, style)}"
     for note in result.notes:
@@ -48,6 +48,13 @@ def result_page(
     is_inline = "segments" in result.counts
     if last and result.operation == "ingest" and result.counts.get("rows") and not is_inline:
         yield style.faint(f"not visible yet; next: opal metagen {escaped(result.table)}")
+
+
+def _did_nothing(result: JobResult) -> bool:
+    """Return whether a job committed nothing; a MetaGen names the version that it read all the same."""
+    if result.operation == "metagen":
+        return not result.counts.get("segments")
+    return result.version is None
 
 
 def _place(result: JobResult) -> str:

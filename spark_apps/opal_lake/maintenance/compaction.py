@@ -17,7 +17,7 @@ from opal_lake.definition.schema import Atomic, decimal_parts, type_name
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.duration import Duration, parse_duration
 from opal_lake.engine.open_table import OpenTable
-from opal_lake.errors import ConflictError, InvalidInputError
+from opal_lake.errors import ConflictError, InvalidInputError, count_text
 from opal_lake.events.bitmap import Bitmaps, add_bitmaps
 from opal_lake.log.checkpoint import write_checkpoint
 from opal_lake.log.claim import claim_number
@@ -105,11 +105,7 @@ class Compaction:
         started_us = self.table.log.clock.now_us()
         self._run()
         if self.version is None and not self.notes:
-            small_mb = SMALL_SHARE * (self._target_bytes(self._newest()) >> 20)
-            self.notes.append(
-                f"nothing to do: no partition has several files below {small_mb:g} MB to join, "
-                "and there are few logs and runs"
-            )
+            self.notes.append(self._why_nothing())
         took_us = max(0, self.table.log.clock.now_us() - started_us)
         return JobResult(
             operation="compact",
@@ -118,6 +114,18 @@ class Compaction:
             counts=dict(self.counts),
             notes=tuple(self.notes),
             timings_ms={"total": took_us // 1000},
+        )
+
+    def _why_nothing(self) -> str:
+        base = self._newest()
+        small_mb = SMALL_SHARE * (self._target_bytes(base) >> 20)
+        pending = count_text(base.root.pending, "file")
+        waiting = (
+            f"; a MetaGen comes first for {pending} of pending rows" if base.root.pending else ""
+        )
+        return (
+            f"nothing to do: no partition has several files below {small_mb:g} MB to join, "
+            f"and there are few logs and runs{waiting}"
         )
 
     def planned_reads(self) -> CompactionReads:

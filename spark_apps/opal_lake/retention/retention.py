@@ -353,6 +353,7 @@ def _build_result(
         },
         notes=(
             "nothing was deleted: this was a dry run",
+            *_shortened(len(examples), len(garbage)),
             *_notes(expiry.oldest, head.version),
             *clock_notes(log.storage.now_us(), head.root, log.storage.uri),
         ),
@@ -360,6 +361,10 @@ def _build_result(
             {"path": item.path, "size": item.size, "why": item.why} for item in examples
         ),
     )
+
+
+def _shortened(shown: int, total: int) -> tuple[str, ...]:
+    return (f"listed are the {shown:,} largest of {total:,} files",) if shown < total else ()
 
 
 def _notes(oldest: int, newest: int) -> tuple[str, ...]:

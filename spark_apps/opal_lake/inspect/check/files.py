@@ -25,6 +25,13 @@ _MEND = "restore the log from a backup"
 _HELD_BYTES, _PIECE_BYTES = 64 << 20, 16 << 20
 
 
+def _mend_of(path: str, snapshot: Snapshot) -> str:
+    """Return the remedy for a file that is lost: runs can be made again from the data files."""
+    if path.startswith(layout.KEY_STORE):
+        return f"restore it from a backup, or run `opal rebuild-key-store {snapshot.storage.uri}`"
+    return "restore the file from a backup"
+
+
 def check_sizes(
     snapshot: Snapshot, sizes: Sizes, findings: Findings, known: Container[str] = ()
 ) -> None:
@@ -37,7 +44,7 @@ def check_sizes(
             size is not None,
             "I9",
             file.path,
-            "it is missing, though the table refers to it; restore the file from a backup",
+            f"it is missing, though the table refers to it; {_mend_of(file.path, snapshot)}",
         ):
             findings.expect(
                 size == file.size,
