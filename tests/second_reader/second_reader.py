@@ -346,9 +346,10 @@ def give_out_row_ids(state: State, commit: dict, added: list[dict]) -> None:
     count = sum(rows for _, rows, _ in commit["actions"].get("processed", []))
     count += sum(item["rows"] for item in added)
     first = commit.get("first_row_id")
-    if first != state.next_row_id and (first is not None or count > 0):
+    expected = state.next_row_id if count else None
+    if first != expected:
         raise DamagedError(
-            f"commit {commit['version']} gives out row ids from {first}, not {state.next_row_id}"
+            f"commit {commit['version']} gives out row ids from {first}, not {expected}"
         )
     state.next_row_id += count
 

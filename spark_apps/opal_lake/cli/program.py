@@ -131,7 +131,7 @@ def _prepare_output() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # it was closed when the program began
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # it stays open as long as the program
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_ESCAPES)
 
