@@ -303,6 +303,11 @@ def test_a_job_on_spark_without_a_java_says_what_to_install(
     assert error.endswith("; --local runs it in this process all the same")
 
 
+def heed_ctrl_c() -> None:
+    """Undo that a shell lets what it runs in the background ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_ends_a_job_in_this_process_and_changes_nothing(
     table: Table, metadata: Path
 ) -> None:
@@ -315,6 +320,7 @@ def test_ctrl_c_ends_a_job_in_this_process_and_changes_nothing(
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCES), str(metadata)])},
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=heed_ctrl_c,  # noqa: PLW1509  # this test starts no threads
         )
         assert job.stderr is not None
         assert "in this process" in job.stderr.readline()

@@ -4,6 +4,7 @@ import cProfile
 import pstats
 
 import pyarrow as pa
+import pytest
 
 from opal_lake.definition.table_spec import TableLayout, plan_spec
 from opal_lake.inspect.check.check import check
@@ -36,6 +37,7 @@ def _calls(table: Table) -> int:
     return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow(25)
 def test_the_calls_of_a_check_grow_as_the_commits_do() -> None:
     few_commits = _table(FEW)
     _calls(few_commits)  # the first check imports what all need

@@ -59,6 +59,7 @@ def test_a_run_that_would_read_the_master_otherwise_than_it_was_written_is_refus
     assert read(spark, tmp_path) == [("1", "one"), ("2", "two"), ("3", "three")]
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("kind", ["json", "csv", "parquet"])
 def test_a_master_that_became_empty_reads_back_with_its_columns(
     spark: SparkSession, tmp_path: Path, kind: str

@@ -251,6 +251,7 @@ def test_the_depth_of_a_text_without_an_end_is_read_in_linear_time(end: bytes) -
     assert least_cpu_s(lambda: check_depth(unfinished + end)) < 20 * whole_s + 0.1
 
 
+@pytest.mark.slow_but_one
 @pytest.mark.parametrize("place", ["column", "member", "element"])
 @pytest.mark.parametrize("form", ["json", "debezium-json"])
 def test_time_is_linear_in_the_members_that_the_table_lacks(form: str, place: str) -> None:

@@ -75,6 +75,7 @@ SHARES = st.lists(st.integers(0, 2), min_size=len(PARTS), max_size=len(PARTS)).m
 )
 
 
+@pytest.mark.slow(60)
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(SHARES, min_size=2, max_size=3))
 def test_no_partition_is_ever_read_twice_and_each_always_in_the_end(
