@@ -99,7 +99,7 @@ class HiveSource:
         return replace(self, seen=seen)
 
     def steps(self, position: Position | None) -> Iterator[Step]:
-        """In portions, each with what was seen of its partitions: whoever is killed goes on behind the last one."""
+        """Register in portions, each with what was seen: after a kill the next look goes on behind."""
         folder = Folder.open(self.path, self.options)
         origin = Origin(
             table_format=TableFormat.HIVE,

@@ -429,7 +429,7 @@ def _advice(value: Any, hint: Any) -> str:
 
 
 def _wrong_member(value: Any, expected: Sequence[Any]) -> str | None:
-    """Return the first member of a list that does not fit, in words; None for what is not a list."""
+    """Return in words the first member of a list that does not fit; None for another value."""
     if not isinstance(value, list | tuple):
         return None
     for kind in expected:

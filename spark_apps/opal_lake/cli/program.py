@@ -110,10 +110,10 @@ class Program:
             )
 
     def _report_output(self, error: OSError) -> int:
-        """Say that the output is lost, and that what the command did is not."""
+        """Report that the output is lost, and that what the command did is not."""
         message = (
-            f"{self.name}: the output could not be written ({error.strerror}); "
-            f"what was committed stays so: look at it with another command"
+            f"{self.name}: the output or a temporary file could not be written ({error.strerror}); "
+            "what was committed stays so: look at it with another command"
         )
         with suppress(OSError):
             print(message, file=sys.stderr)
@@ -121,7 +121,7 @@ class Program:
 
 
 def _is_of_output(error: Exception) -> bool:
-    """Return whether an error came from a stream: those of files name the file."""
+    """Return whether an error came from writing to an open stream: other errors name a file."""
     return isinstance(error, OSError) and error.errno in _OF_OUTPUT and error.filename is None
 
 
@@ -131,7 +131,8 @@ def _prepare_output() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # it was closed when the program began
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # it stays open as long as the program
+            devnull = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # open until the end
+            setattr(sys, name, devnull)
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_ESCAPES)
 

@@ -28,7 +28,7 @@ class Step:
 
 
 class LatestStep:
-    """Where a job in this process stands, by what it reported last."""
+    """The progress that a job in this process reported last."""
 
     def __init__(self, name_of: Callable[[str], str] = lambda noun: "working") -> None:
         self.name_of = name_of

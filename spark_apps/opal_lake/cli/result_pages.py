@@ -51,7 +51,7 @@ def result_page(
 
 
 def _did_nothing(result: JobResult) -> bool:
-    """Return whether a job committed nothing; a MetaGen names the version that it read all the same."""
+    """Return whether a job committed nothing; a MetaGen then names the version that it read."""
     if result.operation == "metagen":
         return not result.counts.get("segments")
     return result.version is None

@@ -137,7 +137,7 @@ def _no_spark(_: argparse.Namespace, __: JobSpec[AnyOperation], what: str) -> No
 def _run_here(
     args: argparse.Namespace, spec: JobSpec[AnyOperation], opened: "Table[pa.Table] | None"
 ) -> "JobResult":
-    """Run a job in this process, with a progress line; on a table that is open already, if one is."""
+    """Run a job in this process, with a progress line; on an open table, if there is one."""
     from opal_lake.engine.in_process import InProcess
 
     started_s = time.monotonic()

@@ -95,7 +95,7 @@ def field_ids(column: pa.Field, file_format: str) -> list[str | None]:
     within = [column.type.field(index) for index in range(column.type.num_fields)]
     parts = [number for part in within for number in field_ids(part, file_format)]
     if pa.types.is_map(column.type):
-        del parts[0]  # of the struct of key and value, which is no column
+        del parts[0]  # of the struct of key and value, which has no id of its own
     return [None if ids is None else ids.decode(), *parts]
 
 

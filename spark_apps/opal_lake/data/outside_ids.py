@@ -23,7 +23,7 @@ OUTSIDE_FIELDS = (pa.field(OUTSIDE_ID, pa.int64()), pa.field(UPDATED_AT, pa.int6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBases:
-    """Of some segments, by ascending id, rows, row base, and the version that made them visible."""
+    """Rows, row bases and versions of some visible segments, by ascending id."""
 
     segments: npt.NDArray[np.int64]
     rows: npt.NDArray[np.int64]

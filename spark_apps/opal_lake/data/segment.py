@@ -162,7 +162,8 @@ class DataFile:
     """A file of rows. `crc32` covers all of it, `footer_crc32` its last `footer_bytes`, which readers trust.
 
     A `codec` is named where it is not the usual one. Of rows that can go at the `floor`, the file holds only deletes that must stay.
-    `first_row_id` begins the ids that are reserved for a file that a rewrite added; its commit does not know them yet.
+    `first_row_id` begins the ids that are reserved for a file that a rewrite added; its commit
+    does not know them yet.
     """
 
     path: str
@@ -189,7 +190,8 @@ def is_ingested(file: DataFile) -> bool:
 class LogFile:
     """UNTIL events, sorted by (segment, offset).
 
-    `version` is the commit that brought them; of merged logs, which name no next rows, the newest such one.
+    `version` is the commit that brought them; of merged logs, which name no next rows, the newest
+    such one.
     """
 
     path: str
@@ -204,7 +206,7 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
-    """A sorted run of the key store; the bounds are the high words of its least and greatest key hash."""
+    """A sorted run of the key store; its bounds are the high words of its first and last hash."""
 
     path: str
     size: int

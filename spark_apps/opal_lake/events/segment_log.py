@@ -74,7 +74,8 @@ def concat_ids(parts: Sequence[RowIds]) -> RowIds:
 class Events:
     """Rows (segment, offset) and the time, in the delta column's 64-bit order, from which each is not valid.
 
-    `next_rows` are the rows that followed them when the event was made, NO_ROW where none did; None of a merged log.
+    `next_rows` are the rows that followed them when the event was made, NO_ROW where none did;
+    None of a merged log.
     """
 
     segment: npt.NDArray[np.int64]
@@ -163,7 +164,9 @@ def decode_events(data: bytes, path: str, events: int, *, with_next: bool = Fals
 def event_parts(
     source: pa.NativeFile, path: str, events: int, *, with_next: bool = False
 ) -> Iterator[Events]:
-    """A log by row groups, for callers that need not hold all of it. `with_next` reads the next rows, too, if it names them.
+    """Read a log by row groups, for callers that need not hold all of it.
+
+    `with_next` reads the next rows, too, if the log names them.
 
     FormatError, before anything is decoded, if the log does not have the `events` that its commit says.
     """

@@ -1,11 +1,11 @@
-"""When runs are merged: by tiers of size, so that a probe meets few runs and an entry is written few times.
+"""When runs are merged: by tiers of size, so that few runs are probed and written again.
 
-The share of a run is the part of all hashes between its first and last; it counts as 1 where the run
-has fewer than `TIER_FROM` entries or covers less than `NARROWEST`. Its tier is the floor of the
+The share of a run is the part of all hashes between its first and last; it counts as 1 where the
+run has fewer than `TIER_FROM` entries or covers less than `NARROWEST`. Its tier is the floor of the
 logarithm, to the base `fan_in`, of entries / share / `TIER_FROM`, and at least 0. A tier is full
-when its shares add up to `fan_in - 1`: then the next job that writes runs anyway takes its runs, and
-those of the tiers below, into its own, which count as 1 in the next tier. Neither needs the other's
-outcome: a run that is merged twice costs space, and nothing else.
+when its shares add up to `fan_in - 1`: then the next job that writes runs anyway takes its runs,
+and those of the tiers below, into its own, which count as 1 in the next tier. Neither needs the
+other's outcome: a run that is merged twice costs space, and nothing else.
 """
 
 import math

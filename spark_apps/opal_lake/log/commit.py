@@ -53,8 +53,9 @@ _PRE_RELEASE = re.compile(rb'\{"crc32":"[0-9a-f]{8}","commit":')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrite:
-    """Files that stand for others: the same rows, but for those that were dropped. `side` lists both if they are many;
-    `side_rows` are the rows of those that it adds.
+    """Files that stand for others: the same rows, but for those that were dropped.
+
+    `side` lists both if they are many; `side_rows` are the rows of those that it adds.
 
     `incomplete_ingests` are the ingests with a partition key of which these are the first rows to be dropped.
     """
@@ -106,8 +107,10 @@ class Restored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actions:
-    """What a commit changes. `ingested` files bring a segment each, which is pending until `processed` has it: by ascending id, as
-    segments are that have no row base yet.
+    """The changes of a commit.
+
+    `ingested` files bring a segment each, which is pending until `processed` has it: by ascending
+    id, as segments are that have no row base yet.
 
     `removed_events` are those of the `remove_logs`; `forgotten` says that some of them are in no other log. `finished` is a business
     snapshot of which no more rows come. `discarded` are pending segments that the table gives up; `withdrawn` are the partition key and
@@ -146,17 +149,17 @@ class Actions:
 
     @property
     def gives_row_ids(self) -> bool:
-        """Whether the commit gives row ids to the outside, for which it says where they begin."""
+        """Return whether the commit gives row ids to the outside, and so says where they begin."""
         return self.row_ids > 0
 
     @property
     def visible_rows(self) -> int:
-        """The rows that the commit makes visible: their ids come before those of added files."""
+        """Return how many rows the commit makes visible; their ids precede those of added files."""
         return sum(segment.rows for segment in self.processed)
 
     @property
     def row_ids(self) -> int:
-        """How many row ids the commit gives to the outside."""
+        """Return how many row ids the commit gives to the outside."""
         return self.visible_rows + (self.rewrite.added_rows if self.rewrite else 0)
 
     def check_reported(self, number: int | None) -> None:
@@ -167,7 +170,9 @@ class Actions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """A link of the chain, which names the one before. `writer_us` is its writer's own clock, None if that is the same.
+    """A link of the chain, which names the one before.
+
+    `writer_us` is the time of its writer's own clock, None if that is the same.
 
     `first_row_id` is the first of the row ids that it gives to the outside, None if it gives none.
     """
@@ -398,7 +403,7 @@ def actions_from_json(data: Mapping[str, Any]) -> Actions:
 
 
 def _processed_from_json(data: Sequence[Any]) -> tuple[Segment, ...]:
-    """Segments take their row ids in the order of the list, so that it has one order."""
+    """Decode segments that take their row ids in the order of the list, so that it has one."""
     segments = tuple(map(segment_from_json, data))
     for segment in segments:
         if segment.row_base is not None:
@@ -507,7 +512,7 @@ def file_to_json(file: DataFile) -> dict[str, Any]:
 
 
 def new_file_from_json(data: Mapping[str, Any]) -> DataFile:
-    """A file that a commit brings, from JSON: only the list of files says which row ids it reserves."""
+    """Decode a file that a commit brings; only the list of files has the ids it reserves."""
     file = file_from_json(data)
     if file.first_row_id is not None:
         raise ValueError(f"{file.path} has a first_row_id in the commit that brings it")

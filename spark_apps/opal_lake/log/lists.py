@@ -164,7 +164,7 @@ def visible_segments(commit: Commit) -> Iterator[Segment]:
 
 
 def _segment_changes(_: Storage, commit: Commit) -> Iterator[tuple[int, Segment | None]]:
-    """Visible ones: a pending segment is in the list of those alone, so that no item ever changes."""
+    """Yield visible segments; pending ones have a list of their own, so that no item changes."""
     yield from ((segment.id, segment) for segment in visible_segments(commit))
     gone = commit.actions.rewrite.gone if commit.actions.rewrite else ()
     yield from ((segment.id, None) for segment in gone)

@@ -3,12 +3,12 @@
 A reader of a range of versions asks for a page instead of two files a version. Pages are derived:
 deleting one loses nothing, and one that is damaged or of another chain is not used.
 
-Whoever stores the checkpoint of a multiple of `checkpoint_commits` stores a page before it, with the
-commits since the checkpoint before. Where the version is a multiple of 16, 256, ... times that, the
-page takes in the pages of so many versions, up to 1,024 versions and 4 MiB. So each copy is written
-three times, a writer reads a page for every four commits, and a feed reads at most 30 pages and one
-for each 1,024 versions. Where the merged pages lack copies of more than 64 commits, or of one that
-cannot be read, the page holds only the commits since the checkpoint before.
+Whoever stores the checkpoint of a multiple of `checkpoint_commits` stores a page before it, with
+the commits since the checkpoint before. Where the version is a multiple of 16, 256, ... times that,
+the page takes in the pages of so many versions, up to 1,024 versions and 4 MiB. So each copy is
+written three times, a writer reads a page for every four commits, and a feed reads at most 30 pages
+and one for each 1,024 versions. Where the merged pages lack copies of more than 64 commits, or of
+one that cannot be read, the page holds only the commits since the checkpoint before.
 """
 
 import zlib

@@ -201,7 +201,7 @@ def part_from_json(data: Sequence[Any]) -> Part:
 
 
 def sections_to_json(sections: Sections) -> dict[str, Any]:
-    return {name: [part_to_json(part) for part in parts] for name, parts in sections.items()}
+    return {name: list(map(part_to_json, parts)) for name, parts in sections.items()}
 
 
 def sections_from_json(data: Mapping[str, Any]) -> dict[str, tuple[Part, ...]]:

@@ -259,7 +259,7 @@ class Snapshot:
         return self._list("segments")
 
     def segments_of(self, files: Iterable[DataFile]) -> Segments:
-        """Return the visible segments of some files, reading only the newest parts of the list that hold them."""
+        """Return the visible segments of some files; read only the newest parts that hold them."""
         wanted = {number for file in files for number in file.segments}
         if "visible_segments" in self.__dict__ or "segments" in self.known_lists:
             visible = self.visible_segments

@@ -18,10 +18,10 @@ only with further evidence, one of:
 writers were ahead by as much for longer than that, nothing tells the table from a copy.)
 
 The corrected time of a version is its writer's, if that is within the bound of its file's, else its
-file's. A copied table is one where this holds for fewer than half of the commits that give evidence.
-There it is the writer's, if that is not before the predecessor and not after the file's time, or
-not after now where the file's time itself is before the predecessor by more than the bound; else it
-follows the predecessor.
+file's. A copied table is one where this holds for fewer than half of the commits that give
+evidence. There it is the writer's, if that is not before the predecessor and not after the file's
+time, or not after now where the file's time itself is before the predecessor by more than the
+bound; else it follows the predecessor.
 """
 
 from collections.abc import Mapping, Sequence

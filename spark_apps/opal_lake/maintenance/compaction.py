@@ -60,7 +60,7 @@ Build = Callable[[Snapshot], Actions]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionReads:
-    """What a compaction would read: data files to rewrite, and logs and runs to merge."""
+    """The input of a compaction: data files to rewrite, and logs and runs to merge."""
 
     files: Sequence[DataFile]
     logs: Sequence[LogFile]

@@ -1,12 +1,12 @@
-"""The key store made anew from the data files, for when runs are lost or damaged: no old run is read.
+"""The key store made again from the data files, for lost or damaged runs: no old run is read.
 
 Each task writes the run of one range of the key hash (a slot), and then a sealed record of it,
 {`slot`, `runs`, `logs` (none), `counts` {`rows`}}. The folder of the records is named by the state
 that the rebuild began with: the first 32 hex digits of the SHA-256 of canonical JSON {`columns`,
 `epoch`, `floor`, `processed`, `rows`, `runs`, `table_id`}. Whoever starts again while the table has
-the same rows and runs takes over the number of the job that left most records, and does only what is
-left. A driver that was thought dead may still be at work under that number: so its attempt is in the
-names of its runs, and only one of them commits.
+the same rows and runs takes over the number of the job that left most records, and does only what
+is left. A driver that was thought dead may still be at work under that number: so its attempt is in
+the names of its runs, and only one of them commits.
 """
 
 from collections import Counter

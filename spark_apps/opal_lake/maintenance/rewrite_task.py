@@ -70,7 +70,9 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where rewritten rows go: beside a file, under a name that begins so, and how they are compressed and ordered.
+    """The place of rewritten rows: next to a file, under a name that begins so.
+
+    It also says how they are compressed and ordered.
 
     By `row_bases` the file says how the outside knows its rows; None if its format does not.
     """

@@ -31,7 +31,7 @@ MB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What a job would read: data files with their bytes and rows, and entries that it merges.
+    """The input of a job: data files with their bytes and rows, and entries that it merges.
 
     Entries are those of key-store runs, and events of segment logs.
     """

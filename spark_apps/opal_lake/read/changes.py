@@ -54,7 +54,8 @@ ReadEvents = Callable[[LogFile], Events]  # with their next rows
 class EndedRows:
     """Rows and the version that ended each, sorted by segment and offset.
 
-    `next_rows` are the rows that took their places, NO_ROW where the key was deleted; None across a restore.
+    `next_rows` are the rows that took their places, NO_ROW where the key was deleted; None across
+    a restore.
     """
 
     segment: npt.NDArray[np.int64]

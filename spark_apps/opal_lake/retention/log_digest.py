@@ -1,11 +1,12 @@
 """What retention has read of the log, so that it need not read it again (FORMAT, retention).
 
-Derived, and for retention alone: without a digest the whole log is read once more. The first line is
-{`format`, `table_id`, `version`, `write_id`} of the head at which it was made. Then follow, for every
-commit from the begin of the log on, [version, timestamp_us, number, paths that it brought, its side
-files], and for every checkpoint [path of the root, paths of its sections and bases]. A digest is
-believed if its name holds its checksum and the log has the very commit that it ends with, as all
-below that one follows from it. A retention deletes the other digests before it writes its own.
+Derived, and for retention alone: without a digest the whole log is read once more. The first line
+is {`format`, `table_id`, `version`, `write_id`} of the head at which it was made. Then follow, for
+every commit from the begin of the log on, [version, timestamp_us, number, paths that it brought,
+its side files], and for every checkpoint [path of the root, paths of its sections and bases]. A
+digest is believed if its name holds its checksum and the log has the very commit that it ends with,
+as all below that one follows from it. A retention deletes the other digests before it writes its
+own.
 """
 
 import zlib

@@ -167,7 +167,7 @@ def _withdrawn(head: Snapshot, state: Snapshot) -> tuple[tuple[str, int], ...]:
 
 
 def _changed_lines(head: Snapshot, state: Snapshot) -> Iterator[list[Any]]:
-    """Return how the lists change, each in the order of its items: the same restore, the same bytes."""
+    """Return how the lists change, each in its order: the same restore writes the same bytes."""
     for name in RESTORED_LISTS:
         new, old = (list_items(snapshot, name) for snapshot in (head, state))
         if name != "partitions":  # those of what a restore undoes stay known

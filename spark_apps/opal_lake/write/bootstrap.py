@@ -1,17 +1,18 @@
-"""What a bootstrap stores: the plan that its first attempt fixed, and what is done. `bootstrap_job` runs it.
+"""What a bootstrap stores: its plan, and what is done. `bootstrap_job` runs it.
 
 The list of files is fixed once for a source, so that a source that changes meanwhile cannot mix old
-and new rows. Each batch is an ingest with a token made of its files. Its record lies beside the plan,
-because a table forgets old tokens.
+and new rows. Each batch is an ingest with a token made of its files. Its record lies beside the
+plan, because a table forgets old tokens.
 
-`_opal/bootstrap/<source>/` holds `plan.json`, `<batch, 8 digits>.json` and `result.json`, all sealed;
-the last two are JobResults. `<source>` is the first 32 hex digits of the SHA-256 of canonical JSON
-[format, place, version asked for or null]. The plan is {`source` [place, format, version], `schema`
-(Spark's JSON), `folders`, `batches` [[[path, size, rows, milliseconds of the last change or null]]]};
-the first one stored is final. The token of batch b is `bootstrap/<source>/<b, 8 digits>-<h>`, h being
-such digits of [version fixed, files of the batch ...]; that of the MetaGen is
-`bootstrap/<source>/metagen-<h>`, of the list of those tokens. The plan names files of the source that
-the caller names, and no user-defined type of Spark, which Spark would load and run.
+`_opal/bootstrap/<source>/` holds `plan.json`, `<batch, 8 digits>.json` and `result.json`, all
+sealed; the last two are JobResults. `<source>` is the first 32 hex digits of the SHA-256 of
+canonical JSON [format, place, version asked for or null]. The plan is {`source` [place, format,
+version], `schema` (Spark's JSON), `folders`, `batches` [[[path, size, rows, milliseconds of the
+last change or null]]]}; the first one stored is final. The token of batch b is
+`bootstrap/<source>/<b, 8 digits>-<h>`, h being such digits of [version fixed, files of the batch
+...]; that of the MetaGen is `bootstrap/<source>/metagen-<h>`, of the list of those tokens. The plan
+names files of the source that the caller names, and no user-defined type of Spark, which Spark
+would load and run.
 """
 
 import os

@@ -1,13 +1,13 @@
 """A gathered file: the rows of some offsets of one partition, decoded, on their way into a commit.
 
-It is a sealed header on a line of its own of at most 8 KiB, and the rows, an Arrow IPC stream as one
-LZ4 frame (FORMAT, gathered rows). The header has:
+It is a sealed header on a line of its own of at most 8 KiB, and the rows, an Arrow IPC stream as
+one LZ4 frame (FORMAT, gathered rows). The header has:
 
 - `format`, `table_id`, `application`, and `writer`: random, of the process;
 - `low` and `high`: the positions that the file leads from and to;
 - `first`: whether it may begin where the application stands at 0;
-- `after`: ids of the sources that had the name of this one before, as far as the writer knew when it
-  began; null for more than 100 or where nobody knows. What can be committed of them comes first.
+- `after`: ids of the sources that had the name of this one before, as far as the writer knew when
+  it began; null for more than 100 or where nobody knows. What can be committed of them comes first.
   Where one that is not named has a position in the table, that is the later one, and the file is
   not committed;
 - `records`, `bytes`, `timestamps_ms`: number, size, oldest and newest time of the messages; -1 for
@@ -18,10 +18,10 @@ LZ4 frame (FORMAT, gathered rows). The header has:
 
 The rows have the table's columns by their logical names, `_opal_deleted` if the table has a delete
 condition, and `_opal_bad`, `_opal_source`, `_opal_row` and `_opal_unchanged`: why a row is to be
-rejected, where it stood, what it held, and a JSON list of the columns of which it lacks the value as
-that did not change. The commit gives such a row the values of its predecessor by the rule, among the
-rows of the commit, the processed and the pending ones; where that is a delete, or unknown, the row
-is rejected. A winner that brings a row between both makes the committer look again.
+rejected, where it stood, what it held, and a JSON list of the columns of which it lacks the value
+as that did not change. The commit gives such a row the values of its predecessor by the rule, among
+the rows of the commit, the processed and the pending ones; where that is a delete, or unknown, the
+row is rejected. A winner that brings a row between both makes the committer look again.
 
 A writer that begins lists the folder before it reads the head, and goes on where the chain ends. It
 stops if its file's name is taken, or if the position is none at which its own files begin or end:

@@ -1,8 +1,9 @@
-"""Traffic in a table's folder: one small sealed document for each process of a stream, written every hour.
+"""Traffic in a table's folder: one small sealed document for each process of a stream, written
+every hour.
 
 A document is {`format`, `table_id`, `applications` {application: {`hour` (hours since 1970, the one
-being counted), `position` (all before it are counted), `current` [messages, bytes], `hours` [[hour of
-the week, weeks 1 to 4, mean messages, mean bytes] ...]}}}. Bytes are 0 where nobody knows them.
+being counted), `position` (all before it are counted), `current` [messages, bytes], `hours` [[hour
+of the week, weeks 1 to 4, mean messages, mean bytes] ...]}}}. Bytes are 0 where nobody knows them.
 
 Derived: whoever cannot read one goes on without it. Nothing is overwritten, so that two processes
 that count the same do no harm: of each application the document with the greatest name counts, and

@@ -40,7 +40,7 @@ def opal(*words: str, redirected: str = "", **environment: str) -> subprocess.Co
 def test_full_disk_behind_the_output_is_no_bug(table: Table, options: tuple[str, ...]) -> None:
     ended = opal("metagen", table.uri, *options, redirected=">/dev/full")
     assert ended.returncode == RETRY
-    assert "the output could not be written (No space left on device)" in ended.stderr
+    assert "a temporary file could not be written (No space left on device)" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert Table.open(table.uri).read().num_rows == 1
 

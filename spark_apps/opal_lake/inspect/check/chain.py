@@ -1,4 +1,4 @@
-"""The chain of commits, and what is written beside it: claims, results, traffic of streams (I1 to I5, I29)."""
+"""The chain of commits, and claims, results and traffic of streams next to it (I1 to I5, I29)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise

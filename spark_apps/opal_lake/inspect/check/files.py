@@ -1,4 +1,4 @@
-"""Referenced files are there as they were written, and the metadata agrees with itself (I9, I15, I33)."""
+"""Referenced files exist as they were written, and the metadata agrees (I9, I15, I33)."""
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
@@ -155,7 +155,7 @@ def _check_append_only(snapshot: Snapshot, findings: Findings) -> None:
 
 
 def check_row_bases(snapshot: Snapshot, findings: Findings) -> None:
-    """Check that no two rows of a state have the same id for the outside, nor one that is reserved."""
+    """Check that no two rows of a state share an outside id, and that none has a reserved one."""
     path = layout.commit_path(snapshot.version)
     taken: list[tuple[int, int, str]] = []
     for segment in snapshot.visible_segments.values():
@@ -183,7 +183,7 @@ def check_row_bases(snapshot: Snapshot, findings: Findings) -> None:
 
 
 def check_processed(storage: Storage, commits: Sequence[Commit], findings: Findings) -> None:
-    """Check that segments are processed with the rows and the group with which they were ingested."""
+    """Check that segments are processed with the rows and the group of their ingest."""
     known = _pending_at_begin(storage, commits)
     for commit in commits:
         path, side = layout.commit_path(commit.version), commit.actions.ingested_side

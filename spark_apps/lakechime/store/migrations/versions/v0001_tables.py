@@ -1,4 +1,4 @@
-"""All tables: events and their inbox, watermarks, what producers have seen, tokens of the service."""
+"""All tables: events and their inbox, watermarks, producers' states, tokens of the service."""
 
 import sqlalchemy as sa
 from alembic import op
