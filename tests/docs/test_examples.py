@@ -45,6 +45,7 @@ def commands_of(program: str) -> list[tuple[Example, list[str]]]:
 def test_readme_is_short_and_begins_with_what_it_is_and_two_commands() -> None:
     text = page_text("README.md")
     assert len(text.split()) <= MAX_README_WORDS
+    assert text.startswith("# airflow-provider-opal\n")
     assert re.search(
         r"A mutable table on an immutable lake.*\$ make demo .*\$ make test ",
         "\n".join(text.splitlines()[:12]),
