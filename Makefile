@@ -143,7 +143,7 @@ test-all: test test-slow test-images  ## every test
 
 STORY ?= shop
 demo: venv  ## STORY=shop (under a real Airflow; PORT=8080), table (on Spark) or stream (behind a real Kafka); EXIT=1 ends by itself
-	@$(ENVIRONMENT) "$(PY)" -m tests.demo.$(STORY) $(if $(EXIT),--exit) $(if $(PORT),--port $(PORT)) $(ARGS)
+	@$(ENVIRONMENT) "$(PY)" -m tests.demo.$(STORY) $(if $(filter-out table,$(STORY)),$(if $(EXIT),--exit)) $(if $(PORT),--port $(PORT)) $(ARGS)
 
 # Those that figures of the docs come from, and `parse`, whose figure CI compares.
 BENCHES = chime encodings hive mutate parse peers plan relay rewrite-memory row-ids rule small-commits stream stream-day table waiting

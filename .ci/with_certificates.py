@@ -21,7 +21,7 @@ BUNDLES = (
 
 
 def variables(environment: dict[str, str]) -> dict[str, str]:
-    """Return what to add to an environment; nothing where it says which certificates count."""
+    """Return additions to an environment; none where it names its certificates."""
     if "SSL_CERT_FILE" in environment:
         return {}
     configured = environment.get("PIP_CERT") or _configured_for_pip()
@@ -36,7 +36,8 @@ def variables(environment: dict[str, str]) -> dict[str, str]:
 
 
 def _configured_for_pip() -> str | None:
-    """Return the bundle in pip's configuration; `pip config get` does not see every file of it."""
+    """Return the bundle in pip's configuration."""
+    # `pip config get` does not read every file of it
     command = [sys.executable, "-m", "pip", "config", "list"]
     listed = subprocess.run(command, capture_output=True, text=True, check=False)
     settings = dict(line.split("=", 1) for line in listed.stdout.splitlines() if "=" in line)

@@ -1,4 +1,7 @@
-"""Makes the lake's bucket, if it is not there. Who asks and where is in the connection opal_default, as Airflow gets it."""
+"""Create the lake's bucket, if it is missing.
+
+Airflow's connection opal_default has the store's address and the credentials.
+"""
 
 import json
 import sys
@@ -7,6 +10,7 @@ from pathlib import Path
 import boto3
 
 connection = json.loads(Path("/run/secrets/opal_connection").read_text())
+# The host is a URI of a folder: s3://bucket/folder
 bucket = connection["host"].partition("://")[2].partition("/")[0]
 client = boto3.client(
     "s3",
@@ -15,6 +19,7 @@ client = boto3.client(
     aws_access_key_id=connection["login"],
     aws_secret_access_key=connection["password"],
 )
-if bucket not in [known["Name"] for known in client.list_buckets()["Buckets"]]:
+existing = [entry["Name"] for entry in client.list_buckets()["Buckets"]]
+if bucket not in existing:
     client.create_bucket(Bucket=bucket)
-    sys.stdout.write(f"made the bucket {bucket}\n")
+    sys.stdout.write(f"created the bucket {bucket}\n")
