@@ -1,4 +1,4 @@
-"""Puts that run in threads, so that a task does not wait for a disk or a network after every file."""
+"""Puts in threads, so that a task does not wait for a disk or a network after every file."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -9,31 +9,33 @@ from dataclasses import dataclass, field
 from opal_lake.storage.forwarding import ForwardingStore
 from opal_lake.storage.protocol import Storage
 
-THREADS = (
-    4  # files on their way at once, which are held, in memory or in a spool, until they are there
-)
+# Files that are put at the same time; each stays in memory or in a spool until it is stored.
+THREADS = 4
 
 
 @dataclass(slots=True, kw_only=True)
 class BackgroundPuts(ForwardingStore):
-    """A store whose puts return before they complete. Only for unique names: they return True before the outcome is known."""
+    """A store whose puts return before they complete.
+
+    It is only for unique names: a put returns True before its outcome is known.
+    """
 
     inner: Storage
     pool: ThreadPoolExecutor
-    under_way: deque[Future[bool]] = field(default_factory=deque)
+    pending: deque[Future[bool]] = field(default_factory=deque)
 
     def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
-        while len(self.under_way) >= THREADS:
-            self.under_way.popleft().result()
-        self.under_way.append(self.pool.submit(self.inner.put_if_absent, path, data))
+        while len(self.pending) >= THREADS:
+            self.pending.popleft().result()
+        self.pending.append(self.pool.submit(self.inner.put_if_absent, path, data))
         return True
 
 
 @contextmanager
 def background_puts(storage: Storage) -> Iterator[Storage]:
-    """All puts are done at the end, or the first one's error is raised."""
+    """Open a store whose puts are all done at the end; raise the first error of one."""
     with ThreadPoolExecutor(THREADS, thread_name_prefix="opal-put") as pool:
         store = BackgroundPuts(inner=storage, pool=pool)
         yield store
-        for put in store.under_way:
+        for put in store.pending:
             put.result()

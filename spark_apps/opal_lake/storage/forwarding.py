@@ -1,4 +1,4 @@
-"""A store in front of another one: it passes every call on, and its subclasses change some."""
+"""A store in front of another one."""
 
 from collections.abc import Iterable, Iterator
 
@@ -6,7 +6,10 @@ from opal_lake.storage.protocol import Storage, StoredObject
 
 
 class ForwardingStore:
-    """Subclasses declare `inner`, as a field or an attribute."""
+    """A store that passes every call on to `inner`; its subclasses change some calls.
+
+    They declare `inner`, as a field or an attribute.
+    """
 
     __slots__ = ()
 

@@ -1,7 +1,8 @@
-"""What writers that were killed leave in a store, and what no listing shows, as it is no object.
+"""Incomplete files of killed writers, which are not objects and in no listing.
 
-A store in a folder has files in the making. One in memory has none. S3 has none of ours: an object is put by one request, which leaves
-nothing when it is cut off. Uploads in parts, which stay until they are aborted, are other programs': a bucket's lifecycle rule aborts them.
+A store in a folder has temporary files; one in memory has none. S3 has none from this project: one
+request puts an object, and leaves nothing when it is cut off. Multipart uploads stay until they are
+aborted, but are those of other programs: a bucket's lifecycle rule aborts them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,7 +14,10 @@ from opal_lake.storage.protocol import Storage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOver:
-    """A file that never became an object. Its age is by the store's own time; its writer may still be at work."""
+    """A file that is not an object yet, or never becomes one if its writer is gone.
+
+    Its age is by the store's own time.
+    """
 
     path: str
     size: int
@@ -23,22 +27,24 @@ class LeftOver:
 
 @runtime_checkable
 class KeepsLeftOvers(Protocol):
-    """A store that can have some."""
+    """A store that can have left-overs."""
 
     def left_overs(self) -> Iterator[LeftOver]: ...
 
     def remove_left_overs(self, paths: Iterable[str]) -> None:
-        """Absent ones are no error. A writer that was at work nevertheless tries again."""
+        """Remove left-overs; missing ones are ignored.
+
+        A writer that was still at work tries again.
+        """
         ...
 
 
 def find_left_overs(storage: Storage, least_age_us: int = 0) -> list[LeftOver]:
-    """Those that old, but for those of writers that are known to be at work."""
+    """Return left-overs of at least an age, without those of writers that are at work."""
     if not isinstance(storage, KeepsLeftOvers):
         return []
-    return [
-        item for item in storage.left_overs() if item.age_us >= least_age_us and not item.is_at_work
-    ]
+    idle = [left_over for left_over in storage.left_overs() if not left_over.is_at_work]
+    return [left_over for left_over in idle if left_over.age_us >= least_age_us]
 
 
 def remove_left_overs(storage: Storage, paths: Iterable[str]) -> None:

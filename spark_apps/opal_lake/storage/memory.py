@@ -1,4 +1,4 @@
-"""A store in a dictionary: for tests and small experiments. Times come from a clock that only its own puts move, unless one is given."""
+"""A store in a dictionary, for tests and small experiments."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,18 +9,28 @@ from opal_lake.errors import NotFoundError
 from opal_lake.storage.paths import byte_range, check_length, check_path, check_prefix
 from opal_lake.storage.protocol import StoredObject
 
-_PAGE = 1000
+_PAGE_OBJECTS = 1000  # objects of a page of a listing; writes may come between two pages
 _registry: dict[str, "MemoryStorage"] = {}
 _registry_lock = Lock()
 
 
 class MemoryStorage:
-    """Objects of one process. `named` gives the same store for the same name; the constructor a store of its own."""
+    """Objects of one process. Without a `clock`, its own one moves with each put.
 
-    def __init__(self, name: str = "unnamed", clock: Clock | None = None) -> None:
+    `named` returns the same store for the same name; the constructor makes a separate one.
+    """
+
+    def __init__(
+        self,
+        name: str = "unnamed",
+        clock: Clock | None = None,
+        *,
+        page_objects: int = _PAGE_OBJECTS,
+    ) -> None:
         self._name = name
+        self._page_objects = page_objects
         self._clock = clock or ManualClock()
-        self._tells_time = clock is not None
+        self._has_real_time = clock is not None
         self._objects: dict[str, tuple[bytes, int]] = {}
         self._paths: list[str] = []
         self._lock = Lock()
@@ -41,8 +51,9 @@ class MemoryStorage:
             raise NotFoundError(
                 f"'{path}' is not in {self.uri}: it was never written, or deleted since"
             )
-        begin, end = byte_range(len(entry[0]), start, length)
-        return entry[0][begin:end]
+        data, _ = entry
+        begin, end = byte_range(len(data), start, length)
+        return data[begin:end]
 
     def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
         check_path(path)
@@ -68,8 +79,8 @@ class MemoryStorage:
         """Return None: a name is not a path."""
 
     def now_us(self) -> int | None:
-        """The time of a clock that was given: the one of its own means nothing to others."""
-        return self._clock.now_us() if self._tells_time else None
+        """Return the time of a given clock; the store's own one has no meaning for others."""
+        return self._clock.now_us() if self._has_real_time else None
 
     def _pages(self, prefix: str, start_after: str) -> Iterator[StoredObject]:
         while page := self._page(prefix, start_after):
@@ -77,16 +88,18 @@ class MemoryStorage:
             start_after = page[-1].path
 
     def _page(self, prefix: str, start_after: str) -> Sequence[StoredObject]:
-        first = max(prefix, start_after + "\0")  # the least string greater than start_after
+        first = max(prefix, start_after + "\0")  # the least string after start_after
         with self._lock:
             begin = bisect_left(self._paths, first)
-            paths = [path for path in self._paths[begin : begin + _PAGE] if path.startswith(prefix)]
+            following = self._paths[begin : begin + self._page_objects]
+            paths = [path for path in following if path.startswith(prefix)]
             return [_stored(path, *self._objects[path]) for path in paths]
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         if _registry.get(self._name) is not self:
             raise TypeError(
-                f"{self.uri} is a store of its own and cannot be pickled: open it by name, or use a folder"
+                f"{self.uri} is a separate store and cannot be pickled: "
+                "open it by name, or use a folder"
             )
         return MemoryStorage.named, (self._name,)
 

@@ -1,4 +1,4 @@
-"""From a URI to a store."""
+"""The opening of stores by their URIs."""
 
 from collections.abc import Callable, Mapping
 
@@ -10,18 +10,16 @@ from opal_lake.storage.uris import FORMS, memory_name, split_scheme
 
 
 def open_storage(uri: str, options: Mapping[str, str] | None = None) -> Storage:
-    """The store at a local path, `file://`, `s3://`, `s3a://` (the same) or `memory://name`."""
+    """Open the store at a local path, `file://`, `s3://`, `s3a://` or `memory://name`."""
     scheme, _ = split_scheme(uri)
     opener = _OPENERS.get(scheme)
     if opener is None:
-        raise InvalidInputError(
-            f"'{uri}' has the scheme '{scheme}', which no store here serves: use {FORMS}"
-        )
+        raise InvalidInputError(f"'{uri}' has the unknown scheme '{scheme}': use {FORMS}")
     return opener(uri, options or {})
 
 
 def options_for(uri: str, options: Mapping[str, str] | None) -> Mapping[str, str]:
-    """Return the options for the store at this address: those given, if it takes any."""
+    """Return the given options if the store at a URI takes any, otherwise none."""
     scheme, _ = split_scheme(uri)
     if options is None or scheme not in _SCHEMES_WITH_OPTIONS:
         return {}
@@ -30,7 +28,8 @@ def options_for(uri: str, options: Mapping[str, str] | None) -> Mapping[str, str
 
 def _open_s3(uri: str, options: Mapping[str, str]) -> Storage:
     try:
-        from opal_lake.storage.s3 import S3Storage  # boto3 takes 0.3 s to import and is an extra
+        # boto3 takes 0.3 s to import, and is an extra.
+        from opal_lake.storage.s3 import S3Storage
     except ImportError as error:
         raise InvalidInputError(
             f"'{uri}' needs boto3, which is not installed: pip install 'opal-lake[s3]'"
@@ -40,9 +39,7 @@ def _open_s3(uri: str, options: Mapping[str, str]) -> Storage:
 
 def _open_memory(uri: str, options: Mapping[str, str]) -> Storage:
     if options:
-        raise InvalidInputError(
-            f"'{uri}' takes no options, and was given {sorted(options)}: leave them out"
-        )
+        raise InvalidInputError(f"'{uri}' takes no options, got {sorted(options)}: leave them out")
     return MemoryStorage.named(memory_name(uri))
 
 

@@ -1,18 +1,19 @@
-"""What a table asks of a store: a few verbs, and nothing is ever overwritten.
+"""The protocol of a store: few methods, and objects are never overwritten.
 
-Paths are relative to the store's root, `/`-separated, never absolute and never with `..`. All of it may be called from many threads.
+Paths are relative to the store's root, `/`-separated, never absolute and never with `..`. Many
+threads may call all methods.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-READERS = 8  # files that are read at once
+READERS = 8  # files that are read at the same time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredObject:
-    """One entry of a listing."""
+    """An entry of a listing."""
 
     path: str
     size: int
@@ -24,36 +25,46 @@ class Storage(Protocol):
 
     @property
     def uri(self) -> str:
-        """The root as the user wrote it, normalised (no trailing slash)."""
+        """The root as the user wrote it, without a trailing slash."""
         ...
 
     def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        """Bytes `[start, start+length)`; a negative start counts from the end. Raises NotFoundError, StorageError."""
+        """Return the bytes `[start, start+length)`; a negative start counts from the end.
+
+        Raises NotFoundError, StorageError.
+        """
         ...
 
     def put_if_absent(self, path: str, data: bytes | memoryview) -> bool:
-        """Create the object whole, or return False when the path exists already.
+        """Create the object whole; return False if the path exists already.
 
-        Atomic: no reader sees a part. Raises StorageError when the outcome is unknown or the store refused; the object may exist then.
-        False may be the echo of a caller's own first try that the store's client repeated: whoever needs to know reads it back.
+        It is atomic: no reader sees a part. Raises StorageError when the outcome is unknown or the
+        store refused; the object may exist then.
+
+        False may also mean that the first try of the store's client succeeded and was repeated: a
+        caller that needs to know reads the object back.
         """
         ...
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[StoredObject]:
-        """Objects whose path starts with `prefix` and is greater than `start_after`, in path order (by code point); lazy."""
+        """Yield the objects whose path starts with `prefix` and is after `start_after`.
+
+        They come in path order, by code point, and are listed as they are consumed.
+        """
         ...
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove objects; absent ones are no error."""
+        """Delete objects; missing ones are ignored."""
         ...
 
     def parent(self) -> "Storage | None":
-        """Return the store of the folder above; None where there is none."""
+        """Return the store of the folder above, or None."""
         ...
 
     def now_us(self) -> int | None:
-        """The store's own time, by which it stamps objects, to a second or so; None where it tells none.
+        """Return the store's own time, by which it stamps objects, if it is known.
 
-        Costs no request: it is the time in the last answer, plus the time since then.
+        It is exact to a second or so, and needs no request: it is the time of the last response,
+        plus the time since then.
         """
         ...

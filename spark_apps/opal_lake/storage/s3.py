@@ -1,4 +1,7 @@
-"""A store in an S3 bucket. Creation is a conditional PUT: the bucket's service must honour `If-None-Match: *`."""
+"""A store in an S3 bucket.
+
+Objects are created by a conditional PUT: the service must honour `If-None-Match: *`.
+"""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +22,7 @@ from opal_lake.storage.s3_client import (
     error_status,
     s3_client,
     s3_errors,
-    told_us,
+    store_now_us,
     translated,
     was_retried,
 )
@@ -27,12 +30,17 @@ from opal_lake.storage.uris import bucket_and_prefix
 
 _DELETE_BATCH = 1000
 _REFUSED = (403, 404)  # no right to write, no such bucket
+_EXISTS = 412
+_IN_FLIGHT = 409  # another request on the key is not decided
 _CONFLICT_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Storage:
-    """Objects of a bucket whose keys start with `prefix`. Holds no client, so it can be pickled and shipped."""
+    """The objects of a bucket whose keys start with `prefix`.
+
+    It holds no client, so that it can be pickled and sent to other machines.
+    """
 
     uri: str
     bucket: str
@@ -44,24 +52,26 @@ class S3Storage:
         bucket, prefix = bucket_and_prefix(uri)
         if bucket.endswith("--x-s3"):
             raise InvalidInputError(
-                f"bucket '{bucket}' is a directory bucket, which does not list in order: use a general purpose bucket"
+                f"bucket '{bucket}' is a directory bucket, which does not list in order: "
+                "use a general purpose bucket"
             )
-        return cls(
-            uri=uri.rstrip("/"), bucket=bucket, prefix=prefix, options=check_options(options or {})
-        )
+        checked = check_options(options or {})
+        return cls(uri=uri.rstrip("/"), bucket=bucket, prefix=prefix, options=checked)
 
     def get(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         check_length(length)
         key = self._key(path)
         with s3_errors(self.bucket, key):
             try:
-                body = self._client().get_object(
+                response = self._client().get_object(
                     Bucket=self.bucket, Key=key, **_range(start, length)
-                )["Body"]
+                )
             except ClientError as error:
+                # The range begins after the end of the object.
                 if error_code(error) == "InvalidRange":
                     return b""
                 raise
+            body = response["Body"]
             with body:
                 data: bytes = body.read()
         return data if length is None else data[:length]
@@ -74,7 +84,8 @@ class S3Storage:
                 return created
             time.sleep(pause_s)
         raise StorageError(
-            f"S3 kept answering that '{key}' in bucket '{self.bucket}' is being written by others: try again"
+            f"S3 answered {len(_CONFLICT_PAUSES_S)} times that others are writing '{key}' "
+            f"in bucket '{self.bucket}': try again"
         )
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[StoredObject]:
@@ -85,26 +96,28 @@ class S3Storage:
         keys = iter([self._key(path) for path in paths])
         while batch := [{"Key": key} for key in islice(keys, _DELETE_BATCH)]:
             with s3_errors(self.bucket, batch[0]["Key"]):
-                answer = self._client().delete_objects(
+                response = self._client().delete_objects(
                     Bucket=self.bucket, Delete={"Objects": batch, "Quiet": True}
                 )
-            self._check_deleted(answer.get("Errors", ()))
+            self._check_deleted(response.get("Errors", ()))
 
     def copy_from(self, source: "S3Storage", source_path: str, path: str) -> None:
-        """An object of a bucket of the same service, by the service itself; what lies at the path is replaced."""
-        key, origin = self._key(path), {"Bucket": source.bucket, "Key": source._key(source_path)}  # noqa: SLF001  # of another store of this kind
-        with s3_errors(source.bucket, origin["Key"]):
-            self._client().copy(origin, self.bucket, key)  # in parts, where it is large
+        """Copy an object within the service, and replace an existing one at the path."""
+        key = self._key(path)
+        source_key = source._key(source_path)  # noqa: SLF001  # of another store of this class
+        with s3_errors(source.bucket, source_key):
+            # boto3 copies a large object in parts.
+            self._client().copy({"Bucket": source.bucket, "Key": source_key}, self.bucket, key)
 
     def parent(self) -> "S3Storage | None":
         if not self.prefix:
             return None
-        above = self.prefix.rstrip("/").rpartition("/")[0]
-        uri = self.uri.rpartition("/")[0]
-        return replace(self, uri=uri, prefix=f"{above}/" if above else "")
+        uri, _, _ = self.uri.rpartition("/")
+        folder, slash, _ = self.prefix.rstrip("/").rpartition("/")
+        return replace(self, uri=uri, prefix=folder + slash)
 
     def now_us(self) -> int | None:
-        return told_us(self.options)
+        return store_now_us(self.options)
 
     def _client(self) -> Any:
         return s3_client(self.options)
@@ -113,57 +126,60 @@ class S3Storage:
         return self.prefix + check_path(path)
 
     def _try_put(self, key: str, data: bytes | memoryview) -> bool | None:
-        """None when another request on the key was in flight and neither outcome is decided."""
-        body = (
-            data if isinstance(data, bytes) else pa.BufferReader(data)
-        )  # which boto3 reads bit by bit, without a copy of the whole
+        """Put an object; return None if another request on the key was not decided yet."""
+        # boto3 reads a file piece by piece, without a copy of all of it.
+        body = data if isinstance(data, bytes) else pa.BufferReader(data)
         with s3_errors(self.bucket, key):
             try:
                 self._client().put_object(Bucket=self.bucket, Key=key, Body=body, IfNoneMatch="*")
             except ClientError as error:
-                if error_status(error) == 412:
+                status = error_status(error)
+                if status == _EXISTS:
                     return False
-                if error_status(error) == 409:
+                if status == _IN_FLIGHT:
                     return None
-                if error_status(error) in _REFUSED and not was_retried(error):
-                    refused = translated(error, self.bucket, key)
-                    raise NotWrittenError(f"nothing was written: {refused}") from error
+                # An earlier try of the client may have written, if it was not refused as well.
+                if status in _REFUSED and not was_retried(error):
+                    refusal = translated(error, self.bucket, key)
+                    raise NotWrittenError(f"nothing was written: {refusal}") from error
                 raise
         return True
 
     def _walk(self, prefix: str, start_after: str) -> Iterator[StoredObject]:
-        where = {"StartAfter": self.prefix + start_after} if start_after else {}
+        request = {"Bucket": self.bucket, "Prefix": self.prefix + prefix}
+        if start_after:
+            request["StartAfter"] = self.prefix + start_after
         with s3_errors(self.bucket, self.prefix + prefix):
             paginator = self._client().get_paginator("list_objects_v2")
-            for page in paginator.paginate(
-                Bucket=self.bucket, Prefix=self.prefix + prefix, **where
-            ):
+            for page in paginator.paginate(**request):
                 for entry in page.get("Contents", ()):
                     path = entry["Key"][len(self.prefix) :]
-                    if is_path(path):  # Hadoop leaves empty objects `folder/` behind
+                    # Hadoop leaves empty objects `folder/` behind, which no path names.
+                    if is_path(path):
                         yield _stored(path, entry)
 
     def _check_deleted(self, errors: Sequence[Mapping[str, str]]) -> None:
         if errors:
             first = errors[0]
             raise StorageError(
-                f"S3 did not delete {len(errors)} objects of bucket '{self.bucket}', the first '{first.get('Key')}' "
-                f"({first.get('Code')}: {first.get('Message')}): try again"
+                f"S3 did not delete {len(errors)} objects of bucket '{self.bucket}', "
+                f"the first '{first.get('Key')}' ({first.get('Code')}: {first.get('Message')}): "
+                "try again"
             )
 
 
 def _range(start: int, length: int | None) -> dict[str, str]:
     if start < 0:
-        return {
-            "Range": f"bytes={start}"
-        }  # the last bytes; what is beyond `length` is cut off here
-    if length is None:
-        return {"Range": f"bytes={start}-"} if start else {}
-    return {"Range": f"bytes={start}-{start + max(1, length) - 1}"}  # a range cannot be empty
+        # The last bytes, all of them: `get` cuts off those after `length`.
+        return {"Range": f"bytes={start}"}
+    if length is not None:
+        last = start + max(1, length) - 1  # S3 has no empty range
+        return {"Range": f"bytes={start}-{last}"}
+    if start:
+        return {"Range": f"bytes={start}-"}
+    return {}
 
 
 def _stored(path: str, entry: Mapping[str, Any]) -> StoredObject:
-    modified = entry["LastModified"]
-    return StoredObject(
-        path=path, size=entry["Size"], modified_us=int(modified.timestamp() * 1_000_000)
-    )
+    modified_us = int(entry["LastModified"].timestamp() * 1_000_000)
+    return StoredObject(path=path, size=entry["Size"], modified_us=modified_us)

@@ -1,4 +1,7 @@
-"""boto3 clients: one for each process and set of options, made when first needed. Each remembers the store's last time."""
+"""boto3 clients: one for each process and set of options, made when first needed.
+
+The time of the store's last response is remembered for each.
+"""
 
 import os
 import time
@@ -33,36 +36,45 @@ _DENIED = frozenset(
 _TRIES = 4
 _CONNECTIONS = 64
 
-_clients: dict[tuple[int, S3Options], Any] = {}
+_Key = tuple[int, S3Options]  # process id and options
+_clients: dict[_Key, Any] = {}
 _clients_lock = Lock()
-_store_times: dict[
-    tuple[int, S3Options], tuple[int, int]
-] = {}  # the store's time, and this process's monotonic clock when it was received
+# The store's time in microseconds, and this process's `_count_ns` when it was received.
+_store_times: dict[_Key, tuple[int, int]] = {}
 
 
 def check_options(options: Mapping[str, str]) -> S3Options:
-    """Options in a form that can be compared, hashed and pickled. Values are never shown: some are secrets."""
+    """Return options in a form that can be compared, hashed and pickled.
+
+    Messages never show values: some are secrets.
+    """
     unknown = sorted(set(options) - _KNOWN)
     if unknown:
         raise InvalidInputError(f"the S3 options {unknown} are not known: use {sorted(_KNOWN)}")
     if options.get("path_style", "true") not in ("true", "false"):
         raise InvalidInputError(
-            "the S3 option path_style is neither 'true' nor 'false': set it to one of them, or leave it out"
+            "the S3 option path_style is neither 'true' nor 'false': "
+            "set it to one of them, or leave it out"
         )
     if ("aws_access_key_id" in options) != ("aws_secret_access_key" in options):
         raise InvalidInputError(
-            "of the S3 options aws_access_key_id and aws_secret_access_key one is missing: give both, or neither"
+            "one of the S3 options aws_access_key_id and aws_secret_access_key is missing: "
+            "give both, or neither"
         )
     endpoint = options.get("endpoint_url", "https://default")
     if "@" in endpoint or urlsplit(endpoint).scheme not in ("http", "https"):
         raise InvalidInputError(
-            "the S3 option endpoint_url is not of the form http(s)://host:port, without user and password: correct it"
+            "the S3 option endpoint_url is not of the form http(s)://host:port, "
+            "without user and password: correct it"
         )
     return tuple(sorted(options.items()))
 
 
 def s3_client(options: S3Options) -> Any:
-    """The client of this process. Clients are thread-safe, but their sockets must not be shared with forked children."""
+    """Return the client of this process.
+
+    Clients are thread-safe, but a forked child must not share their sockets.
+    """
     key = os.getpid(), options
     with _clients_lock:
         if key not in _clients:
@@ -71,25 +83,31 @@ def s3_client(options: S3Options) -> Any:
         return _clients[key]
 
 
-def told_us(options: S3Options) -> int | None:
-    """By the `Date` of answers, whatever they answered, and the time since; None where no answer had one."""
-    return _since(_store_times.get((os.getpid(), options)))
+def store_now_us(options: S3Options) -> int | None:
+    """Return the store's time, by the `Date` of its responses and the time since then.
+
+    Return None if no response had a date.
+    """
+    return _store_time_us((os.getpid(), options))
 
 
-def _since(answer: tuple[int, int] | None) -> int | None:
-    return None if answer is None else answer[0] + (_count_ns() - answer[1]) // 1000
+def _store_time_us(key: _Key) -> int | None:
+    response_time = _store_times.get(key)
+    if response_time is None:
+        return None
+    date_us, received_ns = response_time
+    return date_us + (_count_ns() - received_ns) // 1000
 
 
-def _listener(key: tuple[int, S3Options]) -> Callable[..., None]:
+def _listener(key: _Key) -> Callable[..., None]:
     def listen(http_response: Any, **_: Any) -> None:
-        with suppress(
-            TypeError, ValueError, AttributeError
-        ):  # what a gateway leaves out or garbles tells nothing
-            date_us = int(
-                parsedate_to_datetime(http_response.headers["Date"]).timestamp() * 1_000_000
-            )
-            known_us = _since(_store_times.get(key))
-            # A date is cut to its second: what earlier answers tell of a time within it is nearer, and never goes back
+        # A gateway may leave the date out, or garble it.
+        with suppress(TypeError, ValueError, AttributeError):
+            date = parsedate_to_datetime(http_response.headers["Date"])
+            date_us = int(date.timestamp() * 1_000_000)
+            known_us = _store_time_us(key)
+            # A date is cut to its second. A time within it, by earlier responses, is more exact,
+            # and the store's time does not go back.
             if known_us is None or not date_us <= known_us < date_us + 1_000_000:
                 _store_times[key] = date_us, _count_ns()
 
@@ -97,53 +115,53 @@ def _listener(key: tuple[int, S3Options]) -> Callable[..., None]:
 
 
 def _count_ns() -> int:
-    """Goes on while the machine sleeps, where the system has such a count: Linux's monotonic one stands still then."""
-    return (
-        time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        if hasattr(time, "CLOCK_BOOTTIME")
-        else time.monotonic_ns()
-    )
+    """Return a monotonic time, which goes on while the machine sleeps if possible."""
+    # Linux's monotonic clock stands still then.
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    return time.monotonic_ns()
 
 
 @contextmanager
 def s3_errors(bucket: str, key: str) -> Iterator[None]:
-    """boto3's errors as ours."""
+    """Raise boto3's errors as those of this project."""
     try:
         yield
     except ClientError as error:
         raise translated(error, bucket, key) from error
-    except (
-        NoCredentialsError
-    ) as error:  # a machine's own credentials may be late, so that trying again can help
-        how = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give them as options, then try again"
+    except NoCredentialsError as error:
+        # A machine's own credentials may come late: the error is one that is tried again.
         raise StorageError(
-            f"S3 was not asked: there are no credentials for bucket '{bucket}'; {how}"
+            f"no request was sent to S3, since credentials for bucket '{bucket}' are missing: set "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give them as options, then try again"
         ) from error
     except (BotoCoreError, OSError) as error:
         raise StorageError(
-            f"S3 did not answer for '{key}' in bucket '{bucket}': {error}: check endpoint and credentials, then try again"
+            f"S3 did not answer for '{key}' in bucket '{bucket}': {error}: "
+            "check endpoint and credentials, then try again"
         ) from error
 
 
 def error_code(error: ClientError) -> str:
-    """S3's name of the error."""
+    """Return S3's name of an error."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
 def error_status(error: ClientError) -> int:
-    """The HTTP status of the error."""
+    """Return the HTTP status of an error."""
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def was_retried(error: ClientError) -> bool:
-    """Whether an earlier try of the client has failed otherwise: that one may have had an effect."""
+    """Return whether an earlier try of the client failed: it may have had an effect."""
     return int(error.response.get("ResponseMetadata", {}).get("RetryAttempts", 0)) > 0
 
 
 def translated(error: ClientError, bucket: str, key: str) -> NotFoundError | StorageError:
-    """An answer of S3 as the error that tells the caller what to do."""
+    """Return an error of S3 as one that says what to do."""
     code = error_code(error)
-    if code in ("NoSuchKey", "404"):  # a HEAD's answer has no body to name it
+    # The response to a HEAD request has no body with a code.
+    if code in ("NoSuchKey", "404"):
         return NotFoundError(
             f"'{key}' is not in bucket '{bucket}': it was never written, or deleted since"
         )
@@ -153,12 +171,14 @@ def translated(error: ClientError, bucket: str, key: str) -> NotFoundError | Sto
         )
     if code in _DENIED or error_status(error) == 403:
         return StorageError(
-            f"S3 denied access to '{key}' in bucket '{bucket}' ({code}): check the credentials; they need to read, write, delete "
-            "and list, and without the right to list, S3 says the same of absent objects"
+            f"S3 denied access to '{key}' in bucket '{bucket}' ({code}): check the credentials; "
+            "they need to read, write, delete and list, "
+            "and without the right to list, S3 gives the same answer for missing objects"
         )
     message = error.response.get("Error", {}).get("Message", "")
     return StorageError(
-        f"S3 answered {error_status(error)} {code} for '{key}' in bucket '{bucket}': {message}: try again"
+        f"S3 answered {error_status(error)} {code} for '{key}' in bucket '{bucket}': "
+        f"{message}: try again"
     )
 
 
@@ -171,13 +191,12 @@ def _new_client(options: dict[str, str]) -> Any:
         tcp_keepalive=True,
         s3=_addressing(options.get("path_style")),
     )
-    session = boto3.session.Session(
-        region_name=options.get("region_name")
-    )  # boto3's default session is not thread-safe
+    # Not boto3's default session, which is not thread-safe.
+    session = boto3.session.Session(region_name=options.get("region_name"))
     endpoint = options.get("endpoint_url")
-    region = session.region_name or (
-        "us-east-1" if endpoint else None
-    )  # one's own store has no regions, but signing needs one
+    region = session.region_name
+    if endpoint and not region:
+        region = "us-east-1"  # other services have no regions, but signatures need one
     credentials = {name: options[name] for name in _CREDENTIALS & set(options)}
     return session.client(
         "s3", config=config, endpoint_url=endpoint, region_name=region, **credentials
@@ -185,6 +204,7 @@ def _new_client(options: dict[str, str]) -> Any:
 
 
 def _addressing(path_style: str | None) -> dict[str, str]:
+    # boto3's own choice is by path at another endpoint, otherwise by host.
     if path_style is None:
-        return {}  # boto3: by path at an endpoint of one's own, else by host
+        return {}
     return {"addressing_style": "path" if path_style == "true" else "virtual"}

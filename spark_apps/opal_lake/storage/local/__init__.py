@@ -1,1 +1,4 @@
-"""Tables on local and mounted file systems: files appear whole or not at all, with hard links or without."""
+"""Tables on local and mounted file systems.
+
+Files appear whole or not at all, with hard links or without.
+"""

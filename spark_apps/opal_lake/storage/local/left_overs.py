@@ -1,4 +1,4 @@
-"""Files in the making, in the hidden folder of a store: which there are, and how old by the file system's own time."""
+"""Temporary files in the hidden folder of a store, and their ages by the file system's own time."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -10,7 +10,10 @@ from opal_lake.storage.local.writer_name import is_at_work
 
 
 def local_left_overs(root: Path) -> Iterator[LeftOver]:
-    """Files, also in subfolders, and empty folders. None if the folder is not writable, as its file system then gives no time."""
+    """Yield files, also in subfolders, and empty folders.
+
+    If the folder is not writable, nothing is yielded: its file system's time is unknown then.
+    """
     hidden = root / HIDDEN
     if hidden.is_symlink() or not hidden.is_dir():
         return
@@ -18,7 +21,7 @@ def local_left_overs(root: Path) -> Iterator[LeftOver]:
     if now_us is None:
         return
     for path in sorted(_files(hidden)):
-        with suppress(FileNotFoundError):  # its writer came to its end meanwhile
+        with suppress(FileNotFoundError):  # its writer has finished meanwhile
             status = path.lstat()
             yield LeftOver(
                 path=path.relative_to(root).as_posix(),
@@ -29,23 +32,26 @@ def local_left_overs(root: Path) -> Iterator[LeftOver]:
 
 
 def remove_local_left_overs(root: Path, paths: Iterable[str]) -> None:
-    """Files by their names, which no other try has; folders only if nothing is in them."""
+    """Remove files, and folders if they are empty.
+
+    A name is that of one attempt: no file of another one is removed.
+    """
     hidden = root / HIDDEN
-    for path in (root / path for path in paths):
+    for given in paths:
+        path = root / given
         if hidden.is_symlink() or hidden not in path.parents or path.parent.is_symlink():
             continue
-        with suppress(
-            FileNotFoundError, IsADirectoryError, PermissionError
-        ):  # as the system says of folders
+        # Systems differ in their errors for a folder.
+        with suppress(FileNotFoundError, IsADirectoryError, PermissionError):
             path.unlink()
         for folder in (path, path.parent):
             if folder != hidden and not folder.is_symlink():
-                with suppress(OSError):
+                with suppress(OSError):  # it is not empty, or not a folder
                     folder.rmdir()
 
 
 def _files(hidden: Path) -> Iterator[Path]:
-    """As deep as writers make folders."""
+    """Yield files and empty folders, to the depth that writers make."""
     for path in hidden.iterdir():
         inner: list[Path] = []
         if path.is_dir() and not path.is_symlink():

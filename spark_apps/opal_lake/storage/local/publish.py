@@ -1,20 +1,25 @@
 """Publish a complete file under a name atomically, and only if that name is free.
 
-With hard links that is one call: link() fails if the name exists. Without them there is only rename(), which overwrites, so checking that
-the name is free and renaming must be exclusive. Writers of one name therefore take turns:
+With hard links that is one call: link() fails if the name exists. Without them there is only
+rename(), which overwrites, so checking that the name is free and renaming must be exclusive.
+Writers of one name therefore take turns:
 
-- A turn is a folder, `turn-<name>`. Its holder keeps the file to publish in it, under a name that is unique to the attempt. A writer
-  acquires the turn by renaming a folder with that file to the turn's name, which fails while a file is in the turn: there is never an
-  empty lock, and of two concurrent writers one fails.
-- The holder checks that the target is free, and renames its file to it. That also releases the turn, as the folder is then empty.
-- A writer that finds a turn held for too long, or by a dead process, deletes the holder's file. A holder that was only paused resumes,
-  finds its file gone, and cannot rename it: it has created nothing, can overwrite nothing, and tries again. A late deletion deletes only
-  that one file, never that of the next holder.
+- A turn is a folder, `turn-<name>`. Its holder keeps the file to publish in it, under a name that
+  is unique to the attempt. A writer acquires the turn by renaming a folder with that file to the
+  turn's name, which fails while a file is in the turn: there is never an empty lock, and of two
+  concurrent writers one fails.
+- The holder checks that the target is free, and renames its file to it. That also releases the
+  turn, as the folder is then empty.
+- A writer that finds a turn held for too long, or by a dead process, deletes the holder's file. A
+  holder that was only paused resumes, finds its file gone, and cannot rename it: it has created
+  nothing, can overwrite nothing, and tries again. A late deletion deletes only that one file,
+  never that of the next holder.
 
-So a turn can be taken over from any holder, alive or dead, on this machine or another, without trusting clocks or system locks: many file
-systems without hard links do not share flock() between machines, some reject renameat2(RENAME_NOREPLACE), and a lock that expires by age
-alone lets a stalled writer overwrite. The file system must only make rename() and unlink() atomic. All writers of a table must agree
-whether there are hard links: link() does not wait for its turn.
+So a turn can be taken over from any holder, alive or dead, on this machine or another, without
+trusting clocks or system locks: many file systems without hard links do not share flock() between
+machines, some reject renameat2(RENAME_NOREPLACE), and a lock that expires by age alone lets a
+stalled writer overwrite. The file system must only make rename() and unlink() atomic. All writers
+of a table must agree whether there are hard links: link() does not wait for its turn.
 """
 
 import errno
@@ -33,25 +38,25 @@ HIDDEN = ".opal-tmp"
 _NO_HARD_LINKS = frozenset(
     {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK}
 )
-_NOT_DONE = (
-    frozenset(  # link() and rename() with these have done nothing, on a network's file system too
-        {
-            errno.ENOSPC,
-            errno.EDQUOT,
-            errno.EROFS,
-            errno.EACCES,
-            errno.EPERM,
-            errno.EFBIG,
-            errno.ENAMETOOLONG,
-            errno.ENOTDIR,
-        }
-    )
+# After these errors link() and rename() have done nothing, on a network's file system too.
+_NOT_DONE = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EROFS,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EFBIG,
+        errno.ENAMETOOLONG,
+        errno.ENOTDIR,
+    }
 )
+# fsync() of a folder fails with these on file systems that have none.
+_NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF})
 _IS_HELD = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 _TURN = "turn-"
-_HELD_TOO_LONG_S = (
-    5.0  # a turn takes two calls of the file system: who is this late is paused, or gone
-)
+# A turn takes two calls of the file system: a writer that is so late is paused, or gone.
+_HELD_TOO_LONG_S = 5.0
 _PATIENCE_S = 120.0
 _PAUSE_S = 0.005
 _TRIES = 20
@@ -62,7 +67,7 @@ class _TurnLostError(Exception):
 
 
 class BeforeNameError(Exception):
-    """The file system failed, for the `cause`, before the file had its name: it has not been written."""
+    """A failure of the file system, the `cause`, before the file had its name."""
 
     def __init__(self, cause: OSError) -> None:
         super().__init__(str(cause))
@@ -71,7 +76,7 @@ class BeforeNameError(Exception):
 
 @contextmanager
 def _before_name() -> Iterator[None]:
-    """Around what gives no file its name."""
+    """Raise the errors of calls that do not name the file as BeforeNameError."""
     try:
         yield
     except OSError as error:
@@ -80,7 +85,7 @@ def _before_name() -> Iterator[None]:
 
 @contextmanager
 def _naming() -> Iterator[None]:
-    """Around the call that gives a file its name: whether it did, only some errors tell."""
+    """Raise errors of the call that names the file as BeforeNameError if it did not."""
     try:
         yield
     except OSError as error:
@@ -90,9 +95,9 @@ def _naming() -> Iterator[None]:
 
 
 def publish(root: Path, target: Path, data: bytes | memoryview, hard_links: bool) -> bool:
-    """Write a hidden temporary file, then give it its name. False when the name is taken.
+    """Write a hidden temporary file, then name it; return False if the name exists.
 
-    BeforeNameError says that it has no name; after any other OSError it may have.
+    After BeforeNameError the file has no name; after any other OSError it may have one.
     """
     with _before_name():
         _make_hidden(root)
@@ -101,22 +106,24 @@ def publish(root: Path, target: Path, data: bytes | memoryview, hard_links: bool
         with suppress(_TurnLostError):
             return _try_publish(root, target, data, hard_links)
     raise StorageError(
-        f"others took this writer for dead {_TRIES} times before it wrote '{target}': the file system is slow; try again"
+        f"others took this writer for dead {_TRIES} times before it wrote '{target}': "
+        "the file system is slow; try again"
     )
 
 
 def stamped_us(root: Path) -> int | None:
-    """The time that the file system gives to a new, hidden file; None if none can be created.
+    """Return the file system's time, which it gives to a new file, or None.
 
     On a network's file system that is the server's time.
     """
     hidden = root / HIDDEN
-    places = (root, *root.parents) if hidden.is_symlink() else (hidden, root, *root.parents)
-    folder = next(folder_or_parent for folder_or_parent in places if folder_or_parent.is_dir())
+    candidates = [root, *root.parents]
+    if not hidden.is_symlink():
+        candidates.insert(0, hidden)
+    folder = next(candidate for candidate in candidates if candidate.is_dir())
     try:
-        descriptor = os.open(
-            folder, os.O_TMPFILE | os.O_WRONLY, 0o600
-        )  # without a name, so that nothing can be left behind
+        # A file without a name, so that nothing can be left behind.
+        descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600)
     except (OSError, AttributeError):
         return _stamped_by_name(root)
     try:
@@ -139,7 +146,7 @@ def _stamped_by_name(root: Path) -> int | None:
 
 
 def _make_hidden(root: Path) -> None:
-    """A link in its place would lead what is written out of the table."""
+    """Make the hidden folder; a link in its place would lead writes out of the table."""
     hidden = root / HIDDEN
     try:
         mode = hidden.lstat().st_mode
@@ -147,12 +154,13 @@ def _make_hidden(root: Path) -> None:
         make_folders(hidden)
         mode = hidden.lstat().st_mode
     if not stat.S_ISDIR(mode):
-        raise _no_folder(hidden)
+        raise _not_a_folder(hidden)
 
 
-def _no_folder(path: Path) -> InvalidInputError:
+def _not_a_folder(path: Path) -> InvalidInputError:
     return InvalidInputError(
-        f"'{path}' is no folder, but a link or a file: nothing is written there; delete it, then try again"
+        f"'{path}' is not a folder, but a link or a file: nothing is written there; "
+        "delete it, then try again"
     )
 
 
@@ -166,7 +174,7 @@ def make_folders(folder: Path) -> None:
     except FileExistsError:
         if not folder.is_dir():
             raise InvalidInputError(
-                f"'{folder}' is a file, so no object can lie below it: choose another path"
+                f"'{folder}' is a file, so no object can be below it: choose another path"
             ) from None
     sync_folder(folder.parent)
 
@@ -177,11 +185,7 @@ def sync_folder(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (
-            errno.EINVAL,
-            errno.ENOTSUP,
-            errno.EBADF,
-        ):  # some file systems cannot, and say so
+        if error.errno not in _NO_FOLDER_SYNC:
             raise
     finally:
         os.close(descriptor)
@@ -196,10 +200,10 @@ def _try_publish(root: Path, target: Path, data: bytes | memoryview, hard_links:
         if created is None:
             created = _rename_in_turn(root, temporary, target)
     finally:
-        with suppress(
-            OSError
-        ):  # a left-over is invisible; the outcome of the put must not hang on it
+        # A left-over is invisible: it must not change the outcome of the put.
+        with suppress(OSError):
             temporary.unlink()
+    # The file's bytes are durable before its name is.
     if created:
         sync_folder(target.parent)
     return created
@@ -214,7 +218,7 @@ def _write_durably(path: Path, data: bytes | memoryview) -> None:
 
 
 def _link(temporary: Path, target: Path) -> bool | None:
-    """None where there are no hard links."""
+    """Name the file by a hard link; return None if the file system has none."""
     try:
         with _naming():
             os.link(temporary, target)
@@ -243,53 +247,52 @@ def _path_is_taken(target: Path) -> bool:
 
 
 def _rename_in_turn(root: Path, temporary: Path, target: Path) -> bool:
-    turn = (
-        root
-        / HIDDEN
-        / f"{_TURN}{uuid.uuid5(uuid.NAMESPACE_URL, str(target.relative_to(root))).hex}"
-    )
+    target_id = uuid.uuid5(uuid.NAMESPACE_URL, str(target.relative_to(root)))
+    turn = root / HIDDEN / f"{_TURN}{target_id.hex}"
     own = temporary.with_name(f"{temporary.name}.next")  # the folder that becomes the turn
     with _before_name():
         own.mkdir()
-    held = turn / temporary.name
+    file_in_own = own / temporary.name
+    file_in_turn = turn / temporary.name
     try:
-        os.rename(temporary, own / temporary.name)
-        if not _come_in(own, turn, target):
+        os.rename(temporary, file_in_own)
+        if not _acquire(own, turn, target):
             return _path_is_taken(target)
+        # Checked again in the turn: now no other writer can create the target.
         if os.path.lexists(target):
             return _path_is_taken(target)
         with _naming():
-            os.rename(held, target)
+            os.rename(file_in_turn, target)
         return True
     except FileNotFoundError:
-        if os.path.lexists(held) or os.path.lexists(own / temporary.name):
-            raise  # it was something else that is missing
+        if os.path.lexists(file_in_turn) or os.path.lexists(file_in_own):
+            raise  # something else is missing
         raise _TurnLostError from None
     finally:
-        for left in (own / temporary.name, held):
+        for left_over in (file_in_own, file_in_turn):
             with suppress(OSError):
-                left.unlink()
+                left_over.unlink()
         for folder in (own, turn):
-            with suppress(OSError):  # where the next one is in it already, it stays
+            with suppress(OSError):  # it stays if the next holder's file is in it already
                 folder.rmdir()
 
 
-def _come_in(own: Path, turn: Path, target: Path) -> bool:
-    """True when the turn is mine, False when the target has appeared meanwhile."""
+def _acquire(own: Path, turn: Path, target: Path) -> bool:
+    """Wait for the turn; return False if the target appears meanwhile."""
     begin = since = time.monotonic()
-    seen = ""
+    last_holder = ""
     while not os.path.lexists(target):
         try:
             os.rename(own, turn)
             return True
         except OSError as error:
-            if turn.is_symlink():  # nothing behind it is a holder's file
-                raise _no_folder(turn) from None
+            if turn.is_symlink():  # what is behind it is not a holder's file
+                raise _not_a_folder(turn) from None
             if error.errno not in _IS_HELD and not turn.is_dir():
                 raise
         holder, now = _holder(turn), time.monotonic()
-        if holder != seen:
-            seen, since = holder, now
+        if holder != last_holder:
+            last_holder, since = holder, now
         if now - begin > _PATIENCE_S:
             raise StorageError(_still_held(turn, holder, target))
         _take_over(turn, holder, is_late=now - since > _HELD_TOO_LONG_S)
@@ -297,9 +300,10 @@ def _come_in(own: Path, turn: Path, target: Path) -> bool:
 
 
 def _take_over(turn: Path, holder: str, *, is_late: bool) -> None:
-    """Or wait, while the holder may be at work."""
+    """Free the turn of a late or dead holder, or wait a little for another one."""
     if not holder:
-        with suppress(OSError):  # not every file system puts a folder in the place of an empty one
+        # Not every file system renames a folder to the name of an empty one.
+        with suppress(OSError):
             turn.rmdir()
     elif is_late or is_gone(holder):
         with suppress(FileNotFoundError):
@@ -309,7 +313,7 @@ def _take_over(turn: Path, holder: str, *, is_late: bool) -> None:
 
 
 def _holder(turn: Path) -> str:
-    """Empty if no writer has it."""
+    """Return the name of the file in a turn; '' if nobody holds it."""
     try:
         return min(os.listdir(turn), default="")
     except FileNotFoundError:
@@ -318,4 +322,7 @@ def _holder(turn: Path) -> str:
 
 def _still_held(turn: Path, holder: str, target: Path) -> str:
     owner = f"{owner_text(holder)}, since {age_text(turn / holder)}"
-    return f"others keep writing '{target}', the last one {owner}: run fewer writers at once, then try again; see '{turn}'"
+    return (
+        f"others keep writing '{target}', the last one {owner}: "
+        f"run fewer writers at the same time, then try again; see '{turn}'"
+    )

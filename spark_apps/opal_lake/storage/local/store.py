@@ -1,4 +1,4 @@
-"""A store in a folder. Objects are files; whatever lies in the hidden folder is none."""
+"""A store in a folder. Objects are files; those in the hidden folder are not objects."""
 
 import errno
 import os
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate, islice
+from operator import itemgetter
 from pathlib import Path
 
 from opal_lake.errors import (
@@ -31,7 +32,10 @@ _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalStorage:
-    """Files below `root`. `hard_links=False` is for file systems that claim hard links and get them wrong."""
+    """The files below `root`.
+
+    `hard_links=False` is for file systems that claim hard links and get them wrong.
+    """
 
     uri: str
     root: Path
@@ -41,7 +45,7 @@ class LocalStorage:
     def open(cls, uri: str, options: Mapping[str, str] | None = None) -> "LocalStorage":
         scheme, _ = split_scheme(uri)
         root = local_root(uri)
-        # a symlink in the root is the user's own choice; one below it is refused
+        # A symlink in the root is the user's own choice; one below it is refused.
         return cls(
             uri=f"file://{root}" if scheme else root,
             root=Path(os.path.realpath(root)),
@@ -52,7 +56,7 @@ class LocalStorage:
         check_length(length)
         file_path = self._file(path)
         try:
-            with _store_errors(path), open(file_path, "rb", opener=_open_at_once) as file:
+            with _store_errors(path), open(file_path, "rb", opener=_open_without_waiting) as file:
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode):
                     raise _not_plain(path, self.uri)
@@ -84,10 +88,11 @@ class LocalStorage:
         for path in paths:
             file_path = self._file(path)
             try:
-                with _store_errors(path):
-                    file_path.unlink()
+                file_path.unlink()
             except _ABSENT:
                 continue
+            except OSError as error:
+                raise _not_deleted(path, self.uri, error) from error
 
     def left_overs(self) -> Iterator[LeftOver]:
         with _store_errors(HIDDEN):
@@ -99,7 +104,9 @@ class LocalStorage:
 
     def parent(self) -> "LocalStorage | None":
         above = self.root.parent
-        return None if above == self.root else replace(self, uri=str(above), root=above)
+        if above == self.root:
+            return None
+        return replace(self, uri=str(above), root=above)
 
     def now_us(self) -> int | None:
         return stamped_us(self.root)
@@ -108,21 +115,26 @@ class LocalStorage:
         check_path(path)
         if HIDDEN in path.split("/"):
             raise InvalidInputError(
-                f"path '{path}' lies in the store's own hidden folder: choose another path"
+                f"path '{path}' is in the store's own hidden folder: choose another path"
             )
         self._refuse_symlinks(path)
         return self.root / path
 
     def _refuse_symlinks(self, path: str) -> None:
-        """Only what lies below the root is looked at: every read of a file waits for this."""
+        """Raise InvalidInputError if a part of a path below the root is a symbolic link."""
+        # Not those of the root: every read of a file waits for this check.
         folders = accumulate(path.split("/"), "{}/{}".format, initial=str(self.root))
         if any(map(os.path.islink, islice(folders, 1, None))):
             raise InvalidInputError(
-                f"path '{path}' leads through a symbolic link in {self.uri}: replace the link by what it points to"
+                f"path '{path}' leads through a symbolic link in {self.uri}: "
+                "replace the link by what it points to"
             )
 
     def check_plain_files(self, paths: Sequence[str]) -> None:
-        """For readers that would follow a link, or take a folder for its files: a look at each folder once, and at each file."""
+        """Raise InvalidInputError unless all existing paths are plain files.
+
+        It is for readers that would follow a link, or read the files of a folder.
+        """
         for folder in {path.rpartition("/")[0] for path in map(check_path, paths)}:
             self._refuse_symlinks(folder)
         for path in paths:
@@ -130,7 +142,7 @@ class LocalStorage:
                 with _store_errors(path):
                     mode = os.lstat(os.path.join(self.root, path)).st_mode
             except _ABSENT:
-                continue  # the reader says so
+                continue  # the reader raises the error
             if not stat.S_ISREG(mode):
                 raise _not_plain(path, self.uri)
 
@@ -145,37 +157,37 @@ class LocalStorage:
                     yield stored
 
     def _entries(self, folder: str, start_after: str) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
-        """Files, and folders with a trailing '/': sorted so, a walk meets paths in code-point order ('a-b' before 'a/b').
+        """Yield the files, and the folders with a trailing '/', in path order.
 
-        '0' follows '/': a name that is not past `start_after` with it holds nothing that is, be it a file or a folder. A long log is
-        passed over by this one comparison.
+        So a walk meets paths in code-point order: 'a-b' before 'a/b'.
         """
         try:
             with _store_errors(folder), os.scandir(self.root / folder) as entries:
+                # '0' follows '/': a file or a folder whose name with it is not after `start_after`
+                # has no path that is. This one comparison skips the old part of a long log.
                 late = [entry for entry in entries if f"{folder}{entry.name}0" > start_after]
-                named = [
-                    (_listed_name(folder, entry), entry)
-                    for entry in late
-                    if entry.name != HIDDEN and not entry.is_symlink()
-                ]
+                own = [entry for entry in late if entry.name != HIDDEN and not entry.is_symlink()]
+                named = [(_listed_name(folder, entry), entry) for entry in own]
         except _ABSENT:
             return
-        yield from sorted(named, key=lambda pair: pair[0])
+        yield from sorted(named, key=itemgetter(0))
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    """A named pipe would wait for a writer for ever."""
+def _open_without_waiting(path: str, flags: int) -> int:
+    # The open of a named pipe would wait for a writer for ever.
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _not_plain(path: str, uri: str) -> InvalidInputError:
     return InvalidInputError(
-        f"'{path}' in {uri} is no plain file, but a link, a folder or a device: put the file itself there"
+        f"'{path}' in {uri} is not a plain file, but a link, a folder or a device: "
+        "put the file itself there"
     )
 
 
 def _listed_name(folder: str, entry: "os.DirEntry[str]") -> str:
-    return folder + entry.name + ("/" if entry.is_dir(follow_symlinks=False) else "")
+    path = folder + entry.name
+    return f"{path}/" if entry.is_dir(follow_symlinks=False) else path
 
 
 def _may_hold(folder: str, prefix: str, start_after: str) -> bool:
@@ -195,9 +207,11 @@ def _stored(path: str, entry: "os.DirEntry[str]") -> StoredObject | None:
 def _hard_links(options: Mapping[str, str]) -> bool:
     unknown = sorted(set(options) - {"hard_links"})
     value = options.get("hard_links", "true")
-    if unknown:  # their values may be secrets
+    if unknown:
+        # Without their values, which may be secrets.
+        names = ", ".join(unknown)
         raise InvalidInputError(
-            f"a local store was given the options {', '.join(unknown)}: it takes only hard_links, 'true' or 'false'"
+            f"a local store got the options {names}: it takes only hard_links, 'true' or 'false'"
         )
     if value not in ("true", "false"):
         raise InvalidInputError(f"hard_links={value!r}: use 'true' or 'false'")
@@ -206,7 +220,7 @@ def _hard_links(options: Mapping[str, str]) -> bool:
 
 @contextmanager
 def _store_errors(path: str) -> Iterator[None]:
-    """Absent stays absent; any other refusal of the file system is a StorageError."""
+    """Raise errors of the file system as StorageError, except those of missing files."""
     try:
         yield
     except _ABSENT:
@@ -216,20 +230,29 @@ def _store_errors(path: str) -> Iterator[None]:
 
 
 def _not_written(path: str, uri: str, error: OSError) -> NotWrittenError:
-    """Say what was refused, and what to do about it."""
-    refused = f"'{path}' was not written to {uri}: {error}"
+    refusal = f"'{path}' was not written to {uri}: {error}"
     if error.errno in _IS_FULL:
         return NoSpaceError(
-            f"{refused}: free space there (`opal retain` deletes what no version needs), then try again"
+            f"{refusal}: free space there (`opal retain` deletes what no version needs), "
+            "then try again"
         )
     if error.errno in _IS_READ_ONLY:
         return ReadOnlyError(
-            f"{refused}: give this user the right to write there, or mount it writable"
+            f"{refusal}: give this user the right to write there, or mount it writable"
         )
-    return NotWrittenError(f"{refused}: see to the cause, then try again")
+    return NotWrittenError(f"{refusal}: remove the cause, then try again")
+
+
+def _not_deleted(path: str, uri: str, error: OSError) -> StorageError:
+    if error.errno not in _IS_READ_ONLY:
+        return _failed(path, error)
+    return ReadOnlyError(
+        f"'{path}' was not deleted from {uri}: {error}: give this user the right to write there, "
+        "or mount it writable"
+    )
 
 
 def _failed(path: str, error: OSError) -> StorageError:
     return StorageError(
-        f"the file system failed at '{path}': {error}: see to the cause, then try again"
+        f"the file system failed at '{path}': {error}: remove the cause, then try again"
     )
