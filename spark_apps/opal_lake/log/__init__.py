@@ -1,8 +1,11 @@
-"""What is true at a version: commits, the state that they add up to, and the rules by which a new one joins them.
+"""The state of a table at a version, the commits that make it, and the rules for new ones.
 
-`commit` is one entry, `commit_log` appends it or loses the race (`conflict`; of two rewrites of a file, `rewrite.rewrite_job`
-leaves out what the other took), `snapshot` is the state. `checkpoint`
-keeps it ready: `lists` says of which lists, `sections` how one is cut into parts. `visibility` says which rows count at an event
-time, and from which bitmap base on, `version_window` which versions are kept, `claim` gives jobs their numbers, `store_clock` and
-`commit_times` tell when.
+- `commit` is one entry of the log. `commit_log` appends it, or loses the race.
+- `conflict` decides what a lost race means for a job. Of two rewrites of a file,
+  `maintenance.rewrite_job` leaves out what the other one rewrote.
+- `snapshot` is the state. `checkpoint` stores it: `lists` defines its lists, `sections` cuts them
+  into parts. `pages` hold copies of neighbouring commits.
+- `visibility` finds the hidden rows at an event time, from the newest bitmap bases on.
+- `pending` selects pending segments, `version_window` the versions that are kept.
+- `claim` gives jobs their numbers; `store_clock` and `commit_times` give commits their times.
 """

@@ -1,7 +1,8 @@
-"""The folded state as bytes (FORMAT, checkpoints): a sealed root, and the sections it refers to. Derived: deleting one loses nothing.
+"""Checkpoints: the folded state as a sealed root and the sections that it names (FORMAT, §6).
 
-`commit_log` writes one every `checkpoint_commits` versions and after a restore, a compaction at its end, retention and savepoints where
-they need one.
+A checkpoint is derived: deleting one loses nothing. `commit_log` writes one every
+`checkpoint_commits` versions and after a restore. A compaction writes one at its end; retention and
+savepoints write one where they need it.
 """
 
 import zlib
@@ -17,16 +18,16 @@ from opal_lake.definition.table_spec import spec_from_json, spec_to_json
 from opal_lake.errors import FormatError
 from opal_lake.events.bitmap import BitmapBase, base_to_json
 from opal_lake.events.segment_log import Events
-from opal_lake.log import sections as parts_of
 from opal_lake.log.commit import (
     FORMAT_VERSION,
     Commit,
     canonical_json,
     check_format,
+    rows_by_group,
     seal,
     unseal,
 )
-from opal_lake.log.lists import LISTS, RESTORED_LISTS
+from opal_lake.log.lists import LISTS, RESTORED_LISTS, ListKind
 from opal_lake.log.sections import (
     MERGE_RATIO,
     InlinePart,
@@ -44,9 +45,12 @@ from opal_lake.log.sections import (
     sections_to_json,
 )
 from opal_lake.log.snapshot import Root, Snapshot, attribute_of
+from opal_lake.log.tuning import DEFAULT_TUNING, Tuning
 from opal_lake.log.visibility import fold_bases
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_sealed
+
+_REMEDY = "delete it; it is derived and is written again"
 
 
 def encode_root(root: Root, sections: Sections) -> bytes:
@@ -67,31 +71,27 @@ def encode_root(root: Root, sections: Sections) -> bytes:
         "totals": [root.rows, root.pending, root.events],
         "sections": sections_to_json(sections),
     }
-    kept: dict[str, object] = {
+    absent_if_empty: dict[str, object] = {
         "oldest_version": root.oldest_version,
         "savepoints": dict(root.savepoints),
         "viewed": root.viewed,
-    }
-    kept |= {
         "thinned": sorted(root.incomplete_ingests),
         "clock_repairs": list(root.clock_repairs),
         "business_snapshots": business_to_json(root.business),
         "vouchers": sorted(root.vouchers.items()),
     }
-    return seal(canonical_json(body | {name: value for name, value in kept.items() if value}))
+    body |= {name: value for name, value in absent_if_empty.items() if value}
+    return seal(canonical_json(body))
 
 
 def decode_root(data: bytes, path: str) -> tuple[Root, Sections]:
     body = unseal(data, path)
     check_format(body, path)
-    with decoding(
-        path, "the root of a checkpoint", "delete it, it is derived and will be made again"
-    ):
+    with decoding(path, "the root of a checkpoint", _REMEDY):
         return _root_from_json(body), sections_from_json(checked.mapped(body["sections"]))
 
 
 def _root_from_json(body: Mapping[str, Any]) -> Root:
-    floor = body["floor"]
     rows, pending, events = map(checked.count, body["totals"])
     return Root(
         table_id=checked.plain_id(body["table_id"]),
@@ -100,14 +100,14 @@ def _root_from_json(body: Mapping[str, Any]) -> Root:
         timestamp_us=checked.moment(body["timestamp_us"]),
         spec=spec_from_json(body["spec"]),
         epoch=checked.word(body["epoch"]),
-        floor=None if floor is None else checked.word(floor),
+        floor=checked.optional(body["floor"], checked.word),
         oldest_version=checked.count(body.get("oldest_version", 0)),
         savepoints=checked.numbered(body.get("savepoints", {})),
         viewed=checked.count(body.get("viewed", 0)),
         business=business_from_json(body.get("business_snapshots", {})),
         clock_repairs=checked.counts(body.get("clock_repairs", ())),
         greatest_number=checked.count(body["greatest_number"]),
-        groups={checked.count(group): checked.count(held) for group, held in body["groups"]},
+        groups=rows_by_group(body["groups"]),
         abandoned=frozenset(checked.counts(body["abandoned"])),
         incomplete_ingests=frozenset(checked.counts(body.get("thinned", ()))),
         next_row_id=checked.count(body["next_row_id"]),
@@ -115,11 +115,12 @@ def _root_from_json(body: Mapping[str, Any]) -> Root:
         rows=rows,
         pending=pending,
         events=events,
-        vouchers={
-            checked.count(version): checked.plain_id(write_id)
-            for version, write_id in body.get("vouchers", ())
-        },
+        vouchers=_vouchers_from_json(body.get("vouchers", ())),
     )
+
+
+def _vouchers_from_json(data: Any) -> dict[int, str]:
+    return {checked.count(version): checked.plain_id(write_id) for version, write_id in data}
 
 
 def write_checkpoint(
@@ -128,124 +129,153 @@ def write_checkpoint(
     *,
     fold: bool = True,
     read: Callable[[LogFile], Events] | None = None,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> Snapshot:
-    """Store the state, and return it so: of each list the parts that stand, and one more with what came and went since the one before.
+    """Store the state as a checkpoint, and return the snapshot that reads it.
 
-    Two writers may do this at once for one version: whose part is there first is named by both, and the first root stays. With `fold`
-    bitmap bases are folded anew when it is time to. `read` returns the events of a log.
+    Each list keeps the parts that still count, and gets one more with the changes since the last.
+    Two writers may do this at once for one version: both roots name the part that was stored first,
+    and the first root stays. With `fold`, the bitmap bases are folded if that is due. `read`
+    returns the events of a log.
     """
-    bases = fold_bases(snapshot, read) if fold else snapshot.bases
-    sections = {
-        name: plan.kept + _written(storage, snapshot, name, plan)
-        for name, plan in plan_lists(snapshot).items()
-    }
-    sections["bases"] = snapshot.sections.get("bases", ())
-    if (
-        bases is not snapshot.bases
-        or not sections["bases"]
-        or "bases" in touched_sections(snapshot.commits)
-    ):
+    bases = fold_bases(snapshot, read, tuning=tuning) if fold else snapshot.bases
+    sections: dict[str, tuple[Part, ...]] = {}
+    # The parts are stored before the root: a root never names a file that is missing
+    for name, plan in plan_lists(snapshot).items():
+        sections[name] = plan.standing + _written(storage, snapshot, name, plan, tuning)
+    older_bases = snapshot.sections.get("bases", ())
+    has_changed = bases is not snapshot.bases or "bases" in touched_sections(snapshot.commits)
+    if has_changed or not older_bases:
         sections["bases"] = _bases_part(bases, snapshot.version)
-    storage.put_if_absent(
-        layout.checkpoint_path(snapshot.version, snapshot.root.write_id),
-        encode_root(snapshot.root, sections),
-    )
+    else:
+        sections["bases"] = older_bases
+    path = layout.checkpoint_path(snapshot.version, snapshot.root.write_id)
+    storage.put_if_absent(path, encode_root(snapshot.root, sections))
     return snapshot.stored_as(sections)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPlan:
-    """How a checkpoint names a list: parts that stand, and what one more part holds. `after` is the version of the part before that."""
+    """The parts of a list in a checkpoint: older ones that stand, and a new one."""
 
-    kept: tuple[Part, ...]
+    standing: tuple[Part, ...]
     lines: Lines | None = None
 
     @property
     def after(self) -> int | None:
-        return self.kept[-1].version if self.kept else None
+        """The version of the part before the new one."""
+        return self.standing[-1].version if self.standing else None
 
 
 def plan_lists(snapshot: Snapshot) -> dict[str, ListPlan]:
+    """Plan the parts of each list in a checkpoint of this version."""
     touched = touched_sections(snapshot.commits)
     return {name: _plan_list(snapshot, name, is_touched=name in touched) for name in LISTS}
 
 
 def _plan_list(snapshot: Snapshot, name: str, *, is_touched: bool) -> ListPlan:
-    """A part that lies in the root is written again in any case; one in a file once what is new is large beside it.
+    """Plan the parts of one list.
 
-    A restore brings back what had gone. When that goes once more, a part could not tell it from what came and went since the part below,
-    which has it still: so after a restore the list begins anew.
+    A part within the root is always written again, a part in a file once the changes are large
+    compared to it.
     """
-    kept, kind = list(snapshot.sections.get(name, ())), LISTS[name]
-    if kept and not is_touched:
-        return ListPlan(kept=tuple(kept))
-    if name in RESTORED_LISTS and any(
-        commit.actions.restored is not None for commit in snapshot.commits
-    ):
-        return ListPlan(
-            kept=(),
-            lines={
-                key: canonical_json(kind.to_json(key, value))
-                for key, value in list_items(snapshot, name).items()
-            },
-        )
-    lines: Lines = {}
-    for key, value in snapshot.changes(name):
-        add_line(lines, key, None if value is None else canonical_json(kind.to_json(key, value)))
-    while kept and _merges(kept[-1], len(lines)):
-        lines = merged(decode_part(*snapshot.part_bytes(kept.pop()), kind.key_of), lines)
-    if not kept:
+    standing = list(snapshot.sections.get(name, ()))
+    kind = LISTS[name]
+    if standing and not is_touched:
+        return ListPlan(standing=tuple(standing))
+    if name in RESTORED_LISTS and _has_restore(snapshot):
+        # A restore brings back items that were gone. If they go once more, a part would treat them
+        # as items that came and went since the part below, which still has them. So the list
+        # begins again.
+        whole: Lines = {}
+        for key, value in list_items(snapshot, name).items():
+            whole[key] = canonical_json(kind.to_json(key, value))
+        return ListPlan(standing=(), lines=whole)
+    lines = _changed_lines(snapshot, name, kind)
+    while standing and _merges(standing[-1], len(lines)):
+        older = decode_part(*snapshot.part_bytes(standing.pop()), kind.key_of)
+        lines = merged(older, lines)
+    if not standing:
+        # Nothing is below the first part that its lines could remove
         lines = {key: line for key, line in lines.items() if line is not None}
         if name == "tokens":
-            lines = dict([*lines.items()][-snapshot.spec.integer("token_keep") :])
-    return ListPlan(kept=tuple(kept), lines=lines)
+            newest = [*lines.items()][-snapshot.spec.integer("token_keep") :]
+            lines = dict(newest)
+    return ListPlan(standing=tuple(standing), lines=lines)
+
+
+def _has_restore(snapshot: Snapshot) -> bool:
+    return any(commit.actions.restored is not None for commit in snapshot.commits)
+
+
+def _changed_lines(snapshot: Snapshot, name: str, kind: ListKind) -> Lines:
+    lines: Lines = {}
+    for key, value in snapshot.changes(name):
+        if value is None:
+            add_line(lines, key, None)
+        else:
+            add_line(lines, key, canonical_json(kind.to_json(key, value)))
+    return lines
 
 
 def list_items(snapshot: Snapshot, name: str) -> dict[Hashable, Any]:
-    """One of the lists that a restore sets back, by what names its items."""
+    """Return the items of a list that a restore sets back, by key."""
     if name == "partitions":
-        ingests = snapshot.partitions.items()
-        return {(key, number): number for key, numbers in ingests for number in sorted(numbers)}
+        pairs: dict[Hashable, Any] = {}
+        for key, numbers in snapshot.partitions.items():
+            for number in sorted(numbers):
+                pairs[key, number] = number
+        return pairs
     items: dict[Hashable, Any] = getattr(snapshot, attribute_of(name))
     return items
 
 
-def _merges(part: Part, new: int) -> bool:
-    return isinstance(part, InlinePart) or part.items <= MERGE_RATIO * new
+def _merges(part: Part, new_lines: int) -> bool:
+    return isinstance(part, InlinePart) or part.items <= MERGE_RATIO * new_lines
 
 
-def _written(storage: Storage, snapshot: Snapshot, name: str, plan: ListPlan) -> tuple[Part, ...]:
+def _written(
+    storage: Storage, snapshot: Snapshot, name: str, plan: ListPlan, tuning: Tuning
+) -> tuple[Part, ...]:
+    """Store the new part of a list, if there is one, and return it."""
     if plan.lines is None:
         return ()
-    data, version = encode_part(plan.lines), snapshot.version
-    if len(data) <= parts_of.INLINE_BYTES:
+    data = encode_part(plan.lines)
+    version = snapshot.version
+    if len(data) <= tuning.inline_bytes:
         return (InlinePart(data=data, version=version),)
-    path, items = (
-        layout.section_path(version, snapshot.root.write_id, name, plan.after),
-        len(plan.lines),
-    )
+    path = layout.section_path(version, snapshot.root.write_id, name, plan.after)
+    items = len(plan.lines)
     if not storage.put_if_absent(path, data):
-        data = storage.get(path)  # the same changes, though merged otherwise
+        # Another writer's bytes: the same changes, maybe merged in another way
+        data = storage.get(path)
         items = len(decode_part(data, path, LISTS[name].key_of))
-    return (
-        SectionRef(path=path, size=len(data), crc32=zlib.crc32(data), version=version, items=items),
+    part = SectionRef(
+        path=path, size=len(data), crc32=zlib.crc32(data), version=version, items=items
     )
+    return (part,)
 
 
 def _bases_part(bases: Iterable[BitmapBase], version: int) -> tuple[Part, ...]:
-    """Always in the root: bases are few."""
+    """Return the part with the bitmap bases: always in the root, as they are few."""
     return (InlinePart(data=encode_section(bases, base_to_json), version=version),)
 
 
 def kept_files(snapshot: Snapshot) -> Iterable[SectionRef]:
-    """Of the checkpoint below, the files that one of this very version would name again."""
-    return file_parts({name: plan.kept for name, plan in plan_lists(snapshot).items()})
+    """Return the files of the last checkpoint that the next one would name, too."""
+    return file_parts({name: plan.standing for name, plan in plan_lists(snapshot).items()})
 
 
-def ensure_checkpoint(storage: Storage, snapshot: Snapshot) -> Snapshot:
-    """The version as its own checkpoint has it, read back whole: from then on the log below is not needed to know it."""
+def ensure_checkpoint(
+    storage: Storage, snapshot: Snapshot, *, tuning: Tuning = DEFAULT_TUNING
+) -> Snapshot:
+    """Return the version as its own checkpoint has it.
+
+    The checkpoint is written if it is missing. The checkpoint is read back whole: from then on the
+    version does not need the log below it.
+    """
     if not any(storage.list(layout.checkpoint_start_after(snapshot.version))):
-        write_checkpoint(storage, snapshot, fold=False)
+        write_checkpoint(storage, snapshot, fold=False, tuning=tuning)
     checkpoint = read_checkpoint(storage, snapshot.version)
     if (
         checkpoint is None
@@ -253,13 +283,15 @@ def ensure_checkpoint(storage: Storage, snapshot: Snapshot) -> Snapshot:
         or read_lists(checkpoint) != read_lists(snapshot)
     ):
         raise FormatError(
-            f"{storage.uri}: the checkpoint of version {snapshot.version} is not what the log says; run `opal check`"
+            f"{storage.uri}: the checkpoint of version {snapshot.version} differs from the log; "
+            "run `opal check`"
         )
     return checkpoint
 
 
 def read_lists(state: Snapshot) -> tuple[object, ...]:
-    """All that the sections hold but for the derived bases; FormatError where it cannot be read."""
+    """Return all lists except the bases; raise FormatError if one cannot be read."""
+    # The bases are read, too, so that a damaged section is an error
     assert state.bases is not None
     return (
         state.files,
@@ -273,46 +305,55 @@ def read_lists(state: Snapshot) -> tuple[object, ...]:
 
 
 def checkpoint_paths(storage: Storage) -> Iterator[str]:
-    """Of all roots, newest first."""
+    """Yield the paths of all roots, newest first."""
     for entry in storage.list(layout.CHECKPOINTS):
         if layout.checkpoint_version(entry.path) is None:
-            return  # past the roots: what follows are sections
+            return  # names of sections follow those of the roots
         yield entry.path
 
 
 def touched_sections(commits: Iterable[Commit]) -> set[str]:
-    """The sections that these commits change."""
+    """Return the names of the sections that some commits change."""
     touched: set[str] = set()
     for commit in commits:
         actions = commit.actions
-        touched |= {"files", "pending"} if actions.ingested or actions.ingested_side else set()
-        touched |= {"pending", "segments"} if actions.processed else set()
-        touched |= {"files", "pending"} if actions.discarded else set()
-        touched |= {"partitions"} if actions.withdrawn else set()
-        touched |= {"files"} if actions.rewrite else set()
-        touched |= {"segments"} if actions.rewrite and actions.rewrite.gone else set()
-        touched |= {"logs"} if actions.add_logs or actions.remove_logs else set()
-        touched |= {"bases"} if actions.forgotten else set()
-        touched |= {*RESTORED_LISTS} if actions.restored else set()
-        touched |= {"runs"} if actions.add_runs or actions.remove_runs else set()
-        touched |= {"tokens"} if commit.token or actions.replaced_tokens else set()
-        touched |= {"partitions"} if commit.partition_key is not None else set()
+        rewrite = actions.rewrite
+        changes: tuple[tuple[object, tuple[str, ...]], ...] = (
+            (actions.ingested, ("files", "pending")),
+            (actions.ingested_side, ("files", "pending")),
+            (actions.processed, ("pending", "segments")),
+            (actions.discarded, ("files", "pending")),
+            (actions.withdrawn, ("partitions",)),
+            (commit.partition_key is not None, ("partitions",)),
+            (rewrite, ("files",)),
+            (rewrite and rewrite.gone, ("segments",)),
+            (actions.add_logs, ("logs",)),
+            (actions.remove_logs, ("logs",)),
+            (actions.forgotten, ("bases",)),
+            (actions.restored, RESTORED_LISTS),
+            (actions.add_runs, ("runs",)),
+            (actions.remove_runs, ("runs",)),
+            (commit.token, ("tokens",)),
+            (actions.replaced_tokens, ("tokens",)),
+        )
+        for change, names in changes:
+            if change:
+                touched.update(names)
     return touched
 
 
 def read_checkpoint(storage: Storage, at_most: int | None) -> Snapshot | None:
-    """The newest checkpoint at or below a version, None when there is none."""
+    """Return the newest checkpoint at or below a version, None if there is none."""
     start_after = "" if at_most is None else layout.checkpoint_start_after(at_most)
     for entry in storage.list(layout.CHECKPOINTS, start_after):
         version = layout.checkpoint_version(entry.path)
         if version is None:
-            return None  # past the roots: what follows are sections
-        root, sections = decode_root(
-            read_sealed(storage, entry.path), f"{storage.uri}/{entry.path}"
-        )
+            return None  # names of sections follow those of the roots
+        data = read_sealed(storage, entry.path)
+        root, sections = decode_root(data, f"{storage.uri}/{entry.path}")
         if root.version != version:
             raise FormatError(
-                f"{entry.path} holds version {root.version}; delete it, it is derived and will be made again"
+                f"{entry.path} holds version {root.version} instead of {version}; {_REMEDY}"
             )
         return Snapshot(storage, root, sections, ())
     return None

@@ -1,4 +1,4 @@
-"""Numbers of jobs: each is claimed once, is carried in the names of all files of the job, and is never used again."""
+"""Job numbers: each is claimed once, is part of the names of the job's files, and never recurs."""
 
 from opal_lake import layout
 from opal_lake.clock import Clock
@@ -9,17 +9,22 @@ from opal_lake.log.snapshot import Root
 from opal_lake.log.store_clock import writer_now_us
 from opal_lake.storage.protocol import Storage
 
-_TRIES = 100_000
+_MAX_NUMBERS_TRIED = 100_000
+_MAX_FAILED_PUTS = 3
 
 
 def claim_number(storage: Storage, root: Root, operation: str, clock: Clock) -> int:
-    """The next free number. A claim whose outcome is unknown is given up: numbers are plenty."""
+    """Claim the next free number.
+
+    A number whose claim has an unknown outcome is skipped: there are plenty of numbers.
+    """
     now_us = writer_now_us(clock.now_us(), storage.now_us(), root.spec, storage.uri)
-    body = seal(
-        canonical_json({"operation": operation, "table_id": root.table_id, "timestamp_us": now_us})
-    )
+    claim = {"operation": operation, "table_id": root.table_id, "timestamp_us": now_us}
+    body = seal(canonical_json(claim))
     failures = 0
-    for number in range(root.greatest_number + 1, min(root.greatest_number + _TRIES, MAX_PART)):
+    first = root.greatest_number + 1
+    end = min(root.greatest_number + _MAX_NUMBERS_TRIED, MAX_PART)
+    for number in range(first, end):
         try:
             if storage.put_if_absent(layout.claim_path(number), body):
                 return number
@@ -27,8 +32,9 @@ def claim_number(storage: Storage, root: Root, operation: str, clock: Clock) -> 
             raise
         except StorageError:
             failures += 1
-            if failures == 3:
+            if failures == _MAX_FAILED_PUTS:
                 raise
     raise StorageError(
-        f"no free job number after {root.greatest_number} in {storage.uri}/{layout.CLAIMS}; look for a runaway writer"
+        f"{storage.uri}/{layout.CLAIMS} has no free job number after {root.greatest_number}; "
+        "look for a runaway writer"
     )

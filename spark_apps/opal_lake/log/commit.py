@@ -46,6 +46,7 @@ from opal_lake.result import checked_result
 
 FORMAT_VERSION = 1  # of every commit, root, page, digest and document of a stream
 MAX_FILES_IN_COMMIT = 256  # more are listed in a side file
+# A sealed document has exactly one form: it is compared byte by byte
 _OPEN, _BODY, _CLOSE = b'{"crc32":"', b'","body":', b"}\n"
 _BODY_START = len(_OPEN) + 8 + len(_BODY)
 _PRE_RELEASE = re.compile(rb'\{"crc32":"[0-9a-f]{8}","commit":')
@@ -53,11 +54,11 @@ _PRE_RELEASE = re.compile(rb'\{"crc32":"[0-9a-f]{8}","commit":')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrite:
-    """Files that stand for others: the same rows, but for those that were dropped.
+    """Files that replace others: the same rows, except for those that were dropped.
 
-    `side` lists both if they are many; `side_rows` are the rows of those that it adds.
-
-    `incomplete_ingests` are the ingests with a partition key of which these are the first rows to be dropped.
+    If the files are many, `side` lists both kinds; `side_rows` are the rows of those that it adds.
+    `incomplete_ingests` are ingests with a partition key. This rewrite is the first to drop rows
+    of them.
     """
 
     add: tuple[DataFile, ...] = ()
@@ -70,28 +71,35 @@ class Rewrite:
 
     @property
     def added_rows(self) -> int:
+        """The number of rows in the added files."""
         return self.side_rows + sum(file.rows for file in self.add)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrectedTimes:
-    """When versions from `first` on were committed, whatever their commits say; up to the one before the commit that says it."""
+    """The corrected commit times of consecutive versions, in microseconds since 1970.
+
+    They begin with version `first`, and end with the version before the commit that has them.
+    """
 
     first: int
     times_us: tuple[int, ...]
 
     def of(self, version: int) -> int | None:
+        """Return the corrected time of a version, None if it was not corrected."""
         index = version - self.first
-        return self.times_us[index] if 0 <= index < len(self.times_us) else None
+        if not 0 <= index < len(self.times_us):
+            return None
+        return self.times_us[index]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What a restore brings back: the older version, and what is so from now on.
+    """An older version that a restore brings back, and the state from then on.
 
-    `side` lists the files, segments, logs and runs that came back and went; the sums are those of
-    the version. `bases` are the bitmap bases by which it is read. `business` are its business
-    snapshots; None if they stay as they are.
+    `side` lists the files, segments, logs and runs that come back or are removed. The counts are
+    those of the older version, and `bases` the bitmap bases by which it is read. `business` are its
+    business snapshots, None if the current ones stay.
     """
 
     version: int
@@ -109,14 +117,16 @@ class Restored:
 class Actions:
     """The changes of a commit.
 
-    `ingested` files bring a segment each, which is pending until `processed` has it: by ascending
-    id, as segments are that have no row base yet.
-
-    `removed_events` are those of the `remove_logs`; `forgotten` says that some of them are in no other log. `finished` is a business
-    snapshot of which no more rows come. `discarded` are pending segments that the table gives up; `withdrawn` are the partition key and
-    the number of each ingest of which that leaves nothing, and `unheld` the numbers of those whose
-    business snapshot was held back. `replaced_tokens` are those of tries that had not committed:
-    one that is still running finds its token used.
+    - `ingested` files bring one segment each. A segment is pending until a commit lists it in
+      `processed`, by ascending id: segments do not have a row base before.
+    - `removed_events` counts the events of `remove_logs`; `forgotten` is true if some of them are
+      not in any other log.
+    - `discarded` are pending segments that the table gives up. `withdrawn` has the partition key
+      and the number of each ingest of which nothing is left then, and `unheld` the numbers of those
+      whose business snapshot was held back.
+    - `replaced_tokens` are the tokens of tries that had not committed. A try that is still running
+      finds its token used.
+    - `finished` names a business snapshot that accepts no more rows.
     """
 
     spec: TableSpec | None = None
@@ -145,36 +155,42 @@ class Actions:
 
     @property
     def processed_ids(self) -> frozenset[int]:
+        """The ids of the processed segments."""
         return frozenset(segment.id for segment in self.processed)
 
     @property
     def gives_row_ids(self) -> bool:
-        """Return whether the commit gives row ids to the outside, and so says where they begin."""
+        """True if the commit assigns outside row ids: then it has a `first_row_id`."""
         return self.row_ids > 0
 
     @property
     def visible_rows(self) -> int:
-        """Return how many rows the commit makes visible; their ids precede those of added files."""
+        """The number of rows that become visible; their ids precede those of added files."""
         return sum(segment.rows for segment in self.processed)
 
     @property
     def row_ids(self) -> int:
-        """Return how many row ids the commit gives to the outside."""
-        return self.visible_rows + (self.rewrite.added_rows if self.rewrite else 0)
+        """The number of outside row ids that the commit assigns."""
+        if self.rewrite is None:
+            return self.visible_rows
+        return self.visible_rows + self.rewrite.added_rows
 
     def check_reported(self, number: int | None) -> None:
-        """ReportError where a task of this job reported a file that cannot be. Side files are looked at when they are written."""
+        """Raise ReportError if a task of this job reported a file that cannot exist.
+
+        Files in a side file were checked when the side file was written.
+        """
         check_ingested(self.ingested, number)
-        check_files((*(self.rewrite.add if self.rewrite else ()), *self.add_logs, *self.add_runs))
+        rewritten = self.rewrite.add if self.rewrite else ()
+        check_files((*rewritten, *self.add_logs, *self.add_runs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """A link of the chain, which names the one before.
+    """A link of the chain, which names the write id of the link before it.
 
-    `writer_us` is the time of its writer's own clock, None if that is the same.
-
-    `first_row_id` is the first of the row ids that it gives to the outside, None if it gives none.
+    `writer_us` is the time of the writer's own clock, None if it equals `timestamp_us`.
+    `first_row_id` is the first outside row id that the commit assigns, None if it assigns none.
     """
 
     version: int
@@ -198,32 +214,36 @@ class Commit:
 
 
 def canonical_json(data: Any) -> bytes:
-    """The one way this format writes JSON."""
+    """Encode JSON in the only form that the format allows."""
     return json.dumps(
         data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     ).encode()
 
 
 def seal(body: bytes) -> bytes:
-    """A JSON document that carries the checksum of its own content."""
+    """Wrap a JSON document in one that carries its checksum."""
     return _OPEN + b"%08x" % zlib.crc32(body) + _BODY + body + _CLOSE
 
 
 def unseal(data: bytes, path: str) -> Any:
-    """Return the content of a sealed document; FormatError if its checksum does not hold."""
+    """Return the content of a sealed document.
+
+    Raises FormatError if its checksum is wrong.
+    """
+    # Pre-releases wrote `commit` instead of `body`
     if _PRE_RELEASE.match(data):
         raise pre_release(path)
     body = data[_BODY_START : -len(_CLOSE)]
     if data != seal(body):
         raise FormatError(
-            f"{path} is damaged: its checksum does not hold; restore the file from a backup"
+            f"{path} is damaged: its checksum does not match; restore the file from a backup"
         )
     with decoding(path, "JSON"):
         return checked.mapped(checked.parse_canonical(body))
 
 
 def encode_commit(commit: Commit) -> bytes:
-    body = {
+    body: dict[str, Any] = {
         "format": FORMAT_VERSION,
         "version": commit.version,
         "table_id": commit.table_id,
@@ -239,44 +259,59 @@ def encode_commit(commit: Commit) -> bytes:
         "changes_view": commit.changes_view,
         "result": dict(commit.result),
         "actions": actions_to_json(commit.actions),
-        **({} if commit.writer_us is None else {"writer_us": commit.writer_us}),
-        **({} if commit.first_row_id is None else {"first_row_id": commit.first_row_id}),
-        **(
-            {}
-            if commit.business_snapshot is None
-            else {"business_snapshot": commit.business_snapshot}
-        ),
-        **({"positions": positions_to_json(commit.positions)} if commit.positions else {}),
     }
+    may_be_absent = {
+        "writer_us": commit.writer_us,
+        "first_row_id": commit.first_row_id,
+        "business_snapshot": commit.business_snapshot,
+    }
+    body |= _without_none(may_be_absent)
+    if commit.positions:
+        body["positions"] = positions_to_json(commit.positions)
     return seal(canonical_json(body))
 
 
-def encode_readable(commit: Commit) -> bytes:
-    """Encode a commit; raise InvalidInputError if a reader would refuse it or read something else.
+def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
-    A commit that cannot be read makes the table unreadable, and nothing takes it back.
+
+def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value}
+
+
+def encode_readable(commit: Commit) -> bytes:
+    """Encode a commit that readers accept.
+
+    Raises InvalidInputError if a reader would refuse it, or would read something else. A commit
+    that cannot be read makes the table unreadable, and cannot be taken back.
     """
-    refusal = (
-        f"version {commit.version} was not written, since no reader would accept what it holds"
-    )
+    refusal = f"version {commit.version} was not written, since no reader would accept its content"
     try:
         data = encode_commit(commit)
-        is_same = _names_in(decode_commit(data, "it")) == _names_in(commit)
+        read_back = decode_commit(data, "it")
+        # All other values are the writer's own, of checked types
+        is_same = _names_in(read_back) == _names_in(commit)
     except (AttributeError, FormatError, RecursionError, TypeError, ValueError) as error:
         raise InvalidInputError(
             f"{refusal} ({error}); correct the arguments of this {commit.operation}"
         ) from error
     if not is_same:
-        raise InvalidInputError(f"{refusal}: a name in it is not a text; write all names as texts")
+        raise InvalidInputError(
+            f"{refusal}: a name in this {commit.operation} is not a text; pass texts as names"
+        )
     return data
 
 
 def _names_in(commit: Commit) -> tuple[object, ...]:
-    """Return the names that callers give; JSON would turn those of a mapping into texts."""
+    """Return the names that callers passed, to compare them with those read back.
+
+    They may differ: JSON silently turns keys into texts.
+    """
     actions = commit.actions
+    application = commit.application
     return (
         commit.token,
-        None if commit.application is None else tuple(commit.application),
+        None if application is None else tuple(application),
         set(commit.positions),
         commit.partition_key,
         commit.business_snapshot,
@@ -304,41 +339,36 @@ def decode_commit(data: bytes, path: str) -> Commit:
 
 
 def _commit_from_json(body: Mapping[str, Any]) -> Commit:
-    application, number, token, partition_key = (
-        body["application"],
-        body["number"],
-        body["token"],
-        body["partition_key"],
-    )
-    previous = body["previous_write_id"]
     return Commit(
         version=checked.count(body["version"]),
         table_id=checked.plain_id(body["table_id"]),
         write_id=checked.plain_id(body["write_id"]),
-        previous_write_id=None if previous is None else checked.plain_id(previous),
+        previous_write_id=checked.optional(body["previous_write_id"], checked.plain_id),
         timestamp_us=checked.moment(body["timestamp_us"]),
         operation=checked.text(body["operation"]),
-        writer_us=checked.word(body["writer_us"]) if "writer_us" in body else None,
-        number=None if number is None else checked.count(number),
-        token=None if token is None else checked.text(token),
-        application=(checked.text(application[0]), checked.count(application[1]))
-        if application
-        else None,
+        writer_us=checked.if_present(body, "writer_us", checked.word),
+        number=checked.optional(body["number"], checked.count),
+        token=checked.optional(body["token"], checked.text),
+        application=_application_from_json(body["application"]),
         positions=positions_from_json(body.get("positions", {})),
-        partition_key=None if partition_key is None else checked.text(partition_key),
-        business_snapshot=checked.business_snapshot(body["business_snapshot"])
-        if "business_snapshot" in body
-        else None,
+        partition_key=checked.optional(body["partition_key"], checked.text),
+        business_snapshot=checked.if_present(body, "business_snapshot", checked.business_snapshot),
         epoch=checked.word(body["epoch"]),
-        first_row_id=checked.count(body["first_row_id"]) if "first_row_id" in body else None,
+        first_row_id=checked.if_present(body, "first_row_id", checked.count),
         changes_view=checked.flag(body["changes_view"]),
         result=checked_result(body["result"]),
         actions=actions_from_json(checked.mapped(body["actions"])),
     )
 
 
+def _application_from_json(data: Any) -> tuple[str, int] | None:
+    if not data:
+        return None
+    return checked.text(data[0]), checked.count(data[1])
+
+
 def actions_to_json(actions: Actions) -> dict[str, Any]:
-    """Only what there is."""
+    """Encode the changes of a commit; fields without a value are absent."""
     side = actions.ingested_side
     parts: dict[str, Any] = {
         "spec": spec_to_json(actions.spec) if actions.spec else None,
@@ -363,64 +393,65 @@ def actions_to_json(actions: Actions) -> dict[str, Any]:
         "corrected_times": _times_to_json(actions.corrected_times),
         "restored": restored_to_json(actions.restored) if actions.restored else None,
     }
-    optional = {"floor": actions.floor, "oldest_version": actions.oldest_version}  # which may be 0
-    return {name: value for name, value in parts.items() if value} | {
-        name: value for name, value in optional.items() if value is not None
-    }
+    # 0 is a value of these two: only None means that they are absent
+    numbers = {"floor": actions.floor, "oldest_version": actions.oldest_version}
+    return _without_empty(parts) | _without_none(numbers)
 
 
 def actions_from_json(data: Mapping[str, Any]) -> Actions:
-    floor, oldest = data.get("floor"), data.get("oldest_version")
     return Actions(
-        spec=spec_from_json(data["spec"]) if "spec" in data else None,
+        spec=checked.if_present(data, "spec", spec_from_json),
         ingested=tuple(map(new_file_from_json, data.get("ingested", ()))),
-        ingested_side=side_from_json(data["ingested_side"]) if "ingested_side" in data else None,
+        ingested_side=checked.if_present(data, "ingested_side", side_from_json),
         processed=_processed_from_json(checked.listed(data.get("processed", []))),
         discarded=tuple(map(discarded_from_json, checked.listed(data.get("discarded", [])))),
         withdrawn=tuple(map(ingest_of_key, checked.listed(data.get("withdrawn", [])))),
         unheld=checked.counts(data.get("unheld", ())),
-        replaced_tokens=tuple(map(checked.text, checked.listed(data.get("replaced_tokens", [])))),
+        replaced_tokens=_texts(data, "replaced_tokens"),
         add_logs=tuple(map(log_from_json, data.get("add_logs", ()))),
         add_runs=tuple(map(run_from_json, data.get("add_runs", ()))),
-        remove_runs=tuple(map(checked.text, checked.listed(data.get("remove_runs", ())))),
+        remove_runs=_texts(data, "remove_runs"),
         abandoned=checked.counts(data.get("abandoned", ())),
-        rewrite=rewrite_from_json(data["rewrite"]) if "rewrite" in data else None,
-        remove_logs=tuple(map(checked.text, checked.listed(data.get("remove_logs", ())))),
+        rewrite=checked.if_present(data, "rewrite", rewrite_from_json),
+        remove_logs=_texts(data, "remove_logs"),
         removed_events=checked.count(data.get("removed_events", 0)),
         forgotten=checked.flag(data.get("forgotten", False)),
-        floor=None if floor is None else checked.word(floor),
-        oldest_version=None if oldest is None else checked.count(oldest),
+        floor=checked.optional(data.get("floor"), checked.word),
+        oldest_version=checked.optional(data.get("oldest_version"), checked.count),
         savepoints=checked.numbered(data.get("savepoints", {})),
-        released=tuple(map(checked.text, checked.listed(data.get("released", ())))),
-        finished=checked.business_snapshot(data["finished"]) if "finished" in data else None,
-        corrected_times=_times_from_json(data["corrected_times"])
-        if "corrected_times" in data
-        else None,
-        restored=restored_from_json(checked.mapped(data["restored"]))
-        if "restored" in data
-        else None,
+        released=_texts(data, "released"),
+        finished=checked.if_present(data, "finished", checked.business_snapshot),
+        corrected_times=checked.if_present(data, "corrected_times", _times_from_json),
+        restored=checked.if_present(data, "restored", restored_from_json),
     )
 
 
+def _texts(data: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """Decode a list of texts that may be absent."""
+    return tuple(map(checked.text, checked.listed(data.get(name, ()))))
+
+
 def _processed_from_json(data: Sequence[Any]) -> tuple[Segment, ...]:
-    """Decode segments that take their row ids in the order of the list, so that it has one."""
+    """Decode segments by ascending id: they take row ids in the list's order."""
     segments = tuple(map(segment_from_json, data))
     for segment in segments:
         if segment.row_base is not None:
             raise ValueError(f"segment {segment.id} has a row base before it is processed")
     if any(second.id <= first.id for first, second in pairwise(segments)):
-        raise ValueError("its processed segments do not rise")
+        raise ValueError("its processed segments are not in ascending order")
     return segments
 
 
 def ingest_of_key(data: Any) -> tuple[str, int]:
-    """A partition key and the number of an ingest that carries it, from JSON."""
+    """Decode a partition key and the number of an ingest that carries it."""
     key, number = checked.listed(data)
     return checked.text(key), checked.count(number)
 
 
 def _times_to_json(times: CorrectedTimes | None) -> list[int] | None:
-    return None if times is None else [times.first, *times.times_us]
+    if times is None:
+        return None
+    return [times.first, *times.times_us]
 
 
 def _times_from_json(data: Any) -> CorrectedTimes:
@@ -429,40 +460,39 @@ def _times_from_json(data: Any) -> CorrectedTimes:
 
 
 def restored_to_json(restored: Restored) -> dict[str, Any]:
-    thinned = {"thinned": list(restored.incomplete_ingests)} if restored.incomplete_ingests else {}
-    business = (
-        {}
-        if restored.business is None
-        else {"business_snapshots": business_to_json(restored.business)}
-    )
-    return (
-        thinned
-        | business
-        | {
-            "version": restored.version,
-            "side": side_to_json(restored.side),
-            "groups": [list(pair) for pair in sorted(restored.groups.items())],
-            "totals": [restored.rows, restored.pending, restored.events],
-            "bases": [base_to_json(base) for base in restored.bases],
-        }
-    )
+    body: dict[str, Any] = {
+        "version": restored.version,
+        "side": side_to_json(restored.side),
+        "groups": [list(pair) for pair in sorted(restored.groups.items())],
+        "totals": [restored.rows, restored.pending, restored.events],
+        "bases": [base_to_json(base) for base in restored.bases],
+    }
+    if restored.incomplete_ingests:
+        body["thinned"] = list(restored.incomplete_ingests)
+    if restored.business is not None:
+        body["business_snapshots"] = business_to_json(restored.business)
+    return body
 
 
-def restored_from_json(data: Mapping[str, Any]) -> Restored:
-    rows, pending, events = map(checked.count, data["totals"])
+def restored_from_json(data: Any) -> Restored:
+    fields = checked.mapped(data)
+    rows, pending, events = map(checked.count, fields["totals"])
     return Restored(
-        version=checked.count(data["version"]),
-        side=side_from_json(data["side"]),
-        groups={checked.count(group): checked.count(held) for group, held in data["groups"]},
+        version=checked.count(fields["version"]),
+        side=side_from_json(fields["side"]),
+        groups=rows_by_group(fields["groups"]),
         rows=rows,
         pending=pending,
         events=events,
-        bases=tuple(base_from_json(base) for base in checked.listed(data["bases"])),
-        incomplete_ingests=checked.counts(data.get("thinned", ())),
-        business=business_from_json(data["business_snapshots"])
-        if "business_snapshots" in data
-        else None,
+        bases=tuple(base_from_json(base) for base in checked.listed(fields["bases"])),
+        incomplete_ingests=checked.counts(fields.get("thinned", ())),
+        business=checked.if_present(fields, "business_snapshots", business_from_json),
     )
+
+
+def rows_by_group(data: Any) -> dict[int, int]:
+    """Decode pairs of a group and its number of rows."""
+    return {checked.count(group): checked.count(rows) for group, rows in data}
 
 
 def rewrite_to_json(rewrite: Rewrite) -> dict[str, Any]:
@@ -474,19 +504,22 @@ def rewrite_to_json(rewrite: Rewrite) -> dict[str, Any]:
         "gone": [segment_to_json(segment) for segment in rewrite.gone],
         "thinned": list(rewrite.incomplete_ingests),
     }
-    side_rows = {"side_rows": rewrite.side_rows} if rewrite.side else {}  # 0 where none is added
-    return {name: value for name, value in parts.items() if value} | side_rows
+    fields = _without_empty(parts)
+    if rewrite.side:
+        # Also where it is 0: `side` and `side_rows` are there together
+        fields["side_rows"] = rewrite.side_rows
+    return fields
 
 
 def rewrite_from_json(data: Mapping[str, Any]) -> Rewrite:
     if ("side" in data) != ("side_rows" in data):
         raise ValueError("its rewrite has only one of `side` and `side_rows`")
     if "side" in data and ("add" in data or "remove" in data):
-        raise ValueError("its rewrite lists files both in a side file and in itself")
+        raise ValueError("its rewrite lists files in a side file and also in itself")
     return Rewrite(
         add=tuple(map(new_file_from_json, data.get("add", ()))),
-        remove=tuple(map(checked.text, checked.listed(data.get("remove", ())))),
-        side=side_from_json(data["side"]) if "side" in data else None,
+        remove=_texts(data, "remove"),
+        side=checked.if_present(data, "side", side_from_json),
         side_rows=checked.count(data.get("side_rows", 0)),
         dropped_rows=checked.count(data.get("dropped_rows", 0)),
         gone=tuple(map(segment_from_json, data.get("gone", ()))),
@@ -495,7 +528,7 @@ def rewrite_from_json(data: Mapping[str, Any]) -> Rewrite:
 
 
 def file_to_json(file: DataFile) -> dict[str, Any]:
-    return {
+    fields: dict[str, Any] = {
         "path": file.path,
         "size": file.size,
         "crc32": file.crc32,
@@ -504,15 +537,23 @@ def file_to_json(file: DataFile) -> dict[str, Any]:
         "group": file.group,
         "segments": list(file.segments),
         "bounds": bounds_to_json(file.bounds),
-        **({"cluster": [file.cluster.number, list(file.cluster.columns)]} if file.cluster else {}),
-        **({"codec": file.codec} if file.codec else {}),
-        **({} if file.floor is None else {"floor": file.floor}),
-        **({} if file.first_row_id is None else {"first_row_id": file.first_row_id}),
     }
+    if file.cluster:
+        fields["cluster"] = [file.cluster.number, list(file.cluster.columns)]
+    if file.codec:
+        fields["codec"] = file.codec
+    if file.floor is not None:
+        fields["floor"] = file.floor
+    if file.first_row_id is not None:
+        fields["first_row_id"] = file.first_row_id
+    return fields
 
 
 def new_file_from_json(data: Mapping[str, Any]) -> DataFile:
-    """Decode a file that a commit brings; only the list of files has the ids it reserves."""
+    """Decode a file that a commit adds.
+
+    The row ids that it reserves are only in the list of files.
+    """
     file = file_from_json(data)
     if file.first_row_id is not None:
         raise ValueError(f"{file.path} has a first_row_id in the commit that brings it")
@@ -520,26 +561,33 @@ def new_file_from_json(data: Mapping[str, Any]) -> DataFile:
 
 
 def file_from_json(data: Mapping[str, Any]) -> DataFile:
-    cluster, floor = data.get("cluster"), data.get("floor")
+    size = checked.count(data["size"])
+    footer_bytes, footer_crc32 = data["footer"][0], data["footer"][1]
     file = DataFile(
         path=own_path(PathKind.DATA, data["path"]),
-        size=checked.count(data["size"]),
+        size=size,
         crc32=checked.crc(data["crc32"]),
-        footer_bytes=checked.count(data["footer"][0]),
-        footer_crc32=checked.crc(data["footer"][1]),
-        rows=check_rows(checked.count(data["rows"]), checked.count(data["size"])),
+        footer_bytes=checked.count(footer_bytes),
+        footer_crc32=checked.crc(footer_crc32),
+        rows=check_rows(checked.count(data["rows"]), size),
         group=checked.word(data["group"]),
         segments=checked.counts(data["segments"]),
         bounds=bounds_from_json(data["bounds"]),
-        cluster=Cluster(number=checked.count(cluster[0]), columns=checked.counts(cluster[1]))
-        if cluster
-        else None,
+        cluster=_cluster_from_json(data.get("cluster")),
         codec=checked.text(data.get("codec", "")),
-        floor=None if floor is None else checked.word(floor),
-        first_row_id=checked.count(data["first_row_id"]) if "first_row_id" in data else None,
+        floor=checked.optional(data.get("floor"), checked.word),
+        first_row_id=checked.if_present(data, "first_row_id", checked.count),
     )
-    if not file.rows or not file.segments or not 0 < file.footer_bytes <= file.size:
+    has_footer = 0 < file.footer_bytes <= file.size
+    if not file.rows or not file.segments or not has_footer:
         raise ValueError(
-            f"{file.path} has no row, no segment, or a footer of {file.footer_bytes} of its {file.size} bytes"
+            f"{file.path} has no row, no segment, or a footer of {file.footer_bytes} "
+            f"of its {file.size} bytes"
         )
     return file
+
+
+def _cluster_from_json(data: Any) -> Cluster | None:
+    if not data:
+        return None
+    return Cluster(number=checked.count(data[0]), columns=checked.counts(data[1]))

@@ -1,7 +1,12 @@
-"""The chain of commits: reading it, and adding a link to it (FORMAT, commits).
+"""The chain of commits: reading it, and adding a link to it (FORMAT, §4 and §12).
 
-Hazards that this module is built around: a put that fails may have landed; a put that reports 'exists' may be the echo of our own; and a
-writer that slept may write below an expired log. So every put is read back by its write id, and then the versions above it are checked.
+This module is built around three hazards:
+
+- A put that fails may have written its file.
+- A put that reports "exists" may be the echo of our own earlier try.
+- A writer that slept may write below a log whose begin has expired.
+
+So every put is read back by its write id, and then the versions above it are checked.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from opal_lake import layout
-from opal_lake.after_commit import tell_of_commit
+from opal_lake.after_commit import notify_of_commit
 from opal_lake.clock import Clock
 from opal_lake.definition.job_names import check_application, check_token
 from opal_lake.errors import (
@@ -43,20 +48,24 @@ from opal_lake.log.pages import (
 from opal_lake.log.pending import undone_note
 from opal_lake.log.snapshot import Root, Snapshot, chain, first_root, row_id_fault
 from opal_lake.log.store_clock import clock_notes, writer_now_us
+from opal_lake.log.tuning import DEFAULT_TUNING, Tuning
 from opal_lake.log.version_window import is_readable, readable_text
 from opal_lake.result import JobResult
 from opal_lake.storage.protocol import READERS, Storage
-from opal_lake.storage.verified import MOST_SEALED, read_sealed
+from opal_lake.storage.verified import MAX_SEALED, read_sealed
 
 _PUT_TRIES = 4
-_LOST_RACES = 1_000
-_PROBES = 8  # commits that are read one after the other before the log is listed
-_FOLLOWED = 64  # commits behind a checkpoint before one that follows the log looks for a newer one
+_MAX_LOST_RACES = 1_000
+# Commits that are read one after the other before the log is listed: a listing costs more the
+# longer the log is
+_PROBES = 8
+# Commits after a checkpoint, from which on a follower of the log looks for a newer checkpoint
+_FOLLOWED = 64
 
 
 @dataclass(slots=True)
 class Written:
-    """The version that this process wrote last. A copy for another process holds none."""
+    """The version that this process wrote last. A copy for another process is empty."""
 
     state: Snapshot | None = None
 
@@ -71,31 +80,43 @@ class CommitLog:
     storage: Storage
     clock: Clock
     ids: IdSource
+    tuning: Tuning = DEFAULT_TUNING
     on_derived_failure: Callable[[Exception], None] = field(default=lambda _: None)
     written: Written = field(default_factory=Written, compare=False, repr=False)
 
     def head(self, *, to_commit: bool = False) -> Snapshot:
-        """The newest version. If retention deletes the start of the log during the read, the read starts again from a newer checkpoint.
+        """Return the newest version.
 
-        With `to_commit`, the end of the log is not verified: the commit itself does that. A writer goes on from the version that it wrote.
+        If retention deletes the start of the log during the read, the read starts again from a
+        newer checkpoint. With `to_commit`, a writer goes on from the version that it wrote, and the
+        end of the log is not verified: the commit itself does that.
         """
-        if to_commit and (known := self._from_written()) is not None:
-            return known
-        tried = None
+        if to_commit:
+            known = self._from_written()
+            if known is not None:
+                return known
+        last_tried = None
         while True:
             try:
-                return self._extend(read_checkpoint(self.storage, None), None, to_commit=to_commit)
+                checkpoint = read_checkpoint(self.storage, None)
+                return self._extend(checkpoint, None, to_commit=to_commit)
             except (FormatError, NotFoundError):
                 newest = next(checkpoint_paths(self.storage), None)
-                if newest == tried:
+                if newest == last_tried:
                     raise
-                tried = newest
+                last_tried = newest
 
     def _from_written(self) -> Snapshot | None:
-        """None if this is another table by now, or if so much came since that a checkpoint is nearer."""
+        """Return the newest version, read from the one that this process wrote last.
+
+        None if the path has another table by now, or if so many commits came since that a
+        checkpoint is nearer.
+        """
         state = self.written.state
+        if state is None:
+            return None
         try:
-            if state is None or self.read_commit(state.version).write_id != state.root.write_id:
+            if self.read_commit(state.version).write_id != state.root.write_id:
                 return None
             head = self._extend(state, None, to_commit=True)
         except (FormatError, NotFoundError):
@@ -103,66 +124,68 @@ class CommitLog:
         return head if len(head.commits) <= _PROBES else None
 
     def at(self, version: int, head: Snapshot | None = None) -> Snapshot:
-        """That version, unless it has expired: files of an expired version may be deleted, even if its metadata is left.
+        """Return a version; raise NotFoundError or ExpiredError if it is not readable.
 
-        If the caller gives a head, what is readable is decided by that head.
+        Files of an expired version may be deleted, even if its metadata still exists. If the caller
+        passes a head, that head decides which versions are readable.
         """
         head = head or self._head_if_sound()
         if head is not None and not is_readable(head.root, version):
-            raise NotFoundError(
-                f"{self.storage.uri} {_absence(head.root, version)}; readable are {readable_text(head.root)}"
-            )
+            raise NotFoundError(_unreadable(self.storage.uri, head.root, version))
         if head is not None and head.version == version:
             return head
         try:
             return self._folded(version, head)
         except (FormatError, NotFoundError) as error:
-            newer = None if head is None else self.head().root  # retention may have been faster
-            if newer is None or is_readable(newer, version):
+            if head is None:
                 raise
-            raise ExpiredError(
-                f"{self.storage.uri} {_absence(newer, version)}; readable are {readable_text(newer)}"
-            ) from error
+            # A retention may have deleted the version after the head was read
+            newer = self.head().root
+            if is_readable(newer, version):
+                raise
+            raise ExpiredError(_unreadable(self.storage.uri, newer, version)) from error
 
     def _folded(self, version: int, head: Snapshot | None) -> Snapshot:
         start = read_checkpoint(self.storage, version) if version >= 0 else None
         snapshot = self._extend(start, version, head.commits if head else ())
         if snapshot.version != version:
+            missing = self._first_missing(snapshot.version, version)
             raise FormatError(
-                f"{self.storage.uri}/{self._missing(snapshot.version, version)} is missing; restore the file from a backup"
+                f"{self.storage.uri}/{missing} is missing; restore the file from a backup"
             )
         return snapshot
 
     def _head_if_sound(self) -> Snapshot | None:
-        """None if it is damaged: older versions may be intact."""
+        """Return the newest version, None if it is damaged: older versions may be intact."""
         try:
             return self.head()
         except FormatError:
             return None
 
-    def _missing(self, reached: int, version: int) -> str:
-        """The first missing commit between two versions."""
+    def _first_missing(self, reached: int, version: int) -> str:
+        """Return the path of the first missing commit between two versions."""
         logged = {layout.commit_version(entry.path) for entry in self.storage.list(layout.LOG)}
-        return layout.commit_path(
-            next(
-                (number for number in range(reached + 1, version) if number not in logged), version
-            )
-        )
+        for number in range(reached + 1, version):
+            if number not in logged:
+                return layout.commit_path(number)
+        return layout.commit_path(version)
 
     def refresh(self, snapshot: Snapshot) -> Snapshot:
-        """The newest version, read from a known one on."""
+        """Return the newest version, read from a known one on."""
         try:
             return self._extend(snapshot, None)
         except (FormatError, NotFoundError):
-            newest = read_checkpoint(
-                self.storage, None
-            )  # the log after the snapshot may have expired meanwhile
+            # The log after the snapshot may have expired meanwhile
+            newest = read_checkpoint(self.storage, None)
             if newest is None or newest.version <= snapshot.version:
                 raise
             return self._extend(newest, None)
 
     def follow(self, snapshot: Snapshot) -> Snapshot:
-        """As `refresh`, for those who ask again and again: what a newer checkpoint holds is let go, else all commits would gather."""
+        """Return the newest version like `refresh`, for callers that ask again and again.
+
+        Commits that a newer checkpoint holds are dropped: otherwise all commits would add up.
+        """
         newest = self.refresh(snapshot)
         if len(newest.commits) < _FOLLOWED:
             return newest
@@ -170,24 +193,21 @@ class CommitLog:
         known = {commit.version: commit.write_id for commit in newest.commits}
         if start is None or known.get(start.version) != start.root.write_id:
             return newest
-        return Snapshot(
-            self.storage,
-            newest.root,
-            start.sections,
-            tuple(one for one in newest.commits if one.version > start.version),
-        )
+        later = tuple(commit for commit in newest.commits if commit.version > start.version)
+        return Snapshot(self.storage, newest.root, start.sections, later)
 
     def read_commit(self, version: int) -> Commit:
         path = layout.commit_path(version)
         commit = decode_commit(read_sealed(self.storage, path), f"{self.storage.uri}/{path}")
         if commit.version != version:
             raise FormatError(
-                f"{self.storage.uri}/{path} holds version {commit.version}; restore the file from a backup"
+                f"{self.storage.uri}/{path} holds version {commit.version} instead of "
+                f"{version}; restore the file from a backup"
             )
         return commit
 
     def reading_back(self, oldest: int) -> Callable[[int], Commit]:
-        """Return a `read_commit` for callers that go from a version down to the oldest one."""
+        """Return a `read_commit` for callers that go down to the oldest version."""
         return BackwardReader(self, oldest)
 
     def _extend(
@@ -198,65 +218,81 @@ class CommitLog:
         *,
         to_commit: bool = False,
     ) -> Snapshot:
+        """Return the state after the commits that follow a start, or begin the log."""
         version = start.version if start else -1
-        commits = (
-            self._to_the_end(start, to_commit)
-            if up_to is None
-            else self._commits_after(version, up_to, at_hand)
-        )
+        commits: Sequence[Commit]
+        if up_to is None:
+            commits = self._to_the_end(start, to_commit)
+        else:
+            commits = self.range_after(version, up_to, at_hand).commits
         if start is None:
             if not commits or commits[0].version != 0:
-                raise NotFoundError(self._no_table(bool(commits)))
-            root = first_root(commits[0])
-            start = Snapshot(self.storage, root, {}, (commits[0],))
+                raise NotFoundError(self._no_table(has_log=bool(commits)))
+            first = commits[0]
+            start = Snapshot(self.storage, first_root(first), {}, (first,))
             commits = commits[1:]
-        return start.followed_by(chain(commits, start)) if commits else start
+        if not commits:
+            return start
+        return start.followed_by(chain(commits, start))
 
-    def _no_table(self, has_log: bool) -> str:
+    def _no_table(self, *, has_log: bool) -> str:
+        uri = self.storage.uri
         if has_log:
-            first = f"{self.storage.uri}/{layout.commit_path(0)}"
-            return f"{first}, where the log begins, is missing, and no checkpoint replaces it; restore {layout.META} from a backup"
+            return (
+                f"{uri}/{layout.commit_path(0)}, the first commit of the log, is missing, and no "
+                f"checkpoint replaces it; restore {layout.META} from a backup"
+            )
         other = next(iter(self.storage.list("")), None)
-        seen = (
-            f"it holds {other.path!r}, but no {layout.LOG}"
-            if other
-            else "the folder does not exist, or is empty"
+        if other is None:
+            content = "the folder does not exist, or is empty"
+        else:
+            content = f"it holds {other.path!r}, but no {layout.LOG}"
+        return (
+            f"{uri} is not an Opal table: {content}; check the path, or create a table with "
+            "OpalTable.create or `opal create`"
         )
-        way_out = "check the path, or make a table with OpalTable.create or `opal create`"
-        return f"{self.storage.uri} is no Opal table: {seen}; {way_out}"
 
     def _to_the_end(self, start: Snapshot | None, to_commit: bool) -> list[Commit]:
-        """The commits after a version. A listing costs more the longer the log is: the log is listed only if they are many, or in doubt."""
+        """Return the commits after a start.
+
+        They are read one by one. The log is listed only if they are many, or if in doubt: a listing
+        costs more the longer the log is.
+        """
         commits: list[Commit] = []
         version = start.version if start else -1
         while len(commits) < _PROBES:
-            after = self._read_unless_gone(version + len(commits) + 1)
-            if after is None:
+            commit = self._read_unless_gone(version + len(commits) + 1)
+            if commit is None:
                 break
-            commits.append(after)
+            commits.append(commit)
         end = version + len(commits)
+        # A commit behind the missing one would be a hole in the log, which a listing shows
         is_end = len(commits) < _PROBES and self._read_unless_gone(end + 2) is None
-        is_told = end >= 0 and (
-            to_commit or self._none_was_deleted(start, commits)
-        )  # without version 0 a listing says what there is
-        return commits if is_end and is_told else commits + self.commits_after(end)
+        # Without version 0 only a listing shows what the log holds
+        is_trusted = end >= 0 and (to_commit or self._none_was_deleted(start, commits))
+        if is_end and is_trusted:
+            return commits
+        return commits + self.commits_after(end)
 
     def _none_was_deleted(self, start: Snapshot | None, commits: Sequence[Commit]) -> bool:
-        """Whether neither the versions after `start`, nor the next one, have ever been deleted (FORMAT, vouchers).
+        """Return whether no version after `start`, nor the next one, was ever deleted.
 
-        If one was, its name became free again, and the file may be that of a stalled writer.
+        If one was, its name became free again, and its file may be that of a stalled writer. The
+        vouchers of the versions prove it (FORMAT, §12).
         """
         if start is None:
             return False
-        known = {**start.root.vouchers, **{commit.version: commit.write_id for commit in commits}}
+        write_ids = {commit.version: commit.write_id for commit in commits}
+        known = {**start.root.vouchers, **write_ids}
         versions = range(start.version + 1, start.version + len(commits) + 2)
-        return all(
-            self._vouches(known, vouching)
-            for vouching in {layout.vouching_version(version) for version in versions}
-        )
+        vouchers = {layout.vouching_version(version) for version in versions}
+        return all(self._vouches(known, vouching) for vouching in vouchers)
 
     def _vouches(self, known: Mapping[int, str], vouching: int | None) -> bool:
-        """Whether the known commit of this version still exists; False also if that is unknown."""
+        """Return whether the known commit of this version still exists.
+
+        False also if that cannot be found out.
+        """
         if vouching is None or vouching not in known:
             return False
         try:
@@ -264,25 +300,18 @@ class CommitLog:
         except (FormatError, NotFoundError, StorageError):
             return False
 
-    def _commits_after(
-        self, version: int, up_to: int | None, at_hand: Sequence[Commit]
-    ) -> list[Commit]:
-        """The store is read only if those at hand are not enough."""
-        if up_to is None:
-            return self.commits_after(version)
-        return [*self.range_after(version, up_to, at_hand).commits]
-
     def commits_after(self, version: int, up_to: int | None = None) -> list[Commit]:
-        """The commits that the log has after a version, oldest first."""
+        """Return the commits that the log has after a version, oldest first."""
         if up_to is not None:
             return [*self.range_after(version, up_to).commits]
         return self._listed_after(version, None)
 
     def range_after(self, version: int, up_to: int, at_hand: Sequence[Commit] = ()) -> CommitRange:
-        """The commits after a version up to another one, oldest first, from pages where they save requests.
+        """Return the commits after a version up to another one, oldest first.
 
-        The last one is read from the log, or follows from those at hand. Every other one is what
-        the one behind it names as its predecessor, so that a page of another chain is not believed.
+        They come from those at hand, then from pages where these save requests, then from the log.
+        The last one is read from the log, or follows from those at hand. Every other one has the
+        write id that its successor names: a page of another chain is not believed.
         """
         known = {commit.version: commit for commit in at_hand if version < commit.version}
         top = up_to
@@ -290,7 +319,7 @@ class CommitLog:
             top -= 1
         newer = [known[number] for number in range(top + 1, up_to + 1)]
         behind = known.get(top + 1)
-        refs = useful_pages(self.storage, version + 1, top)
+        refs = useful_pages(self.storage, version + 1, top, self.tuning)
         if refs:
             paged = self._paged(version, top, behind, refs)
             if paged is not None:
@@ -301,42 +330,36 @@ class CommitLog:
     def _paged(
         self, version: int, top: int, behind: Commit | None, refs: Sequence[PageRef]
     ) -> CommitRange | None:
-        """The commits after a version, partly from pages; None if one of them is in no page and not in the log.
+        """Return the commits after a version up to `top`, partly from pages.
 
-        `behind` is the commit that follows, if it is known.
+        `behind` is the commit after `top`, if it is known. None if a commit is neither in a page
+        nor in the log.
         """
         newest = self._read_unless_gone(top) if behind is None else behind
         if newest is None:
             return None
         read_back = read_cover(self.storage, newest.table_id, refs, version + 1, top)
-        pages = {
-            number: page for page in read_back for number in page.commits if version < number <= top
-        }
-        begin = min([top, *pages]) - 1  # what is below may have expired: a listing tells
+        pages = {number: page for page in read_back for number in page.commits}
+        # Commits below the pages may have expired: a listing shows which of them exist
+        begin = min([top, *(number for number in pages if number > version)]) - 1
         if begin - version <= _PROBES:
             begin = version
-        at_hand = {} if behind is not None else {top: newest}
-        single = [
-            number
-            for number in range(begin + 1, top + 1)
-            if number not in pages and number not in at_hand
-        ]
+        read: dict[int, Commit | None] = {} if behind is not None else {top: newest}
+        single = [n for n in range(begin + 1, top + 1) if n not in pages and n not in read]
         with ThreadPoolExecutor(READERS) as pool:
-            read: dict[int, Commit | None] = dict(
-                zip(single, pool.map(self._read_unless_gone, single), strict=True)
-            )
-        read |= at_hand
-        accepted: dict[int, Page] = {}  # the pages of the copies that are in the chain
+            read |= zip(single, pool.map(self._read_unless_gone, single), strict=True)
+        # The page of each version whose copy is in the chain
+        accepted: dict[int, Page] = {}
         expected = None if behind is None else behind.previous_write_id
         newer: list[Commit] = []
         for number in range(top, begin, -1):
             commit = read.get(number)
             if commit is not None:
                 expected = commit.write_id
-            page = pages.get(number)
-            copy = None if page is None else page.copies(number, expected)
-            if page is not None and copy is not None:
-                accepted[number] = page
+            holder = pages.get(number)
+            copy = None if holder is None else holder.copies(number, expected)
+            if holder is not None and copy is not None:
+                accepted[number] = holder
             if number not in read:
                 commit = copy or self._read_unless_gone(number)
             if commit is None:
@@ -348,7 +371,8 @@ class CommitLog:
             return None
         events: dict[str, Line] = {}
         for page in read_back:
-            events |= page.events_of({v for v, holder in accepted.items() if holder is page})
+            in_chain = {number for number, holder in accepted.items() if holder is page}
+            events |= page.events_of(in_chain)
         return CommitRange(commits=[*older, *reversed(newer)], events=events)
 
     def _listed_after(self, version: int, up_to: int | None) -> list[Commit]:
@@ -367,7 +391,8 @@ class CommitLog:
         while commits and commits[0] is None:
             del commits[0]  # retention deletes from the begin of the log
         if None in commits:
-            return [self.read_commit(number) for number in versions]  # says which one is missing
+            # Raises for the one that is missing
+            return [self.read_commit(number) for number in versions]
         return [commit for commit in commits if commit is not None]
 
     def _read_unless_gone(self, version: int) -> Commit | None:
@@ -377,50 +402,60 @@ class CommitLog:
             return None
 
     def commit(self, base: Snapshot, proposal: Proposal) -> JobResult:
-        """Add the proposal to the log, building it again after each lost race; the result says which version it became."""
+        """Add a proposal to the log, and return a result with the version that it became.
+
+        The proposal is built again after each lost race. If an earlier run with the same token or
+        sequence committed, nothing is added, and the result is the one of that run.
+        """
+        uri = self.storage.uri
         head = base
-        for lost in range(_LOST_RACES):
+        for lost in range(_MAX_LOST_RACES):
             if lost or not proposal.at_once:
                 head = self.refresh(head)
-            if (
-                earlier := self.earlier_result(
-                    head, proposal.operation, proposal.token, proposal.application
-                )
-            ) is not None:
+            earlier = self.earlier_result(
+                head, proposal.operation, proposal.token, proposal.application
+            )
+            if earlier is not None:
                 return earlier
             check_positions(head, proposal.positions, self.read_commit)
             if proposal.number in head.root.abandoned:
                 raise ConflictError(
-                    f"retention gave up job {proposal.number}, which ran longer than its grace; run it again"
+                    f"retention gave up job {proposal.number}, which ran longer than its grace; "
+                    "run it again"
                 )
-            since = [commit for commit in head.commits if commit.version > base.version]
-            # Not only when commits are gone: below the oldest version numbers are free again, and what a job there looked at may be gone
-            if len(since) != head.version - base.version or base.version < head.root.oldest_version:
-                began = f"version {base.version}, where this {proposal.operation} began"
-                raise ExpiredError(
-                    f"the log after {began}, has expired; readable are {readable_text(head.root)} now: run it again"
-                )
-            verdict = judge(proposal.operation, base.root, since)
-            draft = proposal.build(head, since if verdict is Verdict.REDO else [])
+            winners = self._winners(base, head, proposal.operation)
+            verdict = judge(proposal.operation, base.root, winners)
+            draft = proposal.build(head, winners if verdict is Verdict.REDO else [])
             if draft is None:
-                return JobResult(
-                    operation=proposal.operation, table=self.storage.uri, token=proposal.token
-                )
+                return JobResult(operation=proposal.operation, table=uri, token=proposal.token)
             draft.actions.check_reported(proposal.number)
             link = self._link(head, proposal, draft)
             fault = row_id_fault(head.root, link)
             if fault is not None:
                 raise FormatError(
-                    f"{self.storage.uri}: version {link.version} was not written: {fault}; "
-                    "run `opal check`"
+                    f"{uri}: version {link.version} was not written: {fault}; run `opal check`"
                 )
             if self.put(link):
                 self._after(head, link)
-                tell_of_commit(self, partial(head.followed_by, [link]))
+                notify_of_commit(self, partial(head.followed_by, [link]))
                 return result_of(link)
         raise StorageError(
-            f"{self.storage.uri}: lost {_LOST_RACES} races; nothing was committed: run it again, with fewer writers at once"
+            f"{uri}: lost {_MAX_LOST_RACES} races, and committed nothing; run it again, with "
+            "fewer concurrent writers"
         )
+
+    def _winners(self, base: Snapshot, head: Snapshot, operation: str) -> list[Commit]:
+        """Return the commits since a job's base; raise ExpiredError if some are gone."""
+        winners = [commit for commit in head.commits if commit.version > base.version]
+        has_gap = len(winners) != head.version - base.version
+        # The oldest version counts also if every commit is left: below it numbers are free again,
+        # and what the job read may be deleted
+        if has_gap or base.version < head.root.oldest_version:
+            raise ExpiredError(
+                f"the log after version {base.version}, where this {operation} began, has expired; "
+                f"the readable versions are now {readable_text(head.root)}: run it again"
+            )
+        return winners
 
     def earlier_result(
         self,
@@ -429,63 +464,77 @@ class CommitLog:
         token: str | None,
         application: tuple[str, int] | None = None,
     ) -> JobResult | None:
-        """Return the result of an earlier run with this token, or with this or a later sequence.
+        """Return the result of an earlier run with this token or sequence.
 
-        Raises InvalidInputError for the token of an ingest whose rows were discarded: a repeat
-        would report rows that the table does not have. A note names the restore that undid it.
+        A later sequence counts, too. None without such a run. Raises InvalidInputError for the
+        token of an ingest whose rows were discarded: a repeat would report rows that the table does
+        not have. If a restore undid the earlier run, a note names that restore.
         """
         check_token(token)
         check_application(application)
-        if token is not None and (applied := head.version_of_token(token)) is not None:
-            earlier = self._result_in(applied, operation, token)
-            if earlier.operation != operation:
-                used = f"token {token!r} was used by the {earlier.operation} of version {earlier.version}"
-                raise InvalidInputError(f"{used}; give this {operation} a token of its own")
-            notes = earlier.notes
-            if operation == "ingest":
-                read_back = self.reading_back(head.root.oldest_version)
-                undone = undone_note(head, token, self.read_commit, read_back)
-                notes = notes if undone is None else (*notes, undone)
-            return replace(earlier, repeated=True, notes=notes)
-        if (
-            application is not None
-            and head.root.applications.get(application[0], -1) >= application[1]
-        ):
-            return JobResult(
-                operation=operation, table=self.storage.uri, token=token, repeated=True
-            )
+        if token is not None:
+            applied = head.version_of_token(token)
+            if applied is not None:
+                return self._repeated(head, operation, token, applied)
+        if application is not None:
+            name, sequence = application
+            if head.root.applications.get(name, -1) >= sequence:
+                return JobResult(
+                    operation=operation, table=self.storage.uri, token=token, repeated=True
+                )
         return None
 
+    def _repeated(self, head: Snapshot, operation: str, token: str, applied: int) -> JobResult:
+        """Return the result of the version that applied a token, as that of a repeat."""
+        earlier = self._result_in(applied, operation, token)
+        if earlier.operation != operation:
+            raise InvalidInputError(
+                f"token {token!r} was used by the {earlier.operation} of version "
+                f"{earlier.version}; give this {operation} a token of its own"
+            )
+        notes = earlier.notes
+        if operation == "ingest":
+            read_back = self.reading_back(head.root.oldest_version)
+            undone = undone_note(head, token, self.read_commit, read_back)
+            if undone is not None:
+                notes = (*notes, undone)
+        return replace(earlier, repeated=True, notes=notes)
+
     def _result_in(self, version: int, operation: str, token: str) -> JobResult:
-        """The result in a commit; if the commit has expired, a result that says so."""
+        """Return the result in a commit, or one that notes that the commit has expired."""
         try:
             return result_of(self.read_commit(version))
         except NotFoundError:
-            gone = f"its result has expired with version {version}"
             return JobResult(
                 operation=operation,
                 table=self.storage.uri,
                 version=version,
                 token=token,
-                notes=(gone,),
+                notes=(f"its result has expired with version {version}",),
             )
 
     def _link(self, head: Snapshot, proposal: Proposal, draft: Draft) -> Commit:
-        version, uri = head.version + 1, self.storage.uri
-        own_us, told_us = self.clock.now_us(), self.storage.now_us()
-        before_us, repair = head.root.timestamp_us, draft.actions.corrected_times
-        if repair is not None:
-            before_us = repair.times_us[-1]
-        timestamp_us = max(writer_now_us(own_us, told_us, head.spec, uri), before_us + 1)
-        timings_ms = {"total": max(0, own_us - proposal.started_us) // 1000}
-        notes = (
-            draft.result.notes
-            if repair
-            else (*draft.result.notes, *clock_notes(told_us, head.root, uri))
-        )
+        version = head.version + 1
+        uri = self.storage.uri
+        own_us = self.clock.now_us()
+        store_us = self.storage.now_us()
+        repair = draft.actions.corrected_times
+        # I3: timestamps increase strictly, after a repair from its last corrected time on
+        before_us = head.root.timestamp_us if repair is None else repair.times_us[-1]
+        timestamp_us = max(writer_now_us(own_us, store_us, head.spec, uri), before_us + 1)
+        notes = draft.result.notes
+        if repair is None:
+            notes = (*notes, *clock_notes(store_us, head.root, uri))
         result = replace(
-            draft.result, version=version, token=proposal.token, timings_ms=timings_ms, notes=notes
+            draft.result,
+            version=version,
+            token=proposal.token,
+            timings_ms={"total": max(0, own_us - proposal.started_us) // 1000},
+            notes=notes,
         )
+        epoch = head.root.epoch
+        if draft.actions.restored is not None:
+            epoch += 1
         return Commit(
             version=version,
             table_id=head.root.table_id,
@@ -500,7 +549,7 @@ class CommitLog:
             positions=proposal.positions,
             partition_key=proposal.partition_key,
             business_snapshot=proposal.business_snapshot,
-            epoch=head.root.epoch + (draft.actions.restored is not None),
+            epoch=epoch,
             first_row_id=head.root.next_row_id if draft.actions.gives_row_ids else None,
             changes_view=draft.changes_view,
             result=result.to_dict(),
@@ -508,32 +557,45 @@ class CommitLog:
         )
 
     def put(self, link: Commit) -> bool:
-        """Whether the link is in the log now. False: another one has its version."""
+        """Write a link, and return whether the log has it now.
+
+        False if another one has its version.
+        """
         data = encode_readable(link)
         path = layout.commit_path(link.version)
-        if len(data) > MOST_SEALED:
+        if len(data) > MAX_SEALED:
             raise InvalidInputError(
-                f"version {link.version} would have {len(data):,} bytes, at most are {MOST_SEALED:,}; do less at once"
+                f"version {link.version} would have {len(data):,} bytes, more than the "
+                f"{MAX_SEALED:,} that are allowed; do less at once"
             )
         failure: Exception | None = None
         for _ in range(_PUT_TRIES):
             try:
                 if self.storage.put_if_absent(path, data):
                     return True
-                return self.read_commit(link.version).write_id == link.write_id
+                return self._is_written(link)
             except (StorageError, NotFoundError) as error:
                 if failure is None and isinstance(error, NotWrittenError):
                     raise
                 failure = error
-            with suppress(StorageError, NotFoundError):  # what failed first tells more
-                return self.read_commit(link.version).write_id == link.write_id
+            # The failed put may have written the file. The message names the first failure, which
+            # explains more than a failure to read it back.
+            with suppress(StorageError, NotFoundError):
+                return self._is_written(link)
         raise CommitUnknownError(
-            f"{self.storage.uri}: cannot tell whether version {link.version} was written ({failure}); run again with the same token"
+            f"{self.storage.uri}: it is unknown whether version {link.version} was written "
+            f"({failure}); run again with the same token"
         )
+
+    def _is_written(self, link: Commit) -> bool:
+        return self.read_commit(link.version).write_id == link.write_id
 
     @contextmanager
     def derived(self) -> Iterator[None]:
-        """Around what is done behind a commit: that stands, and what is derived can be had from it again."""
+        """Report failures of what is derived from a commit, instead of raising them.
+
+        The commit itself stands, and what is derived can be written again.
+        """
         try:
             yield
         except (OpalError, OSError, MemoryError) as error:
@@ -544,54 +606,56 @@ class CommitLog:
         self._check_not_below_expired_log(head, link)
         with self.derived():
             state = head.followed_by([link])
-            if (
-                link.version % head.spec.integer("checkpoint_commits") == 0
-                or link.actions.restored is not None
-            ):
+            is_due = link.version % head.spec.integer("checkpoint_commits") == 0
+            if is_due or link.actions.restored is not None:
                 events = EventReader(self.storage)
+                # The page comes first: if a writer dies in between, the next page takes its commits
                 self._write_page(state, events)
-                state = write_checkpoint(self.storage, state, read=events.read)
+                state = write_checkpoint(self.storage, state, read=events.read, tuning=self.tuning)
             self.written.state = state
 
     def _write_page(self, state: Snapshot, events: EventReader) -> None:
-        """Before the checkpoint: who dies in between leaves its commits to the page of the next one."""
         step = state.spec.integer("checkpoint_commits")
         if state.version % step == 0:
             with self.derived():
-                write_page(state, step, self.read_commit, events)
+                write_page(state, step, self.read_commit, events, tuning=self.tuning)
 
     def _check_not_below_expired_log(self, head: Snapshot, link: Commit) -> None:
-        """Not where the version was free because it had not been there yet, and not because it was deleted."""
+        """Raise ConflictError if the version was free only because it had been deleted."""
         if self._vouches(head.root.vouchers, layout.vouching_version(link.version)):
             return
         higher, follower = self._above(link.version)
-        if higher and (follower is None or follower.previous_write_id != link.write_id):
+        is_followed = follower is not None and follower.previous_write_id == link.write_id
+        if higher and not is_followed:
             raise ConflictError(
-                f"{self.storage.uri}: version {link.version} was written too late, the log went on to {max(higher)} without it; "
-                "run the job again"
+                f"{self.storage.uri}: version {link.version} was written too late, the log went on "
+                f"to {max(higher)} without it; run the job again"
             )
 
     def _above(self, version: int) -> tuple[list[int], Commit | None]:
-        """The versions above one that was just written, and the commit right after it."""
+        """Return the versions above a new one, and the commit right after it."""
         failure: Exception | None = None
         for _ in range(_PUT_TRIES):
             try:
-                above = [
-                    layout.commit_version(entry.path)
-                    for entry in self.storage.list(layout.LOG, layout.commit_path(version))
-                ]
-                higher = [number for number in above if number is not None]
-                return higher, self.read_commit(version + 1) if version + 1 in higher else None
+                higher: list[int] = []
+                for entry in self.storage.list(layout.LOG, layout.commit_path(version)):
+                    number = layout.commit_version(entry.path)
+                    if number is not None:
+                        higher.append(number)
+                follower = self.read_commit(version + 1) if version + 1 in higher else None
             except (StorageError, NotFoundError) as error:
                 failure = error
+            else:
+                return higher, follower
         raise CommitUnknownError(
-            f"{self.storage.uri}: version {version} was written, but whether it counts could not be read ({failure}); run again with the "
-            "same token, or, without one, look first whether `opal history` shows it"
+            f"{self.storage.uri}: version {version} was written, but the log above it could not be "
+            f"read ({failure}); run again with the same token, or, without a token, look first "
+            "whether `opal history` shows it"
         )
 
 
 class BackwardReader:
-    """Reads commits from a version down, ever more at once, and so from ever longer pages."""
+    """A reader of commits from a version down, which reads ever more at once."""
 
     def __init__(self, log: CommitLog, oldest: int) -> None:
         self._log = log
@@ -606,27 +670,30 @@ class BackwardReader:
         return self._log.read_commit(version) if commit is None else commit
 
     def _fetch(self, version: int) -> None:
-        """What cannot be read is left to the caller, who may never ask for it."""
+        """Read a portion of commits up to a version.
+
+        Commits that cannot be read are left to the caller, who may never ask for them.
+        """
         after = max(self._oldest, version - self._portion)
         newer = self._at_hand.get(version + 1)
         try:
             read = self._log.range_after(after, version, () if newer is None else (newer,))
         except (FormatError, NotFoundError):
-            # As much again for every version would read the log as often as it is long
+            # A large portion for every version would read the log as often as it is long
             self._portion = _PROBES
         else:
             self._portion = min(2 * self._portion, MAX_VERSIONS)
             self._at_hand = {commit.version: commit for commit in read.commits}
 
 
-def _absence(root: Root, version: int) -> str:
-    return (
-        f"has lost version {version}, which has expired"
-        if 0 <= version < root.oldest_version
-        else f"has no version {version}"
-    )
+def _unreadable(uri: str, root: Root, version: int) -> str:
+    if 0 <= version < root.oldest_version:
+        absence = f"has lost version {version}, which has expired"
+    else:
+        absence = f"has no version {version}"
+    return f"{uri} {absence}; readable are {readable_text(root)}"
 
 
 def result_of(commit: Commit) -> JobResult:
-    """The JobResult that a commit carries."""
+    """Return the JobResult that a commit carries."""
     return JobResult.from_dict(commit.result)

@@ -1,4 +1,4 @@
-"""When versions were committed, as the newest one has it: what their commits say, unless a repair has corrected it (FORMAT, clocks)."""
+"""Commit times of versions: as recorded, unless a clock repair has corrected them (FORMAT, §12)."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -14,77 +14,91 @@ from opal_lake.storage.verified import missing_error, read_sealed
 
 
 class CommitTimes:
-    """Of the versions that can be read at a head, in microseconds since 1970."""
+    """The commit times of the versions readable at a head, in microseconds."""
 
     def __init__(self, head: Snapshot) -> None:
         self._head = head
         self._known = {commit.version: commit for commit in head.commits}
 
     def of(self, version: int) -> int:
+        """Return the time of a version."""
         if version == self._head.version:
             return self._head.root.timestamp_us
         return self.corrected(version, self._recorded(version))
 
     def newest_by(self, moment_us: int) -> int | None:
-        """The last readable version that was committed at or before a moment; None when the oldest is younger."""
+        """Return the last readable version that was committed at or before a moment.
+
+        None if the oldest readable version is younger.
+        """
         low, high = self._head.root.oldest_version, self._head.version
         if self.of(low) > moment_us:
             return None
+        # I3: times increase strictly, so that a binary search finds the version
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if self.of(middle) <= moment_us else (low, middle - 1)
+            if self.of(middle) <= moment_us:
+                low = middle
+            else:
+                high = middle - 1
         return low
 
     def corrected(self, version: int, recorded_us: int) -> int:
-        """The time of a commit: its own, or the corrected one."""
-        corrections = (times.of(version) for times in self._repairs)
-        return next((moment for moment in corrections if moment is not None), recorded_us)
+        """Return the corrected time of a commit, or the recorded one without a repair."""
+        for times in self._repairs:
+            moment_us = times.of(version)
+            if moment_us is not None:
+                return moment_us
+        return recorded_us
 
     @functools.cached_property
     def _repairs(self) -> list[CorrectedTimes]:
-        """The newest first."""
-        commits = (
-            self._commit(version) for version in sorted(self._head.root.clock_repairs, reverse=True)
-        )
-        return [
-            commit.actions.corrected_times
-            for commit in commits
-            if commit.actions.corrected_times is not None
-        ]
+        """The corrections, newest first: if several correct a version, the newest counts."""
+        repairs: list[CorrectedTimes] = []
+        for version in sorted(self._head.root.clock_repairs, reverse=True):
+            times = self._commit(version).actions.corrected_times
+            if times is not None:
+                repairs.append(times)
+        return repairs
 
     def _recorded(self, version: int) -> int:
         try:
             return self._commit(version).timestamp_us
-        except NotFoundError as error:  # its commit has expired, its checkpoint may stand
+        except NotFoundError as error:
+            # The commit has expired, but the checkpoint of its version may still exist
             state = read_checkpoint(self._head.storage, version)
             if state is None or state.version != version:
                 raise missing_error(self._head.storage, layout.commit_path(version)) from error
             return state.root.timestamp_us
 
     def _commit(self, version: int) -> Commit:
-        if version not in self._known:
-            path, storage = layout.commit_path(version), self._head.storage
-            self._known[version] = decode_commit(
-                read_sealed(storage, path), f"{storage.uri}/{path}"
-            )
-        return self._known[version]
+        commit = self._known.get(version)
+        if commit is None:
+            storage = self._head.storage
+            path = layout.commit_path(version)
+            commit = decode_commit(read_sealed(storage, path), f"{storage.uri}/{path}")
+            self._known[version] = commit
+        return commit
 
 
 def version_at(head: Snapshot, moment_us: int) -> int:
-    """The version that was the newest at a moment; NotFoundError if none is left of that time."""
-    version, oldest = CommitTimes(head).newest_by(moment_us), head.root.oldest_version
+    """Return the version that was the newest at a moment.
+
+    Raises NotFoundError if no version of that time is left.
+    """
+    times = CommitTimes(head)
+    version = times.newest_by(moment_us)
     if version is None:
-        oldest_text = (
-            f"the oldest version {oldest} is of {moment_text(CommitTimes(head).of(oldest))}"
-        )
+        oldest = head.root.oldest_version
         raise NotFoundError(
-            f"{head.storage.uri}: nothing is readable as of {moment_text(moment_us)}; {oldest_text}; give a later time"
+            f"{head.storage.uri}: nothing is readable as of {moment_text(moment_us)}; the oldest "
+            f"version {oldest} is of {moment_text(times.of(oldest))}; give a later time"
         )
     return version
 
 
 def history(head: Snapshot, read_commit: Callable[[int], Commit]) -> Iterator[Commit]:
-    """The commits, newest first, with the times that they count as."""
+    """Yield the commits, newest first, with their corrected times."""
     times = CommitTimes(head)
     for commit in newest_first(head, read_commit):
         yield replace(commit, timestamp_us=times.corrected(commit.version, commit.timestamp_us))

@@ -1,7 +1,8 @@
-"""A job on its way into the log, and what it has to do when another has committed first: nothing, redo a part, or fail (FORMAT, conflicts).
+"""A job that is about to commit, and the conflict rules for commits that came first (FORMAT, §13).
 
-The redo of a MetaGen or an inline ingest is `opal_lake.rule.outputs.redo`. Two rewrites of one file meet in
-`opal_lake.maintenance.rewrite_job`. `CommitLog.commit` refuses jobs that retention gave up, and those whose version has expired.
+A job goes on, redoes a part of its work, or fails. The redo of a MetaGen or an inline ingest is
+`opal_lake.rule.outputs.redo`; two rewrites of one file meet in `opal_lake.maintenance.rewrite_job`.
+`CommitLog.commit` refuses jobs that retention gave up, and jobs whose base version has expired.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,12 +23,12 @@ from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.snapshot import Root, Snapshot, newest_first
 from opal_lake.result import JobResult
 
-_SEARCHED = 100  # commits, for the one that took a position away
+_SEARCHED_COMMITS = 100  # at most, for the one that moved a position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """What a job wants to commit onto a head."""
+    """The actions and the result that a job wants to commit onto a head."""
 
     actions: Actions
     result: JobResult
@@ -36,11 +37,11 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A job on its way into the log.
+    """A job that is about to commit.
 
-    `build` is called again after every lost race, with the head and the commits since the job's base that the conflict rules require it to
-    take into account. None means that nothing is left to do. A short job puts its commit `at_once`, without refreshing the head first, and
-    refreshes it only if the name is taken.
+    `build` is called again after every lost race. It gets the head, and the commits since the job's
+    base that the job has to redo its work for. It returns None if nothing is left to do. A short
+    job commits `at_once`: it refreshes the head only if another writer took the next version.
     """
 
     operation: str
@@ -55,7 +56,10 @@ class Proposal:
     at_once: bool = False
 
     def __post_init__(self) -> None:
-        """Every writer passes here: raise InvalidInputError for a name that no reader accepts."""
+        """Raise InvalidInputError for a name that no reader accepts.
+
+        Every writer passes here.
+        """
         check_token(self.token)
         check_application(self.application)
         check_position_names(self.positions, self.application)
@@ -63,58 +67,63 @@ class Proposal:
 
 
 class Verdict(Enum):
-    """What a later commit means for a job that is about to commit."""
+    """The consequence of a later commit for a job that is about to commit."""
 
     CLEAR = "go on"
     REDO = "take the winner into account, then go on"
 
 
 def judge(operation: str, base: Root, winners: Iterable[Commit]) -> Verdict:
-    """Raises ConflictError when the job has to be planned again from the new head."""
+    """Judge the winners; raise ConflictError if the job has to run again."""
     verdict = Verdict.CLEAR
     for winner in winners:
         if winner.epoch != base.epoch:
             raise ConflictError(
-                f"version {winner.version} restored an older state while {operation} ran; run it again"
+                f"version {winner.version} restored an older state while {operation} ran; "
+                "run it again"
             )
         _check_schema(operation, base, winner)
         if winner.actions.processed:
-            verdict = (
-                Verdict.REDO
-            )  # for whoever applies the rule; an ingest of pending rows has nothing to redo
+            # Jobs that apply the rule redo it; an ingest of pending rows has nothing to redo
+            verdict = Verdict.REDO
     return verdict
 
 
 def _check_schema(operation: str, base: Root, winner: Commit) -> None:
     if operation != "ingest" or winner.actions.spec is None:
         return
-    kept = {field.id for field in winner.actions.spec.schema.fields}
-    if gone := [field.name for field in base.spec.schema.fields if field.id not in kept]:
+    remaining = {field.id for field in winner.actions.spec.schema.fields}
+    dropped = [field.name for field in base.spec.schema.fields if field.id not in remaining]
+    if dropped:
         raise ConflictError(
-            f"version {winner.version} dropped {', '.join(gone)} while the ingest ran; run it again"
+            f"version {winner.version} dropped {', '.join(dropped)} while the ingest ran; "
+            "run it again"
         )
 
 
 def check_positions(
     head: Snapshot, positions: Mapping[str, Advance], read_commit: Callable[[int], Commit]
 ) -> None:
-    """FencedError where an application does not stand where this writer thinks: its rows may be in the table already."""
+    """Raise FencedError if an application is not where the writer expects it.
+
+    Its rows may be in the table already. I28: each position begins where the application stood.
+    """
     for application, advance in positions.items():
         position = head.positions.get(application, 0)
         if not advance.fits(position):
-            raise fenced_error(
-                head.storage.uri,
-                application,
-                advance,
-                position,
-                _writer_of(head, application, read_commit),
-            )
+            writer = _writer_of(head, application, read_commit)
+            raise fenced_error(head.storage.uri, application, advance, position, writer)
 
 
 def _writer_of(head: Snapshot, application: str, read_commit: Callable[[int], Commit]) -> str:
-    """Which commit took it there, in words."""
-    with suppress(FormatError):  # a hole in the log is not what this writer has to know
-        for commit in islice(newest_first(head, read_commit), _SEARCHED):
-            if application in commit.positions or (commit.application or ("",))[0] == application:
-                return f"version {commit.version}, write {commit.write_id}, of job {commit.number}, took it there"
+    """Describe the commit that moved an application to its position."""
+    # A hole in the log is not this writer's concern
+    with suppress(FormatError):
+        for commit in islice(newest_first(head, read_commit), _SEARCHED_COMMITS):
+            is_applied = commit.application is not None and commit.application[0] == application
+            if application in commit.positions or is_applied:
+                return (
+                    f"version {commit.version}, write {commit.write_id}, of job {commit.number}, "
+                    "took it there"
+                )
     return "no readable version says more"

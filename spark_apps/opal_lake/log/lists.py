@@ -1,4 +1,4 @@
-"""The long lists of a table's state: what commits do to each, and how an item is written (FORMAT, checkpoints)."""
+"""The long lists of a state: how commits change them, and how items are written (FORMAT, §6)."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -36,25 +36,24 @@ from opal_lake.log.sections import GONE, decode_section, is_gone
 from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_verified
 
-_SIDES_KEPT = 16
+_MAX_SIDES_REMEMBERED = 16
 _NO_REWRITE = Rewrite()
-_side_files: Recent[tuple[str, SideFile], tuple[Any, ...]] = Recent(max_size=_SIDES_KEPT)
+_side_files: Recent[tuple[str, SideFile], tuple[Any, ...]] = Recent(max_size=_MAX_SIDES_REMEMBERED)
 
 
 def ingested_files(storage: Storage, commit: Commit) -> tuple[DataFile, ...]:
-    """The files that a commit ingested, wherever it lists them."""
+    """Return the files that a commit ingested, from its side file if it has one."""
     side = commit.actions.ingested_side
     if side is None:
         return commit.actions.ingested
-    return tuple(
-        item for item in _side_items(storage, side, _side_item) if isinstance(item, DataFile)
-    )
+    items = _side_items(storage, side, _side_item)
+    return tuple(item for item in items if isinstance(item, DataFile))
 
 
 def rewritten_files(storage: Storage, commit: Commit) -> Rewrite:
-    """What a commit rewrote, wherever it lists it.
+    """Return the rewrite of a commit, with the files from its side file if it has one.
 
-    FormatError if the commit gives out other row ids than the files of its side file take.
+    Raises FormatError if the commit assigns other row ids than the files of the side file need.
     """
     rewrite = commit.actions.rewrite or _NO_REWRITE
     if rewrite.side is None:
@@ -68,7 +67,10 @@ def rewritten_files(storage: Storage, commit: Commit) -> Rewrite:
 
 
 def side_rows_fault(storage: Storage, commit: Commit) -> str | None:
-    """Return how `side_rows` of a commit differ from its side file, None if they do not."""
+    """Return how a commit's `side_rows` differ from its side file, None if equal.
+
+    I32: `side_rows` equals the rows of the files that the side file adds.
+    """
     rewrite = commit.actions.rewrite
     if rewrite is None or rewrite.side is None:
         return None
@@ -92,30 +94,32 @@ def _side_rows_fault(rewrite: Rewrite, listed: Rewrite) -> str | None:
 def _side_items(
     storage: Storage, side: SideFile, from_json: Callable[[Any], Any]
 ) -> tuple[Any, ...]:
-    return _side_files.get(
-        (storage.uri, side),
-        lambda: tuple(decode_section(read_verified(storage, side), side.path, from_json)),
-    )
+    def read() -> tuple[Any, ...]:
+        return tuple(decode_section(read_verified(storage, side), side.path, from_json))
+
+    # Several lists are folded from one side file, which is read once
+    return _side_files.get((storage.uri, side), read)
 
 
 def _side_item(data: Any) -> DataFile | str:
-    """A file, or the path of one that is removed."""
-    return (
-        data if isinstance(data, str) else new_file_from_json(data)
-    )  # a path of that kind is only taken off a list
+    """Decode a file, or the path of a file that is removed."""
+    if isinstance(data, str):
+        # The path is not checked: it is only removed from a list, never opened
+        return data
+    return new_file_from_json(data)
 
 
 def segment_of_file(file: DataFile) -> Segment:
-    """The segment that an ingested file brought."""
+    """Return the segment that an ingested file brought."""
     return Segment(id=file.segments[0], rows=file.rows, group=file.group)
 
 
 def processed_fault(
     storage: Storage, commit: Commit, pending: Mapping[int, Segment | PendingSegment]
 ) -> str | None:
-    """Return how a processed segment is not the one that was ingested, None if each is.
+    """Return how a processed segment differs from the ingested one, None if none does.
 
-    `pending` are those before the commit, as far as they are known.
+    `pending` are the known segments that were pending before the commit (I15).
     """
     if not commit.actions.processed:
         return None
@@ -123,17 +127,18 @@ def processed_fault(
     for segment in commit.actions.processed:
         ingested = own.get(segment.id) or pending.get(segment.id)
         if ingested is None:
-            continue  # whoever counts the pending segments tells
+            continue  # a wrong total of pending segments reports it
         if (segment.rows, segment.group) != (ingested.rows, ingested.group):
             return (
-                f"it processes segment {segment_name(segment.id)} as {segment.rows:,} rows of group "
-                f"{segment.group}, which was ingested as {ingested.rows:,} of group {ingested.group}"
+                f"it processes segment {segment_name(segment.id)} as {segment.rows:,} rows of "
+                f"group {segment.group}, which was ingested as {ingested.rows:,} of group "
+                f"{ingested.group}"
             )
     return None
 
 
 def _pair_from_json(data: list[Any]) -> int:
-    """Of a text and a number, the number."""
+    """Return the number of a pair of a text and a number."""
     name, number = data
     checked.text(name)
     return checked.count(number)
@@ -164,7 +169,10 @@ def visible_segments(commit: Commit) -> Iterator[Segment]:
 
 
 def _segment_changes(_: Storage, commit: Commit) -> Iterator[tuple[int, Segment | None]]:
-    """Yield visible segments; pending ones have a list of their own, so that no item changes."""
+    """Yield the changes of visible segments.
+
+    Pending segments have a list of their own, so that an item never changes.
+    """
     yield from ((segment.id, segment) for segment in visible_segments(commit))
     gone = commit.actions.rewrite.gone if commit.actions.rewrite else ()
     yield from ((segment.id, None) for segment in gone)
@@ -208,7 +216,10 @@ def _run_changes(_: Storage, commit: Commit) -> Iterator[tuple[str, RunFile | No
 
 
 def _token_changes(_: Storage, commit: Commit) -> Iterator[tuple[str, int]]:
-    """A token that was forgotten and came again is a new one."""
+    """Yield the tokens of a commit, and those that it replaced.
+
+    A token that was forgotten and comes again is a new one.
+    """
     for token in commit.actions.replaced_tokens:
         yield token, commit.version
     if commit.token:
@@ -222,10 +233,12 @@ def _partition_changes(_: Storage, commit: Commit) -> Iterator[tuple[tuple[str, 
 
 
 def _key_from_json(key: Any) -> Hashable:
-    """What names an item that is gone."""
+    """Decode the key of an item that is gone."""
     if isinstance(key, list):
         return ingest_of_key(key)
-    return checked.word(key) if isinstance(key, int) else checked.text(key)
+    if isinstance(key, int):
+        return checked.word(key)
+    return checked.text(key)
 
 
 def _path_of(item: Any) -> Hashable:
@@ -239,7 +252,10 @@ def _first_of(item: Any) -> Hashable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListKind:
-    """One of the long lists: what commits do to it, what names an item of it, and how an item is written. Values are never None."""
+    """The rules of one long list: its changes, its key, and its JSON.
+
+    Values are never None: that marks an item that is gone.
+    """
 
     changes: Callable[[Storage, Commit], Iterator[tuple[Hashable, Any]]]
     key_of: Callable[[Any], Hashable]
@@ -247,13 +263,14 @@ class ListKind:
     to_json: Callable[[Any, Any], Any]
 
     def change_from_json(self, item: Any) -> tuple[Hashable, Any]:
-        if not is_gone(item):
-            value = self.from_json(item)
-            return self.key_of(item), value
-        return _key_from_json(item[GONE]), None
+        """Decode a line: a key with its value, or with None if the item is gone."""
+        if is_gone(item):
+            return _key_from_json(item[GONE]), None
+        value = self.from_json(item)
+        return self.key_of(item), value
 
 
-# In the order in which a checkpoint writes them.
+# In the order in which a checkpoint writes them
 LISTS: dict[str, ListKind] = {
     "files": ListKind(
         changes=_file_changes,
@@ -299,38 +316,37 @@ LISTS: dict[str, ListKind] = {
     ),
 }
 
-# What a restore sets back. Tokens and partition keys of what it undoes stay known: a retry must not ingest once more.
-# So of `partitions` a restore only brings back what was withdrawn since.
+# The lists that a restore sets back. Tokens and partition keys of what it undoes stay known: a
+# retry must not ingest once more. So of `partitions` a restore only brings back withdrawn ingests.
 RESTORED_LISTS = ("files", "segments", "pending", "logs", "runs", "partitions")
 
 
 def list_changes(name: str, storage: Storage, commit: Commit) -> Iterator[tuple[Hashable, Any]]:
-    """What a commit brings into a list, and what it takes out of it: None."""
+    """Yield what a commit changes in a list: keys with values, None if removed."""
     yield from LISTS[name].changes(storage, commit)
-    if commit.actions.restored is not None and name in RESTORED_LISTS:
-        yield from (
-            change
-            for of_list, change in _restored_changes(storage, commit.actions.restored.side)
-            if of_list == name
-        )
+    restored = commit.actions.restored
+    if restored is not None and name in RESTORED_LISTS:
+        for changed_list, change in _restored_changes(storage, restored.side):
+            if changed_list == name:
+                yield change
 
 
 def restored_paths(storage: Storage, commit: Commit) -> Iterator[str]:
-    """The data files, logs and runs that a restore brings back."""
-    changes = (
-        _restored_changes(storage, commit.actions.restored.side) if commit.actions.restored else ()
-    )
-    return (
-        value.path for _, (_, value) in changes if isinstance(value, DataFile | LogFile | RunFile)
-    )
+    """Yield the paths of data files, logs and runs that a restore brings back."""
+    if commit.actions.restored is None:
+        return
+    for _, (_, value) in _restored_changes(storage, commit.actions.restored.side):
+        if isinstance(value, DataFile | LogFile | RunFile):
+            yield value.path
 
 
 def pending_again(storage: Storage, commit: Commit) -> Iterator[int]:
-    """Segments that had been processed before a restore took the table back."""
-    changes = (
-        _restored_changes(storage, commit.actions.restored.side) if commit.actions.restored else ()
-    )
-    return (value.id for name, (_, value) in changes if name == "pending" and value is not None)
+    """Yield the ids of processed segments that a restore makes pending again."""
+    if commit.actions.restored is None:
+        return
+    for name, (_, value) in _restored_changes(storage, commit.actions.restored.side):
+        if name == "pending" and value is not None:
+            yield value.id
 
 
 def _restored_changes(
@@ -347,5 +363,7 @@ def _restored_change(line: Any) -> tuple[str, tuple[Hashable, Any]]:
 
 
 def restored_line(name: str, key: Hashable, value: Any) -> list[Any]:
-    """As the side file of a restore has it."""
-    return [name, {GONE: key} if value is None else LISTS[name].to_json(key, value)]
+    """Encode a change of a list as a line of a restore's side file."""
+    if value is None:
+        return [name, {GONE: key}]
+    return [name, LISTS[name].to_json(key, value)]

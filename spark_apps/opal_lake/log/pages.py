@@ -1,4 +1,4 @@
-"""Pages of the log: copies of neighbouring commits and of their small segment logs (FORMAT, pages).
+"""Pages of the log: copies of neighbouring commits and of their small segment logs (FORMAT, §6).
 
 A reader of a range of versions asks for a page instead of two files a version. Pages are derived:
 deleting one loses nothing, and one that is damaged or of another chain is not used.
@@ -40,23 +40,19 @@ from opal_lake.log.commit import (
 )
 from opal_lake.log.sections import decode_lines, encode_lines
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.log.tuning import Tuning
 from opal_lake.storage.protocol import READERS, Storage
 from opal_lake.storage.uris import is_local
 from opal_lake.storage.verified import read_sealed
 
-FAN_IN = 16  # pages of a size that are merged into one
-MAX_VERSIONS = (
-    1024  # of a merged page, so that a narrow range does not read much more than it needs
-)
+# Versions of a merged page. A larger one makes a narrow range read much more than it needs.
+MAX_VERSIONS = 1024
 MAX_MERGED_BYTES = 4 << 20  # of the pages that are merged into one
 MAX_FRESH_BYTES = 16 << 20  # of commits and events that one page adds, before compression
 MAX_COMMIT_BYTES = 64 << 10  # a longer commit is read from its own file
-MAX_FILLED = 64  # commits that a writer reads, as an earlier page lacks them
-LEAST_SAVED = 3  # versions of a range, for which a reader asks for a page
-COMMIT_BYTES = 8 << 10  # of a small commit, its log and two requests: a page may cost as much
 
 Line = bytes
-_PAGE = ("a page of the log", "delete it, it is derived")
+_PAGE = ("a page of the log", "delete it; it is derived and is written again")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +68,7 @@ class PageRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Lines of a page: commits by version, as their files have them, and events by segment log."""
+    """The lines of a page: commits by version, and events by segment log."""
 
     table_id: str
     first: int
@@ -92,16 +88,21 @@ class Page:
         return commit
 
     def copies(self, version: int, write_id: str | None) -> Commit | None:
-        """Return the copy of a commit, None if it is absent, damaged or of another write."""
+        """Return the copy of a commit.
+
+        None if it is absent, damaged or of another write.
+        """
         try:
             commit = self.commit(version)
         except FormatError:
             return None
-        return commit if commit is not None and commit.write_id == write_id else None
+        if commit is None or commit.write_id != write_id:
+            return None
+        return commit
 
     def events_of(self, versions: Container[int]) -> dict[str, Line]:
         """Return the lines of events of some versions, by segment log."""
-        return {p: line for p, line in self.events.items() if _version_of(line) in versions}
+        return {path: line for path, line in self.events.items() if _version_of(line) in versions}
 
     def missing(self) -> list[int]:
         """Return the versions of which the page has no copy."""
@@ -109,7 +110,7 @@ class Page:
         return [version for version in versions if version not in self.commits]
 
     def holds(self, other: "Page") -> bool:
-        """Whether this page has all that another one has, byte for byte."""
+        """Return whether this page has all that another one has, byte for byte."""
         return (
             self.first <= other.first
             and other.last <= self.last
@@ -129,7 +130,7 @@ class CommitRange:
     events: Mapping[str, Line] = field(default_factory=dict)
 
     def read_events(self, storage: Storage, log: LogFile) -> Events:
-        """Return the events of a log with their next rows, from a page where one holds them."""
+        """Return the events of a log with their next rows, if possible from a page."""
         line = self.events.get(log.path)
         copied = None if line is None else decode_events_line(line, log)
         if copied is not None:
@@ -138,12 +139,15 @@ class CommitRange:
 
 
 def own_logs(commit: Commit) -> list[LogFile]:
-    """Return the logs that hold events of the commit itself; merged ones hold older events."""
+    """Return the logs with events of the commit itself, not merged ones."""
     return [log for log in commit.actions.add_logs if log.version < 0]
 
 
 def _naming_next_rows(log: LogFile, events: Events) -> Events:
-    """Return the events of a commit's own log; FormatError if they do not name the next rows."""
+    """Return the events of a commit's own log.
+
+    Raises FormatError if they do not name the next rows.
+    """
     if events.next_rows is None:
         raise FormatError(
             f"{log.path} does not name the rows that followed; restore the file from a backup"
@@ -154,23 +158,23 @@ def _naming_next_rows(log: LogFile, events: Events) -> Events:
 def decode_events_line(line: Line, log: LogFile) -> Events | None:
     """Return the events of a line, None if they are not those that the commit records.
 
-    The checksum of the log in the line decides: logs of two chains may share path and length.
+    The checksum of the log in the line decides: logs of two chains may have the same path and
+    length.
     """
     try:
         with decoding(log.path, *_PAGE):
-            _, path, crc32, segment, offset, until, next_segment, next_offset = checked.listed(
-                checked.parse_canonical(line)
-            )
+            fields = checked.listed(checked.parse_canonical(line))
+            _, path, crc32, segment, offset, until, next_segment, next_offset = fields
             if (path, crc32) != (log.path, log.crc32):
                 return None
+            next_rows = RowIds(
+                segment=np.array(next_segment, np.int64), offset=np.array(next_offset, np.int32)
+            )
             events = Events(
                 segment=np.array(segment, np.int64),
                 offset=np.array(offset, np.int32),
                 until=np.array(until, np.int64),
-                next_rows=RowIds(
-                    segment=np.array(next_segment, np.int64),
-                    offset=np.array(next_offset, np.int32),
-                ),
+                next_rows=next_rows,
             )
             return events if _is_of(events, log) else None
     except FormatError:
@@ -178,7 +182,7 @@ def decode_events_line(line: Line, log: LogFile) -> Events | None:
 
 
 def _is_of(events: Events, log: LogFile) -> bool:
-    """Whether all columns have the length, and the times the range, that the commit records."""
+    """Return whether the columns have the length and times that the commit records."""
     assert events.next_rows is not None
     columns = (
         events.segment,
@@ -189,12 +193,12 @@ def _is_of(events: Events, log: LogFile) -> bool:
     )
     if any(column.shape != (log.events,) for column in columns):
         return False
-    until = int(events.until.min()), int(events.until.max())
-    has_offset = events.next_rows.offset >= 0
+    until_range = int(events.until.min()), int(events.until.max())
+    is_offset_given = events.next_rows.offset >= 0
     return (
-        until == (log.least_until, log.greatest_until)
+        until_range == (log.least_until, log.greatest_until)
         and int(events.offset.min()) >= 0
-        and bool((has_offset == events.next_rows.is_row).all())
+        and bool((is_offset_given == events.next_rows.is_row).all())
     )
 
 
@@ -207,7 +211,8 @@ def _events_line(version: int, log: LogFile, events: Events) -> Line:
         events.next_rows.segment,
         events.next_rows.offset,
     )
-    return canonical_json([version, log.path, log.crc32, *(column.tolist() for column in columns)])
+    lists = [column.tolist() for column in columns]
+    return canonical_json([version, log.path, log.crc32, *lists])
 
 
 def _version_of(line: Line) -> int:
@@ -236,19 +241,20 @@ def encode_page(page: Page) -> bytes:
 
 
 def decode_page(data: bytes, path: str) -> Page:
-    """Return a page whose bytes have the checksum in its name, FormatError for another one."""
-    place = layout.log_page_place(path)
+    """Decode a page; raise FormatError if its bytes or versions contradict its name."""
+    name = layout.log_page_place(path)
     with decoding(path, *_PAGE):
-        if place is None or place[2] != zlib.crc32(data):
+        if name is None or name[2] != zlib.crc32(data):
             raise ValueError("its bytes do not have the checksum in its name")
         lines = decode_lines(data, path)
         head = checked.mapped(checked.parse_canonical(lines[0]))
         first, last = checked.count(head["first"]), checked.count(head["last"])
-        if head["format"] != FORMAT_VERSION or (first, last) != place[:2]:
+        if head["format"] != FORMAT_VERSION or (first, last) != name[:2]:
             raise ValueError("it is of another format, or of other versions than its name says")
         absent = {*checked.counts(head["absent"])}
+        is_within = all(first <= version <= last for version in absent)
         commits_end = 1 + (last - first + 1 - len(absent))
-        if commits_end > len(lines) or not all(first <= version <= last for version in absent):
+        if commits_end > len(lines) or not is_within:
             raise ValueError("it has fewer lines than commits")
         present = (version for version in range(first, last + 1) if version not in absent)
         return Page(
@@ -263,7 +269,7 @@ def decode_page(data: bytes, path: str) -> Page:
 def _by_path(lines: Iterable[Line]) -> dict[str, Line]:
     events: dict[str, Line] = {}
     for line in lines:
-        _version_of(line)  # which has to be a number
+        _version_of(line)  # raises ValueError if it does not begin with a number
         events[_path_of(line)] = line
     return events
 
@@ -277,7 +283,10 @@ def _read_page(storage: Storage, table_id: str, ref: PageRef) -> Page | None:
 
 
 def read_pages(storage: Storage, table_id: str, refs: Sequence[PageRef]) -> list[Page | None]:
-    """Read pages, several at once; None for each that is missing, damaged or of another table."""
+    """Read pages, several at once.
+
+    None for each that is missing, damaged or of another table.
+    """
     with ThreadPoolExecutor(min(READERS, max(1, len(refs)))) as pool:
         return [*pool.map(partial(_read_page, storage, table_id), refs)]
 
@@ -285,26 +294,26 @@ def read_pages(storage: Storage, table_id: str, refs: Sequence[PageRef]) -> list
 def read_cover(
     storage: Storage, table_id: str, refs: Iterable[PageRef], first: int, last: int
 ) -> list[Page]:
-    """Read the fewest pages that hold what can be had of a range of versions.
+    """Read the fewest pages that hold the available part of a range of versions.
 
-    Where one of them cannot be used, others are chosen without it.
+    If one of them cannot be used, others are chosen without it.
     """
-    left = {*refs}
+    usable = {*refs}
     known: dict[PageRef, Page] = {}
     while True:
-        chosen = cover(left, first, last)
+        chosen = cover(usable, first, last)
         unread = [ref for ref in chosen if ref not in known]
         for ref, page in zip(unread, read_pages(storage, table_id, unread), strict=True):
             if page is None:
-                left.remove(ref)
+                usable.remove(ref)
             else:
                 known[ref] = page
-        if left.issuperset(chosen):
+        if usable.issuperset(chosen):
             return [known[ref] for ref in chosen]
 
 
 def list_pages(storage: Storage, first: int = 0, last: int | None = None) -> list[PageRef]:
-    """Return the pages that hold commits of a range of versions, those that end last first."""
+    """Return the pages with commits of a range; those that end last come first."""
     start_after = "" if last is None else layout.log_pages_start_after(last + MAX_VERSIONS)
     refs = takewhile(lambda ref: ref.last >= first, _refs(storage, start_after))
     return [ref for ref in refs if last is None or ref.first <= last]
@@ -312,14 +321,14 @@ def list_pages(storage: Storage, first: int = 0, last: int | None = None) -> lis
 
 def _refs(storage: Storage, start_after: str) -> Iterator[PageRef]:
     for entry in storage.list(layout.LOG_PAGES, start_after):
-        place = layout.log_page_place(entry.path)
-        if place is not None:
-            first, last, crc32 = place
+        name = layout.log_page_place(entry.path)
+        if name is not None:
+            first, last, crc32 = name
             yield PageRef(path=entry.path, first=first, last=last, crc32=crc32, size=entry.size)
 
 
 def cover(refs: Iterable[PageRef], first: int, last: int) -> list[PageRef]:
-    """Choose the fewest pages that together hold what can be had of a range of versions.
+    """Choose the fewest pages that hold the available part of a range of versions.
 
     Of pages that reach equally far, the smallest one is chosen.
     """
@@ -348,23 +357,23 @@ def _wider(best: PageRef | None, other: PageRef, last: int) -> PageRef:
     return max(best, other, key=lambda ref: (min(ref.last, last), -ref.size))
 
 
-def useful_pages(storage: Storage, first: int, last: int) -> list[PageRef]:
+def useful_pages(storage: Storage, first: int, last: int, tuning: Tuning) -> list[PageRef]:
     """Return the pages that a reader of a range of versions may ask for.
 
-    Not those of which the range needs so little that the commits themselves are read sooner.
+    A page of which the range needs little is left out: the commits themselves are read sooner.
     """
-    if last - first < LEAST_SAVED:
+    if last - first < tuning.page_least_versions:
         return []
-    return [ref for ref in list_pages(storage, first, last) if _is_useful(ref, first, last)]
+    return [ref for ref in list_pages(storage, first, last) if _is_useful(ref, first, last, tuning)]
 
 
-def _is_useful(ref: PageRef, first: int, last: int) -> bool:
+def _is_useful(ref: PageRef, first: int, last: int, tuning: Tuning) -> bool:
     needed = min(ref.last, last) - max(ref.first, first) + 1
-    return needed >= LEAST_SAVED and ref.size <= needed * COMMIT_BYTES
+    return needed >= tuning.page_least_versions and ref.size <= needed * tuning.page_commit_bytes
 
 
 class EventReader:
-    """Events of segment logs, of those that name them with their next rows; each is read once."""
+    """A reader of segment logs that name the next rows; it reads each log once."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -378,7 +387,8 @@ class EventReader:
                 self.known[log.path] = recent
         missing = [log for log in logs if log.path not in self.known]
         read = partial(read_events, self.storage, with_next=True)
-        if is_local(self.storage.uri):  # threads would take longer to start than all of the reads
+        if is_local(self.storage.uri):
+            # Threads would take longer to start than all of the reads
             self.known |= {log.path: read(log) for log in missing}
         elif missing:
             with ThreadPoolExecutor(min(READERS, len(missing))) as pool:
@@ -391,91 +401,104 @@ class EventReader:
         return self.known[log.path]
 
 
-def span_of(version: int, step: int) -> int:
-    """Return how many versions a page has that ends with a version: `step` times a power of 16."""
+def span_of(version: int, step: int, fan_in: int) -> int:
+    """Return the versions of a version's page: `step` times a power of `fan_in`."""
     span = step
-    while version % (span * FAN_IN) == 0 and span * FAN_IN <= MAX_VERSIONS:
-        span *= FAN_IN
+    while version % (span * fan_in) == 0 and span * fan_in <= MAX_VERSIONS:
+        span *= fan_in
     return span
 
 
 def write_page(
-    state: Snapshot, step: int, read_commit: Callable[[int], Commit], events: EventReader
+    state: Snapshot,
+    step: int,
+    read_commit: Callable[[int], Commit],
+    events: EventReader,
+    *,
+    tuning: Tuning,
 ) -> None:
-    """Store a page that ends with a version, and takes in pages of the versions before it.
+    """Store a page that ends with a version, and takes in pages before it.
 
-    `step` is how many versions lie between two checkpoints. `events` keeps the logs that are read.
+    `step` is the number of versions between two checkpoints. `events` keeps the logs that are read.
     """
-    last, known = state.version, {commit.version: commit for commit in state.commits}
-    oldest = max(1, state.root.oldest_version + 1)  # copies of expired commits are not made
+    last = state.version
+    known = {commit.version: commit for commit in state.commits}
+    # Commits up to the oldest version have expired, and are not copied
+    oldest = max(1, state.root.oldest_version + 1)
     begin = min([last - step + 1, *known])
-    first = own_first = max(oldest, begin)
-    if first > last:
+    own_first = max(oldest, begin)
+    if own_first > last:
         return
+    first = own_first
     table_id = state.root.table_id
     refs: list[PageRef] = []
-    span = span_of(last, step)
+    span = span_of(last, step, tuning.page_fan_in)
     if span > step:
-        wide = max(oldest, min(begin, last - span + 1))
-        stored = list_pages(state.storage, wide, last)
-        if sum(ref.size for ref in cover(stored, wide, last)) <= MAX_MERGED_BYTES:
-            first, refs = wide, stored
+        wide_first = max(oldest, min(begin, last - span + 1))
+        stored = list_pages(state.storage, wide_first, last)
+        merged_bytes = sum(ref.size for ref in cover(stored, wide_first, last))
+        if merged_bytes <= MAX_MERGED_BYTES:
+            first, refs = wide_first, stored
     merged = _merged(read_cover(state.storage, table_id, refs, first, last), table_id, first, last)
-    fresh = _fresh_commits(merged.missing(), known, read_commit)
-    if first < own_first and len(fresh) < len(merged.missing()):
-        # An incomplete page would take the place of those that hold what it lacks
+    fresh = _fresh_commits(merged.missing(), known, read_commit, tuning.page_max_filled)
+    is_incomplete = len(fresh) < len(merged.missing())
+    if first < own_first and is_incomplete:
+        # Readers would choose an incomplete page over those that hold what it lacks
         merged = _merged([], table_id, own_first, last)
-        fresh = _fresh_commits(merged.missing(), known, read_commit)
+        fresh = _fresh_commits(merged.missing(), known, read_commit, tuning.page_max_filled)
     store_page(state.storage, _with_commits(merged, fresh, events))
 
 
 def _merged(pages: Iterable[Page], table_id: str, first: int, last: int) -> Page:
-    """Return what pages hold of a range of versions."""
+    """Return a page with the lines that pages hold of a range of versions."""
     versions = range(first, last + 1)
     commits: dict[int, Line] = {}
     events: dict[str, Line] = {}
     for page in pages:
-        commits |= {v: line for v, line in page.commits.items() if v in versions}
+        commits |= {number: line for number, line in page.commits.items() if number in versions}
         events |= page.events_of(versions)
     return Page(table_id=table_id, first=first, last=last, commits=commits, events=events)
 
 
 def _fresh_commits(
-    missing: Sequence[int], known: Mapping[int, Commit], read_commit: Callable[[int], Commit]
+    missing: Sequence[int],
+    known: Mapping[int, Commit],
+    read_commit: Callable[[int], Commit],
+    max_filled: int,
 ) -> list[Commit]:
     """Return the missing commits: those at hand, and others if they are few."""
     unknown = [version for version in missing if version not in known]
-    if len(unknown) > MAX_FILLED:
+    if len(unknown) > max_filled:
         unknown = []
 
     def read(version: int) -> Commit | None:
         try:
             return read_commit(version)
         except (FormatError, NotFoundError):
-            return None  # readers of the range say what it means
+            return None  # a reader of the range reports it
 
     others: list[Commit | None] = []
     if unknown:
         with ThreadPoolExecutor(READERS) as pool:
             others = [*pool.map(read, unknown)]
-    at_hand = [known[version] for version in missing if version in known]
-    return sorted(
-        [*at_hand, *(commit for commit in others if commit is not None)],
-        key=lambda commit: commit.version,
-    )
+    fresh = [known[version] for version in missing if version in known]
+    fresh += [commit for commit in others if commit is not None]
+    return sorted(fresh, key=lambda commit: commit.version)
 
 
 def _with_commits(page: Page, fresh: Iterable[Commit], reader: EventReader) -> Page:
-    """Return the page with copies of more commits, and of those of their logs that are short."""
-    commits, events, size = {**page.commits}, {**page.events}, 0
+    """Return the page with copies of more commits and of their short logs."""
+    commits = {**page.commits}
+    events = {**page.events}
+    size = 0
     logs: list[tuple[int, LogFile]] = []
     for commit in fresh:
         line = encode_commit(commit).rstrip(b"\n")
         size += len(line)
         if len(line) <= MAX_COMMIT_BYTES and size <= MAX_FRESH_BYTES:
             commits[commit.version] = line
-            short = (log for log in own_logs(commit) if log.events <= SHORT_EVENTS)
-            logs += ((commit.version, log) for log in short)
+            short = [log for log in own_logs(commit) if log.events <= SHORT_EVENTS]
+            logs += [(commit.version, log) for log in short]
     reader.load([log for _, log in logs])
     for version, log in logs:
         line = _events_line(version, log, _naming_next_rows(log, reader.read(log)))
@@ -486,7 +509,7 @@ def _with_commits(page: Page, fresh: Iterable[Commit], reader: EventReader) -> P
 
 
 def store_page(storage: Storage, page: Page) -> None:
-    """Store a page. Whoever stores the same one at once stores the same bytes."""
+    """Store a page. Writers that store the same page at once store the same bytes."""
     data = encode_page(page)
     storage.put_if_absent(layout.log_page_path(page.first, page.last, zlib.crc32(data)), data)
 

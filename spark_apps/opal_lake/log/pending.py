@@ -1,4 +1,4 @@
-"""Pending rows, by the ingests that brought them: which of them a job takes, and which stay (FORMAT, pending segments)."""
+"""Pending segments, by the ingests that brought them: which of them a job takes (FORMAT, §15)."""
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.commit_times import CommitTimes
 from opal_lake.log.snapshot import Snapshot, newest_first
 
-KEYS_TOLD = 5  # in notes, oldest first
+MAX_KEYS_NOTED = 5  # keys with a note of their own, oldest first
 MAX_KEYS_LISTED = 100  # in a result
 _AGES = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The pending segments of a partition key, of some tokens, or all.
+    """A choice of pending segments: those of a partition key, of some tokens, or all.
 
-    Otherwise those of ingests without a partition key. `of_business_snapshots` adds those that
-    belong to one, whatever their partition key is.
+    By default those of ingests without a partition key. `of_business_snapshots` adds those that
+    belong to a business snapshot, whatever their partition key is.
     """
 
     partition_key: str | None = None
@@ -31,6 +31,7 @@ class Selection:
     of_business_snapshots: bool = False
 
     def takes(self, segment: PendingSegment) -> bool:
+        """Return whether a pending segment is selected."""
         if self.all:
             return True
         if self.of_business_snapshots and segment.business_snapshot is not None:
@@ -41,7 +42,7 @@ class Selection:
 
     @property
     def name(self) -> str:
-        """What it selects, for messages."""
+        """The selection, for messages."""
         if self.all:
             return "any partition key"
         if self.tokens is not None:
@@ -52,7 +53,7 @@ class Selection:
         return "ingests without a partition key"
 
     def of(self, snapshot: Snapshot) -> frozenset[int]:
-        """The ids of these segments in a state."""
+        """Return the ids of the selected segments in a state."""
         if not snapshot.root.pending or self.tokens == ():
             return frozenset()
         pending = snapshot.pending_segments.values()
@@ -65,7 +66,7 @@ EVERYTHING = Selection(all=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingKey:
-    """What is pending of one partition key, or without one, and since when."""
+    """The pending rows of one partition key, or of ingests without one, and their age."""
 
     partition_key: str | None
     segments: int
@@ -82,7 +83,7 @@ class PendingKey:
 
 
 def pending_keys(snapshot: Snapshot, without: Collection[int] = frozenset()) -> list[PendingKey]:
-    """The partition keys that have pending segments other than `without`, the oldest first."""
+    """Return the partition keys with pending segments not in `without`, oldest first."""
     if snapshot.root.pending == 0:
         return []
     times = CommitTimes(snapshot)
@@ -90,25 +91,27 @@ def pending_keys(snapshot: Snapshot, without: Collection[int] = frozenset()) -> 
     for segment in snapshot.pending_segments.values():
         if segment.id not in without:
             segments_by_key.setdefault(segment.partition_key, []).append(segment)
-    keys = [
-        PendingKey(
-            partition_key=key,
-            segments=len(segments),
-            rows=sum(segment.rows for segment in segments),
-            ingested_us=min(
-                times.corrected(version, ingested_us)
-                for version, ingested_us in {(one.version, one.ingested_us) for one in segments}
-            ),
-        )
-        for key, segments in segments_by_key.items()
-    ]
+    keys = [_pending_key(key, segments, times) for key, segments in segments_by_key.items()]
     return sorted(keys, key=lambda key: (key.ingested_us, key.partition_key or ""))
 
 
+def _pending_key(
+    partition_key: str | None, segments: list[PendingSegment], times: CommitTimes
+) -> PendingKey:
+    ingests = {(segment.version, segment.ingested_us) for segment in segments}
+    return PendingKey(
+        partition_key=partition_key,
+        segments=len(segments),
+        rows=sum(segment.rows for segment in segments),
+        ingested_us=min(times.corrected(version, recorded) for version, recorded in ingests),
+    )
+
+
 def pending_notes(keys: Collection[PendingKey], now_us: int) -> tuple[str, ...]:
-    """A note for each of the oldest keys, and one for the others."""
-    told, others = [*keys][:KEYS_TOLD], [*keys][KEYS_TOLD:]
-    notes = [_pending_note(key, now_us) for key in told]
+    """Return a note for each of the oldest keys, and one for the others."""
+    by_age = [*keys]
+    others = by_age[MAX_KEYS_NOTED:]
+    notes = [_pending_note(key, now_us) for key in by_age[:MAX_KEYS_NOTED]]
     if others:
         stay = "stays" if len(others) == 1 else "stay"
         notes.append(
@@ -133,62 +136,70 @@ def _pending_note(key: PendingKey, now_us: int) -> str:
 
 
 def _amount(keys: Iterable[PendingKey]) -> str:
-    segments, rows = sum(key.segments for key in keys), sum(key.rows for key in keys)
+    by_key = [*keys]
+    segments = sum(key.segments for key in by_key)
+    rows = sum(key.rows for key in by_key)
     return f"{count_text(segments, 'segment')}, {count_text(rows, 'row')}"
 
 
 def age_text(age_us: int) -> str:
-    """Round an age down to its largest unit: 2 hours."""
+    """Return an age, rounded down to its largest unit: 2 hours."""
     seconds = max(0, age_us) // 1_000_000
-    size, unit = next((one for one in _AGES if seconds >= one[0]), _AGES[-1])
-    return count_text(seconds // size, unit)
+    for unit_s, unit in _AGES:
+        if seconds >= unit_s:
+            return count_text(seconds // unit_s, unit)
+    return count_text(seconds, "second")
 
 
 def discarding(snapshot: Snapshot, chosen: Collection[int]) -> Actions:
-    """The actions that give up pending segments. A pending segment lies in one file: no rewrite takes it."""
+    """Return the actions that give up pending segments."""
     if not chosen:
         return Actions()
-    paths = {segment: path for path, file in snapshot.files.items() for segment in file.segments}
+    # I30: a pending segment is in exactly one file, since a rewrite takes only visible rows
+    path_of_segment = {
+        segment: path for path, file in snapshot.files.items() for segment in file.segments
+    }
     discarded = tuple(
-        DiscardedSegment(path=paths[number], segment=snapshot.segments[number])
+        DiscardedSegment(path=path_of_segment[number], segment=snapshot.segments[number])
         for number in sorted(chosen)
     )
-    kept = {segment_part(number) for number in snapshot.segments.keys() - {*chosen}}
-    held = snapshot.root.business.held_numbers
-    emptied = {segment_part(number) for number in chosen} - kept
+    remaining = {segment_part(number) for number in snapshot.segments.keys() - {*chosen}}
+    emptied = {segment_part(number) for number in chosen} - remaining
     return Actions(
         discarded=discarded,
-        withdrawn=withdrawn_ingests(snapshot, chosen, kept),
-        unheld=tuple(sorted(emptied & held)),
+        withdrawn=withdrawn_ingests(snapshot, chosen, remaining),
+        unheld=tuple(sorted(emptied & snapshot.root.business.held_numbers)),
     )
 
 
 def withdrawn_ingests(
-    snapshot: Snapshot, chosen: Collection[int], kept: Collection[int]
+    snapshot: Snapshot, chosen: Collection[int], remaining: Collection[int]
 ) -> tuple[tuple[str, int], ...]:
-    """Return the keys and numbers of ingests of which nothing is left, visible or pending.
+    """Return the keys and numbers of ingests of which nothing is left.
 
-    `chosen` are pending segments that go, `kept` the numbers of ingests with others that stay.
+    Neither visible nor pending segments are left of them. `chosen` are pending segments that are
+    given up, `remaining` the numbers of ingests that have
+    other segments.
     """
-    # A compaction dropped rows of these that were visible
-    kept = {*kept, *snapshot.root.incomplete_ingests}
-    ingests = {
-        (segment.partition_key, segment_part(segment.id))
-        for segment in map(snapshot.pending_segments.__getitem__, chosen)
-    }
-    return tuple(
-        sorted((key, number) for key, number in ingests if key is not None and number not in kept)
-    )
+    # A compaction dropped visible rows of incomplete ingests: they were published
+    remaining = {*remaining, *snapshot.root.incomplete_ingests}
+    withdrawn: set[tuple[str, int]] = set()
+    for number in chosen:
+        segment = snapshot.pending_segments[number]
+        ingest = segment_part(segment.id)
+        if segment.partition_key is not None and ingest not in remaining:
+            withdrawn.add((segment.partition_key, ingest))
+    return tuple(sorted(withdrawn))
 
 
 def discarded_since(snapshot: Snapshot, version: int) -> dict[int, int]:
-    """The segments that commits after a version discarded, each with the version of that commit."""
-    return {
-        discarded.segment.id: commit.version
-        for commit in snapshot.commits
-        if commit.version > version
-        for discarded in commit.actions.discarded
-    }
+    """Return the segments that commits after a version discarded, with their versions."""
+    discarded: dict[int, int] = {}
+    for commit in snapshot.commits:
+        if commit.version > version:
+            for item in commit.actions.discarded:
+                discarded[item.segment.id] = commit.version
+    return discarded
 
 
 def check_tokens(
@@ -215,11 +226,11 @@ def undone_note(
     *,
     remedy: str = "ingest them again, with another token",
 ) -> str | None:
-    """Return the note that a restore undid the ingest with this token; None if none did.
+    """Return the note that a restore undid the ingest of a token, None if none did.
 
-    Raises unless an ingest has this token, and none of its rows was discarded or replaced: then
-    with this remedy.
-    `read_back` reads commits from the head down, `read_commit` a single one.
+    Raises NotFoundError if the token is unknown. Raises InvalidInputError, with this remedy, if it
+    is not that of an ingest, or if rows of the ingest were discarded or replaced. `read_back` reads
+    commits from the head down, `read_commit` a single one.
     """
     commit = _commit_of_token(head, token, read_commit, read_back)
     uri = head.storage.uri
@@ -262,7 +273,7 @@ def _commit_of_token(
     read_commit: Callable[[int], Commit],
     read_back: Callable[[int], Commit],
 ) -> Commit | None:
-    """The readable commit with a token; the head may have forgotten the token."""
+    """Return the readable commit with a token, which the head may have forgotten."""
     version = head.version_of_token(token)
     if version is None:
         for commit in newest_first(head, read_back):
@@ -278,11 +289,11 @@ def _commit_of_token(
 def _removal_of(
     head: Snapshot, ingest: Commit, read_back: Callable[[int], Commit]
 ) -> Commit | None:
-    """Return the discard or the restore by which the head has no rows of an ingest.
+    """Return the discard or the restore that removed all rows of an ingest.
 
-    None if it has some, or if an ingest without rows, or a compaction of rows that no version
-    shows any more, is the reason. A restore of a version that had the ingest goes on from that
-    version: commits in between do not count.
+    None if the head has some rows of it. None also if the ingest had no rows, or if a compaction
+    dropped rows that no version shows any more. A restore of a version that had the ingest
+    continues from that version: commits in between do not count.
     """
     brought = ingest.actions.ingested or ingest.actions.ingested_side
     if not brought or any(segment_part(number) == ingest.number for number in head.segments):
@@ -297,9 +308,7 @@ def _removal_of(
             goes_on_at = commit.actions.restored.version
             if goes_on_at < ingest.version:
                 return commit
-        if any(
-            segment_part(discarded.segment.id) == ingest.number
-            for discarded in commit.actions.discarded
-        ):
+        discarded = commit.actions.discarded
+        if any(segment_part(item.segment.id) == ingest.number for item in discarded):
             return commit
     return None

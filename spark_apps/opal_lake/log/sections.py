@@ -1,7 +1,8 @@
-"""How a long list of a checkpoint is cut into parts and encoded: lines of JSON, as in a commit, under zstd. Which lists there are: `lists`.
+"""Sections: the parts of a checkpoint's long lists, encoded as JSON lines under zstd (FORMAT, §6).
 
-A list is in parts, each of which says what came and what went since the one before, so that a checkpoint writes what is new and not the
-whole list. Parts are merged by size: an item is written again about once each time that the list doubles.
+`lists` defines which lists there are. Each part of a list holds the changes since the part before,
+so that a checkpoint writes only what is new, and not the whole list. Parts are merged by size: an
+item is written again about once each time that the list doubles.
 """
 
 import base64
@@ -20,23 +21,23 @@ from opal_lake.layout import PathKind, own_path
 from opal_lake.log.commit import canonical_json
 from opal_lake.storage.protocol import Storage
 
-INLINE_BYTES = (
-    16 << 10
-)  # parts below lie in the root itself: a small table's checkpoint is one file
-MERGE_RATIO = 2  # a part has more than so many times the items of the next one
+MERGE_RATIO = 2  # a part that stands has more than so many times the items of the next one
 GONE = "gone"
 _PART = ("a section", "run `opal check`")
 
-Lines = dict[Hashable, bytes | None]  # None: the item is in the list no more
-MOST_INFLATED = 1024  # times its size; lists of real tables reach 30, of segments 110, of a thousand constant columns 700
-ALWAYS_INFLATED = MOST_LINE = 16 << 20  # bytes
-_AT_ONCE = 1 << 20
-_SKIPPABLE = 0x184D2A50
+Lines = dict[Hashable, bytes | None]  # by key; None marks an item that is gone
+# A list may inflate to so many times its size. Lists of real tables reach 30, of segments 110, of a
+# thousand constant columns 700.
+MAX_INFLATED = 1024
+MAX_LINE = 16 << 20  # bytes
+ALWAYS_INFLATED = 16 << 20  # bytes, however small the list is
+_READ_BYTES = 1 << 20
+_SKIPPABLE_FRAME = 0x184D2A50  # the magic number of a zstd frame that readers skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionRef:
-    """Where a part lies, the version that it describes, and how many lines it has."""
+    """A part in a file of its own, with its version and its number of lines."""
 
     path: str
     size: int
@@ -47,7 +48,7 @@ class SectionRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InlinePart:
-    """A part that lies in the root."""
+    """A part within the root."""
 
     data: bytes
     version: int
@@ -58,57 +59,67 @@ Sections = Mapping[str, tuple[Part, ...]]
 
 
 def encode_section(items: Iterable[Any], to_json: Callable[[Any], Any]) -> bytes:
-    """One line an item."""
+    """Encode a list with one line for each item."""
     return encode_lines(canonical_json(to_json(item)) for item in items)
 
 
 def write_side(
     storage: Storage, number: int, attempt: int, items: Iterable[Any], to_json: Callable[[Any], Any]
 ) -> SideFile:
-    """Store a list that is too long for its commit."""
-    path, data = layout.side_path(number, attempt), encode_section(items, to_json)
+    """Store a list that is too long for its commit in a side file."""
+    path = layout.side_path(number, attempt)
+    data = encode_section(items, to_json)
     storage.put_if_absent(path, data)
     return SideFile(path=path, size=len(data), crc32=zlib.crc32(data))
 
 
 def encode_lines(lines: Iterable[bytes]) -> bytes:
-    plain, sink = b"".join(line + b"\n" for line in lines), pa.BufferOutputStream()
+    plain = b"".join(line + b"\n" for line in lines)
+    sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         stream.write(plain)
     data = bytes(sink.getvalue())
-    return (
-        data
-        if len(plain) <= _most_plain(len(data))
-        else data + _skipped(-(-len(plain) // MOST_INFLATED) - len(data))
-    )
+    if len(plain) <= _max_inflated(len(data)):
+        return data
+    # The list compresses better than readers allow: it gets the least size that they accept
+    accepted_size = -(-len(plain) // MAX_INFLATED)
+    return data + _skipped_frame(accepted_size - len(data))
 
 
-def _skipped(size: int) -> bytes:
-    """A frame that zstd passes over, so that a list which compresses better than readers believe is believed."""
-    return struct.pack("<II", _SKIPPABLE, size) + bytes(size)
+def _skipped_frame(size: int) -> bytes:
+    return struct.pack("<II", _SKIPPABLE_FRAME, size) + bytes(size)
 
 
-def _most_plain(size: int) -> int:
-    return max(ALWAYS_INFLATED, MOST_INFLATED * size)
+def _max_inflated(size: int) -> int:
+    return max(ALWAYS_INFLATED, MAX_INFLATED * size)
 
 
 def decode_section(data: bytes, path: str, from_json: Callable[[Any], Any]) -> list[Any]:
     with decoding(path, *_PART):
-        return [from_json(item) for lines in _inflating(data) for item in _items(lines)]
+        items: list[Any] = []
+        for lines in _inflating(data):
+            items += [from_json(item) for item in _items(lines)]
+        return items
 
 
 def _inflating(data: bytes) -> Iterator[list[bytes]]:
-    """Lines, some at a time: a list that is not what it says to be is not held whole."""
-    stream, held, rest = pa.CompressedInputStream(pa.BufferReader(data), "zstd"), 0, b""
-    while part := stream.read(_AT_ONCE):
-        held += len(part)
-        if held > _most_plain(len(data)):
+    """Yield the lines, some at a time.
+
+    A damaged or hostile list, which would inflate without end, is never held whole.
+    """
+    stream = pa.CompressedInputStream(pa.BufferReader(data), "zstd")
+    inflated = 0
+    rest = b""
+    while part := stream.read(_READ_BYTES):
+        inflated += len(part)
+        if inflated > _max_inflated(len(data)):
             raise ValueError(
-                f"its {len(data):,} bytes inflate to more than {_most_plain(len(data)):,}"
+                f"its {len(data):,} bytes inflate to more than the allowed "
+                f"{_max_inflated(len(data)):,}"
             )
         whole, end, rest = (rest + part).rpartition(b"\n")
-        if len(rest) > MOST_LINE:
-            raise ValueError(f"it has a line of more than {MOST_LINE:,} bytes")
+        if len(rest) > MAX_LINE:
+            raise ValueError(f"it has a line of more than {MAX_LINE:,} bytes")
         if end:
             yield whole.split(b"\n")
     if rest:
@@ -130,10 +141,14 @@ def decode_lines(data: bytes, path: str) -> list[bytes]:
 
 
 def _inflated(data: bytes) -> list[bytes]:
-    return [line for lines in _inflating(data) for line in lines]
+    all_lines: list[bytes] = []
+    for lines in _inflating(data):
+        all_lines += lines
+    return all_lines
 
 
 def _items(lines: list[bytes]) -> list[Any]:
+    # One array is parsed much faster than its lines one by one
     return checked.listed(checked.parse_canonical(b"[" + b",".join(lines) + b"]"))
 
 
@@ -144,18 +159,20 @@ def encode_part(lines: Lines) -> bytes:
 
 
 def decode_part(data: bytes, path: str, key_of: Callable[[Any], Hashable]) -> Lines:
-    """Lines as they are, by what they name."""
+    """Return the lines of a part by key, without decoding the items themselves."""
     with decoding(path, *_PART):
         lines = _inflated(data)
-        pairs = zip(_items(lines), lines, strict=True)
-        return dict(
-            (_gone_key(item[GONE]), None) if is_gone(item) else (key_of(item), line)
-            for item, line in pairs
-        )
+        line_by_key: Lines = {}
+        for item, line in zip(_items(lines), lines, strict=True):
+            if is_gone(item):
+                line_by_key[_gone_key(item[GONE])] = None
+            else:
+                line_by_key[key_of(item)] = line
+        return line_by_key
 
 
 def _gone_key(key: Any) -> Hashable:
-    """A key of several parts is a list in JSON."""
+    """Return the key of an item that is gone: JSON has a tuple as a list."""
     return tuple(key) if isinstance(key, list) else key
 
 
@@ -164,7 +181,7 @@ def is_gone(item: Any) -> bool:
 
 
 def merged(older: Lines, newer: Lines) -> Lines:
-    """Two neighbouring parts as one."""
+    """Merge two neighbouring parts."""
     result = dict(older)
     for key, line in newer.items():
         add_line(result, key, line)
@@ -172,7 +189,7 @@ def merged(older: Lines, newer: Lines) -> Lines:
 
 
 def add_line(lines: Lines, key: Hashable, line: bytes | None) -> None:
-    """In place. What came and went since the part below is in neither."""
+    """Add a line in place. An item that came and went since the part below is dropped."""
     came = lines.pop(key, None)
     if line is not None or came is None:
         lines[key] = line
@@ -209,5 +226,8 @@ def sections_from_json(data: Mapping[str, Any]) -> dict[str, tuple[Part, ...]]:
 
 
 def file_parts(sections: Sections) -> Iterable[SectionRef]:
-    """The parts that lie in files of their own."""
-    return (part for parts in sections.values() for part in parts if isinstance(part, SectionRef))
+    """Yield the parts in files of their own."""
+    for parts in sections.values():
+        for part in parts:
+            if isinstance(part, SectionRef):
+                yield part

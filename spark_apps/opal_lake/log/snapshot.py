@@ -1,4 +1,4 @@
-"""The state of a table at a version: a small root that every writer holds, and long lists that are read only when they are asked for."""
+"""The state of a table at a version: a small root, and long lists that are read when needed."""
 
 import copy
 import functools
@@ -22,11 +22,14 @@ from opal_lake.storage.verified import missing_error, read_verified
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """What every reader and writer needs of a version. `viewed` is the last version up to it that changed what a read sees; `clock_repairs`
-    are those that corrected times of versions that can be read.
+    """The small part of a state, which every reader and writer holds.
 
-    `incomplete_ingests` are the numbers of ingests with a partition key some of whose rows a major compaction dropped. `next_row_id`
-    is the next row id for the outside; it never falls, not by a restore either.
+    - `viewed` is the last version up to this one that changed what a read returns.
+    - `clock_repairs` are the versions of commits that corrected times of readable versions.
+    - `incomplete_ingests` are the numbers of ingests with a partition key some of whose rows a
+      major compaction dropped.
+    - `next_row_id` is the next outside row id. It never decreases, not even by a restore.
+    - `vouchers` are write ids by version (FORMAT, §12).
     """
 
     table_id: str
@@ -50,14 +53,15 @@ class Root:
     rows: int = 0
     pending: int = 0
     events: int = 0
-    vouchers: Mapping[int, str] = field(default_factory=dict)  # write ids, by version
+    vouchers: Mapping[int, str] = field(default_factory=dict)
 
 
 def first_root(commit: Commit) -> Root:
-    """The root of version 0."""
+    """Return the root of version 0."""
     if commit.actions.spec is None:
         raise FormatError(
-            f"version {commit.version} has no definition of the table; restore the log from a backup"
+            f"version {commit.version} has no definition of the table; "
+            "restore the log from a backup"
         )
     return Root(
         table_id=commit.table_id,
@@ -70,16 +74,15 @@ def first_root(commit: Commit) -> Root:
 
 
 def row_id_fault(root: Root, commit: Commit) -> str | None:
-    """Return how the row ids of a commit do not go on from the state before it, None if they do.
+    """Return the fault in the row ids of a commit, None if there is none.
 
-    A counter that no root could hold is a fault, too.
+    I32: its `first_row_id` is the `next_row_id` of that state. A counter that a root could not hold
+    is a fault, too.
     """
     if not commit.actions.gives_row_ids:
-        return (
-            None
-            if commit.first_row_id is None
-            else "it gives no row ids, but says where they begin"
-        )
+        if commit.first_row_id is None:
+            return None
+        return "it gives no row ids, but says where they begin"
     if not checked.is_count(root.next_row_id + commit.actions.row_ids):
         return (
             f"it gives out {commit.actions.row_ids:,} row ids from {root.next_row_id:,}, "
@@ -91,49 +94,37 @@ def row_id_fault(root: Root, commit: Commit) -> str | None:
 
 
 def fold_root(root: Root, commit: Commit, ingested: Iterable[DataFile]) -> Root:
-    """The root after one more commit."""
+    """Return the root after one more commit."""
     fault = row_id_fault(root, commit)
     if fault is not None:
         path = layout.commit_path(commit.version)
         raise FormatError(f"{path}: {fault}; restore the file from a backup")
+    actions = commit.actions
     groups, rows, pending = dict(root.groups), root.rows, root.pending
     for file in ingested:
         groups[file.group] = groups.get(file.group, 0) + file.rows
         rows += file.rows
         pending += 1
-    actions = commit.actions
-    events, incomplete = (
-        root.events + sum(log.events for log in actions.add_logs) - actions.removed_events,
-        root.incomplete_ingests,
-    )
     pending -= len(actions.processed) + len(actions.discarded)
     for discarded in actions.discarded:
         groups[discarded.segment.group] -= discarded.segment.rows
         rows -= discarded.segment.rows
+    events = root.events + sum(log.events for log in actions.add_logs) - actions.removed_events
+    incomplete = root.incomplete_ingests
     if actions.rewrite:
         rows -= actions.rewrite.dropped_rows
         incomplete |= {*actions.rewrite.incomplete_ingests}
         for segment in actions.rewrite.gone:
             groups[segment.group] -= segment.rows
-    if (restored := actions.restored) is not None:
-        groups, rows, pending, events = (
-            dict(restored.groups),
-            restored.rows,
-            restored.pending,
-            restored.events,
-        )
+    restored = actions.restored
+    if restored is not None:
+        groups = dict(restored.groups)
+        rows, pending, events = restored.rows, restored.pending, restored.events
         incomplete = frozenset(restored.incomplete_ingests)
     oldest = root.oldest_version if actions.oldest_version is None else actions.oldest_version
-    repairs = (
-        (*root.clock_repairs, commit.version) if actions.corrected_times else root.clock_repairs
-    )
-    savepoints = {
-        name: version for name, version in root.savepoints.items() if name not in actions.released
-    }
-    vouching, known = (
-        layout.vouching_versions(commit.version),
-        {**root.vouchers, commit.version: commit.write_id},
-    )
+    repairs = root.clock_repairs
+    if actions.corrected_times:
+        repairs = (*repairs, commit.version)
     return replace(
         root,
         version=commit.version,
@@ -145,7 +136,7 @@ def fold_root(root: Root, commit: Commit, ingested: Iterable[DataFile]) -> Root:
         oldest_version=oldest,
         clock_repairs=tuple(version for version in repairs if version > oldest),
         viewed=commit.version if commit.changes_view else root.viewed,
-        savepoints=savepoints | dict(actions.savepoints),
+        savepoints=_savepoints_after(root.savepoints, commit),
         business=business_after(root.business, commit),
         greatest_number=max(root.greatest_number, commit.number or 0),
         groups=groups,
@@ -156,41 +147,61 @@ def fold_root(root: Root, commit: Commit, ingested: Iterable[DataFile]) -> Root:
         rows=rows,
         pending=pending,
         events=events,
-        vouchers={version: write_id for version, write_id in known.items() if version in vouching},
+        vouchers=_vouchers_after(root.vouchers, commit),
     )
+
+
+def _savepoints_after(savepoints: Mapping[str, int], commit: Commit) -> dict[str, int]:
+    released = commit.actions.released
+    remaining = {name: version for name, version in savepoints.items() if name not in released}
+    return remaining | dict(commit.actions.savepoints)
+
+
+def _vouchers_after(vouchers: Mapping[int, str], commit: Commit) -> dict[int, str]:
+    vouching = layout.vouching_versions(commit.version)
+    known = {**vouchers, commit.version: commit.write_id}
+    return {version: write_id for version, write_id in known.items() if version in vouching}
 
 
 def applications_after(applications: Mapping[str, int], commit: Commit) -> dict[str, int]:
-    """The last sequence that was applied of each application, after a commit."""
-    return advanced(
-        dict(applications) | dict((commit.application,) if commit.application else ()),
-        commit.positions,
-    )
+    """Return the last applied sequence of each application, after a commit."""
+    known = dict(applications)
+    if commit.application:
+        name, sequence = commit.application
+        known[name] = sequence
+    return advanced(known, commit.positions)
 
 
 def business_after(business: BusinessSnapshots, commit: Commit) -> BusinessSnapshots:
-    """What business snapshots there are after a commit."""
-    restored = commit.actions.restored
+    """Return the business snapshots after a commit."""
+    actions = commit.actions
+    restored = actions.restored
     if restored is not None and restored.business is not None:
         return restored.business
-    known = business.release(commit.actions.released) if commit.actions.released else business
-    if commit.actions.unheld:
-        known = known.without_numbers(commit.actions.unheld)
-    if commit.actions.finished is not None:
-        return known.finish(commit.actions.finished)
-    if commit.actions.corrected_times is not None:
+    known = business
+    if actions.released:
+        known = known.release(actions.released)
+    if actions.unheld:
+        known = known.without_numbers(actions.unheld)
+    if actions.finished is not None:
+        return known.finish(actions.finished)
+    if actions.corrected_times is not None:
         return known.with_repaired_clock(commit.timestamp_us)
-    name = commit.business_snapshot
-    return known if name is None else known.with_rows(name, commit.number, commit.timestamp_us)
+    if commit.business_snapshot is None:
+        return known
+    return known.with_rows(commit.business_snapshot, commit.number, commit.timestamp_us)
 
 
 def attribute_of(name: str) -> str:
-    """Return the attribute of a snapshot that holds one of its lists."""
+    """Return the name of the snapshot's attribute that holds a list."""
     return {"segments": "visible_segments", "pending": "pending_segments"}.get(name, name)
 
 
 class Snapshot:
-    """A version: the root, the checkpoint's sections, and the commits since. Immutable; lists are loaded once, when first asked for."""
+    """A version: its root, the sections of a checkpoint, and the commits since.
+
+    It is immutable. Its lists are loaded once, when they are first needed.
+    """
 
     def __init__(
         self, storage: Storage, root: Root, sections: Sections, commits: tuple[Commit, ...]
@@ -199,7 +210,8 @@ class Snapshot:
         self.root = root
         self.sections = sections
         self.commits = commits
-        self.known_lists: dict[str, dict[Any, Any]] = {}  # which need not be folded again
+        # Lists that a caller has folded already
+        self.known_lists: dict[str, dict[Any, Any]] = {}
 
     @property
     def version(self) -> int:
@@ -211,29 +223,36 @@ class Snapshot:
 
     @property
     def positions(self) -> dict[str, int]:
-        """Of each application the next position to read (FORMAT, positions)."""
+        """The next position to read of each application (FORMAT, §14)."""
         return {name: last + 1 for name, last in self.root.applications.items()}
 
     def followed_by(
         self, commits: Iterable[Commit], lists: Sequence[str] = ("runs",)
     ) -> "Snapshot":
-        """The version after more commits. Which of these lists are known here are known there, too, without a look at the checkpoint."""
+        """Return the version after more commits.
+
+        Those of these lists that are loaded here are loaded there, too, without a look at the
+        checkpoint.
+        """
         more = tuple(commits)
         root = self.root
         for commit in more:
             root = fold_root(root, commit, ingested_files(self.storage, commit))
         after = Snapshot(self.storage, root, self.sections, self.commits + more)
-        if all(commit.actions.restored is None for commit in more):
-            for name in (name for name in lists if attribute_of(name) in self.__dict__):
-                changes = (
-                    item for commit in more for item in list_changes(name, self.storage, commit)
-                )
-                known = copy.copy(self.__dict__[attribute_of(name)])
-                after.__dict__[attribute_of(name)] = extend_list(known, changes)
+        # A restore changes lists by its side file, so they are loaded again
+        if any(commit.actions.restored is not None for commit in more):
+            return after
+        for name in lists:
+            attribute = attribute_of(name)
+            if attribute in self.__dict__:
+                items = copy.copy(self.__dict__[attribute])
+                for commit in more:
+                    extend_list(items, list_changes(name, self.storage, commit))
+                after.__dict__[attribute] = items
         return after
 
     def stored_as(self, sections: Sections) -> "Snapshot":
-        """The same version, as the checkpoint with these sections has it."""
+        """Return the same version, as the checkpoint with these sections has it."""
         state = Snapshot(self.storage, self.root, sections, ())
         if "runs" in self.__dict__:
             state.__dict__["runs"] = self.runs
@@ -255,11 +274,14 @@ class Snapshot:
 
     @functools.cached_property
     def visible_segments(self) -> dict[int, Segment]:
-        """Segments by id whose rows are visible, with what they are for the outside."""
+        """Segments with visible rows by id, with their outside row ids."""
         return self._list("segments")
 
     def segments_of(self, files: Iterable[DataFile]) -> Segments:
-        """Return the visible segments of some files; read only the newest parts that hold them."""
+        """Return the visible segments of some files.
+
+        Only the newest parts that hold them are read.
+        """
         wanted = {number for file in files for number in file.segments}
         if "visible_segments" in self.__dict__ or "segments" in self.known_lists:
             visible = self.visible_segments
@@ -269,17 +291,21 @@ class Snapshot:
         while parts and not wanted <= known.keys():
             part = self.part_bytes(parts.pop())
             known = dict(decode_section(*part, LISTS["segments"].change_from_json)) | known
-        found = {number: known.get(number) for number in wanted}
-        return Segments((number, segment) for number, segment in found.items() if segment)
+        visible_pairs = []
+        for number in wanted:
+            segment = known.get(number)
+            if segment:
+                visible_pairs.append((number, segment))
+        return Segments(visible_pairs)
 
     @functools.cached_property
     def pending_segments(self) -> dict[int, PendingSegment]:
-        """By id the segments whose rows no MetaGen has looked at yet, with the ingests that brought them."""
+        """Segments by id that a MetaGen has not processed yet, with their ingests."""
         return self._list("pending")
 
     @functools.cached_property
     def pending(self) -> frozenset[int]:
-        """The ids of these: their rows are not visible."""
+        """The ids of pending segments: their rows are not visible."""
         return frozenset(self.pending_segments)
 
     @functools.cached_property
@@ -293,11 +319,12 @@ class Snapshot:
     @functools.cached_property
     def tokens(self) -> dict[str, int]:
         """The version that applied each remembered token, oldest first."""
-        return dict(list(self._list("tokens").items())[-self.spec.integer("token_keep") :])
+        tokens = list(self._list("tokens").items())
+        return dict(tokens[-self.spec.integer("token_keep") :])
 
     @functools.cached_property
     def partitions(self) -> dict[str, frozenset[int]]:
-        """The numbers of the ingests that carry each partition key, but for those that were withdrawn."""
+        """The numbers of the ingests of each partition key, without withdrawn ones."""
         numbers_by_key: dict[str, set[int]] = {}
         for key, number in self._list("partitions"):
             numbers_by_key.setdefault(key, set()).add(number)
@@ -305,56 +332,68 @@ class Snapshot:
 
     @functools.cached_property
     def bases(self) -> tuple[BitmapBase, ...]:
-        """Bitmap bases that hold no other events than the logs, of each group oldest first.
+        """Bitmap bases that hold only events of the logs; those of a group oldest first.
 
-        They are the checkpoint's; after a restore, those of the state that it brought back. None
-        serves once a major compaction has forgotten events, which older bases hold still.
+        They are those of the checkpoint; after a restore, those of the state that it brought back.
+        A major compaction that forgets events makes all bases useless: they still hold them.
         """
         for commit in reversed(self.commits):
             if commit.actions.forgotten:
                 restored = commit.actions.restored
                 return () if restored is None else restored.bases
-        return tuple(
-            base
-            for part in self.sections.get("bases", ())
-            for base in decode_section(*self.part_bytes(part), base_from_json)
-        )
+        bases: list[BitmapBase] = []
+        for part in self.sections.get("bases", ()):
+            bases += decode_section(*self.part_bytes(part), base_from_json)
+        return tuple(bases)
 
     def logs_after(self, version: int) -> Iterable[LogFile]:
-        """The logs with events of later versions. Parts of the list that are older hold none of them, and are not opened."""
+        """Return the logs with events of later versions.
+
+        Older parts of the list hold none of them, and are not opened.
+        """
         if "logs" in self.__dict__ or version < 0:
             return [log for log in self.logs.values() if log.version > version]
         parts = [part for part in self.sections.get("logs", ()) if part.version > version]
         return [log for log in self._fold("logs", parts).values() if log.version > version]
 
     def recent_files(self) -> dict[str, DataFile]:
-        """The files that came since the last part of the list that lies in a file: not all, and few."""
+        """Return the files that came since the last part that is a file of its own."""
         newest = self.sections.get("files", ())[-1:]
         return self._fold("files", [part for part in newest if isinstance(part, InlinePart)])
 
     def version_of_token(self, token: str) -> int | None:
-        """As in `tokens`; a token that is not there is not looked for item by item."""
+        """Return the version that applied a token, None if the token is not remembered.
+
+        An unknown token is mostly found out by a search of bytes, without decoding all items.
+        """
         is_recent = any(
             token == commit.token or token in commit.actions.replaced_tokens
             for commit in self.commits
         )
-        if "tokens" not in self.__dict__ and not is_recent:
-            begins = canonical_json([token])[:-1] + b","
-            parts = (
-                decode_lines(*self.part_bytes(part)) for part in self.sections.get("tokens", ())
-            )
-            if not any(line.startswith(begins) for lines in parts for line in lines):
-                return None
+        is_loaded = "tokens" in self.__dict__
+        if not is_loaded and not is_recent and not self._is_in_checkpoint(token):
+            return None
         return self.tokens.get(token)
 
+    def _is_in_checkpoint(self, token: str) -> bool:
+        # An item is `["token",version]`: each line is compared up to its comma
+        begin = canonical_json([token])[:-1] + b","
+        for part in self.sections.get("tokens", ()):
+            lines = decode_lines(*self.part_bytes(part))
+            if any(line.startswith(begin) for line in lines):
+                return True
+        return False
+
     def changes(self, name: str) -> Iterator[tuple[Hashable, Any]]:
-        """What the commits since the checkpoint brought into a list, and what they took out of it: None."""
-        return (
-            item for commit in self.commits for item in list_changes(name, self.storage, commit)
-        )
+        """Yield what the commits since the checkpoint change in a list.
+
+        Each item is a key with its value, or with None if the item was removed.
+        """
+        for commit in self.commits:
+            yield from list_changes(name, self.storage, commit)
 
     def part_bytes(self, part: Part) -> tuple[bytes, str]:
-        """A part of a list, and where it lies."""
+        """Return the bytes of a part, and the path that messages name."""
         if isinstance(part, InlinePart):
             return part.data, f"a list within {layout.CHECKPOINTS} of version {part.version}"
         return read_verified(self.storage, part), part.path
@@ -370,26 +409,27 @@ class Snapshot:
     def _fold(self, name: str, parts: Iterable[Part]) -> dict[Any, Any]:
         items: dict[Any, Any] = {}
         for part in parts:
-            items = extend_list(
-                items, decode_section(*self.part_bytes(part), LISTS[name].change_from_json)
-            )
+            changes = decode_section(*self.part_bytes(part), LISTS[name].change_from_json)
+            extend_list(items, changes)
         for commit in self.commits:
-            fault = processed_fault(self.storage, commit, items) if name == "pending" else None
-            if fault is not None:
-                path = layout.commit_path(commit.version)
-                raise FormatError(f"{path}: {fault}; restore the file from a backup")
+            if name == "pending":
+                # I15: segments are processed as they were ingested
+                fault = processed_fault(self.storage, commit, items)
+                if fault is not None:
+                    path = layout.commit_path(commit.version)
+                    raise FormatError(f"{path}: {fault}; restore the file from a backup")
             extend_list(items, list_changes(name, self.storage, commit))
         return items
 
 
 def chain(commits: Sequence[Commit], start: Snapshot) -> list[Commit]:
-    """The commits that follow on from a snapshot; a break in the chain is damage."""
+    """Return commits that follow a snapshot; raise FormatError for a broken chain."""
     version, write_id, table_id = start.version, start.root.write_id, start.root.table_id
     for commit in commits:
         if commit.version != version + 1:
-            raise FormatError(
-                f"{start.storage.uri}/{layout.commit_path(version + 1)} is missing; restore the file from a backup"
-            )
+            missing = f"{start.storage.uri}/{layout.commit_path(version + 1)}"
+            raise FormatError(f"{missing} is missing; restore the file from a backup")
+        # I2: a commit holds its predecessor's write id and the table's id
         if commit.previous_write_id != write_id or commit.table_id != table_id:
             path = f"{start.storage.uri}/{layout.commit_path(commit.version)}"
             raise FormatError(
@@ -402,8 +442,9 @@ def chain(commits: Sequence[Commit], start: Snapshot) -> list[Commit]:
 def newest_first(head: Snapshot, read_commit: Callable[[int], Commit]) -> Iterator[Commit]:
     """Yield the commits of the versions that can be read, newest first.
 
-    A checkpoint may have replaced the commit of the oldest version. Where any other one is missing,
-    the versions below it have expired meanwhile, or the log is damaged: FormatError.
+    A checkpoint may have replaced the commit of the oldest version. If any other one is missing,
+    either the versions below it have expired meanwhile, and the iteration ends, or the log is
+    damaged: FormatError.
     """
     known = {commit.version: commit for commit in head.commits}
     oldest = head.root.oldest_version
@@ -421,7 +462,7 @@ def newest_first(head: Snapshot, read_commit: Callable[[int], Commit]) -> Iterat
 
 
 def extend_list(items: dict[Any, Any], changes: Iterable[tuple[Hashable, Any]]) -> dict[Any, Any]:
-    """In place: what comes again comes last."""
+    """Apply changes to a list in place. An item that comes again moves to the end."""
     for key, value in changes:
         items.pop(key, None)
         if value is not None:

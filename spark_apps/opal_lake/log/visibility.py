@@ -1,4 +1,7 @@
-"""Which rows are not visible at (version, event time): the newest bitmap base that serves, plus the events since (FORMAT, bitmaps)."""
+"""Hidden rows at a version and an event time (FORMAT, §10).
+
+They are read from the newest bitmap bases, and from the events since.
+"""
 
 import zlib
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -17,77 +20,86 @@ from opal_lake.events.bitmap import (
 )
 from opal_lake.events.segment_log import Events, read_events
 from opal_lake.ids import segment_name
-from opal_lake.log.sections import MERGE_RATIO
 from opal_lake.log.snapshot import Snapshot
+from opal_lake.log.tuning import DEFAULT_TUNING, Tuning
 from opal_lake.storage.verified import read_verified
 
-FOLD_AT_LOGS = 4
-FOLD_AT_EVENTS = 1_000_000
-MANY_MARKS = (
-    1 << 24
-)  # rows; a run of marks takes a few bytes, whoever looks at them takes 4 for each
-SMALL_BASE_BYTES = 16 << 10  # smaller ones are merged into the next one in any case
+# Rows of a segment. A run of marks takes a few bytes, but 4 bytes a mark once they are looked at
+MANY_MARKS = 1 << 24
 
 
 def invalid_rows(
     snapshot: Snapshot, as_of: int | None = None, groups: Container[int] | None = None
 ) -> Bitmaps:
-    """Rows with an UNTIL event, by segment; with `as_of`, only events up to that time count. Segments without any are absent.
+    """Return the rows with an UNTIL event, by segment.
 
-    With `groups`, the segments of other groups may be absent too.
+    Segments without any are absent. With `as_of`, only events up to that time count. With `groups`,
+    the segments of other groups may be absent, too.
     """
     bitmaps: Bitmaps = {}
-    bases = (
-        snapshot.bases if as_of is None else ()
-    )  # a base holds the events of all times, so it serves the end of time only
-    for base in bases if groups is None else (base for base in bases if base.group in groups):
-        add_bitmaps(bitmaps, read_base(snapshot, base))
+    # A base holds the events of all times, so it serves only the end of time
+    bases = snapshot.bases if as_of is None else ()
+    for base in bases:
+        if groups is None or base.group in groups:
+            add_bitmaps(bitmaps, read_base(snapshot, base))
     for log in logs_since(snapshot, bases):
-        if as_of is not None and log.least_until > as_of:
-            continue
-        events = read_events(snapshot.storage, log)
-        add_events(bitmaps, events if as_of is None else events.take(events.until <= as_of))
+        if as_of is None:
+            add_events(bitmaps, read_events(snapshot.storage, log))
+        elif log.least_until <= as_of:
+            events = read_events(snapshot.storage, log)
+            add_events(bitmaps, events.take(events.until <= as_of))
     return bitmaps
 
 
 def logs_since(snapshot: Snapshot, bases: Sequence[BitmapBase]) -> Iterable[LogFile]:
-    """The logs that the bases do not hold. Who folds takes up all logs: what is not in the newest base's group was of no group then."""
-    return snapshot.logs_after(max((base.version for base in bases), default=-1))
+    """Return the logs that the bases do not hold.
+
+    A fold takes up all logs: events that are not in the base of their group were of no group then.
+    """
+    newest = max((base.version for base in bases), default=-1)
+    return snapshot.logs_after(newest)
 
 
 def fold_bases(
-    snapshot: Snapshot, read: Callable[[LogFile], Events] | None = None
+    snapshot: Snapshot,
+    read: Callable[[LogFile], Events] | None = None,
+    *,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> tuple[BitmapBase, ...]:
-    """With one more bitmap base a group that has events since the last ones, once enough of them have come; else those.
+    """Return the bitmap bases, with a new one for each group that has many new events.
 
-    `read` returns the events of a log, for callers that have read some logs already.
+    The bases stay as they are until there are enough logs or events since. `read` returns the
+    events of a log, for callers that have read some logs already.
     """
     read = read or partial(read_events, snapshot.storage)
     since = list(logs_since(snapshot, snapshot.bases))
-    if len(since) < FOLD_AT_LOGS and sum(log.events for log in since) < FOLD_AT_EVENTS:
+    new_events = sum(log.events for log in since)
+    if len(since) < tuning.fold_at_logs and new_events < tuning.fold_at_events:
         return snapshot.bases
     new: Bitmaps = {}
     for log in since:
         add_events(new, read(log))
-    groups = {group for log in since for group in log.groups} | (
-        snapshot.root.groups.keys() - {base.group for base in snapshot.bases}
-    )
-    groups = groups or {
-        *snapshot.root.groups
-    }  # events of dropped rows alone are of no group, and to be read once
+    based_groups = {base.group for base in snapshot.bases}
+    touched_groups = {group for log in since for group in log.groups}
+    # Groups without a base get one as well. Events of dropped rows are of no group: if these are
+    # the only ones, all groups get a base, so that these events are read only once.
+    grown_groups = touched_groups | (snapshot.root.groups.keys() - based_groups)
+    grown_groups = grown_groups or {*snapshot.root.groups}
     bases: list[BitmapBase] = []
-    for group in sorted({*groups, *(base.group for base in snapshot.bases)}):
+    for group in sorted(grown_groups | based_groups):
         standing = [base for base in snapshot.bases if base.group == group]
-        bases += (
-            _grown(snapshot, group, standing, _of_group(snapshot, group, new))
-            if group in groups
-            else standing
-        )
+        if group in grown_groups:
+            bases += _grown(snapshot, group, standing, _of_group(snapshot, group, new), tuning)
+        else:
+            bases += standing
     return tuple(bases)
 
 
 def _of_group(snapshot: Snapshot, group: int, bitmaps: Bitmaps) -> Bitmaps:
-    """Of a segment whose rows were dropped, events may be left. With one group nothing has to be looked up."""
+    """Return the bitmaps of the segments in a group.
+
+    Events of segments whose rows were dropped may be left. A single group needs no look-up.
+    """
     if len(snapshot.root.groups) == 1:
         return bitmaps
     segments = snapshot.segments
@@ -99,36 +111,44 @@ def _of_group(snapshot: Snapshot, group: int, bitmaps: Bitmaps) -> Bitmaps:
 
 
 def _grown(
-    snapshot: Snapshot, group: int, standing: list[BitmapBase], new: Bitmaps
+    snapshot: Snapshot, group: int, standing: list[BitmapBase], new: Bitmaps, tuning: Tuning
 ) -> list[BitmapBase]:
-    """A base as large as the one before, or nearly, takes that in: a row is written again about once each time that they double."""
-    kept = list(standing)
-    data = _encoded(snapshot, group, new, kept)
-    while kept and kept[-1].size <= max(MERGE_RATIO * len(data), SMALL_BASE_BYTES):
-        older = read_base(snapshot, kept.pop())
+    """Store a new base of a group, and return all bases of the group.
+
+    The new base replaces the `standing` bases that are not much larger, from the newest one on. So
+    a mark is written again about once each time that the number of marks doubles.
+    """
+    below = list(standing)
+    data = _encoded(snapshot, group, new, below)
+    while below and _is_merged(below[-1], len(data), tuning):
+        older = read_base(snapshot, below.pop())
         add_bitmaps(older, new)
         new = older
-        data = _encoded(snapshot, group, new, kept)
-    root, after = snapshot.root, kept[-1].version if kept else None
+        data = _encoded(snapshot, group, new, below)
+    root = snapshot.root
+    after = below[-1].version if below else None
     path = layout.bitmap_path(group, root.version, root.write_id, after)
     if not snapshot.storage.put_if_absent(path, data):
-        data = snapshot.storage.get(path)  # another writer's, with all these marks too
-    size, crc32 = len(data), zlib.crc32(data)
-    return [
-        *kept,
-        BitmapBase(
-            group=group,
-            path=path,
-            size=size,
-            crc32=crc32,
-            version=root.version,
-            write_id=root.write_id,
-            after=after,
-        ),
-    ]
+        # Another writer has stored this base already, with all these marks
+        data = snapshot.storage.get(path)
+    base = BitmapBase(
+        group=group,
+        path=path,
+        size=len(data),
+        crc32=zlib.crc32(data),
+        version=root.version,
+        write_id=root.write_id,
+        after=after,
+    )
+    return [*below, base]
+
+
+def _is_merged(older: BitmapBase, new_bytes: int, tuning: Tuning) -> bool:
+    return older.size <= max(tuning.base_merge_ratio * new_bytes, tuning.small_base_bytes)
 
 
 def _encoded(snapshot: Snapshot, group: int, bitmaps: Bitmaps, below: list[BitmapBase]) -> bytes:
+    """Encode a new base of a group; `below` are the bases that it adds marks to."""
     root = snapshot.root
     origin: dict[str, object] = {
         "table_id": root.table_id,
@@ -136,20 +156,23 @@ def _encoded(snapshot: Snapshot, group: int, bitmaps: Bitmaps, below: list[Bitma
         "write_id": root.write_id,
         "group": group,
     }
-    return encode_base(bitmaps, origin | ({"after": below[-1].version} if below else {}))
+    if below:
+        origin["after"] = below[-1].version
+    return encode_base(bitmaps, origin)
 
 
 def read_base(snapshot: Snapshot, base: BitmapBase) -> Bitmaps:
-    """Read a base; FormatError if it marks so many rows of a segment that it cannot have them."""
+    """Read a base; raise FormatError if it marks many rows that a segment cannot have."""
     bitmaps = decode_base(read_verified(snapshot.storage, base), base.path)
     for number, rows in bitmaps.items():
         if len(rows) <= MANY_MARKS:
             continue
-        segment = snapshot.segments.get(number)  # None: its rows are gone, and nobody asks for them
+        # None if the rows of the segment were dropped: then no reader asks for them
+        segment = snapshot.segments.get(number)
         if segment is not None and rows.max() >= segment.rows:
             raise FormatError(
                 f"{snapshot.storage.uri}/{base.path} marks row {rows.max():,} of segment "
                 f"{segment_name(number)}, which has {segment.rows:,}; "
-                "delete it, it is derived and will be made again"
+                "delete it; it is derived and is written again"
             )
     return bitmaps
