@@ -1,10 +1,10 @@
-"""The least and greatest value of a column in a data file, as the commit log holds them (FORMAT: bounds).
+"""The least and greatest value of a column in a data file, as commits hold them (FORMAT: bounds).
 
 Bounds may be wider than the truth, never narrower. Only top-level columns without parts have them.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -21,14 +21,15 @@ TEXT_LIMIT = 32  # code points of a string, bytes of a binary
 
 _LAST_CODE_POINT, _BEFORE_SURROGATES, _AFTER_SURROGATES = 0x10FFFF, 0xD7FF, 0xE000
 _GREATEST_FLOAT = 1.7976931348623157e308
+_JSON_KINDS = frozenset({bool, int, float, str, type(None)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Of one column in one file. None is 'unknown', or 'no value' where all rows are null.
+    """Bounds of one column in one file; None if unknown, or if all rows are null.
 
-    Decimals are text, binary is lower-case hex, dates are days and timestamps microseconds since 1970. Floats know no NaN and no infinity:
-    beyond the finite ones a bound is unknown.
+    Decimals are text, binary is lower-case hex, dates are days and timestamps microseconds since
+    1970. Floats have no NaN and no infinity: beyond the finite ones a bound is unknown.
     """
 
     low: Value | None
@@ -39,33 +40,44 @@ class Bounds:
 def bounds_of(
     table: pa.Table, spec: TableSpec, known: Mapping[str, tuple[Extreme, Extreme]] | None = None
 ) -> dict[int, Bounds]:
-    """The bounds of every top-level atomic column of rows in physical form, by field id.
+    """Return the bounds of the top-level atomic columns, by field id.
 
-    `known` holds the extremes of string and binary columns that a writer computes anyway: comparing texts again costs a tenth of the write.
+    The rows are in physical form. `known` holds the extremes of string and binary columns that a
+    writer computes anyway: comparing texts again costs a tenth of the write.
     """
-    by_field = {}
+    by_field: dict[int, Bounds] = {}
     for field in spec.schema.fields:
-        if isinstance(field.type, Atomic):
-            column = table.column(field.physical)
-            low, high = (known or {}).get(field.physical) or _extremes(column)
-            if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
-                high = None  # Spark holds NaN for the greatest of all
-            by_field[field.id] = Bounds(
-                low=plan_low(low), high=plan_high(high), nulls=column.null_count
-            )
+        if not isinstance(field.type, Atomic):
+            continue
+        column = table.column(field.physical)
+        low, high = (known or {}).get(field.physical) or _extremes(column)
+        # Spark orders NaN after all other values.
+        if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+            high = None
+        # I12: all values lie within the bounds, and the number of nulls is exact.
+        by_field[field.id] = Bounds(
+            low=plan_low(low), high=plan_high(high), nulls=column.null_count
+        )
     return by_field
 
 
 def merged_bounds(parts: Sequence[tuple[int, Bounds]], kind: Atomic) -> Bounds:
-    """Of a column whose rows come in parts: how many rows each has, and its bounds."""
+    """Merge the bounds of a column's parts, each given with its number of rows."""
     filled = [bounds for rows, bounds in parts if bounds.nulls < rows]
-    lows, highs = [bounds.low for bounds in filled], [bounds.high for bounds in filled]
-    order: Callable[[Any], Any] = Decimal if decimal_parts(kind.name) else lambda bound: bound
-    return Bounds(
-        low=None if None in lows else min(lows, key=order, default=None),
-        high=None if None in highs else max(highs, key=order, default=None),
-        nulls=sum(bounds.nulls for _, bounds in parts),
-    )
+    lows = [bounds.low for bounds in filled]
+    highs = [bounds.high for bounds in filled]
+    is_decimal = decimal_parts(kind.name) is not None
+
+    def order(bound: Any) -> Any:
+        return Decimal(bound) if is_decimal else bound
+
+    low = high = None
+    if None not in lows:
+        low = min(lows, key=order, default=None)
+    if None not in highs:
+        high = max(highs, key=order, default=None)
+    nulls = sum(bounds.nulls for _, bounds in parts)
+    return Bounds(low=low, high=high, nulls=nulls)
 
 
 def _extremes(column: pa.ChunkedArray) -> tuple[Extreme, Extreme]:
@@ -76,20 +88,24 @@ def _extremes(column: pa.ChunkedArray) -> tuple[Extreme, Extreme]:
         column = column.cast(pa.int32())
     elif pa.types.is_string(kind):
         column = column.cast(pa.binary())  # Spark's strings need not be UTF-8
-    pair = pc.min_max(column)
-    low, high = pair["min"].as_py(), pair["max"].as_py()
-    return (_text(low), _text(high)) if pa.types.is_string(kind) else (low, high)
+    extremes = pc.min_max(column)
+    low, high = extremes["min"].as_py(), extremes["max"].as_py()
+    if pa.types.is_string(kind):
+        return _text(low), _text(high)
+    return low, high
 
 
 def _text(value: bytes | None) -> str | None:
+    if value is None:
+        return None
     try:
-        return None if value is None else value.decode()
+        return value.decode()
     except UnicodeDecodeError:
         return None
 
 
 def plan_low(value: Extreme) -> Value | None:
-    """The least value as a lower bound."""
+    """Return a lower bound for a least value."""
     match value:
         case str():
             return value[:TEXT_LIMIT]
@@ -104,12 +120,14 @@ def plan_low(value: Extreme) -> Value | None:
 
 
 def plan_high(value: Extreme) -> Value | None:
-    """The greatest value as an upper bound."""
+    """Return an upper bound for a greatest value."""
     match value:
-        case str():
-            return value if len(value) <= TEXT_LIMIT else next_text(value[:TEXT_LIMIT])
+        case str() if len(value) > TEXT_LIMIT:
+            return next_text(value[:TEXT_LIMIT])
+        case bytes() if len(value) > TEXT_LIMIT:
+            return _next_bytes(value[:TEXT_LIMIT])
         case bytes():
-            return value.hex() if len(value) <= TEXT_LIMIT else _next_bytes(value[:TEXT_LIMIT])
+            return value.hex()
         case float():
             return _high_float(value)
         case Decimal():
@@ -121,57 +139,57 @@ def plan_high(value: Extreme) -> Value | None:
 def _low_float(value: float) -> float | None:
     if math.isnan(value) or value == -math.inf:
         return None
-    return min(value, _GREATEST_FLOAT) if value else -0.0
+    if value == 0:
+        return -0.0  # the lesser of the two zeros, in whichever order a reader has them
+    return min(value, _GREATEST_FLOAT)
 
 
 def _high_float(value: float) -> float | None:
     if math.isnan(value) or value == math.inf:
         return None
-    return max(value, -_GREATEST_FLOAT) if value else 0.0
+    if value == 0:
+        return 0.0
+    return max(value, -_GREATEST_FLOAT)
 
 
 def next_text(prefix: str) -> str | None:
-    """The least text that is greater than all that begin with the prefix; None where there is none."""
+    """Return the least text after all that begin with a prefix; None if there is none."""
     for end in range(len(prefix), 0, -1):
         code = ord(prefix[end - 1])
         if code < _LAST_CODE_POINT:
-            return prefix[: end - 1] + chr(
-                _AFTER_SURROGATES if code == _BEFORE_SURROGATES else code + 1
-            )
+            # A surrogate alone cannot be encoded.
+            next_code = _AFTER_SURROGATES if code == _BEFORE_SURROGATES else code + 1
+            return prefix[: end - 1] + chr(next_code)
     return None
 
 
 def _next_bytes(prefix: bytes) -> str | None:
-    kept = prefix.rstrip(b"\xff")
-    return (kept[:-1] + bytes([kept[-1] + 1])).hex() if kept else None
+    incrementable = prefix.rstrip(b"\xff")
+    if not incrementable:
+        return None
+    last = incrementable[-1] + 1
+    return (incrementable[:-1] + bytes([last])).hex()
 
 
 def bounds_to_json(bounds: Mapping[int, Bounds]) -> dict[str, list[Value | None]]:
-    """`{"field id": [low, high, nulls]}`."""
-    return {
-        str(number): [field_bounds.low, field_bounds.high, field_bounds.nulls]
-        for number, field_bounds in bounds.items()
-    }
+    """Encode bounds as `{"field id": [low, high, nulls]}`."""
+    data: dict[str, list[Value | None]] = {}
+    for number, field_bounds in bounds.items():
+        data[str(number)] = [field_bounds.low, field_bounds.high, field_bounds.nulls]
+    return data
 
 
 def bounds_from_json(data: Mapping[str, Any]) -> dict[int, Bounds]:
+    by_field: dict[int, Bounds] = {}
     try:
-        by_field = {
-            int(number): Bounds(low=low, high=high, nulls=nulls)
-            for number, (low, high, nulls) in data.items()
-        }
+        for number, (low, high, nulls) in data.items():
+            by_field[int(number)] = Bounds(low=low, high=high, nulls=nulls)
     except (TypeError, ValueError, AttributeError) as error:
         raise ValueError(
             f"bounds are not of the form {{field id: [low, high, nulls]}}: {error}"
         ) from error
     for bounds in by_field.values():
-        if (
-            type(bounds.low) not in _JSON_KINDS
-            or type(bounds.high) not in _JSON_KINDS
-            or type(bounds.nulls) is not int
-        ):
-            raise ValueError(f"{bounds!r} are no bounds")
+        kinds = {type(bounds.low), type(bounds.high)}
+        if not kinds <= _JSON_KINDS or type(bounds.nulls) is not int:
+            raise ValueError(f"{bounds!r} are not valid bounds")
     return by_field
-
-
-_JSON_KINDS = frozenset({bool, int, float, str, type(None)})

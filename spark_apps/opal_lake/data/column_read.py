@@ -1,7 +1,8 @@
-"""Some columns of a data file, and the row groups of some rows, without the bytes of the others where that pays.
+"""Reads of some columns of a data file, or of the row groups or pages of some rows.
 
-A part of a Parquet file is vouched for as Spark's own reads are: the footer by its checksum in the commit, the values by the checksums of
-their pages. ORC has none within, so such a file is fetched and verified whole, and only decoded in part.
+Other bytes are not fetched where that pays. A part of a Parquet file is verified as Spark's own
+reads are: the footer by its checksum in the commit, the values by the checksums of their pages. ORC
+has no checksums within, so such a file is fetched and verified whole, and only decoded in part.
 """
 
 import io
@@ -16,7 +17,7 @@ from pyroaring import BitMap
 from opal_lake.data.data_file import (
     check_expected,
     decode_file,
-    held_names,
+    existing_names,
     may_hold,
     open_parquet,
     read_groups,
@@ -34,26 +35,35 @@ from opal_lake.storage.protocol import READERS, Storage
 from opal_lake.storage.uris import is_local
 from opal_lake.storage.verified import missing_error, read_verified
 
-WHOLE_BYTES = 1 << 20  # of a small file one request for all is cheaper than two for a part
-_IsWanted = Callable[[pq.RowGroupMetaData, int], bool]
+WHOLE_BYTES = 1 << 20  # a smaller file takes one request, which is cheaper than two for a part
 _LOCAL_READERS = 2
-_TAIL_BYTES = 64 << 10  # what Arrow's reader looks at first
+_TAIL_BYTES = 64 << 10  # at the end of a file, which Arrow's reader looks at first
+
+# Decides on a row group by its metadata and its first row in the file.
+_IsWanted = Callable[[pq.RowGroupMetaData, int], bool]
 
 
 def readers(storage: Storage, spec: TableSpec) -> int:
-    """Files that are read at once. Of local Parquet files two: their pages are taken apart in Python, which more threads would wait for."""
-    return _LOCAL_READERS if spec.file_format == "parquet" and is_local(storage.uri) else READERS
+    """Return how many files to read at the same time.
+
+    Two for local Parquet files: their pages are decoded in Python, which more threads would wait
+    for.
+    """
+    is_local_parquet = spec.file_format == "parquet" and is_local(storage.uri)
+    return _LOCAL_READERS if is_local_parquet else READERS
 
 
 def read_columns(
     storage: Storage, file: DataFile, spec: TableSpec, physical_columns: Sequence[str]
 ) -> pa.Table:
-    """The named physical columns that the file has; FormatError names a file that is not what was written."""
+    """Read the named physical columns that the file has.
+
+    Raises FormatError that names a file whose bytes are not those that were written.
+    """
     others = {field.physical for field in spec.schema.fields} - set(physical_columns)
-    if spec.file_format != "parquet" or file.size <= WHOLE_BYTES or not others:
-        return decode_file(
-            read_verified(storage, file), spec, physical_columns, file.path, rows=file.rows
-        )
+    if not _has_parts(file, spec) or not others:
+        data = read_verified(storage, file)
+        return decode_file(data, spec, physical_columns, file.path, rows=file.rows)
     with pa.PythonFile(StoredRanges(storage, file), mode="r") as ranges:
         return decode_file(ranges, spec, physical_columns, file.path, rows=file.rows)
 
@@ -63,7 +73,7 @@ def column_parts(
 ) -> Iterator[pa.Table]:
     """Yield what `read_columns` returns, a row group or stripe at a time.
 
-    Of a large Parquet file no more is fetched than what is taken.
+    Parts of a large Parquet file are fetched when the caller asks for them.
     """
     if _has_parts(file, spec):
         with pa.PythonFile(StoredRanges(storage, file), mode="r") as ranges:
@@ -80,8 +90,12 @@ def read_near(
     physical_columns: Sequence[str],
     rows: Mapping[int, BitMap],
 ) -> pa.Table:
-    """As `read_columns`, without the row groups of a Parquet file that hold none of these rows, given by segment and offset."""
-    return read_near_places(storage, file, spec, physical_columns, rows)[0]
+    """Read columns of the row groups that may hold rows of some segments and offsets.
+
+    Otherwise as `read_columns`: ORC files and small Parquet files are read whole.
+    """
+    table, _ = read_near_places(storage, file, spec, physical_columns, rows)
+    return table
 
 
 def read_near_places(
@@ -91,14 +105,16 @@ def read_near_places(
     physical_columns: Sequence[str],
     rows: Mapping[int, BitMap],
 ) -> tuple[pa.Table, Numbers]:
-    """The same, and the place of each row in the file, counted from 0."""
+    """Read as `read_near`; also return the position of each row in the file, from 0."""
     if not _has_parts(file, spec):
         table = read_columns(storage, file, spec, physical_columns)
         return table, np.arange(table.num_rows)
-    mine = {segment: rows[segment] for segment in file.segments if segment in rows}
-    return _read_groups(
-        storage, file, spec, physical_columns, lambda group, first: may_hold(group, mine)
-    )
+    rows_of_file = {segment: rows[segment] for segment in file.segments if segment in rows}
+
+    def is_wanted(group: pq.RowGroupMetaData, first_row: int) -> bool:
+        return may_hold(group, rows_of_file)
+
+    return _read_groups(storage, file, spec, physical_columns, is_wanted)
 
 
 def read_places(
@@ -108,10 +124,14 @@ def read_places(
     physical_columns: Sequence[str],
     places: Numbers,
 ) -> pa.Table:
-    """As `read_columns`, of the rows at these places, which ascend: of a Parquet file only the pages that hold them."""
+    """Read columns of the rows at some positions in the file, which are ascending.
+
+    Otherwise as `read_columns`. Only the pages of a Parquet file that hold these rows are read.
+    """
     if len(places) and places[-1] >= file.rows:
         raise FormatError(
-            f"{storage.uri}/{file.path} has {file.rows:,} rows, and none at place {places[-1]:,}; run `opal check`"
+            f"{storage.uri}/{file.path} has {file.rows:,} rows, "
+            f"and none at position {places[-1]:,}; run `opal check`"
         )
     if not _has_parts(file, spec):
         rows = read_columns(storage, file, spec, physical_columns)
@@ -122,27 +142,29 @@ def read_places(
         if index.groups:
             check_expected(int(index.first_rows[-1]), file.rows)
         columns = read_chosen(index, partial(_get_range, storage, file), physical_columns, places)
-    if others := [name for name in physical_columns if name in index.others or not index.columns]:
-        whole, at = _read_groups(
-            storage,
-            file,
-            spec,
-            others,
-            lambda group, first: _reaches(places, first, group.num_rows),
-        )
-        rows = whole.take(pa.array(np.searchsorted(at, places)))
-        columns |= dict(zip(rows.column_names, rows.columns, strict=True))
+    # Nested columns, and all if the footer is too large for an index, are read by row groups.
+    others = [name for name in physical_columns if name in index.others or not index.columns]
+    if others:
+        columns |= _read_others(storage, file, spec, others, places)
     return pa.table({name: columns[name] for name in physical_columns if name in columns})
+
+
+def _read_others(
+    storage: Storage, file: DataFile, spec: TableSpec, names: Sequence[str], places: Numbers
+) -> dict[str, pa.ChunkedArray]:
+    """Read columns of rows that pages cannot be chosen for."""
+
+    def has_place(group: pq.RowGroupMetaData, first_row: int) -> bool:
+        start, end = np.searchsorted(places, [first_row, first_row + group.num_rows])
+        return bool(start < end)
+
+    of_groups, read_at = _read_groups(storage, file, spec, names, has_place)
+    rows = of_groups.take(pa.array(np.searchsorted(read_at, places)))
+    return dict(zip(rows.column_names, rows.columns, strict=True))
 
 
 def _has_parts(file: DataFile, spec: TableSpec) -> bool:
     return spec.file_format == "parquet" and file.size > WHOLE_BYTES
-
-
-def _reaches(places: Numbers, first: int, rows: int) -> bool:
-    """Whether one of the places is among so many rows."""
-    start, end = np.searchsorted(places, [first, first + rows])
-    return bool(start < end)
 
 
 def _read_groups(
@@ -150,31 +172,33 @@ def _read_groups(
     file: DataFile,
     spec: TableSpec,
     physical_columns: Sequence[str],
-    is_wanted: Callable[[pq.RowGroupMetaData, int], bool],
+    is_wanted: _IsWanted,
 ) -> tuple[pa.Table, Numbers]:
-    """Of a Parquet file the row groups that are wanted, by what the footer says of them and by their first rows."""
+    """Read the wanted row groups of a Parquet file, and the positions of their rows."""
     with pa.PythonFile(StoredRanges(storage, file), mode="r") as ranges, reading(file.path, spec):
         parquet = open_parquet(ranges, file.rows, pre_buffer=True)
         groups = [parquet.metadata.row_group(number) for number in range(parquet.num_row_groups)]
-        first = np.cumsum([0, *(group.num_rows for group in groups)], dtype=np.int64)
+        first_rows = np.cumsum([0, *(group.num_rows for group in groups)], dtype=np.int64)
         wanted = [
-            number for number, group in enumerate(groups) if is_wanted(group, int(first[number]))
+            number
+            for number, group in enumerate(groups)
+            if is_wanted(group, int(first_rows[number]))
         ]
-        names = held_names(physical_columns, parquet.schema_arrow)
+        names = existing_names(physical_columns, parquet.schema_arrow)
         table = read_groups(parquet, ranges, wanted, names)
         table.validate()
-    places = [np.arange(first[number], first[number + 1]) for number in wanted]
+    places = [np.arange(first_rows[number], first_rows[number + 1]) for number in wanted]
     return table, np.concatenate([np.empty(0, np.int64), *places])
 
 
 def read_footer(storage: Storage, file: DataFile, *, least: int = 0) -> bytes:
-    """The last bytes of a file, at least its footer, which is verified."""
-    where = f"{storage.uri}/{file.path}"
+    """Read the last bytes of a file, at least its footer, and verify the footer."""
+    path = f"{storage.uri}/{file.path}"
     try:
         tail = storage.get(file.path, -max(file.footer_bytes, least))
     except NotFoundError as error:
         raise missing_error(storage, file.path) from error
-    verify_footer(tail[-file.footer_bytes :], file.footer_bytes, file.footer_crc32, where)
+    verify_footer(tail[-file.footer_bytes :], file.footer_bytes, file.footer_crc32, path)
     return tail
 
 
@@ -188,10 +212,12 @@ def _get_range(storage: Storage, file: DataFile, start: int, length: int) -> byt
 
 
 class StoredRanges(io.RawIOBase):
-    """A stored file whose bytes come as they are asked for."""
+    """A stored file whose bytes are fetched when they are read."""
 
     def __init__(self, storage: Storage, file: DataFile) -> None:
-        self._storage, self._file, self._at = storage, file, 0
+        self._storage = storage
+        self._file = file
+        self._at = 0
         self._tail = read_footer(storage, file, least=_TAIL_BYTES)
 
     def readable(self) -> bool:
@@ -204,19 +230,19 @@ class StoredRanges(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = (
-            offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}[whence]
-        )
+        origins = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}
+        self._at = origins[whence] + offset
         return self._at
 
     def read(self, size: int = -1) -> bytes:
         left = max(0, self._file.size - self._at)
         length = left if size < 0 else min(size, left)
-        in_tail = self._at - (self._file.size - len(self._tail))
-        data = (
-            self._tail[in_tail : in_tail + length]
-            if in_tail >= 0
-            else _get_range(self._storage, self._file, self._at, length)
-        )
+        data = self._get(length)
         self._at += len(data)
         return data
+
+    def _get(self, length: int) -> bytes:
+        in_tail = self._at - (self._file.size - len(self._tail))
+        if in_tail >= 0:
+            return self._tail[in_tail : in_tail + length]
+        return _get_range(self._storage, self._file, self._at, length)

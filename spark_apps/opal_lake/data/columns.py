@@ -1,7 +1,8 @@
-"""Rows as users see them <-> rows as data files hold them (FORMAT: columns).
+"""Logical columns, which users see, and physical ones, which data files hold (FORMAT: columns).
 
-Logical columns have the table's names and types. Physical columns have physical names, inside structs too, and for ORC hold timestamps as
-microseconds and dates as days: Spark's ORC readers shift the one with the JVM's time zone and rebase the other before 1582.
+Logical columns have the table's names and types. Physical columns have physical names, inside
+structs too, and for ORC hold timestamps as microseconds and dates as days: Spark's ORC readers
+shift timestamps by the JVM's time zone, and rebase dates before 1582.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -30,14 +31,14 @@ from opal_lake.definition.schema import (
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.errors import FormatError, InvalidInputError, OpalError
 
-# Under which name Arrow's writers and readers have the field id of a column, nested ones included
+# The metadata key of a column's field id for Arrow's writers and readers, nested columns included.
 _ID_KEYS = {"parquet": b"PARQUET:field_id", "orc": b"iceberg.id"}
 ORC_STORAGE = {"timestamp": pa.int64(), "timestamp_ntz": pa.int64(), "date": pa.int32()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Direction:
-    """One of the two ways through a column."""
+    """A direction of conversion: to physical columns, or to logical ones."""
 
     name_of: Callable[[Field], str]
     type_of: Callable[[DataType], pa.DataType]
@@ -47,18 +48,16 @@ class _Direction:
 
 
 def physical_type(kind: DataType, file_format: str, *, with_ids: bool = False) -> pa.DataType:
-    """The Arrow type as files of that format hold it, with the field ids of its parts if asked."""
+    """Return the Arrow type that files of a format hold, if asked with field ids."""
 
     def column(field: Field) -> pa.Field:
         return _physical_field(field, file_format, with_ids=with_ids)
 
     match kind:
         case Atomic(name=name):
-            return (
-                ORC_STORAGE[name]
-                if file_format == "orc" and name in ORC_STORAGE
-                else arrow_type(kind)
-            )
+            if file_format == "orc" and name in ORC_STORAGE:
+                return ORC_STORAGE[name]
+            return arrow_type(kind)
         case Struct(fields=fields):
             return pa.struct([column(field) for field in fields])
         case Array(element=element):
@@ -68,35 +67,42 @@ def physical_type(kind: DataType, file_format: str, *, with_ids: bool = False) -
 
 
 def physical_schema(spec: TableSpec, *, with_row_ids: bool = True) -> pa.Schema:
-    """The columns of a data file; every one nullable, so that added columns read as null from old files."""
+    """Return the columns of a data file.
+
+    All are nullable, so that added columns are null in the rows of older files.
+    """
     fields = [_physical_field(field, spec.file_format) for field in spec.schema.fields]
     if with_row_ids:
         fields += [pa.field(SEGMENT, pa.int64()), pa.field(OFFSET, pa.int32())]
-        fields += [pa.field(DELETED, pa.bool_())] if spec.deletes is not None else []
+        if spec.deletes is not None:
+            fields.append(pa.field(DELETED, pa.bool_()))
     return pa.schema(fields)
 
 
 def with_field_ids(columns: pa.Schema, spec: TableSpec) -> pa.Schema:
-    """Return physical columns as files are written with them: each with its field id."""
+    """Return physical columns with their field ids, as files are written with them."""
     fields = {field.physical: field for field in spec.schema.fields}
-    return pa.schema(
-        [
-            _with_id(column, HIDDEN_IDS[column.name], spec.file_format)
-            if column.name in HIDDEN_IDS
-            else _physical_field(fields[column.name], spec.file_format, with_ids=True)
-            for column in columns
-        ]
-    )
+    numbered: list[pa.Field] = []
+    for column in columns:
+        hidden_id = HIDDEN_IDS.get(column.name)
+        if hidden_id is not None:
+            numbered.append(_with_id(column, hidden_id, spec.file_format))
+        else:
+            field = fields[column.name]
+            numbered.append(_physical_field(field, spec.file_format, with_ids=True))
+    return pa.schema(numbered)
 
 
 def field_ids(column: pa.Field, file_format: str) -> list[str | None]:
-    """Return the field ids of a column and of those within it, depth first; None where none is."""
-    ids = (column.metadata or {}).get(_ID_KEYS[file_format])
-    within = [column.type.field(index) for index in range(column.type.num_fields)]
-    parts = [number for part in within for number in field_ids(part, file_format)]
+    """Return the field ids of a column and of its parts, depth first; None if missing."""
+    own = (column.metadata or {}).get(_ID_KEYS[file_format])
+    ids = [None if own is None else own.decode()]
+    for index in range(column.type.num_fields):
+        ids += field_ids(column.type.field(index), file_format)
     if pa.types.is_map(column.type):
-        del parts[0]  # of the struct of key and value, which has no id of its own
-    return [None if ids is None else ids.decode(), *parts]
+        # The struct of key and value has no id of its own.
+        del ids[1]
+    return ids
 
 
 def _physical_field(field: Field, file_format: str, *, with_ids: bool = False) -> pa.Field:
@@ -105,7 +111,7 @@ def _physical_field(field: Field, file_format: str, *, with_ids: bool = False) -
 
 
 def _with_id(column: pa.Field, number: int, file_format: str) -> pa.Field:
-    # A plain dictionary would take four times as long, for each column of each file
+    # A plain dictionary would take four times as long, for each column of each file.
     return column.with_metadata(pa.KeyValueMetadata({_ID_KEYS[file_format]: str(number)}))
 
 
@@ -120,158 +126,172 @@ def with_nulls(rows: pa.Table, missing: Sequence[Field]) -> pa.Table:
 
 
 def to_physical(table: pa.Table, spec: TableSpec) -> pa.Table:
-    """Rows of the table's logical columns, in any order, as a data file holds them; `_opal_` columns pass through."""
-    orc = spec.file_format == "orc"
-    way = _Direction(
+    """Convert rows of logical columns, in any order, to the form of data files.
+
+    `_opal_` columns stay as they are.
+    """
+    direction = _Direction(
         name_of=lambda field: field.name,
         type_of=lambda kind: physical_type(kind, spec.file_format),
-        convert=_store_orc if orc else _normalise,
+        convert=_store_orc if spec.file_format == "orc" else _normalise,
         absent_is_null=False,
         error=InvalidInputError,
     )
-    columns = {field.physical: _convert_column(table, field, way) for field in spec.schema.fields}
-    extras = {
-        name: table.column(name) for name in table.column_names if name.startswith(RESERVED_PREFIX)
-    }
-    return pa.table(columns | extras)
+    columns: dict[str, pa.ChunkedArray] = {}
+    for field in spec.schema.fields:
+        columns[field.physical] = _convert_column(table, field, direction)
+    for name in table.column_names:
+        if name.startswith(RESERVED_PREFIX):
+            columns[name] = table.column(name)
+    return pa.table(columns)
 
 
 def to_logical(table: pa.Table, spec: TableSpec, columns: Sequence[str] | None = None) -> pa.Table:
-    """The named columns (default: all) of a data file's rows; columns younger than the file are null, `_opal_` ones are left out."""
-    return to_fields(
-        table,
-        spec,
-        spec.schema.fields if columns is None else [spec.schema.field(name) for name in columns],
-    )
+    """Convert a data file's rows to the named logical columns, by default all.
+
+    Columns that were added after the file are null; `_opal_` ones are left out.
+    """
+    if columns is None:
+        return to_fields(table, spec, spec.schema.fields)
+    return to_fields(table, spec, [spec.schema.field(name) for name in columns])
 
 
 def to_fields(table: pa.Table, spec: TableSpec, fields: Sequence[Field]) -> pa.Table:
-    """The same for fields of the table under any name, and for some members of a struct in any order."""
-    way = _Direction(
+    """Convert a data file's rows to fields of the table.
+
+    They may have other names, and some members of a struct in any order.
+    """
+    direction = _Direction(
         name_of=lambda field: field.physical,
         type_of=arrow_type,
         convert=_load_orc if spec.file_format == "orc" else _normalise,
         absent_is_null=True,
         error=FormatError,
     )
-    return _table(
-        [field.name for field in fields],
-        [_convert_column(table, field, way) for field in fields],
-        table.num_rows,
-    )
+    if not fields:
+        # Arrow has no other way to express rows without columns.
+        return pa.table({"": pa.nulls(table.num_rows)}).select([])
+    columns = [_convert_column(table, field, direction) for field in fields]
+    return pa.Table.from_arrays(columns, names=[field.name for field in fields])
 
 
-def _table(names: list[str], columns: list[pa.ChunkedArray], rows: int) -> pa.Table:
-    if not columns:  # Arrow has no other way to say "n rows of nothing"
-        return pa.table({"": pa.nulls(rows)}).select([])
-    return pa.Table.from_arrays(columns, names=names)
-
-
-def _convert_column(table: pa.Table, field: Field, way: _Direction) -> pa.ChunkedArray:
-    name, target_type = way.name_of(field), way.type_of(field.type)
+def _convert_column(table: pa.Table, field: Field, direction: _Direction) -> pa.ChunkedArray:
+    name, target_type = direction.name_of(field), direction.type_of(field.type)
     positions = table.schema.get_all_field_indices(name)
     if len(positions) > 1:
-        raise way.error(f"column {name!r} is there {len(positions)} times; rename all but one")
-    if not positions and not way.absent_is_null:
-        raise way.error(
-            f"column {name!r} is missing; there are {', '.join(map(repr, table.column_names))}: add it, null where unknown"
+        raise direction.error(f"column {name!r} occurs {len(positions)} times; rename all but one")
+    if not positions and not direction.absent_is_null:
+        existing = ", ".join(map(repr, table.column_names))
+        raise direction.error(
+            f"column {name!r} is missing; the rows have {existing}: add it, null where unknown"
         )
     if not positions:
         return pa.chunked_array([pa.nulls(table.num_rows, target_type)])
-    chunks = [_convert(chunk, field.type, name, way) for chunk in table.column(positions[0]).chunks]
+    chunks = [
+        _convert(chunk, field.type, name, direction) for chunk in table.column(positions[0]).chunks
+    ]
     return pa.chunked_array(chunks, type=target_type)
 
 
-def _convert(array: pa.Array, kind: DataType, path: str, way: _Direction) -> pa.Array:
+def _convert(array: pa.Array, kind: DataType, path: str, direction: _Direction) -> pa.Array:
     if pa.types.is_null(array.type):
-        return pa.nulls(len(array), way.type_of(kind))
+        return pa.nulls(len(array), direction.type_of(kind))
     match kind:
         case Atomic() if not pa.types.is_nested(array.type):
-            return _convert_atomic(array, kind, path, way)
+            return _convert_atomic(array, kind, path, direction)
         case Struct() if pa.types.is_struct(array.type):
-            return _convert_struct(array, kind, path, way)
+            return _convert_struct(array, kind, path, direction)
         case Array() if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
-            return _convert_list(array, kind, path, way)
+            return _convert_list(array, kind, path, direction)
         case Map() if pa.types.is_map(array.type):
-            return _convert_map(array, kind, path, way)
-    raise way.error(
+            return _convert_map(array, kind, path, direction)
+    raise direction.error(
         f"column {path!r} holds {type_name(array.type)} where the table has {type_name(kind)}; "
         "cast it"
     )
 
 
-def _convert_atomic(array: pa.Array, kind: Atomic, path: str, way: _Direction) -> pa.Array:
+def _convert_atomic(array: pa.Array, kind: Atomic, path: str, direction: _Direction) -> pa.Array:
     try:
-        return way.convert(array, kind, path)
+        return direction.convert(array, kind, path)
     except (pa.ArrowInvalid, InvalidInputError) as error:
-        if isinstance(error, way.error):
+        if isinstance(error, direction.error):
             raise
-        raise way.error(
+        raise direction.error(
             f"column {path!r} holds {type_name(array.type)} where the table has "
             f"{type_name(kind)}: {error}"
         ) from error
 
 
-def _convert_struct(array: pa.StructArray, kind: Struct, path: str, way: _Direction) -> pa.Array:
+def _convert_struct(
+    array: pa.StructArray, kind: Struct, path: str, direction: _Direction
+) -> pa.Array:
     positions = {member.name: position for position, member in enumerate(array.type)}
-    target_type = way.type_of(kind)
-    members = []
+    target_type = direction.type_of(kind)
+    members: list[pa.Array] = []
     for field, target in zip(kind.fields, target_type, strict=True):
-        name = way.name_of(field)
-        if name not in positions and not way.absent_is_null:
-            raise way.error(
-                f"column {path!r} lacks its member {name!r}; it has {', '.join(map(repr, positions))}: add it, null where unknown"
+        name = direction.name_of(field)
+        if name in positions:
+            member = array.field(positions[name])
+        elif direction.absent_is_null:
+            member = pa.nulls(len(array), target.type)
+        else:
+            existing = ", ".join(map(repr, positions))
+            raise direction.error(
+                f"column {path!r} lacks its member {name!r}; it has {existing}: "
+                "add it, null where unknown"
             )
-        member_array = (
-            array.field(positions[name]) if name in positions else pa.nulls(len(array), target.type)
-        )
-        members.append(_convert(member_array, field.type, f"{path}.{name}", way))
-    if not way.absent_is_null:
-        _refuse_other_members(array.type, {way.name_of(field) for field in kind.fields}, path, way)
-    return pa.StructArray.from_arrays(
-        members, fields=list(target_type), mask=array.is_null() if array.null_count else None
-    )
+        members.append(_convert(member, field.type, f"{path}.{name}", direction))
+    if not direction.absent_is_null:
+        names = {direction.name_of(field) for field in kind.fields}
+        _refuse_other_members(array.type, names, path, direction)
+    mask = array.is_null() if array.null_count else None
+    return pa.StructArray.from_arrays(members, fields=list(target_type), mask=mask)
 
 
 def _refuse_other_members(
-    kind: pa.StructType, known: Collection[str], path: str, way: _Direction
+    kind: pa.StructType, known: Collection[str], path: str, direction: _Direction
 ) -> None:
-    """Raise for a member that would be lost: the table lacks it, or it comes twice."""
-    met: set[str] = set()
+    """Raise for a member that would be lost: the table lacks it, or it occurs twice."""
+    seen: set[str] = set()
     for member in kind:
         if member.name not in known:
-            raise way.error(
+            members = ", ".join(map(repr, sorted(known)))
+            raise direction.error(
                 f"column {path!r} has a member {member.name!r}, which the table lacks, and a "
-                f"nested column gets no members; it has {', '.join(map(repr, sorted(known)))}: "
+                f"nested column gets no members; it has {members}: "
                 "leave the member out, or add a column for it"
             )
-        if member.name in met:
-            raise way.error(f"column {path!r} has its member {member.name!r} twice; rename one")
-        met.add(member.name)
+        if member.name in seen:
+            raise direction.error(
+                f"column {path!r} has its member {member.name!r} twice; rename one"
+            )
+        seen.add(member.name)
 
 
-def _convert_list(array: pa.Array, kind: Array, path: str, way: _Direction) -> pa.Array:
+def _convert_list(array: pa.Array, kind: Array, path: str, direction: _Direction) -> pa.Array:
     if pa.types.is_large_list(array.type):
         array = array.cast(pa.list_(array.type.value_field))
-    element = _convert(array.values, kind.element.type, f"{path}.element", way)
-    return _with_children(array, way.type_of(kind), element)
+    element = _convert(array.values, kind.element.type, f"{path}.element", direction)
+    return _with_children(array, direction.type_of(kind), element)
 
 
-def _convert_map(array: pa.MapArray, kind: Map, path: str, way: _Direction) -> pa.Array:
-    target_type = way.type_of(kind)
+def _convert_map(array: pa.MapArray, kind: Map, path: str, direction: _Direction) -> pa.Array:
+    target_type = direction.type_of(kind)
     parts = [
-        _convert(array.keys, kind.key.type, f"{path}.key", way),
-        _convert(array.items, kind.value.type, f"{path}.value", way),
+        _convert(array.keys, kind.key.type, f"{path}.key", direction),
+        _convert(array.items, kind.value.type, f"{path}.value", direction),
     ]
-    return _with_children(
-        array,
-        target_type,
-        pa.StructArray.from_arrays(parts, fields=[target_type.key_field, target_type.item_field]),
-    )
+    fields = [target_type.key_field, target_type.item_field]
+    pairs = pa.StructArray.from_arrays(parts, fields=fields)
+    return _with_children(array, target_type, pairs)
 
 
 def _with_children(array: pa.Array, target_type: pa.DataType, child: pa.Array) -> pa.Array:
-    """The same lists of other elements; a slice keeps its offset, because `values`, `keys` and `items` know nothing of it."""
+    """Return the same lists of other elements.
+
+    A slice keeps its offset: `values`, `keys` and `items` are those of the whole array.
+    """
     return pa.Array.from_buffers(
         target_type, len(array), array.buffers()[:2], offset=array.offset, children=[child]
     )
@@ -294,7 +314,8 @@ def _normalise(array: pa.Array, kind: Atomic, path: str) -> pa.Array:
 
 def _store_orc(array: pa.Array, kind: Atomic, path: str) -> pa.Array:
     array = _normalise(array, kind, path)
-    return array.cast(ORC_STORAGE[kind.name]) if kind.name in ORC_STORAGE else array
+    storage_type = ORC_STORAGE.get(kind.name)
+    return array if storage_type is None else array.cast(storage_type)
 
 
 def _load_orc(array: pa.Array, kind: Atomic, path: str) -> pa.Array:

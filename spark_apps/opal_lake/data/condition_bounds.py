@@ -62,21 +62,25 @@ def predicate_of(condition: Typed) -> Predicate:
 
 
 def _predicate(node: Typed, *, negated: bool) -> Predicate:
-    """`negated` asks for the predicate of NOT node: the tree of predicates has no Not."""
+    """Return the predicate of a node or of its negation: predicates have no Not."""
     match node:
         case Opposite():
             return _predicate(node.value, negated=not negated)
         case Every() | Some():
             parts = tuple(_predicate(part, negated=negated) for part in node.parts)
-            is_every = isinstance(node, Every) != negated
-            return And(parts=parts) if is_every else Or(parts=parts)
+            # De Morgan: a negated AND is an OR of negated parts, and vice versa.
+            is_and = isinstance(node, Every) != negated
+            return And(parts=parts) if is_and else Or(parts=parts)
         case Constant(kind=kind) if kind == BOOLEAN:
-            return Or(parts=()) if bool(node.value) is negated else And(parts=())
+            is_true = bool(node.value) is not negated
+            return And(parts=()) if is_true else Or(parts=())
         case Read(kind=kind) if kind == BOOLEAN and node.field_id is not None:
             return Compare(field_id=node.field_id, op="=", value=not negated)
         case Truth():
-            # A truth value that is not true may be null, of which bounds of a whole test know nothing.
-            return Unknown() if negated else _predicate(node.value, negated=not node.truth)
+            # A value that is not true may be null; bounds say nothing about nulls of a test.
+            if negated:
+                return Unknown()
+            return _predicate(node.value, negated=not node.truth)
     return _test(node, negated=negated)
 
 
@@ -84,22 +88,24 @@ def _test(node: Typed, *, negated: bool) -> Predicate:
     match node:
         case Missing():
             field_id = _column(node.value)
-            return Unknown() if field_id is None else IsNull(field_id=field_id, negated=negated)
+            if field_id is not None:
+                return IsNull(field_id=field_id, negated=negated)
         case Test():
             return _compared(node, negated=negated)
         case Among():
             return _among(node, negated=negated)
         case Matches():
             field_id = _column(node.value)
-            return Unknown() if field_id is None else _like(field_id, node.pattern, negated)
+            if field_id is not None:
+                return _like(field_id, node.pattern, negated)
     return Unknown()
 
 
 def _column(node: Typed) -> int | None:
-    """Return the id of the column that the node is. A wider number is as its column is."""
+    """Return the id of the column that the node is, also of a widened one."""
     while isinstance(node, Widen):
-        is_kept = node.kind.is_exact or node.value.kind.is_binary_fraction
-        if not is_kept:
+        is_exact = node.kind.is_exact or node.value.kind.is_binary_fraction
+        if not is_exact:
             return None
         node = node.value
     return node.field_id if isinstance(node, Read) else None
@@ -119,7 +125,9 @@ def _compared(node: Test, *, negated: bool) -> Predicate:
             return Compare(field_id=field_id, op="=", value=value)
         differs = Compare(field_id=field_id, op="!=", value=value)
         return Or(parts=(differs, IsNull(field_id=field_id)))
-    operator = _NEGATED[op] if negated else _NEGATED[_NEGATED[op]]
+    operator = _NEGATED[op]
+    if not negated:
+        operator = _NEGATED[operator]
     return Compare(field_id=field_id, op=operator, value=value)
 
 
@@ -136,16 +144,21 @@ def _among(node: Among, *, negated: bool) -> Predicate:
 
 def _like(field_id: int, pattern: Pattern, negated: bool) -> Predicate:
     if pattern.exact is not None:
-        return Compare(field_id=field_id, op="!=" if negated else "=", value=pattern.exact)
+        op: Operator = "!=" if negated else "="
+        return Compare(field_id=field_id, op=op, value=pattern.exact)
     prefix = pattern.prefix
     if not prefix or (negated and not pattern.is_prefix_alone):
         return Unknown()
     beyond = next_text(prefix)
-    lower = Compare(field_id=field_id, op="<" if negated else ">=", value=prefix)
+    if negated:
+        before = Compare(field_id=field_id, op="<", value=prefix)
+        if beyond is None:
+            return before
+        return Or(parts=(before, Compare(field_id=field_id, op=">=", value=beyond)))
+    from_prefix = Compare(field_id=field_id, op=">=", value=prefix)
     if beyond is None:
-        return lower
-    upper = Compare(field_id=field_id, op=">=" if negated else "<", value=beyond)
-    return Or(parts=(lower, upper)) if negated else And(parts=(lower, upper))
+        return from_prefix
+    return And(parts=(from_prefix, Compare(field_id=field_id, op="<", value=beyond)))
 
 
 def _bound(value: Value, kind: Kind) -> Comparable:

@@ -1,8 +1,8 @@
-"""What a file's row groups take in memory, found by the headers of its pages before decoding.
+"""The size of a file's row groups in memory, by the headers of its pages, before decoding.
 
-A footer and a page may say of each other what they like: whoever decodes makes room for what they
-say. Pages of this format are compressed by zstd at most, and dictionaries are the one encoding of
-texts of which a byte may stand for many.
+Footers and page headers are untrusted, but decoders allocate what they say. Pages of this format
+are compressed by zstd at most, and dictionaries are the only encoding of texts in which a byte may
+stand for many.
 """
 
 from collections.abc import Collection, Iterator
@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 
 from opal_lake.data.thrift import decode_struct_at, struct_of, value_of
 
-LEAST_LIMIT_BYTES = 256 << 20  # of a file in memory; writers cut row groups at half of that
-MAX_INFLATED = 1024  # times the bytes of its file, where that is more
+LEAST_LIMIT_BYTES = 256 << 20  # of a file in memory; writers cut row groups at half of it
+MAX_INFLATED = 1024  # times the bytes of the file, where that is more
 _CODECS = {"ZSTD", "UNCOMPRESSED"}
 _ENCODINGS = {"PLAIN", "RLE", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BINARY_PACKED"}
 _PAGE_ENCODINGS = {0, 2, 3, 5, 8}  # the same, as pages name them
 _BITS = {"BOOLEAN": 1, "INT32": 32, "INT64": 64, "FLOAT": 32, "DOUBLE": 64, "BYTE_ARRAY": 32}
-# Physical types of which readers may count more bytes than Arrow has.
+# Types whose physical form may have more bytes, as readers count them, than Arrow's.
 _WIDER_THAN_ARROW = {
     kind.id
     for kind in (
@@ -49,49 +49,51 @@ class GroupSize:
 
     @property
     def most(self) -> int:
-        """Return the bytes if each text were as long as the whole dictionary."""
+        """The bytes if each text were as long as the whole dictionary."""
         return self.least + self.by_words * self.rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeBound:
-    """How much memory the rows of a file may take; tests scale it down.
+    """A bound of the memory that the rows of a file may take; tests scale it down.
 
-    Writers and readers go by the same one, so that what can be written can be read.
+    Writers and readers use the same one, so that what can be written can be read.
     """
 
     least_bytes: int = LEAST_LIMIT_BYTES
     inflated: int = MAX_INFLATED
 
     def limit_bytes(self, file_size: int) -> int:
-        """Return how much memory the rows of a file may take that are read at once."""
+        """Return how much memory the rows of a file that are read together may take."""
         return max(self.least_bytes, self.inflated * file_size)
 
     @property
     def average_bytes(self) -> int:
-        """What writers cut row groups at, on average."""
+        """The size that writers cut row groups at, on average."""
         return self.least_bytes // 2
 
     @property
     def cut_bytes(self) -> int:
-        """What a row group of several rows takes at most, as `decoded_bytes` counts it.
+        """The greatest size of a row group of several rows, as `decoded_bytes` counts it.
 
-        Below the bound, as readers count headers and dictionaries that a writer does not know yet.
+        It is below the bound: readers count headers and dictionaries that a writer does not know.
         """
         return self.least_bytes // 8 * 7
 
     def file_bytes(self, decoded_bytes: int) -> int:
-        """Return how large a file has to be whose rows take so many bytes in memory."""
-        return 0 if decoded_bytes <= self.least_bytes else -(-decoded_bytes // self.inflated)
+        """Return the least size of a file whose rows take `decoded_bytes` in memory."""
+        if decoded_bytes <= self.least_bytes:
+            return 0
+        return -(-decoded_bytes // self.inflated)
 
 
 BOUND = SizeBound()
 
 
 def decoded_bytes(rows: pa.Table) -> int:
-    """Return what these rows take as one row group: no less than readers count, nor than Arrow.
+    """Return the bytes of rows as one row group: no less than readers or Arrow count.
 
-    Rows are in physical form. Readers give room to every entry of a leaf, and Parquet has an entry
+    Rows are in physical form. Readers allocate every entry of a leaf, and Parquet has an entry
     where Arrow has no value: for a null or empty list, in each leaf below it. Parquet's numbers
     have 4 bytes at least.
     """
@@ -105,7 +107,7 @@ def decoded_bytes(rows: pa.Table) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Level:
-    """Where an array is in its column: the greatest levels above it, and entries without a slot."""
+    """The levels above an array of a column, and its entries that have no slot."""
 
     absent: int = 0
     definition: int = 0
@@ -126,7 +128,7 @@ def _leaf_bits(array: pa.Array, level: _Level) -> int:
 
 
 def _list_bits(array: pa.Array, level: _Level) -> int:
-    """Count a list or a map: one that is null or empty is an entry of each leaf below."""
+    """Return the bits of lists or maps; an empty or null one is an entry of each leaf."""
     first = count = empty = 0
     if len(array):
         offsets = array.offsets.to_numpy()
@@ -144,8 +146,10 @@ def _list_bits(array: pa.Array, level: _Level) -> int:
 def _entry_bits(kind: pa.DataType) -> int:
     """Return the bits that readers count for an entry of a leaf of this type."""
     if pa.types.is_decimal(kind):
-        fitting = [bits for digits, bits in _DECIMAL_BITS.items() if kind.precision <= digits]
-        return min(fitting, default=0)
+        for digits, bits in _DECIMAL_BITS.items():
+            if kind.precision <= digits:
+                return bits
+        return 0
     if pa.types.is_boolean(kind):
         return _BITS["BOOLEAN"]
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
@@ -154,7 +158,7 @@ def _entry_bits(kind: pa.DataType) -> int:
 
 
 def footer_bytes_of_groups(footer: pq.FileMetaData) -> list[int]:
-    """Return what readers of a footer count for each of its row groups."""
+    """Return the bytes that readers of a footer count for each of its row groups."""
     return [_group_bytes(footer.row_group(number)) for number in range(footer.num_row_groups)]
 
 
@@ -163,7 +167,7 @@ def _group_bytes(group: pq.RowGroupMetaData) -> int:
 
 
 def _least_bytes(chunk: pq.ColumnChunkMetaData, plain: int | None = None) -> int:
-    """Return what a column takes at least; without the bytes of its pages, by its footer."""
+    """Return the least bytes of a column; without those of its pages, by its footer."""
     entries: int = chunk.num_values * _BITS.get(chunk.physical_type, 0) // 8
     pages: int = chunk.total_uncompressed_size if plain is None else plain
     return max(entries, pages)
@@ -176,9 +180,10 @@ def check_group(
     file_size: int,
     bound: SizeBound = BOUND,
 ) -> GroupSize:
-    """Return what these columns of a row group take; ValueError for what no writer makes.
+    """Return the size of some columns of a row group.
 
-    Without `data`, the bytes of the file, the footer is believed in what it says of pages.
+    Without `data`, the bytes of the file, the sizes of pages are those of the footer. Raises
+    ValueError for a row group that no writer makes.
     """
     least = by_words = 0
     for number in range(group.num_columns):
@@ -192,7 +197,7 @@ def check_group(
     if least > limit:
         raise ValueError(
             f"a row group of {group.num_rows:,} rows takes {least:,} bytes in memory, "
-            f"of a file of {file_size:,} bytes it may take {limit:,}"
+            f"but in a file of {file_size:,} bytes it may take at most {limit:,}"
         )
     return GroupSize(least=least, by_words=by_words, rows=group.num_rows)
 
@@ -200,12 +205,17 @@ def check_group(
 def _chunk_size(chunk: pq.ColumnChunkMetaData, rows: int, data: pa.Buffer | None) -> GroupSize:
     name, values = chunk.path_in_schema, chunk.num_values
     if chunk.compression not in _CODECS or not _ENCODINGS.issuperset(chunk.encodings):
-        how = f"{chunk.compression}, {', '.join(chunk.encodings)}"
-        raise ValueError(f"column {name} is stored as no writer of this format does: {how}")
+        encodings = ", ".join(chunk.encodings)
+        raise ValueError(
+            f"column {name} is stored as no writer of this format does: "
+            f"{chunk.compression}, {encodings}"
+        )
     is_nested = "." in name
     if values < 0 or (values != rows and not is_nested):
         raise ValueError(f"column {name} has {values:,} values in a row group of {rows:,} rows")
-    plain, words = (None, 0) if data is None else _pages_size(chunk, data)
+    plain, words = None, 0
+    if data is not None:
+        plain, words = _pages_size(chunk, data)
     is_text = chunk.physical_type == "BYTE_ARRAY"
     words_a_row = -(-values // max(1, rows)) * words if is_text else 0
     return GroupSize(least=_least_bytes(chunk, plain), by_words=words_a_row, rows=rows)
@@ -213,7 +223,8 @@ def _chunk_size(chunk: pq.ColumnChunkMetaData, rows: int, data: pa.Buffer | None
 
 def _pages_size(chunk: pq.ColumnChunkMetaData, data: pa.Buffer) -> tuple[int, int]:
     """Return the inflated bytes of all pages of a column, and those of its dictionary."""
-    name, values, total, words = chunk.path_in_schema, 0, 0, 0
+    name = chunk.path_in_schema
+    values = total = words = 0
     for kind, plain, count in _pages(chunk, data):
         total += plain
         if kind == _DICTIONARY_PAGE:
@@ -235,18 +246,19 @@ def _pages(chunk: pq.ColumnChunkMetaData, data: pa.Buffer) -> Iterator[tuple[int
     end = at + chunk.total_compressed_size
     if not 0 <= at <= end <= data.size:
         raise ValueError(f"column {chunk.path_in_schema} lies outside of the file")
-    octets = memoryview(data).cast("B")  # Arrow calls its bytes signed
+    octets = memoryview(data).cast("B")  # Arrow's bytes are signed
     while at < end:
         header, at = decode_struct_at(octets, at)
         kind, plain, stored = (value_of(header, number) for number in (1, 2, 3))
         if kind not in (_DATA_PAGE, _DICTIONARY_PAGE):
             raise ValueError(f"column {chunk.path_in_schema} has a page of type {kind}")
-        about = struct_of(header, _DATA_HEADER if kind == _DATA_PAGE else _DICTIONARY_HEADER)
-        count, encoding = value_of(about, 1), value_of(about, 2)
+        field = _DATA_HEADER if kind == _DATA_PAGE else _DICTIONARY_HEADER
+        values_header = struct_of(header, field)
+        count, encoding = value_of(values_header, 1), value_of(values_header, 2)
         if min(plain, stored, count) < 0 or encoding not in _PAGE_ENCODINGS:
             raise ValueError(
-                f"column {chunk.path_in_schema} has a page of {count:,} values in {stored:,} bytes, "
-                f"{plain:,} inflated, in encoding {encoding}"
+                f"column {chunk.path_in_schema} has a page of {count:,} values "
+                f"in {stored:,} bytes, {plain:,} inflated, in encoding {encoding}"
             )
         yield kind, plain, count
         at += stored

@@ -1,7 +1,8 @@
-"""Which Parquet encoding each column gets, and which ones are not compressed, judged from a sample of its values.
+"""The choice of Parquet encodings and compression of columns, from a sample of their values.
 
-Wrong guesses cost bytes and time, never correctness. Compression makes most of them good: so only columns of numbers go without it, whose
-values take no more than their width. Only encodings that Spark's vectorised reader knows: BYTE_STREAM_SPLIT fails there.
+Wrong guesses cost bytes and time, never correctness. Compression corrects most of them: so only
+columns of numbers are left uncompressed, whose values take no more than their width. All encodings
+are such that Spark's vectorised reader knows them: BYTE_STREAM_SPLIT fails there.
 """
 
 from collections.abc import Iterator
@@ -11,18 +12,22 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-BLOCKS, BLOCK_ROWS = 8, 1024  # consecutive rows, because deltas depend on the order
-FEW_ROWS = 64  # of a whole file: nothing is saved then, and to look at the values takes longer than to write them
+# Of consecutive rows each, because deltas depend on the order.
+BLOCKS, BLOCK_ROWS = 8, 1024
+# In the whole file: nothing is saved then, and a look at the values takes longer than their write.
+FEW_ROWS = 64
 _CODEC = pa.Codec("zstd")
-_LEAST_SAVING = 0.1  # of a column's bytes: readers pay more for a smaller one than it saves
+_LEAST_SAVING = 0.1  # of a column's bytes: a smaller one costs readers more than it saves
 _DELTA_WIDTHS = {1: 32, 2: 32, 4: 32, 8: 64}  # bytes in Arrow -> bits in Parquet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encodings:
-    """Leaf columns by how they are stored; what is neither in a dictionary nor deltas is PLAIN. `dense` ones are not compressed.
+    """The paths of leaf columns, by how they are stored.
 
-    Row groups have no statistics of floats: those of a NaN or of -0.0 make Spark skip rows that its filter would keep.
+    A column that is neither in a dictionary nor in deltas is PLAIN; `dense` ones are not
+    compressed. Row groups have no statistics of floats: those of a NaN or of -0.0 make Spark skip
+    rows that its filter would keep.
     """
 
     dictionary: tuple[str, ...]
@@ -33,26 +38,28 @@ class Encodings:
 
 
 def plan_encodings(table: pa.Table, *, may_be_dense: bool = False) -> Encodings:
-    """Dictionary for repeated values, deltas for narrow steps, else plain; of few rows all plain."""
+    """Choose the encoding of each leaf column.
+
+    Repeated values get a dictionary, narrow steps deltas, others are plain, and so are few rows.
+    """
     sample = _sample(table)
-    leaves = [
-        leaf
-        for column in sample.schema
-        for leaf in _leaves(column.name, sample.column(column.name))
-    ]
-    chosen = (
-        [(path, _encoding(values)) for path, values in leaves] if table.num_rows >= FEW_ROWS else []
-    )
+    leaves: list[tuple[str, pa.Array]] = []
+    for column in sample.schema:
+        leaves += _leaves(column.name, sample.column(column.name))
+    by_encoding: dict[str, list[str]] = {"plain": [], "dictionary": [], "delta": []}
+    dense: list[str] = []
+    if table.num_rows >= FEW_ROWS:
+        for path, values in leaves:
+            encoding = _encoding(values)
+            by_encoding[encoding].append(path)
+            if may_be_dense and _is_dense(values, encoding):
+                dense.append(path)
     return Encodings(
-        dictionary=tuple(path for path, encoding in chosen if encoding == "dictionary"),
-        delta=tuple(path for path, encoding in chosen if encoding == "delta"),
+        dictionary=tuple(by_encoding["dictionary"]),
+        delta=tuple(by_encoding["delta"]),
         statistics=tuple(path for path, values in leaves if not pa.types.is_floating(values.type)),
         paths=tuple(path for path, _ in leaves),
-        dense=tuple(
-            path
-            for (path, encoding), (_, values) in zip(chosen, leaves, strict=False)
-            if may_be_dense and _is_dense(values, encoding)
-        ),
+        dense=tuple(dense),
     )
 
 
@@ -60,19 +67,15 @@ def _sample(table: pa.Table) -> pa.Table:
     if table.num_rows <= BLOCKS * BLOCK_ROWS:
         return table.combine_chunks()
     step = (table.num_rows - BLOCK_ROWS) // (BLOCKS - 1)
-    return pa.concat_tables(
-        [table.slice(block * step, BLOCK_ROWS) for block in range(BLOCKS)]
-    ).combine_chunks()
+    blocks = [table.slice(block * step, BLOCK_ROWS) for block in range(BLOCKS)]
+    return pa.concat_tables(blocks).combine_chunks()
 
 
 def _leaves(path: str, column: pa.ChunkedArray | pa.Array) -> Iterator[tuple[str, pa.Array]]:
-    array = (
-        pa.concat_arrays(column.chunks)
-        if isinstance(column, pa.ChunkedArray) and column.num_chunks
-        else column
-    )
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.nulls(0, column.type)
+    array = column
+    if isinstance(column, pa.ChunkedArray):
+        chunks = column.chunks
+        array = pa.concat_arrays(chunks) if chunks else pa.nulls(0, column.type)
     if pa.types.is_struct(array.type):
         for index, member in enumerate(array.type):
             yield from _leaves(f"{path}.{member.name}", array.field(index))
@@ -89,50 +92,62 @@ def _encoding(values: pa.Array) -> str:
     values = values.drop_null()
     if pa.types.is_boolean(values.type):
         return "plain"
-    narrow, rising = _steps(values)
-    if narrow and rising:
+    is_narrow, is_rising = _steps(values)
+    if is_narrow and is_rising:
         return "delta"
     if len(values.unique()) * 2 <= len(values):
         return "dictionary"
-    return "delta" if narrow else "plain"
+    return "delta" if is_narrow else "plain"
 
 
 def _steps(values: pa.Array) -> tuple[bool, bool]:
-    """Whether most steps from value to value need at most half of the bits, and whether they lead upwards and do not stand still."""
+    """Return whether most steps between values are narrow, and most are upwards.
+
+    A narrow step needs at most half of the bits. One that stands still is not upwards.
+    """
     kind = values.type
-    if (
-        not (pa.types.is_integer(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind))
-        or len(values) < 2
-    ):
+    is_integer = pa.types.is_integer(kind)
+    has_steps = is_integer or pa.types.is_date32(kind) or pa.types.is_timestamp(kind)
+    if not has_steps or len(values) < 2:
         return False, False
     bits = _DELTA_WIDTHS[kind.bit_width // 8]
-    numbers = values.cast(
-        pa.int32() if kind.bit_width == 32 else kind if pa.types.is_integer(kind) else pa.int64()
-    ).to_numpy()
+    number_type = kind if is_integer else pa.int64()
+    if kind.bit_width == 32:
+        number_type = pa.int32()
+    numbers = values.cast(number_type).to_numpy()
     steps = np.diff(numbers.astype(np.float64))
-    most = np.quantile(np.abs(steps), 0.9)
-    return bool(most < 2.0 ** (bits // 2)), bool(np.quantile(steps, 0.1) > 0)
+    width_of_most = np.quantile(np.abs(steps), 0.9)
+    is_narrow = width_of_most < 2.0 ** (bits // 2)
+    is_rising = np.quantile(steps, 0.1) > 0
+    return bool(is_narrow), bool(is_rising)
 
 
 def _is_dense(values: pa.Array, encoding: str) -> bool:
-    """Whether compression saves next to nothing, as of random numbers, or of random places in a dictionary of numbers."""
+    """Return whether compression saves next to nothing.
+
+    So it is of random numbers, or of random positions in a dictionary of numbers.
+    """
     kind = values.type
     if encoding == "delta" or not pa.types.is_primitive(kind) or kind.bit_width not in (32, 64):
         return False
     values = values.drop_null()
-    data = _places(values) if encoding == "dictionary" else _plain(values, kind.bit_width // 8)
-    return len(data) > 0 and len(_CODEC.compress(data)) > (1 - _LEAST_SAVING) * len(data)
+    data = _packed_indices(values) if encoding == "dictionary" else _plain(values)
+    if not data:
+        return False
+    return len(_CODEC.compress(data)) > (1 - _LEAST_SAVING) * len(data)
 
 
-def _plain(values: pa.Array, width: int) -> bytes:
-    return bytes(values.buffers()[1])[values.offset * width : (values.offset + len(values)) * width]
+def _plain(values: pa.Array) -> bytes:
+    width = values.type.bit_width // 8
+    start, end = values.offset * width, (values.offset + len(values)) * width
+    return bytes(values.buffers()[1])[start:end]
 
 
-def _places(values: pa.Array) -> bytes:
-    """In the dictionary, as they are packed."""
+def _packed_indices(values: pa.Array) -> bytes:
+    """Return the indices of values in their dictionary, in as few bits as possible."""
     encoded = values.dictionary_encode()
     bits = max(1, (len(encoded.dictionary) - 1).bit_length())
-    packed: npt.NDArray[np.uint8] = np.packbits(
-        encoded.indices.to_numpy()[:, None] >> np.arange(bits) & 1, bitorder="little"
-    )
+    indices = encoded.indices.to_numpy()
+    bit_rows = indices[:, None] >> np.arange(bits) & 1
+    packed: npt.NDArray[np.uint8] = np.packbits(bit_rows, bitorder="little")
     return packed.tobytes()

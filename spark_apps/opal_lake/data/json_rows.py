@@ -1,7 +1,7 @@
-"""JSON texts as rows of a table: only values that mean the same to every reader of JSON.
+"""JSON texts as rows of a table, with only those values that every reader of JSON reads equally.
 
-Sources read more than that, by options that nobody keeps with a rejected row. What is left out here
-is refused, and never guessed: a row that cannot be read for certain stays rejected.
+Sources read more than that, by options that are not stored with a rejected row. Other values are
+refused, and never guessed: a row whose values are not certain stays rejected.
 """
 
 import json
@@ -40,10 +40,10 @@ _GREATEST_FLOAT = 3.4028234663852886e38
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonForm:
-    """How the rejected rows of a source are written, where each is a JSON object.
+    """The form of a source's rejected rows, each of which is a JSON object.
 
-    `time_unit` is that of times that are numbers. A source that has one takes times without a zone
-    for UTC; within other values it takes neither, which is None.
+    `time_unit` is the unit of times that are numbers. A source with a unit reads times without a
+    zone as UTC. Within other values it reads neither: there the unit is None.
     """
 
     time_unit: str | None = None
@@ -55,7 +55,7 @@ class JsonForm:
 
 
 def row_of_json(text: str, fields: Sequence[Field], form: JsonForm) -> dict[str, Any]:
-    """Return the values of the columns; ValueError says why there are none for certain."""
+    """Return the values of the columns; raise ValueError if they are not certain."""
     try:
         row = json.loads(
             text, object_pairs_hook=_members, parse_float=Decimal, parse_constant=_constant
@@ -65,7 +65,7 @@ def row_of_json(text: str, fields: Sequence[Field], form: JsonForm) -> dict[str,
     except RecursionError as error:
         raise ValueError("its JSON nests too deep") from error
     except DecimalException as error:
-        raise ValueError("a number of it is too large") from error
+        raise ValueError("it has a number that is too large") from error
     if not isinstance(row, dict):
         raise ValueError("it is not a JSON object")
     return _values(row, fields, "", form)
@@ -74,7 +74,7 @@ def row_of_json(text: str, fields: Sequence[Field], form: JsonForm) -> dict[str,
 def _members(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key occurs twice")
     return members
 
 
@@ -91,10 +91,11 @@ def _values(
         if parent:
             raise ValueError(f"unknown key {unknown!r} in column {parent.removesuffix('.')!r}")
         raise ValueError(f"unknown key {unknown!r}; add the column to the table, or drop the row")
-    return {
-        field.name: _value(row.get(field.name), field.type, f"{parent}{field.name}", form)
-        for field in fields
-    }
+    values: dict[str, Any] = {}
+    for field in fields:
+        path = f"{parent}{field.name}"
+        values[field.name] = _value(row.get(field.name), field.type, path, form)
+    return values
 
 
 def _value(value: Any, kind: DataType, path: str, form: JsonForm) -> Any:
@@ -102,7 +103,7 @@ def _value(value: Any, kind: DataType, path: str, form: JsonForm) -> Any:
         return None
     match kind:
         case Struct(fields=fields) if isinstance(value, dict):
-            # Within values, streams take no numbers for times
+            # Within values, streams do not read numbers as times.
             return _values(value, fields, f"{path}.", JsonForm())
         case Array(element=element) if isinstance(value, list):
             name = f"{path}.element"
@@ -120,8 +121,8 @@ def _atomic(value: Any, kind: Atomic, path: str, form: JsonForm) -> Any:
     if parts and is_number:
         return _decimal(Decimal(value), parts, path, kind)
     if kind.name in INTEGER_BITS and is_number and isinstance(value, int):
-        half = 1 << (INTEGER_BITS[kind.name] - 1)
-        if -half <= value < half:
+        limit = 1 << (INTEGER_BITS[kind.name] - 1)
+        if -limit <= value < limit:
             return value
     if kind.name in ("float", "double") and is_number:
         return _binary_fraction(value, path, kind)
@@ -184,10 +185,12 @@ def _moment(value: Any, path: str, kind: Atomic, form: JsonForm) -> datetime:
     if type(value) is not int or kind.name != "timestamp":
         raise _misfit(path, kind)
     if form.time_unit is None:
-        raise ValueError(f"column {path!r} is a number, and nobody says in which unit of time")
+        raise ValueError(f"column {path!r} is a number, and its unit of time is unknown")
     microseconds = value * _MICROSECONDS[form.time_unit]
     if microseconds != int(microseconds):
-        raise ValueError(f"column {path!r} is finer than a microsecond")
+        raise ValueError(
+            f"column {path!r} is {value} {form.time_unit}, which is finer than a microsecond"
+        )
     try:
         moment = from_order(int(microseconds), kind)
     except (InvalidInputError, OverflowError) as error:
@@ -204,7 +207,7 @@ def _moment_of_text(text: str, path: str, kind: Atomic, form: JsonForm) -> datet
     if has_zone and kind.name == "timestamp_ntz":
         raise _misfit(path, kind)
     if not has_zone and kind.name == "timestamp" and form.time_unit is None:
-        raise ValueError(f"column {path!r} is a time without a zone, and nobody says in which zone")
+        raise ValueError(f"column {path!r} is a time without a zone, and its zone is unknown")
     try:
         moment = datetime.fromisoformat(text)
         if has_zone:

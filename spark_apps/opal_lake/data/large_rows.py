@@ -1,7 +1,8 @@
 """Rows that take more memory than readers give to a row group (FORMAT, sizes).
 
-A row group of several rows is cut below the bound; a single row cannot be. It is accepted if a file of it
-alone can be read, by the reader's own rule: then it can be read in every file that it is moved to.
+A row group of several rows is cut below the bound; a single row cannot be cut. It is accepted if a
+file that holds nothing else can be read, by the reader's own rule: then it can be read in every
+file that it is moved to.
 """
 
 import io
@@ -21,29 +22,32 @@ _KEY_CHARACTERS = 100
 def unreadable_rows(
     physical: pa.Table, spec: TableSpec, bound: SizeBound = BOUND
 ) -> dict[int, str]:
-    """Return which rows of a data file no reader would accept, and why."""
+    """Return the positions of rows that some reader would refuse, with the reason."""
     reasons: dict[int, str] = {}
-    for place in _large_rows(physical, 0, physical.num_rows, bound.cut_bytes):
-        row = physical.slice(place, 1)
+    for position in _large_rows(physical, 0, physical.num_rows, bound.cut_bytes):
+        row = physical.slice(position, 1)
         encoded = encode_file(row, spec, bound, may_pad=False)
+        # A reader that fetches parts of a file measures a row by the sizes in the footer, which
+        # include the headers of pages: it may refuse a row that a reader of the whole file accepts
+        read_in_parts = pa.PythonFile(io.BytesIO(encoded.data), mode="r")
         try:
-            # Whoever fetches parts of a file believes its footer, which counts headers of pages as well
-            for source in (encoded.data, pa.PythonFile(io.BytesIO(encoded.data), mode="r")):
+            for source in (encoded.data, read_in_parts):
                 decode_file(source, spec, None, "the row", rows=1, bound=bound)
         except FormatError:
-            reasons[place] = _reason(row, spec, len(encoded.data), bound)
+            reasons[position] = _reason(row, spec, len(encoded.data), bound)
     return reasons
 
 
-def _large_rows(rows: pa.Table, start: int, count: int, most_bytes: int) -> Iterator[int]:
-    if not count or decoded_bytes(rows.slice(start, count)) <= most_bytes:
+def _large_rows(rows: pa.Table, start: int, count: int, max_bytes: int) -> Iterator[int]:
+    """Yield the positions of rows above a size; ranges above it are halved."""
+    if not count or decoded_bytes(rows.slice(start, count)) <= max_bytes:
         return
     if count == 1:
         yield start
         return
     half = count // 2
-    yield from _large_rows(rows, start, half, most_bytes)
-    yield from _large_rows(rows, start + half, count - half, most_bytes)
+    yield from _large_rows(rows, start, half, max_bytes)
+    yield from _large_rows(rows, start + half, count - half, max_bytes)
 
 
 def _reason(row: pa.Table, spec: TableSpec, file_bytes: int, bound: SizeBound) -> str:
@@ -53,10 +57,10 @@ def _reason(row: pa.Table, spec: TableSpec, file_bytes: int, bound: SizeBound) -
     largest = max(spec.schema.fields, key=size_of)
     keys = ", ".join(f"{key.name}={_text(row[key.physical])}" for key in spec.keys)
     return (
-        f"column {largest.name!r} holds {size_of(largest):,} bytes in the row of {keys}; the row takes "
-        f"{decoded_bytes(row):,} bytes in memory and {file_bytes:,} in a file, of which readers accept "
-        f"{bound.limit_bytes(file_bytes):,}: split the value into several rows, or store it as a "
-        "file and its address in the row"
+        f"column {largest.name!r} holds {size_of(largest):,} bytes in the row of {keys}; "
+        f"the row takes {decoded_bytes(row):,} bytes in memory and {file_bytes:,} in a file, "
+        f"of which readers accept {bound.limit_bytes(file_bytes):,}: split the value "
+        "into several rows, or store it as a file and its address in the row"
     )
 
 
@@ -65,4 +69,6 @@ def _text(column: pa.ChunkedArray) -> str:
         text = repr(column[0].as_py())
     except (UnicodeDecodeError, ValueError, OverflowError):
         text = f"a {type_name(column.type)} that cannot be shown"
-    return text if len(text) <= _KEY_CHARACTERS else text[:_KEY_CHARACTERS] + "..."
+    if len(text) <= _KEY_CHARACTERS:
+        return text
+    return text[:_KEY_CHARACTERS] + "..."

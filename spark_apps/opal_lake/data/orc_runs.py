@@ -1,7 +1,7 @@
-"""Runs of integers as ORC stores the lengths of texts and lists (its run length encoding, version 2).
+"""Runs of integers, as which ORC stores the lengths of texts and lists (its RLE version 2).
 
-The two highest bits of a run's first byte say how it is stored, the next five of most a width in
-bits, and the ninth and the next byte how many values there are.
+The two highest bits of a run's first byte are its kind. In most kinds the next five are the width
+of a value, and the last one, with the next byte, is the number of values.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ import numpy as np
 
 from opal_lake.data.thrift import decode_varint
 
-FEW_BYTES = 1000  # of lengths, which a loop is through sooner than numpy begins
+FEW_BYTES = 1000  # of lengths, for which a loop is faster than numpy
 MAX_LENGTH = 1 << 40  # of a text or a list
 
 _WIDTHS = [*range(1, 25), 26, 28, 30, 32, 40, 48, 56, 64]
@@ -20,16 +20,17 @@ _SHORT_REPEAT, _PACKED, _PATCHED, _DELTA = range(4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """Lengths of texts or lists: all together, and the greatest."""
+    """The sum of the lengths of texts or lists, and the greatest one."""
 
     total: int = 0
     longest: int = 0
 
 
 def _tables() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return, by a run's first two bytes, its bytes, its values, and the greatest it may hold.
+    """Return the bytes, the number of values and the greatest value of runs.
 
-    Only of repeated and of packed values, others have 0 bytes. Repeated values are in the run.
+    The index is a run's first two bytes. Patched and delta runs have 0 bytes: these two do not
+    determine their size. Repeated values are not in the tables, but in the run.
     """
     sizes = np.zeros(1 << 16, np.uint16)
     counts = np.zeros(1 << 16, np.float64)
@@ -51,8 +52,13 @@ _SIZES, _COUNTS, _GREATEST = _tables()
 
 
 def bound_of_lengths(data: bytes, few_bytes: int = FEW_BYTES) -> Lengths:
-    """Return at least the sum and the greatest of lengths, without unpacking them."""
-    return _bound_of_many(data) if len(data) > few_bytes else _bound_of_few(data)
+    """Return upper bounds of the sum and of the greatest of packed lengths.
+
+    The heads of runs give them, without unpacking the lengths.
+    """
+    if len(data) > few_bytes:
+        return _bound_of_many(data)
+    return _bound_of_few(data)
 
 
 def _bound_of_few(data: bytes) -> Lengths:
@@ -65,6 +71,7 @@ def _bound_of_few(data: bytes) -> Lengths:
 
 
 def _bound_of_many(data: bytes) -> Lengths:
+    # Zeros after the end: a damaged run may reach beyond it.
     octets = np.frombuffer(data + bytes(9), np.uint8).astype(np.uint16)
     words = octets[:-1] << 8 | octets[1:]
     sizes = memoryview(_SIZES[words])
@@ -81,22 +88,24 @@ def _bound_of_many(data: bytes) -> Lengths:
             longest = max(longest, greatest)
     if not starts:
         return Lengths(total=total, longest=longest)
-    places = np.array(starts)
-    heads = words[places]
-    greatest_each = _GREATEST[heads]
-    repeat_bytes = (heads >> 11) + 1  # of the value of a run that repeats one
-    for width in {*repeat_bytes[heads < _PACKED << 14].tolist()}:
-        chosen = repeat_bytes == width
-        value = np.zeros(int(chosen.sum()), np.float64)
+    start = np.array(starts)
+    heads = words[start]
+    greatest_by_run = _GREATEST[heads]
+    # The bytes of the value of a run that repeats one: runs of other kinds have more than 8.
+    value_bytes = (heads >> 11) + 1
+    is_repeat = heads < _PACKED << 14
+    for width in {*value_bytes[is_repeat].tolist()}:
+        has_width = value_bytes == width
+        value = np.zeros(int(has_width.sum()), np.float64)
         for number in range(1, width + 1):
-            value = value * 256 + octets[places[chosen] + number]
-        greatest_each[chosen] = value
-    total += int((greatest_each * _COUNTS[heads]).sum())
-    return Lengths(total=total, longest=max(longest, int(greatest_each.max())))
+            value = value * 256 + octets[start[has_width] + number]
+        greatest_by_run[has_width] = value
+    total += int((greatest_by_run * _COUNTS[heads]).sum())
+    return Lengths(total=total, longest=max(longest, int(greatest_by_run.max())))
 
 
 def _bound_of_run(data: bytes, at: int) -> tuple[int, int, int]:
-    """Return how many values a run has, the greatest at most, and where it ends."""
+    """Return the number of values of a run, a bound of the greatest, and the end."""
     head = data[at]
     kind = head >> 6
     if kind == _SHORT_REPEAT:
@@ -104,25 +113,28 @@ def _bound_of_run(data: bytes, at: int) -> tuple[int, int, int]:
         return (head & 7) + 3, int.from_bytes(data[at + 1 : end], "big"), end
     count, width = _count_and_width(data, at)
     if kind == _PACKED:
-        return count, (1 << width) - 1, at + 2 + (count * width + 7) // 8
+        end = at + 2 + _packed_bytes(count, width)
+        return count, (1 << width) - 1, end
     if kind == _PATCHED:
-        base_bytes, patch_width = (data[at + 2] >> 5) + 1, _WIDTHS[data[at + 2] & 31]
-        base = int.from_bytes(data[at + 4 : at + 4 + base_bytes], "big")
-        end = at + 4 + base_bytes + (count * width + 7) // 8
-        entry_bits = (data[at + 3] & 31) * _entry_width(data, at)
-        is_patched = bool(data[at + 3] & 31)
-        return count, base + (1 << width + patch_width * is_patched), end + (entry_bits + 7) // 8
+        patched = _patched_head(data, at)
+        value_bits = width
+        if patched.patches:
+            value_bits += patched.patch_width
+        end = patched.start + _packed_bytes(count, width)
+        end += _packed_bytes(patched.patches, patched.entry_width)
+        return count, patched.base + (1 << value_bits), end
     base, start = decode_varint(data, at + 2)
-    step, end = decode_varint(data, start)
-    rises = max(0, -(step >> 1) - 1 if step & 1 else step >> 1)
-    if not head >> 1 & 31:
-        return count, base + rises * count, end
-    end += (max(0, count - 2) * width + 7) // 8
-    return count, base + rises + (count << width), end
+    zigzag_step, end = decode_varint(data, start)
+    rise = max(0, _signed(zigzag_step))
+    has_equal_steps = not head >> 1 & 31
+    if has_equal_steps:
+        return count, base + rise * count, end
+    end += _packed_bytes(max(0, count - 2), width)
+    return count, base + rise + (count << width), end
 
 
 def runs_of(data: bytes) -> Iterator[np.ndarray]:
-    """Yield the values of each run; ValueError for one that no text or list has as its length."""
+    """Yield the values of each run; raise ValueError for an impossible length."""
     at = 0
     while at < len(data):
         values, at = _run(data, at)
@@ -130,7 +142,7 @@ def runs_of(data: bytes) -> Iterator[np.ndarray]:
 
 
 def _run(data: bytes, at: int) -> tuple[np.ndarray, int]:
-    """Return the values of a run, and where it ends; ValueError for one that no length has."""
+    """Return the values of a run, and where it ends."""
     kind = data[at] >> 6
     if kind == _SHORT_REPEAT:
         count, size = (data[at] & 7) + 3, (data[at] >> 3 & 7) + 1
@@ -160,9 +172,22 @@ def _count_and_width(data: bytes, at: int) -> tuple[int, int]:
     return count, _WIDTHS[data[at] >> 1 & 31]
 
 
+def _packed_bytes(count: int, width: int) -> int:
+    """Return the bytes of `count` values of `width` bits."""
+    return (count * width + 7) // 8
+
+
+def _signed(zigzag: int) -> int:
+    """Return the signed number of a zigzag varint."""
+    return zigzag >> 1 ^ -(zigzag & 1)
+
+
 def _unpacked(data: bytes, at: int, count: int, width: int) -> tuple[np.ndarray, int]:
-    """Return so many numbers of so many bits, the highest bit first."""
-    end = at + (count * width + 7) // 8
+    """Return `count` numbers of `width` bits, highest bit first, and where they end."""
+    end = at + _packed_bytes(count, width)
+    if end > len(data):
+        # numpy fills the missing bits with what lies in memory
+        raise ValueError("a run ends beyond its stream")
     octets = np.frombuffer(data[at:end], np.uint8)
     bits = np.unpackbits(octets, count=count * width).reshape(count, width)
     whole = np.zeros((count, 64), np.uint8)
@@ -170,43 +195,64 @@ def _unpacked(data: bytes, at: int, count: int, width: int) -> tuple[np.ndarray,
     return np.packbits(whole, axis=1).view(">u8").ravel().astype(np.uint64), end
 
 
-def _patched(data: bytes, at: int) -> tuple[np.ndarray, int]:
-    """Return values above a base; the highest bits of the few great ones follow in a list."""
-    count, width = _count_and_width(data, at)
-    base_bytes, patch_width = (data[at + 2] >> 5) + 1, _WIDTHS[data[at + 2] & 31]
-    patches = data[at + 3] & 31
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PatchedHead:
+    """The head of a patched run: its base, its patches, and where its values start.
+
+    An entry of the list of patches is the distance from the last patched value, and the highest
+    `patch_width` bits of this one.
+    """
+
+    base: int
+    patches: int
+    patch_width: int
+    entry_width: int
+    start: int
+
+
+def _patched_head(data: bytes, at: int) -> _PatchedHead:
+    base_bytes = (data[at + 2] >> 5) + 1
+    patch_width = _WIDTHS[data[at + 2] & 31]
+    entry_bits = patch_width + (data[at + 3] >> 5) + 1
     start = at + 4 + base_bytes
-    base = int.from_bytes(data[at + 4 : start], "big")
-    values, start = _unpacked(data, start, count, width)
-    entries, end = _unpacked(data, start, patches, _entry_width(data, at))
-    place = 0
+    return _PatchedHead(
+        base=int.from_bytes(data[at + 4 : start], "big"),
+        patches=data[at + 3] & 31,
+        patch_width=patch_width,
+        entry_width=next((width for width in _WIDTHS if width >= entry_bits), 64),
+        start=start,
+    )
+
+
+def _patched(data: bytes, at: int) -> tuple[np.ndarray, int]:
+    """Return values above a base; the highest bits of few great ones are in patches."""
+    count, width = _count_and_width(data, at)
+    head = _patched_head(data, at)
+    values, patches_start = _unpacked(data, head.start, count, width)
+    entries, end = _unpacked(data, patches_start, head.patches, head.entry_width)
+    position = 0
     for entry in entries.tolist():
-        place += entry >> patch_width
-        patch = entry & ((1 << patch_width) - 1)
+        position += entry >> head.patch_width
+        patch = entry & ((1 << head.patch_width) - 1)
         _checked(patch << width)
-        values[place] |= np.uint64(patch << width)
-    return values + np.uint64(_checked(base)), end
-
-
-def _entry_width(data: bytes, at: int) -> int:
-    """Return the bits of an entry of the list of patches: how far it is from the last, and its bits."""
-    bits = _WIDTHS[data[at + 2] & 31] + (data[at + 3] >> 5) + 1
-    return next((known for known in _WIDTHS if known >= bits), 64)
+        values[position] |= np.uint64(patch << width)
+    return values + np.uint64(_checked(head.base)), end
 
 
 def _delta(data: bytes, at: int) -> tuple[np.ndarray, int]:
     """Return values that rise or fall; without a width, by equal steps."""
     count, width = _count_and_width(data, at)
-    is_even = not data[at] >> 1 & 31
+    has_equal_steps = not data[at] >> 1 & 31
     base, start = decode_varint(data, at + 2)
-    step, end = decode_varint(data, start)
-    first = -(step >> 1) - 1 if step & 1 else step >> 1
+    zigzag_step, end = decode_varint(data, start)
+    first_step = _signed(zigzag_step)
     _checked(base)
-    _checked(abs(first))
-    steps = np.full(count, first, np.int64)
+    _checked(abs(first_step))
+    steps = np.full(count, first_step, np.int64)
     steps[0] = base
-    if not is_even and count > 2:
-        rest, end = _unpacked(data, end, count - 2, width)
-        _checked(int(rest.max()))
-        steps[2:] = rest.astype(np.int64) * (-1 if first < 0 else 1)
+    if not has_equal_steps and count > 2:
+        distances, end = _unpacked(data, end, count - 2, width)
+        _checked(int(distances.max()))
+        direction = -1 if first_step < 0 else 1
+        steps[2:] = distances.astype(np.int64) * direction
     return steps.cumsum(), end

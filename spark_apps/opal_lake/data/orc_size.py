@@ -1,8 +1,8 @@
-"""What an ORC file takes in memory, found by its footers and lengths, before a value of it is decoded.
+"""The size of an ORC file in memory, by its footers and lengths, before a value is decoded.
 
-A decoder makes room for what the lengths of texts and lists say, and gives each row a copy of its
-word of a dictionary. So a few hundred bytes may stand for gigabytes. What is counted here is at
-least what a decoder makes room for: a footer's statistics are not believed.
+A decoder allocates what the lengths of texts and lists say, and gives each row a copy of its word
+of a dictionary. So a few hundred bytes may stand for gigabytes. The size here is at least what a
+decoder allocates: the statistics of a footer are not trusted.
 """
 
 from collections.abc import Callable, Collection
@@ -19,7 +19,7 @@ MAX_FOOTER_BYTES = 64 << 20  # inflated, of a file or a stripe
 MAX_BLOCK_BYTES = 256 << 10  # inflated, of a chunk of a stream
 LEAST_STREAM_BYTES = 1 << 20  # inflated, that every stream may have, however small the file is
 
-_TAIL_BYTES = 255  # a postscript is no longer
+_TAIL_BYTES = 255  # the length of a postscript is one byte
 _NONE, _ZSTD = 0, 5
 _BYTES, _VARINT, _FIXED64, _FIXED32 = 2, 0, 1, 5  # wire types of protobuf
 _FIXED = {*range(7), 9, 14, 15, 18}  # kinds of numbers, booleans and times
@@ -39,7 +39,7 @@ _Read = Callable[[int, int], memoryview]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tail:
-    """How streams are stored, and the footer of a file."""
+    """The footer of a file, and how its streams are stored."""
 
     compression: int
     block_bytes: int
@@ -54,7 +54,7 @@ class _Column:
 
 @dataclass(slots=True, kw_only=True)
 class _Stripe:
-    """A stripe whose columns are measured; `is_exact` looks at each length, not at each run of them."""
+    """A stripe to measure: by each length if `is_exact`, or by runs of lengths."""
 
     read: _Read
     tail: _Tail
@@ -65,31 +65,32 @@ class _Stripe:
     encodings: list[tuple[int, int]] = field(default_factory=list)
 
     def bytes_of(self, column: int, entries: int) -> int:
-        """Return what a column with its members takes, of which a stripe has so many entries."""
-        about = self.columns[column]
-        if about.kind in _FIXED:
-            width = _DECIMAL_BYTES if about.kind == _DECIMAL else _ENTRY_BYTES
+        """Return the bytes of a column and its members, for a number of entries."""
+        kind, members = self.columns[column].kind, self.columns[column].members
+        if kind in _FIXED:
+            width = _DECIMAL_BYTES if kind == _DECIMAL else _ENTRY_BYTES
             return entries * width
-        if about.kind in _TEXTS:
+        if kind in _TEXTS:
             return entries * _TEXT_BYTES + self._text_bytes(column, entries)
-        if about.kind == _STRUCT:
-            return sum(self.bytes_of(member, entries) for member in about.members)
-        if about.kind not in (_LIST, _MAP):
-            raise ValueError(f"column {column} is of kind {about.kind}, which no writer stores")
+        if kind == _STRUCT:
+            return sum(self.bytes_of(member, entries) for member in members)
+        if kind not in (_LIST, _MAP):
+            raise ValueError(f"column {column} is of kind {kind}, which no writer stores")
         self._expect_encoding(column, {_DIRECT})
-        below = self._lengths(column).total
-        own = entries * _ENTRY_BYTES
-        return own + sum(self.bytes_of(member, below) for member in about.members)
+        member_entries = self._lengths(column).total
+        own_bytes = entries * _ENTRY_BYTES
+        return own_bytes + sum(self.bytes_of(member, member_entries) for member in members)
 
     def _text_bytes(self, column: int, entries: int) -> int:
         encoding, words = self._expect_encoding(column, {_DIRECT, _DICTIONARY})
         lengths = self._lengths(column)
         if encoding == _DIRECT:
             return lengths.total
-        held = lengths.total + words * _ENTRY_BYTES
+        dictionary_bytes = lengths.total + words * _ENTRY_BYTES
+        # To look at the entries takes long: only if the longest word for each would be too much.
         if self.is_exact and entries * lengths.longest > self.limit:
-            return held + self._chosen_bytes(column, entries)
-        return held + entries * lengths.longest
+            return dictionary_bytes + self._chosen_bytes(column, entries)
+        return dictionary_bytes + entries * lengths.longest
 
     def _expect_encoding(self, column: int, known: Collection[int]) -> tuple[int, int]:
         encoding = self.encodings[column]
@@ -110,33 +111,34 @@ class _Stripe:
     def _chosen_bytes(self, column: int, entries: int) -> int:
         """Return the bytes of the words that the entries of a dictionary column choose."""
         parts = [*runs_of(self._stream(column, _LENGTH_STREAM))]
-        words = np.concatenate(parts) if parts else np.zeros(0, np.int64)
-        total = left = 0
+        word_bytes = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+        total = entries_so_far = 0
         for numbers in runs_of(self._stream(column, _DATA_STREAM)):
-            left += len(numbers)
-            if left > entries or int(numbers.max()) >= len(words):
+            entries_so_far += len(numbers)
+            if entries_so_far > entries or int(numbers.max()) >= len(word_bytes):
                 raise ValueError(f"column {column} names words that its dictionary does not have")
-            total += int(words[numbers].sum())
+            total += int(word_bytes[numbers].sum())
         return total
 
     def _stream(self, column: int, kind: int) -> bytes:
         start, size = self.streams.get((column, kind), (0, 0))
-        return _inflated(self.read(start, size), self.tail, max(self.limit, LEAST_STREAM_BYTES))
+        max_bytes = max(self.limit, LEAST_STREAM_BYTES)
+        return _inflated(self.read(start, size), self.tail, max_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrcSize:
-    """The rows that a file's stripes have, and the bytes that its columns take in memory."""
+    """The rows of a file's stripes, and the bytes of its columns in memory."""
 
     rows: int
     decoded_bytes: int
 
 
 def orc_size(source: pa.NativeFile, names: Collection[str] | None, limit: int) -> OrcSize:
-    """Return what these columns (default: all) of an ORC file take in memory.
+    """Return the size of some columns (default: all) of an ORC file.
 
-    Up to the limit it may be less than what is returned; a result above it is exact. ValueError
-    for what no writer of this format makes.
+    A size up to the limit may be too great; one above it is exact. Raises ValueError for a file
+    that no writer of this format makes.
     """
     size = source.size()
 
@@ -149,30 +151,35 @@ def orc_size(source: pa.NativeFile, names: Collection[str] | None, limit: int) -
     tail = _tail(read, size)
     columns = [_column(data) for data in tail.footer.get(4, [])]
     chosen = _chosen(columns, tail.footer, names)
-    stripes = [_message(data) for data in tail.footer.get(3, [])]
-    rows = sum(_number(about, 5) for about in stripes)
-    if rows != _number(tail.footer, 6):
-        raise ValueError(f"its footer says {_number(tail.footer, 6):,} rows, its stripes {rows:,}")
+    stripe_messages = [_message(data) for data in tail.footer.get(3, [])]
+    rows = sum(_number(message, 5) for message in stripe_messages)
+    footer_rows = _number(tail.footer, 6)
+    if rows != footer_rows:
+        raise ValueError(f"its footer says {footer_rows:,} rows, its stripes {rows:,}")
     total = 0
+    # The exact size takes much longer, and most files are far below the limit.
     for is_exact in (False, True):
         total = 0
-        for about in stripes:
+        for message in stripe_messages:
             stripe = _Stripe(read=read, tail=tail, columns=columns, limit=limit, is_exact=is_exact)
-            _open_stripe(stripe, about)
-            total += sum(stripe.bytes_of(column, _number(about, 5)) for column in chosen)
+            _open_stripe(stripe, message)
+            entries = _number(message, 5)
+            total += sum(stripe.bytes_of(column, entries) for column in chosen)
         if total <= limit:
             break
     return OrcSize(rows=rows, decoded_bytes=total)
 
 
 def _tail(read: _Read, size: int) -> _Tail:
-    end = read(max(0, size - 1 - _TAIL_BYTES), min(size, 1 + _TAIL_BYTES))
-    length = end[-1]
-    postscript = _message(end[len(end) - 1 - length : len(end) - 1])
+    last_bytes = read(max(0, size - 1 - _TAIL_BYTES), min(size, 1 + _TAIL_BYTES))
+    length = last_bytes[-1]
+    end = len(last_bytes) - 1
+    postscript = _message(last_bytes[end - length : end])
     compression, block_bytes = _number(postscript, 2), _number(postscript, 3)
     if compression not in (_NONE, _ZSTD) or block_bytes > MAX_BLOCK_BYTES:
         raise ValueError(
-            f"it is compressed as no writer of this format does: kind {compression}, by blocks of {block_bytes:,} bytes"
+            "it is compressed as no writer of this format does: "
+            f"kind {compression}, by blocks of {block_bytes:,} bytes"
         )
     footer_bytes = _number(postscript, 1)
     stored = read(size - 1 - length - footer_bytes, footer_bytes)
@@ -182,40 +189,49 @@ def _tail(read: _Read, size: int) -> _Tail:
 
 
 def _column(data: _Octets) -> _Column:
-    about = _message(data)
+    message = _message(data)
     members: list[int] = []
-    for value in about.get(2, []):
-        members += [value] if isinstance(value, int) else _varints(value)
-    return _Column(kind=_number(about, 1), members=members)
+    for value in message.get(2, []):
+        # Protobuf has two forms of a list of numbers.
+        if isinstance(value, int):
+            members.append(value)
+        else:
+            members += _varints(value)
+    return _Column(kind=_number(message, 1), members=members)
 
 
 def _chosen(columns: list[_Column], footer: _Message, names: Collection[str] | None) -> list[int]:
-    """Return the columns of the root with these names; ValueError if the types are not a tree."""
-    parents = [member for column in columns for member in column.members]
-    if sorted(parents) != list(range(1, len(columns))):
-        raise ValueError("its types are not a tree")
+    """Return the columns of the root with these names.
+
+    Raises ValueError if the types are not a tree: a walk of its members might not end.
+    """
+    all_members: list[int] = []
     for number, column in enumerate(columns):
         if any(member <= number for member in column.members):
             raise ValueError("its types are not a tree")
+        all_members += column.members
+    if sorted(all_members) != list(range(1, len(columns))):
+        raise ValueError("its types are not a tree")
     root = _message(footer[4][0])
-    known = [bytes(name).decode() for name in root.get(3, [])]
-    pairs = zip(known, columns[0].members, strict=True)
+    column_names = [bytes(name).decode() for name in root.get(3, [])]
+    pairs = zip(column_names, columns[0].members, strict=True)
     return [column for name, column in pairs if names is None or name in names]
 
 
-def _open_stripe(stripe: _Stripe, about: _Message) -> None:
-    """Find where the streams of a stripe lie."""
-    at = _number(about, 1)
-    before = _number(about, 2) + _number(about, 3)
-    stored = stripe.read(at + before, _number(about, 4))
+def _open_stripe(stripe: _Stripe, message: _Message) -> None:
+    """Find the streams and encodings of a stripe."""
+    at = _number(message, 1)
+    index_and_data = _number(message, 2) + _number(message, 3)
+    stored = stripe.read(at + index_and_data, _number(message, 4))
     footer = _message(_inflated(stored, stripe.tail, MAX_FOOTER_BYTES))
     for data in footer.get(1, []):
         stream = _message(data)
-        place = (_number(stream, 2), _number(stream, 1))
-        if place in stripe.streams and place[1] not in _INDEX_STREAMS:
-            raise ValueError(f"column {place[0]} has two streams of kind {place[1]}")
-        stripe.streams[place] = (at, _number(stream, 3))
-        at += _number(stream, 3)
+        column, kind = _number(stream, 2), _number(stream, 1)
+        if (column, kind) in stripe.streams and kind not in _INDEX_STREAMS:
+            raise ValueError(f"column {column} has two streams of kind {kind}")
+        size = _number(stream, 3)
+        stripe.streams[column, kind] = (at, size)
+        at += size
     for data in footer.get(2, []):
         encoding = _message(data)
         stripe.encodings.append((_number(encoding, 1), _number(encoding, 2)))
@@ -226,7 +242,7 @@ def _open_stripe(stripe: _Stripe, about: _Message) -> None:
 
 
 def _inflated(stored: memoryview, tail: _Tail, limit: int) -> bytes:
-    """Return the plain bytes of a stream; ValueError for more than the limit."""
+    """Return the plain bytes of a stream; raise ValueError for more than the limit."""
     if tail.compression == _NONE:
         return bytes(stored)
     parts: list[_Octets] = []
@@ -237,8 +253,10 @@ def _inflated(stored: memoryview, tail: _Tail, limit: int) -> bytes:
         if end > len(stored):
             raise ValueError("a compressed chunk ends beyond its stream")
         part: _Octets = stored[start:end]
-        if not head & 1:
+        is_compressed = not head & 1
+        if is_compressed:
             stream = pa.CompressedInputStream(pa.BufferReader(part), "zstd")
+            # A byte more than allowed, and no more: the chunk may inflate to gigabytes.
             part = stream.read(tail.block_bytes + 1)
         total += len(part)
         if len(part) > tail.block_bytes or total > limit:
@@ -254,16 +272,20 @@ def _message(data: _Octets) -> _Message:
     at = 0
     while at < len(data):
         key, at = decode_varint(data, at)
-        value: Any
-        if key & 7 == _VARINT:
+        wire_type = key & 7
+        value: Any = None
+        if wire_type == _VARINT:
             value, at = decode_varint(data, at)
-        elif key & 7 == _BYTES:
+        elif wire_type == _BYTES:
             size, at = decode_varint(data, at)
-            value, at = data[at : at + size], at + size
-        elif key & 7 in (_FIXED64, _FIXED32):
-            value, at = None, at + (8 if key & 7 == _FIXED64 else 4)
+            value = data[at : at + size]
+            at += size
+        elif wire_type == _FIXED64:
+            at += 8
+        elif wire_type == _FIXED32:
+            at += 4
         else:
-            raise ValueError(f"a footer has a field of wire type {key & 7}")
+            raise ValueError(f"a footer has a field of wire type {wire_type}")
         fields.setdefault(key >> 3, []).append(value)
     if at != len(data):
         raise ValueError("a footer ends within a field")
@@ -271,7 +293,7 @@ def _message(data: _Octets) -> _Message:
 
 
 def _number(message: _Message, number: int) -> int:
-    """Return an integer field, 0 if it is missing; of several the last, as protobuf does."""
+    """Return an integer field, 0 if it is missing; of several the last, as protobuf."""
     value = message.get(number, [0])[-1]
     if not isinstance(value, int):
         raise ValueError(f"field {number} of a footer is not a number")
@@ -279,7 +301,8 @@ def _number(message: _Message, number: int) -> int:
 
 
 def _varints(data: _Octets) -> list[int]:
-    values, at = [], 0
+    values: list[int] = []
+    at = 0
     while at < len(data):
         value, at = decode_varint(data, at)
         values.append(value)

@@ -1,7 +1,7 @@
-"""The row ids and versions by which the outside knows rows (FORMAT, row ids for the outside).
+"""Row ids and versions of rows for the outside (FORMAT, row ids for the outside).
 
-Rewritten Parquet files hold them in two columns of their own, since their rows no longer lie where
-their segment put them. ORC files do not: only Parquet tables are published.
+Rewritten Parquet files hold them in two columns, since their rows are no longer where their segment
+put them. ORC files do not: only Parquet tables are published.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from opal_lake.definition.schema import OFFSET, OUTSIDE_ID, SEGMENT, UPDATED_AT
 from opal_lake.errors import FormatError
 from opal_lake.ids import segment_name
 
-_RUN_ROWS = 64  # of one segment behind each other, on average: fewer are looked up one by one
+_RUN_ROWS = 64  # consecutive ones of a segment, on average: fewer are looked up one by one
 _NO_SEGMENT = -1
 OUTSIDE_FIELDS = (pa.field(OUTSIDE_ID, pa.int64()), pa.field(UPDATED_AT, pa.int64()))
 
@@ -32,16 +32,18 @@ class RowBases:
 
     @classmethod
     def of(cls, segments: Mapping[int, Segment]) -> "RowBases":
-        """Return those of the visible ones."""
-        known = []
+        """Return the bases of those segments that are visible."""
+        visible = []
         for number, segment in sorted(segments.items()):
             if segment.row_base is not None:
-                known.append((number, segment.rows, segment.row_base, segment.visible_since))
-        numbers, rows, bases, versions = np.array(known, np.int64).reshape(-1, 4).T.copy()
+                visible.append((number, segment.rows, segment.row_base, segment.visible_since))
+        columns = np.array(visible, np.int64).reshape(-1, 4).T  # (0, 4) if none is visible
+        # The copy makes each column contiguous
+        numbers, rows, bases, versions = columns.copy()
         return cls(segments=numbers, rows=rows, bases=bases, versions=versions)
 
     def numbered(self, rows: pa.Table) -> pa.Table:
-        """Return rows with their ids and versions for the outside as further columns."""
+        """Append the ids and versions of rows for the outside as columns."""
         ids, versions = self.columns(rows[SEGMENT].to_numpy(), rows[OFFSET].to_numpy())
         for column, values in zip(OUTSIDE_FIELDS, (ids, versions), strict=True):
             rows = rows.append_column(column, pa.array(values))
@@ -52,7 +54,7 @@ class RowBases:
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the ids of rows for the outside, and the versions that made them visible.
 
-        FormatError for a row whose segment is unknown or not visible, or does not reach so far.
+        Raises FormatError for a row whose segment is unknown, not visible, or has fewer rows.
         """
         if not len(segment):
             return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -60,8 +62,9 @@ class RowBases:
         if len(begins) * _RUN_ROWS > len(segment):
             positions = self._positions(segment)
             self._check_reach(positions, offset.view(np.uint32))
+            # I32, I33: row N of a visible segment has the id row base + N.
             return self.bases[positions] + offset, self.versions[positions]
-        # Of rows that were ingested together: to look up each of them takes five times as long
+        # Rows that were ingested together: to look up each of them takes five times as long.
         positions = self._positions(segment[begins])
         self._check_reach(positions, np.maximum.reduceat(offset.view(np.uint32), begins))
         ids = offset.astype(np.int64)
@@ -73,16 +76,18 @@ class RowBases:
         return ids, versions
 
     def _check_reach(self, positions: npt.NDArray[np.intp], offset: npt.NDArray[np.uint32]) -> None:
-        """Raise FormatError unless offsets are within their segments: others have the ids beyond.
+        """Raise FormatError unless offsets are within their segments.
 
-        As unsigned numbers, offsets below 0 are greater than any segment has rows.
+        Ids beyond a segment belong to other rows. As unsigned numbers, offsets below 0 are greater
+        than the rows of any segment.
         """
         is_beyond = offset >= self.rows[positions]
         if is_beyond.any():
             first = int(np.argmax(is_beyond))
             row, position = int(offset[first].astype(np.int32)), positions[first]
+            name = segment_name(self.segments[position])
             raise FormatError(
-                f"a data file holds row {row:,} of segment {segment_name(self.segments[position])}, "
+                f"a data file holds row {row:,} of segment {name}, "
                 f"which has {self.rows[position]:,} rows; run `opal check`"
             )
 

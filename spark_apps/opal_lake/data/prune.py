@@ -1,7 +1,8 @@
-"""Which data files cannot hold a row that a filter asks for; `opal_lake.read.read` asks it of every file.
+"""The choice of data files that may hold a row that a filter asks for.
 
-`may_match` errs to one side only: it may keep a file in vain, it never drops one that holds a matching row. A row matches when the filter
-is true for it; null and false are the same here, which is why the tree knows no Not: `condition_bounds`, which builds it, turns it inwards.
+`may_match` errs to one side only: it may keep a file in vain, it never drops one that holds a
+matching row. A row matches when the filter is true for it. Null and false are the same here, so
+that the tree has no Not: `condition_bounds`, which builds it, moves negations to the leaves.
 """
 
 from bisect import bisect_left
@@ -18,21 +19,24 @@ Comparable = Value | Decimal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class And:
-    """True when every part is."""
+    """A predicate that is true when every part is."""
 
     parts: "tuple[Predicate, ...]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Or:
-    """True when some part is."""
+    """A predicate that is true when some part is."""
 
     parts: "tuple[Predicate, ...]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compare:
-    """Column against value, both in the form that bounds have; decimals as Decimal."""
+    """A comparison of a column with a value, which has the form of bounds.
+
+    Decimals are Decimal objects.
+    """
 
     field_id: int
     op: Operator
@@ -41,7 +45,7 @@ class Compare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class In:
-    """The column is one of the values."""
+    """A predicate that is true when the column is one of the values."""
 
     field_id: int
     values: tuple[Comparable, ...]
@@ -49,7 +53,7 @@ class In:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsNull:
-    """The column is null, or, negated, is not."""
+    """A predicate that is true when the column is null or, if negated, when it is not."""
 
     field_id: int
     negated: bool = False
@@ -57,14 +61,14 @@ class IsNull:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """Anything that bounds say nothing about."""
+    """A predicate that bounds say nothing about."""
 
 
 Predicate = And | Or | Compare | In | IsNull | Unknown
 
 
 def may_match(predicate: Predicate, bounds: Mapping[int, Bounds], rows: int) -> bool:
-    """Whether a file of so many rows, with these bounds, may hold a row for which the predicate is true."""
+    """Return whether a file of some rows and bounds may hold a matching row."""
     if rows == 0:
         return False
     match predicate:
@@ -79,17 +83,19 @@ def may_match(predicate: Predicate, bounds: Mapping[int, Bounds], rows: int) -> 
         ):
             return True
         case IsNull(field_id=number, negated=negated):
-            return bounds[number].nulls < rows if negated else bounds[number].nulls > 0
+            nulls = bounds[number].nulls
+            return nulls < rows if negated else nulls > 0
         case Compare(field_id=number, op=op, value=value):
+            # The comparison of null is not true.
             return bounds[number].nulls < rows and _may_compare(op, value, bounds[number])
         case In(field_id=number, values=values):
-            return bounds[number].nulls < rows and any(
-                _may_compare("=", value, bounds[number]) for value in values
-            )
+            if bounds[number].nulls >= rows:
+                return False
+            return any(_may_compare("=", value, bounds[number]) for value in values)
 
 
 def may_hold_any(values: Sequence[Comparable], bounds: Bounds) -> bool:
-    """Return whether a column with these bounds may hold one of some values, which ascend."""
+    """Return whether a column with these bounds may hold one of ascending values."""
     if not values:
         return False
     low, high = _like(bounds.low, values[0]), _like(bounds.high, values[0])
@@ -117,5 +123,7 @@ def _may_compare(op: Operator, value: Any, bounds: Bounds) -> bool:
 
 
 def _like(bound: Value | None, value: Any) -> Any:
-    """The bound as something that compares with the value."""
-    return Decimal(str(bound)) if bound is not None and isinstance(value, Decimal) else bound
+    """Return a bound in a form that compares with the value."""
+    if bound is not None and isinstance(value, Decimal):
+        return Decimal(str(bound))
+    return bound

@@ -1,4 +1,4 @@
-"""A bounded memory of what was made of immutable things: those that were used last stay."""
+"""A bounded cache of values that are made from immutable things."""
 
 import threading
 from collections import OrderedDict
@@ -12,10 +12,11 @@ V = TypeVar("V")
 
 @dataclass(slots=True, kw_only=True)
 class Recent(Generic[K, V]):
-    """Values by key, up to `max_size` as `size_of` counts them; by default their number.
+    """The values used last, by key.
 
-    A larger value is not remembered, unless `keeps_newest`: then the newest one stays in any case.
-    Any number of threads may use it. Two that miss the same key at once both make its value.
+    `max_size` bounds the sum of their `size_of`, by default their number. A value that alone is
+    larger is not stored, unless `keeps_newest`: then the newest one stays in any case. Any number
+    of threads may use it. Two that miss the same key at the same time both make its value.
     """
 
     max_size: int
@@ -26,7 +27,7 @@ class Recent(Generic[K, V]):
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def get(self, key: K, make: Callable[[], V]) -> V:
-        """Return the value of a key, and make it where it is not known."""
+        """Return the value of a key; make it if it is missing."""
         known = self.known(key)
         if known is not None:
             return known
@@ -35,7 +36,7 @@ class Recent(Generic[K, V]):
         return value
 
     def known(self, key: K) -> V | None:
-        """Return the value of a key if it is known; it counts as used."""
+        """Return the value of a key, or None; it counts as used."""
         with self._lock:
             if key not in self._values:
                 return None
@@ -43,7 +44,7 @@ class Recent(Generic[K, V]):
             return self._values[key]
 
     def put(self, key: K, value: V) -> None:
-        """Remember a value; it takes the place of the one before, and of those used longest ago."""
+        """Store a value, instead of the key's old one and of those used longest ago."""
         size = self.size_of(value)
         if size > self.max_size and not self.keeps_newest:
             return
@@ -61,7 +62,7 @@ class Recent(Generic[K, V]):
 
     def __iter__(self) -> Iterator[K]:
         with self._lock:
-            return iter([*self._values])
+            return iter([*self._values])  # a copy: other threads may change the original
 
     def __len__(self) -> int:
         return len(self._values)

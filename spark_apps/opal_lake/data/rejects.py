@@ -20,46 +20,53 @@ from opal_lake.decoding import decoding
 from opal_lake.definition.schema import RESERVED_PREFIX, Atomic, Field
 from opal_lake.definition.table_spec import MAX_KEY_BYTES, TableSpec
 
-# What a source reader found wrong with a row already, where the row stood, what it held before it was given types, and a JSON list of the
-# columns whose values it lacks, as they did not change: they stay those of the row before it
-BAD, SOURCE, ROW, UNCHANGED = NOTES = ("_opal_bad", "_opal_source", "_opal_row", "_opal_unchanged")
+BAD = "_opal_bad"  # what a source reader found wrong with a row
+SOURCE = "_opal_source"  # where the row was
+ROW = "_opal_row"  # its text, before it got types
+# A JSON list of the columns whose values the row lacks, because they did not change: they stay
+# those of the row before it.
+UNCHANGED = "_opal_unchanged"
+NOTES = (BAD, SOURCE, ROW, UNCHANGED)
 EXAMPLES = 5
-MOST_REASONS, OTHER_REASONS = 20, "other reasons"
+MAX_REASONS, OTHER_REASONS = 20, "other reasons"
 EXAMPLE_CHARACTERS = 1000
-LACKING = "the row lacks values that did not change, and only an ingest that makes rows visible at once looks them up"
-# In the metadata of a file of rejected rows: that `row` is JSON, and how it is read
+# Stored with rejected rows, and compared by a replay: do not change it
+LACKING = (
+    "the row lacks values that did not change, "
+    "and only an ingest that makes rows visible at once looks them up"
+)
+# In the metadata of a file of rejected rows, if `row` is JSON: the JSON's form.
 _FORM = b"opal.json"
 SCHEMA = pa.schema([("reason", pa.string()), ("source", pa.string()), ("row", pa.string())])
 
 
 @dataclass(slots=True, kw_only=True)
 class Rejects:
-    """Bad rows of one task: all are counted, a few are shown, and in quarantine all are kept."""
+    """The bad rows of a task: all are counted, few are examples; `keep` stores all."""
 
     keep: bool
     form: JsonForm | None = None
     counts: Counter[str] = field(default_factory=Counter)
     examples: list[dict[str, str | None]] = field(default_factory=list)
-    kept: list[pa.Table] = field(default_factory=list)
+    quarantined: list[pa.Table] = field(default_factory=list)
 
     def add(self, rows: pa.Table, reasons: Sequence[str]) -> None:
         self.counts = fewer_reasons(self.counts + Counter(reasons))
-        shown = rows if self.keep else rows.slice(0, EXAMPLES - len(self.examples))
-        sources = (
-            values_of(shown[SOURCE]) if SOURCE in shown.column_names else [None] * shown.num_rows
-        )
-        texts = values_of(shown[ROW]) if ROW in shown.column_names else _row_texts(shown)
+        missing_examples = EXAMPLES - len(self.examples)
+        described = rows if self.keep else rows.slice(0, missing_examples)
+        sources: list[Any] = [None] * described.num_rows
+        if SOURCE in described.column_names:
+            sources = values_of(described[SOURCE])
+        texts = _row_texts(described)
         columns = (reasons[: len(texts)], sources, texts)
         table = pa.table([pa.array(column, pa.string()) for column in columns], schema=SCHEMA)
-        self.examples += [
-            _short(example) for example in table.slice(0, EXAMPLES - len(self.examples)).to_pylist()
-        ]
+        self.examples += shown_rejects(table.slice(0, missing_examples))
         if self.keep:
-            self.kept.append(table)
+            self.quarantined.append(table)
 
     def encode(self) -> bytes:
         sink = pa.BufferOutputStream()
-        rows = pa.concat_tables(self.kept)
+        rows = pa.concat_tables(self.quarantined)
         if self.form is not None:
             form = json.dumps({"time_unit": self.form.time_unit}).encode()
             rows = rows.replace_schema_metadata({_FORM: form})
@@ -68,75 +75,85 @@ class Rejects:
 
 
 class StoredRejects(NamedTuple):
-    """The rows in a file of rejected rows; `form` is None where their text does not say all."""
+    """The rows in a file of rejected rows; `form` is None if `row` is not exact."""
 
     rows: pa.Table
     form: JsonForm | None
 
 
 def read_rejects(data: bytes, path: str) -> StoredRejects:
-    """Decode a file of rejected rows; FormatError if it is damaged."""
+    """Decode a file of rejected rows; raise FormatError if it is damaged."""
     with decoding(path, "Parquet"):
-        # No threads: one may let go of the bytes last, and aborts the process if Python ends then
+        # No threads: one may release the bytes last, and abort the process if Python ends then.
         with pq.ParquetFile(pa.BufferReader(data)) as file:
             rows = file.read(use_threads=False)
         if rows.schema.remove_metadata() != SCHEMA:
             raise ValueError(f"its columns are {rows.schema.names}")
-        given = (rows.schema.metadata or {}).get(_FORM)
-        form = None if given is None else JsonForm(time_unit=json.loads(given)["time_unit"])
+        form_json = (rows.schema.metadata or {}).get(_FORM)
+        form = None
+        if form_json is not None:
+            form = JsonForm(time_unit=json.loads(form_json)["time_unit"])
     return StoredRejects(rows.replace_schema_metadata(), form)
 
 
 def shown_rejects(rows: pa.Table) -> list[dict[str, str | None]]:
-    """Return rejected rows to look at, long ones cut."""
+    """Return rejected rows for display, long ones cut."""
     return [_short(row) for row in rows.to_pylist()]
 
 
 def fewer_reasons(counts: Counter[str]) -> Counter[str]:
-    """The most frequent ones, and the others as one: a source can have a reason of its own for every row."""
-    if len(counts) <= MOST_REASONS:
+    """Return the most frequent reasons, and the others as one.
+
+    A source can have a different reason for every row.
+    """
+    if len(counts) <= MAX_REASONS:
         return counts
-    kept = Counter(dict(counts.most_common(MOST_REASONS - 1)))
-    kept[OTHER_REASONS] += counts.total() - kept.total()
-    return kept
+    frequent = Counter(dict(counts.most_common(MAX_REASONS - 1)))
+    frequent[OTHER_REASONS] += counts.total() - frequent.total()
+    return frequent
 
 
-def _row_texts(rows: pa.Table) -> list[str]:
+def _row_texts(rows: pa.Table) -> list[Any]:
+    if ROW in rows.column_names:
+        return values_of(rows[ROW])
     names = [name for name in rows.column_names if not name.startswith(RESERVED_PREFIX)]
-    return [
-        row_text(dict(zip(names, row, strict=True)))
-        for row in zip(*(values_of(rows[name]) for name in names), strict=True)
-    ]
+    columns = [values_of(rows[name]) for name in names]
+    return [row_text(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
 
 
 def _short(example: dict[str, str | None]) -> dict[str, str | None]:
-    """As much of a row as fits into a message and a commit."""
+    """Cut the text of a row to what fits into a message and a commit."""
     row = example["row"] or ""
-    return (
-        example
-        if len(row) <= EXAMPLE_CHARACTERS
-        else {**example, "row": row[:EXAMPLE_CHARACTERS] + "..."}
-    )
+    if len(row) <= EXAMPLE_CHARACTERS:
+        return example
+    return {**example, "row": row[:EXAMPLE_CHARACTERS] + "..."}
 
 
 def row_text(row: dict[str, Any]) -> str:
-    """A row as JSON, whatever it holds."""
+    """Return a row as JSON, whatever values it has."""
     return json.dumps(row, ensure_ascii=False, default=_text_of)
 
 
 def _text_of(value: object) -> str:
     if isinstance(value, Decimal):
         return format(value, "f")
-    return value.hex() if isinstance(value, bytes) else str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value)
 
 
 def split_bad_rows(rows: pa.Table, spec: TableSpec, rejects: Rejects) -> pa.Table:
-    """The rows that can go in; the others go to `rejects`. Columns have their logical names."""
+    """Return the rows that fit the table; add the others to `rejects`.
+
+    Columns have their logical names.
+    """
     reasons: npt.NDArray[np.object_] | None = None
     for bad, reason in _complaints(rows, spec):
-        reasons = np.full(rows.num_rows, None, object) if reasons is None else reasons
-        here = bad & (reasons == None)  # noqa: E711  # elementwise: the first complaint about a row stands
-        reasons[here] = reason if isinstance(reason, str) else reason[here]
+        if reasons is None:
+            reasons = np.full(rows.num_rows, None, object)
+        # The first complaint about a row stays.
+        is_new = bad & (reasons == None)  # noqa: E711  # elementwise
+        reasons[is_new] = reason if isinstance(reason, str) else reason[is_new]
     good = rows
     if reasons is not None:
         bad = reasons != None  # noqa: E711  # elementwise
@@ -146,57 +163,54 @@ def split_bad_rows(rows: pa.Table, spec: TableSpec, rejects: Rejects) -> pa.Tabl
 
 
 def _complaints(rows: pa.Table, spec: TableSpec) -> list[tuple[npt.NDArray[np.bool_], Any]]:
-    """Masks of bad rows with the reason, one text or one a row; nothing at all for clean batches, which cost next to nothing."""
+    """Return masks of bad rows, each with a reason, or an array with one for each row.
+
+    A mask is made only where a cheap count shows that it is needed: clean batches have none.
+    """
     complaints: list[tuple[npt.NDArray[np.bool_], Any]] = []
     if BAD in rows.column_names and rows[BAD].null_count < rows.num_rows:
-        complaints.append((_mask(pc.is_valid(rows[BAD])), np.array(rows[BAD].to_pylist(), object)))
+        reasons = np.array(rows[BAD].to_pylist(), object)
+        complaints.append((_mask(pc.is_valid(rows[BAD])), reasons))
     if UNCHANGED in rows.column_names and rows[UNCHANGED].null_count < rows.num_rows:
         complaints.append((_mask(pc.is_valid(rows[UNCHANGED])), LACKING))
     for role, column in spec.required:
-        if rows[column.name].null_count:
-            complaints.append(
-                (_mask(pc.is_null(rows[column.name])), f"{role} column {column.name!r} is null")
-            )
+        values = rows[column.name]
+        if values.null_count:
+            reason = f"{role} column {column.name!r} is null"
+            complaints.append((_mask(pc.is_null(values)), reason))
     sizes = _key_bytes(rows, spec.keys)
     if sizes is not None and (pc.max(sizes).as_py() or 0) > MAX_KEY_BYTES:
-        complaints.append(
-            (_mask(pc.greater(sizes, MAX_KEY_BYTES)), f"key is longer than {MAX_KEY_BYTES} bytes")
-        )
+        reason = f"key is longer than {MAX_KEY_BYTES} bytes"
+        complaints.append((_mask(pc.greater(sizes, MAX_KEY_BYTES)), reason))
     for column in spec.schema.fields:
-        if holds_text(column.type) and column.name in rows.column_names:
-            not_utf8 = rows_not_utf8(rows[column.name])
-            if not_utf8 is not None:
-                complaints.append(
-                    (not_utf8, f"column {column.name!r} holds text that is not UTF-8")
-                )
+        if not holds_text(column.type) or column.name not in rows.column_names:
+            continue
+        not_utf8 = rows_not_utf8(rows[column.name])
+        if not_utf8 is not None:
+            complaints.append((not_utf8, f"column {column.name!r} holds text that is not UTF-8"))
     return complaints
 
 
 def _key_bytes(rows: pa.Table, keys: Sequence[Field]) -> pa.ChunkedArray | None:
-    sizes = None
+    """Return the bytes of the texts and binaries of each key; None if keys have none."""
+    total = None
     for key in keys:
+        if not isinstance(key.type, Atomic) or key.type.name not in ("string", "binary"):
+            continue
         column = rows[key.name]
-        if isinstance(key.type, Atomic) and key.type.name in ("string", "binary"):
-            wide = (
-                pa.large_string() if key.type.name == "string" else pa.large_binary()
-            )  # Arrow has three types for each
-            own = pc.fill_null(
-                pc.binary_length(column if _has_length(column.type) else column.cast(wide)), 0
-            ).cast(pa.int64())
-            sizes = own if sizes is None else pc.add(sizes, own)
-    return sizes
+        if not _has_length(column.type):
+            # Arrow has more types for each, which have no `binary_length`.
+            wide = pa.large_string() if key.type.name == "string" else pa.large_binary()
+            column = column.cast(wide)
+        sizes = pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
+        total = sizes if total is None else pc.add(total, sizes)
+    return total
 
 
 def _has_length(kind: pa.DataType) -> bool:
-    return any(
-        is_kind(kind)
-        for is_kind in (
-            pa.types.is_string,
-            pa.types.is_large_string,
-            pa.types.is_binary,
-            pa.types.is_large_binary,
-        )
-    )
+    types = pa.types
+    is_text = types.is_string(kind) or types.is_large_string(kind)
+    return bool(is_text or types.is_binary(kind) or types.is_large_binary(kind))
 
 
 def _mask(array: pa.ChunkedArray) -> npt.NDArray[np.bool_]:

@@ -1,6 +1,7 @@
-"""Checks on what tasks report of the files that they wrote, before a commit names these: readers would detect errors too late.
+"""Checks on the files that tasks report, before a commit names them.
 
-Cheap, since no file is opened: readers verify the files themselves by their checksums.
+Readers would detect such errors too late. The checks are cheap, since no file is opened: readers
+verify the files themselves by their checksums.
 """
 
 from collections.abc import Iterable
@@ -13,26 +14,28 @@ from opal_lake.layout import PathKind, own_path
 
 
 def check_ingested(files: Iterable[DataFile], number: int | None) -> None:
-    """ReportError for an entry that cannot be. New segments are those of the job with this number, one a file."""
-    known: set[int] = set()
+    """Raise ReportError for an ingested file that cannot be committed.
+
+    Each file has one new segment, of the job with the given number.
+    """
     files = tuple(files)
     check_files(files)
+    seen: set[int] = set()
     for file in files:
         if len(file.segments) != 1:
             raise _refused(
-                file.path,
-                ValueError(f"it has {len(file.segments)} segments, an ingested file has one"),
+                file.path, f"it has {len(file.segments)} segments, an ingested file has one"
             )
         [segment] = file.segments
         if segment_part(segment) != number:
-            raise _refused(file.path, ValueError(f"its segment {segment} is none of job {number}"))
-        if segment in known:
-            raise _refused(file.path, ValueError(f"its segment {segment} was reported twice"))
-        known.add(segment)
+            raise _refused(file.path, f"its segment {segment} is not of job {number}")
+        if segment in seen:
+            raise _refused(file.path, f"its segment {segment} was reported twice")
+        seen.add(segment)
 
 
 def check_files(entries: Iterable[DataFile | LogFile | RunFile]) -> None:
-    """ReportError for an entry that cannot be."""
+    """Raise ReportError for a file that cannot be committed."""
     paths: set[str] = set()
     for entry in entries:
         try:
@@ -40,7 +43,7 @@ def check_files(entries: Iterable[DataFile | LogFile | RunFile]) -> None:
             if entry.path in paths:
                 raise ValueError("it was reported twice")
         except (ForeignPathError, ValueError) as error:
-            raise _refused(entry.path, error) from error
+            raise _refused(entry.path, str(error)) from error
         paths.add(entry.path)
 
 
@@ -71,7 +74,8 @@ def _check_log(log: LogFile) -> None:
 
 def _check_run(run: RunFile) -> None:
     own_path(PathKind.RUN, run.path)
-    if checked.count(run.entries) * BYTES_AN_ENTRY > checked.count(run.size) or not run.size:
+    least_size = checked.count(run.entries) * BYTES_AN_ENTRY
+    if least_size > checked.count(run.size) or not run.size:
         raise ValueError(f"{run.size:,} bytes cannot hold its {run.entries:,} entries")
 
 
@@ -81,7 +85,8 @@ def _check_content(rows: int, size: int) -> None:
         raise ValueError("it has 0 bytes")
 
 
-def _refused(path: object, error: Exception) -> ReportError:
+def _refused(path: object, reason: str) -> ReportError:
     return ReportError(
-        f"a task reported {path!r:.200}, which cannot be committed: {error}; this commit was not made, report it as a bug"
+        f"a task reported {path!r:.200}, which cannot be committed: {reason}; "
+        "this commit was not made, report it as a bug"
     )

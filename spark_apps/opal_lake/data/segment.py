@@ -1,4 +1,4 @@
-"""The nouns of the data management metadata: segments, data files, and the files of the log management metadata."""
+"""The nouns of a table's metadata: segments, data files, segment logs, runs and side files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,27 +20,29 @@ from opal_lake.errors import FormatError
 from opal_lake.ids import segment_part
 from opal_lake.layout import PathKind, job_number, own_path
 
-MOST_SEGMENT_ROWS = 1 << 31  # offsets are 32-bit
-MOST_ROWS_A_BYTE = 4096  # of a data file or a log: columns of one value take a byte for 45 rows in Parquet, 230 in ORC, 80 events
-
+MAX_SEGMENT_ROWS = 1 << 31  # offsets are 32-bit
+# Of a data file or a segment log. Columns of one value take a byte for 45 rows in Parquet, for 230
+# in ORC, and for 80 events.
+MAX_ROWS_A_BYTE = 4096
 BYTES_AN_ENTRY = 8  # of a run: the low words, which are stored as they are
 
 
 def check_rows(rows: int, size: int) -> int:
-    """The rows, or ValueError for more than a file of that size can hold."""
-    if not 0 <= rows <= MOST_ROWS_A_BYTE * size:
+    """Return the rows; raise ValueError for more than a file of that size can hold."""
+    max_rows = MAX_ROWS_A_BYTE * size
+    if not 0 <= rows <= max_rows:
         raise ValueError(
-            f"{rows:,} rows are said to be in {size:,} bytes, which hold {MOST_ROWS_A_BYTE * size:,} at most"
+            f"{rows:,} rows are said to be in {size:,} bytes, which hold {max_rows:,} at most"
         )
     return rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """The rows of one ingested file. Its id and its row count never change, wherever its rows move.
+    """The rows of one ingested file. Its id and row count never change.
 
-    `visible_since` is the version that made its rows visible. From then on row N of it is known to
-    the outside as `row_base` + N. Both are None while the segment is pending.
+    `visible_since` is the version that made its rows visible. Since then, the id of its row N for
+    the outside is `row_base` + N. Both are None while the segment is pending.
     """
 
     id: int
@@ -52,7 +54,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingSegment:
-    """A segment that no MetaGen has taken up yet, and the ingest that brought it: its version, its commit time and its names."""
+    """A segment that no MetaGen has processed, with the facts of its ingest."""
 
     id: int
     rows: int
@@ -64,9 +66,10 @@ class PendingSegment:
     business_snapshot: str | None = None
 
     def is_of_token(self, token: str) -> bool:
-        """Whether its ingest had this token. One by business snapshots makes a commit for each, with TOKEN/NAME."""
+        """Return whether its ingest had this token."""
         if self.token is None:
             return False
+        # An ingest of several business snapshots makes a commit for each, with TOKEN/NAME.
         return self.token in (token, f"{token}/{self.business_snapshot}")
 
 
@@ -79,11 +82,12 @@ class DiscardedSegment:
 
 
 class Segments(dict[int, Segment]):
-    """By id. A file that speaks of another one is no file of this table."""
+    """The segments of a table by id. A look-up of another id raises FormatError."""
 
     def __missing__(self, number: int) -> Segment:
         raise FormatError(
-            f"a file, log or run of the table holds rows of segment {number}, which the table does not have; run `opal check`"
+            f"a file, log or run of the table holds rows of segment {number}, "
+            "which the table does not have; run `opal check`"
         )
 
 
@@ -142,16 +146,19 @@ def segment_from_json(data: Sequence[Any]) -> Segment:
 
 
 def _segment_rows(rows: Any, number: Any) -> int:
-    if not 1 <= count(rows) <= MOST_SEGMENT_ROWS:
+    if not 1 <= count(rows) <= MAX_SEGMENT_ROWS:
         raise ValueError(
-            f"segment {number} has {rows:,} rows; a segment has 1 to {MOST_SEGMENT_ROWS:,}"
+            f"segment {number} has {rows:,} rows; a segment has 1 to {MAX_SEGMENT_ROWS:,}"
         )
     return int(rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Which job put rows in Z-order, by which columns (their field ids): files of one job hardly overlap."""
+    """The job that put rows in Z-order, and the field ids of its columns.
+
+    Files of one job hardly overlap.
+    """
 
     number: int
     columns: tuple[int, ...]
@@ -159,11 +166,13 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """A file of rows. `crc32` covers all of it, `footer_crc32` its last `footer_bytes`, which readers trust.
+    """A file of rows.
 
-    A `codec` is named where it is not the usual one. Of rows that can go at the `floor`, the file holds only deletes that must stay.
-    `first_row_id` begins the ids that are reserved for a file that a rewrite added; its commit
-    does not know them yet.
+    `crc32` covers all of it, `footer_crc32` its last `footer_bytes`.
+
+    `codec` is empty if it is the usual one. Of the rows that can be dropped at the `floor`, the
+    file has only deletes that must stay. `first_row_id` is the first of the ids that are reserved
+    for a file that a rewrite added; its commit does not have them yet.
     """
 
     path: str
@@ -182,16 +191,17 @@ class DataFile:
 
 
 def is_ingested(file: DataFile) -> bool:
-    """Whether it lies as its ingest wrote it: the row at a place has that offset (I11)."""
+    """Return whether an ingest wrote the file: a row's position is its offset."""
+    # I11: other files hold rows of several segments, or have the number of a rewrite.
     return len(file.segments) == 1 and job_number(file.path) == segment_part(file.segments[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFile:
-    """UNTIL events, sorted by (segment, offset).
+    """A segment log: a file of UNTIL events, sorted by (segment, offset).
 
-    `version` is the commit that brought them; of merged logs, which name no next rows, the newest
-    such one.
+    `version` is the commit that added them. Merged logs, which name no next rows, have the newest
+    one.
     """
 
     path: str
@@ -206,7 +216,7 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
-    """A sorted run of the key store; its bounds are the high words of its first and last hash."""
+    """A sorted run of the key store, with the first word of its first and last hash."""
 
     path: str
     size: int
@@ -219,7 +229,7 @@ class RunFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideFile:
-    """A list that is too long for its commit: a file beside it, of lines of JSON."""
+    """A file of lines of JSON, for a list that is too long for its commit."""
 
     path: str
     size: int

@@ -1,4 +1,4 @@
-"""Values of Arrow for people and for JSON, also those that Python does not hold."""
+"""Arrow values for display and for JSON, also those that Python cannot express."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from opal_lake.definition.schema import type_name
 
-# The calendar repeats after 400 years, so that a year out of Python's range has one within it
+# The calendar repeats after 400 years: a year out of Python's range has an equal one within it.
 _CYCLE_YEARS, _CYCLE = 400, timedelta(days=146_097)
 _FIRST_YEAR = 2000
 _SINCE_EPOCH = datetime(_FIRST_YEAR, 1, 1) - datetime(1970, 1, 1)
@@ -15,10 +15,10 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def values_of(column: pa.ChunkedArray | pa.Array) -> list[Any]:
-    """Return Python values; where Python has none, a text as close to the value as possible.
+    """Return Python values, or texts as close as possible where Python has none.
 
-    A time out of Python's years is text in ISO 8601, with the year as it is. In a text that is not
-    UTF-8 the wrong bytes are U+FFFD.
+    A time out of Python's years is text in ISO 8601, with its own year. In a text that is not UTF-8
+    the wrong bytes are U+FFFD.
     """
     try:
         return list(column.to_pylist())
@@ -35,12 +35,16 @@ def _value_of(scalar: pa.Scalar) -> Any:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return scalar.as_buffer().to_pybytes().decode(errors="replace")
     if pa.types.is_date32(kind):
-        return _iso_text(scalar.value * timedelta(days=1) // _MICROSECOND)[: -len("T00:00:00")]
+        microseconds = scalar.value * timedelta(days=1) // _MICROSECOND
+        return _iso_text(microseconds).removesuffix("T00:00:00")
     if pa.types.is_timestamp(kind) and kind.unit == "us":
-        return _iso_text(scalar.value) + ("" if kind.tz is None else "+00:00")
+        zone = "" if kind.tz is None else "+00:00"
+        return _iso_text(scalar.value) + zone
     if pa.types.is_struct(kind):
-        members = range(kind.num_fields)
-        return {kind.field(place).name: _value_of(scalar[place]) for place in members}
+        members: dict[str, Any] = {}
+        for position in range(kind.num_fields):
+            members[kind.field(position).name] = _value_of(scalar[position])
+        return members
     if pa.types.is_map(kind):
         pairs = zip(scalar.values.field(0), scalar.values.field(1), strict=True)
         return [(_value_of(key), _value_of(value)) for key, value in pairs]
@@ -51,7 +55,9 @@ def _value_of(scalar: pa.Scalar) -> Any:
 
 def _iso_text(microseconds: int) -> str:
     """Return a time in ISO 8601, of any year."""
-    cycles, rest = divmod(microseconds - _SINCE_EPOCH // _MICROSECOND, _CYCLE // _MICROSECOND)
-    within = datetime(_FIRST_YEAR, 1, 1) + rest * _MICROSECOND
-    year = within.year + cycles * _CYCLE_YEARS
-    return f"{year:0{4 if year >= 0 else 5}d}" + within.isoformat()[4:]
+    since_first_year = microseconds - _SINCE_EPOCH // _MICROSECOND
+    cycles, in_cycle = divmod(since_first_year, _CYCLE // _MICROSECOND)
+    in_range = datetime(_FIRST_YEAR, 1, 1) + in_cycle * _MICROSECOND
+    year = in_range.year + cycles * _CYCLE_YEARS
+    width = 4 if year >= 0 else 5  # with the sign
+    return f"{year:0{width}d}" + in_range.isoformat()[4:]

@@ -1,7 +1,7 @@
-"""Bytes that are made in passing and may be too many for memory: in a file without a name, which goes with the process at the latest.
+"""Temporary bytes that may be too many for memory, in a file without a name.
 
-It is on the first disk that Spark gives a task, or else where temporary files are (TMPDIR): not in memory, unless that is a file system
-in memory.
+The file is gone when the process ends, however it ends. It is on the first disk that Spark gives a
+task, otherwise in the folder for temporary files (TMPDIR).
 """
 
 import errno
@@ -20,35 +20,35 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def _folder() -> str:
-    """Spark tells its workers of its disks."""
-    given = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
-    return given if os.path.isdir(given) else tempfile.gettempdir()
+    # Spark sets this variable for its workers.
+    first_disk = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
+    return first_disk if os.path.isdir(first_disk) else tempfile.gettempdir()
 
 
 @contextmanager
 def room_errors() -> Iterator[None]:
-    """Says which disk it is that is full."""
+    """Raise StorageError that names the folder if its disk is full."""
     try:
         yield
     except OSError as error:
-        # the ORC writer keeps the text alone
-        if error.errno not in _FULL and not any(
-            f"[Errno {number}]" in str(error) for number in _FULL
-        ):
+        # The ORC writer passes on the text of an error without its number.
+        is_full = error.errno in _FULL or any(f"[Errno {n}]" in str(error) for n in _FULL)
+        if not is_full:
             raise
-        why = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0]
         raise StorageError(
-            f"no room in {_folder()} for a temporary file ({why}); make room, or name another folder by spark.local.dir or TMPDIR"
+            f"no room in {_folder()} for a temporary file ({reason}); "
+            "make room, or name another folder by spark.local.dir or TMPDIR"
         ) from error
 
 
 def nameless_file() -> IO[bytes]:
-    """A file without a name: it is gone when the process ends, however it ends."""
+    """Open a temporary file without a name."""
     return tempfile.TemporaryFile(prefix="opal-", dir=_folder())
 
 
 def spool() -> "Spool":
-    """A sink in the place of pyarrow's BufferOutputStream."""
+    """Open a sink that replaces pyarrow's BufferOutputStream."""
     file = nameless_file()
     sink = Spool(file, mode="w")
     sink.file = file
@@ -56,13 +56,13 @@ def spool() -> "Spool":
 
 
 class Spool(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
-    """The value is mapped from the file: the system may take its pages back at any time."""
+    """A sink whose value is mapped from its file: the system may reclaim its pages."""
 
     file: IO[bytes]
 
     def getvalue(self) -> pa.Buffer:
-        """What was written, once it is all there."""
+        """Return the written bytes, after the last write."""
         self.file.flush()
-        return pa.py_buffer(
-            mmap.mmap(self.file.fileno(), 0, access=mmap.ACCESS_READ) if self.tell() else b""
-        )
+        if not self.tell():
+            return pa.py_buffer(b"")  # mmap refuses an empty file
+        return pa.py_buffer(mmap.mmap(self.file.fileno(), 0, access=mmap.ACCESS_READ))

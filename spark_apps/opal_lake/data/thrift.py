@@ -1,84 +1,92 @@
-"""Thrift's compact protocol, which footers of Parquet files are written in: any struct as a tree, and back.
+"""Thrift's compact protocol, the encoding of Parquet footers: structs as trees, and back.
 
-A struct is its fields by number, each with its type. What is read is untrusted: every value takes at least a byte, lists and texts end
-where the bytes end, and structs nest as deep as those of a footer.
+A struct is its fields by number, each with its type. The bytes are untrusted: every value takes at
+least a byte, lists and texts must end before the bytes do, and structs may nest as deep as those of
+a footer.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
-Struct = dict[int, tuple[int, Any]]  # of a list the value is the type of its elements, and they
+# The value of a list is the type of its elements, and the elements.
+Struct = dict[int, tuple[int, Any]]
 
 _INTEGERS = {I16, I32, I64}
 _FIXED = {BYTE: 1, DOUBLE: 8}
-LONG_LIST = 15  # and more: then their number follows
-_MOST_DEPTH = 16
-_MOST_BITS = 64
+LONG_LIST = 15  # elements or more: then their number follows
+_MAX_STEP = 15  # between numbers of fields, in 4 bits: otherwise the number follows
+_MAX_DEPTH = 16
+_MAX_BITS = 64
 
 
 def decode_struct(data: bytes | memoryview) -> Struct:
-    """The struct that the bytes begin with; ValueError if they are none."""
+    """Decode the struct that the bytes begin with; raise ValueError if there is none."""
     return _Reader(memoryview(data)).struct(0)
 
 
 def decode_struct_at(data: memoryview, at: int) -> tuple[Struct, int]:
-    """Return the struct that begins at a byte, and where it ends."""
+    """Decode the struct that begins at a byte; return it and where it ends."""
     reader = _Reader(data, at)
     return reader.struct(0), reader.at
 
 
 def value_of(fields: Struct, number: int) -> int:
-    """Of an integer field, 0 if it is not there."""
+    """Return the value of an integer field, 0 if it is missing."""
     kind, value = fields.get(number, (I64, 0))
     if kind not in _INTEGERS:
-        raise ValueError(f"field {number} is no number")
+        raise ValueError(f"field {number} is not a number")
     return int(value)
 
 
 def struct_of(fields: Struct, number: int) -> Struct:
-    """Of a field that is a struct itself."""
+    """Return the value of a field that is a struct."""
     kind, value = fields.get(number, (0, None))
     if kind != STRUCT:
-        raise ValueError(f"field {number} is no struct")
+        raise ValueError(f"field {number} is not a struct")
     return dict(value)
 
 
 def structs_of(fields: Struct, number: int) -> list[Struct]:
-    """Of a field that is a list of structs."""
+    """Return the value of a field that is a list of structs, empty if it is missing."""
     kind, value = fields.get(number, (LIST, (STRUCT, [])))
-    if kind != LIST or (value[1] and value[0] != STRUCT):
-        raise ValueError(f"field {number} is no list of structs")
+    is_list_of_structs = kind == LIST and (not value[1] or value[0] == STRUCT)
+    if not is_list_of_structs:
+        raise ValueError(f"field {number} is not a list of structs")
     return list(value[1])
 
 
 def decode_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """The number at a byte, and where it ends."""
+    """Decode the number at a byte; return it and where it ends."""
     value = shift = 0
-    while shift <= _MOST_BITS:
+    while shift <= _MAX_BITS:
         part = data[at]
         value |= (part & 0x7F) << shift
-        at, shift = at + 1, shift + 7
+        at += 1
+        shift += 7
         if part < 0x80:
             return value, at
-    raise ValueError(f"the number that ends at byte {at} has more than {_MOST_BITS} bits")
+    raise ValueError(f"the number that ends at byte {at} has more than {_MAX_BITS} bits")
 
 
 def encode_struct(fields: Struct) -> bytes:
-    """The inverse. In the place of a struct within may be its bytes."""
+    """Encode a struct. A struct within it may be given as its bytes."""
     return encode_fields(fields) + b"\0"
 
 
 def encode_fields(fields: Struct, last: int = 0) -> bytes:
-    """Those of a struct that come after the field of that number, without the end of the struct."""
-    parts = []
+    """Encode fields that follow the one numbered `last`, without the struct's end."""
+    parts: list[bytes] = []
     for number in sorted(fields):
         kind, value = fields[number]
         step = number - last
-        parts.append(
-            bytes([step << 4 | kind]) if 0 < step <= LONG_LIST else bytes([kind]) + _zigzag(number)
-        )
-        parts.append(b"" if kind in (TRUE, FALSE) else _encode(kind, value))
+        if 0 < step <= _MAX_STEP:
+            parts.append(bytes([step << 4 | kind]))
+        else:
+            parts.append(bytes([kind]) + _zigzag(number))
+        # The type of a truth value is its value.
+        if kind not in (TRUE, FALSE):
+            parts.append(_encode(kind, value))
         last = number
     return b"".join(parts)
 
@@ -92,17 +100,17 @@ def _encode(kind: int, value: Any) -> bytes:
         return encode_varint(len(value)) + bytes(value)
     if kind in (LIST, SET):
         element, items = value
-        head = (
-            bytes([len(items) << 4 | element])
-            if len(items) < LONG_LIST
-            else bytes([LONG_LIST << 4 | element]) + encode_varint(len(items))
-        )
+        head = bytes([min(len(items), LONG_LIST) << 4 | element])
+        if len(items) >= LONG_LIST:
+            head += encode_varint(len(items))
         return head + b"".join(_encode(element, item) for item in items)
     return bytes(value)
 
 
 def _zigzag(value: int) -> bytes:
-    return encode_varint(value << 1 if value >= 0 else (-value << 1) - 1)
+    if value < 0:
+        return encode_varint((-value << 1) - 1)
+    return encode_varint(value << 1)
 
 
 def encode_varint(value: int) -> bytes:
@@ -120,14 +128,17 @@ class _Reader:
     at: int = 0
 
     def struct(self, depth: int) -> Struct:
-        if depth > _MOST_DEPTH:
-            raise ValueError(f"its structs nest more than {_MOST_DEPTH} deep")
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"its structs nest more than {_MAX_DEPTH} deep")
         fields: Struct = {}
         number = 0
         while head := self.byte():
             kind, step = head & 0x0F, head >> 4
             number = number + step if step else self.integer()
-            fields[number] = (kind, None if kind in (TRUE, FALSE) else self.value(kind, depth))
+            value = None
+            if kind not in (TRUE, FALSE):  # of which the type is the value
+                value = self.value(kind, depth)
+            fields[number] = (kind, value)
         return fields
 
     def value(self, kind: int, depth: int) -> Any:
@@ -139,17 +150,20 @@ class _Reader:
             return self.bytes(self.varint())
         if kind in (LIST, SET):
             return self.items(depth + 1)
-        if kind in (TRUE, FALSE, *_FIXED):  # in a list a truth value takes a byte
+        # In a list a truth value takes a byte.
+        if kind in (TRUE, FALSE, *_FIXED):
             return self.bytes(_FIXED.get(kind, 1))
         raise ValueError(f"byte {self.at} has a value of type {kind}, which footers do not have")
 
     def items(self, depth: int) -> tuple[int, list[Any]]:
         head = self.byte()
         element, count = head & 0x0F, head >> 4
-        count = self.varint() if count == LONG_LIST else count
-        if depth > _MOST_DEPTH or count > len(self.data) - self.at:
+        if count == LONG_LIST:
+            count = self.varint()
+        if depth > _MAX_DEPTH or count > len(self.data) - self.at:
             raise ValueError(
-                f"a list of {count:,} elements at byte {self.at} of {len(self.data):,} is too long, or too deep"
+                f"a list of {count:,} elements at byte {self.at} of {len(self.data):,} "
+                "is too long, or too deep"
             )
         return element, [self.value(element, depth) for _ in range(count)]
 
@@ -161,10 +175,11 @@ class _Reader:
     def bytes(self, count: int) -> bytes:
         if count > len(self.data) - self.at:
             raise ValueError(
-                f"{count:,} bytes at byte {self.at} reach beyond the {len(self.data):,} that there are"
+                f"{count:,} bytes at byte {self.at} reach beyond the end at {len(self.data):,}"
             )
+        start = self.at
         self.at += count
-        return bytes(self.data[self.at - count : self.at])
+        return bytes(self.data[start : self.at])
 
     def varint(self) -> int:
         value, self.at = decode_varint(self.data, self.at)

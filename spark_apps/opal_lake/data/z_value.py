@@ -1,8 +1,9 @@
-"""Where a row lies on the Z-order curve: the bits of its columns' ranks in turn, as one number.
+"""The position of a row on the Z-order curve: the bits of its columns' ranks, interleaved.
 
-A rank counts the knots that are not greater than the value, so that any type that compares has one; nulls come first. Knots are quantiles
-of a sample: a part of the curve holds as many rows whatever the distribution. Ranks fill their bits from the top, so that a column of few
-values counts as much as one of many. Below the ranks there is room for some bits that only part rows of one rank.
+A rank counts the knots that are not greater than the value, so that any type that compares has one;
+nulls come first. Knots are quantiles of a sample: equal parts of the curve hold equally many rows
+whatever the distribution. Ranks fill their bits from the top, so that a column of few values counts
+as much as one of many. Below the ranks there are some bits that only part rows of equal ranks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,24 +18,22 @@ from opal_lake.definition.schema import Atomic, Field
 from opal_lake.definition.table_spec import TableSpec, refuse_text
 from opal_lake.errors import InvalidInputError
 
-MOST_COLUMNS = 8
+MAX_COLUMNS = 8
 TIE_BITS = 8
-CELL_SHARE = 1.42  # of a file's rows: the most that a cell has which is not halved
+CELL_SHARE = 1.42  # of a file's rows: a cell with more is halved
 _TOP_BIT = 62
-_MOST_BITS_ALONE, _MOST_BITS, _MOST_BITS_TOGETHER = (
-    14,
-    10,
-    32,
-)  # a bit is a step of a search in code that Java has to compile
+# Bits of a rank: each is a step of a search in code that Java has to compile.
+_MAX_BITS_ALONE, _MAX_BITS, _MAX_BITS_TOGETHER = 14, 10, 32
 _Integers = npt.NDArray[np.int64]
 
 
 def z_fields(spec: TableSpec, names: Sequence[str]) -> tuple[Field, ...]:
-    """The columns to cluster by, if they can be."""
+    """Return the columns to cluster by; raise InvalidInputError if they cannot be."""
     refuse_text("columns", names)
-    if not 1 <= len(names) <= MOST_COLUMNS:
+    if not 1 <= len(names) <= MAX_COLUMNS:
         raise InvalidInputError(
-            f"Z-order takes 1 to {MOST_COLUMNS} columns, not {len(names)}; choose those that queries filter by most"
+            f"Z-order takes 1 to {MAX_COLUMNS} columns, not {len(names)}; "
+            "choose those that queries filter by most"
         )
     fields = tuple(spec.schema.field(name) for name in names)
     for field in fields:
@@ -43,34 +42,39 @@ def z_fields(spec: TableSpec, names: Sequence[str]) -> tuple[Field, ...]:
                 f"column {field.name!r} is nested and has no order; choose a column without parts"
             )
     if len({field.id for field in fields}) < len(fields):
-        raise InvalidInputError(
-            f"columns {', '.join(map(repr, names))}: one of them is named twice; give each once"
-        )
+        given = ", ".join(map(repr, names))
+        raise InvalidInputError(f"columns {given}: one of them is named twice; give each once")
     return fields
 
 
 def bits_of(columns: int) -> int:
-    """How many bits the rank of each column has."""
-    return _MOST_BITS_ALONE if columns == 1 else min(_MOST_BITS, _MOST_BITS_TOGETHER // columns)
+    """Return the bits of each column's rank."""
+    if columns == 1:
+        return _MAX_BITS_ALONE
+    return min(_MAX_BITS, _MAX_BITS_TOGETHER // columns)
 
 
 def plan_knots(sample: pa.Array, bits: int) -> pa.Array:
-    """At most 2^bits - 1 values, ascending and each once, that part the sample evenly; the least one only to part it from nulls."""
+    """Return up to 2^bits - 1 ascending values, each once, that part a sample evenly."""
     valid = sample.drop_null()
     _, first, counts = np.unique(comparable(valid), return_index=True, return_counts=True)
-    places, least = (
-        np.arange(1, len(first)),
-        np.arange(min(len(first), 1) if sample.null_count else 0),
-    )
-    most = (1 << bits) - 1 - len(least)
-    if len(places) > most:
-        rows = np.arange(1, most + 1) * len(valid) // (most + 1)
-        places = np.unique(np.searchsorted(np.cumsum(counts), rows, side="right"))
-    return valid.take(pa.array(first[np.concatenate([least, places[places > 0]])], pa.int64()))
+    # The least value is a knot only if it parts values from nulls.
+    least_knot = np.arange(min(len(first), 1)) if sample.null_count else np.arange(0)
+    further_knots = np.arange(1, len(first))
+    max_further = (1 << bits) - 1 - len(least_knot)
+    if len(further_knots) > max_further:
+        rows = np.arange(1, max_further + 1) * len(valid) // (max_further + 1)
+        quantiles = np.unique(np.searchsorted(np.cumsum(counts), rows, side="right"))
+        further_knots = quantiles[quantiles > 0]
+    chosen = np.concatenate([least_knot, further_knots])
+    return valid.take(pa.array(first[chosen], pa.int64()))
 
 
 def comparable(values: pa.Array) -> npt.NDArray[Any]:
-    """Values without nulls as numpy orders them, which is Spark's order: NaN is the greatest, texts go by their bytes."""
+    """Return values without nulls in a form that numpy orders as Spark does.
+
+    NaN is the greatest number, and texts are ordered by their bytes.
+    """
     kind = values.type
     if pa.types.is_decimal(kind):
         return _objects(values.to_pylist())
@@ -80,7 +84,9 @@ def comparable(values: pa.Array) -> npt.NDArray[Any]:
         return np.asarray(values.cast(pa.int8()))
     if pa.types.is_date(kind):
         return np.asarray(values.cast(pa.int32()))
-    return np.asarray(values.cast(pa.int64()) if pa.types.is_timestamp(kind) else values)
+    if pa.types.is_timestamp(kind):
+        return np.asarray(values.cast(pa.int64()))
+    return np.asarray(values)
 
 
 def _objects(values: list[Any]) -> npt.NDArray[Any]:
@@ -90,80 +96,103 @@ def _objects(values: list[Any]) -> npt.NDArray[Any]:
 
 
 def ranks(values: pa.Array, knots: pa.Array) -> _Integers:
-    """How many knots each value is not less than; 0 for null."""
+    """Return how many knots each value is not less than; 0 for null."""
     result = np.zeros(len(values), np.int64)
-    result[np.asarray(values.is_valid())] = np.searchsorted(
-        comparable(knots), comparable(values.drop_null()), side="right"
-    )
+    is_valid = np.asarray(values.is_valid())
+    valid = comparable(values.drop_null())
+    result[is_valid] = np.searchsorted(comparable(knots), valid, side="right")
     return result
 
 
 def spread_ranks(knots: int, position: int, columns: int) -> _Integers:
-    """What each rank of the column at a position adds to z."""
+    """Return the bits of z that each rank of the column at a position sets."""
     bits = bits_of(columns)
+    # The rank's highest bit becomes the highest one of the column.
     lifted = np.arange(knots + 1, dtype=np.int64) << (bits - knots.bit_length())
     spread = np.zeros_like(lifted)
     for bit in range(bits):
-        spread |= (lifted >> bit & 1) << (TIE_BITS + bit * columns + columns - 1 - position)
+        z_bit = TIE_BITS + bit * columns + columns - 1 - position
+        spread |= (lifted >> bit & 1) << z_bit
     return spread
 
 
 def interleave(columns: Sequence[pa.Array], knots: Sequence[pa.Array]) -> _Integers:
-    """The z value of each row, its lowest TIE_BITS zero."""
+    """Return the z value of each row; its lowest TIE_BITS are zero."""
     z = np.zeros(len(columns[0]), np.int64)
-    for position, (values, own) in enumerate(zip(columns, knots, strict=True)):
-        z |= spread_ranks(len(own), position, len(columns))[ranks(values, own)]
+    for position, (values, own_knots) in enumerate(zip(columns, knots, strict=True)):
+        spread = spread_ranks(len(own_knots), position, len(columns))
+        z |= spread[ranks(values, own_knots)]
     return z
 
 
 def tie_shift(rows: int) -> int:
-    """By how much offsets below `rows` are shifted to fit into TIE_BITS: rows of one rank keep their order of arrival, roughly."""
-    return max(0, max(rows - 1, 0).bit_length() - TIE_BITS)
+    """Return the shift by which offsets below `rows` fit into TIE_BITS.
+
+    So rows of equal ranks stay roughly in the order of their arrival.
+    """
+    offset_bits = max(rows - 1, 0).bit_length()
+    return max(0, offset_bits - TIE_BITS)
 
 
 def plan_cuts(z: _Integers, files: float) -> _Integers:
-    """The z values at which a new file begins: whole cells of the curve, so that files overlap least, of about equal size.
+    """Return the z values at which files begin.
 
-    A cell is halved while it is too large for a file; so files differ in size, by twice for smooth data, and what is small is put together.
+    A file has whole cells of the curve, so that files overlap least. A cell is halved while it is
+    too large for a file, and small ones are put together: for smooth data, files differ in size by
+    up to a factor of two.
     """
     ordered = np.sort(z)
-    step = len(ordered) / max(files, 1e-9)
-    parts: list[tuple[int, int]] = []
-    for start, size in _cells(ordered, step * CELL_SHARE):
-        if parts and parts[-1][1] + size <= step:
-            parts[-1] = (parts[-1][0], parts[-1][1] + size)
+    rows_a_file = len(ordered) / max(files, 1e-9)
+    starts: list[int] = []
+    rows_of_last = 0
+    for start, rows in _cells(ordered, rows_a_file * CELL_SHARE):
+        if starts and rows_of_last + rows <= rows_a_file:
+            rows_of_last += rows
         else:
-            parts.append((start, size))
-    return np.array([start for start, _ in parts[1:]], np.int64)
+            starts.append(start)
+            rows_of_last = rows
+    return np.array(starts[1:], np.int64)
 
 
-def _cells(ordered: _Integers, most: float) -> Iterator[tuple[int, int]]:
-    """Least z and number of rows of each cell with rows, in order; one that no bit can part may have more rows."""
+def _cells(ordered: _Integers, max_rows: float) -> Iterator[tuple[int, int]]:
+    """Yield the least z and the rows of each cell with rows, in order.
+
+    A cell that no bit can part may have more than `max_rows`.
+    """
     waiting = [(0, len(ordered), 0, _TOP_BIT)]
     while waiting:
-        first, last, start, bit = waiting.pop()
-        if last - first <= most or bit < 0:
-            yield start, last - first
+        first, past, start, bit = waiting.pop()
+        if past - first <= max_rows or bit < 0:
+            yield start, past - first
             continue
         middle = start | 1 << bit
         at = int(np.searchsorted(ordered, middle))
-        halves = ((at, last, middle, bit - 1), (first, at, start, bit - 1))
-        waiting += [half for half in halves if half[0] < half[1]]
+        # The lower half is the last one put, and so the next one taken.
+        if at < past:
+            waiting.append((at, past, middle, bit - 1))
+        if first < at:
+            waiting.append((first, at, start, bit - 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """The Z-order curve of some rows: the knots of each column, and where it is cut into parts."""
+    """The Z-order curve of some rows: each column's knots, and the cuts into parts."""
 
     knots: tuple[pa.Array, ...]
     cuts: _Integers
 
     @property
     def parts(self) -> int:
+        """The number of parts."""
         return len(self.cuts) + 1
 
 
 def plan_curve(columns: Sequence[pa.Array], ties: _Integers, files: float) -> Curve:
-    """The curve of a sample, for so many files. `ties` has the lowest TIE_BITS of each row's z."""
-    knots = tuple(plan_knots(values, bits_of(len(columns))) for values in columns)
-    return Curve(knots=knots, cuts=plan_cuts(interleave(columns, knots) | ties, files))
+    """Plan the curve for a number of files, from a sample of rows.
+
+    `ties` has the lowest TIE_BITS of each row's z.
+    """
+    bits = bits_of(len(columns))
+    knots = tuple(plan_knots(values, bits) for values in columns)
+    z = interleave(columns, knots) | ties
+    return Curve(knots=knots, cuts=plan_cuts(z, files))

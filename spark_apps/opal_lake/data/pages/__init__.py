@@ -1,4 +1,5 @@
-"""Single pages of Parquet files: Arrow's reader knows row groups only, so that chosen pages are laid out for it as a file of their own.
+"""Reads of some pages of a Parquet file.
 
-`few_values` takes values out of pages without it.
+`page_index` finds the pages, `chosen_rows` reads those that hold chosen rows: `few_values` takes
+single values out of them, `laid_out` has Arrow decode the others.
 """

@@ -1,8 +1,9 @@
-"""Chosen rows of a Parquet file: of each column only the pages are fetched and decoded that hold them.
+"""Reads of chosen rows of a Parquet file, by the pages of each column that hold them.
 
-Single values are taken out of pages where that is quicker; all else Arrow decodes. Either verifies the checksums of the pages. Where no
-index tells of pages, the whole of a column in a row group counts as one. Row groups are fetched and decoded one after the other, so that
-memory holds what a few requests fetched, and the same memory serves the next ones.
+Single values are taken out of pages where that is quicker; Arrow decodes all others. Both verify
+the checksums of the pages. Without an index of its pages, a column of a row group counts as one
+page. Row groups are fetched and decoded one after the other: memory holds the bytes of few
+requests, and is reused for the next ones.
 """
 
 from collections import defaultdict
@@ -16,122 +17,162 @@ from opal_lake.data.pages.few_values import FewValues
 from opal_lake.data.pages.laid_out import Chunk, open_laid_out
 from opal_lake.data.pages.page_index import ChosenPages, Numbers, PageIndex
 
-Fetch = Callable[[int, int], bytes]  # so many bytes from there
-NEAR_BYTES = 256 << 10  # what lies between two pages and is no more than this is fetched with them
-MOST_BYTES = 16 << 20  # of a request, unless a span has more
+Fetch = Callable[[int, int], bytes]  # of a position and a length
+NEAR_BYTES = 256 << 10  # a smaller gap between two pages is fetched with them
+MAX_BYTES = 16 << 20  # of a request, unless a span has more
 
-_Group = dict[str, ChosenPages]  # of one row group the pages of each column
+_Group = dict[str, ChosenPages]  # the pages of each column of a row group
 _Span = tuple[int, int]
 _Fetched = Mapping[_Span, memoryview]
 
 
 def read_chosen(
-    index: PageIndex, fetch: Fetch, names: Sequence[str], rows: Numbers
+    index: PageIndex,
+    fetch: Fetch,
+    names: Sequence[str],
+    rows: Numbers,
+    *,
+    near_bytes: int = NEAR_BYTES,
+    max_bytes: int = MAX_BYTES,
 ) -> dict[str, pa.ChunkedArray]:
-    """These rows of the file, in ascending order, of the columns of these names that the file has and that are not nested."""
+    """Read ascending rows of the named columns that the file has as leaves.
+
+    Pages with a gap of up to `near_bytes` are fetched together, up to `max_bytes` by a request.
+    """
     known = [name for name in dict.fromkeys(names) if name in index.columns]
-    in_group = np.searchsorted(index.first_rows, rows, "right") - 1
-    groups = [
-        index.choose(group, known, rows[in_group == group] - index.first_rows[group])
-        for group in np.unique(in_group).tolist()
-    ]
-    if not known or not groups:
-        empty = [
-            Chunk(element=index.columns[name][1], coding=b"", pages=(), rows=0) for name in known
-        ]
-        return dict(zip(known, open_laid_out(empty).read().columns, strict=True)) if known else {}
-    few = {
-        name: FewValues(element=chosen.element, kind=chosen.pages.kind)
-        for name, chosen in groups[0].items()
-    }
-    decoded = [*map(partial(_decoded, few), groups, _fetched(fetch, groups))]
-    return {
-        name: _joined(
-            few[name],
-            [
-                (len(group[name].row), columns.get(name))
-                for group, columns in zip(groups, decoded, strict=True)
-            ],
-        )
-        for name in known
-    }
+    if not known:
+        return {}
+    group_of_row = np.searchsorted(index.first_rows, rows, "right") - 1
+    groups: list[_Group] = []
+    for number in np.unique(group_of_row).tolist():
+        rows_in_group = rows[group_of_row == number] - index.first_rows[number]
+        groups.append(index.choose(number, known, rows_in_group))
+    if not groups:
+        return _empty_columns(index, known)
+    few_values: dict[str, FewValues] = {}
+    for name, chosen in groups[0].items():
+        few_values[name] = FewValues(element=chosen.element, kind=chosen.pages.kind)
+    # The bytes of a row group are fetched when the one before it is decoded. `map` then has no
+    # reference to these any more, as the variable of a loop would.
+    fetched = _fetched(fetch, groups, near_bytes, max_bytes)
+    decoded = [*map(partial(_decoded, few_values), groups, fetched)]
+    return {name: _joined(name, few_values[name], groups, decoded) for name in known}
 
 
-def _joined(few: FewValues, parts: Sequence[tuple[int, pa.ChunkedArray | None]]) -> pa.ChunkedArray:
-    """A column in the order of its row groups. The few values are those of the groups that were not decoded."""
+def _empty_columns(index: PageIndex, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+    chunks: list[Chunk] = []
+    for name in names:
+        _, element = index.columns[name]
+        chunks.append(Chunk(element=element, coding=b"", pages=(), rows=0))
+    return dict(zip(names, open_laid_out(chunks).read().columns, strict=True))
+
+
+def _joined(
+    name: str,
+    few: FewValues,
+    groups: Sequence[_Group],
+    decoded: Sequence[Mapping[str, pa.ChunkedArray]],
+) -> pa.ChunkedArray:
+    """Return a column in the order of its row groups.
+
+    `few` has the values of the groups that were not decoded.
+    """
+    is_decoded = [name in columns for columns in decoded]
+    few_values = None if all(is_decoded) else few.column()
     chunks: list[pa.Array] = []
-    values = few.column() if any(decoded is None for _, decoded in parts) else None
-    for count, decoded in parts:
-        if values is not None and decoded is None:
-            decoded, values = values.slice(0, count), values.slice(count)
-        chunks += decoded.chunks if decoded is not None else []
+    few_before = 0
+    for group, columns in zip(groups, decoded, strict=True):
+        if name in columns:
+            chunks += columns[name].chunks
+        elif few_values is not None:
+            count = len(group[name].row)
+            chunks += few_values.slice(few_before, count).chunks
+            few_before += count
     return pa.chunked_array(chunks)
 
 
-def _fetched(fetch: Fetch, groups: Sequence[_Group]) -> Iterator[_Fetched]:
-    """The bytes of each span of a group, for all groups; of neighbours by one request."""
-    spans = sorted(
-        {span for group in groups for chosen in group.values() for span in chosen.all_spans}
-    )
+def _spans_of(group: _Group) -> set[_Span]:
+    spans: set[_Span] = set()
+    for chosen in group.values():
+        spans.update(chosen.all_spans)
+    return spans
+
+
+def _fetched(
+    fetch: Fetch, groups: Sequence[_Group], near_bytes: int, max_bytes: int
+) -> Iterator[_Fetched]:
+    """Yield the bytes of each group's spans; one request fetches neighbours."""
+    all_spans = set[_Span]().union(*map(_spans_of, groups))
     begins: list[int] = []
     ends: list[int] = []
     request_of: dict[_Span, int] = {}
-    for start, end in spans:
-        if not begins or start - ends[-1] > NEAR_BYTES or end - begins[-1] > MOST_BYTES:
+    for start, end in sorted(all_spans):
+        if not begins or start - ends[-1] > near_bytes or end - begins[-1] > max_bytes:
             begins.append(start)
             ends.append(end)
         ends[-1] = max(end, ends[-1])
         request_of[start, end] = len(begins) - 1
-    held: dict[int, memoryview] = {}
+    responses: dict[int, memoryview] = {}
+
+    def pages_of(span: _Span) -> memoryview:
+        start, end = span
+        request = request_of[span]
+        begin = begins[request]
+        return responses[request][start - begin : end - begin]
+
     for group in groups:
-        wanted = {span: request_of[span] for chosen in group.values() for span in chosen.all_spans}
-        requests = sorted({*wanted.values()})
-        held = {request: held[request] for request in requests if request in held}
+        spans = _spans_of(group)
+        requests = sorted({request_of[span] for span in spans})
+        # The responses that this group does not need are released before more are fetched.
+        responses = {request: responses[request] for request in requests if request in responses}
         for request in requests:
-            if request not in held:
-                held[request] = memoryview(fetch(begins[request], ends[request] - begins[request]))
-        yield {
-            span: held[request][span[0] - begins[request] : span[1] - begins[request]]
-            for span, request in wanted.items()
-        }
+            if request not in responses:
+                size = ends[request] - begins[request]
+                responses[request] = memoryview(fetch(begins[request], size))
+        yield {span: pages_of(span) for span in spans}
 
 
 def _decoded(
     few: Mapping[str, FewValues], group: _Group, fetched: _Fetched
 ) -> dict[str, pa.ChunkedArray]:
-    """The chosen rows of the columns that few values were not taken of. Those whose pages have the same rows are decoded together."""
-    alike: dict[bytes, _Group] = defaultdict(dict)
+    """Decode the chosen rows of a row group's columns whose values are not taken out.
+
+    Columns whose pages have the same rows are decoded together.
+    """
+    by_rows: dict[bytes, _Group] = defaultdict(dict)
     for name, chosen in group.items():
         pages = [fetched[span] for span in chosen.spans]
-        dictionary = fetched[chosen.pages.dictionary] if chosen.pages.dictionary else None
+        dictionary = None
+        if chosen.pages.dictionary is not None:
+            dictionary = fetched[chosen.pages.dictionary]
         if not few[name].add(chosen, pages, dictionary):
-            alike[chosen.counts.tobytes() + chosen.row.tobytes()][name] = chosen
+            same_rows = chosen.counts.tobytes() + chosen.row.tobytes()
+            by_rows[same_rows][name] = chosen
     columns: dict[str, pa.ChunkedArray] = {}
-    for together in alike.values():
+    for together in by_rows.values():
         columns |= _decoded_together(together, fetched)
     return columns
 
 
 def _decoded_together(group: _Group, fetched: _Fetched) -> dict[str, pa.ChunkedArray]:
-    """Texts of a dictionary are decoded as their places in it: that is quicker where few are chosen."""
+    # Texts of a dictionary are decoded as their indices: that is quicker where few are chosen.
     texts = [name for name, chosen in group.items() if chosen.pages.is_text_by_dictionary]
-    file = open_laid_out(
-        [_chunk_of(chosen, fetched) for chosen in group.values()], read_dictionary=texts
-    )
-    places = next(iter(group.values())).chosen
-    rows = file.read_row_group(0, use_threads=False).take(pa.array(places))
-    columns = zip(group, rows.columns, strict=True)
-    return {
-        name: column.cast(column.type.value_type) if name in texts else column
-        for name, column in columns
-    }
+    chunks = [_chunk_of(chosen, fetched) for chosen in group.values()]
+    file = open_laid_out(chunks, read_dictionary=texts)
+    positions = next(iter(group.values())).chosen
+    rows = file.read_row_group(0, use_threads=False).take(pa.array(positions))
+    columns: dict[str, pa.ChunkedArray] = {}
+    for name, column in zip(group, rows.columns, strict=True):
+        columns[name] = column.cast(column.type.value_type) if name in texts else column
+    return columns
 
 
 def _chunk_of(chosen: ChosenPages, fetched: _Fetched) -> Chunk:
+    dictionary = chosen.pages.dictionary
     return Chunk(
         element=chosen.element,
         coding=chosen.pages.coding,
         pages=[fetched[span] for span in chosen.all_spans],
         rows=chosen.rows,
-        dictionary_bytes=len(fetched[chosen.pages.dictionary]) if chosen.pages.dictionary else 0,
+        dictionary_bytes=0 if dictionary is None else len(fetched[dictionary]),
     )

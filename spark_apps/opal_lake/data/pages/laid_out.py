@@ -19,12 +19,15 @@ from opal_lake.data.thrift import (
 )
 
 MAGIC = b"PAR1"
-_LAST_CODING = 4  # the last of the fields that pages bring along
+_LAST_CODING = 4  # the last of the fields in `Chunk.coding`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """A column: what the schema says of it, how its pages are encoded, and they, behind a dictionary of so many bytes."""
+    """A column: its element of the schema, the encoding of its pages, and the pages.
+
+    If it has a dictionary, its page comes first, with `dictionary_bytes`.
+    """
 
     element: Struct
     coding: bytes
@@ -36,34 +39,44 @@ class Chunk:
 def open_laid_out(
     chunks: Sequence[Chunk], *, read_dictionary: Sequence[str] = ()
 ) -> pq.ParquetFile:
-    """Columns of as many rows each, as a file of one row group, or of none if there are no rows."""
+    """Open columns of equally many rows as a file of one row group.
+
+    Without rows, the file has no row group.
+    """
     body: list[bytes | memoryview] = [MAGIC]
-    at, columns = len(MAGIC), []
+    at = len(MAGIC)
+    columns: list[Struct] = []
     for chunk in chunks:
         size = sum(map(len, chunk.pages))
-        told = {
-            5: (I64, chunk.rows),
-            6: (I64, size),
-            7: (I64, size),
-            9: (I64, at + chunk.dictionary_bytes),
-        }
-        told |= {11: (I64, at)} if chunk.dictionary_bytes else {}
-        columns.append(
-            {2: (I64, at), 3: (STRUCT, chunk.coding + encode_fields(told, _LAST_CODING) + b"\0")}
-        )
+        columns.append(_column(chunk, at, size))
         body += chunk.pages
         at += size
     rows = chunks[0].rows
-    root = {4: (BINARY, b"schema"), 5: (I32, len(chunks))}
     group = {1: (LIST, (STRUCT, columns)), 2: (I64, at - len(MAGIC)), 3: (I64, rows)}
+    root = {4: (BINARY, b"schema"), 5: (I32, len(chunks))}
     schema = [root, *(chunk.element for chunk in chunks)]
+    groups = [group] if rows else []
     footer = encode_struct(
         {
             1: (I32, 2),
             2: (LIST, (STRUCT, schema)),
             3: (I64, rows),
-            4: (LIST, (STRUCT, [group] if rows else [])),
+            4: (LIST, (STRUCT, groups)),
         }
     )
     data = b"".join([*body, footer, len(footer).to_bytes(4, "little"), MAGIC])
     return open_parquet(pa.BufferReader(data), rows, read_dictionary=read_dictionary)
+
+
+def _column(chunk: Chunk, at: int, size: int) -> Struct:
+    """Return the ColumnChunk of pages that begin at a byte."""
+    placement: Struct = {
+        5: (I64, chunk.rows),
+        6: (I64, size),
+        7: (I64, size),
+        9: (I64, at + chunk.dictionary_bytes),
+    }
+    if chunk.dictionary_bytes:
+        placement[11] = (I64, at)
+    metadata = chunk.coding + encode_fields(placement, _LAST_CODING) + b"\0"
+    return {2: (I64, at), 3: (STRUCT, metadata)}

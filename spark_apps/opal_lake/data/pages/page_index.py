@@ -1,8 +1,12 @@
-"""Where the pages of a Parquet file lie, by its footer and offset indexes. All of it is untrusted."""
+"""The positions of a Parquet file's pages, by its footer and offset indexes.
+
+The bytes of both are untrusted.
+"""
 
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,23 +28,23 @@ from opal_lake.data.thrift import (
 Numbers = npt.NDArray[np.int64]
 
 _TAIL = struct.Struct("<I4s")  # the footer's length, and the magic
-_MOST_FOOTER = 1 << 20  # bytes: the objects of a larger one would take more memory than a row group
+MAX_FOOTER = 1 << 20  # bytes: the objects of a larger one would take more memory than a row group
 _REPEATED = 2
-_CODING = (1, 2, 3, 4)  # of what a footer says of a chunk: type, encodings, path, codec
+_CODING = (1, 2, 3, 4)  # fields of a ColumnMetaData: type, encodings, path, codec
 _BYTE_ARRAY = 6
 _LIST_FIELD = 0x19  # field 1, a list
-_LOCATION = np.array(
-    [0x16, -1, 0x15, -1, 0x16, -1, 0x00]
-)  # field 1, a long; field 2, an int; field 3, a long; the end
-_MOST_OCTETS = 9  # of a number that fits into a word
+# A PageLocation: field 1, a long; field 2, an int; field 3, a long; the end. -1 is a value.
+_LOCATION = np.array([0x16, -1, 0x15, -1, 0x16, -1, 0x00])
+_MAX_OCTETS = 9  # of a number that fits into a word
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pages:
-    """The data pages of a column in a row group: where each begins in the file, its bytes with the header, and its first row.
+    """The data pages of a column in a row group.
 
-    `coding` are the fields of the footer that tell how to decode them, among these their type and codec. Their dictionary lies between
-    two bytes of the file.
+    `starts` are their positions in the file, `sizes` their bytes with the header, `first_rows`
+    their first rows. `coding` are the encoded fields of the footer that describe the encoding,
+    among these type and codec. `dictionary` are the begin and the end of the dictionary's page.
     """
 
     coding: bytes
@@ -55,7 +59,11 @@ class Pages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenPages:
-    """Of a column the pages of one row group that hold chosen rows: their bytes in the file, their rows, and where each chosen one is."""
+    """The pages of a column and a row group that hold chosen rows.
+
+    `spans` are their begins and ends in the file, `counts` their rows. Each chosen row is row `row`
+    of the page numbered `page_of`.
+    """
 
     element: Struct
     pages: Pages
@@ -66,26 +74,31 @@ class ChosenPages:
 
     @property
     def all_spans(self) -> list[tuple[int, int]]:
-        """With the dictionary, which comes first."""
-        return [self.pages.dictionary, *self.spans] if self.pages.dictionary else self.spans
+        """The spans with that of the dictionary, which comes first."""
+        if self.pages.dictionary is None:
+            return self.spans
+        return [self.pages.dictionary, *self.spans]
 
     @property
     def rows(self) -> int:
+        """The number of rows of the pages."""
         return int(self.counts.sum())
 
     @property
     def chosen(self) -> Numbers:
-        """The chosen ones among all rows of the pages."""
+        """The positions of the chosen rows among those of the pages."""
         before: Numbers = np.cumsum(self.counts) - self.counts
         return before[self.page_of] + self.row
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageIndex:
-    """Of a file. `groups` are its row groups as the footer has them, `first_rows` those of each, and one more for the end.
+    """The footer of a Parquet file, with the indexes of its pages.
 
-    `columns` are those that are leaves themselves, by name: their number among all leaves, and what the schema says of them. `others` are
-    nested. Without any, the footer was too large to take apart.
+    `groups` are the column chunks of its row groups, `first_rows` the first row of each, and the
+    number of all rows. `columns` are the columns that are leaves, by name: their number among all
+    leaves, and their element of the schema. `others` are nested. Without any columns, the footer
+    was too large to decode.
     """
 
     tail: bytes
@@ -97,73 +110,106 @@ class PageIndex:
     _pages: dict[tuple[int, int], Pages] = field(default_factory=dict)
 
     def pages(self, group: int, column: int) -> Pages:
-        """ValueError where no such column can be. Without an index of its pages the whole of it is one page."""
-        known = self._pages.get((group, column))
-        if known is None:
-            known = self._pages[group, column] = self._find_pages(self.groups[group][column], group)
-        return known
+        """Return the pages of a column; raise ValueError for impossible ones.
+
+        Without an index of its pages, all of the column is one page.
+        """
+        pages = self._pages.get((group, column))
+        if pages is None:
+            pages = self._find_pages(self.groups[group][column], group)
+            self._pages[group, column] = pages
+        return pages
 
     def choose(self, group: int, names: Sequence[str], rows: Numbers) -> dict[str, ChosenPages]:
-        """The pages of columns that hold some rows of a row group, given in ascending order."""
-        known: dict[bytes, tuple[Numbers, Numbers, Numbers, Numbers]] = {}
-        chosen = {}
+        """Return the pages of columns that hold some ascending rows of a row group."""
+        # Columns of numbers often have the same rows in their pages.
+        by_first_rows: dict[bytes, _PagesOfRows] = {}
+        chosen: dict[str, ChosenPages] = {}
         for name in names:
             column, element = self.columns[name]
             pages = self.pages(group, column)
-            first_rows = pages.first_rows.tobytes()
-            if first_rows not in known:
-                at = np.searchsorted(pages.first_rows, rows, "right") - 1
-                numbers, page_of = np.unique(at, return_inverse=True)
-                counts = np.diff(
-                    pages.first_rows, append=self.first_rows[group + 1] - self.first_rows[group]
-                )[numbers]
-                known[first_rows] = numbers, counts, page_of, rows - pages.first_rows[at]
-            numbers, counts, page_of, row = known[first_rows]
-            starts = pages.starts[numbers]
-            spans = [*zip(starts.tolist(), (starts + pages.sizes[numbers]).tolist(), strict=True)]
+            key = pages.first_rows.tobytes()
+            if key not in by_first_rows:
+                by_first_rows[key] = self._pages_of_rows(group, pages.first_rows, rows)
+            of_rows = by_first_rows[key]
+            starts = pages.starts[of_rows.numbers]
+            ends = starts + pages.sizes[of_rows.numbers]
             chosen[name] = ChosenPages(
-                element=element, pages=pages, spans=spans, counts=counts, page_of=page_of, row=row
+                element=element,
+                pages=pages,
+                spans=[*zip(starts.tolist(), ends.tolist(), strict=True)],
+                counts=of_rows.counts,
+                page_of=of_rows.page_of,
+                row=of_rows.row,
             )
         return chosen
 
+    def _pages_of_rows(self, group: int, first_rows: Numbers, rows: Numbers) -> "_PagesOfRows":
+        at = np.searchsorted(first_rows, rows, "right") - 1
+        numbers, page_of = np.unique(at, return_inverse=True)
+        group_rows = self.first_rows[group + 1] - self.first_rows[group]
+        counts = np.diff(first_rows, append=group_rows)
+        return _PagesOfRows(numbers, counts[numbers], page_of, rows - first_rows[at])
+
     def _find_pages(self, chunk: Struct, group: int) -> Pages:
-        meta, end = struct_of(chunk, 3), self.size - len(self.tail)
-        begin = min(filter(None, (value_of(meta, 9), value_of(meta, 11))), default=0)
-        size, rows = value_of(meta, 7), int(self.first_rows[group + 1] - self.first_rows[group])
-        start, length = value_of(chunk, 4), value_of(chunk, 5)
+        metadata = struct_of(chunk, 3)
+        end = self.size - len(self.tail)
+        data_start, dictionary_start = value_of(metadata, 9), value_of(metadata, 11)
+        begin = min(filter(None, (data_start, dictionary_start)), default=0)
+        size = value_of(metadata, 7)
+        rows = int(self.first_rows[group + 1] - self.first_rows[group])
+        index_start, index_size = value_of(chunk, 4), value_of(chunk, 5)
         if not (0 < begin < begin + size <= end and rows):
             raise ValueError(
-                f"a column of {rows:,} rows cannot lie in {size:,} bytes at byte {begin:,} of {end:,}"
+                f"a column of {rows:,} rows does not fit into {size:,} bytes "
+                f"at byte {begin:,} of {end:,}"
             )
-        coding = encode_fields({number: meta[number] for number in _CODING if number in meta})
-        kind, codec = value_of(meta, 1), value_of(meta, 4)
-        is_text = kind == _BYTE_ARRAY and value_of(meta, 11) > 0
-        if not start or not length:
-            first_byte, octets, first_row = (
-                np.array([number], np.int64) for number in (begin, size, 0)
-            )
-            return Pages(coding, kind, codec, is_text, first_byte, octets, first_row)
-        first = start - end
-        if not 0 <= first <= first + length <= len(self.tail):
-            raise ValueError(
-                f"an offset index at byte {start:,} lies outside of what follows the pages"
-            )
-        starts, sizes, first_rows = _decode_locations(self.tail[first : first + length])
-        pages = Pages(coding, kind, codec, is_text, starts, sizes, first_rows)
-        _check_pages(pages, rows, begin, begin + size)
-        return (
-            replace(pages, dictionary=(begin, int(pages.starts[0])))
-            if pages.starts[0] > begin
-            else pages
+        kind, codec = value_of(metadata, 1), value_of(metadata, 4)
+        pages = Pages(
+            coding=encode_fields({n: metadata[n] for n in _CODING if n in metadata}),
+            kind=kind,
+            codec=codec,
+            is_text_by_dictionary=kind == _BYTE_ARRAY and dictionary_start > 0,
+            starts=np.array([begin], np.int64),
+            sizes=np.array([size], np.int64),
+            first_rows=np.array([0], np.int64),
         )
+        if not index_start or not index_size:
+            return pages
+        in_tail = index_start - end
+        if not 0 <= in_tail <= in_tail + index_size <= len(self.tail):
+            raise ValueError(
+                f"the offset index at byte {index_start:,} is not in the file's tail, which "
+                f"begins at byte {end:,}"
+            )
+        index = self.tail[in_tail : in_tail + index_size]
+        starts, sizes, first_rows = _decode_locations(index)
+        pages = replace(pages, starts=starts, sizes=sizes, first_rows=first_rows)
+        _check_pages(pages, rows, begin, begin + size)
+        # What precedes the first data page is the dictionary.
+        if starts[0] > begin:
+            return replace(pages, dictionary=(begin, int(starts[0])))
+        return pages
 
 
-def decode_page_index(tail: bytes, size: int) -> PageIndex:
-    """Of a file of `size` bytes that ends with `tail`."""
+class _PagesOfRows(NamedTuple):
+    """The numbers of pages that hold some rows, and their fields of `ChosenPages`."""
+
+    numbers: Numbers
+    counts: Numbers
+    page_of: Numbers
+    row: Numbers
+
+
+def decode_page_index(tail: bytes, size: int, *, max_footer: int = MAX_FOOTER) -> PageIndex:
+    """Decode the page index of a file of `size` bytes that ends with `tail`.
+
+    The index of a footer with more than `max_footer` bytes is empty.
+    """
     length, magic = _TAIL.unpack(tail[-_TAIL.size :])
     if magic != b"PAR1" or length > len(tail) - _TAIL.size:
         raise ValueError("it does not end as Parquet files do")
-    if length > _MOST_FOOTER:
+    if length > max_footer:
         return PageIndex(
             tail=b"",
             size=size,
@@ -187,61 +233,76 @@ def decode_page_index(tail: bytes, size: int) -> PageIndex:
 
 
 def _columns(schema: list[Struct]) -> tuple[dict[str, tuple[int, Struct]], set[str]]:
-    """Those of the top that are leaves, and the names of the others."""
+    """Return the top-level columns that are leaves, and the names of the others."""
     columns: dict[str, tuple[int, Struct]] = {}
     others: set[str] = set()
-    leaf, within = 0, 0
+    leaf = 0
+    nested_left = 0  # elements that the current top-level column still has
     for element in schema[1:]:
-        children, (kind, name) = value_of(element, 5), element.get(4, (0, None))
+        children = value_of(element, 5)
+        kind, name = element.get(4, (0, None))
         if kind != BINARY:
             raise ValueError("a column has no name")
-        if not within and (children or value_of(element, 3) == _REPEATED):
+        is_top_level = nested_left == 0
+        is_nested = children or value_of(element, 3) == _REPEATED
+        if is_top_level and is_nested:
             others.add(name.decode())
-        elif not within:
+        elif is_top_level:
             columns[name.decode()] = (leaf, element)
+        if not is_top_level:
+            nested_left -= 1
+        nested_left += children
         leaf += not children
-        within = within + children if within == 0 else within - 1 + children
     return columns, others
 
 
 def _decode_locations(data: bytes) -> list[Numbers]:
-    """Where pages begin, their bytes, and their first rows: a list of structs of three numbers. Nothing behind it is read."""
+    """Return the starts, sizes and first rows of pages, which the data begins with."""
     if len(data) < 2 or data[0] != _LIST_FIELD or data[1] & 0x0F != STRUCT:
         raise ValueError("an offset index does not begin with its pages")
     count, at = data[1] >> 4, 2
     if count == LONG_LIST:
         count, at = decode_varint(data, at)
-    units = _units(data[at:], count * len(_LOCATION)).reshape(count, len(_LOCATION))
-    if (units[:, _LOCATION >= 0] != _LOCATION[_LOCATION >= 0]).any():
+    # Heads of fields and numbers are both varints.
+    units = _varints(data[at:], count * len(_LOCATION)).reshape(count, len(_LOCATION))
+    is_head = _LOCATION >= 0
+    if (units[:, is_head] != _LOCATION[is_head]).any():
         raise ValueError("an offset index holds something else than pages")
-    return [units[:, position] >> 1 for position in np.flatnonzero(_LOCATION < 0)]
+    # Zigzag of numbers that are not negative is their double.
+    return [units[:, position] >> 1 for position in np.flatnonzero(~is_head)]
 
 
-def _units(data: bytes, count: int) -> Numbers:
-    """So many numbers of as many bytes as each takes, the last of them below 128."""
+def _varints(data: bytes, count: int) -> Numbers:
+    """Decode varints: numbers whose last byte is below 128."""
     octets = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(octets < 0x80)[:count]
     starts = np.concatenate([np.zeros(1, np.int64), ends + 1])[:count]
-    if len(ends) < count or (count and (ends - starts).max() >= _MOST_OCTETS):
+    if len(ends) < count or (count and (ends - starts).max() >= _MAX_OCTETS):
         raise ValueError("an offset index ends within a number")
     values = np.zeros(count, np.int64)
-    for place in range(int((ends - starts).max()) + 1 if count else 0):
-        more = np.flatnonzero(starts + place <= ends)
-        values[more] |= (octets[starts[more] + place] & 0x7F).astype(np.int64) << (7 * place)
+    max_octets = int((ends - starts).max()) + 1 if count else 0
+    for number in range(max_octets):
+        has_octet = np.flatnonzero(starts + number <= ends)
+        seven_bits = octets[starts[has_octet] + number] & 0x7F
+        values[has_octet] |= seven_bits.astype(np.int64) << (7 * number)
     return values
 
 
 def _check_pages(pages: Pages, rows: int, begin: int, end: int) -> None:
-    """They follow each other up to the end, as their rows do: nothing can be read twice."""
+    """Raise ValueError unless pages and their rows follow each other up to the end.
+
+    Then nothing can be read twice.
+    """
     starts, sizes, first_rows = pages.starts, pages.sizes, pages.first_rows
-    lie = (
+    # Up to the end first: sums of greater numbers could overflow.
+    are_within = (
         len(starts)
         and starts[0] >= begin
         and (sizes > 0).all()
         and (starts <= end).all()
         and (sizes <= end).all()
     )
-    if not lie or (starts + sizes != np.append(starts[1:], end)).any():
+    if not are_within or (starts + sizes != np.append(starts[1:], end)).any():
         raise ValueError(
             f"an offset index has pages that do not fill the bytes from {begin:,} to {end:,}"
         )
