@@ -1,4 +1,4 @@
-"""Columns that a table gets after its creation: which of those that are asked for are new, and their types as callers write them."""
+"""Columns that a table gets after its creation."""
 
 import re
 from collections.abc import Mapping
@@ -25,7 +25,11 @@ _OF_SQL = {sql: name for name, sql in SQL_NAMES.items()}
 
 
 def arrow_of_columns(columns: NewColumns) -> pa.Schema:
-    """Types are Spark's names, as `double` and `decimal(10,2)`, or Arrow's own types, which may be nested."""
+    """Return the Arrow schema of columns as a caller writes them.
+
+    Types are Spark's names, as `double` and `decimal(10,2)`, or Arrow's own types, which may be
+    nested.
+    """
     if not columns:
         raise InvalidInputError(
             f"columns={columns!r} names no column; write columns={{'discount': 'double'}}"
@@ -35,48 +39,70 @@ def arrow_of_columns(columns: NewColumns) -> pa.Schema:
 
 
 def plan_added(schema: Schema, columns: pa.Schema) -> Schema:
-    """The schema with those that it does not have; the same schema if it has all. An error names those that it has with another type."""
-    given = {field.name: field.type for field in schema_of_arrow(columns).fields}
-    standing = {field.name.casefold(): field for field in schema.fields}
-    own = {name: standing[name.casefold()] for name in given if name.casefold() in standing}
-    if others := [
-        (name, field)
-        for name, field in own.items()
-        if arrow_type(field.type) != arrow_type(given[name])
-    ]:
-        problems = "; ".join(
-            f"column {field.name!r} is {type_name(field.type)}, not {type_name(given[name])}"
-            for name, field in others
-        )
+    """Return the schema with the columns that it lacks; the same schema if it has all.
+
+    InvalidInputError names the columns that the schema has with another type.
+    """
+    requested = {field.name: field.type for field in schema_of_arrow(columns).fields}
+    existing = {field.name.casefold(): field for field in schema.fields}
+    new: list[pa.Field] = []
+    problems: list[str] = []
+    for name, kind in requested.items():
+        field = existing.get(name.casefold())
+        if field is None:
+            new.append(columns.field(name))
+        elif arrow_type(field.type) != arrow_type(kind):
+            problems.append(
+                f"column {field.name!r} is {type_name(field.type)}, not {type_name(kind)}"
+            )
+    if problems:
         raise InvalidInputError(
-            f"the table has it already: {problems}. Types never change: choose another name"
+            f"the table has other types: {'; '.join(problems)}. "
+            "The type of a column never changes: choose another name"
         )
-    new = [columns.field(name) for name in given if name not in own]
     return extended(schema, pa.schema(new)) if new else schema
 
 
 def unknown_columns(schema: Schema, columns: pa.Schema) -> pa.Schema:
-    """Those that the table does not have, in the form that `plan_added` takes; names that differ in case only are the same."""
-    own = {name.casefold() for name in schema.names}
-    return pa.schema([_plain(field) for field in columns if field.name.casefold() not in own])
+    """Return the columns that a table lacks, in the form that `plan_added` takes.
+
+    Names that differ in case only are the same.
+    """
+    existing = {name.casefold() for name in schema.names}
+    unknown = [field for field in columns if field.name.casefold() not in existing]
+    return pa.schema([_plain(field) for field in unknown])
 
 
 def _plain(field: pa.Field) -> pa.Field:
-    return (
-        pa.field(field.name, field.type.value_type) if pa.types.is_dictionary(field.type) else field
-    )
+    # A dictionary is an encoding of a source's column, and no type of a table
+    if pa.types.is_dictionary(field.type):
+        return pa.field(field.name, field.type.value_type)
+    return field
 
 
 def _arrow_of(name: str, kind: str | pa.DataType) -> pa.DataType:
     if isinstance(kind, pa.DataType):
         return kind
-    text = re.sub(r"\s+", "", kind).lower() if isinstance(kind, str) else ""
+    if not isinstance(kind, str):
+        raise _unknown_type(name, kind)
+    text = re.sub(r"\s+", "", kind).lower()
     text = _OF_SQL.get(text, text)
-    parts = decimal_parts(text)
-    if text not in ATOMIC_TYPES and not (parts and 0 < parts[0] <= 38 and parts[1] <= parts[0]):
-        raise InvalidInputError(
-            f"column {name!r}: {kind!r} is not a type; write one of "
-            f"{', '.join(map(atomic_type_name, ATOMIC_TYPES))}, DECIMAL(p,s); "
-            "a nested column is added in Python, by its Arrow type"
-        )
+    if text not in ATOMIC_TYPES and not _is_valid_decimal(text):
+        raise _unknown_type(name, kind)
     return arrow_type(type_from_json(text))
+
+
+def _is_valid_decimal(text: str) -> bool:
+    parts = decimal_parts(text)
+    if parts is None:
+        return False
+    precision, scale = parts
+    return 0 < precision <= 38 and scale <= precision
+
+
+def _unknown_type(name: str, kind: object) -> InvalidInputError:
+    known = ", ".join(map(atomic_type_name, ATOMIC_TYPES))
+    return InvalidInputError(
+        f"column {name!r}: {kind!r} is not a type; write one of {known}, DECIMAL(p,s); "
+        "a nested column is added in Python, by its Arrow type"
+    )

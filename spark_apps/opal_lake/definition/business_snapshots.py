@@ -1,4 +1,7 @@
-"""Business snapshots: the business days, or hours, that a table's ingests belong to, one after the other (FORMAT, business snapshots)."""
+"""Business snapshots: the business days, or hours, of a table's ingests.
+
+They follow one another: FORMAT, business snapshots.
+"""
 
 import re
 from collections import Counter
@@ -10,15 +13,17 @@ from typing import Any
 from opal_lake import checked
 from opal_lake.errors import InvalidInputError, NotFoundError
 
-_SHOWN = 5
+_MAX_SHOWN = 5  # names of finished ones in a message
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """Rows of a business snapshot that came before the one before it was finished: since when, and the numbers of their ingests.
+class HeldBack:
+    """Rows of a business snapshot that came while an earlier one was open.
 
-    The rows themselves lie in data files like any others, as pending segments, which `opal_lake.savepoints.business_snapshot` leaves out.
+    `since_us` is when the first of them came, `numbers` are the numbers of their ingests. The rows
+    lie in data files like any others, as pending segments. A MetaGen leaves those out:
+    `opal_lake.savepoints.business_snapshot`.
     """
 
     since_us: int
@@ -27,211 +32,244 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusinessSnapshots:
-    """Which are finished, which one is open, and which are held back until it is finished.
+    """The business snapshots of a table: the finished, the open and those held back.
 
-    Names rise: finished ones are the least, held ones the greatest. `newest_finished` stays known when its savepoint is released.
+    Names rise: finished ones are the least, held back ones the greatest. `newest_finished` stays
+    known when its savepoint is released.
     """
 
     finished: tuple[str, ...] = ()
     newest_finished: str | None = None
     open: str | None = None
-    held: Mapping[str, Held] = field(default_factory=dict)
+    held_back: Mapping[str, HeldBack] = field(default_factory=dict)  # by name
 
     @property
     def newest(self) -> str | None:
-        """Of all that have begun, or whose rows are held back."""
-        return max(
-            (*self.held, *(name for name in (self.open, self.newest_finished) if name is not None)),
-            default=None,
-        )
+        """The newest of those that have begun, or whose rows are held back."""
+        names = [*self.held_back]
+        names += [name for name in (self.open, self.newest_finished) if name is not None]
+        return max(names, default=None)
 
     @property
     def next(self) -> str | None:
-        """The one that opens when the open one is finished."""
-        return min(self.held, default=None)
+        """The business snapshot that opens when the open one is finished."""
+        return min(self.held_back, default=None)
 
     @property
     def held_numbers(self) -> frozenset[int]:
-        """The ingests whose rows no MetaGen may take up yet."""
-        return frozenset(number for held in self.held.values() for number in held.numbers)
+        """The numbers of the ingests whose rows no MetaGen may process yet."""
+        return frozenset[int]().union(*(rows.numbers for rows in self.held_back.values()))
 
     def is_named_like(self, name: str) -> bool:
-        """Whether a business snapshot of the table could have this name."""
+        """Return whether a business snapshot of the table could have this name."""
         return self.newest is not None and _form(name) == _form(self.newest)
 
     def is_held(self, name: str) -> bool:
-        """Whether rows of it are held back, if they came now."""
+        """Return whether its rows would be held back if they came now."""
         return self.open is not None and name > self.open
 
     def due_us(self, name: str, drift_us: int) -> int | None:
-        """When the one before it may be finished: when the drift of its first rows is over, or of those of a later one."""
-        return min(
-            (held.since_us + drift_us for known, held in self.held.items() if known >= name),
-            default=None,
-        )
+        """Return when the business snapshot before this one may be finished.
+
+        That is when the drift of its first rows is over, or of the first rows of a later one.
+        """
+        from_name_on = [rows for known, rows in self.held_back.items() if known >= name]
+        return min((rows.since_us + drift_us for rows in from_name_on), default=None)
 
     def with_rows(self, name: str, number: int | None, now_us: int) -> "BusinessSnapshots":
-        """After rows of a business snapshot came: it opens, or they are held back."""
+        """Return the state after rows of a business snapshot came.
+
+        It opens if none is open; otherwise the rows are held back.
+        """
         if name == self.open:
             return self
         if self.open is None:
             return replace(self, open=name)
-        before = self.held.get(name, Held(since_us=now_us, numbers=()))
-        numbers = before.numbers if number is None else (*before.numbers, number)
-        return replace(self, held={**self.held, name: replace(before, numbers=numbers)})
+        before = self.held_back.get(name, HeldBack(since_us=now_us, numbers=()))
+        rows = before
+        if number is not None:
+            rows = replace(before, numbers=(*before.numbers, number))
+        return replace(self, held_back={**self.held_back, name: rows})
 
     def finish(self, name: str) -> "BusinessSnapshots":
-        """After no more rows of it come: the next one opens."""
-        later = {known: rows for known, rows in self.held.items() if known > name}
+        """Return the state after this one is finished: the next one opens."""
+        # Names rise: rows of earlier ones are no longer accepted (I27)
+        later = {known: rows for known, rows in self.held_back.items() if known > name}
         opened = min(later, default=None)
-        held = {known: rows for known, rows in later.items() if known != opened}
+        if opened is not None:
+            del later[opened]
         return BusinessSnapshots(
             finished=(*self.release((name,)).finished, name),
             newest_finished=name,
             open=opened,
-            held=held,
+            held_back=later,
         )
 
     def without_numbers(self, numbers: Collection[int]) -> "BusinessSnapshots":
-        """Forget held back ingests of which nothing is left, and names that only they brought."""
-        held = {}
-        for name, known in self.held.items():
-            left = tuple(number for number in known.numbers if number not in numbers)
-            if left or not known.numbers:
-                held[name] = replace(known, numbers=left)
-        return replace(self, held=held)
+        """Return the state without these ingests.
+
+        Names that only these ingests brought go, too.
+        """
+        held_back = {}
+        for name, rows in self.held_back.items():
+            remaining = tuple(number for number in rows.numbers if number not in numbers)
+            if remaining or not rows.numbers:
+                held_back[name] = replace(rows, numbers=remaining)
+        return replace(self, held_back=held_back)
 
     def with_repaired_clock(self, moment_us: int) -> "BusinessSnapshots":
-        """After the clock was repaired at a moment: nothing came later."""
-        held = {
-            name: replace(rows, since_us=min(rows.since_us, moment_us))
-            for name, rows in self.held.items()
-        }
-        return replace(self, held=held)
+        """Return the state after a clock repair at a moment: nothing came later than that."""
+        held_back = {}
+        for name, rows in self.held_back.items():
+            held_back[name] = replace(rows, since_us=min(rows.since_us, moment_us))
+        return replace(self, held_back=held_back)
 
     def release(self, names: Collection[str]) -> "BusinessSnapshots":
-        """After savepoints of these names were given up."""
-        return replace(self, finished=tuple(name for name in self.finished if name not in names))
+        """Return the state after savepoints of these names were released."""
+        remaining = tuple(name for name in self.finished if name not in names)
+        return replace(self, finished=remaining)
 
     def check_ingest(self, name: str, savepoints: Collection[str]) -> None:
-        """InvalidInputError unless rows of it may come: business snapshots never fall."""
-        if (problem := self.problem_of(name)) is not None:
+        """Raise InvalidInputError unless rows of it may come: names never fall."""
+        problem = self.problem_of(name)
+        if problem is not None:
             raise InvalidInputError(problem)
-        if name in savepoints and name != self.open and name not in self.held:
+        if name in savepoints and name != self.open and name not in self.held_back:
             raise InvalidInputError(
-                f"business snapshot {name} would become a savepoint of that name, and there is one already; release it: "
-                f"table.release({name!r}), or `opal savepoint TABLE {name} --release`"
+                f"the table has a savepoint {name}, and business snapshot {name} would become one "
+                f"of that name; release it: table.release({name!r}), or "
+                f"`opal savepoint TABLE {name} --release`"
             )
 
     def problem_of(self, name: str) -> str | None:
-        """Why no rows of it may come, and what would work; None if they may."""
+        """Return why rows of it may not come, and what would work; None if they may."""
         if name == checked.LATEST or not checked.is_business_snapshot(name):
             return (
-                f"{name!r} is no business snapshot; write a date as 2022-07-15, or up to 100 letters, digits, '_', '.', ':', '+' and '-' "
-                f"that are neither digits alone nor {checked.LATEST!r}"
+                f"{name!r} is not the name of a business snapshot; write a date as 2022-07-15, or "
+                "up to 100 letters, digits, '_', '.', ':', '+' and '-' that are neither digits "
+                f"alone nor {checked.LATEST!r}"
             )
         if _DATE.match(name) and not _is_date(name):
-            return (
-                f"business snapshot {name} is written as a date, and the calendar has no such day"
-            )
+            return f"business snapshot {name} looks like a date, but the calendar has no such day"
         if self.newest is not None and not self.is_named_like(name):
             return (
-                f"business snapshot {name} is not written as {self.newest} is, but names are ordered as texts; write all in one form, as "
-                f"2022-07-15, with leading zeros"
+                f"business snapshot {name} is not written as {self.newest} is, but names are "
+                "ordered as texts; write all in one form, as 2022-07-15, with leading zeros"
             )
         if self.newest_finished is not None and name <= self.newest_finished:
-            works = (
-                "a later one"
-                if self.open is None
-                else f"{self.open}, which is open, or a later one"
+            works = "a later one"
+            if self.open is not None:
+                works = f"{self.open}, which is open, or a later one"
+            return (
+                f"business snapshot {name} is not after {self.newest_finished}, which is finished; "
+                f"ingest its rows as {works}"
             )
-            return f"business snapshot {name} is not after {self.newest_finished}, which is finished; ingest its rows as {works}"
         if self.open is not None and name < self.open:
             return (
-                f"business snapshot {name} is before {self.open}, which is open, and the next one may not be earlier; ingest "
-                f"its rows as {self.open}"
+                f"business snapshot {name} is before {self.open}, which is open, and the next one "
+                f"may not be earlier; ingest its rows as {self.open}"
             )
         return None
 
     def version_of(self, name: str, savepoints: Mapping[str, int], head: int) -> int:
-        """The version at which it is read: of the open one the newest."""
+        """Return the version at which it is read; the open one is read at the newest."""
         if name == self.open:
             return head
         if name in self.finished and name in savepoints:
             return savepoints[name]
-        if name in self.held:
+        if name in self.held_back:
             raise NotFoundError(
-                f"the rows of business snapshot {name} are held back until {self.open} is finished: by the first metagen after the drift "
-                "time, or by finish_business_snapshot"
+                f"the rows of business snapshot {name} are held back until {self.open} is "
+                "finished: by the first metagen after the drift time, or by "
+                "finish_business_snapshot"
             )
-        raise NotFoundError(f"there is no business snapshot {name!r}; {self._known_text()}")
+        raise NotFoundError(f"unknown business snapshot {name!r}; {self._known_text()}")
 
     def _known_text(self) -> str:
-        known = [
-            *([finished_text(self.finished)] if self.finished else []),
-            *([] if self.open is None else [f"{self.open} (open)"]),
-        ]
-        return (
-            f"readable are {', '.join(known)}"
-            if known
-            else "none has begun: name one with ingest(business_snapshot=...)"
-        )
+        readable = []
+        if self.finished:
+            readable.append(finished_text(self.finished))
+        if self.open is not None:
+            readable.append(f"{self.open} (open)")
+        if not readable:
+            return "none has begun: name one with ingest(business_snapshot=...)"
+        return f"readable are {', '.join(readable)}"
 
 
 def finished_text(names: Sequence[str]) -> str:
-    """The last ones, and how many there are: `... (120 in all), 2022-07-18, 2022-07-19`. There may be holes between any two."""
-    more = [f"... ({len(names):,} in all)"] if len(names) > _SHOWN else []
-    return ", ".join([*more, *names[-_SHOWN:]])
+    """Return the last names and their number.
+
+    An example is `... (120 in all), 2022-07-18, 2022-07-19`.
+
+    It does not say from which to which: days may be missing between any two.
+    """
+    shown = [*names[-_MAX_SHOWN:]]
+    if len(names) > _MAX_SHOWN:
+        shown.insert(0, f"... ({len(names):,} in all)")
+    return ", ".join(shown)
 
 
 def first_of(counts: Mapping[str | None, int]) -> str | None:
-    """With which a table begins, so that its rows show how all are written: the least of those written as most rows have it."""
+    """Return the name with which a table begins, by the rows that have each name.
+
+    It is the least name in the form that most rows have: its form is then that of all names.
+    """
     rows: Counter[str] = Counter()
     names = [name for name in counts if name is not None and checked.is_business_snapshot(name)]
     for name in names:
         rows[_form(name)] += counts[name]
-    return min((name for name in names if _form(name) == rows.most_common(1)[0][0]), default=None)
+    if not names:
+        return None
+    [(usual_form, _)] = rows.most_common(1)
+    return min(name for name in names if _form(name) == usual_form)
 
 
 def _is_date(text: str) -> bool:
     try:
-        return date.fromisoformat(text).isoformat() == text
+        day = date.fromisoformat(text)
     except ValueError:
         return False
+    return day.isoformat() == text
 
 
 def _form(name: str) -> str:
+    """Return how a name is written: all digits are alike."""
     return re.sub(r"[0-9]", "0", name)
 
 
 def business_to_json(business: BusinessSnapshots) -> dict[str, Any]:
-    """Only what there is."""
-    parts: dict[str, Any] = {
+    """Return the state as JSON, without the members that say nothing."""
+    held_back = []
+    for name, rows in sorted(business.held_back.items()):
+        held_back.append([name, rows.since_us, list(rows.numbers)])
+    members: dict[str, Any] = {
         "finished": list(business.finished),
         "newest_finished": business.newest_finished,
         "open": business.open,
-        "held": [
-            [name, held.since_us, list(held.numbers)]
-            for name, held in sorted(business.held.items())
-        ],
+        "held": held_back,
     }
-    return {name: value for name, value in parts.items() if value}
+    return {name: value for name, value in members.items() if value}
 
 
 def business_from_json(data: Any) -> BusinessSnapshots:
-    parts = checked.mapped(data)
+    members = checked.mapped(data)
+    finished = checked.listed(members.get("finished", ()))
+    held_back = checked.listed(members.get("held", ()))
     return BusinessSnapshots(
-        finished=tuple(map(checked.business_snapshot, checked.listed(parts.get("finished", ())))),
-        newest_finished=checked.business_snapshot(parts["newest_finished"])
-        if "newest_finished" in parts
-        else None,
-        open=checked.business_snapshot(parts["open"]) if "open" in parts else None,
-        held=dict(map(_held_from_json, checked.listed(parts.get("held", ())))),
+        finished=tuple(map(checked.business_snapshot, finished)),
+        newest_finished=_name_of(members, "newest_finished"),
+        open=_name_of(members, "open"),
+        held_back=dict(map(_held_from_json, held_back)),
     )
 
 
-def _held_from_json(item: Any) -> tuple[str, Held]:
+def _name_of(members: Mapping[str, Any], member: str) -> str | None:
+    if member not in members:
+        return None
+    return checked.business_snapshot(members[member])
+
+
+def _held_from_json(item: Any) -> tuple[str, HeldBack]:
     name, since_us, numbers = checked.listed(item)
-    return checked.business_snapshot(name), Held(
-        since_us=checked.moment(since_us), numbers=checked.counts(numbers)
-    )
+    rows = HeldBack(since_us=checked.moment(since_us), numbers=checked.counts(numbers))
+    return checked.business_snapshot(name), rows

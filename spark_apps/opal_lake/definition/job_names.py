@@ -1,4 +1,4 @@
-"""The names that a caller gives a job: its token, application, partition key and positions.
+"""The names that a caller gives a job: token, application, partition key, positions.
 
 A commit carries them. A reader of the log accepts texts and whole numbers only, so a value of
 another type is refused before anything is written.
@@ -38,19 +38,20 @@ def check_application(application: object) -> None:
     check_text(name, "application", "orders")
     if not name:
         raise InvalidInputError(
-            "the name of the application is an empty text; give one that names this writer and no other"
+            "the name of the application is an empty text; give one that names this writer and no "
+            "other"
         )
     if type(sequence) is int and sequence < 0:
         raise InvalidInputError(f"application {name!r} has sequence {sequence}; count from 0")
     if not is_count(sequence):
         raise InvalidInputError(
-            f"application {name!r} has sequence {_shown(sequence)}, which is not a whole number below "
-            "2^63; count its writes from 0"
+            f"application {name!r} has sequence {_shown(sequence)}, which is not a whole number "
+            "below 2^63; count its writes from 0"
         )
 
 
 def check_partition_key(partition_key: object) -> None:
-    """Raise InvalidInputError unless it is left out, or a text of at least one character."""
+    """Raise InvalidInputError unless a partition key is None or a non-empty text."""
     if partition_key is None:
         return
     check_text(partition_key, "partition_key", "2026-11-24")
@@ -72,7 +73,8 @@ def check_position_names(positions: object, application: Sequence[Any] | None) -
         check_text(name, "positions", "orders")
         if not isinstance(advance, Advance):
             raise InvalidInputError(
-                f"positions: {name!r} has {_shown(advance)}; write {name!r}: Advance(start=0, end=10)"
+                f"positions: {name!r} has {_shown(advance)}; "
+                f"write {name!r}: Advance(start=0, end=10)"
             )
     check_names(positions, application)
 
@@ -94,15 +96,17 @@ def check_replaces(replaces: object, token: object) -> None:
             raise InvalidInputError("replaces holds an empty token; leave it out")
     if token is not None and token in replaces:
         raise InvalidInputError(
-            f"replaces holds {_shown(token)}, the token of this ingest itself, and no ingest replaces "
-            "itself; name the tokens of earlier tries only, and give this try a token of its own"
+            f"replaces holds {_shown(token)}, the token of this ingest itself; name the tokens of "
+            "earlier tries only, and give this try a token of its own"
         )
 
 
 def check_text(value: object, argument: str, example: str) -> None:
     """Raise InvalidInputError unless a value is a text that UTF-8 can write."""
     if not isinstance(value, str):
-        advice = f"write it as {str(value)!r}" if _is_number(value) else f"give one, as {example!r}"
+        advice = f"give one, as {example!r}"
+        if isinstance(value, int) and not isinstance(value, bool):
+            advice = f"write it as {str(value)!r}"
         raise InvalidInputError(
             f"{argument}={_shown(value)} is of type {type(value).__name__} and not a text; {advice}"
         )
@@ -115,10 +119,9 @@ def check_text(value: object, argument: str, example: str) -> None:
         ) from error
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _shown(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+    # A caller may pass a whole table of rows by mistake
+    if len(text) > _MAX_SHOWN:
+        return f"{text[:_MAX_SHOWN]}..."
+    return text

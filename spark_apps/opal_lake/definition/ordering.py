@@ -1,7 +1,8 @@
 """The order-preserving 64-bit form of delta and tie-break columns.
 
-Integers are themselves, decimals their unscaled value, dates days and timestamps microseconds since 1970-01-01. A timestamp without zone
-counts as if its wall clock stood in UTC: zones never enter. Which of two rows comes first: `opal_lake.key_store.entries`.
+Integers are themselves, decimals their unscaled value, dates days and timestamps microseconds since
+1970-01-01. A timestamp without zone counts as if its wall clock stood in UTC: zones never enter.
+Which of two rows comes first: `opal_lake.key_store.entries`.
 """
 
 import operator
@@ -19,6 +20,7 @@ from opal_lake.definition.schema import Atomic, arrow_type, decimal_parts, type_
 from opal_lake.errors import FormatError, InvalidInputError
 
 INTEGER_TYPES = ("byte", "short", "integer", "long")
+_INTEGER_FORMS = (*INTEGER_TYPES, "date", "timestamp", "timestamp_ntz")
 
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _EPOCH_UTC, _EPOCH_NAIVE = datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1)
@@ -28,14 +30,18 @@ _PLAIN_DECIMAL = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?\Z")
 _DATE = re.compile(r"\d{4}-?\d\d-?\d\d")
 _BELOW_MICROSECOND = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")
 _EXACT = Context(prec=1000, traps=[Inexact, InvalidOperation])
+_LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1  # of 64 bits
+_BEYOND_ALL_TYPES = 1 << 128
+_MAX_DIGITS = 40  # more than any column has
 
 
 def to_order(
     array: "pa.Array | pa.ChunkedArray", kind: Atomic
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """The values as int64 (0 where null) and which of them are there.
+    """Return the values as int64, and which of them are not null; a null is 0.
 
-    Takes what Arrow calls the type, and the integers that stand for dates and timestamps in ORC files.
+    The array has Arrow's type for the kind. Dates and timestamps may also come as the integers that
+    ORC files hold.
     """
     whole = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
     valid = np.asarray(whole.is_valid())
@@ -48,20 +54,15 @@ def _integers(array: pa.Array, kind: Atomic) -> npt.NDArray[np.int64]:
 
 
 def _logical_integers(array: pa.Array, kind: Atomic) -> pa.Array:
-    """Dates as int32 days, timestamps as int64 microseconds, integers as they come."""
-    if pa.types.is_integer(array.type) and kind.name in (
-        *INTEGER_TYPES,
-        "date",
-        "timestamp",
-        "timestamp_ntz",
-    ):
+    """Return dates as days, timestamps as microseconds, integers as they come."""
+    if pa.types.is_integer(array.type) and kind.name in _INTEGER_FORMS:
         return array
     if pa.types.is_date(array.type) and kind.name == "date":
         return array.cast(pa.date32()).cast(pa.int32())
-    if pa.types.is_timestamp(array.type) and kind.name == (
-        "timestamp" if array.type.tz else "timestamp_ntz"
-    ):
-        return _microseconds(array)
+    if pa.types.is_timestamp(array.type):
+        name = "timestamp" if array.type.tz else "timestamp_ntz"
+        if kind.name == name:
+            return _microseconds(array)
     raise InvalidInputError(
         f"values of type {type_name(array.type)} do not fit a column of type {type_name(kind)}; "
         "cast them before writing"
@@ -89,46 +90,44 @@ def _unscaled(array: pa.Array, kind: Atomic) -> npt.NDArray[np.int64]:
         array = array.cast(pa.decimal128(*parts))
     if not len(array):
         return np.empty(0, np.int64)
-    # 18 digits fit the low word of the two's complement 128 bits, sign included
-    low = np.frombuffer(array.buffers()[1], "<i8")[
-        2 * array.offset : 2 * (array.offset + len(array)) : 2
-    ]
-    return np.where(np.asarray(array.is_valid()), low, 0)
+    # A decimal is 128 bits in two's complement. Its 18 digits fit the low word, sign included.
+    words = np.frombuffer(array.buffers()[1], "<i8")
+    start, end = 2 * array.offset, 2 * (array.offset + len(array))
+    low_words = words[start:end:2]
+    return np.where(np.asarray(array.is_valid()), low_words, 0)
 
 
 def of_order(values: npt.NDArray[np.int64], valid: npt.NDArray[np.bool_], kind: Atomic) -> pa.Array:
-    """The inverse of `to_order`, in Arrow's type of the kind."""
-    there = pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
+    """Return int64 values in Arrow's type of the kind: the inverse of `to_order`."""
+    validity = pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
     if parts := decimal_parts(kind.name):
-        words = np.stack([values, values >> 63], axis=1).astype(
-            "<i8"
-        )  # 128 bits in two's complement
-        return pa.Array.from_buffers(
-            pa.decimal128(*parts), len(values), [there, pa.py_buffer(words.tobytes())]
-        )
-    plain = pa.Array.from_buffers(
-        pa.int64(), len(values), [there, pa.py_buffer(np.where(valid, values, 0).tobytes())]
-    )
-    return (
-        plain.cast(pa.int32()).cast(pa.date32())
-        if kind.name == "date"
-        else plain.cast(arrow_type(kind))
-    )
+        # 128 bits in two's complement: the high word repeats the sign
+        words = np.stack([values, values >> 63], axis=1).astype("<i8")
+        buffers = [validity, pa.py_buffer(words.tobytes())]
+        return pa.Array.from_buffers(pa.decimal128(*parts), len(values), buffers)
+    buffers = [validity, pa.py_buffer(np.where(valid, values, 0).tobytes())]
+    integers = pa.Array.from_buffers(pa.int64(), len(values), buffers)
+    if kind.name == "date":
+        return integers.cast(pa.int32()).cast(pa.date32())
+    return integers.cast(arrow_type(kind))
 
 
 def from_order(value: int, kind: Atomic) -> int | Decimal | date | datetime:
-    """The value as Python holds it; timestamps carry the zone UTC."""
+    """Return the value as Python holds it; timestamps carry the zone UTC."""
     if parts := decimal_parts(kind.name):
-        return Decimal(value).scaleb(-parts[1])
+        _, scale = parts
+        return Decimal(value).scaleb(-scale)
     try:
         return _FROM_ORDER[kind.name](value)
     except OverflowError as error:
         raise InvalidInputError(
-            f"{value} as a {type_name(kind)} is outside the years 1 to 9999 of Python; use the number itself"
+            f"{value} as a {type_name(kind)} is outside the years 1 to 9999 of Python; "
+            "use the number itself"
         ) from error
     except KeyError as error:
         raise FormatError(
-            f"type {type_name(kind)} has no order of 64 bits; delta and tie-break columns cannot have it"
+            f"type {type_name(kind)} has no order of 64 bits; "
+            "delta and tie-break columns cannot have it"
         ) from error
 
 
@@ -148,7 +147,10 @@ _FROM_ORDER: dict[str, Callable[[int], int | date | datetime]] = {
 
 
 def encode_order(value: Any, kind: Atomic, *, name: str) -> int:
-    """A user's event time for column `name`: a number, date or datetime, or its text. Nothing is guessed and nothing rounded."""
+    """Return a user's event time for column `name` in the column's 64-bit form.
+
+    It is a number, a date or a datetime, or its text. Nothing is guessed and nothing is rounded.
+    """
     if value is None or isinstance(value, bool | float):
         raise InvalidInputError(
             f"{name}: {value!r} is not a valid {type_name(kind)}; "
@@ -167,8 +169,8 @@ def encode_order(value: Any, kind: Atomic, *, name: str) -> int:
             f"{name}: type {type_name(kind)} has no order of 64 bits; "
             "choose an integer, decimal, date or timestamp column"
         )
-    if not -(1 << 63) <= encoded < 1 << 63:
-        least, most = (from_order(end, kind) for end in (-(1 << 63), (1 << 63) - 1))
+    if not _LEAST <= encoded <= _GREATEST:
+        least, most = from_order(_LEAST, kind), from_order(_GREATEST, kind)
         raise InvalidInputError(
             f"{name}: {value!r} is outside 64 bits; give a value between {least} and {most}"
         )
@@ -184,10 +186,10 @@ _WANTED = {
 
 
 def exact_unscaled(value: Any, scale: int, *, name: str) -> int:
-    """A user's number in units of the last decimal place; refused if it is finer than that."""
-    digits = _number_of(value, scale, name)
+    """Return a user's number in units of the last decimal place; refuse what is finer."""
+    number = _number_of(value, scale, name)
     try:
-        scaled = digits.scaleb(scale, _EXACT)
+        scaled = number.scaleb(scale, _EXACT)
         unscaled = scaled.to_integral_value(context=_EXACT)
     except (Inexact, InvalidOperation):
         raise InvalidInputError(
@@ -195,22 +197,30 @@ def exact_unscaled(value: Any, scale: int, *, name: str) -> int:
         ) from None
     if unscaled != scaled:
         raise InvalidInputError(
-            f"{name}: {value!r} is finer than the column, which has {scale} decimal places; round it"
+            f"{name}: {value!r} is finer than the column, which has {scale} decimal places; "
+            "round it"
         )
-    return (
-        int(unscaled) if unscaled.adjusted() < 40 else 1 << 128
-    )  # too large anyway; 1E+999999999 as an int would never end
+    if unscaled.adjusted() >= _MAX_DIGITS:
+        # The caller refuses it in any case; 1E+999999999 would fill the memory as an int
+        return _BEYOND_ALL_TYPES
+    return int(unscaled)
 
 
 def _number_of(value: Any, scale: int, name: str) -> Decimal:
-    if isinstance(value, str) and (_PLAIN_DECIMAL if scale else _WHOLE).match(value):
-        return Decimal(value)
-    if isinstance(value, Decimal) and value.is_finite():
-        return value
-    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+    # A float is never accepted: its digits are not those that the user wrote
+    if isinstance(value, str):
+        pattern = _PLAIN_DECIMAL if scale else _WHOLE
+        if pattern.match(value):
+            return Decimal(value)
+    elif isinstance(value, Decimal):
+        if value.is_finite():
+            return value
+    elif isinstance(value, SupportsIndex) and not isinstance(value, bool):
         return Decimal(operator.index(value))
+    example = "12.5" if scale else "12"
     raise InvalidInputError(
-        f"{name}: {value!r} is not a number as the column holds it; give an int, a Decimal or plain digits"
+        f"{name}: {value!r} is not a number that the column accepts; "
+        f"give an int, a Decimal or plain digits, as {example!r}"
     )
 
 
@@ -224,16 +234,16 @@ def _encode_date(value: Any, name: str) -> int:
             value = date.fromisoformat(value)
         except ValueError as error:
             raise InvalidInputError(
-                f"{name}: {value!r} is no date ({error}); write {_WANTED['date']}"
+                f"{name}: {value!r} is not a date ({error}); write {_WANTED['date']}"
             ) from error
     if not isinstance(value, date):
-        raise InvalidInputError(f"{name}: {value!r} is no date; give {_WANTED['date']}")
+        raise InvalidInputError(f"{name}: {value!r} is not a date; give {_WANTED['date']}")
     return value.toordinal() - _EPOCH_DAY
 
 
 def _encode_datetime(value: Any, kind: str, name: str) -> int:
     moment = _datetime_of(value, kind, name)
-    if getattr(moment, "nanosecond", 0):  # pandas
+    if getattr(moment, "nanosecond", 0):  # a Timestamp of pandas
         raise InvalidInputError(f"{name}: {value!r} is finer than a microsecond; round it")
     zoned = moment.utcoffset() is not None
     if zoned and kind == "timestamp_ntz":
@@ -244,8 +254,9 @@ def _encode_datetime(value: Any, kind: str, name: str) -> int:
         raise InvalidInputError(
             f"{name}: {value!r} has no zone, so it is not a moment; give {_WANTED[kind]}"
         )
-    # not moment - epoch: subclasses, as pendulum's, return intervals of their own
-    return datetime.__sub__(moment, _EPOCH_UTC if zoned else _EPOCH_NAIVE) // _MICROSECOND
+    epoch = _EPOCH_UTC if zoned else _EPOCH_NAIVE
+    # Not `moment - epoch`: subclasses, as pendulum's, return intervals of their own
+    return datetime.__sub__(moment, epoch) // _MICROSECOND
 
 
 def _datetime_of(value: Any, kind: str, name: str) -> datetime:
@@ -253,10 +264,11 @@ def _datetime_of(value: Any, kind: str, name: str) -> datetime:
         return value
     if isinstance(value, date):
         raise InvalidInputError(
-            f"{name}: {value!r} is a date, the column holds timestamps; say which time of the day: give {_WANTED[kind]}"
+            f"{name}: {value!r} is a date, the column holds timestamps; add the time of day: "
+            f"give {_WANTED[kind]}"
         )
     if not isinstance(value, str):
-        raise InvalidInputError(f"{name}: {value!r} is no timestamp; give {_WANTED[kind]}")
+        raise InvalidInputError(f"{name}: {value!r} is not a timestamp; give {_WANTED[kind]}")
     if _DATE.fullmatch(value):
         raise InvalidInputError(f"{name}: {value!r} has no time of day; write {_WANTED[kind]}")
     if _BELOW_MICROSECOND.search(value):
@@ -265,5 +277,5 @@ def _datetime_of(value: Any, kind: str, name: str) -> datetime:
         return datetime.fromisoformat(value)
     except ValueError as error:
         raise InvalidInputError(
-            f"{name}: {value!r} is no timestamp ({error}); write {_WANTED[kind]}"
+            f"{name}: {value!r} is not a timestamp ({error}); write {_WANTED[kind]}"
         ) from error

@@ -9,19 +9,21 @@ from opal_lake.definition.schema import Atomic, Schema
 from opal_lake.duration import parse_duration, plain_duration
 from opal_lake.errors import InvalidInputError
 
-_CODEC = re.compile(r"zstd(:([1-9]|1[0-9]|2[0-2]))?\Z")
 Given = int | str | Sequence[str] | timedelta  # a property as callers write it
+_CODEC = re.compile(r"zstd(:([1-9]|1[0-9]|2[0-2]))?\Z")
 _WHOLE = re.compile(r"[0-9]{1,18}\Z")
 MAX_NUMBER = (1 << 63) - 1  # of every count in a table's metadata
 _MAX_SEGMENT_ROWS = 1 << 31  # offsets are 32-bit
-_MAX_SEGMENT_BYTES = 1 << 40
+_MAX_SEGMENT_BYTES = 1 << 40  # a tebibyte
 _MAX_FAN_IN = 1 << 20
-_MAX_FILE_MB = 1 << 20
+_MAX_FILE_MB = 1 << 20  # a tebibyte
+_MIN_CLOCK_BOUND_US = 60_000_000  # S3 keeps times in whole seconds: less would refuse good clocks
+_MAX_EVENT_TABLE = 512  # characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """A whole number from `least` to `most`, or 0 if that switches off what the number is for."""
+    """A whole number from `least` to `most`, or 0 if that switches something off."""
 
     default: int
     least: int = 1
@@ -32,11 +34,11 @@ class Number:
         return self.least <= number <= self.most or (self.can_be_0 and number == 0)
 
     def check(self, value: object) -> None:
-        """Raise InvalidInputError for what is not such a number."""
+        """Raise InvalidInputError unless a value is such a number."""
         if isinstance(value, int) and not isinstance(value, bool) and self._allows(value):
             return
-        off = "0, or " if self.can_be_0 else ""
-        raise InvalidInputError(f"use {off}a whole number from {self.least} to {self.most}")
+        zero = "0, or " if self.can_be_0 else ""
+        raise InvalidInputError(f"use {zero}a whole number from {self.least} to {self.most}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """Free text that a check vouches for; it raises when the text is none of its kind."""
+    """Free text that a function checks: it raises when the text is not of its kind."""
 
     default: str
     check: Callable[[str, Schema | None], None]
@@ -60,7 +62,10 @@ class Text:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Property:
-    """What a property may be, and what it does. Those of `maintenance` say nothing of how rows are written or read."""
+    """The values that a property may have, and its purpose.
+
+    Those of `maintenance` change neither how rows are written nor how they are read.
+    """
 
     kind: Number | Words | Text
     summary: str
@@ -72,7 +77,7 @@ def _check_span(text: str, _: Schema | None) -> None:
 
 
 def _check_bound(text: str, _: Schema | None) -> None:
-    if parse_duration(text, name="span") < 60_000_000:
+    if parse_duration(text, name="span") < _MIN_CLOCK_BOUND_US:
         raise InvalidInputError("use at least 1m: some stores keep times in whole seconds")
 
 
@@ -83,18 +88,19 @@ def _check_look_back(text: str, _: Schema | None) -> None:
 
 def _check_codec(text: str, _: Schema | None) -> None:
     if not _CODEC.match(text):
-        raise InvalidInputError(f"{text!r} is no codec; write zstd:1 to zstd:22")
+        raise InvalidInputError(f"{text!r} is not a codec; write zstd:1 to zstd:22")
 
 
 def _check_event_table(text: str, _: Schema | None) -> None:
-    if len(text) > 512 or not text.isprintable():
-        raise InvalidInputError("use at most 512 characters that can be printed")
+    if len(text) > _MAX_EVENT_TABLE or not text.isprintable():
+        raise InvalidInputError(f"use at most {_MAX_EVENT_TABLE} characters that can be printed")
 
 
 def _check_zorder(text: str, schema: Schema | None) -> None:
     names = column_list(text)
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise InvalidInputError(f"{', '.join(twice)} is named twice; name each column once")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise InvalidInputError(f"{', '.join(repeated)} is named twice; name each column once")
     if schema is None:
         return
     if names == ["none"] and "none" not in schema.names:
@@ -102,13 +108,15 @@ def _check_zorder(text: str, schema: Schema | None) -> None:
     for name in names:
         if not isinstance(schema.field(name).type, Atomic):
             raise InvalidInputError(
-                f"column {name!r} is nested, and its values have no order; name columns of plain types"
+                f"column {name!r} is nested, and its values have no order; "
+                "name columns of plain types"
             )
 
 
 def column_list(text: str) -> list[str]:
-    """`a,b` as names."""
-    return [name.strip() for name in text.split(",") if name.strip()]
+    """Return the names of columns in a text such as `a,b`."""
+    names = [name.strip() for name in text.split(",")]
+    return [name for name in names if name]
 
 
 def _maintenance(kind: Number | Words | Text, summary: str) -> Property:
@@ -118,7 +126,7 @@ def _maintenance(kind: Number | Words | Text, summary: str) -> Property:
 PROPERTIES: dict[str, Property] = {
     "group_rows": Property(
         kind=Number(default=1 << 30),
-        summary="rows of one group: a rewrite, a broadcast and a log stay within it",
+        summary="rows of one group; rewrites, broadcasts and logs stay within a group",
     ),
     "segment_rows": Property(
         kind=Number(default=1 << 22, most=_MAX_SEGMENT_ROWS),
@@ -133,11 +141,11 @@ PROPERTIES: dict[str, Property] = {
     ),
     "key_store_fan_in": Property(
         kind=Number(default=8, least=2, most=_MAX_FAN_IN),
-        summary="runs of similar size that are merged into one; a larger number makes probes slower",
+        summary="runs of similar size that are merged into one; larger values slow probes down",
     ),
     "fold_files": Property(
         kind=Number(default=16, least=2, most=_MAX_FAN_IN, can_be_0=True),
-        summary="small files that inline upserts put together in passing; 0: none",
+        summary="small files that an inline upsert joins in passing; 0 joins none",
     ),
     "token_keep": Property(
         kind=Number(default=10_000),
@@ -155,18 +163,18 @@ PROPERTIES: dict[str, Property] = {
     ),
     "local_mb": _maintenance(
         Number(default=512, most=_MAX_FILE_MB, can_be_0=True),
-        "megabytes that a command reads in its own process; more is read by Spark, with 0 all",
+        "megabytes that a command reads in its own process; Spark reads more; 0: Spark reads all",
     ),
     "small_files": _maintenance(
         Number(default=16), "most small files of a partition before a compaction is due"
     ),
     "dead_share": _maintenance(
         Number(default=20, most=100),
-        "percent of the rows, invisible and beyond look_back: a major compaction is due",
+        "percent of rows, invisible and beyond look_back, at which a major compaction is due",
     ),
     "unclustered_share": _maintenance(
         Number(default=25, most=100),
-        "percent of the bytes that are not in Z-order: a Z-order is due",
+        "percent of bytes not in Z-order, at which a Z-order is due",
     ),
     "zorder": _maintenance(
         Text(default="", check=_check_zorder), "columns of the Z-order, as a,b; empty: no Z-order"
@@ -180,7 +188,7 @@ PROPERTIES: dict[str, Property] = {
     ),
     "look_back": _maintenance(
         Text(default="", check=_check_look_back),
-        "event times that stay readable: 30d, or a number in the delta's unit",
+        "span of event time that stays readable: 30d, or a number in the delta's unit",
     ),
     "archive_after": _maintenance(
         Text(default="", check=_check_look_back),
@@ -188,10 +196,10 @@ PROPERTIES: dict[str, Property] = {
     ),
     "event_table": _maintenance(
         Text(default="", check=_check_event_table),
-        "name in data-change events, as shop.orders; empty: the place",
+        "name of the table in data-change events, as shop.orders; empty: its URI",
     ),
     "archive_codec": _maintenance(
-        Text(default="zstd:19", check=_check_codec), "how old partitions are compressed"
+        Text(default="zstd:19", check=_check_codec), "codec of old partitions"
     ),
 }
 
@@ -201,7 +209,10 @@ def default_of(name: str) -> int | str:
 
 
 def check_properties(properties: Mapping[str, int | str], schema: Schema | None = None) -> None:
-    """Refuse properties that nothing reads, and values that mean nothing. With a schema also columns that it does not have."""
+    """Raise InvalidInputError for unknown properties and for invalid values.
+
+    With a schema also for columns that it lacks.
+    """
     for name, value in properties.items():
         if name not in PROPERTIES:
             raise InvalidInputError(
@@ -219,13 +230,18 @@ def check_properties(properties: Mapping[str, int | str], schema: Schema | None 
             raise InvalidInputError(f"property {name!r} is {value!r}; {error}") from error
 
 
-def known_properties(held: Mapping[str, object]) -> dict[str, int | str]:
-    """As a table's metadata holds them: a newer writer may have set some that nothing here reads, and each may be at most a short text."""
-    check_properties({name: value for name, value in held.items() if name in PROPERTIES})  # type: ignore[misc]  # which is what it finds out
-    plain = {name: value for name, value in held.items() if isinstance(value, int | str)}
-    if len(plain) < len(held):
+def known_properties(stored: Mapping[str, object]) -> dict[str, int | str]:
+    """Return the properties of a table's metadata, which any writer may have written.
+
+    A newer writer may have set properties that this version does not read: they stay as they are,
+    if they are numbers or texts. Others are a ValueError.
+    """
+    known = {name: value for name, value in stored.items() if name in PROPERTIES}
+    check_properties(known)  # type: ignore[arg-type]  # their types are what it checks
+    plain = {name: value for name, value in stored.items() if isinstance(value, int | str)}
+    if len(plain) < len(stored):
         raise ValueError(
-            f"properties {sorted(held.keys() - plain.keys())} are neither numbers nor texts"
+            f"properties {sorted(stored.keys() - plain.keys())} are neither numbers nor texts"
         )
     return plain
 
@@ -243,15 +259,19 @@ def _check(kind: Number | Words | Text, value: object, schema: Schema | None) ->
 
 
 def plain_properties(properties: Mapping[str, Given]) -> dict[str, int | str]:
-    """As they are stored: a list of columns and a duration as text, and a number as its digits where text is expected."""
+    """Return properties as they are stored.
+
+    A list of columns and a duration become a text; a number becomes its digits where the property
+    is a text.
+    """
     return {name: _plain(name, value) for name, value in properties.items()}
 
 
 def _plain(name: str, value: object) -> int | str:
     if isinstance(value, timedelta):
         return plain_duration(value, name=name)
-    is_text = name in PROPERTIES and isinstance(PROPERTIES[name].kind, Text)
     if isinstance(value, str | int):
+        is_text = name in PROPERTIES and isinstance(PROPERTIES[name].kind, Text)
         return str(value) if is_text and not isinstance(value, bool) else value
     if isinstance(value, Sequence) and all(isinstance(part, str) for part in value):
         return ",".join(value)
@@ -262,13 +282,12 @@ def _plain(name: str, value: object) -> int | str:
 
 
 def given_properties(texts: Mapping[str, str]) -> dict[str, int | str]:
-    """From a command line: digits are a number where one is expected."""
-    numbers = {
-        name
-        for name in texts
-        if name not in PROPERTIES or isinstance(PROPERTIES[name].kind, Number)
-    }
-    return {
-        name: int(text) if name in numbers and text.isdecimal() else text
-        for name, text in texts.items()
-    }
+    """Return the properties of a command line.
+
+    Digits are a number where one is expected.
+    """
+    properties: dict[str, int | str] = {}
+    for name, text in texts.items():
+        takes_number = name not in PROPERTIES or isinstance(PROPERTIES[name].kind, Number)
+        properties[name] = int(text) if takes_number and text.isdecimal() else text
+    return properties

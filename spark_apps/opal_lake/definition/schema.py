@@ -1,7 +1,8 @@
 """The columns of a table: types, stable field ids, physical names.
 
-Atomic types are named as Spark names them in JSON (`long`, `timestamp_ntz`, `decimal(10,2)`). A field's id and physical name never change,
-its name may. Physical names are plain ASCII, so that no reader, file format or path has to quote anything.
+Atomic types are named as Spark names them in JSON (`long`, `timestamp_ntz`, `decimal(10,2)`). A
+field's id and physical name never change, its name may. Physical names are plain ASCII, so that no
+reader, file format or path has to quote anything.
 """
 
 import re
@@ -12,13 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from opal_lake.checked import MOST_NESTED, count, listed, shallow, text
+from opal_lake.checked import MAX_NESTED, count, listed, shallow, text
 from opal_lake.errors import FormatError, InvalidInputError
 
 RESERVED_PREFIX = "_opal_"
 SEGMENT, OFFSET, DELETED = "_opal_segment", "_opal_offset", "_opal_deleted"
-# Columns of rewritten Parquet files, under the names that Iceberg reserves for them. No physical name
-# of a column begins so (I23).
+# Columns of rewritten Parquet files, under the names that Iceberg reserves for them. No physical
+# name of a column begins so (I23).
 OUTSIDE_ID, UPDATED_AT = "_row_id", "_last_updated_sequence_number"
 # Field ids of hidden columns. Iceberg reserves ids from 2147483447 on: columns never get so far
 HIDDEN_IDS = {
@@ -32,9 +33,8 @@ MAX_FIELD_ID = 2147483000  # of a column that a table gives out
 
 _PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 _PHYSICAL = re.compile(r"(?:[A-Za-z]|_f)[A-Za-z0-9_]{0,127}\Z")
-_MOST_VALUES = (
-    3 * MOST_NESTED
-)  # within one another in JSON, where a member of a struct is three deeper than the struct
+# Values within one another in JSON, where a member of a struct is three deeper than the struct
+_MAX_VALUES = 3 * MAX_NESTED
 # Levels of a new column. Arrow's stream format, which tasks and gathered files use, carries 64.
 _MAX_LEVELS = 60
 # Of the 100 levels that Parquet reads, a list takes two
@@ -107,10 +107,10 @@ class Field:
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:
-    """The columns in their order, and the greatest field id ever given out; `created_id` was the greatest when the table was made, if since
-    then some were added.
+    """The columns of a table in their order, and the greatest field id ever given out.
 
-    Columns are looked up by tables that are made once: a scan for each would cost the square of their number.
+    `created_id` is the greatest id at the table's creation, once columns were added. Columns are
+    looked up in dicts that are built once: a scan for each would cost the square of their number.
     """
 
     fields: tuple[Field, ...]
@@ -122,16 +122,15 @@ class Schema:
         return [field.name for field in self.fields]
 
     def is_added(self, field: Field) -> bool:
-        """Whether the column is younger than the table: older files and sources do not have it."""
+        """Return whether the column is younger than the table, so that old files lack it."""
         return self.created_id is not None and field.id > self.created_id
 
     def field(self, name: str) -> Field:
-        """The column of that name; as in Spark, names are not case-sensitive."""
+        """Return the column of that name; as in Spark, names are not case-sensitive."""
         field = self._by_name.get(name) or self._by_folded_name.get(name.casefold())
         if field is None:
-            raise InvalidInputError(
-                f"no column {name!r}; the table has {', '.join(map(repr, self.names))}"
-            )
+            known = ", ".join(map(repr, self.names))
+            raise InvalidInputError(f"no column {name!r}; the table has {known}")
         return field
 
     def field_of_id(self, number: int) -> Field:
@@ -152,7 +151,7 @@ class Schema:
 
 
 def schema_of_arrow(arrow: pa.Schema) -> Schema:
-    """A new table's schema, with field ids from 1 in depth-first order."""
+    """Return a new table's schema, with field ids from 1 in depth-first order."""
     _check_levels(arrow)
     fields = _fields_of_arrow(arrow, _ids_after(0))
     if not fields:
@@ -163,19 +162,18 @@ def schema_of_arrow(arrow: pa.Schema) -> Schema:
 
 
 def extended(schema: Schema, arrow: pa.Schema) -> Schema:
-    """With more columns behind those that there are. Where a column has gone, its physical name is not known and may be in old files."""
+    """Return the schema with more columns behind its own."""
     _check_levels(arrow)
     added = _fields_of_arrow(arrow, _ids_after(schema.last_id))
     known = [field.id for field in _all_fields(schema.fields)]
+    # The physical name of a column that has gone is unknown, and old files may have it
+    some_gone = len(known) < schema.last_id
     used = {field.physical.casefold() for field in schema.fields}
     fields = list(schema.fields)
     for field in added:
-        fields.append(
-            replace(
-                field, physical=_unused_name(field, used, some_gone=len(known) < schema.last_id)
-            )
-        )
-        used.add(fields[-1].physical.casefold())
+        physical = _unused_name(field, used, some_gone=some_gone)
+        fields.append(replace(field, physical=physical))
+        used.add(physical.casefold())
     check_names(field.name for field in fields)
     created_id = schema.last_id if schema.created_id is None else schema.created_id
     last_id = _greatest_id(added)
@@ -183,7 +181,7 @@ def extended(schema: Schema, arrow: pa.Schema) -> Schema:
 
 
 def _ids_after(last_id: int) -> Iterator[int]:
-    """Yield field ids that no column has had; InvalidInputError where none is left."""
+    """Yield field ids that no column has had; InvalidInputError after the last one."""
     yield from range(last_id + 1, MAX_FIELD_ID + 1)
     raise InvalidInputError(
         "the table has given out all field ids; copy its rows into a new table with these columns"
@@ -195,14 +193,12 @@ def _greatest_id(fields: Iterable[Field]) -> int:
 
 
 def _unused_name(field: Field, used: Collection[str], *, some_gone: bool) -> str:
-    named = f"{field.physical}_{field.id}"
     if field.physical.casefold() not in used and not some_gone:
         return field.physical
-    return (
-        named
-        if named.casefold() not in used and not field.physical.startswith("_")
-        else f"_f{field.id}"
-    )
+    with_id = f"{field.physical}_{field.id}"
+    if with_id.casefold() not in used and not field.physical.startswith("_"):
+        return with_id
+    return f"_f{field.id}"
 
 
 def _check_levels(columns: Iterable[pa.Field]) -> None:
@@ -222,33 +218,37 @@ def _check_levels(columns: Iterable[pa.Field]) -> None:
         if not pa.types.is_nested(kind):
             continue
         lists += pa.types.is_list(kind) or pa.types.is_large_list(kind)
-        # of a map the only one is the struct of key and value, so that a map has two levels
+        # The only part of a map is the struct of key and value: a map has two levels
         inner = [kind.field(number).type for number in range(kind.num_fields)]
         pending += [(name, part, levels + 1, lists) for part in inner]
 
 
 def check_names(names: Iterable[object]) -> None:
-    """Refuse names that no table can hold."""
+    """Raise InvalidInputError for names that no table can hold."""
     seen: dict[str, str] = {}
     for name in names:
         if name is not None and not isinstance(name, str):
             raise InvalidInputError(
-                f"a column cannot be called {name!r}, of type {type(name).__name__}; write its name as a text"
+                f"a column cannot be called {name!r}, of type {type(name).__name__}; "
+                "write its name as a text"
             )
         if not name:
             raise InvalidInputError("a column has an empty name; rename it")
-        if name.casefold().startswith(RESERVED_PREFIX):
+        folded = name.casefold()
+        if folded.startswith(RESERVED_PREFIX):
             raise InvalidInputError(
-                f"column {name!r}: names that begin with {RESERVED_PREFIX!r} are kept for the format; rename it"
+                f"column {name!r}: names that begin with {RESERVED_PREFIX!r} are reserved for the "
+                "format; rename it"
             )
-        other = seen.get(name.casefold())
+        other = seen.get(folded)
         if other == name:
             raise InvalidInputError(f"column {name!r} is there twice; rename one")
         if other is not None:
             raise InvalidInputError(
-                f"columns {other!r} and {name!r} differ in case only, which Spark cannot tell apart; rename one"
+                f"columns {other!r} and {name!r} differ in case only, which Spark cannot "
+                "distinguish; rename one"
             )
-        seen[name.casefold()] = name
+        seen[folded] = name
 
 
 def _fields_of_arrow(arrow: Iterable[pa.Field], ids: Iterator[int]) -> tuple[Field, ...]:
@@ -259,9 +259,8 @@ def _fields_of_arrow(arrow: Iterable[pa.Field], ids: Iterator[int]) -> tuple[Fie
 
 def _field_of_arrow(name: str, arrow: pa.DataType, ids: Iterator[int]) -> Field:
     number = next(ids)
-    physical = (
-        name if _PLAIN_NAME.match(name) else f"_f{number}"
-    )  # plain names begin with a letter: no clash
+    # Plain names begin with a letter, so that none is equal to the name made of an id
+    physical = name if _PLAIN_NAME.match(name) else f"_f{number}"
     return Field(id=number, name=name, physical=physical, type=_type_of_arrow(name, arrow, ids))
 
 
@@ -269,7 +268,8 @@ def _type_of_arrow(name: str, arrow: pa.DataType, ids: Iterator[int]) -> DataTyp
     if pa.types.is_struct(arrow):
         if not arrow.num_fields:
             raise InvalidInputError(
-                f"column {name!r} is a struct without members, which Parquet cannot hold; leave it out"
+                f"column {name!r} is a struct without members, which Parquet cannot hold; "
+                "leave it out"
             )
         return Struct(fields=_fields_of_arrow(arrow, ids))
     if pa.types.is_map(arrow):
@@ -283,7 +283,7 @@ def _type_of_arrow(name: str, arrow: pa.DataType, ids: Iterator[int]) -> DataTyp
 
 
 def atomic_name(column: str, arrow: pa.DataType) -> str:
-    """The type name of an Arrow type without parts."""
+    """Return the type name of an Arrow type without parts."""
     if pa.types.is_decimal(arrow) and arrow.precision <= 38 and arrow.scale >= 0:
         return f"decimal({arrow.precision},{arrow.scale})"
     if pa.types.is_timestamp(arrow):
@@ -302,7 +302,7 @@ def atomic_name(column: str, arrow: pa.DataType) -> str:
 
 
 def arrow_type(kind: DataType, *, physical: bool = False) -> pa.DataType:
-    """The Arrow type, with logical or physical names inside."""
+    """Return the Arrow type, with logical or physical names inside."""
     match kind:
         case Atomic(name=name):
             return _arrow_of_atomic(name)
@@ -311,20 +311,18 @@ def arrow_type(kind: DataType, *, physical: bool = False) -> pa.DataType:
         case Array(element=element):
             return pa.list_(arrow_field(element, physical=physical))
         case Map(key=key, value=value):
-            return pa.map_(
-                arrow_type(key.type, physical=physical), arrow_type(value.type, physical=physical)
-            )
+            key_type = arrow_type(key.type, physical=physical)
+            return pa.map_(key_type, arrow_type(value.type, physical=physical))
 
 
 def arrow_field(field: Field, *, physical: bool = False) -> pa.Field:
-    """One column as Arrow sees it; always nullable."""
-    return pa.field(
-        field.physical if physical else field.name, arrow_type(field.type, physical=physical)
-    )
+    """Return a column as Arrow sees it; it is always nullable."""
+    name = field.physical if physical else field.name
+    return pa.field(name, arrow_type(field.type, physical=physical))
 
 
 def arrow_schema(schema: Schema, *, physical: bool = False) -> pa.Schema:
-    """All columns as Arrow sees them, without the `_opal_` ones."""
+    """Return all columns as Arrow sees them, without the `_opal_` ones."""
     return pa.schema([arrow_field(field, physical=physical) for field in schema.fields])
 
 
@@ -362,23 +360,30 @@ def type_name(kind: DataType | pa.DataType, with_case: Callable[[str], str] = st
 
 
 def _name_of_arrow(arrow: pa.DataType, with_case: Callable[[str], str]) -> str:
+    """Return the SQL name of a type, or Arrow's name if no column has the type."""
+    # atomic_name ignores the unit of a timestamp, but columns hold microseconds only
+    if pa.types.is_timestamp(arrow) and arrow.unit != "us":
+        return str(arrow)
     try:
         name = atomic_name("", arrow)
     except InvalidInputError:
         return str(arrow)
-    is_other_unit = pa.types.is_timestamp(arrow) and arrow.unit != "us"
-    return str(arrow) if is_other_unit else type_name(Atomic(name=name), with_case)
+    return type_name(Atomic(name=name), with_case)
 
 
 def _sql_name(name: str) -> str:
     """Return a column's name as SQL writes it."""
-    return name if _PLAIN_SQL_NAME.match(name) else "`" + name.replace("`", "``") + "`"
+    if _PLAIN_SQL_NAME.match(name):
+        return name
+    return "`" + name.replace("`", "``") + "`"
 
 
 def decimal_parts(name: str) -> tuple[int, int] | None:
-    """Precision and scale, if it is a decimal."""
+    """Return precision and scale of a decimal; None for another type."""
     match = _DECIMAL.match(name)
-    return (int(match[1]), int(match[2])) if match else None
+    if match is None:
+        return None
+    return int(match[1]), int(match[2])
 
 
 def _arrow_of_atomic(name: str) -> pa.DataType:
@@ -392,7 +397,7 @@ def _arrow_of_atomic(name: str) -> pa.DataType:
 
 
 def type_to_json(kind: DataType) -> Any:
-    """The type as the commit log holds it."""
+    """Return the type as the commit log holds it."""
     match kind:
         case Atomic(name=name):
             return name
@@ -414,12 +419,13 @@ def field_to_json(field: Field) -> dict[str, Any]:
 
 
 def schema_to_json(schema: Schema) -> dict[str, Any]:
-    created = {} if schema.created_id is None else {"created_id": schema.created_id}
-    return {
+    data: dict[str, Any] = {
         "fields": [field_to_json(field) for field in schema.fields],
         "last_id": schema.last_id,
-        **created,
     }
+    if schema.created_id is not None:
+        data["created_id"] = schema.created_id
+    return data
 
 
 def type_from_json(data: Any) -> DataType:
@@ -433,45 +439,47 @@ def type_from_json(data: Any) -> DataType:
             return Array(element=field_from_json(element))
         case {"map": [key, value]}:
             return Map(key=field_from_json(key), value=field_from_json(value))
-    raise FormatError(f"{data!r} is no type of this format")
+    raise FormatError(f"{data!r} is not a type of this format")
 
 
 def field_from_json(data: dict[str, Any]) -> Field:
     name, physical = text(data["name"]), text(data["physical"])
+    # I23: files and paths hold physical names unquoted
     if not _PHYSICAL.match(physical):
         raise ValueError(
-            f"{physical!r} is no physical name of a column: a letter or `_f`, then letters, digits and `_`"
+            f"{physical!r} is not a physical name of a column: a letter or `_f`, then letters, "
+            "digits and `_`"
         )
-    return Field(
-        id=count(data["id"]), name=name, physical=physical, type=type_from_json(data["type"])
-    )
+    kind = type_from_json(data["type"])
+    return Field(id=count(data["id"]), name=name, physical=physical, type=kind)
 
 
 def _fields_from_json(data: Any) -> tuple[Field, ...]:
     fields = tuple(map(field_from_json, listed(data)))
     check_names(field.name for field in fields)
-    if len({field.physical.casefold() for field in fields}) < len(fields):
-        raise ValueError(
-            f"two columns have one physical name: {[field.physical for field in fields]}"
-        )
+    physical_names = [field.physical for field in fields]
+    if len({name.casefold() for name in physical_names}) < len(fields):
+        raise ValueError(f"two columns have one physical name: {physical_names}")
     return fields
 
 
 def schema_from_json(data: dict[str, Any]) -> Schema:
-    fields = _fields_from_json(shallow(data, _MOST_VALUES)["fields"])
+    fields = _fields_from_json(shallow(data, _MAX_VALUES)["fields"])
     ids = [field.id for field in _all_fields(fields)]
     if not fields or len(set(ids)) < len(ids):
         raise ValueError("the schema has no column, or two of one id")
     last_id = count(data["last_id"])
-    if max(*ids, last_id) > MAX_FIELD_ID:
+    greatest = max(*ids, last_id)
+    if greatest > MAX_FIELD_ID:
         raise ValueError(
-            f"the schema has the field id {max(*ids, last_id)}, and {MAX_FIELD_ID} is the greatest"
+            f"the schema has the field id {greatest}, and {MAX_FIELD_ID} is the greatest"
         )
     created_id = count(data["created_id"]) if "created_id" in data else None
     return Schema(fields=fields, last_id=last_id, created_id=created_id)
 
 
 def _all_fields(fields: Iterable[Field]) -> Iterator[Field]:
+    """Yield the fields and all fields within them."""
     for field in fields:
         yield field
         match field.type:

@@ -1,4 +1,7 @@
-"""What a table is: its keys, its order of time, its layout and its properties. Frozen at creation, but for columns and properties."""
+"""The definition of a table: its keys, order of time, layout and properties.
+
+It is frozen at creation, except for added columns and for properties.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,20 +49,21 @@ KEY_TYPES = (
 )
 ORDER_TYPES = ("byte", "short", "integer", "long", "date", "timestamp", "timestamp_ntz")
 PARTITION_TYPES = KEY_TYPES
-# What a column is for a table by the argument that names it, and which types it may have then
+# By the argument that names a column: its role in the table, and the types that it may have
 ROLES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "keys": ("key", KEY_TYPES),
     "delta": ("delta", ORDER_TYPES),
     "tie_break": ("tie-break", ORDER_TYPES),
     "partition_by": ("partition", PARTITION_TYPES),
 }
+_UNORDERED_ROLES = ("key", "partition")  # hashed or compared as texts: decimals of every size
 MAX_KEY_BYTES = 64 * 1024
-MAX_ORDER_DIGITS = 18
+MAX_ORDER_DIGITS = 18  # as many as 64 bits hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSpec:
-    """The contract between a table and its writers. Columns are identified by their field ids.
+    """The contract between a table and its writers. It names columns by field ids.
 
     A table without keys, which has no delta either, is append only: each processed row is visible.
     """
@@ -74,6 +78,7 @@ class TableSpec:
     properties: Mapping[str, int | str] = field(default_factory=dict)
 
     def by_id(self, number: int) -> Field:
+        """Return the column with a field id."""
         return self.schema.field_of_id(number)
 
     @property
@@ -82,7 +87,7 @@ class TableSpec:
 
     @property
     def has_keys(self) -> bool:
-        """Return whether rows replace each other: by key, in the order of the delta column."""
+        """True if rows replace each other: by key, in the order of the delta column."""
         return bool(self.key_ids)
 
     @property
@@ -93,15 +98,20 @@ class TableSpec:
         return self.by_id(self.delta_id)
 
     def require_keys(self, what: str) -> None:
-        """Raise InvalidInputError for a table without keys; `what` is the subject of the message."""
+        """Raise InvalidInputError for a table without keys.
+
+        `what` is the subject of the message.
+        """
         if not self.has_keys:
             raise without_keys(what)
 
     @property
     def required(self) -> list[tuple[str, Field]]:
-        """Return the columns that are null in no row, each with its role."""
+        """The columns that are never null, each with its role."""
+        if not self.has_keys:
+            return []
         keys = [("key", column) for column in self.keys]
-        return [*keys, ("delta", self.delta)] if self.has_keys else []
+        return [*keys, ("delta", self.delta)]
 
     @property
     def tie_break(self) -> list[Field]:
@@ -112,17 +122,17 @@ class TableSpec:
         return [self.by_id(number) for number in self.partition_ids]
 
     def integer(self, name: str) -> int:
-        """A property that is a number, set or default."""
+        """Return a property that is a number, set or default."""
         value = self.properties.get(name, default_of(name))
         assert isinstance(value, int)
         return value
 
     def word(self, name: str) -> str:
-        """A property that is a word or a text, set or default."""
+        """Return a property that is a word or a text, set or default."""
         return str(self.properties.get(name, default_of(name)))
 
     def with_given(self, arguments: Mapping[str, Any]) -> "TableSpec":
-        """Return a spec with the arguments of an operation in the place of its properties.
+        """Return a spec in which the arguments of an operation replace properties.
 
         Arguments that are None, or that are not properties, change nothing.
         """
@@ -146,7 +156,7 @@ def without_keys(what: str) -> InvalidInputError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLayout:
-    """How a user words a new table: by column names."""
+    """The layout of a new table as a user words it: by column names."""
 
     keys: Sequence[str]
     delta: str
@@ -170,7 +180,8 @@ def plan_spec(arrow: pa.Schema, layout: TableLayout) -> TableSpec:
             f"file format {layout.file_format!r} is unknown; use one of {', '.join(FILE_FORMATS)}"
         )
     if layout.deletes is not None:
-        parse(layout.deletes, DELETES)  # the columns of a table that exists may be others
+        # Only parsed: the layout may be compared with an existing table of other columns
+        parse(layout.deletes, DELETES)
     properties = plain_properties(layout.properties)
     check_properties(properties, schema)
     return TableSpec(
@@ -188,13 +199,15 @@ def plan_spec(arrow: pa.Schema, layout: TableLayout) -> TableSpec:
 def delete_condition(spec: TableSpec) -> Condition | None:
     """Return the table's delete condition; None for a table without deletes.
 
-    The text may come from any writer: InvalidInputError if it is not of the language.
+    The text may come from any writer: InvalidInputError if it is not of the language (I25).
     """
-    return None if spec.deletes is None else condition(spec.deletes, spec.schema.fields, DELETES)
+    if spec.deletes is None:
+        return None
+    return condition(spec.deletes, spec.schema.fields, DELETES)
 
 
 def refuse_text(what: str, names: object) -> None:
-    """A string would be read as a list of letters."""
+    """Raise InvalidInputError for a text, which would be read as a list of letters."""
     if isinstance(names, str):
         raise InvalidInputError(
             f"{what}: got the text {names!r}; give a list of column names, as [{names!r}]"
@@ -202,21 +215,18 @@ def refuse_text(what: str, names: object) -> None:
 
 
 def check_role(schema: Schema, argument: str, names: Sequence[str]) -> tuple[int, ...]:
-    """Return the ids of the columns that an argument names, as `keys`; their types must allow it."""
+    """Return the ids of the columns that an argument names, as `keys`.
+
+    InvalidInputError if a column is unknown, named twice, or of a type that its role forbids.
+    """
     role, allowed = ROLES[argument]
     refuse_text(f"{role} columns", names)
     columns = [schema.field(name) for name in names]
     for column in columns:
         if not _fits(column, role, allowed):
-            digits = (
-                ""
-                if role == "key" or role == "partition"
-                else f" of at most {MAX_ORDER_DIGITS} digits"
-            )
-            types = f"{', '.join(map(atomic_type_name, allowed))} and DECIMAL{digits}"
             raise InvalidInputError(
                 f"{role} column {column.name!r} has type {type_name(column.type)}; "
-                f"allowed are {types}: cast it or choose another"
+                f"allowed are {_allowed_types(role, allowed)}: cast it or choose another"
             )
     numbers = tuple(column.id for column in columns)
     if len(set(numbers)) != len(numbers):
@@ -224,11 +234,20 @@ def check_role(schema: Schema, argument: str, names: Sequence[str]) -> tuple[int
     return numbers
 
 
+def _allowed_types(role: str, allowed: Sequence[str]) -> str:
+    names = ", ".join(map(atomic_type_name, allowed))
+    if role in _UNORDERED_ROLES:
+        return f"{names} and DECIMAL"
+    return f"{names} and DECIMAL of at most {MAX_ORDER_DIGITS} digits"
+
+
 def _fits(column: Field, role: str, allowed: Sequence[str]) -> bool:
     if not isinstance(column.type, Atomic):
         return False
-    if parts := decimal_parts(column.type.name):
-        return role in ("key", "partition") or parts[0] <= MAX_ORDER_DIGITS
+    decimal = decimal_parts(column.type.name)
+    if decimal is not None:
+        precision, _ = decimal
+        return role in _UNORDERED_ROLES or precision <= MAX_ORDER_DIGITS
     return column.type.name in allowed
 
 
@@ -246,11 +265,11 @@ def spec_to_json(spec: TableSpec) -> dict[str, Any]:
 
 
 def spec_from_json(data: dict[str, Any]) -> TableSpec:
-    deletes = data["deletes"]
+    delta, deletes = data["delta"], data["deletes"]
     spec = TableSpec(
         schema=schema_from_json(data["schema"]),
         key_ids=counts(data["keys"]),
-        delta_id=None if data["delta"] is None else count(data["delta"]),
+        delta_id=None if delta is None else count(delta),
         tie_break_ids=counts(data["tie_break"]),
         deletes=None if deletes is None else text(deletes),
         partition_ids=counts(data["partition_by"]),
@@ -262,9 +281,9 @@ def spec_from_json(data: dict[str, Any]) -> TableSpec:
 
 
 def _check_roles(spec: TableSpec) -> None:
-    """The checks of `plan_spec`, on a table that any writer may have written."""
+    """Raise ValueError for roles that `plan_spec` refuses, whoever has written them."""
     if spec.file_format not in FILE_FORMATS:
-        raise ValueError(f"a table of {spec.file_format!r} files is none of this format")
+        raise ValueError(f"a table of {spec.file_format!r} files is not of this format")
     if spec.has_keys != (spec.delta_id is not None):
         raise ValueError("a table has keys and a delta column, or neither")
     if not spec.has_keys and (spec.tie_break_ids or spec.deletes is not None):
@@ -278,79 +297,80 @@ def _check_roles(spec: TableSpec) -> None:
     columns = {column.id: column for column in spec.schema.fields}
     for argument, ids in ids_by_argument.items():
         role, allowed = ROLES[argument]
-        if len(set(ids)) < len(ids) or not all(
-            number in columns and _fits(columns[number], role, allowed) for number in ids
-        ):
+        known = [columns[number] for number in ids if number in columns]
+        has_others = len(known) < len(ids) or len(set(ids)) < len(ids)
+        if has_others or not all(_fits(column, role, allowed) for column in known):
             raise ValueError(
-                f"the {role} columns {list(ids)} are no columns, named twice, or of types that they cannot have"
+                f"the {role} columns {list(ids)} are unknown, named twice, or of types that they "
+                "cannot have"
             )
 
 
 def spec_differences(made: TableSpec, requested: TableSpec) -> list[str]:
-    """The differences from a requested specification, in words. Only properties that are requested and not of maintenance count."""
-    roles = zip(_ROLES, _roles(made), _roles(requested), strict=True)
-    differences = [
-        f"{role} is {ours_value!r}, not {requested_value!r}"
-        for role, ours_value, requested_value in roles
-        if ours_value != requested_value
-    ]
-    differences += [
-        f"properties has {name}={ours_value!r}, not {requested_value!r}"
-        for name, ours_value, requested_value in _other_properties(made, requested)
-    ]
-    ours, theirs = (
-        {field.name: field.type for field in spec.schema.fields} for spec in (made, requested)
-    )
-    differences += [f"column {name!r} is missing" for name in theirs if name not in ours]
-    differences += [
-        f"column {field.name!r} is in the table only"
-        for field in made.schema.fields
-        if field.name not in theirs
-        and not made.schema.is_added(field)  # who knows the table as it was made goes on
-    ]
-    both = [name for name in ours if name in theirs]
-    names = {name: (type_name(ours[name]), type_name(theirs[name])) for name in both}
-    return differences + [
-        f"column {name!r} is {ours_value}, not {requested_value}"
-        for name, (ours_value, requested_value) in names.items()
-        if ours_value != requested_value
-    ]
+    """Return in words how a table differs from a requested specification.
+
+    Of the properties only those count that are requested and not of maintenance. Columns that were
+    added later do not count either: whoever knows the table as it was created goes on.
+    """
+    differences: list[str] = []
+    for role, own, other in zip(_ROLES, _roles(made), _roles(requested), strict=True):
+        if own != other:
+            differences.append(f"{role} is {own!r}, not {other!r}")
+    for name, other in requested.properties.items():
+        # `opal set` changes properties of maintenance while pipelines still request the first ones
+        if PROPERTIES[name].maintenance:
+            continue
+        own = made.properties.get(name, default_of(name))
+        if own != other:
+            differences.append(f"properties has {name}={own!r}, not {other!r}")
+    return differences + _column_differences(made.schema, requested.schema)
+
+
+def _column_differences(made: Schema, requested: Schema) -> list[str]:
+    own = {column.name: column.type for column in made.fields}
+    other = {column.name: column.type for column in requested.fields}
+    differences = [f"column {name!r} is missing" for name in other if name not in own]
+    for column in made.fields:
+        if column.name in other:
+            continue
+        if not made.is_added(column):
+            differences.append(f"column {column.name!r} is in the table only")
+    for name, kind in own.items():
+        own_type, other_type = type_name(kind), type_name(other.get(name, kind))
+        if own_type != other_type:
+            differences.append(f"column {name!r} is {own_type}, not {other_type}")
+    return differences
 
 
 def refuse_another_spec(
     uri: str, made: TableSpec, columns: pa.Schema | None, layout: TableLayout
 ) -> None:
-    """Raises if an existing table differs from the requested one. Without columns, its own are accepted."""
-    requested = plan_spec(arrow_schema(made.schema) if columns is None else columns, layout)
-    if differences := spec_differences(made, requested):
-        text = "; ".join(differences)
-        raise InvalidInputError(
-            f"{uri} exists already, but {text}. Use the existing definition, or choose another path"
-        )
+    """Raise InvalidInputError if an existing table differs from the requested one.
 
-
-def _other_properties(
-    made: TableSpec, requested: TableSpec
-) -> list[tuple[str, int | str, int | str]]:
-    """Requested properties that differ. Others, and those of maintenance, may differ: `opal set` changes them over the years, while
-    pipelines go on requesting the table as it was created.
+    Without columns, those of the table are accepted.
     """
-    asked = (
-        (name, value)
-        for name, value in requested.properties.items()
-        if not PROPERTIES[name].maintenance
-    )
-    both = ((name, made.properties.get(name, default_of(name)), value) for name, value in asked)
-    return [(name, own, asked_value) for name, own, asked_value in both if own != asked_value]
+    if columns is None:
+        columns = arrow_schema(made.schema)
+    requested = plan_spec(columns, layout)
+    differences = spec_differences(made, requested)
+    if differences:
+        raise InvalidInputError(
+            f"{uri} exists already, but {'; '.join(differences)}. "
+            "Use the existing definition, or choose another path"
+        )
 
 
 _ROLES = ("keys", "delta", "tie_break", "deletes", "partition_by", "file_format")
 
 
 def _roles(spec: TableSpec) -> tuple[object, ...]:
-    named = [
-        [field.name for field in fields]
-        for fields in (spec.keys, spec.tie_break, spec.partition_by)
-    ]
+    """Return what `_ROLES` names, in its order."""
     delta = spec.delta.name if spec.has_keys else None
-    return named[0], delta, named[1], spec.deletes, named[2], spec.file_format
+    return (
+        [field.name for field in spec.keys],
+        delta,
+        [field.name for field in spec.tie_break],
+        spec.deletes,
+        [field.name for field in spec.partition_by],
+        spec.file_format,
+    )

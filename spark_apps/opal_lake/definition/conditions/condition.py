@@ -1,4 +1,4 @@
-"""The face of the language: a text that is parsed once, bound to columns, and answered."""
+"""The face of the language: a text that is parsed once, bound and answered."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,50 +31,56 @@ class Condition:
 
     @property
     def column_names(self) -> list[str]:
-        """Return the top-level columns that the condition reads."""
+        """The top-level columns that the condition reads."""
         reads = [node.path[0] for node in all_of(self.typed) if isinstance(node, Read)]
         return list(dict.fromkeys(reads))
 
     @property
     def failure(self) -> str:
-        """Return the message for a row without an answer, but for the row."""
+        """The message for a row without an answer; the row is not named."""
         return f"{self.use.name} {quote(self.text)} {DIVIDES_BY_ZERO}"
 
-    def failure_in(self, place: str) -> str:
-        """Return the message for a row without an answer, and what to do about it."""
-        return f"{self.failure} in {place}; {GUARD}"
+    def failure_in(self, where: str) -> str:
+        """Return the message for a row without an answer, and the remedy."""
+        return f"{self.failure} in {where}; {GUARD}"
 
     def answers(self, rows: pa.Table | pa.RecordBatch) -> Answers:
-        """Return of each row true, false or null, and whether it has no answer."""
+        """Return the answer for each row: true, false or null, or none at all."""
         batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
         parts = [evaluate(self.typed, batch) for batch in batches]
         if len(parts) == 1:
             return parts[0]
-        no_rows = pa.array([], pa.bool_())
-        failed = [
-            pa.repeat(False, len(part.values)) if part.failed is None else part.failed
-            for part in parts
-        ]
-        return Answers(
-            values=pa.concat_arrays([no_rows, *(part.values for part in parts)]),
-            failed=pa.concat_arrays([no_rows, *failed]),
-        )
+        # First an empty array: without a batch the type would be unknown
+        values = [pa.array([], pa.bool_())]
+        failed = [pa.array([], pa.bool_())]
+        for part in parts:
+            values.append(part.values)
+            if part.failed is None:
+                failed.append(pa.repeat(False, len(part.values)))
+            else:
+                failed.append(part.failed)
+        return Answers(values=pa.concat_arrays(values), failed=pa.concat_arrays(failed))
 
     def holds(self, rows: pa.Table | pa.RecordBatch, *, numbered: bool = True) -> pa.BooleanArray:
-        """Return for which rows the condition is true. A row without an answer is an error.
+        """Return for which rows the condition is true.
 
-        The error names the row, unless the caller has put the rows together (`numbered`).
+        A row without an answer is an error. It names the row, unless the caller has put the rows
+        together (`numbered`).
         """
         answers = self.answers(rows)
-        row = -1 if answers.failed is None else pc.index(answers.failed, True).as_py()
-        if row >= 0:
-            place = f"row {row}, counted from 0" if numbered else SOME_ROW
-            raise InvalidInputError(self.failure_in(place))
+        if answers.failed is not None:
+            row = pc.index(answers.failed, True).as_py()
+            if row >= 0:
+                where = f"row {row}, counted from 0" if numbered else SOME_ROW
+                raise InvalidInputError(self.failure_in(where))
         return pc.fill_null(answers.values, False)
 
 
 def condition(text: str, fields: Sequence[Field], use: Use = ANY_USE) -> Condition:
-    """Parse a condition and bind it to columns. InvalidInputError names place and remedy."""
+    """Parse a condition and bind it to columns.
+
+    InvalidInputError shows the place of a fault, and the remedy.
+    """
     try:
         tree = parse_text(text, use)
         typed = bind(tree, Columns(fields=fields, use=use))

@@ -1,4 +1,4 @@
-"""Conditions over Arrow. Every function here means what `opal_spark.engine.conditions` means.
+"""Conditions over Arrow, with the meaning of `opal_spark.engine.conditions`.
 
 A value comes with its failures: the rows for which it has no answer, because they divide by zero.
 A row whose answer does not need the value, as the left side of AND is false, does not fail.
@@ -37,7 +37,7 @@ from opal_lake.errors import InvalidInputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """Of each row true, false or null; and whether it has no answer."""
+    """The answer of each row: true, false or null; and whether the row has no answer."""
 
     values: pa.BooleanArray
     failed: pa.BooleanArray | None
@@ -95,7 +95,7 @@ class _Evaluation:
         return _Values(_answer(node, array), inner.failed)
 
     def _in_order(self, node: Every | Some) -> _Values:
-        """From the left: where a part decides, those behind it are not asked."""
+        """Evaluate from the left: where a part decides, later ones cannot fail."""
         is_every = isinstance(node, Every)
         join = pc.and_kleene if is_every else pc.or_kleene
         so_far = self.of(node.parts[0])
@@ -103,7 +103,9 @@ class _Evaluation:
         for part in node.parts[1:]:
             more = self.of(part)
             if more.failed is not None:
-                undecided = pc.fill_null(values if is_every else pc.invert(values), True)
+                # False decides an AND, true an OR; null decides neither
+                go_on = values if is_every else pc.invert(values)
+                undecided = pc.fill_null(go_on, True)
                 failed = _any(failed, pc.and_(more.failed, undecided))
             values = join(values, more.array)
         return _Values(values, failed)
@@ -117,17 +119,20 @@ class _Evaluation:
         divisor = _array(right.array, self._batch.num_rows)
         zero = Decimal(0) if pa.types.is_decimal(divisor.type) else 0
         is_zero = pc.fill_null(pc.equal(divisor, pa.scalar(zero, divisor.type)), False)
+        # Arrow raises for the whole batch; these rows fail only where the answer needs them
         divisor = pc.if_else(is_zero, pa.scalar(None, divisor.type), divisor)
         dividend = _array(left.array, self._batch.num_rows)
-        array = (
-            pc.divide(dividend, divisor)
-            if node.op == "/"
-            else remainders(dividend, divisor, arrow_of(node.kind))
-        )
+        if node.op == "/":
+            array = pc.divide(dividend, divisor)
+        else:
+            array = remainders(dividend, divisor, arrow_of(node.kind))
         return _Values(array, _any(failed, is_zero))
 
     def _operand(self, node: Compute, side: Typed) -> _Values:
-        """Remainders take integers as they are, which is five times as fast as decimals."""
+        """Return an operand; of remainders, integers as they are.
+
+        That is five times as fast as decimals.
+        """
         if node.op == "%" and isinstance(side, Widen) and side.value.kind.is_integer:
             whole = self.of(side.value)
             return _Values(whole.array.cast(pa.int64()), whole.failed)
@@ -154,13 +159,16 @@ def _column(batch: pa.RecordBatch, read: Read) -> pa.Array:
         )
     array = batch.column(positions[0])
     for name in members:
-        is_known = pa.types.is_struct(array.type) and array.type.get_field_index(name) >= 0
-        if not is_known and not pa.types.is_null(array.type):
+        # A column of nulls has no members; all of them are null
+        if pa.types.is_null(array.type):
+            break
+        if not pa.types.is_struct(array.type) or array.type.get_field_index(name) < 0:
             raise InvalidInputError(
-                f"the rows have {type_name(array.type)} where the table has {'.'.join(read.path)!r}, and a "
-                "condition needs it; give the columns as the table has them"
+                f"the rows have {type_name(array.type)} where the table has "
+                f"{'.'.join(read.path)!r}, and a condition needs it; "
+                "give the columns as the table has them"
             )
-        array = pc.struct_field(array, name) if is_known else array
+        array = pc.struct_field(array, name)
     return _typed(array, read)
 
 
@@ -214,9 +222,10 @@ def _answer(node: Typed, array: Any) -> Any:
 def _among(array: pa.Array, node: Among) -> Any:
     members = pa.array([member.value for member in node.members], array.type)
     answers = pc.is_in(array, value_set=members)
-    if pa.types.is_floating(array.type):  # is_in knows two zeros
-        zeros = pc.any(pc.equal(members, 0.0)).as_py()
-        answers = pc.or_(answers, pc.fill_null(pc.equal(array, 0.0), False)) if zeros else answers
+    # `is_in` compares bits, by which the two zeros differ
+    if pa.types.is_floating(array.type) and pc.any(pc.equal(members, 0.0)).as_py():
+        is_zero = pc.fill_null(pc.equal(array, 0.0), False)
+        answers = pc.or_(answers, is_zero)
     return pc.if_else(pc.is_null(array), pa.scalar(None, pa.bool_()), answers)
 
 
@@ -244,12 +253,12 @@ _TESTS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def _double_equal(left: Any, right: Any) -> Any:
-    """NaN is equal to NaN; the zeros are equal by IEEE 754."""
+    """Return whether doubles are equal: NaN to NaN, and the zeros by IEEE 754."""
     return pc.or_(pc.equal(left, right), pc.and_(pc.is_nan(left), pc.is_nan(right)))
 
 
 def _double_less(left: Any, right: Any) -> Any:
-    """NaN is greater than all other values."""
+    """Return whether doubles are less; NaN is greater than all other values."""
     is_below_nan = pc.and_(pc.is_nan(right), pc.invert(pc.is_nan(left)))
     return pc.or_(pc.less(left, right), is_below_nan)
 
@@ -265,9 +274,10 @@ _DOUBLE_TESTS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def _product(left: Any, right: Any, kind: Kind) -> Any:
-    """Arrow gives a product of decimals one digit more, for which 38 may be too few."""
+    """Return the product, in the kind of its digits."""
     if kind == DOUBLE:
         return pc.multiply(left, right)
+    # Arrow gives a product of decimals one digit more, for which 38 may be too few
     wide = [pa.decimal256(value.type.precision, value.type.scale) for value in (left, right)]
     product = pc.multiply(left.cast(wide[0]), right.cast(wide[1]))
     return product.cast(arrow_of(kind))
@@ -281,15 +291,19 @@ _OPERATIONS: Mapping[str, Callable[[Any, Any, Kind], Any]] = {
 
 
 def _coalesced(arguments: list[_Values]) -> _Values:
-    """An argument is asked only where those before it are null."""
+    """Return the first values that are not null.
+
+    A failure counts only where all arguments before are null.
+    """
     arrays = [argument.array for argument in arguments]
-    failed, is_open = None, None
+    failed, all_null = None, None
     for argument in arguments:
-        if argument.failed is not None:
-            counted = argument.failed if is_open is None else pc.and_(argument.failed, is_open)
-            failed = _any(failed, counted)
+        counted = argument.failed
+        if counted is not None and all_null is not None:
+            counted = pc.and_(counted, all_null)
+        failed = _any(failed, counted)
         is_null = pc.is_null(argument.array)
-        is_open = is_null if is_open is None else pc.and_(is_open, is_null)
+        all_null = is_null if all_null is None else pc.and_(all_null, is_null)
     return _Values(pc.coalesce(*arrays), failed)
 
 
@@ -298,16 +312,23 @@ def _joined(*texts: Any) -> Any:
 
 
 def _part(text: Any, first: pa.Scalar, count: pa.Scalar | None = None) -> Any:
+    # SQL counts characters from 1
     start = first.as_py() - 1
-    stop = None if count is None else start + count.as_py()
-    return pc.utf8_slice_codeunits(text, start, stop)
+    if count is None:
+        return pc.utf8_slice_codeunits(text, start)
+    return pc.utf8_slice_codeunits(text, start, start + count.as_py())
 
 
 def _day(times: Any) -> Any:
-    """The day in UTC, or that of the clock on the wall; before 1970 too it begins at midnight."""
+    """Return the day in UTC, or that of a clock on the wall.
+
+    Before 1970, too, it begins at midnight.
+    """
     wall = pa.timestamp("us")
-    plain = times.cast(pa.int64()).cast(wall) if times.type != wall else times
-    return pc.floor_temporal(plain, unit="day").cast(pa.date32())
+    if times.type != wall:
+        # By way of the number: a cast would move the time into the zone of the type
+        times = times.cast(pa.int64()).cast(wall)
+    return pc.floor_temporal(times, unit="day").cast(pa.date32())
 
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -329,6 +350,9 @@ def _array(value: Any, rows: int) -> pa.Array:
 
 
 def _any(first: Any, second: Any) -> Any:
-    if first is None or second is None:
-        return second if first is None else first
+    """Return the rows that fail in one of two values; None stands for no row."""
+    if first is None:
+        return second
+    if second is None:
+        return first
     return pc.or_(first, second)

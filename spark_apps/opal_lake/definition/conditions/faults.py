@@ -1,12 +1,12 @@
-"""What is wrong with a condition, and at which place of its text."""
+"""Faults of conditions, and their places in the text."""
 
 from dataclasses import dataclass
 
 from opal_lake.definition.conditions.tree import MAX_CHARACTERS
 from opal_lake.errors import InvalidInputError
 
-_SHOWN_BEFORE, _SHOWN_AFTER = 60, 30  # characters around the place, of a long line
-_MAX_QUOTED = 200
+_SHOWN_BEFORE, _SHOWN_AFTER = 60, 30  # characters around the fault, of a long line
+_MAX_QUOTED = 200  # characters of a condition
 
 
 class FaultError(Exception):
@@ -19,7 +19,7 @@ class FaultError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """Where a condition is used: its name in messages, and what to do for what it cannot say.
+    """A use of conditions: its name in messages, and the way out of its limits.
 
     A condition of a read may list many keys; one that is stored is parsed by every job.
     """
@@ -40,23 +40,26 @@ FILES_WHERE = Use(name="files_where", instead="leave it to the filter of the que
 
 
 def invalid(use: Use, text: str, fault: FaultError) -> InvalidInputError:
-    """Return the error that shows the place with a caret."""
+    """Return the error that shows the fault with a caret."""
     before = text[: fault.at]
     line_start = before.rfind("\n") + 1
-    line_number = before.count("\n") + 1
     line = text[line_start:].split("\n", 1)[0].replace("\t", " ")
     column = fault.at - line_start
     first = max(0, column - _SHOWN_BEFORE)
     excerpt = line[first : column + _SHOWN_AFTER]
-    place = (
-        f"column {column + 1}" if "\n" not in text else f"line {line_number}, column {column + 1}"
-    )
+    position = f"column {column + 1}"
+    if "\n" in text:
+        line_number = before.count("\n") + 1
+        position = f"line {line_number}, {position}"
     caret = " " * (column - first) + "^"
     return InvalidInputError(
-        f"{use.name} {quote(text)} has a fault at {place}: {fault.text}\n    {excerpt}\n    {caret}"
+        f"{use.name} {quote(text)} has a fault at {position}: {fault.text}\n"
+        f"    {excerpt}\n    {caret}"
     )
 
 
 def quote(text: str) -> str:
     """Return the text in quotes, shortened if it is long."""
-    return repr(text if len(text) <= _MAX_QUOTED else f"{text[:_MAX_QUOTED]}...")
+    if len(text) > _MAX_QUOTED:
+        text = f"{text[:_MAX_QUOTED]}..."
+    return repr(text)

@@ -41,7 +41,7 @@ from opal_lake.definition.conditions.tree import (
     nodes_of,
 )
 
-MAX_NODES = 5_000
+MAX_NODES = 5_000  # more than a text of MAX_CHARACTERS can hold
 _DECIMAL = re.compile(r"-?(?=\.?[0-9])[0-9]*\.?[0-9]*\Z", re.ASCII)
 _FUNCTION = re.compile(r"[a-z_][a-z0-9_]*\Z")
 
@@ -87,7 +87,7 @@ def _test_to_json(node: Node) -> dict[str, Any]:
 
 
 def from_json(data: Any) -> Node:
-    """Return the tree; ValueError for what no text could have been parsed to."""
+    """Return the tree; ValueError for JSON that no text can have been parsed to."""
     node = _node(shallow(data, 2 * MAX_DEPTH + 4))
     if depth_of(node) > MAX_DEPTH:
         raise ValueError(f"a condition of more than {MAX_DEPTH} levels")
@@ -150,6 +150,7 @@ def _literal_to_json(value: Value) -> list[Any]:
             return ["binary", value.hex()]
         case datetime():
             kind = "timestamp" if value.tzinfo else "timestamp_ntz"
+            # One instant has one form, whatever the zone of the text was
             moment = value.astimezone(UTC) if value.tzinfo else value
             return [kind, moment.replace(tzinfo=None).isoformat(sep=" ")]
         case date():
@@ -165,7 +166,7 @@ def _exact(digits: str) -> str:
     ):
         raise ValueError(f"{digits[:50]!r} is not a number of at most {MAX_DIGITS} digits")
     if behind > MAX_DIGITS:
-        raise ValueError(f"{digits[:50]!r} has more than {MAX_DIGITS} digits behind the point")
+        raise ValueError(f"{digits[:50]!r} has more than {MAX_DIGITS} decimal places")
     return digits
 
 
@@ -193,7 +194,7 @@ _LITERALS: Mapping[str, Callable[[str], Value]] = {
 
 def _one_of(value: Any, allowed: tuple[Any, ...]) -> Any:
     if value not in allowed:
-        raise ValueError(f"{value!r} is none of {', '.join(allowed)}")
+        raise ValueError(f"{value!r} is not one of {', '.join(allowed)}")
     return value
 
 

@@ -1,4 +1,4 @@
-"""The types that conditions know, and which of them meet.
+"""The types that conditions know, and the common type of two.
 
 Integers and decimals are the exact numbers: they compare exactly, and a sum has all its digits.
 Float is double with fewer digits; where a double is involved, all becomes double.
@@ -17,7 +17,10 @@ _INTEGER_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A type by its name in the table's schema; a decimal has digits, `scale` of them behind the point."""
+    """A type by its name in the table's schema.
+
+    A decimal has `precision` digits, `scale` of them behind the point.
+    """
 
     name: str
     precision: int = 0
@@ -25,13 +28,17 @@ class Kind:
 
     @property
     def atomic(self) -> str:
-        """Return the type as the format names it."""
-        return f"decimal({self.precision},{self.scale})" if self.name == "decimal" else self.name
+        """The type as the format names it."""
+        if self.name == "decimal":
+            return f"decimal({self.precision},{self.scale})"
+        return self.name
 
     @property
     def shown(self) -> str:
-        """Return the type as a message names it."""
-        return self.name if self.name == NESTED.name else atomic_type_name(self.atomic)
+        """The type as a message names it."""
+        if self.name == NESTED.name:
+            return self.name
+        return atomic_type_name(self.atomic)
 
     @property
     def is_integer(self) -> bool:
@@ -56,7 +63,7 @@ NESTED = Kind(name="nested")
 
 
 def decimal_kind(precision: int, scale: int) -> Kind:
-    """Return the decimal of so many digits."""
+    """Return the decimal of these digits."""
     return Kind(name="decimal", precision=precision, scale=scale)
 
 
@@ -65,11 +72,13 @@ def kind_of(column: DataType) -> Kind:
     if not isinstance(column, Atomic):
         return NESTED
     parts = decimal_parts(column.name)
-    return decimal_kind(*parts) if parts else Kind(name=column.name)
+    if parts is not None:
+        return decimal_kind(*parts)
+    return Kind(name=column.name)
 
 
 def digits_of(kind: Kind) -> tuple[int, int]:
-    """Return how many digits an exact number has before and behind the point."""
+    """Return the numbers of digits that an exact kind has before and behind the point."""
     if kind.is_integer:
         return _INTEGER_DIGITS[kind.name], 0
     return kind.precision - kind.scale, kind.scale
@@ -90,7 +99,7 @@ def literal_kind(value: int | Decimal) -> Kind:
 
 
 def holds(kind: Kind, value: int | Decimal) -> bool:
-    """Whether the exact kind has exactly this value."""
+    """Return whether the exact kind has exactly this value."""
     number = Decimal(value)
     before, behind = digits_of(kind)
     scaled = number.scaleb(behind, _WIDE)
@@ -103,29 +112,41 @@ def holds(kind: Kind, value: int | Decimal) -> bool:
 
 
 def common_exact(first: Kind, second: Kind) -> Kind | None:
-    """Return the narrowest kind of all values of both; None if it had more than 38 digits."""
+    """Return the narrowest kind of all values of both; None beyond 38 digits."""
     if first == second:
         return first
     if first.is_integer and second.is_integer:
         return max(first, second, key=lambda kind: INTEGER_BITS[kind.name])
-    (before, behind), (other_before, other_behind) = digits_of(first), digits_of(second)
+    before, behind = digits_of(first)
+    other_before, other_behind = digits_of(second)
     scale = max(behind, other_behind)
     precision = max(before, other_before) + scale
     return decimal_kind(precision, scale) if precision <= MAX_PRECISION else None
 
 
 def result_of(op: str, left: Kind, right: Kind) -> Kind | None:
-    """Return the kind of `+ - * %` of two decimals; None if it may have more than 38 digits."""
+    """Return the kind of `+ - * %` of two decimals; None beyond 38 digits."""
+    if op == "*":
+        return _product_of(left, right)
     scale = max(left.scale, right.scale)
     before = (left.precision - left.scale, right.precision - right.scale)
     if op == "%":
+        # A remainder is smaller than both numbers
         return decimal_kind(max(1, min(before) + scale), scale)
-    if op == "*":
-        precision, scale = left.precision + right.precision, left.scale + right.scale
-        # One digit more, which no product needs, is the type that Spark and Arrow give it.
-        precision += precision < MAX_PRECISION
-        is_given_by_spark = precision < MAX_PRECISION or not scale
-        fits = precision <= MAX_PRECISION and is_given_by_spark
-        return decimal_kind(precision, scale) if fits else None
+    # A sum may carry one digit more
     precision = max(before) + scale + 1
-    return decimal_kind(precision, scale) if precision <= MAX_PRECISION else None
+    if precision > MAX_PRECISION:
+        return None
+    return decimal_kind(precision, scale)
+
+
+def _product_of(left: Kind, right: Kind) -> Kind | None:
+    precision, scale = left.precision + right.precision, left.scale + right.scale
+    if precision < MAX_PRECISION:
+        # One digit more than any product needs: the type of Spark and Arrow
+        precision += 1
+    # At 38 digits Spark may cut the scale, unless it is 0
+    is_given_by_spark = precision < MAX_PRECISION or not scale
+    if precision > MAX_PRECISION or not is_given_by_spark:
+        return None
+    return decimal_kind(precision, scale)

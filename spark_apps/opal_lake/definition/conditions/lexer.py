@@ -17,6 +17,7 @@ _TOKENS = re.compile(
     """,
     re.VERBOSE | re.ASCII,
 )
+# A comment would hide from a reader what a stored condition says
 _COMMENT = "a condition has no comments; take it out"
 _REMEDIES = {
     "'": "the text that begins here has no end; close it with '",
@@ -35,7 +36,10 @@ _REMEDIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A piece of the text. `value` is a name or text without quotes, else the piece as it stands."""
+    """A piece of the text.
+
+    `value` is a name or text without quotes, otherwise the piece as it stands.
+    """
 
     kind: str
     value: str
@@ -43,15 +47,17 @@ class Token:
 
     @property
     def keyword(self) -> str:
-        """Return the word in upper case, or nothing if it is not a word."""
+        """The word in upper case, or an empty text if the piece is not a word."""
         return self.value.upper() if self.kind == "word" else ""
 
     @property
     def shown(self) -> str:
-        """Return the piece as a message names it."""
+        """The piece as a message names it."""
         if self.kind == "end":
             return "the end"
-        return repr(self.value) if self.kind != "text" else f"the text {self.value!r}"
+        if self.kind == "text":
+            return f"the text {self.value!r}"
+        return repr(self.value)
 
 
 def tokens_of(text: str, max_characters: int) -> list[Token]:

@@ -15,17 +15,17 @@ class Pattern:
 
     @property
     def prefix(self) -> str:
-        """Return the characters that a match begins with."""
+        """The characters that a match begins with."""
         return _plain_start(self.pieces[0])
 
     @property
     def is_prefix_alone(self) -> bool:
-        """Whether the pattern is characters and one `%` at its end."""
+        """True if the pattern is characters and one `%` at its end."""
         return len(self.pieces) == 2 and not self.pieces[1] and None not in self.pieces[0]
 
     @property
     def exact(self) -> str | None:
-        """Return the only text that matches, or None if there are more."""
+        """The only text that matches; None if there are more."""
         only = self.pieces[0]
         if len(self.pieces) > 1 or None in only:
             return None
@@ -34,16 +34,16 @@ class Pattern:
     def regex(self, *, backtracks: bool) -> str:
         """Return a regular expression of the whole text.
 
-        A match with the first place of each piece is as good as any. An engine that tries all
-        ways, as Java's, gets this in atomic groups, so that its time is bounded.
+        The first match of each piece is as good as any. An engine that tries all ways, as Java's,
+        gets each piece in an atomic group, so that its time is bounded.
         """
         first, *rest = [_piece_regex(piece) for piece in self.pieces]
         if not rest:
             return rf"(?s)\A{first}\z"
         inner, last = rest[:-1], rest[-1]
-        opened = "(?>" if backtracks else "(?:"
-        found = "".join(f"{opened}.*?{piece})" for piece in inner if piece)
-        return rf"(?s)\A{first}{found}.*{last}\z"
+        group = "(?>" if backtracks else "(?:"
+        groups = "".join(f"{group}.*?{piece})" for piece in inner if piece)
+        return rf"(?s)\A{first}{groups}.*{last}\z"
 
 
 def pattern_of(text: str, escape: str) -> Pattern:
@@ -69,7 +69,7 @@ def pattern_of(text: str, escape: str) -> Pattern:
 
 
 def literal_pattern(text: str, *, starts: bool, ends: bool) -> Pattern:
-    """Return the pattern of texts that hold a text: at the begin, at the end, or anywhere."""
+    """Return the pattern of texts with a part at their begin, their end, or anywhere."""
     before: tuple[tuple[str | None, ...], ...] = () if starts else ((),)
     after: tuple[tuple[str | None, ...], ...] = () if ends else ((),)
     return Pattern(pieces=(*before, tuple(text), *after))
@@ -85,8 +85,13 @@ def _plain_start(piece: tuple[str | None, ...]) -> str:
 
 
 def _piece_regex(piece: tuple[str | None, ...]) -> str:
-    return "".join("." if character is None else _escaped(character) for character in piece)
+    return "".join(_character_regex(character) for character in piece)
 
 
-def _escaped(character: str) -> str:
-    return character if _PLAIN.match(character) else rf"\x{{{ord(character):X}}}"
+def _character_regex(character: str | None) -> str:
+    if character is None:
+        return "."
+    if _PLAIN.match(character):
+        return character
+    # By code point, which the engines of Arrow and of Java read alike
+    return rf"\x{{{ord(character):X}}}"

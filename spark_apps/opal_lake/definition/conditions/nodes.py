@@ -1,6 +1,9 @@
-"""A condition bound to columns: every node has a type, and both sides of a test have the same one.
+"""A condition bound to columns: every node has a type.
 
-What evaluates a condition, over Arrow or in Spark, sees these nodes only: it converts nothing itself.
+Both sides of a test have the same one.
+
+What evaluates a condition, over Arrow or in Spark, sees these nodes only: it converts nothing
+itself.
 """
 
 from collections.abc import Iterator
@@ -13,7 +16,7 @@ from opal_lake.definition.conditions.tree import Comparison, Operation, Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """A column, by the exact names on the way to it; `field_id` only of a whole column."""
+    """A column, by the exact names that lead to it; `field_id` only of a whole column."""
 
     path: tuple[str, ...]
     kind: Kind
@@ -22,7 +25,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constant:
-    """A value in the form of its kind: exact numbers as int or Decimal, doubles as float."""
+    """A value in the form of its kind: int or Decimal if exact, float for a double."""
 
     value: Value
     kind: Kind
@@ -57,7 +60,7 @@ class Among:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matches:
-    """A text that is as a pattern."""
+    """A test of a text against a pattern."""
 
     value: "Typed"
     pattern: Pattern
@@ -66,7 +69,7 @@ class Matches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
-    """A value that is null."""
+    """A test for null."""
 
     value: "Typed"
     kind: Kind = BOOLEAN
@@ -74,7 +77,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """A truth value that is this one; null is neither."""
+    """A test for one truth value; null is neither."""
 
     value: "Typed"
     truth: bool
@@ -91,7 +94,7 @@ class Opposite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Every:
-    """All parts are true. From the left: behind a false part none is evaluated."""
+    """A conjunction. Behind a false part, from the left, none is evaluated."""
 
     parts: "tuple[Typed, ...]"
     kind: Kind = BOOLEAN
@@ -99,7 +102,7 @@ class Every:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Some:
-    """Some part is true. From the left: behind a true part none is evaluated."""
+    """A disjunction. Behind a true part, from the left, none is evaluated."""
 
     parts: "tuple[Typed, ...]"
     kind: Kind = BOOLEAN
@@ -165,5 +168,5 @@ def all_of(node: Typed) -> Iterator[Typed]:
 
 
 def may_fail(node: Typed) -> bool:
-    """Whether a row may have a value for which there is no answer."""
+    """Return whether a row may have a value for which the condition has no answer."""
     return any(isinstance(part, Compute) and part.op in ("/", "%") for part in all_of(node))

@@ -1,4 +1,4 @@
-"""The parser: a text to a tree, by recursive descent. Depth and length are bounded."""
+"""The parser: a text to a tree, by recursive descent of bounded depth."""
 
 from collections.abc import Callable, Mapping
 from decimal import Decimal
@@ -31,12 +31,13 @@ from opal_lake.definition.conditions.tree import (
     depth_of,
 )
 
-MAX_PARENTHESES = 50  # within one another; each takes eight frames of Python's stack
+# Within one another; each takes eight frames of Python's stack
+MAX_PARENTHESES = 50
 
 KEYWORDS = frozenset(
     ["AND", "BETWEEN", "ESCAPE", "FALSE", "IN", "IS", "LIKE", "NOT", "NULL", "OR", "TRUE"]
 )
-# Words of SQL that somebody may expect, and that mean something else than a column there.
+# Words of SQL that a user may expect here; they are not columns, unless they are quoted
 FOREIGN = frozenset(
     ["CASE", "CAST", "COLLATE", "DIV", "EXISTS", "ILIKE", "INTERVAL", "REGEXP", "RLIKE", "SELECT"]
 )
@@ -75,7 +76,7 @@ _LITERALS: dict[str, Callable[[str], Value]] = {
 }
 _HAS = (
     "comparisons, AND, OR, NOT, IN, BETWEEN, LIKE, IS NULL, IS TRUE, + - * / %, and the functions "
-    "of docs/conditions.md"
+    "of docs/reference/conditions.md"
 )
 
 
@@ -125,7 +126,9 @@ class _Parser:
         return None
 
     def _take_keyword(self, *keywords: str) -> Token | None:
-        return self._take() if self._next.keyword in keywords else None
+        if self._next.keyword in keywords:
+            return self._take()
+        return None
 
     def _expect(self, operator: str, why: str) -> Token:
         token = self._take_operator(operator)
@@ -146,16 +149,20 @@ class _Parser:
         parts = [self._both()]
         while self._take_keyword("OR"):
             parts.append(self._both())
-        return parts[0] if len(parts) == 1 else Or(parts=tuple(parts), at=parts[0].at)
+        if len(parts) == 1:
+            return parts[0]
+        return Or(parts=tuple(parts), at=parts[0].at)
 
     def _both(self) -> Node:
         parts = [self._negation()]
         while self._take_keyword("AND"):
             parts.append(self._negation())
-        return parts[0] if len(parts) == 1 else And(parts=tuple(parts), at=parts[0].at)
+        if len(parts) == 1:
+            return parts[0]
+        return And(parts=tuple(parts), at=parts[0].at)
 
     def _negation(self) -> Node:
-        """`NOT NOT x` is a loop, so that its depth is that of the tree."""
+        """Parse `NOT NOT x` by a loop, so that its depth is that of the tree."""
         negations: list[Token] = []
         while token := self._take_keyword("NOT"):
             negations.append(token)
@@ -165,7 +172,7 @@ class _Parser:
         return node
 
     def _test(self) -> Node:
-        """Also `a IS NULL IS NOT NULL`; but two comparisons in a row mean nothing."""
+        """Parse tests of a value, as `a IS NULL IS NOT NULL`, but not two comparisons."""
         node = self._sum()
         is_tested = False
         while self._begins_test():
@@ -178,8 +185,10 @@ class _Parser:
                     token.at, f"found a second test, {token.value!r}; join tests by AND, or use ( )"
                 )
             is_tested = True
-            is_comparison = token.kind == "operator"
-            node = self._comparison(node) if is_comparison else self._membership(node)
+            if token.kind == "operator":
+                node = self._comparison(node)
+            else:
+                node = self._membership(node)
         return node
 
     def _begins_test(self) -> bool:
@@ -334,6 +343,7 @@ class _Parser:
             raise FaultError(text.at, f"{text.value!r} {error}") from None
 
     def _call(self) -> Node:
+        # The caller has seen the parenthesis behind the name
         name = self._take()
         if name.value.lower() not in FUNCTIONS:
             raise unknown_function(name.value.lower(), name.at, self._use)
@@ -376,7 +386,7 @@ _CONSTANTS: dict[str, bool | None] = {"TRUE": True, "FALSE": False, "NULL": None
 
 
 def _negative(node: Node, at: int) -> Node:
-    """The sign of a number belongs to the literal."""
+    """Return the negative of a node; the sign of a number belongs to the literal."""
     is_number = isinstance(node, Literal) and not isinstance(node.value, bool)
     if is_number and isinstance(node, Literal) and isinstance(node.value, int | Decimal | float):
         value = node.value

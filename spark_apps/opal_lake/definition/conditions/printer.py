@@ -1,4 +1,4 @@
-"""A tree as text: what `parse` reads as the same tree."""
+"""A tree as text, which `parse` reads as the same tree."""
 
 import re
 from datetime import date, datetime
@@ -36,7 +36,9 @@ def text_of(node: Node) -> str:
 
 def _text(node: Node, within: int) -> str:
     level, text = _written(node)
-    return f"({text})" if level < within else text
+    if level < within:
+        return f"({text})"
+    return text
 
 
 def _written(node: Node) -> tuple[int, str]:
@@ -67,29 +69,31 @@ def _atom(node: Column | Literal | Call) -> tuple[int, str]:
             return _WHOLE, f"{node.name}({arguments})"
         case Literal():
             text = literal_text(node.value)
-            return _SIGN if text.startswith("-") else _WHOLE, text
+            # `- -1` would be read as a sign before a literal
+            level = _SIGN if text.startswith("-") else _WHOLE
+            return level, text
 
 
 def _test(node: Node) -> str:
+    if isinstance(node, Compare):
+        return f"{_text(node.left, _SUM)} {node.op} {_text(node.right, _SUM)}"
+    assert isinstance(node, In | Between | Like | IsNull | IsTruth), node
+    value, negation = _text(node.value, _SUM), _not(node.negated)
     match node:
-        case Compare():
-            return f"{_text(node.left, _SUM)} {node.op} {_text(node.right, _SUM)}"
         case In():
             members = ", ".join(literal_text(member.value) for member in node.members)
-            return f"{_text(node.value, _SUM)} {_not(node.negated)}IN ({members})"
+            return f"{value} {negation}IN ({members})"
         case Between():
             low, high = _text(node.low, _SUM), _text(node.high, _SUM)
-            return f"{_text(node.value, _SUM)} {_not(node.negated)}BETWEEN {low} AND {high}"
+            return f"{value} {negation}BETWEEN {low} AND {high}"
         case Like():
-            escape = "" if node.escape == "\\" else f" ESCAPE {literal_text(node.escape)}"
             pattern = literal_text(node.pattern)
-            return f"{_text(node.value, _SUM)} {_not(node.negated)}LIKE {pattern}{escape}"
+            escape = "" if node.escape == "\\" else f" ESCAPE {literal_text(node.escape)}"
+            return f"{value} {negation}LIKE {pattern}{escape}"
         case IsNull():
-            return f"{_text(node.value, _SUM)} IS {_not(node.negated)}NULL"
+            return f"{value} IS {negation}NULL"
         case IsTruth():
-            truth = literal_text(node.truth)
-            return f"{_text(node.value, _SUM)} IS {_not(node.negated)}{truth}"
-    raise AssertionError(node)
+            return f"{value} IS {negation}{literal_text(node.truth)}"
 
 
 def _not(negated: bool) -> str:
@@ -97,20 +101,26 @@ def _not(negated: bool) -> str:
 
 
 def _name(name: str) -> str:
-    is_plain = _PLAIN.match(name) and name.upper() not in KEYWORDS | FOREIGN
-    return name if is_plain else "`" + name.replace("`", "``") + "`"
+    if _PLAIN.match(name) and name.upper() not in KEYWORDS | FOREIGN:
+        return name
+    return "`" + name.replace("`", "``") + "`"
 
 
 def literal_text(value: Value) -> str:
     """Return a value as a condition writes it."""
     match value:
-        case None | bool():
-            return "NULL" if value is None else str(value).upper()
+        case None:
+            return "NULL"
+        case bool():
+            return str(value).upper()
         case float():
+            # With an exponent, by which the parser knows a double
             text = repr(value)
             return text if "e" in text else f"{text}e0"
-        case int() | Decimal():
-            return format(value, "f") if isinstance(value, Decimal) else str(value)
+        case int():
+            return str(value)
+        case Decimal():
+            return format(value, "f")
         case str():
             return "'" + value.replace("'", "''") + "'"
         case bytes():

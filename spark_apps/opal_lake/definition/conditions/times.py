@@ -1,4 +1,7 @@
-"""Days and times as a condition writes them. A time without a zone is in UTC, whatever the session."""
+"""Days and times as a condition writes them.
+
+A time without a zone is in UTC, whatever the session.
+"""
 
 import re
 from datetime import UTC, date, datetime, timedelta
@@ -13,7 +16,7 @@ _MAX_OFFSET = timedelta(hours=18)
 
 
 def day_of(text: str) -> date:
-    """Return the day; ValueError says what it is not."""
+    """Return the day; ValueError for another text."""
     match = _DAY.match(text)
     if match is None:
         raise ValueError("is not a day; write DATE '2026-11-28'")
@@ -57,9 +60,8 @@ def _matched(text: str, example: str) -> re.Match[str]:
 def _wall_clock(match: re.Match[str]) -> datetime:
     day = day_of(match[1])
     hour, minute, second = (int(match[group] or 0) for group in (2, 3, 4))
+    microsecond = int((match[5] or "0").ljust(6, "0"))
     try:
-        return datetime(
-            day.year, day.month, day.day, hour, minute, second, int((match[5] or "0").ljust(6, "0"))
-        )
+        return datetime(day.year, day.month, day.day, hour, minute, second, microsecond)
     except ValueError:
         raise ValueError("is not a time of a day; write 00:00:00 to 23:59:59.999999") from None

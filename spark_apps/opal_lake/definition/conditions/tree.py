@@ -1,4 +1,4 @@
-"""The tree of a condition: what the text says, before anything is known of columns.
+"""The tree of a condition: what the text says, before any column is known.
 
 `at` is the character of the text where a node begins. Two trees are equal wherever they stood.
 """
@@ -15,14 +15,14 @@ Comparison = OneOf["=", "!=", "<", "<=", ">", ">=", "<=>"]
 Operation = OneOf["+", "-", "*", "/", "%"]
 
 MAX_DEPTH = 100
-MAX_CHARACTERS = 10_000  # of what is stored
-MAX_DIGITS = 38
+MAX_CHARACTERS = 10_000  # of a condition that is stored
+MAX_DIGITS = 38  # of a decimal
 
 
-def _place() -> int:
-    """Declare the place of a node, which does not count when trees are compared."""
-    made: int = field(default=0, compare=False, repr=False)
-    return made
+def _at() -> int:
+    """Declare where a node begins, which does not count when trees are compared."""
+    at: int = field(default=0, compare=False, repr=False)
+    return at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Column:
     """A column, or a member of a struct: the names on the way to it."""
 
     path: tuple[str, ...]
-    at: int = _place()
+    at: int = _at()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Literal:
     """A value."""
 
     value: Value
-    at: int = _place()
+    at: int = _at()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Compare:
     op: Comparison
     left: "Node"
     right: "Node"
-    at: int = _place()
+    at: int = _at()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class In:
     value: "Node"
     members: tuple[Literal, ...]
     negated: bool = False
-    at: int = _place()
+    at: int = _at()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Between:
     low: "Node"
     high: "Node"
     negated: bool = False
-    at: int = _place()
+    at: int = _at()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Like:
     pattern: str
     escape: str = "\\"
     negated: bool = False
-    at: int = _place()
+    at: int = _at()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class IsNull:
 
     value: "Node"
     negated: bool = False
-    at: int = _place()
+    at: int = _at()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class IsTruth:
     value: "Node"
     truth: bool
     negated: bool = False
-    at: int = _place()
+    at: int = _at()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class Not:
     """A negation."""
 
     value: "Node"
-    at: int = _place()
+    at: int = _at()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class And:
     """A conjunction of at least two parts, evaluated from the left."""
 
     parts: "tuple[Node, ...]"
-    at: int = _place()
+    at: int = _at()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class Or:
     """A disjunction of at least two parts, evaluated from the left."""
 
     parts: "tuple[Node, ...]"
-    at: int = _place()
+    at: int = _at()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class Arithmetic:
     op: Operation
     left: "Node"
     right: "Node"
-    at: int = _place()
+    at: int = _at()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ class Negative:
     """A number with the other sign."""
 
     value: "Node"
-    at: int = _place()
+    at: int = _at()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +150,7 @@ class Call:
 
     name: str
     arguments: "tuple[Node, ...]"
-    at: int = _place()
+    at: int = _at()
 
 
 Node = (

@@ -1,4 +1,7 @@
-"""Bind a tree to columns: names to columns, and types to all. What has no meaning is an error here, before a row is read."""
+"""The binding of a tree to columns: names to columns, and types to all.
+
+A condition without a meaning is an error here, before a row is read.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,9 +65,9 @@ from opal_lake.definition.conditions.tree import (
 )
 from opal_lake.definition.schema import Field, Struct
 
-MAX_NAMES_SHOWN = 30
+MAX_NAMES_SHOWN = 30  # of columns, in a message
 MAX_DIVISIONS = 32
-MAX_DIVISIONS_IN_DIVISORS = 4  # Spark evaluates a divisor twice
+MAX_DIVISIONS_IN_DIVISORS = 4  # Spark evaluates a divisor twice, so that nested ones double
 _TIMES = ("date", "timestamp", "timestamp_ntz")
 _ORDERED = ("string", "binary", *_TIMES)
 
@@ -111,7 +114,7 @@ class _Binder:
         self._columns = columns
 
     def truth(self, node: Node) -> Typed:
-        """Return what is true, false or null."""
+        """Return the typed form of a part that has to be true, false or null."""
         typed = self.value(node)
         if typed.kind != BOOLEAN:
             raise FaultError(
@@ -172,7 +175,7 @@ class _Binder:
         return Test(op=node.op, left=left, right=right)
 
     def _pair(self, left: Node, right: Node, at: int) -> tuple[Typed, Typed]:
-        """Return both as one kind."""
+        """Return both sides in one kind."""
         for side in (left, right):
             if _is_null(side):
                 raise _null_compared(side)
@@ -203,9 +206,12 @@ class _Binder:
                     member.at, "NULL in a list of IN is never equal; write OR x IS NULL instead"
                 )
             value, _ = _alike(value, _constant(member), node.at)
-        members = [_alike(value, _constant(member), node.at) for member in node.members]
-        constants = [_constant_of(other) for _, other in members]
-        return _negated(Among(value=value, members=tuple(constants)), negated=node.negated)
+        # Once more: only now the widest kind is known
+        members: list[Constant] = []
+        for member in node.members:
+            _, constant = _alike(value, _constant(member), node.at)
+            members.append(_constant_of(constant))
+        return _negated(Among(value=value, members=tuple(members)), negated=node.negated)
 
     def _like(self, node: Like) -> Typed:
         value = self._text(node.value, "LIKE")
@@ -239,15 +245,14 @@ class _Binder:
 
     def _number(self, node: Node, where: str) -> Typed:
         if _is_null(node):
-            raise FaultError(node.at, f"NULL beside {where!r} makes all null; write a number")
+            raise FaultError(node.at, f"NULL next to {where!r} makes all null; write a number")
         value = self.value(node)
         if not value.kind.is_number:
             raise FaultError(node.at, f"{where!r} takes numbers, found {_shown(value)}")
         return value
 
     def _negative(self, node: Negative) -> Typed:
-        value = self._number(node.value, "-")
-        number = _double(value) if value.kind.is_binary_fraction else _decimal(value)
+        number = _computable(self._number(node.value, "-"))
         return Apply(name="negative", arguments=(number,), kind=number.kind)
 
     def _call(self, node: Call) -> Typed:
@@ -263,7 +268,7 @@ class _Binder:
         return typed
 
     def of_texts(self, node: Call) -> Typed | None:
-        """`lower`, `upper`, `trim` and `length`."""
+        """Return a call of `lower`, `upper`, `trim` or `length`."""
         if len(node.arguments) != 1:
             return None
         value = self._text(node.arguments[0], f"{node.name}()")
@@ -280,24 +285,26 @@ class _Binder:
         if len(node.arguments) not in (2, 3):
             return None
         text, *numbers = node.arguments
-        limits = [
-            number.value
-            for number in numbers
-            if isinstance(number, Literal) and type(number.value) is int
-        ]
-        bounded = len(limits) == len(numbers) and all(0 <= limit < 1 << 31 for limit in limits)
-        if not bounded or not limits[0]:
+        limits: list[int] = []
+        for number in numbers:
+            if not isinstance(number, Literal) or type(number.value) is not int:
+                return None
+            if not 0 <= number.value < 1 << 31:
+                return None
+            limits.append(number.value)
+        # SQL counts characters from 1
+        if limits[0] == 0:
             return None
         constants = [Constant(value=limit, kind=INTEGER) for limit in limits]
         arguments = (self._text(text, "substring()"), *constants)
         return Apply(name="substring", arguments=arguments, kind=STRING)
 
     def holds_text(self, node: Call) -> Typed | None:
-        """`startswith`, `endswith` and `contains`."""
+        """Return `startswith`, `endswith` and `contains` as patterns."""
         if len(node.arguments) != 2:
             return None
         text = node.arguments[1]
-        if not (isinstance(text, Literal) and isinstance(text.value, str)):
+        if not isinstance(text, Literal) or not isinstance(text.value, str):
             return None
         value = self._text(node.arguments[0], f"{node.name}()")
         starts, ends = node.name == "startswith", node.name == "endswith"
@@ -307,8 +314,7 @@ class _Binder:
     def abs(self, node: Call) -> Typed | None:
         if len(node.arguments) != 1:
             return None
-        value = self._number(node.arguments[0], "abs()")
-        number = _double(value) if value.kind.is_binary_fraction else _decimal(value)
+        number = _computable(self._number(node.arguments[0], "abs()"))
         return Apply(name="abs", arguments=(number,), kind=number.kind)
 
     def isnan(self, node: Call) -> Typed | None:
@@ -326,7 +332,8 @@ class _Binder:
         if value.kind.name not in _TIMES:
             raise FaultError(
                 node.arguments[0].at,
-                f"date() takes a timestamp, found {_shown(value)}; write a day as DATE '2026-11-28'",
+                f"date() takes a timestamp, found {_shown(value)}; "
+                "write a day as DATE '2026-11-28'",
             )
         return Apply(name="date", arguments=(value,), kind=DATE)
 
@@ -339,8 +346,12 @@ class _Binder:
             return first
         for value in values[1:]:
             first, _ = _alike(first, value, node.at)
-        alike = tuple(_alike(first, value, node.at)[1] for value in values)
-        return Apply(name="coalesce", arguments=alike, kind=first.kind)
+        # Once more: only now the widest kind is known
+        alike: list[Typed] = []
+        for value in values:
+            _, widened = _alike(first, value, node.at)
+            alike.append(widened)
+        return Apply(name="coalesce", arguments=tuple(alike), kind=first.kind)
 
 
 _Made = Callable[[_Binder, Call], Typed | None]
@@ -362,11 +373,14 @@ _FUNCTIONS: Mapping[str, _Made] = {
 
 
 def _known(name: str, names: list[str]) -> str:
+    """Return the columns that may be meant, for the end of a message."""
     close = get_close_matches(name, names, n=1)
     if close:
         return f"did you mean {close[0]!r}?"
-    shown = ", ".join(map(repr, names[:MAX_NAMES_SHOWN]))
-    return f"there are {shown}{', ...' if len(names) > MAX_NAMES_SHOWN else ''}"
+    shown = [repr(known) for known in names[:MAX_NAMES_SHOWN]]
+    if len(names) > MAX_NAMES_SHOWN:
+        shown.append("...")
+    return f"there are {', '.join(shown)}"
 
 
 def _is_null(node: Node) -> bool:
@@ -424,7 +438,7 @@ def _constant_of(node: Typed) -> Constant:
 
 
 def _alike(left: Typed, right: Typed, at: int) -> tuple[Typed, Typed]:
-    """Return both as one kind, or say why they are not comparable."""
+    """Return both in one kind; FaultError if they are not comparable."""
     if NESTED in (left.kind, right.kind):
         nested = left if left.kind == NESTED else right
         raise FaultError(
@@ -444,12 +458,7 @@ def _alike(left: Typed, right: Typed, at: int) -> tuple[Typed, Typed]:
 def _numbers_alike(left: Typed, right: Typed, at: int) -> tuple[Typed, Typed]:
     if not (left.kind.is_exact and right.kind.is_exact):
         return _double(left), _double(right)
-    for value, other in ((left, right), (right, left)):
-        if isinstance(other, Constant) and not isinstance(value, Constant):
-            kind = _kind_for(value, other)
-            break
-    else:
-        kind = common_exact(left.kind, right.kind)
+    kind = _common_kind(left, right)
     if kind is None:
         raise FaultError(
             at,
@@ -459,11 +468,21 @@ def _numbers_alike(left: Typed, right: Typed, at: int) -> tuple[Typed, Typed]:
     return _exact(left, kind), _exact(right, kind)
 
 
+def _common_kind(left: Typed, right: Typed) -> Kind | None:
+    for value, other in ((left, right), (right, left)):
+        if isinstance(other, Constant) and not isinstance(value, Constant):
+            return _kind_for(value, other)
+    return common_exact(left.kind, right.kind)
+
+
 def _kind_for(value: Typed, constant: Constant) -> Kind | None:
-    """Return the value's own kind if it holds the constant: a column that is not converted is pruned."""
+    """Return the value's own kind if it holds the constant, otherwise a wider one."""
     number = constant.value
     assert isinstance(number, int | Decimal)
-    return value.kind if holds(value.kind, number) else common_exact(value.kind, constant.kind)
+    # Only a column that is not converted is pruned
+    if holds(value.kind, number):
+        return value.kind
+    return common_exact(value.kind, constant.kind)
 
 
 def _exact(value: Typed, kind: Kind) -> Typed:
@@ -471,18 +490,29 @@ def _exact(value: Typed, kind: Kind) -> Typed:
         assert isinstance(value.value, int | Decimal)
         number = int(value.value) if kind.is_integer else Decimal(value.value)
         return Constant(value=number, kind=kind)
-    return value if value.kind == kind else Widen(value=value, kind=kind)
+    if value.kind == kind:
+        return value
+    return Widen(value=value, kind=kind)
 
 
 def _decimal(value: Typed) -> Typed:
     return _exact(value, as_decimal(value.kind))
 
 
+def _computable(value: Typed) -> Typed:
+    """Return a number in a kind that has the negative of each value: no integer has."""
+    if value.kind.is_binary_fraction:
+        return _double(value)
+    return _decimal(value)
+
+
 def _double(value: Typed) -> Typed:
     if isinstance(value, Constant):
         assert isinstance(value.value, int | Decimal | float)
         return Constant(value=float(value.value), kind=DOUBLE)
-    return value if value.kind == DOUBLE else Widen(value=value, kind=DOUBLE)
+    if value.kind == DOUBLE:
+        return value
+    return Widen(value=value, kind=DOUBLE)
 
 
 def _check_order(value: Typed, node: Node) -> None:
@@ -516,16 +546,23 @@ def _advice(left: Typed, right: Typed) -> str:
 
 
 def _check_divisions(condition: Typed) -> None:
-    """Refuse many divisions, and those nested in divisors: each doubles the work of those in it."""
-    divisions = [
-        node for node in all_of(condition) if isinstance(node, Compute) and node.op in ("/", "%")
-    ]
+    """Refuse many divisions, and divisions nested in divisors.
+
+    Each one in a divisor doubles the work of those in it.
+    """
+    divisions = [node for node in all_of(condition) if _is_division(node)]
     if len(divisions) > MAX_DIVISIONS:
         raise FaultError(0, f"there are more than {MAX_DIVISIONS} divisions; write fewer")
     for division in divisions:
+        assert isinstance(division, Compute)
         inner = [node for node in all_of(division.right) if node in divisions]
         if len(inner) > MAX_DIVISIONS_IN_DIVISORS:
             raise FaultError(
                 0,
-                f"a divisor holds more than {MAX_DIVISIONS_IN_DIVISORS} divisions; write it flatter",
+                f"a divisor holds more than {MAX_DIVISIONS_IN_DIVISORS} divisions; "
+                "write it flatter",
             )
+
+
+def _is_division(node: Typed) -> bool:
+    return isinstance(node, Compute) and node.op in ("/", "%")
