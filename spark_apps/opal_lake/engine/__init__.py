@@ -1,5 +1,6 @@
-"""Who runs the tasks of an operation: the port, the adapter that is this process, and the table as operations get it.
+"""The engines that run the tasks of an operation.
 
-The port stands here and not in `job`, whose modules know no table: its methods name snapshots, data files, columns and key-store entries.
-Spark's adapter is `opal_spark.engine.executor`.
+`executor` is the port, `in_process` the adapter that is this process, `open_table` a table as
+operations get it. Spark's adapter is `opal_spark.engine.executor`. The port stands on this floor,
+since its methods name snapshots, data files, columns and key-store entries.
 """

@@ -21,7 +21,7 @@ from opal_lake.source import Files, Jdbc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrowRows:
-    """Rows as a caller gives them, with those that delete their key: a source to ingest."""
+    """Rows in memory as a source: as given, with the marks of those that delete."""
 
     given: pa.Table | Sequence[pa.RecordBatch]
     deleted: pa.Array | pa.ChunkedArray | None = None
@@ -29,49 +29,49 @@ class ArrowRows:
 
     @classmethod
     def of(cls, given: pa.Table | Iterable[pa.RecordBatch], how: ReadAs) -> "ArrowRows":
-        """Batches are read once, and looked at twice."""
-        rows = given if isinstance(given, pa.Table) else _batches(given)
-        if isinstance(rows, pa.Table):
-            schema, number = rows.schema, rows.num_rows
+        """Return a source of a table or of record batches, which are read once."""
+        if isinstance(given, pa.Table):
+            rows: pa.Table | list[pa.RecordBatch] = given
+            schema, number = given.schema, given.num_rows
         else:
+            rows = _batches(given)
             schema, number = _schema_of(rows), sum(batch.num_rows for batch in rows)
         _refuse_doubled(schema.names)
         deleted = None if how.deleted is None else _marker(how.deleted, number)
         return cls(given=rows, deleted=deleted, ignores_new_columns=how.ignores_new_columns)
 
     def new_columns(self, spec: TableSpec) -> pa.Schema:
-        """Those that the table lacks."""
-        own = [
-            field
-            for field in self._table(spec).schema
-            if not field.name.startswith(RESERVED_PREFIX)
-        ]
+        """Return the columns that the table lacks."""
+        schema = self._table(spec).schema
+        own = [field for field in schema if not field.name.startswith(RESERVED_PREFIX)]
         return unknown_columns(spec.schema, pa.schema(own))
 
     def rows(self, spec: TableSpec, number: int = 0) -> pa.Table:
-        """Return them with the delete marker and the table's columns.
+        """Return the rows with the delete marker and the table's columns.
 
         A column that was added to the table later may be missing, and is null then.
         """
-        rows, deleted = self._fitted(spec), self.deleted
-        if deleted is None and DELETED in rows.column_names:
+        rows = self._fitted(spec)
+        if self.deleted is None and DELETED in rows.column_names:
             return rows
         condition = delete_condition(spec)
-        if deleted is None:
+        if self.deleted is not None:
             if condition is None:
-                return rows
-            return rows.append_column(DELETED, condition.holds(rows))
+                raise InvalidInputError(
+                    "rows are marked as deletes, but the table has no delete condition; "
+                    "create it with deletes=\"op = 'D'\""
+                )
+            return rows.append_column(DELETED, self.deleted)
         if condition is None:
-            raise InvalidInputError(
-                "rows are marked as deletes, but the table has no delete condition; create it with deletes=\"op = 'D'\""
-            )
-        return rows.append_column(DELETED, deleted)
+            return rows
+        return rows.append_column(DELETED, condition.holds(rows))
 
     def split(self, spec: TableSpec, number: int, column: str) -> "ArrowSplit":
-        """Return them, to be parted by the texts in a column."""
+        """Return the rows, to be parted by the texts in a column."""
         return ArrowSplit(rows=self.rows(spec), column=column)
 
     def _fitted(self, spec: TableSpec) -> pa.Table:
+        """Return the rows with all columns of the table; refuse other columns."""
         rows, names = self._table(spec), spec.schema.names
         if self.ignores_new_columns:
             rows = rows.drop_columns(self.new_columns(spec).names)
@@ -79,63 +79,58 @@ class ArrowRows:
         _refuse_other_case(given, names)
         unknown = given - {DELETED, *names}
         _refuse_reserved(unknown)
-        missing = [field for field in spec.schema.fields if field.name not in given]
-        if unknown or any(not spec.schema.is_added(field) for field in missing):
-            raise InvalidInputError(
-                _misfit(
-                    sorted(unknown),
-                    [field.name for field in missing if not spec.schema.is_added(field)],
-                )
-            )
-        return with_nulls(rows, missing)
+        absent = [field for field in spec.schema.fields if field.name not in given]
+        missing = [field.name for field in absent if not spec.schema.is_added(field)]
+        if unknown or missing:
+            raise InvalidInputError(_misfit(sorted(unknown), missing))
+        return with_nulls(rows, absent)
 
     def _table(self, spec: TableSpec) -> pa.Table:
         if isinstance(self.given, pa.Table):
             return self.given
-        return (
-            pa.Table.from_batches(self.given)
-            if self.given
-            else pa.schema(
-                [(field.name, arrow_type(field.type)) for field in spec.schema.fields]
-            ).empty_table()
-        )
+        if self.given:
+            return pa.Table.from_batches(self.given)
+        # Without a batch no column is known: no rows fit every table
+        columns = [(field.name, arrow_type(field.type)) for field in spec.schema.fields]
+        return pa.schema(columns).empty_table()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrowSplit:
-    """Rows in memory."""
+    """Rows in memory, to be parted by the texts in a column."""
 
     rows: pa.Table
     column: str
 
     def values(self, most: int) -> Mapping[str | None, int]:
-        return {
-            _text(pair["values"]): pair["counts"]
-            for pair in pc.value_counts(self.rows[self.column]).to_pylist()
-        }
+        """Return how many rows have each text, of all texts, whatever `most` is."""
+        counted = pc.value_counts(self.rows[self.column]).to_pylist()
+        return {_text(pair["values"]): pair["counts"] for pair in counted}
 
     def part(
         self, chosen: Collection[str | None], bad: Mapping[str | None, str], spec: TableSpec
     ) -> pa.Table:
+        """Return the rows with the chosen texts; those with a bad text carry the reason."""
         texts = [_text(value) for value in self.rows[self.column].to_pylist()]
-        chosen_rows = self.rows.filter(pa.array([text in chosen for text in texts], pa.bool_()))
-        kept = _with_added(chosen_rows, spec)
+        is_chosen = [text in chosen for text in texts]
+        rows = _with_added(self.rows.filter(pa.array(is_chosen, pa.bool_())), spec)
         if not bad:
-            return kept
-        return kept.append_column(
-            BAD, pa.array([bad.get(text) for text in texts if text in chosen], pa.string())
-        )
+            return rows
+        reasons = [bad.get(text) for text in texts if text in chosen]
+        return rows.append_column(BAD, pa.array(reasons, pa.string()))
 
 
 def _with_added(rows: pa.Table, spec: TableSpec) -> pa.Table:
-    """Give rows the columns that were added to the table and that they lack: null."""
+    """Give rows the columns that were added to the table and that they lack, as null."""
     given = frozenset(rows.column_names)
     added = [field for field in spec.schema.fields if spec.schema.is_added(field)]
     return with_nulls(rows, [field for field in added if field.name not in given])
 
 
 def _text(value: object) -> str | None:
-    return value.isoformat() if isinstance(value, date) else None if value is None else str(value)
+    if value is None:
+        return None
+    return value.isoformat() if isinstance(value, date) else str(value)
 
 
 def _batches(given: Any) -> list[pa.RecordBatch]:
@@ -150,7 +145,7 @@ def _batches(given: Any) -> list[pa.RecordBatch]:
 
 
 def _schema_of(batches: Sequence[pa.RecordBatch]) -> pa.Schema:
-    """Return the schema that all batches have; InvalidInputError where one has another."""
+    """Return the schema of all batches; InvalidInputError if they differ."""
     if not batches:
         return pa.schema([])
     first = batches[0].schema
@@ -166,11 +161,14 @@ def _schema_of(batches: Sequence[pa.RecordBatch]) -> pa.Schema:
 
 
 def _difference(first: pa.Schema, other: pa.Schema) -> str:
+    """Return in words how the columns of a batch differ from those of the first one."""
     if first.names != other.names:
         return f"{', '.join(map(repr, other.names))} after {', '.join(map(repr, first.names))}"
-    field, before = next(pair for pair in zip(other, first, strict=True) if pair[0] != pair[1])
+    pairs = zip(other, first, strict=True)
+    field, before = next(pair for pair in pairs if pair[0] != pair[1])
     kind, kind_before = type_name(field.type), type_name(before.type)
     if kind == kind_before:
+        # They differ in what the names of types leave out, such as nullability
         kind, kind_before = str(field), str(before)
     return f"{field.name!r} is {kind} after {kind_before}"
 
@@ -184,13 +182,15 @@ def _refuse_doubled(names: Sequence[str]) -> None:
 
 
 def _refuse_other_case(given: Collection[str], names: Sequence[str]) -> None:
-    """Raise for a column whose name differs from a table's column in case only."""
+    """Raise InvalidInputError for a name that differs from a column's in case only."""
     own = {name.casefold(): name for name in names}
     for name in sorted(given):
         known = own.get(name.casefold(), name)
         if known == name:
             continue
-        advice = "leave one of them out" if known in given else f"rename it to {known!r}"
+        advice = f"rename it to {known!r}"
+        if known in given:
+            advice = "leave one of them out"
         raise InvalidInputError(
             f"column {name!r} of the rows differs in case only from column {known!r} of the "
             f"table; {advice}"
@@ -198,17 +198,17 @@ def _refuse_other_case(given: Collection[str], names: Sequence[str]) -> None:
 
 
 def _refuse_reserved(names: Collection[str]) -> None:
-    """Raise for a column whose name the format keeps for itself."""
+    """Raise InvalidInputError for a name that is reserved for the format."""
     reserved = sorted(name for name in names if name.casefold().startswith(RESERVED_PREFIX))
     if reserved:
         raise InvalidInputError(
             f"column {reserved[0]!r} of the rows: names that begin with {RESERVED_PREFIX!r} are "
-            "kept for the format; rename it or drop it"
+            "reserved for the format; rename it or drop it"
         )
 
 
 def _marker(deleted: Any, rows: int) -> pa.Array | pa.ChunkedArray:
-    """Return which rows delete their key, for each row one value."""
+    """Return which rows delete their key, one value for each row."""
     advice = "give a list or an Arrow array with True or False for each row"
     if isinstance(deleted, pa.Array | pa.ChunkedArray):
         marker = deleted
@@ -230,7 +230,7 @@ def _marker(deleted: Any, rows: int) -> pa.Array | pa.ChunkedArray:
 
 
 def _not_rows(rows: object, member: object = None) -> str:
-    """Return what is wrong with rows of another type, and how to convert them."""
+    """Return the message for rows of another type, and how to convert them."""
     kind = type(rows)
     package = kind.__module__.partition(".")[0]
     name = kind.__name__ if package == "builtins" else f"{package}.{kind.__name__}"
@@ -253,14 +253,16 @@ def _not_rows(rows: object, member: object = None) -> str:
 
 
 def _misfit(unknown: Sequence[str], missing: Sequence[str]) -> str:
-    faults = [f"no column {', '.join(map(repr, missing))}"] if missing else []
-    faults += [f"{', '.join(map(repr, unknown))}, which the table does not have"] if unknown else []
-    steps = ["add what is missing"] if missing else []
-    steps += (
-        [
-            "leave out what the table lacks, or say what becomes of it with on_new_columns='add' or 'ignore'"
-        ]
-        if unknown
-        else []
-    )
+    """Return the message for columns that the table lacks, or that the rows lack."""
+    faults: list[str] = []
+    steps: list[str] = []
+    if missing:
+        faults.append(f"no column {', '.join(map(repr, missing))}")
+        steps.append("add what is missing")
+    if unknown:
+        faults.append(f"{', '.join(map(repr, unknown))}, which the table does not have")
+        steps.append(
+            "leave out what the table lacks, or choose with on_new_columns='add' or 'ignore' what "
+            "happens to it"
+        )
     return f"the rows have {' and '.join(faults)}; {', and '.join(steps)}"

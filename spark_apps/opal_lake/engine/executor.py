@@ -1,11 +1,12 @@
-"""The port between operations and what runs them: tasks, and rows in and out.
+"""The port between operations and engines: tasks, and rows in and out.
 
-An operation says what a task does; an executor says where, and with which rows. It also reads what
-is to be ingested, and returns rows in its own frames: tables of Arrow, or DataFrames.
+An operation defines what a task does; an executor decides where it runs, and with which rows. It
+also reads the sources of ingests, and returns rows in its own frames: tables of Arrow, or
+DataFrames.
 
-A task may be attempted more than once, and two attempts of one may run at the same time. So an attempt puts its name into those of its
-files, and only the result of one attempt comes back: what the others wrote, nothing refers to. Tasks and results are pickled where they
-leave the process.
+A task may be attempted more than once, and two attempts of one may run at the same time. So an
+attempt puts its name into those of its files. Only the result of one attempt comes back: nothing
+refers to the files of the others. Tasks and results are pickled where they leave the process.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,12 +31,12 @@ if TYPE_CHECKING:
 
 HASH = "_opal_hash"  # 16 bytes, as `hashes_from_bytes` reads them
 
-# A noun, how many of them are done, and of how many; 0 where that is unknown
+# The noun of what is counted, the number done, and the total; 0 where that is unknown
 AtStep = Callable[[str, int, int], None]
 
 W = TypeVar("W")
 T = TypeVar("T")
-Rows = Any  # whatever the executor works on: a table of Arrow, a DataFrame of Spark
+Rows = Any  # the frame that the executor works on: a table of Arrow, a DataFrame of Spark
 Batches = Iterable[pa.RecordBatch]
 
 
@@ -45,7 +46,10 @@ def no_step(noun: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """An attempt at a task: the number of its partition, and a name that no other attempt has. `bin` is that of rows in an order."""
+    """An attempt at a task: its partition, and a name that no other attempt has.
+
+    `bin` is the number of the bin that rows in an order belong to.
+    """
 
     part: int
     name: str
@@ -53,13 +57,21 @@ class Attempt:
     in_background: bool = False
 
     def puts(self, storage: Storage) -> AbstractContextManager[Storage]:
-        """The store to write to: a task with a core of its own does not wait for every file."""
-        return background_puts(storage) if self.in_background else nullcontext(storage)
+        """Return the store to write to.
+
+        A task with a core of its own does not wait for every file.
+        """
+        if self.in_background:
+            return background_puts(storage)
+        return nullcontext(storage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ordering:
-    """Which rows to put in Z-order, by which columns: those of each bin of files by themselves, cut for about so many files."""
+    """The rows to put in Z-order, and the columns of the order.
+
+    Each bin of files is ordered on its own, and cut for about the given number of files.
+    """
 
     base: Snapshot
     bins: tuple[tuple[DataFile, ...], ...]
@@ -68,17 +80,21 @@ class Ordering:
 
     @property
     def tie_shift(self) -> int:
-        """By how much offsets are shifted to fit below the ranks."""
-        segments = {segment for files in self.bins for file in files for segment in file.segments}
+        """The number of bits by which offsets are shifted, to fit below the ranks."""
+        segments: set[int] = set()
+        for files in self.bins:
+            for file in files:
+                segments.update(file.segments)
         return tie_shift(max(self.base.segments[segment].rows for segment in segments))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Pieces of work that become rows, and a task for each slot of these rows and of those that the stage before made.
+    """Pieces of work that become rows, and a task for each slot of rows.
 
-    The column `slot` says to which task a row goes. All tasks but those of the last stage make rows of the next one's schema. `size` is how
-    many bytes the works read.
+    A task gets the rows of its own stage and of the stage before: the column `slot` is its number.
+    All tasks but those of the last stage make rows of the next one's schema. `size` is the number
+    of bytes that the works read.
     """
 
     works: Sequence[Any]
@@ -93,10 +109,16 @@ EntryTask = Callable[[Entries, Attempt], T]
 
 
 class SplitRows(Protocol):
-    """Rows that can be parted by the texts in a column: dates as 2022-07-15, None for null."""
+    """Rows that can be split by the texts in a column.
+
+    Dates are as 2022-07-15, None stands for null.
+    """
 
     def values(self, most: int) -> Mapping[str | None, int]:
-        """How many rows have each text; more than `most` texts need not be told apart."""
+        """Return how many rows have each text.
+
+        More than `most` texts may be counted together.
+        """
 
     def part(
         self, chosen: Collection[str | None], bad: Mapping[str | None, str], spec: TableSpec
@@ -109,7 +131,7 @@ class SplitRows(Protocol):
 
 
 class Source(Protocol):
-    """What is to be ingested, as an engine reads it."""
+    """The source of an ingest, as an engine reads it."""
 
     def rows(self, spec: TableSpec, number: int) -> Rows:
         """Return the rows with the table's columns; `number` is that of the job."""
@@ -123,10 +145,11 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAs:
-    """How a source is read: the rows that delete their key, and what an ingest does with them.
+    """The way to read a source: which rows delete, and what happens with others.
 
     `ignores_new_columns` leaves out columns that the table lacks. `in_partitions` is for rows that
-    are written in the partitions in which they come: inline another shuffle follows.
+    are written in the partitions in which they come. Inline ingests need it not: another shuffle
+    follows.
     """
 
     deleted: Any = None
@@ -135,12 +158,12 @@ class ReadAs:
 
 
 class Executor(Protocol):
-    """Results come in the order of the works or partitions, whatever order they are done in."""
+    """An engine. Results come in the order of the works, whatever runs first."""
 
     def fit(
         self, source: Any, how: ReadAs, spec_of: Callable[[], TableSpec]
     ) -> AbstractContextManager[Source]:
-        """Read what is to be ingested. Errors of the source within the context name it."""
+        """Read the source of an ingest. Errors of the source within the context name it."""
         ...
 
     def rows(self, view: "View") -> Any:
@@ -156,7 +179,7 @@ class Executor(Protocol):
         ...
 
     def as_inserts(self, rows: Any, version: int, committed_us: int) -> Any:
-        """Return rows of this engine as a change feed in which a version inserted all of them."""
+        """Return rows as a change feed in which a version inserted all of them."""
         ...
 
     def no_rows(self, spec: TableSpec) -> Any:
@@ -168,19 +191,25 @@ class Executor(Protocol):
         ...
 
     def run(self, task: Callable[[W, str], T], works: Sequence[W]) -> list[T]:
-        """Each piece of work once, with the name of the attempt."""
+        """Run each piece of work once, with the name of the attempt."""
         ...
 
     def slots(self, entries: int, rows: Rows | None = None) -> int:
-        """Into how many equal ranges of the key hash to cut so many entries, and with them a source's rows, whose number is unknown."""
+        """Return into how many equal ranges of the key hash to cut entries.
+
+        `rows` are a source's rows that are cut as well, whose number is unknown.
+        """
         ...
 
     def by_partition(self, rows: Rows, base: Snapshot, task: Task[T]) -> list[T]:
-        """A source's rows, in the partitions in which they come."""
+        """Run a task on each partition of a source's rows, as they come."""
         ...
 
     def by_key_hash(self, rows: Rows, base: Snapshot, slots: int, task: Task[T]) -> list[T]:
-        """A source's rows, a partition for each range of the key hash. They may bring the hash as a column `_opal_hash`."""
+        """Run a task on a source's rows of each range of the key hash.
+
+        The rows may bring the hash as a column `_opal_hash`.
+        """
         ...
 
     def stored_by_key_hash(
@@ -192,13 +221,24 @@ class Executor(Protocol):
         *,
         only: Collection[int] | None = None,
     ) -> list[T]:
-        """The rows of data files as the rule sees them, a partition for each range of the key hash, or for some of them only."""
+        """Run a task on the rows of data files of each range of the key hash.
+
+        The rows are entries, as the rule sees them.
+
+        With `only` on some of the ranges.
+        """
         ...
 
     def in_order(self, ordering: Ordering, task: Task[T]) -> list[list[T]]:
-        """The rows of data files along a curve, for each bin a partition for each part of its curve."""
+        """Run a task on the rows of data files along a curve.
+
+        Each bin of files has its own curve, and a task for each part of it.
+        """
         ...
 
     def by_stages(self, stages: Sequence[Stage], slots: int) -> list[Any]:
-        """What the tasks of the last stage return. No row of a stage passes through the process that asks for it, if it has others."""
+        """Run the stages, and return the results of the last one's tasks.
+
+        If the engine has other processes, rows of a stage never pass through the calling one.
+        """
         ...

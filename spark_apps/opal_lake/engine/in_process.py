@@ -1,9 +1,9 @@
-"""The engine that is this process: tasks one after the other, and rows as tables of Arrow."""
+"""The engine of this process: one task at a time, and rows as tables of Arrow."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import count, pairwise
+from itertools import chain, count, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,15 +57,18 @@ if TYPE_CHECKING:
     from opal_lake.operations.read import Changes
 
 
-SLOT_ENTRIES = 1 << 22  # that a task holds with those it merges: about 1 GB with their copies
+# Entries that a task holds with those it merges: about 1 GB with their copies
+SLOT_ENTRIES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InProcess:
-    """Holds what a task works on, and of rows by key hash all of them.
+    """The engine of this process.
 
-    `tasks` is into how many partitions rows are cut. `at_step` is told what is done, of how many
-    files or tasks.
+    It holds the rows of a task; by key hash, all rows of a source.
+
+    `tasks` is the number of partitions into which rows are cut. `at_step` gets the number of done
+    files or tasks, and their total.
     """
 
     tasks: int = 1
@@ -81,7 +84,7 @@ class InProcess:
         return nullcontext(ArrowRows.of(source, how))
 
     def rows(self, view: View, limit: int | None = None) -> pa.Table:
-        """Read the rows; with a limit only as many files as have so many of them."""
+        """Read the rows; with a limit only as many files as have that many rows."""
         snapshot, condition = view.snapshot, view.condition
         if view.net_of is not None:
             shown, needed = needed_names(snapshot.spec, view.columns, condition)
@@ -125,37 +128,39 @@ class InProcess:
         return columns
 
     def run(self, task: Callable[[W, str], T], works: Sequence[W]) -> list[T]:
-        return [task(work, self.attempt) for work in self._told("task", works)]
+        return [task(work, self.attempt) for work in self._reported("task", works)]
 
     def slots(self, entries: int, rows: pa.Table | None = None) -> int:
-        """One process gains nothing by more, but holds the entries of one at a time.
+        """Return few ranges, each small enough to hold its entries in memory.
 
-        A source's rows are in memory already, and in more slots they would make more files.
+        More do not make one process faster. A source's rows are in memory already, and in more
+        slots they would make more files.
         """
         slots = self.tasks
         while rows is None and entries > slots * SLOT_ENTRIES:
             slots *= 2
         return slots
 
-    def _told(self, noun: str, works: Sequence[W]) -> Iterator[W]:
-        """Yield the works; tell before each how many are done."""
+    def _reported(self, noun: str, works: Sequence[W]) -> Iterator[W]:
+        """Yield the works; report before each how many are done."""
         for done, work in enumerate(works):
             self.at_step(noun, done, len(works))
             yield work
 
     def by_partition(self, rows: pa.Table, base: Snapshot, task: Task[T]) -> list[T]:
         length = max(1, -(-rows.num_rows // self.tasks))
-        return [
-            self._done(rows.slice(part * length, length), part, task) for part in range(self.tasks)
-        ]
+        parts = (rows.slice(part * length, length) for part in range(self.tasks))
+        return [self._done(rows_of_part, part, task) for part, rows_of_part in enumerate(parts)]
 
     def by_key_hash(self, rows: pa.Table, base: Snapshot, slots: int, task: Task[T]) -> list[T]:
         if slots == 1:
             return [self._done(rows, 0, task)]
-        mine = _slots_of_keys(rows, base.spec, slots)
-        return [
-            self._done(rows.filter(pa.array(mine == slot)), slot, task) for slot in range(slots)
-        ]
+        slot_of_row = _slots_of_keys(rows, base.spec, slots)
+        results = []
+        for slot in range(slots):
+            is_of_slot = pa.array(slot_of_row == slot)
+            results.append(self._done(rows.filter(is_of_slot), slot, task))
+        return results
 
     def stored_by_key_hash(
         self,
@@ -166,53 +171,46 @@ class InProcess:
         *,
         only: Collection[int] | None = None,
     ) -> list[T]:
-        spec, stored = base.spec, [no_entries(len(base.spec.tie_break))]
-        for file in self._told("file", files):
-            rows = decode_file(
-                read_verified(base.storage, file),
-                spec,
-                rule_columns(spec),
-                file.path,
-                rows=file.rows,
-            )
+        spec = base.spec
+        stored = [no_entries(len(spec.tie_break))]
+        for file in self._reported("file", files):
+            data = read_verified(base.storage, file)
+            rows = decode_file(data, spec, rule_columns(spec), file.path, rows=file.rows)
             stored.append(entries_of_rows(rows, spec))
         entries = concat_entries(stored)
-        mine, chosen = slots_of(entries.high, slots), range(slots) if only is None else sorted(only)
-        return [
-            task(
-                entries if slots == 1 else entries.take(mine == slot),
-                Attempt(part=slot, name=self.attempt),
-            )
-            for slot in self._told("task", chosen)
-        ]
+        slot_of_entry = slots_of(entries.high, slots)
+        chosen = range(slots) if only is None else sorted(only)
+        results = []
+        for slot in self._reported("task", chosen):
+            # All entries are of the only slot: a copy would double the memory
+            own = entries if slots == 1 else entries.take(slot_of_entry == slot)
+            results.append(task(own, Attempt(part=slot, name=self.attempt)))
+        return results
 
     def in_order(self, ordering: Ordering, task: Task[T]) -> list[list[T]]:
-        """Of one bin at a time."""
         parts = count()
         results: list[list[T]] = []
-        for position, files in enumerate(self._told("partition", ordering.bins)):
-            pieces = _along_curve(ordering, files, ordering.files[position])
-            attempts = (Attempt(part=part, name=self.attempt, bin=position) for part in parts)
-            results.append(
-                [
-                    task(piece.combine_chunks().to_batches(), attempt)
-                    for piece, attempt in zip(pieces, attempts, strict=False)
-                ]
-            )
+        # One bin at a time: memory holds the rows of one
+        for position, files in enumerate(self._reported("partition", ordering.bins)):
+            of_bin: list[T] = []
+            for piece in _along_curve(ordering, files, ordering.files[position]):
+                attempt = Attempt(part=next(parts), name=self.attempt, bin=position)
+                of_bin.append(task(piece.combine_chunks().to_batches(), attempt))
+            results.append(of_bin)
         return results
 
     def by_stages(self, stages: Sequence[Stage], slots: int) -> list[Any]:
-        made: list[Any] = []
-        for position, stage in enumerate(stages):
-            rows = pa.Table.from_batches([*made, *stage.read(stage.works)], stage.schema)
-            mine = rows["slot"].to_numpy()
-            made = [
-                stage.task(rows.filter(pa.array(mine == slot)).to_batches())
-                for slot in range(slots)
-            ]
-            if position < len(stages) - 1:
-                made = [batch for batches in made for batch in batches]
-        return made
+        results: list[Any] = []
+        for stage in stages:
+            # The tasks of the stage before made rows of this one's schema
+            batches = [*chain.from_iterable(results), *stage.read(stage.works)]
+            rows = pa.Table.from_batches(batches, stage.schema)
+            slot_of_row = rows["slot"].to_numpy()
+            results = []
+            for slot in range(slots):
+                is_of_slot = pa.array(slot_of_row == slot)
+                results.append(stage.task(rows.filter(is_of_slot).to_batches()))
+        return results
 
     def _done(self, rows: pa.Table, part: int, task: Task[T]) -> T:
         return task(rows.to_batches(), Attempt(part=part, name=self.attempt))
@@ -233,32 +231,30 @@ def _changes(plan: ChangesPlan, feed: "Changes") -> pa.Table:
 
 
 def _slots_of_keys(rows: pa.Table, spec: TableSpec, slots: int) -> npt.NDArray[np.int64]:
-    """Of each row; the task that gets a row without a key refuses it."""
+    """Return the slot of each row; 0 without a key.
+
+    The task that gets a row without a key refuses it.
+    """
     keys = [rows[field.name] for field in spec.keys]
-    known = np.logical_and.reduce([pc.is_valid(column).to_numpy() for column in keys])
+    has_key = np.logical_and.reduce([pc.is_valid(column).to_numpy() for column in keys])
+    valid_keys = [column.filter(pa.array(has_key)) for column in keys]
+    types = [field.type for field in spec.keys if isinstance(field.type, Atomic)]
+    hashes = hash_keys(valid_keys, types)
     slot_of_row = np.zeros(rows.num_rows, np.int64)
-    hashes = hash_keys(
-        [column.filter(pa.array(known)) for column in keys],
-        [f.type for f in spec.keys if isinstance(f.type, Atomic)],
-    )
-    slot_of_row[known] = slots_of(hashes[:, 0], slots)
+    slot_of_row[has_key] = slots_of(hashes[:, 0], slots)
     return slot_of_row
 
 
 def slots_of(high: npt.NDArray[np.uint64], slots: int) -> npt.NDArray[np.int64]:
-    """Which of equal ranges each hash is in (FORMAT, key store)."""
+    """Return which of equal ranges each hash is in (FORMAT, key store)."""
     return (high >> np.uint64(32)).astype(np.int64) * slots >> 32
 
 
 def _along_curve(
     ordering: Ordering, files: Sequence[DataFile], file_count: float
 ) -> Iterator[pa.Table]:
-    spec, storage = ordering.base.spec, ordering.base.storage
-    rows = pa.concat_tables(
-        part
-        for file in files
-        for part in decode_parts(read_verified(storage, file), spec, file.path, rows=file.rows)
-    )
+    """Return the rows of files along the curve, cut into parts."""
+    rows = pa.concat_tables(_parts_of(ordering.base, files))
     columns = [rows[field.physical].combine_chunks() for field in ordering.columns]
     ties = rows[OFFSET].to_numpy().astype(np.int64) >> ordering.tie_shift
     curve = plan_curve(columns, ties, file_count)
@@ -266,3 +262,9 @@ def _along_curve(
     order = np.argsort(z, kind="stable")
     cuts = [0, *np.searchsorted(z[order], curve.cuts).tolist(), len(order)]
     return (rows.take(pa.array(order[start:end])) for start, end in pairwise(cuts))
+
+
+def _parts_of(base: Snapshot, files: Sequence[DataFile]) -> Iterator[pa.Table]:
+    for file in files:
+        data = read_verified(base.storage, file)
+        yield from decode_parts(data, base.spec, file.path, rows=file.rows)

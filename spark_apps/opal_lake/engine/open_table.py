@@ -15,7 +15,7 @@ from opal_lake.storage.protocol import Storage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTable:
-    """The log of a table, the cache through which its key-store runs are read, and its engine."""
+    """A table as operations get it: its log, its cache of runs, and its engine."""
 
     log: CommitLog
     cache: RunCache
@@ -37,8 +37,8 @@ class OpenTable:
     ) -> Snapshot:
         """Return the state at a version, at a commit time, or of a business snapshot.
 
-        By default the newest. Of a commit time, it is the last state committed up to then. Of a
-        business snapshot, it is the state at its end; of the open one, the newest.
+        By default it is the newest. At a commit time, it is the last state committed up to then. Of
+        a business snapshot, it is the state at its end; of the open one, the newest.
         """
         if (version, timestamp, business_snapshot).count(None) < 2:
             raise InvalidInputError(
@@ -58,4 +58,6 @@ class OpenTable:
         if timestamp is not None:
             moment = encode_order(timestamp, Atomic(name="timestamp"), name="timestamp")
             version = version_at(self.log.head(), moment)
-        return self.log.head() if version is None else self.log.at(version)
+        if version is None:
+            return self.log.head()
+        return self.log.at(version)

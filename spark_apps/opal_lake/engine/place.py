@@ -1,4 +1,4 @@
-"""A place where a table is, or is to be made, as operations get it that need no table."""
+"""A place: a URI where a table exists or will be made."""
 
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,11 +22,11 @@ class SeenPlace(Protocol):
     def uri(self) -> str: ...
 
     def open(self) -> OpenTable:
-        """Open the table; NotFoundError when there is none."""
+        """Open the table; NotFoundError if it does not exist."""
         ...
 
     def lacks(self, path: str) -> bool:
-        """Return whether an engine certainly finds no file at a path or pattern of a source.
+        """Return whether an engine certainly finds no file of a source at a path.
 
         False where this process cannot know.
         """
@@ -40,15 +40,15 @@ class Place(Protocol):
     def uri(self) -> str: ...
 
     def open(self) -> OpenTable:
-        """Open the table; NotFoundError when there is none."""
+        """Open the table; NotFoundError if it does not exist."""
         ...
 
     def create(self, columns: pa.Schema, layout: TableLayout) -> OpenTable:
-        """Create a table; TableExistsError when there is one."""
+        """Create a table; TableExistsError if one exists."""
         ...
 
     def sql_columns(self, schema: str) -> pa.Schema:
-        """Return the columns that a schema has, written as in CREATE TABLE."""
+        """Return the columns of a schema that is written as in CREATE TABLE."""
         ...
 
     def source_columns(self, source: Files | Jdbc, delta: str) -> pa.Schema:
@@ -58,9 +58,9 @@ class Place(Protocol):
     def source_reader(
         self, source: "SourceTable", columns: pa.Schema | None, batch_bytes: int
     ) -> "SourceReader":
-        """Return what reads a table of another format; `columns` are those that were asked for."""
+        """Return a reader of a table of another format; `columns` are the requested ones."""
         ...
 
     def merge(self, job: "Mutate") -> JobResult:
-        """Merge files into the folder of files that is at the place."""
+        """Merge files into the folder of files at the place."""
         ...

@@ -1,4 +1,4 @@
-"""Results of jobs that commit nothing, or more than once, by their tokens."""
+"""Results, by their tokens, of jobs that may commit nothing, or more than once."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,8 +16,8 @@ from opal_lake.storage.verified import read_sealed
 
 RESULT_KEPT_APART = ("consume", "compact", "zorder", "retain", "maintain")
 DELETE_RESULT = "delete it, and run the job again"
-# Commit where there is something to do. An ingest of no rows commits: so no upsert has to look
-# here, and its partition key counts
+# Their results are in commits if they changed something, otherwise apart. An ingest always commits,
+# also without rows: no upsert has to look for a result here, and its partition key counts
 _MAY_COMMIT_NOTHING = (
     "metagen",
     "discard",
@@ -31,31 +31,29 @@ _MAY_COMMIT_NOTHING = (
 def run_once(
     log: CommitLog, operation: str, token: str | None, run: Callable[[], JobResult]
 ) -> JobResult:
-    """Run a job whose repeat is harmless, and keep its result.
+    """Run a job whose repeat is harmless, and store its result.
 
     With a token that has a result, only return that.
     """
     if token is None:
         return run()
-    return find_result(log, log.head(), operation, token) or keep_result(
-        log.storage, replace(run(), token=token)
-    )
+    earlier = find_result(log, log.head(), operation, token)
+    if earlier is not None:
+        return earlier
+    return keep_result(log.storage, replace(run(), token=token))
 
 
 def find_result(
     log: CommitLog, head: Snapshot, operation: str, token: str | None
 ) -> JobResult | None:
-    """Return what a job with this token did, be it in a commit or kept apart.
+    """Return the result of the job with this token, from a commit or stored apart.
 
     InvalidInputError for a token of another operation.
     """
-    earlier = log.earlier_result(head, operation, token)
-    if (
-        earlier is not None
-        or token is None
-        or operation not in (*RESULT_KEPT_APART, *_MAY_COMMIT_NOTHING)
-    ):
-        return earlier
+    committed = log.earlier_result(head, operation, token)
+    may_be_apart = operation in (*RESULT_KEPT_APART, *_MAY_COMMIT_NOTHING)
+    if committed is not None or token is None or not may_be_apart:
+        return committed
     earlier = read_result(log.storage, token)
     if earlier is not None and earlier.operation != operation:
         raise InvalidInputError(
@@ -66,32 +64,34 @@ def find_result(
 
 
 def keep_result(storage: Storage, result: JobResult) -> JobResult:
-    """Keep a result apart if it has a token; return the one that stands, if another was first."""
-    if result.token is None or storage.put_if_absent(
-        layout.result_path(result.token), seal(canonical_json(result.to_dict()))
-    ):
+    """Store a result that has a token; return the one of the first job."""
+    if result.token is None:
+        return result
+    # I4: a sealed JobResult, with the name of its token
+    data = seal(canonical_json(result.to_dict()))
+    if storage.put_if_absent(layout.result_path(result.token), data):
         return result
     return read_result(storage, result.token) or result
 
 
 def read_result(storage: Storage, token: str) -> JobResult | None:
-    """Return what a job with this token left, marked as a repeat."""
+    """Return the stored result of the job with this token, marked as a repeat."""
     check_token(token)
     return result_at(storage, layout.result_path(token))
 
 
 def result_at(storage: Storage, path: str) -> JobResult | None:
-    """Return the result that is kept at a path, marked as a repeat; None if there is none."""
+    """Return the result at a path, marked as a repeat; None without one."""
     try:
         data = read_sealed(storage, path)
     except NotFoundError:
         return None
-    place = f"{storage.uri}/{path}"
+    address = f"{storage.uri}/{path}"
     try:
-        body = unseal(data, place)
+        body = unseal(data, address)
     except PreReleaseError:
         raise
     except FormatError as error:
-        raise FormatError(f"{place} is damaged; {DELETE_RESULT}") from error
-    with decoding(place, "a result", DELETE_RESULT):
+        raise FormatError(f"{address} is damaged; {DELETE_RESULT}") from error
+    with decoding(address, "a result", DELETE_RESULT):
         return replace(JobResult.from_dict(checked_result(body)), repeated=True)
