@@ -1,1 +1,1 @@
-"""Which rows are visible: UNTIL events in segment logs, and the bitmaps that sum them up."""
+"""The visibility of rows: UNTIL events in segment logs, and the bitmaps that sum them up."""

@@ -1,4 +1,7 @@
-"""Which rows of a segment are not visible: roaring bitmaps, their packed words, and the bitmap base as bytes (FORMAT, bitmap bases)."""
+"""The hidden rows of segments, as roaring bitmaps and as packed words.
+
+Bitmap bases (FORMAT, bitmap bases) are encoded and decoded here.
+"""
 
 import json
 import struct
@@ -13,7 +16,7 @@ from pyroaring import BitMap
 
 from opal_lake import checked
 from opal_lake.checked import count, parse_json
-from opal_lake.data.segment import MOST_SEGMENT_ROWS
+from opal_lake.data.segment import MAX_SEGMENT_ROWS
 from opal_lake.decoding import decoding
 from opal_lake.errors import FormatError
 from opal_lake.events.segment_log import Events
@@ -27,7 +30,10 @@ Bitmaps = dict[int, BitMap]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BitmapBase:
-    """A group's bitmaps as of a version, at the end of time; with `after`, only what came since that version, on top of those before."""
+    """The file of a group's bitmaps as of a version, at the end of time.
+
+    With `after`, it marks only the rows hidden since that version, on top of the bases before it.
+    """
 
     group: int
     path: str
@@ -39,11 +45,12 @@ class BitmapBase:
 
 
 def base_to_json(base: BitmapBase) -> list[Any]:
-    where = [base.group, base.path, base.size, base.crc32, base.version, base.write_id]
-    return where if base.after is None else [*where, base.after]
+    fields = [base.group, base.path, base.size, base.crc32, base.version, base.write_id]
+    return fields if base.after is None else [*fields, base.after]
 
 
 def base_from_json(data: list[Any]) -> BitmapBase:
+    after = checked.count(data[6]) if len(data) > 6 else None
     return BitmapBase(
         group=checked.count(data[0]),
         path=own_path(PathKind.BASE, data[1]),
@@ -51,12 +58,15 @@ def base_from_json(data: list[Any]) -> BitmapBase:
         crc32=checked.crc(data[3]),
         version=checked.count(data[4]),
         write_id=checked.plain_id(data[5]),
-        after=checked.count(data[6]) if len(data) > 6 else None,
+        after=after,
     )
 
 
 def add_events(bitmaps: Bitmaps, events: Events) -> None:
-    """Mark the rows of events in place; the set is grow-only, so order and repeats do not matter."""
+    """Mark the rows of events in place.
+
+    The set of events only grows, so that their order and repeats do not matter.
+    """
     add_rows(bitmaps, events.segment, events.offset)
 
 
@@ -68,9 +78,10 @@ def add_rows(
         return
     order = np.argsort(segment, kind="stable")
     segments, offsets = segment[order], offset[order].astype(np.uint32)
-    starts = np.flatnonzero(np.r_[True, segments[1:] != segments[:-1]])
+    starts = _starts_of_equal(segments)
     for start, end in zip(starts, [*starts[1:], len(segments)], strict=True):
-        marks = BitMap(offsets[start:end].data)  # a buffer is read four times as fast as an array
+        # BitMap reads a buffer four times as fast as an array.
+        marks = BitMap(offsets[start:end].data)
         number = int(segments[start])
         if number in bitmaps:
             bitmaps[number] |= marks
@@ -78,42 +89,58 @@ def add_rows(
             bitmaps[number] = marks
 
 
+def _starts_of_equal(values: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
+    """Return where each range of equal values starts; there must be a value."""
+    return np.flatnonzero(np.r_[True, values[1:] != values[:-1]])
+
+
 def add_bitmaps(bitmaps: Bitmaps, more: Mapping[int, BitMap]) -> None:
-    """Mark more rows in place; `more` may be used on."""
+    """Mark more rows in place. The bitmaps of `more` are shared, and never changed."""
     for segment, rows in more.items():
+        # A new bitmap, not `|=`: the one in place may be one that an earlier call shares.
         bitmaps[segment] = bitmaps[segment] | rows if segment in bitmaps else rows
 
 
 def offsets_of(bitmap: BitMap) -> npt.NDArray[np.uint32]:
-    """The marked row offsets, ascending."""
+    """Return the marked row offsets, ascending."""
     return np.frombuffer(bitmap.to_array(), np.uint32)
 
 
 def words_of(bitmap: BitMap, rows: int) -> npt.NDArray[np.int64]:
-    """One bit a row, packed into 64-bit words, least significant bit first."""
+    """Return a bit for each row, in 64-bit words, least significant bit first."""
     if bitmap and bitmap.max() >= rows:
         raise FormatError(
-            f"row {bitmap.max()} is hidden in a segment that has {rows} rows; run `opal check`, which names the damaged file"
+            f"row {bitmap.max()} is hidden in a segment that has {rows} rows; "
+            "run `opal check`, which names the damaged file"
         )
-    return _packed(np.int64(0), offsets_of(bitmap), (rows + 63) // 64).view(np.int64)
+    word_count = (rows + 63) // 64
+    return _packed(np.int64(0), offsets_of(bitmap), word_count).view(np.int64)
 
 
 def _packed(
     first_word: npt.NDArray[np.int64] | np.int64, offsets: npt.NDArray[np.uint32], size: int
 ) -> npt.NDArray[np.uint64]:
-    """So many words with a bit for each offset, counted from its first word; in ascending order."""
+    """Return `size` words with a bit set for each offset.
+
+    An offset counts from its `first_word`. The words of all offsets must be ascending.
+    """
     words = np.zeros(size, np.uint64)
     if len(offsets):
         word = first_word + (offsets >> 6)
         bits = np.uint64(1) << (offsets & 63).astype(np.uint64)
-        starts = np.flatnonzero(np.r_[True, word[1:] != word[:-1]])
+        starts = _starts_of_equal(word)
+        # The bits of a word differ, so that their sum is their union.
         words[word[starts]] = np.add.reduceat(bits, starts)
     return words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """The bitmaps of some segments, for asking about many rows at once."""
+    """The bitmaps of some segments, to look up many rows at once.
+
+    `words` are those of all segments one after the other, from `starts`, and an empty one at the
+    end.
+    """
 
     segments: npt.NDArray[np.int64]
     starts: npt.NDArray[np.int64]
@@ -123,43 +150,42 @@ class Marks:
     def of(cls, bitmaps: Mapping[int, BitMap]) -> "Marks":
         chosen = sorted(segment for segment, bitmap in bitmaps.items() if bitmap)
         offsets = [offsets_of(bitmaps[segment]) for segment in chosen]
-        starts = np.cumsum([0, *((int(marked[-1]) >> 6) + 1 for marked in offsets)], dtype=np.int64)
+        word_counts = [(int(marked[-1]) >> 6) + 1 for marked in offsets]
+        starts = np.cumsum([0, *word_counts], dtype=np.int64)
         first_words = np.repeat(starts[:-1], [len(marked) for marked in offsets])
-        words = _packed(
-            first_words, np.concatenate([*offsets, np.empty(0, np.uint32)]), int(starts[-1]) + 1
-        )
+        all_offsets = np.concatenate([*offsets, np.empty(0, np.uint32)])
+        words = _packed(first_words, all_offsets, int(starts[-1]) + 1)
         return cls(segments=np.array(chosen, np.int64), starts=starts, words=words)
 
     def at(
         self, segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.bool_]:
-        """Whether each row is marked."""
+        """Return whether each row is marked."""
         if not len(self.segments):
             return np.zeros(len(segment), np.bool_)
         position = np.minimum(np.searchsorted(self.segments, segment), len(self.segments) - 1)
         word = self.starts[position] + (offset >> 6)
-        known = (self.segments[position] == segment) & (word < self.starts[position + 1])
-        bits = self.words[np.where(known, word, len(self.words) - 1)] >> (offset & 63).astype(
-            np.uint64
-        )
-        return np.asarray(known & ((bits & np.uint64(1)) != 0), np.bool_)
+        is_known_segment = self.segments[position] == segment
+        has_word = is_known_segment & (word < self.starts[position + 1])
+        # A row without a word takes the empty one at the end.
+        words = self.words[np.where(has_word, word, len(self.words) - 1)]
+        bits = words >> (offset & 63).astype(np.uint64)
+        return np.asarray(has_word & ((bits & np.uint64(1)) != 0), np.bool_)
 
 
 def encode_base(bitmaps: Mapping[int, BitMap], origin: Mapping[str, object]) -> bytes:
-    """Header, directory, and the portable roaring bytes of each segment."""
-    chosen = sorted(bitmaps)
-    bodies = [bitmaps[segment].serialize() for segment in chosen]
-    directory = {
-        "origin": dict(origin),
-        "segments": [[segment, len(body)] for segment, body in zip(chosen, bodies, strict=True)],
-    }
+    """Encode a header, a directory, and the portable roaring bytes of each segment."""
+    segments = sorted(bitmaps)
+    bodies = [bitmaps[segment].serialize() for segment in segments]
+    sizes = [[segment, len(body)] for segment, body in zip(segments, bodies, strict=True)]
+    directory = {"origin": dict(origin), "segments": sizes}
     head = json.dumps(directory, sort_keys=True, separators=(",", ":")).encode()
     return _HEAD.pack(MAGIC, len(head), zlib.crc32(head)) + head + b"".join(bodies)
 
 
 def decode_base(data: bytes, path: str) -> Bitmaps:
-    """The inverse; the caller has verified the whole file's checksum."""
-    with decoding(path, "a bitmap base", "delete it, it is derived and will be made again"):
+    """Decode a bitmap base. The caller has verified the whole file's checksum."""
+    with decoding(path, "a bitmap base", "delete it; it is derived and is written again"):
         magic, length, crc = _HEAD.unpack_from(data)
         head = data[_HEAD.size : _HEAD.size + length]
         if magic != MAGIC or zlib.crc32(head) != crc:
@@ -167,10 +193,14 @@ def decode_base(data: bytes, path: str) -> Bitmaps:
         bitmaps: Bitmaps = {}
         at = _HEAD.size + length
         for segment, size in parse_json(head)["segments"]:
-            rows = bitmaps[count(segment)] = BitMap.deserialize(data[at : at + count(size)])
-            if rows and rows.max() >= MOST_SEGMENT_ROWS:
-                raise ValueError(f"segment {segment} has no row {rows.max()}")
+            rows = BitMap.deserialize(data[at : at + count(size)])
+            bitmaps[count(segment)] = rows
+            if rows and rows.max() >= MAX_SEGMENT_ROWS:
+                raise ValueError(
+                    f"it marks row {rows.max()} of segment {segment}, "
+                    f"a segment has at most {MAX_SEGMENT_ROWS:,} rows"
+                )
             at += size
         if at != len(data):
-            raise ValueError(f"its directory speaks of {at:,} bytes, of {len(data):,}")
+            raise ValueError(f"its directory ends at byte {at:,}, the file at {len(data):,}")
         return bitmaps

@@ -1,4 +1,7 @@
-"""UNTIL events: from that time on, the row is not the valid one of its key. A grow-only set (FORMAT, segment logs)."""
+"""UNTIL events: from that time on, the row is not the valid one of its key.
+
+They are a set that only grows (FORMAT, segment logs).
+"""
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,8 +35,8 @@ WITH_NEXT = pa.schema(
     ]
 )
 NO_ROW = -1  # as segment and as offset
-SHORT_EVENTS = 1_000  # of a log that is held in memory, or copied elsewhere
-_RECENT_LOGS = 16  # short ones that this process wrote last, which the next checkpoint asks for
+SHORT_EVENTS = 1_000  # the most events of a log that is held in memory, or copied elsewhere
+_RECENT_LOGS = 16  # short ones that this process wrote last: the next checkpoint reads them
 
 _Written = tuple[str, str, int]  # URI of the store, path, checksum
 _recent: dict[_Written, "Events"] = {}
@@ -51,15 +54,14 @@ class RowIds:
         return RowIds(segment=self.segment[rows], offset=self.offset[rows])
 
     def where(self, chosen: npt.NDArray[np.bool_], other: "RowIds") -> "RowIds":
-        """These where they are chosen, else the other ones."""
-        segment, offset = (
-            np.where(chosen, self.segment, other.segment),
-            np.where(chosen, self.offset, other.offset),
-        )
+        """Return these rows where `chosen` is true, and the other ones elsewhere."""
+        segment = np.where(chosen, self.segment, other.segment)
+        offset = np.where(chosen, self.offset, other.offset)
         return RowIds(segment=segment, offset=offset)
 
     @property
     def is_row(self) -> npt.NDArray[np.bool_]:
+        """A mask that is false for NO_ROW."""
         return np.asarray(self.segment != NO_ROW, np.bool_)
 
 
@@ -72,10 +74,10 @@ def concat_ids(parts: Sequence[RowIds]) -> RowIds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Events:
-    """Rows (segment, offset) and the time, in the delta column's 64-bit order, from which each is not valid.
+    """Rows (segment, offset), and the time from which each is not valid.
 
-    `next_rows` are the rows that followed them when the event was made, NO_ROW where none did;
-    None of a merged log.
+    `until` is in the delta column's 64-bit order. `next_rows` are the rows that followed them when
+    the event was made, NO_ROW where none did; a merged log has None.
     """
 
     segment: npt.NDArray[np.int64]
@@ -87,7 +89,9 @@ class Events:
         return len(self.segment)
 
     def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> "Events":
-        next_rows = None if self.next_rows is None else self.next_rows.take(rows)
+        next_rows = self.next_rows
+        if next_rows is not None:
+            next_rows = next_rows.take(rows)
         return Events(
             segment=self.segment[rows],
             offset=self.offset[rows],
@@ -97,28 +101,34 @@ class Events:
 
 
 def concat_events(parts: Iterable[Events]) -> Events:
-    """All of them, as they come."""
+    """Concatenate parts in their order. Next rows stay if every part has them."""
     members = [part for part in parts if len(part)]
     if len(members) == 1:
         return members[0]
-    next_rows = [part.next_rows for part in members if part.next_rows is not None]
+    with_next = [part.next_rows for part in members if part.next_rows is not None]
+    next_rows = concat_ids(with_next) if len(with_next) == len(members) else None
     return Events(
-        segment=np.concatenate([part.segment for part in members] or [np.empty(0, np.int64)]),
-        offset=np.concatenate([part.offset for part in members] or [np.empty(0, np.int32)]),
-        until=np.concatenate([part.until for part in members] or [np.empty(0, np.int64)]),
-        next_rows=concat_ids(next_rows) if len(next_rows) == len(members) else None,
+        segment=np.concatenate([np.empty(0, np.int64), *(part.segment for part in members)]),
+        offset=np.concatenate([np.empty(0, np.int32), *(part.offset for part in members)]),
+        until=np.concatenate([np.empty(0, np.int64), *(part.until for part in members)]),
+        next_rows=next_rows,
     )
 
 
 def row_words(
     segments: npt.NDArray[np.int64], segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.int64]:
-    """A word a row, in the order of rows. Of few segments, the ranks and the offsets fit in a word, which sorts five times as fast."""
+    """Pack each row id into one integer; integers sort as their rows do.
+
+    `segments` are the sorted ids of all segments of the rows. An integer has the rank of the
+    segment among them in its upper half, and the offset in the lower one. One integer sorts five
+    times as fast as two columns.
+    """
     return np.searchsorted(segments, segment) << 32 | offset
 
 
 def least_events(events: Events) -> Events:
-    """Sorted by row, the earliest event of each row only: the later ones say nothing more."""
+    """Return the earliest event of each row, sorted by row."""
     if not len(events):
         return events
     row = row_words(np.unique(events.segment), events.segment, events.offset)
@@ -126,38 +136,37 @@ def least_events(events: Events) -> Events:
     if (np.diff(row[order]) == 0).any():
         order = np.lexsort((events.until, row))
     ordered = events.take(order)
-    first = np.ones(len(ordered), np.bool_)
-    first[1:] = (np.diff(ordered.segment) != 0) | (np.diff(ordered.offset) != 0)
-    return ordered.take(first)
+    is_first = np.ones(len(ordered), np.bool_)
+    is_first[1:] = (np.diff(ordered.segment) != 0) | (np.diff(ordered.offset) != 0)
+    return ordered.take(is_first)
 
 
 def encode_events(events: Events) -> bytes:
-    """Events that are sorted by row, as a Parquet file."""
+    """Encode events, which must be sorted by row, as a Parquet file."""
+    schema = SCHEMA
     columns = [events.segment, events.offset, events.until]
+    by_dictionary = ["segment"]
+    by_steps = ["offset", "until"]
     if events.next_rows is not None:
+        schema = WITH_NEXT
         columns += [events.next_rows.segment, events.next_rows.offset]
-    table = pa.table(
-        [*map(pa.array, columns)], schema=SCHEMA if events.next_rows is None else WITH_NEXT
-    )
-    steps = {
-        name: "DELTA_BINARY_PACKED"
-        for name in ("offset", "until", "next_offset")
-        if name in table.column_names
-    }
+        by_dictionary.append("next_segment")
+        by_steps.append("next_offset")
+    table = pa.table([pa.array(column) for column in columns], schema=schema)
     sink = pa.BufferOutputStream()
     pq.write_table(
         table,
         sink,
         compression="zstd",
-        use_dictionary=["segment", "next_segment"][: len(columns) - 2],
-        column_encoding=steps,
+        use_dictionary=by_dictionary,
+        column_encoding=dict.fromkeys(by_steps, "DELTA_BINARY_PACKED"),
         store_schema=False,
     )
     return bytes(sink.getvalue())
 
 
 def decode_events(data: bytes, path: str, events: int, *, with_next: bool = False) -> Events:
-    """All events of a log that has so many by its commit."""
+    """Decode all events of a log; `events` is their number by its commit."""
     return concat_events(event_parts(pa.BufferReader(data), path, events, with_next=with_next))
 
 
@@ -166,35 +175,42 @@ def event_parts(
 ) -> Iterator[Events]:
     """Read a log by row groups, for callers that need not hold all of it.
 
-    `with_next` reads the next rows, too, if the log names them.
-
-    FormatError, before anything is decoded, if the log does not have the `events` that its commit says.
+    `with_next` reads the next rows, too, if the log names them. Raises FormatError, before anything
+    is decoded, if the log does not have the `events` of its commit.
     """
     with decoding(path, "a segment log", "run `opal check`"):
         file = open_parquet(source, events)
         if file.schema_arrow not in (SCHEMA, WITH_NEXT):
-            raise ValueError(f"its columns are {', '.join(map(str, file.schema_arrow))}")
+            columns_text = ", ".join(map(str, file.schema_arrow))
+            raise ValueError(f"its columns are {columns_text}")
         names = file.schema_arrow.names if with_next else SCHEMA.names
         for group in range(file.num_row_groups):
             part = read_groups(file, source, [group], names)
             part.validate()
-            # to_numpy would import pandas
+            # to_numpy would import pandas.
             columns: list[Any] = [
                 np.from_dlpack(column.combine_chunks()) for column in part.columns
             ]
             segment, offset, until, *others = columns
             if len(offset) and int(offset.min()) < 0:
                 raise ValueError("it has an offset below 0")
-            next_rows = RowIds(segment=others[0], offset=others[1]) if others else None
-            if next_rows is not None and not ((next_rows.offset >= 0) == next_rows.is_row).all():
-                raise ValueError(
-                    "it has a next row with an offset below 0, or an offset without a row"
-                )
+            next_rows = _next_rows(*others) if others else None
             yield Events(segment=segment, offset=offset, until=until, next_rows=next_rows)
 
 
+def _next_rows(segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32]) -> RowIds:
+    next_rows = RowIds(segment=segment, offset=offset)
+    # Either both are NO_ROW, or the offset is one of a row.
+    if not ((offset >= 0) == next_rows.is_row).all():
+        raise ValueError("it has a next row with an offset below 0, or an offset without a row")
+    return next_rows
+
+
 def write_events(storage: Storage, path: str, events: Events, groups: tuple[int, ...]) -> LogFile:
-    """Store events that are sorted by row. The path is the caller's own: it holds a claimed number."""
+    """Store events that are sorted by row.
+
+    The path is the caller's own: it holds a claimed number.
+    """
     data = encode_events(events)
     crc32 = zlib.crc32(data)
     storage.put_if_absent(path, data)
@@ -211,7 +227,7 @@ def write_events(storage: Storage, path: str, events: Events, groups: tuple[int,
 
 
 def _remember(written: _Written, events: Events) -> None:
-    """Keep a short log for `recent_events`, in the place of the oldest one."""
+    """Remember a short log for `recent_events`, instead of the oldest one."""
     if len(events) > SHORT_EVENTS:
         return
     with _recent_lock:
@@ -221,7 +237,7 @@ def _remember(written: _Written, events: Events) -> None:
 
 
 def recent_events(storage: Storage, log: LogFile) -> Events | None:
-    """Return the events of a short log that this process wrote a moment ago, else None."""
+    """Return the events of a short log that this process wrote recently, or None."""
     with _recent_lock:
         return _recent.get((storage.uri, log.path, log.crc32))
 
