@@ -1,1 +1,1 @@
-"""Looking at a table without changing it: what it holds (`describe`), and whether it is what FORMAT.md says (`check`)."""
+"""Inspection of a table without changes: `describe` shows it, `check` verifies it."""

@@ -1,4 +1,7 @@
-"""What a table is and what it holds, as values that go into JSON as they are. Reads metadata only, never rows."""
+"""The definition and the content of a table, as JSON values.
+
+They are made from metadata alone; no rows are read.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -9,7 +12,7 @@ from typing import Any
 from opal_lake.clock import moment_text
 from opal_lake.data.segment import DataFile
 from opal_lake.definition.ordering import from_order
-from opal_lake.definition.schema import Atomic, type_name
+from opal_lake.definition.schema import Atomic, Field, type_name
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.engine.open_table import OpenTable
 from opal_lake.errors import InvalidInputError
@@ -28,7 +31,7 @@ _SHORT_ID = 8
 
 
 def describe(table: OpenTable) -> dict[str, Any]:
-    """Its identity, its contract with writers, and its size at the newest version."""
+    """Return a table's identity, its contract with writers, and its size at the head."""
     snapshot = table.snapshot_at()
     root, spec = snapshot.root, snapshot.spec
     return {
@@ -41,30 +44,38 @@ def describe(table: OpenTable) -> dict[str, Any]:
         "business_snapshots": {
             "finished": list(root.business.finished),
             "open": root.business.open,
-            "held": sorted(root.business.held),
+            "held": sorted(root.business.held_back),
         },
-        "floor": None if root.floor is None else _delta_value(root.floor, spec),
+        "floor": _delta_value(root.floor, spec),
         "file_format": spec.file_format,
         "keys": [field.name for field in spec.keys],
         "delta": spec.delta.name if spec.has_keys else None,
         "tie_break": [field.name for field in spec.tie_break],
         "deletes": spec.deletes,
         "partition_by": [field.name for field in spec.partition_by],
-        "columns": [
-            {"id": field.id, "name": field.name, "type": type_name(field.type, str.lower)}
-            for field in spec.schema.fields
-        ],
+        "columns": [_column_row(field) for field in spec.schema.fields],
         "properties": dict(spec.properties),
         "counts": _sizes(snapshot),
         "pending": [key.to_json() for key in pending_keys(snapshot)],
     }
 
 
+def _column_row(field: Field) -> dict[str, Any]:
+    return {"id": field.id, "name": field.name, "type": type_name(field.type, str.lower)}
+
+
 def _sizes(snapshot: Snapshot) -> dict[str, int]:
-    """`rows_visible` is too low while there are events of rows that a major compaction dropped: until the next one."""
+    """Return the numbers and sizes of what a state holds.
+
+    `rows_visible` is too low as long as there are events of rows that a major compaction dropped:
+    the next one removes them.
+    """
     files, pending = snapshot.files.values(), snapshot.pending
-    invalid = invalid_rows(snapshot)
     processed = sum(file.rows for file in files if pending.isdisjoint(file.segments))
+    invalid = 0
+    for segment, marks in invalid_rows(snapshot).items():
+        if segment not in pending:
+            invalid += len(marks)
     metadata: tuple[FileRef, ...] = (
         *snapshot.logs.values(),
         *snapshot.runs.values(),
@@ -72,8 +83,7 @@ def _sizes(snapshot: Snapshot) -> dict[str, int]:
     )
     return {
         "rows_ingested": snapshot.root.rows,
-        "rows_visible": processed
-        - sum(len(marks) for segment, marks in invalid.items() if segment not in pending),
+        "rows_visible": processed - invalid,
         "rows_pending": sum(snapshot.segments[segment].rows for segment in pending),
         "segments": len(snapshot.segments),
         "segments_pending": len(pending),
@@ -88,14 +98,14 @@ def _sizes(snapshot: Snapshot) -> dict[str, int]:
 
 
 def history_rows(table: OpenTable, limit: int | None = None) -> list[dict[str, Any]]:
-    """Commits, newest first, 0 for all: who did what, and what came of it."""
+    """Return commits as rows, newest first; a limit of 0 means all."""
     return [_history_row(commit) for commit in commits_of(table, limit)]
 
 
 def commits_of(table: OpenTable, limit: int | None = None) -> Iterator[Commit]:
-    """Return commits, newest first; a limit of 0 means all.
+    """Yield commits, newest first; a limit of 0 means all.
 
-    Where a clock was repaired, they have their corrected times.
+    If a clock was repaired, they have their corrected times.
     """
     head = table.log.head()
     read_commit = table.log.reading_back(head.root.oldest_version)
@@ -117,14 +127,19 @@ def _history_row(commit: Commit) -> dict[str, Any]:
 
 
 def file_rows(table: OpenTable, version: int | None = None) -> list[dict[str, Any]]:
-    """Data files. `rows_invalid` counts the rows that a current read drops; None where a file holds only a part of a segment."""
+    """Return the data files as rows.
+
+    `rows_invalid` is the number of rows that a current read leaves out; None for a file with only a
+    part of a segment.
+    """
     snapshot = table.snapshot_at(version)
     invalid = invalid_rows(snapshot)
     return [_file_row(file, snapshot, invalid) for file in snapshot.files.values()]
 
 
 def _file_row(file: DataFile, snapshot: Snapshot, invalid: Bitmaps) -> dict[str, Any]:
-    low, high = delta_bounds(file, snapshot.spec)
+    spec = snapshot.spec
+    low, high = delta_bounds(file, spec)
     return {
         "path": file.path,
         "rows": file.rows,
@@ -133,20 +148,24 @@ def _file_row(file: DataFile, snapshot: Snapshot, invalid: Bitmaps) -> dict[str,
         "group": file.group,
         "segments": [segment_name(segment) for segment in file.segments],
         "pending": not snapshot.pending.isdisjoint(file.segments),
-        "delta_low": None if low is None else _delta_value(low, snapshot.spec),
-        "delta_high": None if high is None else _delta_value(high, snapshot.spec),
+        "delta_low": _delta_value(low, spec),
+        "delta_high": _delta_value(high, spec),
     }
 
 
 def _invalid_in(file: DataFile, snapshot: Snapshot, invalid: Bitmaps) -> int | None:
-    whole = sum(snapshot.segments[segment].rows for segment in file.segments) == file.rows
-    return sum(len(invalid.get(segment, ())) for segment in file.segments) if whole else None
+    segment_rows = sum(snapshot.segments[segment].rows for segment in file.segments)
+    if segment_rows != file.rows:
+        return None
+    return sum(len(invalid.get(segment, ())) for segment in file.segments)
 
 
 def segment_rows(table: OpenTable, version: int | None = None) -> list[dict[str, Any]]:
-    """Segments: what was ingested together, and where its rows lie now."""
+    """Return the segments as rows, with the files that hold them now."""
     snapshot = table.snapshot_at(version)
-    invalid, homes = invalid_rows(snapshot), _homes(snapshot.files.values())
+    invalid = invalid_rows(snapshot)
+    paths = _paths_by_segment(snapshot.files.values())
+    by_id = sorted(snapshot.segments.values(), key=lambda segment: segment.id)
     return [
         {
             "segment": segment_name(segment.id),
@@ -154,23 +173,23 @@ def segment_rows(table: OpenTable, version: int | None = None) -> list[dict[str,
             "rows_invalid": len(invalid.get(segment.id, ())),
             "group": segment.group,
             "pending": segment.id in snapshot.pending,
-            "files": homes.get(segment.id, []),
+            "files": paths.get(segment.id, []),
         }
-        for segment in sorted(snapshot.segments.values(), key=lambda segment: segment.id)
+        for segment in by_id
     ]
 
 
-def _homes(files: Iterable[DataFile]) -> Mapping[int, list[str]]:
-    homes: dict[int, list[str]] = {}
+def _paths_by_segment(files: Iterable[DataFile]) -> Mapping[int, list[str]]:
+    paths: dict[int, list[str]] = {}
     for file in files:
         for segment in file.segments:
-            homes.setdefault(segment, []).append(file.path)
-    return homes
+            paths.setdefault(segment, []).append(file.path)
+    return paths
 
 
-def _delta_value(value: int, spec: TableSpec) -> int | str:
-    """As a person writes it; the bare number where no calendar has it."""
-    if not spec.has_keys:
+def _delta_value(value: int | None, spec: TableSpec) -> int | str | None:
+    """Return a delta as a person writes it, or the bare number if it is not a date."""
+    if value is None or not spec.has_keys:
         return value
     kind = spec.delta.type
     assert isinstance(kind, Atomic)
@@ -180,4 +199,6 @@ def _delta_value(value: int, spec: TableSpec) -> int | str:
         return value
     if isinstance(delta, Decimal):
         return format(delta, "f")
-    return delta if isinstance(delta, int) else delta.isoformat()
+    if isinstance(delta, int):
+        return delta
+    return delta.isoformat()

@@ -1,5 +1,5 @@
-"""Whether a table is what FORMAT.md says.
+"""The check of a table against FORMAT.md.
 
-`check` says what is looked at, in which order; the other modules hold what is expected of each
-part, `content` what rows, events and entries mean for each other.
+`check` has the order of the steps; the other modules verify one part each, and `content` verifies
+what rows, events and key-store entries mean for each other.
 """

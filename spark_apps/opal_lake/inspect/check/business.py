@@ -11,69 +11,69 @@ from opal_lake.log.commit import Commit
 from opal_lake.log.snapshot import applications_after, business_after
 from opal_lake.storage.protocol import Storage
 
-_MEND = "restore the file from a backup"
+_REMEDY = "restore the file from a backup"
 
 
 def check_business(storage: Storage, commits: Sequence[Commit], findings: Findings) -> None:
-    """Business snapshots never fall, each is finished as a savepoint, and no row of one that is held back is visible.
+    """Check the order of business snapshots and of positions.
 
-    Positions follow on from one another. Nothing, where none is named.
+    Business snapshots only advance, each is finished as a savepoint, and none of the rows that are
+    held back is visible. Positions follow on from one another.
     """
     if all(commit.business_snapshot is None and not commit.positions for commit in commits):
         return
-    state, applications, first = BusinessSnapshots(), dict[str, int](), commits[0]
+    state = BusinessSnapshots()
+    applications: dict[str, int] = {}
+    first = commits[0]
+    expected = first.version
     if first.version > 0:
+        # The log begins with a checkpoint, which holds the state after the first commit
         with findings.going_on("I6", layout.CHECKPOINTS):
             start = read_checkpoint(storage, first.version)
             if start is None or start.version != first.version:
-                return  # which others tell
-            state, applications, commits = (
-                start.root.business,
-                dict(start.root.applications),
-                commits[1:],
-            )
-    expected = first.version + (first.version > 0)
+                return  # I22 reports it
+            state = start.root.business
+            applications = dict(start.root.applications)
+            commits = commits[1:]
+        expected += 1
     for commit in commits:
         if commit.version != expected:
-            return  # a commit is missing, which others tell
+            return  # a commit is missing, which I1 reports
         _check_commit(commit, state, findings)
         _check_positions(commit, applications, findings)
-        state, applications, expected = (
-            business_after(state, commit),
-            applications_after(applications, commit),
-            expected + 1,
-        )
+        state = business_after(state, commit)
+        applications = applications_after(applications, commit)
+        expected += 1
 
 
 def _check_commit(commit: Commit, state: BusinessSnapshots, findings: Findings) -> None:
-    path, name, finished = (
-        layout.commit_path(commit.version),
-        commit.business_snapshot,
-        commit.actions.finished,
-    )
+    path = layout.commit_path(commit.version)
+    finished = commit.actions.finished
     if finished is not None:
-        right = (
-            finished == state.open and commit.actions.savepoints.get(finished) == commit.version - 1
+        savepoint = commit.actions.savepoints.get(finished)
+        is_right = finished == state.open and savepoint == commit.version - 1
+        message = (
+            f"it finishes business snapshot {finished}: {state.open} was open, and its savepoint "
+            f"is the version before; {_REMEDY}"
         )
-        message = f"it finishes business snapshot {finished}: {state.open} was open, and its savepoint is the version before; {_MEND}"
-        findings.expect(right, "I27", path, message)
-    elif name is not None and (problem := state.problem_of(name)) is not None:
-        findings.add("I27", path, f"{problem}; {_MEND}")
-    early = sorted(
-        {segment_part(segment) for segment in commit.actions.processed_ids} & state.held_numbers
-    )
-    findings.expect(
-        not early,
-        "I27",
-        path,
-        f"it makes rows of ingests {early} visible, which were held back then; {_MEND}",
-    )
+        findings.expect(is_right, "I27", path, message)
+    elif commit.business_snapshot is not None:
+        problem = state.problem_of(commit.business_snapshot)
+        if problem is not None:
+            findings.add("I27", path, f"{problem}; {_REMEDY}")
+    published = {segment_part(segment) for segment in commit.actions.processed_ids}
+    early = sorted(published & state.held_numbers)
+    message = f"it makes rows of ingests {early} visible, which were held back then; {_REMEDY}"
+    findings.expect(not early, "I27", path, message)
 
 
 def _check_positions(commit: Commit, applications: dict[str, int], findings: Findings) -> None:
     for name, advance in commit.positions.items():
-        stood = applications.get(name, -1) + 1
-        message = f"it takes application {name!r} on from {advance.start}, which stood at {stood}: records are missing or twice; {_MEND}"
-        findings.expect(
-            stood in (0, advance.start), "I28", layout.commit_path(commit.version), message
+        position = applications.get(name, -1) + 1
+        message = (
+            f"it takes application {name!r} on from {advance.start}, which stood at {position}: "
+            f"records are missing or twice; {_REMEDY}"
         )
+        # An application may begin anywhere
+        is_right = position in (0, advance.start)
+        findings.expect(is_right, "I28", layout.commit_path(commit.version), message)

@@ -1,12 +1,12 @@
-"""Whether a table is what FORMAT.md says: every numbered invariant, on the newest version.
+"""The check of a table against every numbered invariant of FORMAT.md, on the newest version.
 
-A check goes on behind the first damage. With `all` the files of older versions are looked at, too:
-of savepoints, and of all versions that can be read. Files that nothing refers to are no finding: a
-job that died leaves them. `quick` reads no data file, and checks only what the metadata says.
+A check goes on after the first damage. With `all`, it also looks at the files of older versions: of
+savepoints, and of all versions that can be read. Files that nothing refers to are not a finding: a
+job that died leaves them. `quick` reads no data file, and checks only the metadata.
 
-What rows, events and entries mean for each other is looked at slot by slot, within the memory that
-is given. Until then they wait in a file without a name, some 50 bytes a row and 50 an entry, which
-goes with the process.
+What rows, events and entries mean for each other is checked slot by slot, within the given memory.
+Until then they wait in a file without a name, with some 50 bytes for each row and each entry, which
+disappears with the process.
 """
 
 import re
@@ -27,15 +27,17 @@ from opal_lake.inspect.check.chain import (
     check_kept,
     check_results,
     check_traffic,
-    kept_root,
     list_sizes,
+    newest_root,
 )
 from opal_lake.inspect.check.content.by_tasks import look_by_tasks
 from opal_lake.inspect.check.content.in_process import (
+    DEFAULT_TUNING,
     LEAST_BYTES,
     Content,
     KnownContent,
     LocalCheck,
+    Tuning,
     look_here,
 )
 from opal_lake.inspect.check.files import (
@@ -49,8 +51,10 @@ from opal_lake.inspect.check.finding import Finding, Findings
 from opal_lake.inspect.check.pages import check_pages
 from opal_lake.inspect.check.restores import check_restores
 from opal_lake.inspect.check.sample import KeyRange, check_sample, plan_sample
+from opal_lake.inspect.check.spill_buffer import SpillBuffer
 from opal_lake.inspect.check.state import KnownEvents, check_state
 from opal_lake.inspect.check.versions import OlderVersions, check_older
+from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.snapshot import Root, Snapshot
 from opal_lake.log.version_window import readable_text
 from opal_lake.storage.left_overs import find_left_overs
@@ -60,7 +64,8 @@ if TYPE_CHECKING:
     from opal_lake.operations.look import Check
 
 DEFAULT_MEMORY = "1g"
-# Before the notes of a job's result
+_LISTS = ("files", "segments", "pending", "logs", "runs", "bases")  # of a Snapshot
+# The beginnings of the notes in a job's result
 LOOKED_AT, LEFT_OUT, LEFT_OVER = "looked at: ", "not looked at: ", "left over: "
 _MEMORY_UNITS = {"m": 1 << 20, "g": 1 << 30}
 _MEMORY = re.compile(r"([0-9]{1,6})([mg])\Z")
@@ -68,9 +73,10 @@ _MEMORY = re.compile(r"([0-9]{1,6})([mg])\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """The extent of a check: versions in words, and how many versions, files and rows.
+    """The extent of a check.
 
-    `share` is that of the keys whose rows were looked at, 0 where only metadata was.
+    `which` names the versions in words. `share` is the share of the keys whose rows were checked, 0
+    if only metadata was.
     """
 
     which: str
@@ -81,15 +87,19 @@ class Looked:
 
     @property
     def text(self) -> str:
-        """One line for people."""
-        how = "whole" if self.share == 1 else f"{100 * self.share:.6g}% of the keys"
-        how = how if self.share else "metadata only"
+        """The extent as one line for people."""
+        if not self.share:
+            how = "metadata only"
+        elif self.share == 1:
+            how = "whole"
+        else:
+            how = f"{100 * self.share:.6g}% of the keys"
         files, rows = count_text(self.files, "data file"), count_text(self.rows, "row")
         return f"{self.which}: {files} with {rows}, {how}"
 
 
 class CheckedList(list[Finding]):
-    """The findings of a check as a list; `looked_at` and `left_out` say what they are of."""
+    """The findings of a check as a list, with its extent."""
 
     def __init__(self, checked: "Checked") -> None:
         super().__init__(checked.findings)
@@ -100,7 +110,7 @@ class CheckedList(list[Finding]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """Findings, what was checked, and what was not.
+    """The findings of a check, its extent, and what it left out.
 
     Left-over files are not damage: they take space until a retention deletes them.
     """
@@ -112,7 +122,7 @@ class Checked:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return what was looked at, what was not, and what is left over, for a job's result."""
+        """The extent, what was left out, and left-over files, for a job's result."""
         looked = [LOOKED_AT + self.looked_text] if self.looked_at else []
         left_out = (LEFT_OUT + line for line in self.left_out)
         left_over = (LEFT_OVER + line for line in self.left_over)
@@ -120,12 +130,12 @@ class Checked:
 
     @property
     def looked_text(self) -> str:
-        """What was looked at, for people; nothing where no version could be put together."""
+        """The extent of the check for people, empty if no version could be put together."""
         return self.looked_at.text if self.looked_at else ""
 
 
 def _parse_memory(text: object) -> int:
-    """Return the bytes of an amount as people write it: 1g, 2500m."""
+    """Return the bytes of an amount of memory as people write it: 1g, 2500m."""
     match = _MEMORY.match(text) if isinstance(text, str) else None
     if match is None:
         raise InvalidInputError(
@@ -146,47 +156,65 @@ def check(
     *,
     memory: str = DEFAULT_MEMORY,
     at_step: AtStep = no_step,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> Checked:
-    """Return what is wrong with the newest version, and with older ones if these are asked for.
+    """Check the newest version, and older ones if these are asked for.
 
-    The table's engine looks at the rows, events and entries, by tasks if there are several slots.
-
-    Files that retention deleted meanwhile are not damage: the check runs again without them.
+    The table's engine checks rows, events and entries, by tasks if there are several slots. Files
+    that a retention deleted meanwhile are not damage: the check runs again without them.
     """
     check_sample(asked.sample)
     memory_bytes = _parse_memory(memory)
     while True:
-        kept, expired = kept_root(table.log), None
+        newest = newest_root(table.log)
+        expired = None
         try:
-            checked = _check(table, kept, asked, memory_bytes, at_step)
+            checked = _check(table, newest, asked, memory_bytes, at_step, tuning=tuning)
         except ExpiredError as error:
             checked, expired = Checked(findings=()), error
-        newer = kept_root(table.log) if checked.findings or expired else None
-        if kept is None or newer is None or newer.oldest_version == kept.oldest_version:
-            if expired is not None:
-                raise expired
-            return checked
+        is_suspect = expired is not None or bool(checked.findings)
+        if is_suspect and _has_expired_since(table.log, newest):
+            continue
+        if expired is not None:
+            raise expired
+        return checked
+
+
+def _has_expired_since(log: CommitLog, newest: Root | None) -> bool:
+    """Return whether versions have expired since a root was the newest one."""
+    if newest is None:
+        return False
+    newer = newest_root(log)
+    return newer is not None and newer.oldest_version != newest.oldest_version
 
 
 def _check(
-    table: OpenTable, kept: Root | None, asked: "Check", memory_bytes: int, at_step: AtStep
+    table: OpenTable,
+    newest: Root | None,
+    asked: "Check",
+    memory_bytes: int,
+    at_step: AtStep,
+    *,
+    tuning: Tuning,
 ) -> Checked:
-    findings, storage, deep = Findings(), table.storage, not asked.quick
+    findings = Findings()
+    storage = table.storage
+    deep = not asked.quick
     at_step("metadata", 0, 0)
     sizes = list_sizes(storage)
-    commits = check_chain(table.log, kept, sizes, findings)
-    check_kept(kept, sizes, findings)
+    commits = check_chain(table.log, newest, sizes, findings)
+    check_kept(newest, sizes, findings)
     if not commits:
-        table.snapshot_at()  # says why this is no table
+        table.snapshot_at()  # raises an error that says why this is not a table
     check_clock(table.log, commits, findings)
     check_results(storage, sizes, findings)
     check_claims(storage, commits, sizes, findings)
     check_traffic(storage, commits, sizes, findings)
     check_business(storage, commits, findings)
-    check_restores(table.log, commits, kept, findings)
+    check_restores(table.log, commits, newest, findings)
     check_processed(storage, commits, findings)
     events = KnownEvents(storage=storage, findings=findings)
-    state = check_state(commits, kept, sizes, events)
+    state = check_state(commits, newest, sizes, events)
     check_pages(commits, sizes, events)
     left_over = tuple(_left_over(storage))
     if state is None or not _is_readable(state, findings):
@@ -201,6 +229,10 @@ def _check(
     check_row_bases(state, findings)
     discarded = check_pending(storage, commits, findings)
     keys = plan_sample(asked.sample, state)
+    known = None
+    if asked.all and deep:
+        # Files are read once for all versions that are compared
+        known = KnownContent(buffer=SpillBuffer(memory_bytes=tuning.buffer_bytes))
     content = Content(
         state=state,
         sizes=sizes,
@@ -209,29 +241,28 @@ def _check(
         discarded=discarded,
         memory=memory_bytes,
         at_step=at_step,
-        known=KnownContent() if asked.all and deep else None,
+        known=known,
+        tuning=tuning,
     )
     if deep:
         _look(content, table.executor)
     else:
         LocalCheck(content=content).run(deep=False)
     older = OlderVersions()
-    if asked.all and kept is not None:
+    if asked.all and newest is not None:
         at_step("older version", 0, 0)
-        older = check_older(table.log, kept, commits, content, deep=deep)
+        older = check_older(table.log, newest, commits, content, deep=deep)
+    left_out = [*_left_out(state, keys, deep=deep), *_left_out_versions(older, deep=deep)]
     return Checked(
         findings=(*findings.unique,),
-        looked_at=_looked_at(state, kept, older, keys, deep=deep),
-        left_out=(
-            *_left_out(state, keys, deep=deep),
-            *_left_out_versions(older, deep=deep),
-        ),
+        looked_at=_looked_at(state, newest, older, keys, deep=deep),
+        left_out=tuple(left_out),
         left_over=left_over,
     )
 
 
 def _look(content: Content, executor: Executor) -> None:
-    """Look at rows, events and entries; those of a small table in this process."""
+    """Check rows, events and entries: by tasks, or a small table's in this process."""
     slots = executor.slots(content.rows)
     if slots > 1:
         look_by_tasks(content, executor, slots)
@@ -240,12 +271,12 @@ def _look(content: Content, executor: Executor) -> None:
 
 
 def _looked_at(
-    state: Snapshot, kept: Root | None, older: OlderVersions, keys: KeyRange, *, deep: bool
+    state: Snapshot, newest: Root | None, older: OlderVersions, keys: KeyRange, *, deep: bool
 ) -> Looked:
     files = [*state.files.values(), *older.files]
     which = f"version {state.version}"
-    if older.versions and kept is not None:
-        which = f"versions {readable_text(kept)}"
+    if older.versions and newest is not None:
+        which = f"versions {readable_text(newest)}"
     return Looked(
         which=which,
         versions=1 + len(older.versions),
@@ -256,80 +287,85 @@ def _looked_at(
 
 
 def _left_out_versions(older: OlderVersions, *, deep: bool) -> Iterator[str]:
-    """Yield what was not looked at of versions before the newest, in words."""
+    """Yield what was not checked of versions before the newest, in words."""
     left = len(older.versions - older.compared)
     if left:
-        why = "they are too many, or too large together, to compare each"
         if not deep:
             why = "a quick check reads metadata only"
         elif older.has_damage:
             why = "once something is found in older versions, those after it are not compared"
+        else:
+            why = "they are too many, or too large together, to compare each"
         yield (
-            f"how rows, events and key-store entries of {count_text(left, 'older version')} fit together (I18, I20, I21), but for what "
-            f"merges of logs and runs took over: {why}"
+            f"how rows, events and key-store entries of {count_text(left, 'older version')} fit "
+            "together (I18, I20, I21), except for what merges of logs and runs took over: "
+            f"{why}"
         )
     yield from older.left_out
 
 
 def _check_condition(state: Snapshot, findings: Findings) -> None:
-    """Report a condition that is not of the language: no ingest evaluates it."""
+    """Report a delete condition that is not valid: no ingest evaluates it."""
     try:
         delete_condition(state.spec)
     except InvalidInputError as error:
         fault = str(error).partition("\n")[0]
-        findings.add(
-            "I25",
-            layout.commit_path(0),
-            f"{fault}. Do not trust this table; if you need its rows, copy them into a table of your own",
+        message = (
+            f"{fault}. Do not trust this table; if you need its rows, copy them into a table of "
+            "your own"
         )
+        findings.add("I25", layout.commit_path(0), message)
 
 
 def _left_over(storage: Storage) -> Iterator[str]:
-    """Files in the making, but for those of writers that are known to be at work."""
+    """Yield a note about unfinished files of writers that are not known to run."""
     left_overs = find_left_overs(storage)
     if left_overs:
         size = sum(file.size for file in left_overs)
-        files = f"{count_text(len(left_overs), 'file')} of {size:,} bytes in {storage.uri}/{left_overs[0].path.partition('/')[0]}"
+        folder = left_overs[0].path.partition("/")[0]
         yield (
-            f"{files} are of writers that were killed, or write on another machine; `opal retain` deletes those that are older "
-            f"than its grace"
+            f"{count_text(len(left_overs), 'file')} of {size:,} bytes in {storage.uri}/{folder} "
+            "are of writers that were killed, or write on another machine; `opal retain` deletes "
+            "those that are older than its grace"
         )
 
 
 def _is_readable(state: Snapshot, findings: Findings) -> bool:
-    """Whether the long lists are at hand: behind a damaged commit they come from sections, which may be damaged too."""
+    """Return whether all lists of a version can be loaded; report it if not.
+
+    After a damaged commit they are loaded from a checkpoint, which may be damaged, too.
+    """
     try:
-        return all(
-            part is not None
-            for part in (
-                state.files,
-                state.segments,
-                state.pending,
-                state.logs,
-                state.runs,
-                state.bases,
-            )
-        )
+        for name in _LISTS:
+            getattr(state, name)  # a snapshot loads a list when it is first needed
     except (FormatError, NotFoundError) as error:
-        findings.add(
-            "I7", "_opal/checkpoints/", f"the newest version cannot be put together: {error}"
-        )
+        message = f"the newest version cannot be put together: {error}"
+        findings.add("I7", "_opal/checkpoints/", message)
         return False
+    return True
 
 
 def _left_out(state: Snapshot, keys: KeyRange, *, deep: bool) -> Iterator[str]:
-    """What was not checked, in words."""
+    """Yield what was not checked, in words."""
     files = [*state.files.values()]
     if not deep:
-        yield f"the content of {count_text(len(files), 'data file')}, and logs and runs beside the rows (I10 to I12, I14, I18, I20, I21)"
+        yield (
+            f"the content of {count_text(len(files), 'data file')}, and logs and runs against the "
+            "rows (I10 to I12, I14, I18, I20, I21)"
+        )
         return
     if keys.is_all:
         return
-    away = sum(not keys.takes(file) for file in files)
-    percent, rows = f"{100 * (1 - keys.share):.6g}%", sum(file.rows for file in files)
+    rows = sum(file.rows for file in files)
     if state.spec.has_keys:
-        yield f"{percent} of the keys, about {int(rows * (1 - keys.share)):,} of {rows:,} rows: their events and key-store entries (I18 to I21)"
+        left_out = 1 - keys.share
+        yield (
+            f"{100 * left_out:.6g}% of the keys, about {int(rows * left_out):,} of {rows:,} rows: "
+            "their events and key-store entries (I18 to I21)"
+        )
+    partial_files = sum(not keys.takes(file) for file in files)
     yield (
-        f"in {away:,} of {count_text(len(files), 'data file')} the checksum of the whole (I9), and all columns but row ids, keys, "
-        "delta and tie-breaks (I12): pages and footers have checksums of their own"
+        f"in {partial_files:,} of {count_text(len(files), 'data file')} the checksum of the whole "
+        "(I9), and all columns except row ids, keys, delta and tie-breaks (I12): pages and footers "
+        "have checksums of their own"
     )

@@ -1,4 +1,4 @@
-"""What a check finds, and how it goes on after the first damage."""
+"""Findings of a check, which goes on after the first damage."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,17 +23,21 @@ class Findings:
     unique: dict[Finding, None] = field(default_factory=dict)
 
     def add(self, invariant: str, path: str, message: str) -> None:
+        """Add a finding, unless it is known."""
         self.unique[Finding(invariant=invariant, path=path, message=message)] = None
 
     def expect(self, holds: bool, invariant: str, path: str, message: str) -> bool:
-        """Note the message unless the invariant holds."""
+        """Add a finding unless the invariant holds; return whether it holds."""
         if not holds:
             self.add(invariant, path, message)
         return holds
 
     @contextmanager
     def going_on(self, invariant: str, path: str) -> Iterator[None]:
-        """Turns an error about the file into a finding. A store that does not answer is no finding: that error goes to the caller."""
+        """Turn an error about a file into a finding.
+
+        An error of a store that does not answer is raised: it says nothing about the table.
+        """
         try:
             yield
         except ForeignPathError as error:

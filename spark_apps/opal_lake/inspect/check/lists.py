@@ -1,7 +1,7 @@
 """The lists of every checkpoint, and those that the commits add up to.
 
-A log has as many checkpoints as it has hundreds of commits, or more, and each names long lists. So
-a commit is folded once for all of them, and a section that many checkpoints name is decoded once.
+A log has a checkpoint for every few hundred commits, and each names long lists. So a commit is
+folded once for all of them, and a section that many checkpoints name is decoded once.
 """
 
 from collections.abc import Hashable, Iterable
@@ -17,15 +17,17 @@ from opal_lake.log.snapshot import Snapshot, extend_list
 
 Changes = list[tuple[Hashable, Any]]
 Lines = dict[bytes, tuple[Hashable, Any]]
+# The changes of a section in order, the items that it adds, and the keys that it removes
+DecodedSection = tuple[Changes, dict[Any, Any], list[Any]]
 DAMAGE = (FormatError, ForeignPathError, InvalidInputError, NotFoundError)
 _IN_ORDER = "tokens"  # the only list whose order counts
 
 
 @dataclass(slots=True)
 class FoldedLists:
-    """The lists of the newest state that was folded; those of states before it are used up.
+    """The lists of the last folded state; those of earlier states are used up.
 
-    `added_logs` are those that came since the state before, None where others may have gone.
+    `added_logs` are those that came since the state before, None if others may have gone.
     """
 
     state: Snapshot | None = None
@@ -33,13 +35,18 @@ class FoldedLists:
     added_logs: list[LogFile] | None = None
 
     def fold(self, state: Snapshot) -> None:
-        """Make the lists of a state known. One that cannot be is left to whoever asks for it."""
+        """Fold the lists of a state.
+
+        A list that cannot be folded is left out: whoever needs it reports it.
+        """
         since = None
         if self.state is not None and self._leads_to(state):
             since = state.commits[len(self.state.commits) :]
         if since is None:
             self.items = {}
-        self.added_logs = None if since is None else _added_logs(since, state)
+            self.added_logs = None
+        else:
+            self.added_logs = _added_logs(since, state)
         for name in LISTS:
             try:
                 if since is None:
@@ -54,15 +61,17 @@ class FoldedLists:
         state.known_lists = dict(self.items)
 
     def _leads_to(self, state: Snapshot) -> bool:
-        """Whether the last state is an earlier version of this one."""
+        """Return whether the last state is an earlier version of this one."""
         if self.state is None or self.state.sections is not state.sections:
             return False
         count = len(self.state.commits)
-        return count == 0 or state.commits[count - 1 : count] == self.state.commits[-1:]
+        if count == 0:
+            return True
+        return state.commits[count - 1 : count] == self.state.commits[-1:]
 
 
 def _added_logs(commits: Iterable[Commit], state: Snapshot) -> list[LogFile] | None:
-    """Return the logs that commits add, None where they take some away or bring old ones back."""
+    """Return the logs that commits add, None if they also remove or restore some."""
     added = []
     for commit in commits:
         if commit.actions.restored is not None:
@@ -76,42 +85,54 @@ def _added_logs(commits: Iterable[Commit], state: Snapshot) -> list[LogFile] | N
 
 @dataclass(slots=True)
 class StoredLists:
-    """Sections and their lines, decoded: the next checkpoint has most of them again."""
+    """Decoded sections and their lines: the next checkpoint has most of them again."""
 
-    decoded: dict[tuple[str, str], tuple[Changes, dict[Any, Any], list[Any]]] = field(
-        default_factory=dict
-    )
+    decoded: dict[tuple[str, str], DecodedSection] = field(default_factory=dict)
     lines: dict[str, Lines] = field(default_factory=dict)
 
     def load(self, checkpoint: Snapshot, expected: FoldedLists) -> None:
-        """Make the lists of a checkpoint known. One that is damaged is left to whoever asks for it."""
-        used: dict[tuple[str, str], tuple[Changes, dict[Any, Any], list[Any]]] = {}
+        """Load the lists of a checkpoint.
+
+        A damaged list is left out: whoever needs it reports it.
+        """
+        used: dict[tuple[str, str], DecodedSection] = {}
         for name in LISTS:
             items: dict[Any, Any] = {}
-            lines = self.lines.setdefault(name, {})
             try:
                 for part in checkpoint.sections.get(name, ()):
-                    key = (name, part.path) if isinstance(part, SectionRef) else None
-                    changes = self.decoded.get(key) if key else None
-                    if changes is None:
-                        changes = _decoded(
-                            checkpoint, name, part, expected.items.get(name, {}), lines
-                        )
-                    if key:
-                        used[key] = changes
-                    _apply(items, name, *changes)
+                    _apply(items, name, *self._section(checkpoint, name, part, expected, used))
             except DAMAGE:
                 continue
             checkpoint.known_lists[name] = items
         self.decoded = used
 
+    def _section(
+        self,
+        checkpoint: Snapshot,
+        name: str,
+        part: Part,
+        expected: FoldedLists,
+        used: dict[tuple[str, str], DecodedSection],
+    ) -> DecodedSection:
+        """Return a decoded section; those in files are remembered in `used`."""
+        lines = self.lines.setdefault(name, {})
+        expected_items = expected.items.get(name, {})
+        if not isinstance(part, SectionRef):
+            return _decoded(checkpoint, name, part, expected_items, lines)
+        key = (name, part.path)
+        section = self.decoded.get(key)
+        if section is None:
+            section = _decoded(checkpoint, name, part, expected_items, lines)
+        used[key] = section
+        return section
+
 
 def _decoded(
     checkpoint: Snapshot, name: str, part: Part, expected: dict[Any, Any], lines: Lines
-) -> tuple[Changes, dict[Any, Any], list[Any]]:
-    """The changes of a section in order; which items it leaves, and which keys it takes away.
+) -> DecodedSection:
+    """Decode a section.
 
-    An item that is as expected is the expected object itself, which compares in no time.
+    An item that is as expected is the expected object itself, so that comparing them costs nothing.
     """
     added: dict[Any, Any] = {}
     gone: list[Any] = []

@@ -1,7 +1,8 @@
-"""Logs and runs that later versions have merged: what a merge takes over is what it found (I18, I21).
+"""Logs and runs that later versions have merged: a merge keeps what it found (I18, I21).
 
-So what is compared for the newest version holds for the versions before a merge, and no version has to be
-compared as a whole for that: each log and run is read once, and looked at with the merge that removed it.
+So what is compared for the newest version holds for the versions before a merge, too, and no
+version has to be compared as a whole for that. Each log and run is read once, and checked with the
+merge that removed it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +16,6 @@ from opal_lake.errors import count_text
 from opal_lake.events.segment_log import Events, concat_events, least_events
 from opal_lake.inspect.check.content.in_process import (
     BASE_BYTES,
-    SLOT_BYTES,
     Content,
     KnownContent,
     read_run,
@@ -33,12 +33,15 @@ from opal_lake.key_store.entries import (
 from opal_lake.log.commit import Commit
 from opal_lake.log.snapshot import Snapshot
 
-_REBUILD = "rebuild_key_store"
+_REBUILD = "rebuild_key_store"  # an operation that reads no run, as they may be damaged
 
 
 @dataclass(slots=True, kw_only=True)
 class MergeCheck:
-    """The merges of the commits after a state, one by one; `left_out` counts those that are too large."""
+    """The check of merges in the commits after a state, one by one.
+
+    `left_out` counts the merges that do not fit in memory.
+    """
 
     content: Content
     known: KnownContent
@@ -48,6 +51,7 @@ class MergeCheck:
     left_out: int = 0
 
     def begin(self, state: Snapshot) -> None:
+        """Begin with the logs and runs of a state."""
         self.logs, self.runs = dict(state.logs), dict(state.runs)
         self.floor = state.root.floor
 
@@ -59,10 +63,10 @@ class MergeCheck:
         removed_runs = [self.runs[path] for path in actions.remove_runs if path in self.runs]
         if removed_logs and self._fits(log.events for log in (*removed_logs, *actions.add_logs)):
             self._compare_logs(commit, removed_logs)
-        is_rebuild = commit.operation == _REBUILD  # which reads no run: those may be damaged
-        entries = (run.entries for run in (*removed_runs, *actions.add_runs))
-        if removed_runs and not is_rebuild and self._fits(entries):
-            self._compare_runs(commit, removed_runs, floor)
+        if removed_runs and commit.operation != _REBUILD:
+            entries = (run.entries for run in (*removed_runs, *actions.add_runs))
+            if self._fits(entries):
+                self._compare_runs(commit, removed_runs, floor)
         self.floor = floor
         for path in actions.remove_logs:
             self.logs.pop(path, None)
@@ -72,8 +76,11 @@ class MergeCheck:
         self.runs |= {run.path: run for run in actions.add_runs}
 
     def _fits(self, rows: Iterable[int]) -> bool:
-        does_fit = sum(rows) * SLOT_BYTES <= max(0, self.content.memory - BASE_BYTES)
-        self.left_out += not does_fit
+        """Return whether so many rows fit in memory; count the merge as left out if not."""
+        available = max(0, self.content.memory - BASE_BYTES)
+        does_fit = sum(rows) * self.content.tuning.slot_bytes <= available
+        if not does_fit:
+            self.left_out += 1
         return does_fit
 
     def _compare_logs(self, commit: Commit, removed: Sequence[LogFile]) -> None:
@@ -83,11 +90,12 @@ class MergeCheck:
             return  # reported already
         missing, strange = _only_in(before, after), _only_in(after, before)
         if commit.actions.forgotten:
-            missing = 0  # of rows that are dropped
+            missing = 0  # events of dropped rows are forgotten
         paths = ", ".join(log.path for log in removed)
         message = (
-            f"it merges {paths}: {missing} of their events are in none of its logs, and {strange} of its own are in none of theirs, "
-            f"so that versions before {commit.version} show other rows; restore the files from a backup"
+            f"it merges {paths}: {missing} of their events are in none of its logs, and {strange} "
+            f"of its own are in none of theirs, so that versions before {commit.version} show "
+            "other rows; restore the files from a backup"
         )
         is_same = not missing and not strange
         self.content.findings.expect(is_same, "I18", layout.commit_path(commit.version), message)
@@ -95,31 +103,35 @@ class MergeCheck:
     def _least_events(self, logs: Iterable[LogFile]) -> Events | None:
         parts: list[Events] = []
         for log in logs:
-            known = self.content.events.of(log) if is_found(log, self.content.sizes) else None
-            if known is None:
+            if not is_found(log, self.content.sizes):
                 return None
-            parts += [replace_next(part) for part in known]
+            log_parts = self.content.events.of(log)
+            if log_parts is None:
+                return None
+            parts += map(without_next, log_parts)
         return least_events(concat_events(parts))
 
     def _compare_runs(self, commit: Commit, removed: Sequence[RunFile], floor: int | None) -> None:
         before, after = self._entries(removed), self._entries(commit.actions.add_runs)
         if before is None or after is None:
             return  # reported already
-        required = down_to(
-            floor, greatest_of_equal(sorted_entries(concat_entries([before, after])))
-        )
+        both = greatest_of_equal(sorted_entries(concat_entries([before, after])))
+        # I21: entries up to the floor may be dropped
+        required = down_to(floor, both)
         missing = len(required) - _count_in(required, after)
         paths = ", ".join(run.path for run in removed)
         message = (
-            f"it merges {paths}: {missing} of their entries are in none of its runs; they are of no row, or it lost them. "
-            "Restore the files from a backup"
+            f"it merges {paths}: {missing} of their entries are in none of its runs; they are of "
+            "no row, or it lost them. Restore the files from a backup"
         )
         self.content.findings.expect(
             not missing, "I21", layout.commit_path(commit.version), message
         )
 
     def _entries(self, runs: Iterable[RunFile]) -> Entries | None:
-        content, parts = self.content, []
+        """Return all entries of some runs, None if one cannot be read."""
+        content = self.content
+        parts: list[Entries] = []
         ties = 2 * len(content.state.spec.tie_break)
         for run in runs:
             if not is_found(run, content.sizes):
@@ -136,31 +148,35 @@ class MergeCheck:
         return concat_entries(parts) if parts else None
 
     def notes(self) -> Iterator[str]:
+        """Yield what was left out, in words."""
         if self.left_out:
-            yield f"{count_text(self.left_out, 'merge')} of logs or runs that need more than the memory given"
+            yield (
+                f"{count_text(self.left_out, 'merge')} of logs or runs that need more than the "
+                "memory given"
+            )
 
 
-def replace_next(events: Events) -> Events:
+def without_next(events: Events) -> Events:
     """Return the events without their next rows, which merged logs do not name."""
     return Events(segment=events.segment, offset=events.offset, until=events.until)
 
 
 def _only_in(events: Events, others: Events) -> int:
-    """Count the events that others lack. Both are the least of their rows."""
+    """Count the events that others lack; both sides have one event for each row.
+
+    So in sorted order, two equal neighbours are an event that both sides have.
+    """
     columns = [
-        np.concatenate(pair)
-        for pair in (
-            (events.segment, others.segment),
-            (events.offset, others.offset),
-            (events.until, others.until),
-        )
+        np.concatenate([events.segment, others.segment]),
+        np.concatenate([events.offset, others.offset]),
+        np.concatenate([events.until, others.until]),
     ]
     order = np.lexsort(columns[::-1])
-    same = np.ones(max(len(order) - 1, 0), np.bool_)
+    is_same = np.ones(max(len(order) - 1, 0), np.bool_)
     for column in columns:
         ordered = column[order]
-        same &= ordered[1:] == ordered[:-1]
-    return len(events) - int(same.sum())
+        is_same &= ordered[1:] == ordered[:-1]
+    return len(events) - int(is_same.sum())
 
 
 def _count_in(required: Entries, entries: Entries) -> int:

@@ -1,7 +1,8 @@
-"""Which keys and files a check looks at: all, or a share of them.
+"""The keys and files that a check looks at: all, or a share of them.
 
-A share of the keys is a part of the circle of key hashes, so that of each key all rows, events and entries are looked at, or none. Where it
-begins follows from the version by the golden ratio: the same version gives the same sample, and later versions look elsewhere.
+A share of the keys is a part of the circle of key hashes: of each key, all rows, events and entries
+are checked, or none. The golden ratio and the version decide where it begins: the same version
+gives the same sample, and later versions check other keys.
 """
 
 import re
@@ -10,15 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from opal_lake.arrays import Int32Array, UInt64Array
 from opal_lake.data.segment import DataFile
 from opal_lake.errors import InvalidInputError
 from opal_lake.log.snapshot import Snapshot
 
-_CIRCLE = 1 << 32  # of the upper halves of the first hash words
-_GOLDEN = 2_654_435_769  # of 2^32
-_HALF = np.uint64(32)
+_CIRCLE = 1 << 32  # steps, of the upper halves of the first hash words
+_GOLDEN = 2_654_435_769  # the golden ratio, of 2^32
+_HALF = np.uint64(32)  # bits
 _SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)%\Z")
 _ROWS = re.compile(r"[1-9][0-9]{0,17}\Z")
 
@@ -38,41 +39,42 @@ class KeyRange:
     def share(self) -> float:
         return self.width / _CIRCLE
 
-    def steps(self, high: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    def steps(self, high: UInt64Array) -> UInt64Array:
         return (high >> _HALF) - np.uint64(self.start) & np.uint64(_CIRCLE - 1)
 
-    def slot_of(self, high: npt.NDArray[np.uint64], slots: int) -> npt.NDArray[np.int32]:
-        """Which of equal parts of the range; `slots` and more beyond its end."""
-        return (
-            (self.steps(high) * np.uint64(slots) // np.uint64(self.width))
-            .astype(np.int64)
-            .clip(0, slots)
-            .astype(np.int32)
-        )
+    def slot_of(self, high: UInt64Array, slots: int) -> Int32Array:
+        """Return the part of the range that each hash is in; `slots` for those beyond it."""
+        part = self.steps(high) * np.uint64(slots) // np.uint64(self.width)
+        return part.astype(np.int64).clip(0, slots).astype(np.int32)
 
     def spans(self) -> Iterator[tuple[int, int]]:
-        """The least and greatest first hash words; two pairs where the range passes the end of the circle."""
+        """Yield the least and greatest first hash words of the range.
+
+        A range that passes the end of the circle has two pairs.
+        """
         stop = self.start + self.width
         yield self.start << 32, (min(stop, _CIRCLE) << 32) - 1
         if stop > _CIRCLE:
             yield 0, (stop - _CIRCLE << 32) - 1
 
     def takes(self, file: DataFile) -> bool:
-        """Whether all of a file is looked at."""
+        """Return whether a file is checked as a whole."""
         return (zlib.crc32(file.path.encode()) - self.start) % _CIRCLE < self.width
 
 
 def plan_sample(text: str | None, state: Snapshot) -> KeyRange:
-    """All, or of a text like `1%` or `100000` (rows) the share."""
+    """Return all keys, or the share that a text like `1%` or `100000` (rows) means."""
     if text is None:
         return KeyRange()
     share = _share(text, sum(file.rows for file in state.files.values()))
     width = max(1, min(_CIRCLE, round(share * _CIRCLE)))
-    return KeyRange(start=0 if width == _CIRCLE else state.version * _GOLDEN % _CIRCLE, width=width)
+    if width == _CIRCLE:
+        return KeyRange()
+    return KeyRange(start=state.version * _GOLDEN % _CIRCLE, width=width)
 
 
 def check_sample(text: str | None) -> None:
-    """Refuse what is no sample."""
+    """Raise InvalidInputError for a text that is not a sample."""
     if text is not None:
         _share(text, 1)
 
@@ -84,5 +86,6 @@ def _share(text: str, rows: int) -> float:
     if count:
         return min(1.0, int(text) / max(1, rows))
     raise InvalidInputError(
-        f"sample={text!r} is no share; write a percentage, as 1%, or about how many rows, as 100000"
+        f"sample={text!r} is not a share; write a percentage, as 1%, or about how many rows, as "
+        "100000"
     )

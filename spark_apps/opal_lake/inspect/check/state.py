@@ -1,6 +1,6 @@
 """The state that the commits add up to, and every checkpoint against it (I6 to I8, I32)."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -16,7 +16,7 @@ from opal_lake.inspect.check.chain import Sizes
 from opal_lake.inspect.check.files import check_sizes, read_found
 from opal_lake.inspect.check.finding import Findings
 from opal_lake.inspect.check.lists import DAMAGE, FoldedLists, StoredLists
-from opal_lake.inspect.check.shelf import Shelf, Shelved
+from opal_lake.inspect.check.spill_buffer import Column, SpillBuffer, Spilled
 from opal_lake.log.checkpoint import decode_root
 from opal_lake.log.commit import Commit
 from opal_lake.log.lists import side_rows_fault
@@ -40,7 +40,8 @@ _LISTS: dict[str, Callable[[Snapshot], Any]] = {
 class MarkedLogs:
     """The rows that the logs of a state mark: up to a version, and all of them.
 
-    As long as logs are only added, none is marked twice, and `since` says which segments they touch.
+    As long as logs are only added, each is marked once, and `since` returns the segments that they
+    touch.
     """
 
     logs: list[LogFile] = field(default_factory=list)
@@ -48,21 +49,21 @@ class MarkedLogs:
     up_to_version: Bitmaps = field(default_factory=dict)
     every: Bitmaps = field(default_factory=dict)
     checked: set[BitmapBase] = field(default_factory=set)
-    _marked: int = 0  # of the logs, those in `every`
+    _marked: int = 0  # number of the logs whose rows are in `every`
     _waiting: list[LogFile] = field(default_factory=list)
     _touched: list[tuple[int, set[int]]] = field(default_factory=list)
 
     def after(self, added: Iterable[LogFile] | None, state: Snapshot) -> "MarkedLogs":
-        """Return the logs of a state: these and the added ones, or all anew where some have gone."""
+        """Return the logs of a state: these and added ones, or all if some are gone."""
         if added is None:
             return _marked_logs(state)
         self.logs += added
         return self
 
     def follow(self, version: int, events: "KnownEvents") -> bool:
-        """Mark the rows of all logs, and of those up to a version that never falls.
+        """Mark the rows of all logs, and of those up to a version, which never decreases.
 
-        False where a log cannot be read, which is a finding by then.
+        False if a log cannot be read: it is reported then.
         """
         for log in self.logs[self._marked :]:
             parts = events.of(log)
@@ -98,89 +99,98 @@ class MarkedLogs:
 
 @dataclass(slots=True, kw_only=True)
 class KnownEvents:
-    """Segment logs, each read once from the store; None where it cannot be."""
+    """The segment logs of a table, each read once; None for a damaged one."""
 
     storage: Storage
     findings: Findings
-    shelf: Shelf = field(default_factory=Shelf)
-    read: dict[str, list[Shelved] | None] = field(default_factory=dict)
+    buffer: SpillBuffer = field(default_factory=SpillBuffer)
+    read: dict[str, list[Spilled] | None] = field(default_factory=dict)
     decoded: dict[BitmapBase, Bitmaps] = field(default_factory=dict)
 
     def of(self, log: LogFile) -> Iterator[Events] | None:
+        """Return the events of a log, some at a time; None if it is damaged."""
         if log.path not in self.read:
-            self.read[log.path] = None
-            file = read_found(self.storage, log, self.findings)
-            if file is not None:
-                with self.findings.going_on("I9", log.path):
-                    self.read[log.path] = [
-                        self._put(part)
-                        for part in event_parts(file.source(), log.path, log.events, with_next=True)
-                    ]
-        shelved = self.read[log.path]
-        return None if shelved is None else map(self._events, shelved)
+            self.read[log.path] = self._read(log)
+        spilled = self.read[log.path]
+        return None if spilled is None else map(self._events, spilled)
 
-    def _put(self, part: Events) -> Shelved:
-        others = () if part.next_rows is None else (part.next_rows.segment, part.next_rows.offset)
-        return self.shelf.put((part.segment, part.offset, part.until, *others))
+    def _read(self, log: LogFile) -> list[Spilled] | None:
+        file = read_found(self.storage, log, self.findings)
+        if file is None:
+            return None
+        with self.findings.going_on("I9", log.path):
+            parts = event_parts(file.source(), log.path, log.events, with_next=True)
+            return [self._put(part) for part in parts]
+        return None
 
-    def _events(self, part: Shelved) -> Events:
-        segment, offset, until, *others = (
-            self.shelf.column(part, index) for index in range(len(part.kinds))
-        )
-        next_rows = RowIds(segment=others[0], offset=others[1]) if others else None
+    def _put(self, part: Events) -> Spilled:
+        columns: list[Column] = [part.segment, part.offset, part.until]
+        if part.next_rows is not None:
+            columns += [part.next_rows.segment, part.next_rows.offset]
+        return self.buffer.put(columns)
+
+    def _events(self, part: Spilled) -> Events:
+        columns = [self.buffer.column(part, index) for index in range(len(part.kinds))]
+        segment, offset, until, *next_columns = columns
+        next_rows = None
+        if next_columns:
+            next_rows = RowIds(segment=next_columns[0], offset=next_columns[1])
         return Events(segment=segment, offset=offset, until=until, next_rows=next_rows)
 
 
 def check_state(
-    commits: Sequence[Commit], kept: Root | None, sizes: Sizes, events: KnownEvents
+    commits: Sequence[Commit], newest_root: Root | None, sizes: Sizes, events: KnownEvents
 ) -> Snapshot | None:
-    """Compare every checkpoint with the fold of the commits; the newest state that can be known.
+    """Compare every checkpoint with the fold of the commits; return the newest state.
 
-    Below the oldest commit only savepoints count: what other checkpoints there name may be gone. Theirs must not be. Between the oldest
-    commit and the oldest readable version the lists count, and bitmap bases only of the newest checkpoint, by which reads go: the logs that
-    they sum up may be gone, but what the newest version's logs mark has to be in them.
+    - None if the newest state cannot be put together.
+    - Below the oldest commit only savepoints are checked: files that other checkpoints name there
+      may be deleted, those of savepoints may not.
+    - Between the oldest commit and the oldest readable version the lists are checked. Of their
+      bitmap bases only those of the newest checkpoint are, by which reads go: the logs that they
+      sum up may be deleted, but the marks of the newest version's logs have to be in them.
     """
     storage, findings = events.storage, events.findings
-    oldest, savepoints = (
-        (kept.oldest_version, frozenset(kept.savepoints.values())) if kept else (0, frozenset())
-    )
+    oldest, savepoints = 0, frozenset[int]()
+    if newest_root is not None:
+        oldest = newest_root.oldest_version
+        savepoints = frozenset(newest_root.savepoints.values())
     by_version = {commit.version: commit for commit in commits}
     first = min(by_version, default=0)
-    counted = (
-        root
-        for root in _checkpoints(storage, sizes, findings)
-        if root.version >= first or root.version in savepoints
-    )
-    roots = {root.version: root for root in counted}
-    for version in sorted(savepoints & roots.keys()):
-        with findings.going_on("I7", _root_path(roots[version])):
-            check_sizes(roots[version], sizes, findings)
-    state, last = None, None
+    roots = {
+        checkpoint.version: checkpoint
+        for checkpoint in _checkpoints(storage, sizes, findings)
+        if checkpoint.version >= first or checkpoint.version in savepoints
+    }
+    _check_files_of_savepoints(savepoints, roots, sizes, findings)
+    state: Snapshot | None = None
+    last: Snapshot | None = None
     folded, stored, marked = FoldedLists(), StoredLists(), MarkedLogs()
+    begin = min((*by_version, *roots), default=0)
     newest = max((*by_version, *roots), default=-1)
-    for version in range(min((*by_version, *roots), default=0), newest + 1):
+    for version in range(begin, newest + 1):
         commit = by_version.get(version)
         state = _next_state(state, commit, storage, findings)
-        if state is not None and commit is not None and version >= oldest:
+        if commit is not None and version >= oldest:
             _check_restored_bases(commit, state, events)
-        checkpoint = roots.pop(
-            version, None
-        )  # its lists go with it: of all checkpoints at once they would be too many
-        if checkpoint is None:
+        # Removed, so that its lists are freed: those of all checkpoints at once would be too many
+        stored_state = roots.pop(version, None)
+        if stored_state is None:
             continue
         if state is not None:
             folded.fold(state)
             marked = marked.after(folded.added_logs, state)
-        stored.load(checkpoint, folded)
+        stored.load(stored_state, folded)
         if state is None:
-            state = checkpoint  # damage before it: the checkpoint says what came of it
+            # After damage, the checkpoint stands for the commits up to it
+            state = stored_state
             marked = _marked_logs(state)
         else:
-            _compare_roots(checkpoint.root, state.root, _root_path(checkpoint), findings)
-            _compare_lists(checkpoint, state, findings)
-        last = checkpoint
+            _compare_roots(stored_state.root, state.root, _root_path(stored_state), findings)
+            _compare_lists(stored_state, state, findings)
+        last = stored_state
         if version >= oldest or version in savepoints:
-            _check_bases(checkpoint, state, marked, events)
+            _check_bases(stored_state, state, marked, events)
     if state is None or state.version != newest:
         return None
     if last is not None and last.version < oldest:
@@ -188,11 +198,19 @@ def check_state(
     return state
 
 
+def _check_files_of_savepoints(
+    savepoints: Set[int], roots: Mapping[int, Snapshot], sizes: Sizes, findings: Findings
+) -> None:
+    for version in sorted(savepoints & roots.keys()):
+        with findings.going_on("I7", _root_path(roots[version])):
+            check_sizes(roots[version], sizes, findings)
+
+
 def _marked_logs(state: Snapshot) -> MarkedLogs:
     try:
         return MarkedLogs(logs=sorted(state.logs.values(), key=lambda log: log.version))
     except DAMAGE:
-        return MarkedLogs()  # reported already, or by whoever compares the lists
+        return MarkedLogs()  # reported already, or when the lists are compared
 
 
 def _checkpoints(storage: Storage, sizes: Sizes, findings: Findings) -> Iterator[Snapshot]:
@@ -202,12 +220,11 @@ def _checkpoints(storage: Storage, sizes: Sizes, findings: Findings) -> Iterator
             continue
         with findings.going_on("I6", path):
             root, sections = decode_root(read_sealed(storage, path), f"{storage.uri}/{path}")
-            if findings.expect(
-                root.version == version,
-                "I6",
-                path,
-                f"it holds version {root.version}; delete it, it is derived",
-            ):
+            message = (
+                f"it contains version {root.version} instead of {version}; "
+                "delete it: it is derived and is written again"
+            )
+            if findings.expect(root.version == version, "I6", path, message):
                 yield Snapshot(storage, root, sections, ())
 
 
@@ -221,8 +238,11 @@ def _next_state(
     if commit is None:
         return None
     side = commit.actions.ingested_side
-    path = side.path if side else layout.commit_path(commit.version)
-    with findings.going_on("I9" if side else "I1", path):
+    if side:
+        invariant, path = "I9", side.path
+    else:
+        invariant, path = "I1", layout.commit_path(commit.version)
+    with findings.going_on(invariant, path):
         if side:
             read_verified(storage, side)
         if commit.version == 0:
@@ -240,7 +260,7 @@ def _next_state(
 
 
 def _is_side_counted(commit: Commit, storage: Storage, findings: Findings) -> bool:
-    """Whether a commit gives out as many row ids as the files of its side file take."""
+    """Return whether a commit assigns as many row ids as its side file needs."""
     path = layout.commit_path(commit.version)
     with findings.going_on("I9", path):
         fault = side_rows_fault(storage, commit)
@@ -250,46 +270,44 @@ def _is_side_counted(commit: Commit, storage: Storage, findings: Findings) -> bo
     return False
 
 
-_JSON_NAMES = {"incomplete_ingests": "thinned"}  # of a root's parts, where they differ
+_JSON_NAMES = {"incomplete_ingests": "thinned"}  # of parts of a root whose names differ
 
 
 def _compare_roots(root: Root, expected: Root, path: str, findings: Findings) -> None:
     for part in fields(Root):
-        here, there = getattr(root, part.name), getattr(expected, part.name)
-        findings.expect(
-            here == there,
-            "I6",
-            path,
-            f"its {_JSON_NAMES.get(part.name, part.name)} is {here!r}, the commits add up to {there!r}; delete it, it is derived",
+        stored, folded = getattr(root, part.name), getattr(expected, part.name)
+        message = (
+            f"its {_JSON_NAMES.get(part.name, part.name)} is {stored!r}, the commits add up to "
+            f"{folded!r}; delete it; it is derived and is written again"
         )
+        findings.expect(stored == folded, "I6", path, message)
 
 
 def _compare_lists(checkpoint: Snapshot, expected: Snapshot, findings: Findings) -> None:
     for name, list_of in _LISTS.items():
         path = _list_path(checkpoint, name)
         with findings.going_on("I7", path):
-            same = list_of(checkpoint) == list_of(expected)
-            findings.expect(
-                same,
-                "I7",
-                path,
-                f"its {name} are not what the commits up to {checkpoint.version} add up to; delete {_root_path(checkpoint)}",
+            is_same = list_of(checkpoint) == list_of(expected)
+            message = (
+                f"its {name} are not what the commits up to {checkpoint.version} add up to; delete "
+                f"{_root_path(checkpoint)}"
             )
+            findings.expect(is_same, "I7", path, message)
 
 
 def _check_bases(
     checkpoint: Snapshot, state: Snapshot, marked: MarkedLogs, events: KnownEvents
 ) -> None:
-    """By the logs of a state: that of the checkpoint, or a later one."""
+    """Check the bases of a checkpoint by the logs of its state, or of a later one."""
     is_later = checkpoint.version != state.version
     with events.findings.going_on("I7", _list_path(checkpoint, "bases")):
         _check_marks(checkpoint.bases, state, marked, events, is_later=is_later)
 
 
-def _check_restored_bases(commit: Commit, state: Snapshot, events: KnownEvents) -> None:
-    """Check what a restore says that serves, by the logs that it brought back."""
+def _check_restored_bases(commit: Commit, state: Snapshot | None, events: KnownEvents) -> None:
+    """Check the bases that a restore names, by the logs that it brought back."""
     restored = commit.actions.restored
-    if restored is not None:
+    if state is not None and restored is not None:
         _check_marks(restored.bases, state, _marked_logs(state), events, is_later=False)
 
 
@@ -306,23 +324,24 @@ def _check_marks(
     unchecked: list[tuple[BitmapBase, tuple[Bitmaps, ...]]] = []
     for base in bases:
         with events.findings.going_on("I8", base.path):
-            here = events.decoded.get(base)
-            if here is None:
-                here = decode_base(read_verified(state.storage, base), base.path)
-            used[base] = here
+            marks = events.decoded.get(base)
+            if marks is None:
+                marks = decode_base(read_verified(state.storage, base), base.path)
+            used[base] = marks
             before = () if base.after is None else chains.get(base.group, ())
-            chains[base.group] = (*before, here)
+            chains[base.group] = (*before, marks)
             if base not in marked.checked:
                 unchecked.append((base, chains[base.group]))
-    events.decoded = used  # the next checkpoint has most of them again
-    # Those of one chain rise. Of several groups the logs are to be marked once, too
+    # The next checkpoint has most of them again
+    events.decoded = used
+    # By version, so that the logs are marked once, also for the bases of several groups
     for base, chain in sorted(unchecked, key=lambda pair: pair[0].version):
         _check_base(base, chain, state, marked, events, is_later=is_later)
         marked.checked.add(base)
 
 
 def _list_path(checkpoint: Snapshot, name: str) -> str:
-    """The newest file of a list; the root, where the list is in it."""
+    """Return the path of the newest file of a list, or of the root that holds it."""
     files = [*file_parts({name: checkpoint.sections.get(name, ())})]
     return files[-1].path if files else _root_path(checkpoint)
 
@@ -336,17 +355,19 @@ def _check_base(
     *,
     is_later: bool,
 ) -> None:
-    """The base, and those that it follows, are the fold of all events up to its version, of the segments of its group.
+    """Check that a base and those that it follows mark what the logs mark (I8).
 
-    Those before it in its chain are checked already, so that only what came since counts. A merged log may hold younger events as well. A later
-    state may have forgotten events of rows that are gone, so that marks beyond its logs are no damage there.
+    Only segments of its group count, and only events up to its version. The bases before it in its
+    chain are checked already, so that only segments with later events are compared. A merged log
+    may hold younger events as well. A later state may have forgotten events of rows that are gone:
+    then marks beyond its logs are not damage.
     """
     try:
         segments = state.segments
     except (FormatError, NotFoundError):
         return  # reported already: the state is a checkpoint whose own lists are damaged
-    if base.version < marked.version:  # which only damage does
-        marked = _marked_logs(state)
+    if base.version < marked.version:
+        marked = _marked_logs(state)  # only damage leads to a base out of order
     if not marked.follow(base.version, events):
         return  # reported already: without the log the base cannot be checked
     since = -1 if base.after is None else base.after
@@ -357,16 +378,16 @@ def _check_base(
     }
     known = marked.up_to_version
     for number in sorted((chain[-1].keys() & segments.keys()) | expected):
-        here = BitMap.union(*(part[number] for part in chain if number in part), BitMap())
-        there = known.get(number, BitMap())
+        marks = BitMap.union(*(part[number] for part in chain if number in part), BitMap())
+        logged = known.get(number, BitMap())
         if number not in expected and segments[number].group != base.group:
-            there = BitMap()
-        if here == there:
+            logged = BitMap()
+        if marks == logged:
             continue  # and so within what all logs mark
-        events.findings.expect(
-            there <= here and (is_later or here <= marked.every.get(number, BitMap())),
-            "I8",
-            base.path,
-            f"segment {number} has {len(here)} marked rows, the logs up to version {base.version} mark {len(there)}; "
-            "delete the checkpoints that name it, they are derived",
+        is_within = is_later or marks <= marked.every.get(number, BitMap())
+        message = (
+            f"segment {number} has {len(marks)} marked rows, the logs up to version {base.version} "
+            f"mark {len(logged)}; delete the checkpoints that name it, they are derived"
         )
+        findings = events.findings
+        findings.expect(logged <= marks and is_within, "I8", base.path, message)

@@ -1,10 +1,13 @@
-"""The files of older versions: savepoints, and all versions that can be read. What the newest one has was looked at with it.
+"""The files of older versions: of savepoints, and of all versions that can be read.
 
-A version differs from the one before it by what its commit brings and takes away. So every file is in the oldest readable version, in a
-savepoint or restored version, or was brought by a later commit: each is looked at once, in the first version found that has it.
+A version differs from the one before it by what its commit adds and removes. So every file is in
+the oldest readable version, in a savepoint or restored version, or was added by a later commit:
+each is checked once, in the first version that has it. Files of the newest version were checked
+with it.
 
-How rows, events and key-store entries fit together is compared version by version. That takes time for each version and for each row of
-it, so at most `COMPARED_VERSIONS` are compared, evenly spaced, and fewer where these have more than `COMPARED_ROWS` together.
+How rows, events and key-store entries fit together is compared version by version. That takes time
+for each version and for each of its rows. So at most `compared_versions` are compared, evenly
+spaced, and fewer if these have more than `compared_rows` together.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,16 +33,13 @@ from opal_lake.log.lists import ingested_files, rewritten_files
 from opal_lake.log.snapshot import Root, Snapshot
 from opal_lake.storage.verified import FileRef
 
-COMPARED_VERSIONS = 256
-COMPARED_ROWS = 20_000_000
-
 
 @dataclass(slots=True, kw_only=True)
 class OlderVersions:
-    """What was looked at of versions before the newest: files that this one does not have.
+    """The extent of a check of older versions: the files that only these have.
 
     `compared` are versions whose rows, events and key-store entries were compared with each other.
-    `has_damage` says whether one of them, or a merge, has a finding.
+    `has_damage` is true if one of them, or a merge, has a finding.
     """
 
     versions: frozenset[int] = frozenset()
@@ -50,28 +50,32 @@ class OlderVersions:
 
 
 def check_older(
-    log: CommitLog, kept: Root, commits: Sequence[Commit], content: Content, *, deep: bool
+    log: CommitLog, newest: Root, commits: Sequence[Commit], content: Content, *, deep: bool
 ) -> OlderVersions:
-    """Check the files of every readable version that the newest one lacks, each once."""
+    """Check the files that only older readable versions have, each file once.
+
+    With `deep`, their content is checked too, and some versions are compared as a whole.
+    """
     known = {file.path for file in referenced(content.state)}
-    older = OlderVersions(versions=readable_versions(kept) - {kept.version})
-    begins, findings_before = _begins(kept), len(content.findings.unique)
-    for state in _states(log, kept, commits, known, content):
+    older = OlderVersions(versions=readable_versions(newest) - {newest.version})
+    starts = _starts(newest)
+    findings_before = len(content.findings.unique)
+    for state in _states(log, newest, commits, known, content):
         check_sizes(state, content.sizes, content.findings, known)
         check_row_bases(state, content.findings)
-        fresh = [file for file in state.files.values() if file.path not in known]
-        older.files += fresh
-        if deep:
-            if state.version in begins:
-                _compare(state, content)
-                older.compared.add(state.version)
-            else:
-                _check_content(state, fresh, known, content)
+        unchecked = [file for file in state.files.values() if file.path not in known]
+        older.files += unchecked
+        if deep and state.version in starts:
+            _compare(state, content)
+            older.compared.add(state.version)
+        elif deep:
+            _check_content(state, unchecked, known, content)
         known.update(file.path for file in referenced(state))
     if deep and content.known is not None:
-        older.left_out += _check_merges(log, kept, commits, content, content.known)
-        others = _evenly_spaced(older.versions - begins, content)
-        for version in _until_one_fails(others, findings_before, content):
+        older.left_out += _check_merges(log, newest, commits, content, content.known)
+        to_compare = _evenly_spaced(older.versions - starts, content)
+        for version in _until_one_fails(to_compare, findings_before, content):
+            # One state, or none if the version cannot be put together
             for state in _readable_state(log, version, content):
                 _compare(state, content)
                 older.compared.add(version)
@@ -80,8 +84,9 @@ def check_older(
 
 
 def _evenly_spaced(versions: frozenset[int], content: Content) -> list[int]:
-    """Return the versions to compare: all, where that does not take too long."""
-    most = min(COMPARED_VERSIONS, COMPARED_ROWS // max(1, content.rows))
+    """Return the versions to compare: all, unless that takes too long."""
+    tuning = content.tuning
+    most = min(tuning.compared_versions, tuning.compared_rows // max(1, content.rows))
     step = -(-len(versions) // max(1, most))
     return sorted(versions)[:: max(1, step)]
 
@@ -91,7 +96,7 @@ def _until_one_fails(
 ) -> Iterator[int]:
     """Yield versions until there are more findings than before.
 
-    What is wrong in one version mostly is in the next ones too, and each would say it again.
+    Damage of one version mostly is in the next ones, too, and each would report it again.
     """
     for done, version in enumerate(versions):
         if len(content.findings.unique) > findings_before:
@@ -101,77 +106,81 @@ def _until_one_fails(
 
 
 def _check_merges(
-    log: CommitLog, kept: Root, commits: Sequence[Commit], content: Content, known: KnownContent
+    log: CommitLog, newest: Root, commits: Sequence[Commit], content: Content, known: KnownContent
 ) -> list[str]:
-    """Compare what merges removed with what they added; return in words what was left out."""
+    """Compare what merges removed and added; return what was left out, in words."""
     check = MergeCheck(content=content, known=known)
-    for oldest in _readable_state(log, kept.oldest_version, content):
+    for oldest in _readable_state(log, newest.oldest_version, content):
         check.begin(oldest)
         for commit in commits:
-            if commit.version <= kept.oldest_version:
+            if commit.version <= newest.oldest_version:
                 continue
             if commit.actions.restored is None:
                 check.add(commit)
                 continue
+            # A restore brings back other logs and runs
             for restored in _readable_state(log, commit.version, content):
                 check.begin(restored)
     return [*check.notes()]
 
 
-def readable_versions(kept: Root) -> frozenset[int]:
+def readable_versions(newest: Root) -> frozenset[int]:
     """Return the versions that can be read, savepoints among them."""
-    window = range(kept.oldest_version, kept.version + 1)
-    return frozenset(window) | frozenset(kept.savepoints.values())
+    window = range(newest.oldest_version, newest.version + 1)
+    return frozenset(window) | frozenset(newest.savepoints.values())
 
 
 def files_of_readable_versions(log: CommitLog, head: Snapshot) -> list[DataFile]:
-    """Return the files of all versions that can be read, each once, as commits list them."""
-    kept = head.root
+    """Return the files of all readable versions, each once, as commits list them."""
+    newest = head.root
     files = dict(head.files)
-    for version in sorted(_begins(kept)):
+    for version in sorted(_starts(newest)):
         files |= log.at(version, head).files
-    for commit in log.range_after(kept.oldest_version, head.version, head.commits).commits:
+    for commit in log.range_after(newest.oldest_version, head.version, head.commits).commits:
         if commit.actions.restored is not None:
             files |= log.at(commit.version, head).files
-        brought = ingested_files(log.storage, commit) + rewritten_files(log.storage, commit).add
-        files |= {file.path: file for file in brought}
+        added = ingested_files(log.storage, commit) + rewritten_files(log.storage, commit).add
+        files |= {file.path: file for file in added}
     return [*files.values()]
 
 
-def _begins(kept: Root) -> frozenset[int]:
-    """Return the savepoints and the oldest version: what they have, no commit has to bring."""
-    return frozenset({*kept.savepoints.values(), kept.oldest_version} - {kept.version})
+def _starts(newest: Root) -> frozenset[int]:
+    """Return savepoints and the oldest version: no readable commit adds their files."""
+    return frozenset({*newest.savepoints.values(), newest.oldest_version} - {newest.version})
 
 
 def _compare(state: Snapshot, content: Content) -> None:
-    """Compare rows, events and key-store entries of a version; files are read once for all."""
+    """Compare rows, events and key-store entries of a version."""
     gone = frozenset(segment for segment in content.discarded if segment not in state.segments)
     own = replace(content, state=state, discarded=gone, of_version=state.version)
     LocalCheck(content=own).run(deep=True)
 
 
 def _states(
-    log: CommitLog, kept: Root, commits: Sequence[Commit], known: set[str], content: Content
+    log: CommitLog, newest: Root, commits: Sequence[Commit], known: set[str], content: Content
 ) -> Iterator[Snapshot]:
-    """Yield the versions that together have every file, the oldest first."""
-    for version in sorted(_begins(kept)):
+    """Yield the versions that together have every file, the oldest first.
+
+    `known` grows while they are checked.
+    """
+    for version in sorted(_starts(newest)):
         yield from _readable_state(log, version, content)
     for commit in commits:
-        is_older = kept.oldest_version < commit.version < kept.version
-        if is_older and _brings_unknown(log, commit, known):
+        is_older = newest.oldest_version < commit.version < newest.version
+        if is_older and _adds_unknown(log, commit, known):
             yield from _readable_state(log, commit.version, content)
 
 
 def _readable_state(log: CommitLog, version: int, content: Content) -> Iterator[Snapshot]:
-    """The version with its lists; a finding instead, where it cannot be put together."""
+    """Yield a version with its lists; report it instead if it cannot be put together."""
     with content.findings.going_on("I7", f"version {version}"):
         state = log.at(version)
         assert None not in (state.files, state.segments, state.logs, state.runs, state.bases)
         yield state
 
 
-def _brings_unknown(log: CommitLog, commit: Commit, known: set[str]) -> bool:
-    """Whether a commit brings a file that was not yet looked at. A restore may bring any."""
+def _adds_unknown(log: CommitLog, commit: Commit, known: set[str]) -> bool:
+    """Return whether a commit may add a file that is not checked yet."""
     actions = commit.actions
     if actions.restored is not None:
         return True
@@ -181,32 +190,42 @@ def _brings_unknown(log: CommitLog, commit: Commit, known: set[str]) -> bool:
             *rewritten_files(log.storage, commit).add,
         ]
     except (FormatError, NotFoundError):
-        return True  # the version says what is wrong
-    brought: list[FileRef] = [*data, *actions.add_logs, *actions.add_runs]
-    return any(file.path not in known for file in brought)
+        return True  # reported when the version is read
+    added: list[FileRef] = [*data, *actions.add_logs, *actions.add_runs]
+    return any(file.path not in known for file in added)
 
 
 def _check_content(
     state: Snapshot, fresh: Sequence[DataFile], known: set[str], content: Content
 ) -> None:
-    findings, sizes, storage = content.findings, content.sizes, state.storage
+    """Check the content of files that are not known yet, without comparing them."""
+    findings, storage = content.findings, state.storage
     reader = FileReader(storage=storage, spec=state.spec, findings=findings)
-    for work in file_works(state, sizes, content.keys, fresh):
-        rows = reader.rows(work) if content.known is None else content.known.rows(work, reader)
-        for _ in rows:
-            pass
+    for work in file_works(state, content.sizes, content.keys, fresh):
+        if content.known is None:
+            rows = reader.rows(work)
+        else:
+            rows = content.known.rows(work, reader)
+        _exhaust(rows)
     facts = SegmentFacts.of(state, frozenset())
     for log in state.logs.values():
         parts = None if log.path in known else content.events.of(log)
         if parts is None:
             continue
         check = LogCheck(log=log, facts=facts, has_floor=state.root.floor is not None)
-        for _ in check.pass_on(parts):
-            pass
+        _exhaust(check.pass_on(parts))
         check.finish(findings)
     ties = 2 * len(state.spec.tie_break)
     for run in state.runs.values():
-        if run.path not in known and is_found(run, sizes):
-            read = read_run(storage, run, content.keys, ties, findings)
-            for _ in read if content.known is None else content.known.entries(run, read):
-                pass
+        if run.path in known or not is_found(run, content.sizes):
+            continue
+        entries = read_run(storage, run, content.keys, ties, findings)
+        if content.known is not None:
+            entries = content.known.entries(run, entries)
+        _exhaust(entries)
+
+
+def _exhaust(checked: Iterator[object]) -> None:
+    """Take all parts of a check: they are checked as they pass by."""
+    for _ in checked:
+        pass

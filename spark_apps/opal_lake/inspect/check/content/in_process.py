@@ -1,10 +1,12 @@
-"""Logs, runs and data files against each other, in this process: their rows wait by slots of the key hash, and events by row ids.
+"""Logs, runs and data files against each other, in this process.
 
-What a slot holds is bounded by the memory that is given, whatever the table holds; but the versions of one key are never parted.
+Their rows wait by slots of the key hash, and events by ranges of row ids. The given memory bounds
+what a slot holds, whatever the table holds. But all versions of a key are in one slot.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +22,7 @@ from opal_lake.errors import RowCountError
 from opal_lake.events.segment_log import Events
 from opal_lake.inspect.check.chain import Sizes
 from opal_lake.inspect.check.content.events import LogCheck
+from opal_lake.inspect.check.content.fault_counts import FaultCounts
 from opal_lake.inspect.check.content.ranges import Doubts, SegmentFacts, check_range
 from opal_lake.inspect.check.content.slots import (
     ExpectedEnds,
@@ -29,57 +32,76 @@ from opal_lake.inspect.check.content.slots import (
     columns_of,
     entries_from,
 )
-from opal_lake.inspect.check.content.tally import Tally
 from opal_lake.inspect.check.files import is_found, read_found
 from opal_lake.inspect.check.finding import Findings
 from opal_lake.inspect.check.keys import RunCheck
 from opal_lake.inspect.check.rows import FileCheck, bounded_columns
 from opal_lake.inspect.check.sample import KeyRange
-from opal_lake.inspect.check.shelf import Column, Shelf, Shelved, Slots
+from opal_lake.inspect.check.spill_buffer import (
+    FLUSH_ROWS,
+    MEMORY_BYTES,
+    Column,
+    Slots,
+    SpillBuffer,
+    Spilled,
+)
 from opal_lake.inspect.check.state import KnownEvents
 from opal_lake.key_store.entries import Entries, no_entries
 from opal_lake.log.snapshot import Snapshot
 from opal_lake.rule.metagen import entries_of_rows, rule_columns
 from opal_lake.storage.protocol import Storage
 
-BASE_BYTES = (
-    400 << 20
-)  # what a check takes before it looks at the first slot: libraries, a row group, a file
+# Memory of a check before its first slot: libraries, a row group, a file
+BASE_BYTES = 400 << 20
 LEAST_BYTES = 512 << 20
-SLOT_BYTES = 500  # a row or an entry while its slot is looked at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """Limits of a check. The defaults suit tables of any size; tests set others."""
+
+    slot_bytes: int = 500  # of a row or an entry, while its slot is checked
+    buffer_bytes: int = MEMORY_BYTES
+    flush_rows: int = FLUSH_ROWS
+    compared_versions: int = 256
+    compared_rows: int = 20_000_000  # of all compared versions together
+
+
+DEFAULT_TUNING = Tuning()
 
 
 @dataclass(slots=True)
 class KnownContent:
-    """What data files and runs hold, each read once for all versions that are compared.
+    """The rows of data files and entries of runs, read once for all versions.
 
-    Of each by its path whether it could be read to its end, and its rows or entries.
+    By path: whether the file could be read to its end, and its rows or entries.
     """
 
-    shelf: Shelf = field(default_factory=Shelf)
-    files: dict[str, tuple[bool, list[Shelved]]] = field(default_factory=dict)
-    runs: dict[str, tuple[bool, list[Shelved]]] = field(default_factory=dict)
+    buffer: SpillBuffer = field(default_factory=SpillBuffer)
+    files: dict[str, tuple[bool, list[Spilled]]] = field(default_factory=dict)
+    runs: dict[str, tuple[bool, list[Spilled]]] = field(default_factory=dict)
 
     def rows(self, work: "FileWork", reader: "FileReader") -> Iterator[Entries]:
-        """Yield the rows of a file; none of a pending one. The reader says whether it is whole."""
+        """Yield the rows of a file, none of a pending one; set `reader.whole`."""
         path = work.file.path
         if path not in self.files:
             read = reader.rows(replace(work, is_pending=False))
-            parts = [self.shelf.put(columns_of(entries)) for entries in read]
+            parts = [self.buffer.put(columns_of(entries)) for entries in read]
             self.files[path] = reader.whole, parts
         reader.whole, parts = self.files[path]
         if not work.is_pending:
             yield from map(self._entries, parts)
 
     def entries(self, run: RunFile, read: Iterator[Entries | None]) -> Iterator[Entries | None]:
-        """Yield what a run holds, and None behind its end, as `read_run` does."""
+        """Yield the entries of a run, and None after its end, like `read_run`."""
         if run.path not in self.runs:
-            parts, is_whole = [], False
+            parts: list[Spilled] = []
+            is_whole = False
             for entries in read:
                 if entries is None:
                     is_whole = True
                 else:
-                    parts.append(self.shelf.put(columns_of(entries)))
+                    parts.append(self.buffer.put(columns_of(entries)))
                 yield entries
             self.runs[run.path] = is_whole, parts
             return
@@ -88,15 +110,16 @@ class KnownContent:
         if is_whole:
             yield None
 
-    def _entries(self, part: Shelved) -> Entries:
-        return entries_from([self.shelf.column(part, index) for index in range(len(part.kinds))])
+    def _entries(self, part: Spilled) -> Entries:
+        return entries_from([self.buffer.column(part, index) for index in range(len(part.kinds))])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """What is to be looked at, and where findings go.
+    """The content to check, and how.
 
-    `known` is given where several versions are compared; `of_version` is said of findings in one that is not the newest.
+    `known` is given if several versions are compared. `of_version` is named in findings of a
+    version that is not the newest.
     """
 
     state: Snapshot
@@ -108,13 +131,16 @@ class Content:
     at_step: AtStep
     known: KnownContent | None = None
     of_version: int | None = None
+    tuning: Tuning = DEFAULT_TUNING
 
     @property
     def findings(self) -> Findings:
+        """The findings so far, of all parts of the check."""
         return self.events.findings
 
     @property
     def rules(self) -> RangeRules:
+        """The rules for ranges of row ids."""
         floor = self.state.root.floor
         return RangeRules(
             floor=floor,
@@ -124,44 +150,55 @@ class Content:
 
     @property
     def rows(self) -> int:
-        """Rows and entries that are compared, about."""
-        rows = sum(file.rows for file in self.state.files.values()) + sum(
-            run.entries for run in self.state.runs.values()
-        )
-        return int(rows * self.keys.share)
+        """The number of rows and entries that are compared, about."""
+        file_rows = sum(file.rows for file in self.state.files.values())
+        entries = sum(run.entries for run in self.state.runs.values())
+        return int((file_rows + entries) * self.keys.share)
 
     @property
     def slots(self) -> int:
-        """So many that one of them fits."""
-        return max(1, -(-self.rows * SLOT_BYTES // max(1, self.memory - BASE_BYTES)))
+        """The number of slots by which one of them fits in memory."""
+        available = max(1, self.memory - BASE_BYTES)
+        return max(1, -(-self.rows * self.tuning.slot_bytes // available))
+
+    def new_buffer(self) -> SpillBuffer:
+        """Return an empty buffer for arrays that wait."""
+        return SpillBuffer(memory_bytes=self.tuning.buffer_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileWork:
-    """A data file, its segments as far as they are known, and whether all of it is looked at."""
+    """A data file, its known segments, and whether all of it is checked."""
 
     file: DataFile
     segments: tuple[Segment, ...]
     is_pending: bool
     is_whole: bool
 
+    @property
+    def size(self) -> int:
+        """The size of the file, in bytes."""
+        return self.file.size
+
 
 def file_works(
     state: Snapshot, sizes: Sizes, keys: KeyRange, files: Iterable[DataFile] | None = None
 ) -> Iterator[FileWork]:
-    """Of the files of a state, or some of them, as far as they exist."""
+    """Yield the work on the existing files of a state, or on some of them."""
     for file in state.files.values() if files is None else files:
         if is_found(file, sizes):
-            known = tuple(
-                state.segments[number] for number in file.segments if number in state.segments
+            numbers = [number for number in file.segments if number in state.segments]
+            yield FileWork(
+                file=file,
+                segments=tuple(state.segments[number] for number in numbers),
+                is_pending=not state.pending.isdisjoint(file.segments),
+                is_whole=keys.takes(file),
             )
-            pending = not state.pending.isdisjoint(file.segments)
-            yield FileWork(file=file, segments=known, is_pending=pending, is_whole=keys.takes(file))
 
 
 @dataclass(slots=True, kw_only=True)
 class FileReader:
-    """Reads a file once: its rows come out, `whole` says in the end whether they are all that there should be."""
+    """A reader of files. `whole` is true once all rows of a file can be compared."""
 
     storage: Storage
     spec: TableSpec
@@ -169,8 +206,9 @@ class FileReader:
     whole: bool = False
 
     def rows(self, work: FileWork) -> Iterator[Entries]:
-        """As the rule sees them; none of a pending file, or of a table without keys."""
-        file, self.whole = work.file, False
+        """Yield the rows for the rule: none of a pending file, or of a table without keys."""
+        file = work.file
+        self.whole = False
         source = self._source(work)
         if source is None:
             return
@@ -197,7 +235,11 @@ class FileReader:
             self.whole = check.finish(self.findings)
 
     def _source(self, work: FileWork) -> pa.NativeFile | None:
-        """Of a file of which not all is looked at, only the footer is verified where the values have checksums of their own."""
+        """Return the source of a file.
+
+        A file that is checked in part is not read whole: its footer is verified, and its values
+        have checksums of their own.
+        """
         file = work.file
         if work.is_whole or self.spec.file_format != "parquet" or file.size <= WHOLE_BYTES:
             stored = read_found(self.storage, file, self.findings)
@@ -210,14 +252,18 @@ class FileReader:
 def read_run(
     storage: Storage, run: RunFile, keys: KeyRange, ties: int, findings: Findings
 ) -> Iterator[Entries | None]:
-    """The entries that can be compared with rows, and None after the last one of a run that could be read to its end."""
+    """Yield the entries of a run that can be compared, and None after its end.
+
+    Without the None, the run could not be read to its end.
+    """
     if keys.is_all:
         stored = read_found(storage, run, findings)
         if stored is None:
             return
         read = stored.read
     else:
-        read = lambda start, length: storage.get(run.path, start, length)  # noqa: E731  # one of two readers
+        # The blocks of a sample are read one by one
+        read = partial(storage.get, run.path)
     with findings.going_on("I19", run.path):
         check = RunCheck(run=run, read=read, keys=keys)
         for entries in check.entries():
@@ -229,11 +275,10 @@ def read_run(
 
 @dataclass(slots=True, kw_only=True)
 class LocalCheck:
-    """The content of a state, slot by slot."""
+    """The check of the content of a state, slot by slot."""
 
     content: Content
-    shelf: Shelf = field(default_factory=Shelf)
-    tally: Tally = field(default_factory=Tally)
+    counts: FaultCounts = field(default_factory=FaultCounts)
     slots: int = field(init=False)
     rows: Slots = field(init=False)
     entries: Slots = field(init=False)
@@ -243,34 +288,39 @@ class LocalCheck:
 
     def __post_init__(self) -> None:
         self.slots = self.content.slots
+        buffer = self.content.new_buffer()
+        flush_rows = self.content.tuning.flush_rows
         for name in ("rows", "entries", "ends", "doubts", "events_of_logs"):
-            setattr(self, name, Slots(count=self.slots, shelf=self.shelf))
+            setattr(self, name, Slots(count=self.slots, buffer=buffer, flush_rows=flush_rows))
 
     def run(self, *, deep: bool) -> None:
+        """Check logs and runs; if `deep`, also files, and all of them against each other."""
         content, state = self.content, self.content.state
         facts = SegmentFacts.of(state, content.discarded)
-        logs = self._read_logs(facts, deep=deep)
+        could_read_logs = self._read_logs(facts, deep=deep)
         runs = self._read_runs(deep=deep)
         if not deep or not self._read_files():
-            return  # what a missing row would have meant for the others is unknown
+            return  # missing rows would make others look wrong
         for slot in range(self.slots):
             content.at_step("slot", slot, self.slots)
             self._check_slot(slot, facts)
-        for id_range in range(self.slots if logs else 0):
-            content.at_step("range of rows", id_range, self.slots)
-            self._check_range(id_range)
-        self.tally.tell(
+        if could_read_logs:
+            for id_range in range(self.slots):
+                content.at_step("range of rows", id_range, self.slots)
+                self._check_range(id_range)
+        self.counts.report(
             state,
             runs,
             content.findings,
-            events=logs,
+            events=could_read_logs,
             store=len(runs) == len(state.runs),
             of_version=content.of_version,
         )
 
     def _read_logs(self, facts: SegmentFacts, *, deep: bool) -> bool:
-        """Whether all could be read."""
-        state, whole = self.content.state, True
+        """Check the logs; return whether all could be read."""
+        state = self.content.state
+        whole = True
         for done, log in enumerate(state.logs.values()):
             self.content.at_step("log", done, len(state.logs))
             parts = self.content.events.of(log)
@@ -286,51 +336,56 @@ class LocalCheck:
         return whole
 
     def _read_runs(self, *, deep: bool) -> dict[int, str]:
-        """The paths of those that could be read, by number."""
-        content, state, whole = self.content, self.content.state, {}
+        """Check the runs; return the paths of those that could be read, by number."""
+        content, state = self.content, self.content.state
+        ties = 2 * len(state.spec.tie_break)
+        whole: dict[int, str] = {}
         for number, run in enumerate(state.runs.values()):
             content.at_step("run", number, len(state.runs))
             if not is_found(run, content.sizes):
                 continue
-            ties = 2 * len(state.spec.tie_break)
             read = read_run(state.storage, run, content.keys, ties, content.findings)
-            for entries in read if content.known is None else content.known.entries(run, read):
+            if content.known is not None:
+                read = content.known.entries(run, read)
+            for entries in read:
                 if entries is None:
                     whole[number] = run.path
                 elif deep:
                     slot = content.keys.slot_of(entries.high, self.slots)
-                    self.entries.add(
-                        slot, (*columns_of(entries), np.full(len(entries), number, np.int32))
-                    )
+                    numbers = np.full(len(entries), number, np.int32)
+                    self.entries.add(slot, (*columns_of(entries), numbers))
         return whole
 
     def _read_files(self) -> bool:
-        """Whether all could be read."""
+        """Check the files; return whether all could be read."""
         content, state = self.content, self.content.state
         reader = FileReader(storage=state.storage, spec=state.spec, findings=content.findings)
         whole = 0
         for done, work in enumerate(file_works(state, content.sizes, content.keys)):
             content.at_step("file", done, len(state.files))
-            known = content.known
-            for entries in reader.rows(work) if known is None else known.rows(work, reader):
+            if content.known is None:
+                read = reader.rows(work)
+            else:
+                read = content.known.rows(work, reader)
+            for entries in read:
                 slot = content.keys.slot_of(entries.high, self.slots)
+                # Rows of keys outside a sample are in no slot
                 inside = slot < self.slots
-                kept = entries if inside.all() else entries.take(inside)
-                self.rows.add(slot[inside], columns_of(kept))
+                sampled = entries if inside.all() else entries.take(inside)
+                self.rows.add(slot[inside], columns_of(sampled))
             whole += reader.whole
         return whole == len(state.files)
 
     def _check_slot(self, slot: int, facts: SegmentFacts) -> None:
-        content, nothing = self.content, no_entries(len(self.content.state.spec.tie_break))
-        rows, entries = self.rows.take(slot), self.entries.take(slot)
-        stored = (
-            Stored(entries=entries_from(entries[:-1]), run=entries[-1])
-            if entries
-            else Stored(entries=nothing, run=_NO_RUN)
-        )
-        ends, doubtful = check_slot(
-            entries_from(rows) if rows else nothing, stored, content.rules, self.tally
-        )
+        content = self.content
+        nothing = no_entries(len(content.state.spec.tie_break))
+        row_columns = self.rows.take(slot)
+        rows = entries_from(row_columns) if row_columns else nothing
+        stored = Stored(entries=nothing, run=_NO_RUN)
+        columns = self.entries.take(slot)
+        if columns:
+            stored = Stored(entries=entries_from(columns[:-1]), run=columns[-1])
+        ends, doubtful = check_slot(rows, stored, content.rules, self.counts)
         if not content.rules.only_held:
             ends = ends.take(~ends.stays)
         self.ends.add(facts.range_of(ends.segment, ends.offset, self.slots), ends.columns)
@@ -343,20 +398,13 @@ class LocalCheck:
         rows = ExpectedEnds(segment=segment, offset=offset, until=until, stays=stays)
         of_event, of_row, times = self.events_of_logs.take(slot) or _NO_ENDS[:3]
         events = Events(segment=of_event, offset=of_row, until=times)
-        doubts = Doubts(
-            **dict(
-                zip(
-                    ("segment", "offset", "run"),
-                    self.doubts.take(slot) or (*_NO_ENDS[:2], _NO_RUN),
-                    strict=True,
-                )
-            )
-        )
-        check_range(rows, events, doubts, self.content.rules, self.tally)
+        of_doubt, doubt_offset, run = self.doubts.take(slot) or (*_NO_ENDS[:2], _NO_RUN)
+        doubts = Doubts(segment=of_doubt, offset=doubt_offset, run=run)
+        check_range(rows, events, doubts, self.content.rules, self.counts)
 
 
 def look_here(content: Content) -> None:
-    """All of it, in this process."""
+    """Check all content in this process."""
     LocalCheck(content=content).run(deep=True)
 
 

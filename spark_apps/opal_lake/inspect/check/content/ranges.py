@@ -1,14 +1,21 @@
-"""Events against the rule, on a range of row ids (I18), and entries whose rows seemed to be gone (I20)."""
+"""Events against the rule, on a range of row ids (I18), and entries of missing rows (I20)."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from opal_lake.arrays import BoolArray, Int32Array, Int64Array
 from opal_lake.events.segment_log import Events, least_events
+from opal_lake.inspect.check.content.fault_counts import (
+    EARLY,
+    EXTRA,
+    LATE,
+    MISSING,
+    UNFOUNDED,
+    FaultCounts,
+)
 from opal_lake.inspect.check.content.slots import ExpectedEnds, RangeRules
-from opal_lake.inspect.check.content.tally import EARLY, EXTRA, LATE, MISSING, UNFOUNDED, Tally
 from opal_lake.log.snapshot import Snapshot
 
 
@@ -16,14 +23,15 @@ from opal_lake.log.snapshot import Snapshot
 class SegmentFacts:
     """The segments of a state, in the order of their ids."""
 
-    ids: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.int64]
-    groups: npt.NDArray[np.int64]
-    pending: npt.NDArray[np.bool_]
-    discarded: npt.NDArray[np.int64]  # which the state has no longer
+    ids: Int64Array
+    rows: Int64Array
+    groups: Int64Array
+    pending: BoolArray
+    discarded: Int64Array  # segments that the state no longer has
 
     @classmethod
     def of(cls, state: Snapshot, discarded: Collection[int]) -> "SegmentFacts":
+        """Return the facts of a state."""
         known = sorted(state.segments.values(), key=lambda segment: segment.id)
         return cls(
             ids=np.array([segment.id for segment in known], np.int64),
@@ -33,35 +41,39 @@ class SegmentFacts:
             discarded=np.array(sorted(discarded), np.int64),
         )
 
-    def range_of(
-        self, segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32], ranges: int
-    ) -> npt.NDArray[np.int32]:
-        """Which of about equal ranges of row ids; any of them for rows that there should not be."""
+    def range_of(self, segment: Int64Array, offset: Int32Array, ranges: int) -> Int32Array:
+        """Return which of about equal ranges of row ids each row is in.
+
+        A row that should not exist is in any of them.
+        """
         if not len(self.ids):
             return np.zeros(len(segment), np.int32)
         begins = np.cumsum(self.rows) - self.rows
-        mine = np.maximum(np.searchsorted(self.ids, segment, "right") - 1, 0)
-        rank = begins[mine] + np.clip(offset, 0, np.maximum(self.rows[mine] - 1, 0))
-        return (rank * ranges // max(1, int(self.rows.sum()))).astype(np.int32).clip(0, ranges - 1)
+        position = np.maximum(np.searchsorted(self.ids, segment, "right") - 1, 0)
+        last_offset = np.maximum(self.rows[position] - 1, 0)
+        rank = begins[position] + np.clip(offset, 0, last_offset)
+        all_rows = max(1, int(self.rows.sum()))
+        return (rank * ranges // all_rows).astype(np.int32).clip(0, ranges - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubts:
-    """Row ids for which a run has an entry and the rows of its key have none."""
+    """Row ids that a run has an entry for, but the rows of its key do not have."""
 
-    segment: npt.NDArray[np.int64]
-    offset: npt.NDArray[np.int32]
-    run: npt.NDArray[np.int32]
+    segment: Int64Array
+    offset: Int32Array
+    run: Int32Array
 
 
 def check_range(
-    rows: ExpectedEnds, events: Events, doubts: Doubts, rules: RangeRules, tally: Tally
+    rows: ExpectedEnds, events: Events, doubts: Doubts, rules: RangeRules, counts: FaultCounts
 ) -> None:
-    """The least event of each row is the rule's; later ones may be there as well.
+    """Check that the least event of each row is the rule's; later ones may exist, too.
 
-    Up to the floor rows may have been dropped: events of theirs may be left, the successor of a row may be gone, and a late row may
-    have had a later successor than the rows show. So where the rule's UNTIL is not after the floor, all that counts is that the event
-    is not after it either. The greatest row of a key up to the floor stays, so no other UNTIL depends on what was dropped.
+    Up to the floor, rows may have been dropped. Their events may be left, the successor of a row
+    may be gone, and a late row may have had a later successor than the rows show. So where the
+    rule's UNTIL is not after the floor, the event only must not be after it either. The greatest
+    row of a key up to the floor stays, so that no other UNTIL depends on dropped rows.
     """
     ends = ~rows.stays
     expected = least_events(
@@ -69,37 +81,39 @@ def check_range(
     )
     actual = least_events(events)
     numbers = np.unique(np.concatenate([rows.segment, actual.segment, doubts.segment]))
-    held = _codes(rows.segment, rows.offset, numbers)
+    row_codes = _codes(rows.segment, rows.offset, numbers)
     if rules.only_held:
-        actual = actual.take(np.isin(_codes(actual.segment, actual.offset, numbers), held))
-    expected_codes, actual_codes = (
-        _codes(part.segment, part.offset, numbers) for part in (expected, actual)
+        is_of_row = np.isin(_codes(actual.segment, actual.offset, numbers), row_codes)
+        actual = actual.take(is_of_row)
+    # Positions of the rows that have an event on both sides
+    _, in_expected, in_actual = np.intersect1d(
+        _codes(expected.segment, expected.offset, numbers),
+        _codes(actual.segment, actual.offset, numbers),
+        assume_unique=True,
+        return_indices=True,
     )
-    _, here, there = np.intersect1d(
-        expected_codes, actual_codes, assume_unique=True, return_indices=True
+    actual_until = actual.until[in_actual]
+    expected_until = expected.until[in_expected]
+    is_old = np.zeros(len(in_expected), np.bool_)
+    if rules.floor is not None:
+        is_old = np.maximum(actual_until, expected_until) <= rules.floor
+    is_early = (actual_until < expected_until) & ~is_old
+    is_late = (actual_until > expected_until) & ~is_old
+    missing = np.setdiff1d(np.arange(len(expected)), in_expected)
+    extra = np.setdiff1d(np.arange(len(actual)), in_actual)
+    faults = (
+        (MISSING, expected.take(missing)),
+        (LATE, expected.take(in_expected[is_late])),
+        (EARLY, actual.take(in_actual[is_early])),
+        (EXTRA, actual.take(extra)),
     )
-    is_old = (
-        np.zeros(len(here), np.bool_)
-        if rules.floor is None
-        else np.maximum(actual.until[there], expected.until[here]) <= rules.floor
-    )
-    early, late = (
-        actual.until[there] < expected.until[here],
-        actual.until[there] > expected.until[here],
-    )
-    for what, bad in (
-        (MISSING, expected.take(np.setdiff1d(np.arange(len(expected)), here))),
-        (LATE, expected.take(here[late & ~is_old])),
-        (EARLY, actual.take(there[early & ~is_old])),
-        (EXTRA, actual.take(np.setdiff1d(np.arange(len(actual)), there))),
-    ):
-        tally.add(what, bad.segment, bad.offset)
-    wrong = np.isin(_codes(doubts.segment, doubts.offset, numbers), held)
-    tally.add(UNFOUNDED, doubts.run[wrong], doubts.offset[wrong])
+    for what, wrong in faults:
+        counts.add(what, wrong.segment, wrong.offset)
+    # The row of the entry exists after all, under another key
+    is_unfounded = np.isin(_codes(doubts.segment, doubts.offset, numbers), row_codes)
+    counts.add(UNFOUNDED, doubts.run[is_unfounded], doubts.offset[is_unfounded])
 
 
-def _codes(
-    segment: npt.NDArray[np.int64], offset: npt.NDArray[np.int32], numbers: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """One number a row: the rank of its segment, and its offset."""
+def _codes(segment: Int64Array, offset: Int32Array, numbers: Int64Array) -> Int64Array:
+    """Return a number for each row: the rank of its segment, and its offset."""
     return np.searchsorted(numbers, segment).astype(np.int64) << 32 | offset.astype(np.int64)

@@ -1,13 +1,16 @@
-"""The rule and the key store on a slot of keys: what the logs have to add up to (I18), and what the runs have to hold (I20, I21)."""
+"""The rule and the key store on a slot of keys.
+
+The rows of a slot show what the logs (I18) and the runs (I20, I21) have to hold.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-from opal_lake.inspect.check.content.tally import UNFOUNDED, UNSTORED, Tally
-from opal_lake.inspect.check.shelf import Column
+from opal_lake.arrays import BoolArray, Int32Array, Int64Array
+from opal_lake.inspect.check.content.fault_counts import UNFOUNDED, UNSTORED, FaultCounts
+from opal_lake.inspect.check.spill_buffer import Column
 from opal_lake.key_store.entries import (
     Entries,
     concat_entries,
@@ -21,18 +24,18 @@ from opal_lake.key_store.entries import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedEnds:
-    """Rows by their ids, and from when on each is not the valid one of its key, unless it `stays` so."""
+    """Rows by their ids, and from when on each is not valid, unless it `stays` so."""
 
-    segment: npt.NDArray[np.int64]
-    offset: npt.NDArray[np.int32]
-    until: npt.NDArray[np.int64]
-    stays: npt.NDArray[np.bool_]
+    segment: Int64Array
+    offset: Int32Array
+    until: Int64Array
+    stays: BoolArray
 
     @property
     def columns(self) -> tuple[Column, ...]:
         return self.segment, self.offset, self.until, self.stays
 
-    def take(self, rows: npt.NDArray[np.bool_]) -> "ExpectedEnds":
+    def take(self, rows: BoolArray) -> "ExpectedEnds":
         return ExpectedEnds(
             segment=self.segment[rows],
             offset=self.offset[rows],
@@ -46,9 +49,9 @@ class Stored:
     """Entries of runs, and the number of the run that each is of."""
 
     entries: Entries
-    run: npt.NDArray[np.int32]
+    run: Int32Array
 
-    def take(self, rows: npt.NDArray[np.bool_]) -> "Stored":
+    def take(self, rows: BoolArray) -> "Stored":
         return Stored(entries=self.entries.take(rows), run=self.run[rows])
 
 
@@ -71,80 +74,91 @@ def entries_from(columns: Sequence[Column]) -> Entries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeRules:
-    """The floor, and whether only events of the rows at hand count: others may have been dropped up to the floor, or be in no sample.
+    """The floor, and the segments that were discarded.
 
-    Rows of `discarded` segments were never dropped by a compaction: nothing may be left of them.
+    `only_held` is true if only events of the given rows count: rows may have been dropped up to the
+    floor, or may be in no sample. A compaction never drops rows of `discarded` segments: nothing
+    may be left of them.
     """
 
     floor: int | None
     only_held: bool
-    discarded: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    discarded: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 def check_slot(
-    rows: Entries, stored: Stored, rules: RangeRules, tally: Tally
+    rows: Entries, stored: Stored, rules: RangeRules, counts: FaultCounts
 ) -> tuple[ExpectedEnds, Stored]:
-    """All rows of some keys, and all entries with hashes like theirs.
+    """Check all rows of some keys, and all entries whose hashes are like theirs.
 
-    Also the entries up to the floor without a row here: their rows may have been dropped, unless there is one by that id under another key.
+    Returns what the logs must hold. Also returns the entries up to the floor without a row here:
+    their rows may have been dropped, unless a row of that id exists under another key.
     """
     rows = sorted_entries(rows)
-    doubtful = _check_entries(rows, stored, rules, tally)
-    _check_store(rows, stored.entries, rules.floor, tally)
+    doubtful = _check_entries(rows, stored, rules, counts)
+    _check_store(rows, stored.entries, rules.floor, counts)
     return _rule_of(rows), doubtful
 
 
 def _rule_of(row: Entries) -> ExpectedEnds:
-    """THE rule on sorted rows, with no key store."""
+    """Apply the rule to sorted rows, without a key store."""
     follows = same_as_next(row, 2)
-    until = np.where(row.deleted, row.delta, np.append(row.delta[1:], 0)[: len(row)])
-    return ExpectedEnds(
-        segment=row.segment, offset=row.offset, until=until, stays=~(follows | row.deleted)
-    )
+    next_delta = np.append(row.delta[1:], 0)[: len(row)]
+    # A delete ends with its own delta
+    until = np.where(row.deleted, row.delta, next_delta)
+    stays = ~(follows | row.deleted)
+    return ExpectedEnds(segment=row.segment, offset=row.offset, until=until, stays=stays)
 
 
-def _check_entries(rows: Entries, stored: Stored, rules: RangeRules, tally: Tally) -> Stored:
-    """Every entry is a processed row, with all that the row holds; of one up to the floor the row may be gone."""
-    entries, nothing = stored.entries, np.zeros(len(stored.run), np.bool_)
-    there, agrees = nothing, nothing
+def _check_entries(rows: Entries, stored: Stored, rules: RangeRules, counts: FaultCounts) -> Stored:
+    """Check that every entry is of a processed row, and equals it (I20).
+
+    Returns the entries up to the floor whose rows may be gone.
+    """
+    entries = stored.entries
+    nothing = np.zeros(len(stored.run), np.bool_)
+    exists, agrees = nothing, nothing
     if len(rows) and len(entries):
         by_row = np.lexsort((rows.offset, rows.segment))
         numbers = np.unique(rows.segment)
         codes, entry_codes = _codes(rows, numbers)[by_row], _codes(entries, numbers)
         position = np.minimum(np.searchsorted(codes, entry_codes), len(codes) - 1)
-        there = np.isin(entries.segment, numbers) & (codes[position] == entry_codes)
-        agrees = there & _equal(entries, rows.take(by_row[position]))
-    doubtful = nothing
+        exists = np.isin(entries.segment, numbers) & (codes[position] == entry_codes)
+        agrees = exists & _equal(entries, rows.take(by_row[position]))
+    is_doubtful = nothing
     if rules.floor is not None:
-        doubtful = ~there & (entries.delta <= rules.floor)
-        doubtful &= ~np.isin(entries.segment, rules.discarded)
-    wrong = ~(agrees | doubtful)
-    tally.add(UNFOUNDED, stored.run[wrong], entries.offset[wrong])
-    return stored.take(doubtful)
+        is_doubtful = ~exists & (entries.delta <= rules.floor)
+        is_doubtful &= ~np.isin(entries.segment, rules.discarded)
+    is_wrong = ~(agrees | is_doubtful)
+    counts.add(UNFOUNDED, stored.run[is_wrong], entries.offset[is_wrong])
+    return stored.take(is_doubtful)
 
 
-def _codes(entries: Entries, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return np.searchsorted(numbers, entries.segment).astype(np.int64) << 32 | entries.offset.astype(
-        np.int64
-    )
+def _codes(entries: Entries, numbers: Int64Array) -> Int64Array:
+    rank = np.searchsorted(numbers, entries.segment).astype(np.int64)
+    return rank << 32 | entries.offset.astype(np.int64)
 
 
-def _equal(left: Entries, right: Entries) -> npt.NDArray[np.bool_]:
-    same = left.deleted == right.deleted
-    for here, there in zip(left.order_columns, right.order_columns, strict=True):
-        same = same & (here == there)
-    return np.asarray(same, np.bool_)
+def _equal(left: Entries, right: Entries) -> BoolArray:
+    is_same = left.deleted == right.deleted
+    for own, other in zip(left.order_columns, right.order_columns, strict=True):
+        is_same = is_same & (own == other)
+    return np.asarray(is_same, np.bool_)
 
 
-def _check_store(rows: Entries, entries: Entries, floor: int | None, tally: Tally) -> None:
-    """Of each (key, delta) after the floor, and of the latest up to it, the greatest row is in a run."""
+def _check_store(rows: Entries, entries: Entries, floor: int | None, counts: FaultCounts) -> None:
+    """Check that runs have the required rows (I21).
+
+    These are the greatest row of each (key, delta) after the floor, and of the latest one up to it.
+    """
     expected = down_to(floor, greatest_of_equal(rows))
     stored = greatest_of_equal(sorted_entries(entries))
     both = concat_entries([expected, stored])
     order = sort_order(both)
-    pair = same_as_next(both.take(order), len(both.order_columns))
+    # An expected entry is stored if it equals its neighbour: each side has it once
+    is_pair = same_as_next(both.take(order), len(both.order_columns))
     present = np.zeros(len(both), np.bool_)
-    present[order[pair]] = True
-    present[order[1:][pair[:-1]]] = True
+    present[order[is_pair]] = True
+    present[order[1:][is_pair[:-1]]] = True
     missing = ~present[: len(expected)]
-    tally.add(UNSTORED, expected.segment[missing], expected.offset[missing])
+    counts.add(UNSTORED, expected.segment[missing], expected.offset[missing])
