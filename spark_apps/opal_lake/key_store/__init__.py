@@ -1,5 +1,5 @@
-"""Where a key is now: immutable sorted runs over ranges of the key hash.
+"""The key store: where a key is now, as immutable sorted runs over ranges of the key hash.
 
-`run` is a run as bytes, `entries` what it holds, in order: key hash, delta, tie-break, row. `probe` finds the neighbours of new entries,
-`merge` says which runs become one.
+`run` encodes a run, `entries` holds its contents in order: key hash, delta, tie-break, row.
+`probe` finds the neighbours of new entries, `merge` decides which runs become one.
 """

@@ -1,4 +1,7 @@
-"""Rows as the key store knows them: arrays side by side, sorted by (key hash, delta, tie-break, row id)."""
+"""Rows as the key store knows them: parallel arrays, one for each column.
+
+Sorted entries are in the order of key hash, delta, tie-break and row id.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -6,13 +9,17 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-Places = npt.NDArray[np.intp]
-Rows = Places | npt.NDArray[np.bool_] | slice
+Positions = npt.NDArray[np.intp]
+RowSelection = Positions | npt.NDArray[np.bool_] | slice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entries:
-    """`ties` holds two arrays a tie-break column: whether there is a value (nulls come first), and the value or 0."""
+    """Entries of the key store, as arrays of equal length.
+
+    `high` and `low` are the two words of the key hash. `ties` holds two arrays for each tie-break
+    column: whether there is a value (nulls come first), and the value or 0.
+    """
 
     high: npt.NDArray[np.uint64]
     low: npt.NDArray[np.uint64]
@@ -25,22 +32,24 @@ class Entries:
     def __len__(self) -> int:
         return len(self.high)
 
-    def take(self, rows: Rows) -> "Entries":
-        single = {
-            part.name: getattr(self, part.name)[rows]
-            for part in fields(self)
-            if part.name != "ties"
-        }
-        return Entries(**single, ties=tuple(tie[rows] for tie in self.ties))
+    def take(self, rows: RowSelection) -> "Entries":
+        columns = {name: getattr(self, name)[rows] for name in _SINGLE_COLUMNS}
+        ties = tuple(tie[rows] for tie in self.ties)
+        return Entries(**columns, ties=ties)
 
     @property
     def order_columns(self) -> tuple[npt.NDArray[np.generic], ...]:
-        """What rows are ordered by, most significant first."""
+        """The columns that rows are ordered by, most significant first."""
         return (self.high, self.low, self.delta, *self.ties, self.segment, self.offset)
 
 
+_SINGLE_COLUMNS = tuple(field.name for field in fields(Entries) if field.name != "ties")
+KEY_COLUMNS = 2  # of the order columns, the first ones, which are the key hash
+VERSION_COLUMNS = 3  # key hash and delta
+
+
 def no_entries(tie_columns: int) -> Entries:
-    """Nothing, with the right shape."""
+    """Return zero entries with the given number of tie-break columns."""
     return Entries(
         high=np.empty(0, np.uint64),
         low=np.empty(0, np.uint64),
@@ -53,60 +62,71 @@ def no_entries(tie_columns: int) -> Entries:
 
 
 def concat_entries(parts: Iterable[Entries]) -> Entries:
-    """All of them, as they come; at least one part."""
+    """Concatenate parts in their order. There must be at least one part."""
     members = list(parts)
+    # An empty part says how many tie-break columns there are.
     full = [part for part in members if len(part)] or members[:1]
     if len(full) == 1:
         return full[0]
-    single = {
-        part.name: np.concatenate([getattr(m, part.name) for m in full])
-        for part in fields(Entries)
-        if part.name != "ties"
-    }
-    ties = tuple(np.concatenate(columns) for columns in zip(*(m.ties for m in full), strict=True))
-    return Entries(**single, ties=ties)
+    columns = {}
+    for name in _SINGLE_COLUMNS:
+        columns[name] = np.concatenate([getattr(part, name) for part in full])
+    ties_by_part = [part.ties for part in full]
+    ties = tuple(np.concatenate(pieces) for pieces in zip(*ties_by_part, strict=True))
+    return Entries(**columns, ties=ties)
 
 
-def sort_order(entries: Entries) -> Places:
-    """Positions in order; of rows that agree in every order column the first stays first."""
+def sort_order(entries: Entries) -> Positions:
+    """Return the positions of entries in order.
+
+    The sort is stable: of rows that agree in every order column the first stays first.
+    """
     order = np.argsort(entries.high, kind="stable")
     high = entries.high[order]
-    repeats = np.zeros(len(order) + 1, np.bool_)  # the first word of the one before
+    # An element more than rows: repeats[i] says whether row i has the first word of row i - 1.
+    repeats = np.zeros(len(order) + 1, np.bool_)
     repeats[1:-1] = high[1:] == high[:-1]
     shared = np.flatnonzero(repeats[1:] | repeats[:-1])
     if len(shared):
-        order[shared] = _settled(entries, order[shared], np.cumsum(~repeats[shared]))
+        group = np.cumsum(~repeats[shared], dtype=np.intp)
+        order[shared] = _sort_within_groups(entries, order[shared], group)
     return order
 
 
-def _settled(entries: Entries, rows: Places, group: Places) -> Places:
-    """Rows of equal first words in order.
+def _sort_within_groups(entries: Entries, rows: Positions, group: Positions) -> Positions:
+    """Sort rows that share their first word with others; `group` numbers the words.
 
-    Mostly these are versions of a key that differ in delta, and often they stand in its order already. Sorting by one word takes a tenth
-    of the time of sorting by all columns, which is done only for the groups in which the delta does not decide.
+    Mostly these are versions of a key that differ in delta, and often they are in its order
+    already. Sorting by one word takes a tenth of the time of sorting by all columns, which is done
+    only for the groups in which the delta does not decide.
     """
-    again = _unclear(entries, rows, group)
-    left, group = rows[again], group[again]
-    if len(left):
-        rank = np.empty(len(left), np.intp)
-        rank[np.argsort(entries.delta[left])] = np.arange(len(left))
-        left = left[np.argsort(group << 32 | rank)]
-        still = _unclear(entries, left, group)
-        last = left[still]
-        left[still] = last[
-            np.lexsort([last, *(column[last] for column in reversed(entries.order_columns))])
-        ]
-        rows[again] = left
+    is_unsorted = _in_unsorted_group(entries, rows, group)
+    group = group[is_unsorted]
+    unsorted = rows[is_unsorted]
+    if not len(unsorted):
+        return rows
+    rank = np.empty(len(unsorted), np.intp)
+    rank[np.argsort(entries.delta[unsorted])] = np.arange(len(unsorted))
+    by_delta = unsorted[np.argsort(group << 32 | rank)]
+    is_undecided = _in_unsorted_group(entries, by_delta, group)
+    undecided = by_delta[is_undecided]
+    # lexsort takes the least significant column first. The position makes the sort stable.
+    columns = [undecided, *(column[undecided] for column in reversed(entries.order_columns))]
+    by_delta[is_undecided] = undecided[np.lexsort(columns)]
+    rows[is_unsorted] = by_delta
     return rows
 
 
-def _unclear(entries: Entries, rows: Places, group: Places) -> npt.NDArray[np.bool_]:
-    """The rows of groups that are not versions of one key, each later than the one before it."""
+def _in_unsorted_group(
+    entries: Entries, rows: Positions, group: Positions
+) -> npt.NDArray[np.bool_]:
+    """Return which rows are in a group that is not one key's versions by rising delta."""
     delta, low = entries.delta[rows], entries.low[rows]
-    wrong = (np.diff(group) == 0) & ((delta[1:] <= delta[:-1]) | (low[1:] != low[:-1]))
-    is_unclear = np.zeros(group[-1] + 1, np.bool_)
-    is_unclear[group[1:][wrong]] = True
-    return is_unclear[group]
+    in_same_group = np.diff(group) == 0
+    is_out_of_order = (delta[1:] <= delta[:-1]) | (low[1:] != low[:-1])
+    is_unsorted_group = np.zeros(group[-1] + 1, np.bool_)
+    is_unsorted_group[group[1:][in_same_group & is_out_of_order]] = True
+    return is_unsorted_group[group]
 
 
 def sorted_entries(entries: Entries) -> Entries:
@@ -114,7 +134,10 @@ def sorted_entries(entries: Entries) -> Entries:
 
 
 def same_as_next(entries: Entries, columns: int) -> npt.NDArray[np.bool_]:
-    """Of sorted entries: whether the next one agrees in the first so many order columns. The last has no next."""
+    """Return which sorted entries agree with the next in so many order columns.
+
+    The last entry has no next one, and is False.
+    """
     same = np.ones(max(len(entries) - 1, 0), np.bool_)
     for column in entries.order_columns[:columns]:
         same &= column[1:] == column[:-1]
@@ -122,26 +145,36 @@ def same_as_next(entries: Entries, columns: int) -> npt.NDArray[np.bool_]:
 
 
 def greatest_of_equal(entries: Entries) -> Entries:
-    """Of sorted entries with equal (key, delta), only the greatest: no other can be a neighbour that matters."""
-    repeats = same_as_next(entries, 3)
+    """Return the greatest of sorted entries with equal (key, delta).
+
+    No other one can be a neighbour that matters.
+    """
+    # I21: the greatest row of each (key, delta) has an entry.
+    repeats = same_as_next(entries, VERSION_COLUMNS)
     return entries.take(~repeats) if repeats.any() else entries
 
 
 def merged_entries(runs: Iterable[Sequence[Entries]]) -> Entries:
-    """Of runs, each in parts, what `greatest_of_equal` leaves. Earlier runs go first: so versions of a key mostly stand in order."""
-    ordered = sorted(
-        runs,
-        key=lambda parts: max((int(part.delta.max()) for part in parts if len(part)), default=0),
-    )
-    return greatest_of_equal(
-        sorted_entries(concat_entries(part for parts in ordered for part in parts))
-    )
+    """Merge runs, each given in parts, to the greatest entries of each (key, delta)."""
+    # Runs of early deltas first: then versions of a key are mostly in order before the sort.
+    ordered = sorted(runs, key=_greatest_delta)
+    merged = concat_entries(part for parts in ordered for part in parts)
+    return greatest_of_equal(sorted_entries(merged))
+
+
+def _greatest_delta(parts: Sequence[Entries]) -> int:
+    return max((int(part.delta.max()) for part in parts if len(part)), default=0)
 
 
 def down_to(floor: int | None, entries: Entries) -> Entries:
-    """Of sorted entries with different (key, delta) all after the floor, and of each key the latest up to it."""
+    """Return the entries after a delta floor, and the latest up to it.
+
+    `entries` are sorted and differ in (key, delta). The latest up to the floor is that of each key.
+    """
     if floor is None:
         return entries
-    up_to = entries.delta <= floor
-    followed = same_as_next(entries, 2) & np.append(up_to[1:], False)[: len(entries)]
-    return entries.take(~(up_to & followed))
+    is_up_to_floor = entries.delta <= floor
+    next_is_up_to_floor = np.append(is_up_to_floor[1:], False)[: len(entries)]
+    # I21: below the floor the greatest entry of each key stays.
+    is_superseded = same_as_next(entries, KEY_COLUMNS) & next_is_up_to_floor
+    return entries.take(~(is_up_to_floor & is_superseded))

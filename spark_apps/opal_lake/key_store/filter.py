@@ -1,4 +1,7 @@
-"""A filter that says 'not here' of most keys that a run does not hold: one byte an entry; it says 'maybe' of 3% of the others."""
+"""A filter that rules out most keys that a run does not hold.
+
+It takes one byte an entry, and says "maybe" for 3% of the keys that are not in the run.
+"""
 
 from collections.abc import Iterator
 
@@ -13,23 +16,27 @@ _LOW_HALF = np.uint64((1 << 32) - 1)
 
 def plan_filter(high: Words, low: Words) -> bytes:
     bits = np.zeros(8 * len(high), np.bool_)
-    for bit in _places(high, low, len(bits)):
-        bits[bit] = True
+    for positions in _bit_positions(high, low, len(bits)):
+        bits[positions] = True
     return np.packbits(bits, bitorder="little").tobytes()
 
 
-def may_hold(held: bytes, high: Words, low: Words) -> npt.NDArray[np.bool_]:
-    """False only for keys that are certainly not there."""
-    octets = np.frombuffer(held, np.uint8)
+def may_hold(filter_bytes: bytes, high: Words, low: Words) -> npt.NDArray[np.bool_]:
+    """Return False only for keys that are certainly not in the run."""
+    octets = np.frombuffer(filter_bytes, np.uint8)
     result = np.ones(len(high), np.bool_)
-    for bit in _places(high, low, 8 * len(octets)):
-        result &= (octets[bit >> 3] >> (bit & 7).astype(np.uint8) & 1).astype(np.bool_)
+    for positions in _bit_positions(high, low, 8 * len(octets)):
+        bit_in_octet = (positions & 7).astype(np.uint8)
+        bits = octets[positions >> 3] >> bit_in_octet & 1
+        result &= bits.astype(np.bool_)
     return result
 
 
-def _places(high: Words, low: Words, bits: int) -> Iterator[npt.NDArray[np.int64]]:
-    """By three independent parts of the hash; the first 32 bits of all say little, as a run holds a range of them."""
+def _bit_positions(high: Words, low: Words, bit_count: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the bits of keys, by three independent parts of the hash."""
+    # The first 32 bits of the hash are left out: a run holds a range of them.
     for part in (low >> _HALF, low & _LOW_HALF, high & _LOW_HALF):
-        part *= np.uint64(bits)
+        # In place, without a second array: each part is an array of its own already.
+        part *= np.uint64(bit_count)
         part >>= _HALF
         yield part.view(np.int64)

@@ -1,4 +1,4 @@
-"""When runs are merged: by tiers of size, so that few runs are probed and written again.
+"""The choice of runs to merge: by tiers of size, so that few runs are probed and written again.
 
 The share of a run is the part of all hashes between its first and last; it counts as 1 where the
 run has fewer than `TIER_FROM` entries or covers less than `NARROWEST`. Its tier is the floor of the
@@ -16,69 +16,91 @@ from opal_lake.data.segment import RunFile
 from opal_lake.key_store.cache.protocol import GREATEST_WORD
 from opal_lake.layout import job_number
 
-TIER_FROM = 4096  # entries over all hashes: fewer are all the lowest tier
-NARROWEST = 1 / (
-    1 << 16
-)  # of all hashes, the range of a slot: what covers less holds few keys with many versions
-HURRIED_ENTRIES = 1 << 20  # about as many a core merges and writes in half a second
-PATIENCE = 4  # times the layers of a merge: as many a hurried job lets a tier have before it merges some itself
-_ALMOST = 0.05  # of a layer: the least and greatest hashes of a range leave a bit at its ends
+# Entries over all hashes: runs with fewer are all in the lowest tier.
+TIER_FROM = 4096
+# A share of all hashes, the range of a slot: a narrower run has few keys with many versions.
+NARROWEST = 1 / (1 << 16)
+# About as many entries as a core merges and writes in half a second.
+HURRIED_ENTRIES = 1 << 20
+# Times the layers of a merge: a hurried job lets a tier have as many before it merges some itself.
+PATIENCE = 4
+# Of a layer: the least and greatest hashes of a range leave a bit at its ends.
+_ALMOST = 0.05
 
 
 def plan_merge(runs: Iterable[RunFile], fan_in: int, hurried: bool = False) -> tuple[RunFile, ...]:
-    """The runs that the next job should take into its own; mostly none.
+    """Return the runs to merge into those of the next job; mostly none.
 
-    A hurried job leaves merges of more than `HURRIED_ENTRIES` to others (`is_left_over`), until there are `PATIENCE` times as many layers.
-    Then it takes the oldest ones, as many as make a merge: more would hold it up for longer.
+    A hurried job leaves merges of more than `HURRIED_ENTRIES` to others (`is_left_over`), until
+    there are `PATIENCE` times as many layers. Then it takes the oldest ones, as many as make a
+    merge: more would hold it up for longer.
     """
-    tiers: dict[int, list[RunFile]] = defaultdict(list)
+    by_tier: dict[int, list[RunFile]] = defaultdict(list)
     for run in runs:
-        tiers[tier_of(run, fan_in)].append(run)
-    chosen: list[RunFile] = []
-    below: list[RunFile] = []
-    carried = 0
-    for tier in sorted(tiers):
-        below += tiers[tier]
-        layers = sum(map(share_of, tiers[tier])) + carried
-        is_left = hurried and sum(run.entries for run in below) > HURRIED_ENTRIES
-        if layers + _ALMOST < (PATIENCE if is_left else 1) * (fan_in - 1):
-            carried = 0
-            continue
-        if is_left:
-            return tuple(_oldest(tiers[tier], fan_in - 1))
-        chosen, carried = list(below), 1
-    return tuple(chosen)
+        by_tier[tier_of(run, fan_in)].append(run)
+    chosen: tuple[RunFile, ...] = ()
+    up_to_tier: list[RunFile] = []
+    carried_layers = 0
+    full_tier = fan_in - 1
+    for tier in sorted(by_tier):
+        up_to_tier += by_tier[tier]
+        layers = sum(map(share_of, by_tier[tier])) + carried_layers
+        is_left = hurried and sum(run.entries for run in up_to_tier) > HURRIED_ENTRIES
+        limit = PATIENCE * full_tier if is_left else full_tier
+        if layers + _ALMOST < limit:
+            carried_layers = 0
+        elif is_left:
+            return tuple(_oldest(by_tier[tier], full_tier))
+        else:
+            chosen = tuple(up_to_tier)
+            carried_layers = 1  # the merged run counts as one layer of the next tier
+    return chosen
 
 
 def is_left_over(runs: Iterable[RunFile], fan_in: int) -> bool:
-    """Whether hurried jobs have left a merge: it was due before the newest job wrote its runs, and any other would have done it."""
-    found = [(job_number(run.path), run) for run in runs]
-    earlier = [run for number, run in found if number != found[-1][0]]
+    """Return whether hurried jobs have left a merge to others.
+
+    Then it was due before the newest job wrote its runs, and any other job would have done it.
+    """
+    numbered = [(job_number(run.path), run) for run in runs]
+    earlier = [run for number, run in numbered if number != numbered[-1][0]]
     return sum(run.entries for run in plan_merge(earlier, fan_in)) > HURRIED_ENTRIES
 
 
 def _oldest(runs: Sequence[RunFile], layers: int) -> Iterator[RunFile]:
-    """So many layers of them; runs come in the order of their commits."""
-    taken = 0.0
+    """Yield the first runs, which are the oldest, up to a number of layers."""
+    yielded_layers = 0.0
     for run in runs:
-        if taken + _ALMOST >= layers:
+        if yielded_layers + _ALMOST >= layers:
             return
-        taken += share_of(run)
+        yielded_layers += share_of(run)
         yield run
 
 
 def tier_of(run: RunFile, fan_in: int) -> int:
-    """By how many entries there were if the run covered all hashes."""
-    return max(0, int(math.log(run.entries / share_of(run) / TIER_FROM, fan_in)))
+    """Return the tier of a run, by the entries it would have if it covered all hashes."""
+    entries_over_all = run.entries / share_of(run)
+    return max(0, int(math.log(entries_over_all / TIER_FROM, fan_in)))
 
 
 def share_of(run: RunFile) -> float:
-    """The part of all hashes that a run covers. Few entries, or few keys, tell little: they count as spread over all."""
+    """Return the part of all hashes that a run covers.
+
+    Few entries, or few keys, say little of the range: such runs count as spread over all hashes.
+    """
     share = (run.hash_high - run.hash_low) / GREATEST_WORD
-    return 1.0 if run.entries < TIER_FROM or share < NARROWEST else share
+    is_vague = run.entries < TIER_FROM or share < NARROWEST
+    return 1.0 if is_vague else share
 
 
 def hash_range(slot: int, slots: int) -> tuple[int, int]:
-    """The least and greatest first hash word of one of equal ranges, cut by the upper 32 bits."""
-    least, next_least = (-(-(number << 32) // slots) << 32 for number in (slot, slot + 1))
-    return least, next_least - 1
+    """Return the least and greatest first hash word of one of `slots` equal ranges.
+
+    The ranges are cut by the upper 32 bits.
+    """
+    return _least_word(slot, slots), _least_word(slot + 1, slots) - 1
+
+
+def _least_word(slot: int, slots: int) -> int:
+    ceiling = -(-(slot << 32) // slots)
+    return ceiling << 32

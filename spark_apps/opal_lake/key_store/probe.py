@@ -1,4 +1,7 @@
-"""Finding the neighbours of new entries among stored ones. Pure: sorted arrays in, which may be mapped files, arrays out."""
+"""The search for neighbours of new entries among stored ones.
+
+All functions are pure. The arrays may be views of mapped files: what is not touched is not read.
+"""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -6,25 +9,31 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from opal_lake.key_store.entries import Entries, no_entries
+from opal_lake.key_store.entries import Entries, Positions, no_entries
 
-Places = npt.NDArray[np.intp]
 Words = npt.NDArray[np.uint64]
-PIECE = 4096  # words
-MERGED_TIMES = 4  # as many stored words as new ones: of more it is quicker to look them up
+PIECE = 4096  # words that are looked up together
+MERGED_TIMES = 4  # stored words for each new one: of more it is quicker to look the new ones up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
-    """Stored entries next to new ones; `followers` are the places of the new ones that have one of their key before them."""
+    """Stored entries next to new ones.
+
+    `followers` are the positions of the new ones that have a stored entry of their key before them,
+    `predecessor_deltas` the deltas of those stored entries.
+    """
 
     entries: Entries
-    followers: Places
+    followers: Positions
     predecessor_deltas: npt.NDArray[np.int64]
 
 
 def neighbours(stored: Entries, new: Entries) -> Neighbours:
-    """The predecessor and the successor of each new entry among the stored ones of the same key. `stored` is sorted; `new` best is too."""
+    """Find the predecessor and successor of each new entry among those of its key.
+
+    `stored` must be sorted. It is faster if `new` is sorted, too.
+    """
     none = Neighbours(
         entries=no_entries(len(stored.ties) // 2),
         followers=np.empty(0, np.intp),
@@ -32,84 +41,104 @@ def neighbours(stored: Entries, new: Entries) -> Neighbours:
     )
     if not len(stored) or not len(new):
         return none
-    near, low = _shared(stored.high, new.high)
-    if not len(near):
+    candidates, low = _shared_words(stored.high, new.high)
+    if not len(candidates):
         return none
-    probes = new.take(near)
+    probes = new.take(candidates)
     high = _past_equals(stored.high, low)
     at = _insertion_points(stored, probes, low, high)
-    has_before = _of_same_key(stored, probes, at - 1, at - 1 >= low)
-    before, after = at[has_before] - 1, at[_of_same_key(stored, probes, at, at < high)]
-    both = np.sort(np.concatenate([before, after]), kind="stable")
-    entries = stored.take(both[np.diff(both, prepend=-1) != 0])
+    has_predecessor = _of_same_key(stored, probes, at - 1, at - 1 >= low)
+    has_successor = _of_same_key(stored, probes, at, at < high)
+    predecessors = at[has_predecessor] - 1
+    successors = at[has_successor]
+    both = np.sort(np.concatenate([predecessors, successors]), kind="stable")
+    is_first = np.diff(both, prepend=-1) != 0
     return Neighbours(
-        entries=entries, followers=near[has_before], predecessor_deltas=stored.delta[before]
+        entries=stored.take(both[is_first]),
+        followers=candidates[has_predecessor],
+        predecessor_deltas=stored.delta[predecessors],
     )
 
 
-def _shared(stored: Words, new: Words) -> tuple[Places, Places]:
-    """The new words that are stored too, and where the first of each is.
+def _shared_words(stored: Words, new: Words) -> tuple[Positions, Positions]:
+    """Return the positions of stored new words, and of the first stored one of each.
 
-    A stable sort merges what is sorted already, which is faster than to look each of many words up. Those that it leaves may have met
-    their like among the new ones only.
+    A stable sort merges what is sorted already, which is faster than to look each of many words up.
+    The words that it leaves may be repeated among the new words only.
     """
     maybe = np.arange(len(new))
     if len(stored) <= MERGED_TIMES * len(new):
         both = np.concatenate([stored, new])
         both.sort(kind="stable")
-        twice = both[1:][both[1:] == both[:-1]]
-        maybe = maybe[_met(new, twice, _places(twice, new))] if len(twice) else maybe[:0]
+        repeated = both[1:][both[1:] == both[:-1]]
+        if not len(repeated):
+            return maybe[:0], maybe[:0]
+        maybe = maybe[_is_at(new, repeated, _lower_bounds(repeated, new))]
     words = new[maybe]
-    places = _places(stored, words)
-    there = np.flatnonzero(_met(words, stored, places))
-    return maybe[there], places[there]
+    bounds = _lower_bounds(stored, words)
+    is_stored = np.flatnonzero(_is_at(words, stored, bounds))
+    return maybe[is_stored], bounds[is_stored]
 
 
-def _met(words: Words, stored: Words, places: Places) -> npt.NDArray[np.bool_]:
-    met: npt.NDArray[np.bool_] = stored[np.minimum(places, len(stored) - 1)] == words
-    return met
+def _is_at(words: Words, stored: Words, positions: Positions) -> npt.NDArray[np.bool_]:
+    """Return whether each word is stored at its position.
+
+    A position past the end stands for the last one.
+    """
+    is_at: npt.NDArray[np.bool_] = stored[np.minimum(positions, len(stored) - 1)] == words
+    return is_at
 
 
-def _places(stored: Words, words: Words) -> Places:
-    """Where each word is, or would be. Sorted words are looked up by pieces, each within the few stored words between its ends."""
+def _lower_bounds(stored: Words, words: Words) -> Positions:
+    """Return the position of each word, or where it would be inserted.
+
+    Sorted words are looked up by pieces, each within the few stored words between its ends.
+    """
     if len(words) <= PIECE or (words[1:] < words[:-1]).any():
         return np.searchsorted(stored, words, "left")
+    begins = range(0, len(words), PIECE)
     ends = [*np.searchsorted(stored, words[::PIECE], "left").tolist(), len(stored)]
-    places = np.empty(len(words), np.intp)
-    for begin, (first, last) in zip(range(0, len(words), PIECE), pairwise(ends), strict=True):
+    bounds = np.empty(len(words), np.intp)
+    for begin, (first, last) in zip(begins, pairwise(ends), strict=True):
         piece = slice(begin, begin + PIECE)
-        places[piece] = np.searchsorted(stored[first:last], words[piece], "left") + first
-    return places
+        bounds[piece] = np.searchsorted(stored[first:last], words[piece], "left") + first
+    return bounds
 
 
-def _past_equals(stored: Words, first: Places) -> Places:
-    """Of each word, where the words equal to it end. Mostly no other is equal."""
+def _past_equals(stored: Words, first: Positions) -> Positions:
+    """Return where the words equal to each first one end. Mostly no other is equal."""
     past = first + 1
-    more = np.flatnonzero(_met(stored[first], stored, past))
-    past[more] = np.searchsorted(stored, stored[first[more]], "right")
+    has_more = np.flatnonzero(_is_at(stored[first], stored, past))
+    past[has_more] = np.searchsorted(stored, stored[first[has_more]], "right")
     return past
 
 
-def _insertion_points(stored: Entries, probes: Entries, low: Places, high: Places) -> Places:
-    """Bisect by the rest of the order within each range of equal first words, all probes at once."""
+def _insertion_points(
+    stored: Entries, probes: Entries, low: Positions, high: Positions
+) -> Positions:
+    """Bisect by the rest of the order within each range of equal first words.
+
+    All probes are bisected at once; `low` and `high` are the ends of their ranges.
+    """
     low, high = low.copy(), high.copy()
-    while (open_ := np.flatnonzero(low < high)).size:
-        middle = (low[open_] + high[open_]) // 2
-        less = np.zeros(len(open_), np.bool_)
-        equal = np.ones(len(open_), np.bool_)
+    while (open_probes := np.flatnonzero(low < high)).size:
+        middle = (low[open_probes] + high[open_probes]) // 2
+        is_less = np.zeros(len(open_probes), np.bool_)
+        is_equal = np.ones(len(open_probes), np.bool_)
+        # The first order column is equal throughout each range.
         for column, probe in zip(stored.order_columns[1:], probes.order_columns[1:], strict=True):
-            there, probed = column[middle], probe[open_]
-            less |= equal & (there < probed)
-            equal &= there == probed
-        low[open_[less]] = middle[less] + 1
-        high[open_[~less]] = middle[~less]
+            stored_values, probed_values = column[middle], probe[open_probes]
+            is_less |= is_equal & (stored_values < probed_values)
+            is_equal &= stored_values == probed_values
+        low[open_probes[is_less]] = middle[is_less] + 1
+        high[open_probes[~is_less]] = middle[~is_less]
     return low
 
 
 def _of_same_key(
-    stored: Entries, probes: Entries, at: Places, inside: npt.NDArray[np.bool_]
-) -> Places:
-    """Which probes have an entry of their key there."""
-    chosen = np.flatnonzero(inside)
-    same: Places = chosen[stored.low[at[chosen]] == probes.low[chosen]]
-    return same
+    stored: Entries, probes: Entries, at: Positions, is_inside: npt.NDArray[np.bool_]
+) -> Positions:
+    """Return the probes inside their range whose entry at `at` is of their key."""
+    inside = np.flatnonzero(is_inside)
+    same_key: Positions = inside[stored.low[at[inside]] == probes.low[inside]]
+    return same_key

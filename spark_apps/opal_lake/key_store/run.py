@@ -1,7 +1,8 @@
 """A sorted run as bytes (FORMAT, key-store runs).
 
-A run is a header, a directory of its blocks, for larger runs a filter, and the blocks. A block can be fetched and decoded alone: whoever
-looks for few keys in a run that is far away reads the header, asks the filter, and fetches the blocks that may hold them.
+A run is a header, a directory of its blocks, for larger runs a filter, and the blocks. A block can
+be fetched and decoded alone: a reader that looks for few keys in a remote run reads the header,
+asks the filter, and fetches the blocks that may hold them.
 """
 
 import json
@@ -25,70 +26,87 @@ from opal_lake.key_store.filter import may_hold, plan_filter
 MAGIC = b"OPALRUN1"
 _PRE_RELEASE = b"OPALRUN2"
 MEND = "`opal rebuild-key-store` rebuilds the key store from the data files"
-BLOCK = 8_192
-MOST_BLOCK, MOST_TIES = 1 << 20, 1 << 10
+BLOCK = 8_192  # entries of a block, which a probe reads and decodes whole
+MAX_BLOCK, MAX_TIES = 1 << 20, 1 << 10
 FILTER_FROM = 1 << 19  # entries; a smaller run is fetched whole
 HEAD_GUESS = 16 << 10  # bytes that hold the header and directory of most runs
+_MAX_HEADER = 1 << 20
+_SPAN_BYTES = 4 << 20  # of neighbouring blocks that are read with one request
+_ALL_BITS = (1 << 64) - 1
 _HEAD = struct.Struct("<8sII")
 _COLUMN = struct.Struct("<QB")
+_UNTIED_COLUMNS = 5  # packed ones, next to two for each tie-break column
 _CODEC = pa.Codec("zstd", compression_level=1)
 _DIRECTORY = np.dtype(
     [("fence", "<u8"), ("at", "<u8"), ("size", "<u4"), ("plain", "<u4"), ("crc32", "<u4")]
 )
 
+# Reads so many bytes from a position in a run.
 Reader = Callable[[int, int], bytes]
 Blocks = npt.NDArray[np.intp]
 
 
-def encode_run(entries: Entries) -> bytes:
-    """Sorted entries, of equal (key, delta) only the greatest, as one run."""
-    bodies = [
-        _encode_block(entries.take(slice(start, start + BLOCK)))
-        for start in range(0, len(entries), BLOCK)
-    ]
-    held = plan_filter(entries.high, entries.low) if len(entries) >= FILTER_FROM else b""
-    directory = np.zeros(len(bodies), _DIRECTORY)
-    directory["fence"] = entries.high[::BLOCK]
-    directory["size"] = [len(body) for body, _ in bodies]
-    directory["plain"] = [plain for _, plain in bodies]
-    directory["crc32"] = [zlib.crc32(body) for body, _ in bodies]
-    directory["at"] = len(held) + np.cumsum([0, *directory["size"][:-1]]) if bodies else 0
-    listed = directory.tobytes()
+def encode_run(
+    entries: Entries, *, block_entries: int = BLOCK, filter_from: int = FILTER_FROM
+) -> bytes:
+    """Encode entries as one run.
+
+    They must be sorted, with only the greatest of equal (key, delta). A run of at least
+    `filter_from` entries has a filter.
+    """
+    blocks: list[bytes] = []
+    plain_sizes: list[int] = []
+    for start in range(0, len(entries), block_entries):
+        block, plain_size = _encode_block(entries.take(slice(start, start + block_entries)))
+        blocks.append(block)
+        plain_sizes.append(plain_size)
+    filter_bytes = b""
+    if len(entries) >= filter_from:
+        filter_bytes = plan_filter(entries.high, entries.low)
+    fences = entries.high[::block_entries]
+    directory = _directory(fences, blocks, plain_sizes, len(filter_bytes)).tobytes()
     header = {
-        "block": BLOCK,
-        "blocks": len(bodies),
+        "block": block_entries,
+        "blocks": len(blocks),
         "count": len(entries),
-        "directory_crc32": zlib.crc32(listed),
-        "filter": [len(held), zlib.crc32(held)],
+        "directory_crc32": zlib.crc32(directory),
+        "filter": [len(filter_bytes), zlib.crc32(filter_bytes)],
         "ties": len(entries.ties) // 2,
     }
-    head = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
-    return b"".join(
-        [
-            _HEAD.pack(MAGIC, len(head), zlib.crc32(head)),
-            head,
-            listed,
-            held,
-            *(body for body, _ in bodies),
-        ]
-    )
+    header_bytes = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+    head = _HEAD.pack(MAGIC, len(header_bytes), zlib.crc32(header_bytes))
+    return b"".join([head, header_bytes, directory, filter_bytes, *blocks])
+
+
+def _directory(
+    fences: npt.NDArray[np.uint64], blocks: list[bytes], plain_sizes: list[int], filter_size: int
+) -> npt.NDArray[np.void]:
+    directory = np.zeros(len(blocks), _DIRECTORY)
+    if not blocks:
+        return directory
+    directory["fence"] = fences
+    directory["size"] = [len(block) for block in blocks]
+    directory["plain"] = plain_sizes
+    directory["crc32"] = [zlib.crc32(block) for block in blocks]
+    sizes_before = [0, *directory["size"][:-1]]
+    directory["at"] = filter_size + np.cumsum(sizes_before)
+    return directory
 
 
 def _encode_block(entries: Entries) -> tuple[bytes, int]:
-    """The low words as they are, which nothing can compress; all else packed and compressed."""
+    """Encode a block; return it with the size of its columns before compression."""
     columns = [pack_sorted(entries.high), *(pack(column) for column in _packed_columns(entries))]
-    plain = b"".join(
-        [_COLUMN.pack(column.base & _ALL, column.width) + column.planes for column in columns]
-    )
-    return entries.low.astype("<u8", copy=False).tobytes() + _CODEC.compress(
-        plain, asbytes=True
-    ), len(plain)
-
-
-_ALL = (1 << 64) - 1
+    pieces: list[bytes | memoryview] = []
+    for column in columns:
+        pieces += [_COLUMN.pack(column.base & _ALL_BITS, column.width), column.planes]
+    plain = b"".join(pieces)
+    # Nothing can compress the low words of a hash: they are stored as they are.
+    low = entries.low.astype("<u8", copy=False).tobytes()
+    return low + _CODEC.compress(plain, asbytes=True), len(plain)
 
 
 def _packed_columns(entries: Entries) -> list[npt.NDArray[np.generic]]:
+    """Return the columns in the order of the format, which `_decode_columns` reads."""
     return [
         entries.delta,
         *entries.ties,
@@ -100,7 +118,7 @@ def _packed_columns(entries: Entries) -> list[npt.NDArray[np.generic]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunIndex:
-    """What a run says of itself: where its blocks lie, and their first hash words."""
+    """The header and directory of a run, with the first hash word of each block."""
 
     path: str
     count: int
@@ -118,54 +136,67 @@ class RunIndex:
 
     @property
     def fences(self) -> npt.NDArray[np.uint64]:
+        """The first hash word of each block."""
         fences: npt.NDArray[np.uint64] = self.directory["fence"]
         return fences
 
     def rows(self, block: int) -> int:
         return min(self.block, self.count - block * self.block)
 
+    def block_begin(self, block: int) -> int:
+        """Return where a block begins, in bytes after `start`."""
+        return int(self.directory["at"][block])
+
+    def block_size(self, block: int) -> int:
+        return int(self.directory["size"][block])
+
     def blocks_of(self, words: npt.NDArray[np.uint64]) -> Blocks:
-        """The blocks that may hold entries with one of these first hash words."""
+        """Return the blocks that may hold entries with one of these first hash words."""
         words = words[words >= self.fences[0]] if self.count else words[:0]
+        # Entries of a word may begin in the block before the first one with this fence.
         first = np.maximum(np.searchsorted(self.fences, words, "left") - 1, 0)
         last = np.searchsorted(self.fences, words, "right") - 1
+        # The ranges of all words at once: where the sum of their begins and ends is above 0.
         marks = np.zeros(len(self.directory) + 1, np.int64)
         np.add.at(marks, first, 1)
         np.add.at(marks, last + 1, -1)
         return np.flatnonzero(np.cumsum(marks[:-1]))
 
     def blocks_between(self, low: int, high: int) -> range:
-        """The blocks with first hash words from `low` to `high`."""
+        """Return the blocks with first hash words from `low` to `high`."""
+        # As words: numpy compares plain integers as floats.
         first = int(np.searchsorted(self.fences, np.uint64(low), "left")) - 1
-        return range(max(first, 0), int(np.searchsorted(self.fences, np.uint64(high), "right")))
+        past = int(np.searchsorted(self.fences, np.uint64(high), "right"))
+        return range(max(first, 0), past)
 
 
 def open_index(read: Reader, path: str) -> RunIndex:
-    """The header and directory, with one read where they are as short as usual."""
+    """Read the header and directory, with one read where they are as short as usual."""
     data = read(0, HEAD_GUESS)
     try:
         magic, length, crc = _HEAD.unpack_from(data)
         if magic == _PRE_RELEASE:
             raise pre_release(path)
-        if magic != MAGIC or length > 1 << 20:
+        if magic != MAGIC or length > _MAX_HEADER:
             raise ValueError("it does not begin as a run")
-        head = data[_HEAD.size : _HEAD.size + length]
-        if zlib.crc32(head) != crc:
-            raise ValueError("its header is not what was written")
-        header = checked.parse_json(head)
+        start = _HEAD.size + length
+        header_bytes = data[_HEAD.size : start]
+        if zlib.crc32(header_bytes) != crc:
+            raise ValueError("its header does not match its checksum")
+        header = checked.parse_json(header_bytes)
         _check_header(header)
-        start, size = _HEAD.size + length, header["blocks"] * _DIRECTORY.itemsize
-        listed = data[start : start + size]
-        if len(listed) < size:
-            listed += read(start + len(listed), size - len(listed))
-        if zlib.crc32(listed) != header["directory_crc32"]:
-            raise ValueError("its directory is not what was written")
+        size = header["blocks"] * _DIRECTORY.itemsize
+        directory = data[start : start + size]
+        if len(directory) < size:
+            directory += read(start + len(directory), size - len(directory))
+        if zlib.crc32(directory) != header["directory_crc32"]:
+            raise ValueError("its directory does not match its checksum")
         return RunIndex(
             path=path,
             count=header["count"],
             block=header["block"],
             ties=header["ties"],
-            directory=np.frombuffer(listed, _DIRECTORY),
+            directory=np.frombuffer(directory, _DIRECTORY),
             start=start + size,
             filter_size=header["filter"][0],
             filter_crc32=header["filter"][1],
@@ -175,19 +206,22 @@ def open_index(read: Reader, path: str) -> RunIndex:
 
 
 def _check_header(header: dict[str, Any]) -> None:
-    """What is made room for follows from these."""
-    entries, block, blocks, ties = (
-        checked.count(header[name]) for name in ("count", "block", "blocks", "ties")
-    )
+    """Raise ValueError for counts that do not fit: memory is allocated by them."""
+    entries = checked.count(header["count"])
+    block = checked.count(header["block"])
+    blocks = checked.count(header["blocks"])
+    ties = checked.count(header["ties"])
     filter_size, _ = map(checked.count, header["filter"])
-    if (
-        not 0 < block <= MOST_BLOCK
-        or blocks != -(-entries // block)
-        or ties > MOST_TIES
-        or max(blocks, filter_size) >= 1 << 32
-    ):
+    is_valid = (
+        0 < block <= MAX_BLOCK
+        and blocks == -(-entries // block)
+        and ties <= MAX_TIES
+        and max(blocks, filter_size) < 1 << 32
+    )
+    if not is_valid:
         raise ValueError(
-            f"{entries} entries in {blocks} blocks of {block}, with {ties} tie-breaks, are none of this format"
+            f"{entries} entries in {blocks} blocks of {block}, with {ties} tie-breaks, "
+            "do not fit this format"
         )
 
 
@@ -196,45 +230,47 @@ def damaged(path: str, what: str) -> FormatError:
 
 
 def read_blocks(index: RunIndex, read: Reader, blocks: Blocks | range) -> Iterator[Entries]:
-    """The entries of blocks in order, one block at a time; blocks that lie side by side are read at once, up to a few MB."""
+    """Yield the entries of blocks in order, one block at a time.
+
+    Neighbouring blocks are read with one request, up to a few MB.
+    """
     for first, last in _spans(index, blocks):
-        begin, end = (
-            int(index.directory["at"][first]),
-            int(index.directory["at"][last]) + int(index.directory["size"][last]),
-        )
+        begin = index.block_begin(first)
+        end = index.block_begin(last) + index.block_size(last)
         data = memoryview(read(index.start + begin, end - begin))
         for block in range(first, last + 1):
-            at = int(index.directory["at"][block]) - begin
-            yield _decode_block(index, block, data[at : at + int(index.directory["size"][block])])
-
-
-_SPAN_BYTES = 4 << 20
+            at = index.block_begin(block) - begin
+            yield _decode_block(index, block, data[at : at + index.block_size(block)])
 
 
 def _spans(index: RunIndex, blocks: Blocks | range) -> Iterator[tuple[int, int]]:
-    places = np.asarray(blocks, np.intp)
-    if not len(places):
+    """Yield the first and last block of each request."""
+    numbers = np.asarray(blocks, np.intp)
+    if not len(numbers):
         return
-    at = index.directory["at"][places]
-    breaks = (np.diff(places) != 1) | (np.diff((at - at[0]) // _SPAN_BYTES) != 0)
-    ends = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(places)]
-    for begin, end in pairwise(ends):
-        yield int(places[begin]), int(places[end - 1])
+    at = index.directory["at"][numbers]
+    is_apart = np.diff(numbers) != 1
+    is_next_request = np.diff((at - at[0]) // _SPAN_BYTES) != 0
+    breaks = np.flatnonzero(is_apart | is_next_request) + 1
+    for begin, end in pairwise([0, *breaks.tolist(), len(numbers)]):
+        yield int(numbers[begin]), int(numbers[end - 1])
 
 
 def _decode_block(index: RunIndex, block: int, data: memoryview) -> Entries:
     if zlib.crc32(data) != index.directory["crc32"][block]:
-        raise damaged(index.path, f"block {block} is not what was written")
+        raise damaged(index.path, f"block {block} does not match its checksum")
     count = index.rows(block)
+    column_count = _UNTIED_COLUMNS + 2 * index.ties
     try:
         size = int(index.directory["plain"][block])
+        # Both before memory is allocated: the sizes come from the file.
         if 8 * count > len(data):
             raise ValueError(f"{len(data):,} bytes are fewer than {count:,} entries take")
-        if size > (5 + 2 * index.ties) * (_COLUMN.size + 8 * count):
+        if size > column_count * (_COLUMN.size + 8 * count):
             raise ValueError(f"{size:,} bytes are more than {count} entries take")
         plain = _CODEC.decompress(data[8 * count :], size, asbytes=True)
-        columns = _columns(memoryview(plain), count, 5 + 2 * index.ties)
-        return _entries(columns, np.frombuffer(data, "<u8", count), count)
+        columns = _split_columns(memoryview(plain), count, column_count)
+        return _decode_columns(columns, np.frombuffer(data, "<u8", count), count)
     except (
         ValueError,
         IndexError,
@@ -247,8 +283,9 @@ def _decode_block(index: RunIndex, block: int, data: memoryview) -> Entries:
         raise damaged(index.path, f"block {block} cannot be decoded ({error})") from error
 
 
-def _columns(plain: memoryview, count: int, column_count: int) -> list[Packed]:
-    columns, at = [], 0
+def _split_columns(plain: memoryview, count: int, column_count: int) -> list[Packed]:
+    columns: list[Packed] = []
+    at = 0
     for _ in range(column_count):
         base, width = _COLUMN.unpack_from(plain, at)
         at += _COLUMN.size
@@ -257,7 +294,7 @@ def _columns(plain: memoryview, count: int, column_count: int) -> list[Packed]:
     return columns
 
 
-def _entries(columns: list[Packed], low: npt.NDArray[np.uint64], count: int) -> Entries:
+def _decode_columns(columns: list[Packed], low: npt.NDArray[np.uint64], count: int) -> Entries:
     delta, *ties, segment, offset, deleted = (unpack(column, count) for column in columns[1:])
     return Entries(
         high=unpack_sorted(columns[0], count),
@@ -271,31 +308,35 @@ def _entries(columns: list[Packed], low: npt.NDArray[np.uint64], count: int) -> 
 
 
 def read_filter(index: RunIndex, read: Reader) -> bytes:
-    """The filter, empty for small runs."""
+    """Read the filter, which is empty for small runs."""
     if not index.filter_size:
         return b""
-    held = read(index.start, index.filter_size)
-    if zlib.crc32(held) != index.filter_crc32:
-        raise damaged(index.path, "its filter is not what was written")
-    return held
+    filter_bytes = read(index.start, index.filter_size)
+    if zlib.crc32(filter_bytes) != index.filter_crc32:
+        raise damaged(index.path, "its filter does not match its checksum")
+    return filter_bytes
 
 
 def blocks_to_probe(index: RunIndex, read: Reader, new: Entries) -> Blocks:
-    """The blocks that may hold a key of `new`. The filter is asked where it is less to read than what it may save."""
+    """Return the blocks that may hold a key of `new`.
+
+    The filter is asked where it is less to read than what it may save.
+    """
     blocks = index.blocks_of(new.high)
-    if 0 < index.filter_size < int(index.directory["size"][blocks].sum(dtype=np.int64)):
-        blocks = index.blocks_of(new.high[may_hold(read_filter(index, read), new.high, new.low)])
-    return blocks
+    block_bytes = int(index.directory["size"][blocks].sum(dtype=np.int64))
+    if not 0 < index.filter_size < block_bytes:
+        return blocks
+    is_possible = may_hold(read_filter(index, read), new.high, new.low)
+    return index.blocks_of(new.high[is_possible])
 
 
 def decode_run(data: bytes, path: str) -> Entries:
-    """All entries of a run that is at hand."""
+    """Decode all entries of a run whose bytes are in memory."""
     reader = reader_of(data)
     index = open_index(reader, path)
-    read_filter(index, reader)
-    return concat_entries(
-        [no_entries(index.ties), *read_blocks(index, reader, range(len(index.directory)))]
-    )
+    read_filter(index, reader)  # only to verify its checksum
+    every_block = range(len(index.directory))
+    return concat_entries([no_entries(index.ties), *read_blocks(index, reader, every_block)])
 
 
 def reader_of(data: bytes | memoryview) -> Reader:

@@ -1,1 +1,1 @@
-"""Runs near the worker that probes them."""
+"""Local copies of runs, on the worker that probes them."""

@@ -1,7 +1,8 @@
-"""A folder of derived files on a worker's disk, bounded in size, shared by all processes of one user.
+"""A folder of derived files on a worker's disk, bounded in size, shared by all processes of a user.
 
-Each entry, a file or a folder, is made beside its place and renamed into it: whole or not at all, and two that race put the same there.
-What was used longest ago goes first. Whoever has an entry open keeps it: on POSIX its bytes go when it is closed.
+Each entry, a file or a folder, is made next to its final path and renamed to it: it appears whole
+or not at all, and two processes that race make the same entry. What was used longest ago is evicted
+first. A process that has an entry open keeps it: POSIX frees its bytes when it is closed.
 """
 
 import os
@@ -13,24 +14,27 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from opal_lake.errors import StorageError
 
-WAYS_OUT = "name another (spark.opal.cache.folder), or keep nothing (spark.opal.cache.bytes=0)"
-DISK_SHARE = 0.9  # of the disk, as far as it is free or taken by this folder, is the most that the folder may take
-MOST_ENTRIES = 10_000  # more, as many small upserts leave, take long to look through
-LOOK_AGAIN_S = 30.0
-LOOK_AGAIN_SHARE = (
-    64  # or when this process has put a 64th of what there may be, in bytes or entries
+WAYS_OUT = (
+    "name another folder (spark.opal.cache.folder), or cache nothing (spark.opal.cache.bytes=0)"
 )
+# Of the disk space that is free or used by this folder, the part that the folder may use.
+DISK_SHARE = 0.9
+MAX_ENTRIES = 10_000  # many small upserts make as many; more take long to look through
+LOOK_AGAIN_S = 30.0
+# Or when this process has put a 64th of the bytes or entries that the folder may have.
+LOOK_AGAIN_SHARE = 64
 SPARE = 16  # a 16th of the bound, and a 10th of the entries, is evicted in advance
 _PART = ".part-"
 _ABANDONED_S = 3600.0
 
 
 @dataclass(slots=True, kw_only=True)
-class _Looked:
-    """What a folder held when this process last looked through it, with what the process put there since."""
+class _Usage:
+    """The usage of a folder when this process last looked, and its own puts since."""
 
     at: float
     used_bytes: int
@@ -38,25 +42,46 @@ class _Looked:
     puts: int = 0
     put_bytes: int = 0
 
+    def add(self, size: int) -> None:
+        self.used_bytes += size
+        self.entries += 1
+        self.puts += 1
+        self.put_bytes += size
 
-_looked: dict[Path, _Looked] = {}
+    def remove(self, size: int) -> None:
+        self.used_bytes -= size
+        self.entries -= 1
+
+
+class _Entry(NamedTuple):
+    """An entry of a folder; entries sort by their last use."""
+
+    used_at: float
+    size: int
+    name: str
+
+
+_usage_by_folder: dict[Path, _Usage] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheFolder:
-    """`max_bytes` bounds what stays; an entry that alone is larger is not kept at all. 0 keeps nothing and touches nothing.
+    """A folder that evicts its oldest entries. Everything in it is the cache's own.
 
-    To look through many entries takes time: a process remembers what it saw, so that each may pass the bound by what others put meanwhile.
-
-    The folder is the cache's own: everything in it may be evicted.
+    `max_bytes` bounds its size; an entry that alone is larger is not stored. With 0 the folder is
+    neither made nor read. To look through many entries takes time: each process remembers what it
+    saw, and may pass the bound by what others put meanwhile.
     """
 
     path: Path
     max_bytes: int
+    max_entries: int = MAX_ENTRIES
+    look_again_s: float = LOOK_AGAIN_S
+    look_again_share: int = LOOK_AGAIN_SHARE
 
     def find(self, name: str) -> Path | None:
-        """The entry, marked as used."""
-        if not self.max_bytes or not self._is_there():
+        """Return the path of an entry and mark it as used; None if it is missing."""
+        if not self.max_bytes or not self._exists():
             return None
         entry = self.path / name
         try:
@@ -66,122 +91,130 @@ class CacheFolder:
         return entry
 
     def put(self, name: str, size: int, write: Callable[[Path], None]) -> Path | None:
-        """Make an entry of about `size` bytes; None when there is no room for it, here or on the disk."""
+        """Make an entry of about `size` bytes; return None if it does not fit."""
         if size > self.max_bytes:
             return None
         self._make()
+        entry = self.path / name
         try:
+            # Also the making of the folder may fail, on a full disk or after a cleaner of /tmp
             with tempfile.TemporaryDirectory(
                 dir=self.path, prefix=_PART, ignore_cleanup_errors=True
             ) as part:
                 if not self._make_room(size):
                     return None
-                write(Path(part) / "entry")
-                is_new = not os.path.lexists(self.path / name)
-                os.rename(Path(part) / "entry", self.path / name)
-        except OSError:  # a full disk; or a folder of that name is there, put by another
+                incomplete = Path(part) / "entry"
+                write(incomplete)
+                is_new = not os.path.lexists(entry)
+                os.rename(incomplete, entry)
+        except OSError:  # the disk is full, or another process has put a folder of that name
             return self.find(name)
-        if is_new:
-            self._count(size)
-        return self.path / name
+        if is_new and (usage := _usage_by_folder.get(self.path)):
+            usage.add(size)
+        return entry
 
     def drop(self, name: str) -> None:
-        """Removed atomically: no process sees it half empty, and another may be put there."""
-        gone = self.path / f"{_PART}{os.getpid()}-{name}"
-        with suppress(OSError):  # another was faster
-            os.rename(self.path / name, gone)
-            _remove(gone)
+        """Remove an entry atomically: no process sees it half empty."""
+        removed = self.path / f"{_PART}{os.getpid()}-{name}"
+        with suppress(OSError):  # another process was faster
+            os.rename(self.path / name, removed)
+            _remove(removed)
 
     def _make(self) -> None:
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(
-                f"the cache folder {self.path} cannot be made: {error}; {WAYS_OUT}"
+                f"cannot make the cache folder {self.path}: {error}; {WAYS_OUT}"
             ) from error
-        self._is_there()
+        self._exists()
 
-    def _is_there(self) -> bool:
-        """The folder must belong to this user, be writable by no other, and be no symbolic link."""
+    def _exists(self) -> bool:
+        """Return whether the folder exists; raise StorageError if others may use it.
+
+        Whoever else may write there could put runs that this user would trust.
+        """
         try:
             status = self.path.lstat()
         except FileNotFoundError:
             return False
-        if (
-            not stat.S_ISDIR(status.st_mode)
-            or status.st_uid != os.getuid()
-            or status.st_mode & 0o022
-        ):
+        is_folder = stat.S_ISDIR(status.st_mode)  # False for a symbolic link
+        is_own = status.st_uid == os.getuid()
+        others_may_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if not is_folder or not is_own or others_may_write:
             raise StorageError(
-                f"the cache folder {self.path} is no folder, belongs to another user, or others may write to it; remove it, or {WAYS_OUT}"
+                f"the cache folder {self.path} is not a folder, belongs to another user, "
+                f"or others may write to it; remove it, or {WAYS_OUT}"
             )
         return True
 
     def _make_room(self, size: int) -> bool:
-        """Within the limit, and within the disk space that is free or used by this cache."""
-        known = _looked.get(self.path)
-        if known is None or self._is_old(known):
-            known = self._look(self._entries())
-        if known.used_bytes + size > self._room(known) or known.entries >= MOST_ENTRIES:
-            known = self._evict(size)
-        return known.used_bytes + size <= self._room(known)
+        """Evict entries if needed; return whether `size` bytes fit the bound and the disk."""
+        usage = _usage_by_folder.get(self.path)
+        if usage is None or self._is_stale(usage):
+            usage = self._record_usage(self._entries())
+        is_over_bytes = usage.used_bytes + size > self._max_bytes_now(usage)
+        if is_over_bytes or usage.entries >= self.max_entries:
+            usage = self._evict(size)
+        return usage.used_bytes + size <= self._max_bytes_now(usage)
 
-    def _is_old(self, known: _Looked) -> bool:
-        many = (
-            known.puts > MOST_ENTRIES // LOOK_AGAIN_SHARE
-            or known.put_bytes > self.max_bytes // LOOK_AGAIN_SHARE
-        )
-        return many or time.monotonic() - known.at > LOOK_AGAIN_S
+    def _is_stale(self, usage: _Usage) -> bool:
+        has_put_many = usage.puts > self.max_entries // self.look_again_share
+        has_put_much = usage.put_bytes > self.max_bytes // self.look_again_share
+        is_old = time.monotonic() - usage.at > self.look_again_s
+        return has_put_many or has_put_much or is_old
 
-    def _count(self, size: int) -> None:
-        if known := _looked.get(self.path):
-            known.used_bytes, known.entries = known.used_bytes + size, known.entries + 1
-            known.puts, known.put_bytes = known.puts + 1, known.put_bytes + size
+    def _max_bytes_now(self, usage: _Usage) -> int:
+        """Return the bound, or less on a disk that is nearly full."""
+        available = shutil.disk_usage(self.path).free + usage.used_bytes
+        return min(self.max_bytes, int(DISK_SHARE * available))
 
-    def _room(self, known: _Looked) -> int:
-        return min(
-            self.max_bytes, int(DISK_SHARE * (shutil.disk_usage(self.path).free + known.used_bytes))
-        )
-
-    def _look(self, entries: list[tuple[float, int, str]]) -> _Looked:
-        looked = _looked[self.path] = _Looked(
+    def _record_usage(self, entries: list[_Entry]) -> _Usage:
+        usage = _Usage(
             at=time.monotonic(),
-            used_bytes=sum(used_bytes for _, used_bytes, _ in entries),
+            used_bytes=sum(entry.size for entry in entries),
             entries=len(entries),
         )
-        return looked
+        _usage_by_folder[self.path] = usage
+        return usage
 
-    def _evict(self, size: int) -> _Looked:
-        """What was used longest ago: until there is room, and as far as that goes with small ones, some more for the next puts."""
+    def _evict(self, size: int) -> _Usage:
+        """Remove the entries used longest ago until `size` bytes fit.
+
+        Small entries are removed beyond that, as spare room for the next puts; large ones are not.
+        """
         entries = sorted(self._entries())
-        known = self._look(entries)
-        room = self._room(known)
-        if size > room or (known.used_bytes + size <= room and known.entries < MOST_ENTRIES):
-            return known
-        most = (
-            MOST_ENTRIES - 1 if known.entries < MOST_ENTRIES else MOST_ENTRIES - MOST_ENTRIES // 10
-        )
-        for _, entry_bytes, name in entries:
-            free = room - known.used_bytes - size
-            if known.entries <= most and (
-                free >= room // SPARE or (free >= 0 and entry_bytes > room // SPARE)
-            ):
+        usage = self._record_usage(entries)
+        max_bytes = self._max_bytes_now(usage)
+        fits = usage.used_bytes + size <= max_bytes and usage.entries < self.max_entries
+        if size > max_bytes or fits:
+            return usage
+        allowed_entries = self.max_entries - 1
+        if usage.entries >= self.max_entries:
+            allowed_entries = self.max_entries - self.max_entries // 10
+        spare_bytes = max_bytes // SPARE
+        for entry in entries:
+            free_bytes = max_bytes - usage.used_bytes - size
+            is_large = entry.size > spare_bytes
+            has_room = free_bytes >= spare_bytes or (free_bytes >= 0 and is_large)
+            if has_room and usage.entries <= allowed_entries:
                 break
-            self.drop(name)
-            known.used_bytes, known.entries = known.used_bytes - entry_bytes, known.entries - 1
-        return known
+            self.drop(entry.name)
+            usage.remove(entry.size)
+        return usage
 
-    def _entries(self) -> list[tuple[float, int, str]]:
-        """The last use, size and name of each. Incomplete files of other processes are removed after an hour."""
-        entries = []
-        now = self.path.stat().st_mtime  # as this file system's clock has it: a part was just begun
+    def _entries(self) -> list[_Entry]:
+        """List the entries. Incomplete ones of other processes are removed after an hour."""
+        entries: list[_Entry] = []
+        # The time by this file system's clock: a part was made in the folder a moment ago.
+        now = self.path.stat().st_mtime
         with os.scandir(self.path) as items:
             for item in items:
                 with suppress(FileNotFoundError):
-                    used = item.stat(follow_symlinks=False).st_mtime
+                    used_at = item.stat(follow_symlinks=False).st_mtime
                     if not item.name.startswith(_PART):
-                        entries.append((used, _size(item), item.name))
-                    elif now - used > _ABANDONED_S:
+                        entries.append(_Entry(used_at, _size(item), item.name))
+                    elif now - used_at > _ABANDONED_S:
                         _remove(Path(item.path))
         return entries
 
@@ -189,8 +222,8 @@ class CacheFolder:
 def _size(item: os.DirEntry[str]) -> int:
     if not item.is_dir(follow_symlinks=False):
         return item.stat(follow_symlinks=False).st_size
-    with os.scandir(item.path) as inner:
-        return sum(part.stat(follow_symlinks=False).st_size for part in inner)
+    with os.scandir(item.path) as files:
+        return sum(file.stat(follow_symlinks=False).st_size for file in files)
 
 
 def _remove(entry: Path) -> None:

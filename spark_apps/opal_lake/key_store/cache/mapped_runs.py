@@ -1,4 +1,7 @@
-"""Runs as raw arrays, mapped into memory and searched in place: nothing is decoded, and only touched pages are read."""
+"""Runs as raw arrays, mapped into memory and searched in place.
+
+Nothing is decoded, and only the touched pages are read.
+"""
 
 import mmap
 import struct
@@ -13,7 +16,7 @@ import numpy.typing as npt
 from opal_lake.key_store.entries import Entries, no_entries
 from opal_lake.key_store.probe import Neighbours, neighbours
 
-_ALIGN = 64
+_ALIGN = 64  # bytes, a cache line
 _END = b"OPALNEAR"
 _TAIL = struct.Struct("<8s36sQQ")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -29,6 +32,7 @@ class MappedRun:
         return neighbours(self.entries, new)
 
     def slices(self, rows: int, low: int, high: int) -> Iterator[Entries]:
+        # As words: numpy compares plain integers as floats.
         first = int(np.searchsorted(self.entries.high, np.uint64(low), "left"))
         last = int(np.searchsorted(self.entries.high, np.uint64(high), "right"))
         for start in range(first, last, rows):
@@ -42,39 +46,43 @@ class MappedRuns:
     suffix: str = "raw"
 
     def size_of(self, count: int, ties: int) -> int:
-        return _places(count, ties)[1] + _TAIL.size
+        _, end = _column_positions(count, ties)
+        return end + _TAIL.size
 
     def write(self, parts: Iterable[Entries], count: int, ties: int, path: Path) -> None:
-        places, size = _places(count, ties)
+        positions, end = _column_positions(count, ties)
         with path.open("xb") as file:
-            done = 0
+            rows_before = 0
             for part in parts:
-                for array, (dtype, at) in zip(_arrays(part), places, strict=True):
-                    file.seek(at + done * dtype.itemsize)
+                for array, (dtype, at) in zip(_arrays(part), positions, strict=True):
+                    file.seek(at + rows_before * dtype.itemsize)
                     file.write(np.ascontiguousarray(array.astype(dtype, copy=False)).data)
-                done += len(part)
-            file.seek(size)
-            file.write(_TAIL.pack(_END, _boot(), count, ties))
+                rows_before += len(part)
+            file.seek(end)
+            # Last: a file without a tail is incomplete.
+            file.write(_TAIL.pack(_END, _boot_id(), count, ties))
 
     def open(self, path: Path) -> MappedRun:
         with path.open("rb") as file:
             try:
                 data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            except ValueError as error:  # an empty file
+            except ValueError as error:  # mmap refuses an empty file
                 raise OSError(f"{path} is empty") from error
-        end, boot, count, ties = _TAIL.unpack(bytes(data[-_TAIL.size :]).ljust(_TAIL.size, b"\0"))
-        places, size = _places(count, ties) if (end, boot) == (_END, _boot()) else ([], -1)
-        if len(data) != size + _TAIL.size:
-            raise OSError(f"{path} is not whole, or from before the machine started")
-        high, low, delta, *ties_, segment, offset, deleted = (
-            np.frombuffer(data, dtype, count, at) for dtype, at in places
+        tail = bytes(data[-_TAIL.size :]).ljust(_TAIL.size, b"\0")
+        magic, boot_id, count, ties = _TAIL.unpack(tail)
+        is_of_this_boot = (magic, boot_id) == (_END, _boot_id())
+        if not is_of_this_boot or len(data) != self.size_of(count, ties):
+            raise OSError(f"{path} is incomplete, or older than the start of this machine")
+        positions, _ = _column_positions(count, ties)
+        high, low, delta, *tie_arrays, segment, offset, deleted = (
+            np.frombuffer(data, dtype, count, at) for dtype, at in positions
         )
         return MappedRun(
             entries=Entries(
                 high=high,
                 low=low,
                 delta=delta,
-                ties=tuple(ties_),
+                ties=tuple(tie_arrays),
                 segment=segment,
                 offset=offset,
                 deleted=deleted.view(np.bool_),
@@ -83,20 +91,25 @@ class MappedRuns:
 
 
 @cache
-def _boot() -> bytes:
-    """What is new after every start of the machine: nothing waits for the disk, and after a crash any page may be missing."""
+def _boot_id() -> bytes:
+    """Read the id of this start of the machine.
+
+    Nothing is synced to the disk: after a crash of the machine any page may be missing.
+    """
     return _BOOT.read_bytes()[:36] if _BOOT.is_file() else bytes(36)
 
 
 def _arrays(entries: Entries) -> list[npt.NDArray[np.generic]]:
-    single = (entries.segment, entries.offset, entries.deleted.view(np.int8))
-    return [entries.high, entries.low, entries.delta, *entries.ties, *single]
+    row = (entries.segment, entries.offset, entries.deleted.view(np.int8))
+    return [entries.high, entries.low, entries.delta, *entries.ties, *row]
 
 
-def _places(count: int, ties: int) -> tuple[list[tuple[np.dtype[np.generic], int]], int]:
-    """The type and position of every column, and where they end."""
-    places, at = [], 0
+def _column_positions(count: int, ties: int) -> tuple[list[tuple[np.dtype[np.generic], int]], int]:
+    """Return the type and position of every column, and where they end."""
+    positions: list[tuple[np.dtype[np.generic], int]] = []
+    at = 0
     for array in _arrays(no_entries(ties)):
-        places.append((array.dtype, at))
-        at += -(-count * array.dtype.itemsize // _ALIGN) * _ALIGN
-    return places, at
+        positions.append((array.dtype, at))
+        cache_lines = -(-count * array.dtype.itemsize // _ALIGN)
+        at += cache_lines * _ALIGN
+    return positions, at

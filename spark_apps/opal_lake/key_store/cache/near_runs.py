@@ -1,4 +1,7 @@
-"""The worker's cache of runs: near ones in one of two forms, far ones probed in place or brought near."""
+"""The worker's cache of runs.
+
+Near runs are local copies in one of two forms. Far ones are probed in the store, or copied here.
+"""
 
 import os
 import resource
@@ -26,19 +29,22 @@ from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import missing_error
 
 BACKENDS = ("mapped", "rocksdb")
-OPEN_RUNS = min(
-    512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
-)  # each has a file open, of 256 on some systems
+_MAX_OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+# Each open run has an open file, of which some systems allow 256.
+OPEN_RUNS = min(512, _MAX_OPEN_FILES // 4)
 STORES = 16
 TINY_ENTRIES = 1024
-FEW_BLOCKS = 0.25  # of a run: a batch that needs less than this of a far run leaves it far
+# Of a run's blocks: a batch that needs at most this share of a far run leaves it far.
+FEW_BLOCKS = 0.25
+_NO_DELTA = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSettings:
-    """Where and how runs are kept on a worker: in a folder of the user's own within `folder`, by default that for temporary files.
+    """Settings of a worker's cache: its form, its folder and its size.
 
-    It is the same path on every worker, and nothing is shared between machines.
+    The user's runs are in a folder of their own within `folder`, by default the one for temporary
+    files. It is the same path on every worker, and nothing is shared between machines.
     """
 
     backend: str = "mapped"
@@ -48,30 +54,32 @@ class CacheSettings:
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
             raise InvalidInputError(
-                f"spark.opal.cache.backend={self.backend!r} is unknown; use one of {', '.join(BACKENDS)}"
+                f"spark.opal.cache.backend={self.backend!r} is unknown; "
+                f"use one of {', '.join(BACKENDS)}"
             )
         if self.max_bytes < 0:
             raise InvalidInputError(
-                f"spark.opal.cache.bytes={self.max_bytes} is negative; 0 keeps nothing"
+                f"spark.opal.cache.bytes={self.max_bytes} is negative; use 0 to cache nothing"
             )
 
     @property
     def path(self) -> Path:
-        """Never `folder` itself: what else lies there is not the cache's to evict."""
+        """The cache's own folder, never `folder` itself, whose contents stay."""
         return Path(self.folder or tempfile.gettempdir()) / f"opal-runs-{os.getuid()}"
 
 
 def near_form(backend: str) -> NearForm:
     if backend == "mapped":
         return MappedRuns()
-    from opal_lake.key_store.cache.rocksdb import RocksRuns  # an extra of its own: rocksdict
+    # rocksdict is an extra.
+    from opal_lake.key_store.cache.rocksdb import RocksRuns
 
     return RocksRuns()
 
 
 @dataclass(slots=True, kw_only=True)
 class NearRuns:
-    """A `RunCache`. Small batches probe far runs block by block; others bring them near."""
+    """A `RunCache`: small batches probe far runs block by block, others copy them."""
 
     storage: Storage
     settings: CacheSettings = field(default_factory=CacheSettings)
@@ -79,74 +87,92 @@ class NearRuns:
     indexes: Recent[RunFile, RunIndex] = field(default_factory=lambda: Recent(max_size=OPEN_RUNS))
 
     def neighbours(self, runs: Sequence[RunFile], new: Entries) -> list[Entries]:
-        """Runs of late deltas first: where an entry before a new one is later than all of a run, nothing there is nearer.
+        """Return the stored neighbours of new entries, in parts by run.
 
-        So a key that late runs hold is not looked for in the old ones, which are large.
+        Runs of late deltas come first: if a known predecessor is later than all of a run, that run
+        has none that is nearer. So the old runs, which are large, are not probed for keys that late
+        runs hold.
         """
-        by_run = []
-        nearest_before = np.full(len(new), np.iinfo(np.int64).min)  # its delta
+        neighbours_by_run: list[Entries] = []
+        predecessor_deltas = np.full(len(new), _NO_DELTA)
         for run in sorted(runs, key=attrgetter("greatest_delta"), reverse=True):
-            if (is_settled := nearest_before > run.greatest_delta).any():
-                new, nearest_before = new.take(~is_settled), nearest_before[~is_settled]
-            within = _between(new, run.hash_low, run.hash_high)
-            if within.start < within.stop:
-                found = self._neighbours(run, new.take(within))
-                if (found.predecessor_deltas > run.greatest_delta).any():
-                    message = f"holds a delta of {found.predecessor_deltas.max()}, the table says at most {run.greatest_delta}"
-                    raise FormatError(f"{self.storage.uri}/{run.path} {message}; {MEND}")
-                before = nearest_before[within]
-                before[found.followers] = np.maximum(
-                    before[found.followers], found.predecessor_deltas
-                )
-                by_run.append(found.entries)
-        return by_run
+            is_settled = predecessor_deltas > run.greatest_delta
+            if is_settled.any():
+                new = new.take(~is_settled)
+                predecessor_deltas = predecessor_deltas[~is_settled]
+            in_range = _between(new, run.hash_low, run.hash_high)
+            if in_range.start >= in_range.stop:
+                continue
+            from_run = self._neighbours(run, new.take(in_range))
+            self._check_deltas(run, from_run)
+            # A view: what is assigned to it is seen by the next run.
+            deltas = predecessor_deltas[in_range]
+            deltas[from_run.followers] = np.maximum(
+                deltas[from_run.followers], from_run.predecessor_deltas
+            )
+            neighbours_by_run.append(from_run.entries)
+        return neighbours_by_run
+
+    def _check_deltas(self, run: RunFile, from_run: Neighbours) -> None:
+        deltas = from_run.predecessor_deltas
+        if (deltas > run.greatest_delta).any():
+            raise FormatError(
+                f"{self.storage.uri}/{run.path} holds a delta of {deltas.max()}, "
+                f"the table says at most {run.greatest_delta}; {MEND}"
+            )
 
     def _neighbours(self, run: RunFile, probes: Entries) -> Neighbours:
-        found = self._near_neighbours(self._near(run), run, probes)
-        if found is not None:
-            return found
+        from_near = self._near_neighbours(self._near(run), run, probes)
+        if from_near is not None:
+            return from_near
         read = self._reader(run)
         index = self._index(run, read)
         blocks = blocks_to_probe(index, read, probes)
         if len(blocks) > FEW_BLOCKS * len(index.directory):
-            found = self._near_neighbours(self._bring(run, index, read), run, probes)
-        if found is None:
-            found = neighbours(
-                concat_entries([no_entries(index.ties), *read_blocks(index, read, blocks)]), probes
-            )
-        return found
+            from_near = self._near_neighbours(self._copy_here(run, index, read), run, probes)
+        if from_near is not None:
+            return from_near
+        stored = concat_entries([no_entries(index.ties), *read_blocks(index, read, blocks)])
+        return neighbours(stored, probes)
 
     def _near_neighbours(
         self, near: NearRun | None, run: RunFile, probes: Entries
     ) -> Neighbours | None:
-        if near is not None:
-            with suppress(OSError):  # damaged on this machine since it was opened
-                return near.neighbours(probes)
-            self._forget(run)
+        if near is None:
+            return None
+        with suppress(OSError):  # the copy was damaged on this machine since it was opened
+            return near.neighbours(probes)
+        self._forget(run)
         return None
 
     def slices(
         self, run: RunFile, rows: int, low: int = 0, high: int = GREATEST_WORD
     ) -> Iterator[Entries]:
-        done, near = 0, self._near(run)
+        yielded = 0
+        near = self._near(run)
         if near is not None:
             try:
                 for part in near.slices(rows, low, high):
                     yield part
-                    done += len(part)
+                    yielded += len(part)
                 return
-            except OSError:  # damaged on this machine: the rest comes from afar
+            except OSError:  # the copy was damaged on this machine: read the rest from the store
                 self._forget(run)
         read = self._reader(run)
         index = self._index(run, read)
+        to_skip = yielded
         for block in read_blocks(index, read, index.blocks_between(low, high)):
-            between = block.take(_between(block, low, high))
-            for start in range(min(done, len(between)), len(between), rows):
-                yield between.take(slice(start, start + rows))
-            done -= min(done, len(between))
+            in_range = block.take(_between(block, low, high))
+            skipped = min(to_skip, len(in_range))
+            to_skip -= skipped
+            for start in range(skipped, len(in_range), rows):
+                yield in_range.take(slice(start, start + rows))
 
     def keep(self, run: RunFile, entries: Entries) -> None:
-        """A tiny one is held: a file would take longer to write than it saves those who share the folder."""
+        """Store a run that this worker wrote.
+
+        A tiny one stays in memory: to write a file would take longer than it saves other processes.
+        """
         if len(entries) <= TINY_ENTRIES:
             self.opened.put(run, MappedRun(entries=entries))
             return
@@ -158,7 +184,8 @@ class NearRuns:
 
     def _name(self, run: RunFile, form: NearForm) -> str:
         table = zlib.crc32(self.storage.uri.encode())
-        return f"{table:08x}-{run.crc32:08x}-{run.size}-{Path(run.path).stem}.{form.suffix}"
+        stem = Path(run.path).stem
+        return f"{table:08x}-{run.crc32:08x}-{run.size}-{stem}.{form.suffix}"
 
     def _near(self, run: RunFile) -> NearRun | None:
         opened = self.opened.known(run)
@@ -166,28 +193,31 @@ class NearRuns:
             return opened
         form = near_form(self.settings.backend)
         path = self._folder.find(self._name(run, form))
-        return None if path is None else self._opened(run, form, path)
+        if path is None:
+            return None
+        return self._open(run, form, path)
 
-    def _bring(self, run: RunFile, index: RunIndex, read: Reader) -> NearRun | None:
-        """A copy of the whole run; None when there is no room for it."""
-        return self._put(
-            run, read_blocks(index, read, range(len(index.directory))), index.count, index.ties
-        )
+    def _copy_here(self, run: RunFile, index: RunIndex, read: Reader) -> NearRun | None:
+        """Copy a whole run to this worker; return None if it does not fit."""
+        every_block = range(len(index.directory))
+        return self._put(run, read_blocks(index, read, every_block), index.count, index.ties)
 
     def _put(self, run: RunFile, parts: Iterable[Entries], count: int, ties: int) -> NearRun | None:
         form = near_form(self.settings.backend)
         write = partial(form.write, parts, count, ties)
         path = self._folder.put(self._name(run, form), form.size_of(count, ties), write)
-        return None if path is None else self._opened(run, form, path)
+        if path is None:
+            return None
+        return self._open(run, form, path)
 
     def _forget(self, run: RunFile) -> None:
         self.opened.forget(run)
         self._folder.drop(self._name(run, near_form(self.settings.backend)))
 
-    def _opened(self, run: RunFile, form: NearForm, path: Path) -> NearRun | None:
+    def _open(self, run: RunFile, form: NearForm, path: Path) -> NearRun | None:
         try:
             near = form.open(path)
-        except OSError:  # gone since, or cut off by a crash of the machine: it is derived
+        except OSError:  # evicted since, or cut off by a crash of the machine: it is derived
             self._folder.drop(path.name)
             return None
         self.opened.put(run, near)
@@ -198,7 +228,10 @@ class NearRuns:
         return self.indexes.get(run, lambda: _index_of(run, read, path))
 
     def _reader(self, run: RunFile) -> Reader:
-        """It remembers the beginning, which is all of a short run: to open it and to read its blocks is one request."""
+        """Return a reader that remembers the beginning of the run.
+
+        That is all of a short run: opening it and reading its blocks take one request.
+        """
         head = b""
 
         def read(start: int, length: int) -> bytes:
@@ -209,18 +242,22 @@ class NearRuns:
                 data = self.storage.get(run.path, start, length)
             except NotFoundError as error:
                 raise missing_error(self.storage, run.path, MEND) from error
-            head = data if start == 0 else head
+            if start == 0:
+                head = data
             return data
 
         return read
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        """A task that is handed this gets its process's own cache of the store: what one task opened serves the next."""
+        """Unpickle as the process's own cache of the store: tasks share what they opened."""
         return cache_of_process, (self.storage, self.settings)
 
 
 def _index_of(run: RunFile, read: Reader, path: str) -> RunIndex:
-    """The index of the very run that the table names, not of a sound one that was laid in its place."""
+    """Open the index of the very run that the table names.
+
+    An intact run of other contents, put at its path, raises FormatError.
+    """
     index = open_index(read, path)
     if index.count != run.entries:
         raise FormatError(
@@ -234,17 +271,19 @@ def _index_of(run: RunFile, read: Reader, path: str) -> RunIndex:
 
 
 def _between(entries: Entries, low: int, high: int) -> slice:
-    """Of entries sorted by the first hash word, those from `low` to `high`. As words: numpy compares plain integers as floats."""
-    first, last = (
-        entries.high.searchsorted(np.uint64(low), "left"),
-        entries.high.searchsorted(np.uint64(high), "right"),
-    )
-    return slice(int(first), int(last))
+    """Return the range of sorted entries with first hash words from `low` to `high`."""
+    # As words: numpy compares plain integers as floats.
+    first = entries.high.searchsorted(np.uint64(low), "left")
+    past = entries.high.searchsorted(np.uint64(high), "right")
+    return slice(int(first), int(past))
 
 
 _caches: Recent[tuple[Storage, CacheSettings], NearRuns] = Recent(max_size=STORES)
 
 
 def cache_of_process(storage: Storage, settings: CacheSettings) -> NearRuns:
-    """Keyed by the store with its options: credentials that were renewed are another store."""
+    """Return this process's cache of a store.
+
+    The store's options are part of the key: renewed credentials make another store.
+    """
     return _caches.get((storage, settings), lambda: NearRuns(storage=storage, settings=settings))

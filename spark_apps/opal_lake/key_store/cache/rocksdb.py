@@ -1,8 +1,10 @@
-"""Runs as RocksDB databases, one a run: built once through a table file, closed, and then opened read-only by any number of processes.
+"""Runs as RocksDB databases, one for each run.
 
-The key is the 16 bytes of the hash, big endian, so that byte order is hash order; the value holds all entries of the key in order, each as
-one fixed-width record. A last key beyond all hashes says how much there is: a database without it is not whole. Table files are ingested
-as they are, so that nothing is logged, held in memory or compacted, and a database is two small files beside them.
+A database is built once through table files, closed, and then opened read-only by any number of
+processes. The key is the 16 bytes of the hash, big endian, so that byte order is hash order; the
+value holds all entries of the key in order, each as one fixed-width record. A last key beyond all
+hashes holds the totals: a database without it is incomplete. Table files are ingested as they are,
+so that nothing is logged, buffered or compacted; a database adds two small files to them.
 """
 
 import os
@@ -36,13 +38,15 @@ try:
     )
 except ModuleNotFoundError as error:
     raise InvalidInputError(
-        "spark.opal.cache.backend='rocksdb' needs rocksdict on every worker: pip install 'opal-lake[rocksdb]', or use 'mapped'"
+        "spark.opal.cache.backend='rocksdb' needs rocksdict on every worker: "
+        "pip install 'opal-lake[rocksdb]', or use 'mapped'"
     ) from error
 
-TABLE_KEYS = 1 << 22  # a table file; the writer keeps its filter and index in memory
-_ROWS = 1 << 16  # at a time as Python objects
-_AT_ONCE = 1 << 12  # keys of one call
-_FILTER_BITS = 10  # a key: wrong in 1% of its 'maybe'
+# Keys of a table file: the writer holds the file's filter and index in memory
+_TABLE_KEYS = 1 << 22
+_ROWS_AT_ONCE = 1 << 16  # rows that are Python objects at the same time
+_KEYS_A_CALL = 1 << 12  # keys that one call to RocksDB looks up
+_FILTER_BITS = 10  # for each key: 1% of its answers "maybe" are wrong
 _KEY = struct.Struct(">QQ")
 _GREATEST = b"\xff" * _KEY.size
 _MARKER = b"\xff" * (_KEY.size + 1)
@@ -50,6 +54,7 @@ _TOTALS = struct.Struct("<QQ")  # entries and tie-break columns
 _CACHE_BYTES = 32 << 20
 _BYTES_A_KEY = 30  # key, sequence number, lengths, filter and index
 _BYTES_A_RUN = 8192
+# The beginnings of the names of files that a reader needs, next to the table files.
 _NEEDED = ("CURRENT", "MANIFEST", "rocksdict-config.json")
 
 Pair = tuple[bytes, bytes]
@@ -61,28 +66,33 @@ class RocksRun:
 
     database: Rdict
     ties: int
+    keys_a_call: int = _KEYS_A_CALL
 
     def neighbours(self, new: Entries) -> Neighbours:
         keys = _keys_of(new)
         with _as_os_error("a read failed"):
-            get: Any = self.database.get
-            values = [
-                value
-                for start in range(0, len(keys), _AT_ONCE)
-                for value in get(keys[start : start + _AT_ONCE])
-            ]
+            get_all: Any = self.database.get
+            values: list[bytes | None] = []
+            step = self.keys_a_call
+            for start in range(0, len(keys), step):
+                values += get_all(keys[start : start + step])
         pairs = [(key, value) for key, value in zip(keys, values, strict=True) if value is not None]
-        return neighbours(_entries(pairs, self.ties), new)
+        return neighbours(_entries_of(pairs, self.ties), new)
 
     def slices(self, rows: int, low: int, high: int) -> Iterator[Entries]:
         pairs = self._pairs(low, high)
         while batch := list(islice(pairs, rows)):
-            entries = _entries(batch, self.ties)
+            # As many keys as rows at most, but a key may have many entries.
+            entries = _entries_of(batch, self.ties)
             for start in range(0, len(entries), rows):
                 yield entries.take(slice(start, start + rows))
 
     def _pairs(self, low: int, high: int) -> Iterator[Pair]:
-        """RocksDB ends an iteration at damage as at the end; but whole ones meet a key beyond the range, at least the marker."""
+        """Yield the keys and values of a range.
+
+        RocksDB ends an iteration at damage as it does at the end. An intact run has a key after the
+        range, at least the marker: without one, the run is damaged and OSError is raised.
+        """
         last = high.to_bytes(8, "big") + _GREATEST[8:]
         with _as_os_error("a read failed"):
             pairs: Iterator[Any] = self.database.items(from_key=_KEY.pack(low, 0))
@@ -95,9 +105,12 @@ class RocksRun:
 
 @dataclass(frozen=True, slots=True)
 class RocksRuns:
-    """RocksDB's own checksums are verified with every block that is read."""
+    """The form of RocksDB, which verifies its own checksums with every read."""
 
     suffix: str = "rocks"
+    table_keys: int = _TABLE_KEYS
+    rows_at_once: int = _ROWS_AT_ONCE
+    keys_a_call: int = _KEYS_A_CALL
 
     def size_of(self, count: int, ties: int) -> int:
         return count * (_row_type(ties).itemsize + _BYTES_A_KEY) + _BYTES_A_RUN
@@ -105,42 +118,51 @@ class RocksRuns:
     def write(self, parts: Iterable[Entries], count: int, ties: int, path: Path) -> None:
         path.mkdir()
         with _as_os_error(f"{path} cannot be written"):
-            tables = list(_write_tables(_pairs_of(parts, ties), _TOTALS.pack(count, ties), path))
+            pairs = _pairs_of(parts, ties, self.rows_at_once)
+            totals = _TOTALS.pack(count, ties)
+            tables = list(_write_tables(pairs, totals, path, self.table_keys))
             with Rdict(str(path), _options()) as database:
-                moved = IngestExternalFileOptions()
-                moved.set_move_files(True)
-                database.ingest_external_file([str(table) for table in tables], moved)
+                move_files = IngestExternalFileOptions()
+                move_files.set_move_files(True)
+                database.ingest_external_file([str(table) for table in tables], move_files)
+        # RocksDB's log, its options and a lock are 30 kB that no reader needs.
         for file in path.iterdir():
-            if not file.name.startswith(_NEEDED) and file.suffix != ".sst":
-                file.unlink()  # its log, the options it had, a lock: 30 kB that no reader needs
+            is_needed = file.name.startswith(_NEEDED) or file.suffix == ".sst"
+            if not is_needed:
+                file.unlink()
 
     def open(self, path: Path) -> RocksRun:
-        os.stat(path / "CURRENT")  # RocksDB would begin a folder for what is not there
-        with _as_os_error(f"{path} is not whole"):
+        os.stat(path / "CURRENT")  # RocksDB would make a folder for a missing database
+        with _as_os_error(f"{path} is incomplete"):
             database = Rdict(str(path), _options(), access_type=AccessType.read_only(False))
             totals = database.get(_MARKER) or b""
         if len(totals) != _TOTALS.size:
-            raise OSError(f"{path} is not whole")
-        return RocksRun(database=database, ties=_TOTALS.unpack(totals)[1])
+            raise OSError(f"{path} is incomplete")
+        _, ties = _TOTALS.unpack(totals)
+        return RocksRun(database=database, ties=ties, keys_a_call=self.keys_a_call)
 
 
 @contextmanager
 def _as_os_error(what: str) -> Iterator[None]:
-    """rocksdict raises bare Exception; subclasses come from elsewhere."""
+    """Raise rocksdict's errors as OSError."""
     try:
         yield
     except Exception as error:
+        # rocksdict raises bare Exception; subclasses come from elsewhere.
         if type(error) is Exception:
             raise OSError(f"{what}: {error}") from error
         raise
 
 
 def _options() -> Options:
-    """Blocks are read, not mapped: RocksDB maps for random access, where each page faults by itself, at five times what reading it costs.
-    Nor is read at random what is probed in order: the system may read ahead.
+    """Return the options of writers and readers.
 
-    Filters and indexes are cut in blocks too, so that what a process holds of all its runs is its cache. All table files are opened with
-    the database, mostly one: an evicted run stays readable for whoever has it open.
+    Blocks are read, not mapped: RocksDB maps for random access, where each page faults separately,
+    at five times the cost of a read. The system may read ahead, since keys are probed in order.
+
+    Filters and indexes are cut into blocks too, so that the block cache bounds the memory for all
+    runs of a process. All table files, mostly one, are opened with the database: an evicted run
+    stays readable for the processes that have it open.
     """
     blocks = BlockBasedOptions()
     blocks.set_bloom_filter(_FILTER_BITS, False)
@@ -160,71 +182,78 @@ def _options() -> Options:
 
 @cache
 def _block_cache() -> Cache:
-    """One for all databases of the process; what does not fit is in the system's page cache."""
+    """Return the one cache of the process, over the page cache of the system."""
     return Cache(_CACHE_BYTES)
 
 
-def _write_tables(pairs: Iterator[Pair], totals: bytes, path: Path) -> Iterator[Path]:
-    """Sorted pairs as table files of bounded size, the marker at the end of the last."""
-    number, ended = 0, False
-    while not ended:
+def _write_tables(
+    pairs: Iterator[Pair], totals: bytes, path: Path, table_keys: int
+) -> Iterator[Path]:
+    """Write sorted pairs to table files of bounded size; the marker ends the last."""
+    number = 0
+    is_last = False
+    while not is_last:
         table = path / f"part-{number}"
         writer = SstFileWriter(_options())
         writer.open(str(table))
         written = 0
-        for key, value in islice(pairs, TABLE_KEYS):
+        for key, value in islice(pairs, table_keys):
             writer[key] = value
             written += 1
-        ended = written < TABLE_KEYS
-        if ended:
+        is_last = written < table_keys
+        if is_last:
             writer[_MARKER] = totals
         writer.finish()
         yield table
         number += 1
 
 
-def _pairs_of(parts: Iterable[Entries], ties: int) -> Iterator[Pair]:
-    """Each key once with all its entries, also those in later parts."""
-    held: tuple[bytes, list[bytes]] = (b"", [])
-    for key, value in _pieces(parts, ties):
-        if key == held[0]:
-            held[1].append(value)
+def _pairs_of(parts: Iterable[Entries], ties: int, rows_at_once: int) -> Iterator[Pair]:
+    """Yield each key once with all its entries, also those in later parts."""
+    current_key = b""
+    values: list[bytes] = []
+    for key, value in _pieces(parts, ties, rows_at_once):
+        if key == current_key:
+            values.append(value)
             continue
-        if held[0]:
-            yield held[0], b"".join(held[1])
-        held = key, [value]
-    if held[0]:
-        yield held[0], b"".join(held[1])
+        if current_key:
+            yield current_key, b"".join(values)
+        current_key = key
+        values = [value]
+    if current_key:
+        yield current_key, b"".join(values)
 
 
-def _pieces(parts: Iterable[Entries], ties: int) -> Iterator[Pair]:
-    """Keys with the entries that stand together within a part; a key may come again at once."""
+def _pieces(parts: Iterable[Entries], ties: int, rows_at_once: int) -> Iterator[Pair]:
+    """Yield keys with their neighbouring entries of a part.
+
+    The next piece may have the same key, if its entries go on there.
+    """
     row = _row_type(ties)
     for part in parts:
-        for start in range(0, len(part), _ROWS):
-            rows = part.take(slice(start, start + _ROWS))
+        for start in range(0, len(part), rows_at_once):
+            rows = part.take(slice(start, start + rows_at_once))
             first = _first_of_key(rows)
+            keys = _key_bytes(rows.high[first], rows.low[first])
             data = _packed(rows, row).tobytes()
             ends = [*(first * row.itemsize).tolist(), len(data)]
-            yield from zip(
-                _key_bytes(rows.high[first], rows.low[first]),
-                (data[a:b] for a, b in pairwise(ends)),
-                strict=True,
-            )
+            values = (data[begin:end] for begin, end in pairwise(ends))
+            yield from zip(keys, values, strict=True)
 
 
 def _keys_of(new: Entries) -> list[bytes]:
-    """The keys of new entries in order, each once."""
+    """Return the keys of new entries in order, each once."""
     keys = new.take(sort_order(new))
     first = _first_of_key(keys)
     return _key_bytes(keys.high[first], keys.low[first])
 
 
 def _first_of_key(entries: Entries) -> npt.NDArray[np.intp]:
-    """Of sorted entries, the positions at which a key begins."""
-    begins = np.ones(len(entries), np.bool_)
-    begins[1:] = (entries.high[1:] != entries.high[:-1]) | (entries.low[1:] != entries.low[:-1])
-    return np.flatnonzero(begins)
+    """Return the positions at which a key of sorted entries begins."""
+    high, low = entries.high, entries.low
+    is_first = np.ones(len(entries), np.bool_)
+    is_first[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+    return np.flatnonzero(is_first)
 
 
 def _key_bytes(high: npt.NDArray[np.uint64], low: npt.NDArray[np.uint64]) -> list[bytes]:
@@ -234,10 +263,9 @@ def _key_bytes(high: npt.NDArray[np.uint64], low: npt.NDArray[np.uint64]) -> lis
 
 
 def _row_type(ties: int) -> np.dtype[np.void]:
-    tied = [(f"tie{number}", "<i8") for number in range(2 * ties)]
-    return np.dtype(
-        [("delta", "<i8"), *tied, ("segment", "<i8"), ("offset", "<i4"), ("deleted", "?")]
-    )
+    tie_fields = [(f"tie{number}", "<i8") for number in range(2 * ties)]
+    row_fields = [("segment", "<i8"), ("offset", "<i4"), ("deleted", "?")]
+    return np.dtype([("delta", "<i8"), *tie_fields, *row_fields])
 
 
 def _packed(entries: Entries, row: np.dtype[np.void]) -> npt.NDArray[np.void]:
@@ -249,19 +277,18 @@ def _packed(entries: Entries, row: np.dtype[np.void]) -> npt.NDArray[np.void]:
     return rows
 
 
-def _entries(pairs: list[Pair], ties: int) -> Entries:
-    """Keys in order with their entries, side by side."""
+def _entries_of(pairs: list[Pair], ties: int) -> Entries:
+    """Decode keys in order and their entries."""
     if not pairs:
         return no_entries(ties)
     row = _row_type(ties)
-    keys = (
-        np.frombuffer(b"".join([key for key, _ in pairs]), ">u8").astype(np.uint64).reshape(-1, 2)
-    )
+    words = np.frombuffer(b"".join([key for key, _ in pairs]), ">u8").astype(np.uint64)
+    keys = words.reshape(-1, 2)
     rows = np.frombuffer(b"".join([value for _, value in pairs]), row)
-    times = [len(value) // row.itemsize for _, value in pairs]
+    rows_by_key = [len(value) // row.itemsize for _, value in pairs]
     return Entries(
-        high=np.repeat(keys[:, 0], times),
-        low=np.repeat(keys[:, 1], times),
+        high=np.repeat(keys[:, 0], rows_by_key),
+        low=np.repeat(keys[:, 1], rows_by_key),
         delta=rows["delta"].astype(np.int64),
         ties=tuple(rows[f"tie{number}"].astype(np.int64) for number in range(2 * ties)),
         segment=rows["segment"].astype(np.int64),
