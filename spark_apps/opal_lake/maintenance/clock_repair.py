@@ -1,7 +1,7 @@
 """Find versions whose recorded times are wrong, and repair them (FORMAT, clocks).
 
 After one commit with a time in the future, every later commit follows it a microsecond apart until
-that time has passed. A file's own time is no earlier than its commit, unless a tool set it: copies
+that time has passed. A file's own time is not earlier than its commit, unless a tool set it: copies
 and archives may. So a version whose time is after its file's time by more than the bound is *ahead*
 only with further evidence, one of:
 
@@ -15,7 +15,7 @@ only with further evidence, one of:
    three or more rising times of their writers' clocks, span more than twice the bound.
 
 "Agree" means within the bound. Otherwise the table counts as a copy, and times stay. (If all
-writers were ahead by as much for longer than that, nothing tells the table from a copy.)
+writers were ahead by as much for longer than that, the table looks exactly like a copy.)
 
 The corrected time of a version is its writer's, if that is within the bound of its file's, else its
 file's. A copied table is one where this holds for fewer than half of the commits that give
@@ -44,42 +44,60 @@ OPERATION = "repair_clock"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """When a commit was made: its recorded time, its writer's own clock if that differs, and the latest possible time."""
+    """The times of a commit.
+
+    `recorded_us` is its own, `writer_us` its writer's clock if that differs, and `latest_us` the
+    latest time at which it can have been made. `follows` marks a commit a microsecond after its
+    predecessor, as happens if the predecessor had a time in the future.
+    """
 
     version: int
     recorded_us: int
     writer_us: int | None
     latest_us: int
     now_us: int
-    follows: bool = (
-        False  # a microsecond after its predecessor, as happens if that had a time in the future
-    )
+    follows: bool = False
+
+    @property
+    def by_writer_us(self) -> int:
+        """The time by its writer's clock."""
+        return self.recorded_us if self.writer_us is None else self.writer_us
 
     def agrees(self, bound_us: int) -> bool:
-        return (
-            abs((self.recorded_us if self.writer_us is None else self.writer_us) - self.latest_us)
-            <= bound_us
-        )
+        """Return whether the writer's clock and the file's time agree."""
+        return abs(self.by_writer_us - self.latest_us) <= bound_us
 
     def is_late(self, bound_us: int) -> bool:
-        """Its file is older: a clock was ahead, or a copy gave its file an older time."""
+        """Return whether its file is older than its recorded time.
+
+        A clock was ahead, or a copy gave its file an older time.
+        """
         return self.recorded_us > self.latest_us + bound_us
 
     def is_to_come(self, bound_us: int) -> bool:
+        """Return whether its recorded time is in the future."""
         return self.recorded_us > self.now_us + bound_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to correct, if anything; and how many versions are later than their files although no clock is known to have been ahead."""
+    """The times to correct, if any.
+
+    `backdated` counts versions that are later than their files, although no clock is known to have
+    been ahead.
+    """
 
     corrected: CorrectedTimes | None
     backdated: int
 
 
 def repair_clock(log: CommitLog, *, dry_run: bool = False) -> JobResult:
-    """Correct the times of all versions since the first one that is ahead of the store's time; if none is, nothing is committed."""
-    started_us, base = log.clock.now_us(), log.head()
+    """Correct the times of all versions from the first one that is ahead.
+
+    Commits nothing if none is ahead of the store's time.
+    """
+    started_us = log.clock.now_us()
+    base = log.head()
     if dry_run:
         result = _result(log, base, plan_repair(log, base))
         return replace(result, notes=("nothing was changed: this was a dry run", *result.notes))
@@ -94,17 +112,15 @@ def repair_clock(log: CommitLog, *, dry_run: bool = False) -> JobResult:
             return None
         return Draft(actions=Actions(corrected_times=plan.corrected), result=result)
 
-    done = log.commit(
-        base, Proposal(operation=OPERATION, number=None, build=build, started_us=started_us)
-    )
+    proposal = Proposal(operation=OPERATION, number=None, build=build, started_us=started_us)
+    done = log.commit(base, proposal)
     return unchanged[-1] if done.version is None else done
 
 
 def plan_repair(log: CommitLog, head: Snapshot) -> Plan:
-    """What the times of readable versions should be."""
-    evidence = gather(
-        log.storage, log.clock, head, log.commits_after(head.root.oldest_version - 1, head.version)
-    )
+    """Plan the corrected times of readable versions."""
+    commits = log.commits_after(head.root.oldest_version - 1, head.version)
+    evidence = gather(log.storage, log.clock, head, commits)
     bound_us = clock_bound_us(head.spec)
     corrected = correct(evidence, bound_us)
     before = [item for item in evidence if corrected is None or item.version < corrected.first]
@@ -114,68 +130,79 @@ def plan_repair(log: CommitLog, head: Snapshot) -> Plan:
 def gather(
     storage: Storage, clock: Clock, head: Snapshot, commits: Sequence[Commit]
 ) -> list[Evidence]:
-    """A commit was made no later than the store's time of its file, unless a copy set that; without a store's time, no later than now."""
-    now_us, times = store_now_us(storage, clock), CommitTimes(head)
-    stored = _stored(storage, head.root.oldest_version) if storage.now_us() is not None else {}
-    before_us = {commit.version + 1: commit.timestamp_us for commit in commits}
-    readable = [commit for commit in commits if commit.version >= head.root.oldest_version]
-    recorded = {
-        commit.version: times.corrected(commit.version, commit.timestamp_us) for commit in readable
-    }
-    return [
-        Evidence(
-            version=commit.version,
-            recorded_us=recorded[commit.version],
-            writer_us=commit.writer_us,
-            latest_us=min(stored.get(commit.version, now_us), now_us),
-            now_us=now_us,
-            follows=recorded[commit.version]
-            == commit.timestamp_us
-            == before_us.get(commit.version, commit.timestamp_us) + 1,
+    """Return the times of readable versions, the oldest first.
+
+    A commit was made no later than the store's time of its file, unless a copy set that, and no
+    later than now if the store has no time.
+    """
+    now_us = store_now_us(storage, clock)
+    times = CommitTimes(head)
+    stored = _file_times(storage, head.root.oldest_version) if storage.now_us() is not None else {}
+    us_before = {commit.version + 1: commit.timestamp_us for commit in commits}
+    evidence: list[Evidence] = []
+    for commit in commits:
+        if commit.version < head.root.oldest_version:
+            continue
+        recorded_us = times.corrected(commit.version, commit.timestamp_us)
+        is_uncorrected = recorded_us == commit.timestamp_us
+        predecessor_us = us_before.get(commit.version)
+        evidence.append(
+            Evidence(
+                version=commit.version,
+                recorded_us=recorded_us,
+                writer_us=commit.writer_us,
+                latest_us=min(stored.get(commit.version, now_us), now_us),
+                now_us=now_us,
+                follows=is_uncorrected and predecessor_us == commit.timestamp_us - 1,
+            )
         )
-        for commit in readable
-    ]
+    return evidence
 
 
-def _stored(storage: Storage, oldest: int) -> Mapping[int, int]:
-    entries = storage.list(layout.LOG, layout.commit_path(oldest - 1) if oldest else "")
-    return {
-        version: entry.modified_us
-        for entry in entries
-        if (version := layout.commit_version(entry.path)) is not None
-    }
+def _file_times(storage: Storage, oldest: int) -> Mapping[int, int]:
+    """Return the store's time of the file of each version from the oldest on."""
+    after = layout.commit_path(oldest - 1) if oldest else ""
+    times: dict[int, int] = {}
+    for entry in storage.list(layout.LOG, after):
+        version = layout.commit_version(entry.path)
+        if version is not None:
+            times[version] = entry.modified_us
+    return times
 
 
 def find_ahead(evidence: Sequence[Evidence], bound_us: int) -> list[Evidence]:
-    """Versions whose times are too late because a clock was ahead. An older file is not enough, as a copy may have set its time.
+    """Return the versions whose times are too late because a clock was ahead.
 
-    Either the time is in the future; or an older version agrees with its file, so that the store's times are right; or a later version's
-    file and writer agree on an earlier time; or versions a microsecond apart have files or writers' clocks far apart (FORMAT, wrong times).
+    An older file is not enough, as a copy may have set its time. The text of this module lists the
+    further evidence.
     """
-    told_us = next(
-        (item.latest_us for item in evidence if abs(item.recorded_us - item.latest_us) <= bound_us),
-        None,
-    )
-    chained = {
-        item.version for chain in _chains(evidence) if _spans(chain, bound_us) for item in chain
-    }
+    agreeing = (item for item in evidence if abs(item.recorded_us - item.latest_us) <= bound_us)
+    first_agreeing = next(agreeing, None)
+    chained: set[int] = set()
+    for chain in _chains(evidence):
+        if _spans(chain, bound_us):
+            chained.update(item.version for item in chain)
     ahead: list[Evidence] = []
-    not_before_us: int | None = None
+    # The least time at which this version or a later one was surely made
+    least_us: int | None = None
     for item in reversed(evidence):
         is_late = item.is_late(bound_us)
-        witnessed = is_late and told_us is not None and told_us < item.latest_us
-        if witnessed or (item.agrees(bound_us) and (item.follows or not is_late)):
-            not_before_us = (
-                item.latest_us if not_before_us is None else min(not_before_us, item.latest_us)
-            )
-        contradicted = not_before_us is not None and item.recorded_us > not_before_us + bound_us
-        if item.is_to_come(bound_us) or (is_late and (contradicted or item.version in chained)):
+        # Evidence 2: the store's times are right, as an older version agrees with its file
+        is_witnessed = (
+            is_late and first_agreeing is not None and first_agreeing.latest_us < item.latest_us
+        )
+        # Evidence 3: the file and the writer agree
+        is_certain = item.agrees(bound_us) and (item.follows or not is_late)
+        if is_witnessed or is_certain:
+            least_us = item.latest_us if least_us is None else min(least_us, item.latest_us)
+        is_contradicted = least_us is not None and item.recorded_us > least_us + bound_us
+        if item.is_to_come(bound_us) or (is_late and (is_contradicted or item.version in chained)):
             ahead.append(item)
     return ahead[::-1]
 
 
 def _chains(evidence: Sequence[Evidence]) -> list[list[Evidence]]:
-    """Runs of versions that are a microsecond apart."""
+    """Return runs of versions that are a microsecond apart."""
     chains: list[list[Evidence]] = []
     for item in evidence:
         if item.follows and chains:
@@ -186,45 +213,52 @@ def _chains(evidence: Sequence[Evidence]) -> list[list[Evidence]]:
 
 
 def _spans(chain: Sequence[Evidence], bound_us: int) -> bool:
-    """Whether the times are further apart than correct clocks can be. Clocks that are behind by more may differ by anything."""
+    """Return whether the times are further apart than correct clocks can be."""
     stored = [item.latest_us for item in chain]
+    if _are_far_apart(stored, bound_us):
+        return True
+    # Clocks that are behind may differ by anything, but three that rise show that time passed
     written = [item.writer_us for item in chain if item.writer_us is not None]
-    rising = written if len(written) > 2 and written == sorted(written) else []
-    return any(
-        max(moments) - min(moments) > 2 * bound_us for moments in (stored, rising) if moments
-    )
+    is_rising = len(written) > 2 and written == sorted(written)
+    return is_rising and _are_far_apart(written, bound_us)
+
+
+def _are_far_apart(moments_us: Sequence[int], bound_us: int) -> bool:
+    return max(moments_us) - min(moments_us) > 2 * bound_us
 
 
 def correct(evidence: Sequence[Evidence], bound_us: int) -> CorrectedTimes | None:
-    """The times from the first version on that is ahead: its writer's clock, unless that was wrong, too; strictly increasing.
+    """Return strictly increasing times from the first version on that is ahead.
 
-    A writer's clock is trusted if it agrees with the store's. A clock that was behind looks like a table that was copied later; the
-    majority of the commits decides which it is.
+    A writer's clock is trusted if it agrees with the store's. A clock that was behind looks like a
+    table that was copied later; the majority of the commits decides which it is.
     """
     ahead = find_ahead(evidence, bound_us)
     if not ahead:
         return None
-    first = next(
-        position for position, item in enumerate(evidence) if item.version == ahead[0].version
-    )
+    first = evidence.index(ahead[0])
     witnesses = [
         item
-        for item in evidence
-        if item.version < evidence[first].version or item.writer_us is not None
+        for position, item in enumerate(evidence)
+        if position < first or item.writer_us is not None
     ]
-    is_copied = 2 * sum(item.agrees(bound_us) for item in witnesses) < len(witnesses)
+    agreeing = sum(item.agrees(bound_us) for item in witnesses)
+    is_copied = 2 * agreeing < len(witnesses)
     before_us = evidence[first - 1].recorded_us if first else 0
     times_us: list[int] = []
     for item in evidence[first:]:
-        earliest_us, else_us = (
-            (before_us, before_us) if is_copied else (item.latest_us - bound_us, item.latest_us)
-        )
-        writer_us = item.recorded_us if item.writer_us is None else item.writer_us
-        is_backdated = (
-            is_copied and item.writer_us is not None and item.latest_us + bound_us < before_us
-        )
-        latest_us = item.now_us if is_backdated else item.latest_us
-        moment_us = writer_us if earliest_us <= writer_us <= latest_us + bound_us else else_us
+        if is_copied:
+            earliest_us = default_us = before_us
+            latest_us = item.latest_us
+            if item.writer_us is not None and item.latest_us + bound_us < before_us:
+                # The copy gave the file a time that cannot be true
+                latest_us = item.now_us
+        else:
+            earliest_us = item.latest_us - bound_us
+            default_us = latest_us = item.latest_us
+        is_trusted = earliest_us <= item.by_writer_us <= latest_us + bound_us
+        moment_us = item.by_writer_us if is_trusted else default_us
+        # I3: times increase strictly
         before_us = max(moment_us, before_us + 1)
         times_us.append(before_us)
     return CorrectedTimes(first=evidence[first].version, times_us=tuple(times_us))
@@ -234,20 +268,26 @@ def _result(log: CommitLog, head: Snapshot, plan: Plan) -> JobResult:
     corrected = plan.corrected
     copied: tuple[str, ...] = ()
     if plan.backdated:
-        kept = f"{count_text(plan.backdated, 'version')} with times after those of their files are not changed"
-        copied = (
-            f"{kept}: no clock is known to have been ahead, so this is a copy whose files were given older times",
+        versions = count_text(plan.backdated, "version")
+        note = (
+            f"{versions} with times after those of their files are not changed: no clock is known "
+            "to have been ahead, so this is a copy whose files were given older times"
         )
+        copied = (note,)
     if corrected is None:
-        notes = copied or ("no version has a wrong time: there is nothing to repair",)
+        notes = copied or ("no version has a wrong time; nothing to repair",)
         return JobResult(operation=OPERATION, table=log.storage.uri, notes=notes)
-    last, count = corrected.first + len(corrected.times_us) - 1, len(corrected.times_us)
-    first_us, last_us = corrected.times_us[0], corrected.times_us[-1]
-    newest = f"the newest one said {moment_text(head.root.timestamp_us)}"
-    spans = f"{count_text(count, 'version')}, {corrected.first} to {last}, are of {moment_text(first_us)} to {moment_text(last_us)}"
+    count = len(corrected.times_us)
+    last = corrected.first + count - 1
+    first_text = moment_text(corrected.times_us[0])
+    last_text = moment_text(corrected.times_us[-1])
+    note = (
+        f"{count_text(count, 'version')}, {corrected.first} to {last}, are of {first_text} to "
+        f"{last_text}; the newest one said {moment_text(head.root.timestamp_us)}"
+    )
     return JobResult(
         operation=OPERATION,
         table=log.storage.uri,
         counts={"versions": count},
-        notes=(f"{spans}; {newest}", *copied),
+        notes=(note, *copied),
     )

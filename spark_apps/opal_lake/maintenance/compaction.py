@@ -1,14 +1,17 @@
-"""Compaction from the plan to the last commit: data files, segment logs, runs of the key store, a checkpoint.
+"""A compaction from the plan to the last commit.
 
-Each step commits by itself, under a number of its own, and the files of a large table in several commits: who starts again after a failure
-does what is left. Upserts go on meanwhile. No failure between two commits hurts: rows go before the events that hide them, never after.
-Which files are joined: `opal_lake.maintenance.compaction_plan`.
+It rewrites data files, merges segment logs and runs of the key store, and writes a checkpoint. Each
+step is a commit, under a number of its own, and the files of a large table are several commits: a
+compaction that starts again after a failure does what is left. Upserts go on meanwhile. No failure
+between two commits does harm: rows are deleted before the events that hide them, never after.
+`compaction_plan` chooses the files.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from opal_lake.data.segment import DataFile, LogFile, RunFile
@@ -32,6 +35,7 @@ from opal_lake.maintenance.compaction_plan import (
     plan_archive,
     plan_major,
     plan_minor,
+    settled_files,
 )
 from opal_lake.maintenance.merge_logs import LogTask, log_actions, merge_logs, plan_log_bins
 from opal_lake.maintenance.merge_runs import (
@@ -52,7 +56,7 @@ if TYPE_CHECKING:
 
 BINS_A_COMMIT = 64
 ARCHIVED_BY = ("archive_after", "archive_codec")  # the properties that a compaction is given
-_PASSES = 3
+_MAX_PASSES = 3  # over the files, as long as other rewrites take some of them
 _DAY_US = 86_400_000_000
 
 Build = Callable[[Snapshot], Actions]
@@ -69,9 +73,10 @@ class CompactionReads:
 
 @dataclass(slots=True, kw_only=True)
 class Compaction:
-    """A compaction as it was asked for, and what it did so far.
+    """A compaction: its arguments, and its counts and notes so far.
 
-    The floor may also be given as an order word, and the size of files in bytes.
+    `floor` is in the delta's order form and replaces a look-back; `target_bytes` is a size of files
+    that `target_mb` cannot express.
     """
 
     table: OpenTable
@@ -84,7 +89,10 @@ class Compaction:
     base: Snapshot | None = None
 
     def _newest(self) -> Snapshot:
-        """What the next step begins with: read once, and again behind a commit, from what is at hand."""
+        """Return the snapshot with which the next step begins.
+
+        It is read once, and refreshed after each commit of this compaction.
+        """
         if self.base is None:
             self.base = self.table.log.head()
         elif self.version is not None and self.base.version < self.version:
@@ -92,7 +100,10 @@ class Compaction:
         return self.base
 
     def _refreshed(self, base: Snapshot) -> Snapshot:
-        """Rows that it dropped a restore may have brought back, and their events have to stay then."""
+        """Return the head; raise ConflictError if an older version was restored meanwhile.
+
+        A restore may bring back rows that this compaction dropped, and their events have to stay.
+        """
         head = self.table.log.refresh(base)
         if head.root.epoch != base.root.epoch:
             raise ConflictError(
@@ -101,7 +112,7 @@ class Compaction:
         return head
 
     def run(self) -> JobResult:
-        """Small files to the target size, few segment logs, few runs; what can be dropped is."""
+        """Join small files, logs and runs, and drop rows that no readable time shows."""
         started_us = self.table.log.clock.now_us()
         self._run()
         if self.version is None and not self.notes:
@@ -119,19 +130,20 @@ class Compaction:
     def _why_nothing(self) -> str:
         base = self._newest()
         small_mb = SMALL_SHARE * (self._target_bytes(base) >> 20)
-        pending = count_text(base.root.pending, "file")
-        waiting = (
-            f"; a MetaGen comes first for {pending} of pending rows" if base.root.pending else ""
-        )
-        return (
+        why = (
             f"nothing to do: no partition has several files below {small_mb:g} MB to join, "
-            f"and there are few logs and runs{waiting}"
+            "and there are few logs and runs"
         )
+        if not base.root.pending:
+            return why
+        pending = count_text(base.root.pending, "file")
+        return f"{why}; a MetaGen comes first for {pending} of pending rows"
 
     def planned_reads(self) -> CompactionReads:
         """Return what a run would read, as the table is now."""
-        base, floor = self._newest(), self._floor()
-        droppable = droppable_rows(base, floor) if floor is not None else {}
+        base = self._newest()
+        floor = self._floor()
+        droppable = _droppable(base, floor)
         bins = self._bins(base, floor, droppable)
         rewritten = {segment for bin_ in bins for segment in bin_.segments}
         forgotten: Bitmaps = {}
@@ -154,76 +166,67 @@ class Compaction:
         return plan_floor(self._newest(), self.asked.look_back, self._now_us())
 
     def _run(self) -> None:
-        head, floor = self._newest(), self._floor()
-        self._logs(self._files(floor))
-        self._runs(is_raised=_is_raised(head, floor))
+        head = self._newest()
+        floor = self._floor()
+        forgotten = self._rewrite_files(floor)
+        # Events go only after the rows that they hide
+        self._merge_logs(forgotten)
+        self._merge_runs(is_raised=_is_raised(head, floor))
         if self.version is not None:
-            with self.table.log.derived():
-                write_checkpoint(self.table.storage, self._newest())
+            log = self.table.log
+            with log.derived():
+                write_checkpoint(log.storage, self._newest(), tuning=log.tuning)
 
-    def _files(self, floor: int | None) -> Bitmaps:
-        """Rewrite data files; the rows that are in none any more."""
+    def _rewrite_files(self, floor: int | None) -> Bitmaps:
+        """Rewrite data files; return the rows that no longer are in a file."""
         forgotten: Bitmaps = {}
         made: set[str] = set()
         lost = 0
-        for _ in range(_PASSES):
+        for _ in range(_MAX_PASSES):
             base = self._newest()
-            droppable = droppable_rows(base, floor) if floor is not None else {}
-            bins = [
-                bin_
-                for bin_ in self._bins(base, floor, droppable)
-                if made.isdisjoint(file.path for file in bin_.files)
-            ]
+            droppable = _droppable(base, floor)
+            # A pass leaves alone what an earlier one has written
+            bins = [bin_ for bin_ in self._bins(base, floor, droppable) if not _has_any(bin_, made)]
+            # Earlier compactions dropped all rows of these segments, but may have left their events
+            gone = {seg: rows for seg, rows in droppable.items() if seg not in base.segments}
+            add_bitmaps(forgotten, gone)
             lost = 0
-            add_bitmaps(
-                forgotten,
-                {
-                    segment: rows
-                    for segment, rows in droppable.items()
-                    if segment not in base.segments
-                },
-            )
             for batch in _batches(bins):
                 done = self._rewrite(base, batch, droppable, floor)
                 add_bitmaps(forgotten, done.forgotten)
-                made |= set(done.made)
+                made.update(done.made)
                 lost += done.lost
             if not lost:
                 break
             self.base = self._refreshed(base)
         if lost:
             self.notes.append(
-                f"{lost} bins of files were rewritten by other jobs meanwhile; what is left of them waits for the next run"
+                f"{lost} bins of files were rewritten by other jobs meanwhile; "
+                "what is left of them waits for the next run"
             )
         self._raise_floor(floor)
         return forgotten
 
     def _bins(self, base: Snapshot, floor: int | None, droppable: Bitmaps) -> list[Bin]:
         target = self._target_bytes(base)
-        bins = (
-            plan_major(base, target, floor, droppable)
-            if floor is not None
-            else plan_minor(base, target)
-        )
         cold = self._cold_bins(base, target)
         archived = {file.path for bin_ in cold for file in bin_.files}
-        return [
-            bin_ for bin_ in bins if archived.isdisjoint(file.path for file in bin_.files)
-        ] + cold
+        bins = _minor_or_major(base, target, floor, droppable)
+        return [bin_ for bin_ in bins if not _has_any(bin_, archived)] + cold
 
     def _cold_bins(self, base: Snapshot, target: int) -> list[Bin]:
         if self.asked.archive_after is None:
             return []
         if base.spec.file_format == "orc":
             raise InvalidInputError(
-                "archive_after has no effect on a table of ORC files, which are compressed in one way "
-                "only; leave it out"
+                "archive_after has no effect on a table of ORC files, which have one codec only; "
+                "leave it out"
             )
         given = base.spec.with_given(vars(self.asked))
         return plan_cold(base, self.asked.archive_after, given, target, self._now_us())
 
     def _now_us(self) -> int:
-        """What a floor lets go no clock of a machine alone may decide."""
+        """Return the store's time: a machine's clock must not decide what is dropped."""
         return store_now_us(self.table.storage, self.table.log.clock)
 
     def _target_bytes(self, base: Snapshot) -> int:
@@ -252,24 +255,23 @@ class Compaction:
             )
             for index, bin_ in enumerate(bins)
         ]
-        done = commit_rewrite(
-            self.table.log, run, self.table.executor.run(partial(rewrite_bin, task), works)
-        )
+        outputs = self.table.executor.run(partial(rewrite_bin, task), works)
+        done = commit_rewrite(self.table.log, run, outputs)
         self._count(done.result)
         return done
 
     def _raise_floor(self, floor: int | None) -> None:
-        """Also where no file had to be rewritten."""
+        """Raise the floor in a commit of its own if no rewrite has raised it."""
         if floor is None:
             return
         head = self._newest()
-        if head.root.floor is None or head.root.floor < floor:
-            self._count(commit_rewrite(self.table.log, self._started(head, floor), []).result)
+        if _is_raised(head, floor):
+            done = commit_rewrite(self.table.log, self._started(head, floor), [])
+            self._count(done.result)
         kind = head.spec.delta.type
         assert isinstance(kind, Atomic)
-        self.notes.append(
-            f"the oldest readable event time is {from_order(max(floor, head.root.floor or floor), kind)}"
-        )
+        oldest = from_order(max(floor, head.root.floor or floor), kind)
+        self.notes.append(f"the oldest readable event time is {oldest}")
 
     def _started(self, base: Snapshot, floor: int | None) -> RewriteRun:
         log = self.table.log
@@ -282,7 +284,7 @@ class Compaction:
             floor=floor,
         )
 
-    def _logs(self, forgotten: Bitmaps) -> None:
+    def _merge_logs(self, forgotten: Bitmaps) -> None:
         base = self._newest()
         works = plan_log_bins(base, forgotten)
         if not works:
@@ -298,11 +300,11 @@ class Compaction:
         counts = {
             "logs_read": sum(len(merged.replaced) for merged in done),
             "logs_written": sum(len(merged.logs) for merged in done),
+            "events_forgotten": sum(merged.forgotten for merged in done),
         }
-        counts |= {"events_forgotten": sum(merged.forgotten for merged in done)}
         self._commit(base, number, lambda head: log_actions(head, done), counts)
 
-    def _runs(self, *, is_raised: bool) -> None:
+    def _merge_runs(self, *, is_raised: bool) -> None:
         base = self._newest()
         merged = _runs_to_merge(base, is_raised=is_raised)
         if not merged:
@@ -315,11 +317,8 @@ class Compaction:
             ties=len(base.spec.tie_break),
             floor=base.root.floor,
         )
-        runs = [
-            run
-            for made in self.table.executor.run(partial(merge_slot, task), range(task.slots))
-            for run in made
-        ]
+        runs_of_slots = self.table.executor.run(partial(merge_slot, task), range(task.slots))
+        runs = [*chain.from_iterable(runs_of_slots)]
         counts = {"runs_read": len(merged), "runs_written": len(runs)}
         self._commit(base, number, lambda head: run_actions(head, merged, runs), counts)
 
@@ -329,8 +328,10 @@ class Compaction:
     def _commit(self, base: Snapshot, number: int, actions: Build, counts: dict[str, int]) -> None:
         def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
             planned = actions(head)
+            if planned == Actions():
+                return None
             result = JobResult(operation="compact", table=self.table.uri, counts=counts)
-            return Draft(actions=planned, result=result) if planned != Actions() else None
+            return Draft(actions=planned, result=result)
 
         started_us = self.table.log.clock.now_us()
         proposal = Proposal(
@@ -349,8 +350,26 @@ def _is_raised(base: Snapshot, floor: int | None) -> bool:
     return floor is not None and (base.root.floor is None or floor > base.root.floor)
 
 
+def _droppable(base: Snapshot, floor: int | None) -> Bitmaps:
+    if floor is None:
+        return {}
+    return droppable_rows(base, floor)
+
+
+def _has_any(bin_: Bin, paths: Set[str]) -> bool:
+    return any(file.path in paths for file in bin_.files)
+
+
+def _minor_or_major(
+    base: Snapshot, target: int, floor: int | None, droppable: Bitmaps
+) -> list[Bin]:
+    if floor is None:
+        return plan_minor(base, target)
+    return plan_major(base, target, floor, droppable)
+
+
 def _runs_to_merge(base: Snapshot, *, is_raised: bool) -> tuple[RunFile, ...]:
-    """Return all runs where a raised floor drops entries, otherwise those of full tiers."""
+    """Return the runs of full tiers; all, if a raised floor drops entries."""
     return tuple(base.runs.values()) if is_raised else plan_runs(base)
 
 
@@ -365,7 +384,7 @@ def _of(droppable: Bitmaps, bin_: Bin) -> Bitmaps:
 def plan_cold(
     base: Snapshot, after: Duration | int | None, given: TableSpec, target: int, now_us: int
 ) -> list[Bin]:
-    """Plan which partitions to compress harder: those without a row of the time since `after`."""
+    """Plan which partitions to archive: those without a row of the last `after`."""
     before = plan_floor(base, after, now_us, "archive_after")
     if before is None:
         return []
@@ -375,7 +394,10 @@ def plan_cold(
 def plan_floor(
     head: Snapshot, look_back: Duration | int | None, now_us: int, name: str = "look_back"
 ) -> int | None:
-    """`look_back`, or a span of that name, before now, or, where the delta is a number, before the greatest one; None without one."""
+    """Return the floor for a look-back, or for another span with a `name` of its own.
+
+    It lies that long before now or, if the delta column holds numbers, below the greatest one.
+    """
     if look_back is None:
         return None
     head.spec.require_keys(name)
@@ -389,23 +411,27 @@ def plan_floor(
             "give a span of time, as '30d'"
         )
     floor_us = now_us - parse_duration(look_back, name=name)
+    # The order form of a date is in days, that of a time in microseconds
     return floor_us // _DAY_US if kind.name == "date" else floor_us
 
 
 def _before_greatest(head: Snapshot, look_back: Duration | int, name: str) -> int | None:
-    """The delta's own unit."""
+    """Return the greatest delta less a span in its unit; None without rows."""
     text = str(look_back)
     if not text.isdecimal():
         raise InvalidInputError(
-            f"{name}={look_back!r}: the delta column {head.spec.delta.name!r} is a number; give a number, as 1000"
+            f"{name}={look_back!r}: the delta column {head.spec.delta.name!r} is a number; "
+            "give a number, as 1000"
         )
-    pending = head.pending
-    highs = [
-        delta_bounds(file, head.spec)[1]
-        for file in head.files.values()
-        if pending.isdisjoint(file.segments)
-    ]
-    known = [high for high in highs if high is not None]
+    greatest: int | None = None
+    for file in settled_files(head):
+        _, high = delta_bounds(file, head.spec)
+        if high is not None and (greatest is None or high > greatest):
+            greatest = high
+    if greatest is None:
+        return None
     assert isinstance(head.spec.delta.type, Atomic)
+    # The order form of a decimal is its unscaled value
     parts = decimal_parts(head.spec.delta.type.name)
-    return max(known) - int(text) * 10 ** (parts[1] if parts else 0) if known else None
+    unit: int = 10 ** parts[1] if parts else 1
+    return greatest - int(text) * unit

@@ -1,4 +1,7 @@
-"""What a table is due for, and why; and doing it. The table brings the steps that rewrite files."""
+"""The maintenance that a table is due for, with reasons, and a run of it.
+
+The caller brings the steps that rewrite files.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -17,7 +20,7 @@ from opal_lake.log.version_window import cutoff_us, oldest_kept
 from opal_lake.maintenance.compaction import ARCHIVED_BY, Compaction, plan_cold, plan_floor
 from opal_lake.maintenance.compaction_plan import (
     SMALL_SHARE,
-    by_place,
+    by_group_and_folder,
     dead_shares,
     droppable_rows,
     is_small,
@@ -28,17 +31,18 @@ from opal_lake.result import JobResult
 from opal_lake.retention.retention import GRACE
 
 SHORT_LOG = 500_000  # events
-MOST_LOGS = 64  # short ones, of a group
-MOST_RUNS = 64
+MAX_LOGS = 64  # short ones, of a group
+MAX_RUNS = 64
 
 Runner = Mapping[str, Callable[[Mapping[str, Any]], JobResult]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """When something is due: the table's spec, with what was given in the place of its properties.
+    """The thresholds from which on something is due.
 
-    `grace` is not a property: it is how long jobs and readers may take.
+    They are the table's spec, with arguments instead of its properties. `grace` is not a property:
+    it is how long jobs and readers may take.
     """
 
     spec: TableSpec
@@ -51,13 +55,13 @@ class Policy:
 
     @property
     def zorder(self) -> list[str]:
-        """The columns of the Z-order; none: no Z-order."""
+        """The columns of the Z-order; empty for a table without one."""
         return column_list(self.spec.word("zorder"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """A step: an operation with its arguments, and why it is due, in words with figures."""
+    """A due step: an operation with its arguments, and the reason with its figures."""
 
     operation: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -65,14 +69,14 @@ class Due:
 
 
 def policy_of(spec: TableSpec, given: Mapping[str, Any] | None = None) -> Policy:
-    """Return the table's policy; what is given, as checked arguments, counts before its properties."""
+    """Return the table's policy; checked arguments replace its properties."""
     arguments = given or {}
     grace = plain_duration(arguments.get("grace") or GRACE, name="grace")
     return Policy(spec=spec.with_given(arguments), grace=grace)
 
 
 def plan_maintenance(snapshot: Snapshot, policy: Policy, now_us: int) -> tuple[Due, ...]:
-    """What is due, in the order in which to do it. The snapshot is the newest one."""
+    """Return what is due at the newest snapshot, in the order to do it."""
     steps = (
         compaction_due(snapshot, policy, now_us),
         _zorder(snapshot, policy),
@@ -82,8 +86,13 @@ def plan_maintenance(snapshot: Snapshot, policy: Policy, now_us: int) -> tuple[D
 
 
 def compaction_due(snapshot: Snapshot, policy: Policy, now_us: int) -> Due | None:
-    """Why, and which one: a major one does what a minor one does, and both compress what is cold."""
-    dead, cold = _dead_rows(snapshot, policy, now_us), _cold_files(snapshot, policy, now_us)
+    """Return the compaction that is due, with the reasons; None if none is.
+
+    It is a major one if rows can be dropped: that does what a minor one does. Both archive cold
+    partitions.
+    """
+    dead = _dead_rows(snapshot, policy, now_us)
+    cold = _cold_files(snapshot, policy, now_us)
     reasons = [
         *dead,
         *_small_files(snapshot, policy),
@@ -97,61 +106,72 @@ def compaction_due(snapshot: Snapshot, policy: Policy, now_us: int) -> Due | Non
         "mode": "major" if dead else "minor",
         "target_mb": policy.spec.integer("target_mb"),
     }
-    arguments |= {"look_back": policy.spec.word("look_back")} if dead else {}
-    arguments |= {name: policy.spec.word(name) for name in ARCHIVED_BY} if cold else {}
+    if dead:
+        arguments["look_back"] = policy.spec.word("look_back")
+    if cold:
+        arguments |= {name: policy.spec.word(name) for name in ARCHIVED_BY}
     return Due(operation="compact", arguments=arguments, why="; ".join(reasons))
 
 
 def _small_files(snapshot: Snapshot, policy: Policy) -> list[str]:
-    """Partitions with many files that would become half as many or fewer."""
-    target, most = policy.target_bytes, policy.spec.integer("small_files")
+    """Return a reason if partitions have many files that would become half as many."""
+    target = policy.target_bytes
+    max_files = policy.spec.integer("small_files")
     small = [file for file in settled_files(snapshot) if is_small(file, target)]
-    places = [[file.size for file in files] for _, files in by_place(small)]
-    full = [
-        sizes
-        for sizes in places
-        if len(sizes) > most and 2 * -(-sum(sizes) // target) <= len(sizes)
-    ]
-    if not full:
+    partitions = 0
+    files = 0
+    for _, members in by_group_and_folder(small):
+        files_after = -(-sum(file.size for file in members) // target)
+        if len(members) > max_files and 2 * files_after <= len(members):
+            partitions += 1
+            files += len(members)
+    if not partitions:
         return []
     small_mb = SMALL_SHARE * policy.spec.integer("target_mb")
-    files = f"{count_text(sum(map(len, full)), 'file')} below {small_mb:g} MB"
-    return [
-        f"{files} in {count_text(len(full), 'partition')}, at most {most}"
-        + (" each" if len(full) > 1 else "")
-    ]
+    reason = (
+        f"{count_text(files, 'file')} below {small_mb:g} MB in "
+        f"{count_text(partitions, 'partition')}, at most {max_files}"
+    )
+    return [reason if partitions == 1 else f"{reason} each"]
 
 
 def _many_logs(snapshot: Snapshot) -> list[str]:
-    """Readers of a past event time open all of them."""
+    """Return a reason if a group has many short logs.
+
+    Readers of a past event time open all of them.
+    """
     counts: dict[int, int] = defaultdict(int)
     for log in snapshot.logs.values():
-        for group in log.groups if log.events < SHORT_LOG else ():
-            counts[group] += 1
-    most = max(counts.values(), default=0)
-    return (
-        [f"{count_text(most, 'short segment log')} in a group, at most {MOST_LOGS}"]
-        if most > MOST_LOGS
-        else []
-    )
+        if log.events < SHORT_LOG:
+            for group in log.groups:
+                counts[group] += 1
+    fullest = max(counts.values(), default=0)
+    if fullest <= MAX_LOGS:
+        return []
+    return [f"{count_text(fullest, 'short segment log')} in a group, at most {MAX_LOGS}"]
 
 
 def _many_runs(snapshot: Snapshot) -> list[str]:
-    """More than merging in passing leaves: MetaGens were few, or large; or streams left a large merge."""
-    runs, fan_in = snapshot.runs.values(), snapshot.spec.integer("key_store_fan_in")
+    """Return a reason if the key store has more runs than merging in passing leaves.
+
+    MetaGens were few, or large, or streams left a large merge.
+    """
+    runs = snapshot.runs.values()
+    fan_in = snapshot.spec.integer("key_store_fan_in")
+    count = count_text(len(runs), "key-store run")
     if is_left_over(runs, fan_in):
-        return [
-            f"{count_text(len(runs), 'key-store run')}, of which streams leave large ones to a compaction"
-        ]
-    if len(runs) <= MOST_RUNS or not plan_merge(runs, fan_in):
+        return [f"{count}, of which streams leave large ones to a compaction"]
+    if len(runs) <= MAX_RUNS or not plan_merge(runs, fan_in):
         return []
-    return [f"{count_text(len(runs), 'key-store run')}, at most {MOST_RUNS}"]
+    return [f"{count}, at most {MAX_RUNS}"]
 
 
 def _dead_rows(snapshot: Snapshot, policy: Policy, now_us: int) -> list[str]:
-    """Rows that no readable event time shows, once the floor is where the look-back wants it."""
-    look_back, due_percent = policy.spec.word("look_back"), policy.spec.integer("dead_share")
-    floor, files = plan_floor(snapshot, look_back or None, now_us), settled_files(snapshot)
+    """Return a reason if a compaction with the look-back would drop many rows."""
+    look_back = policy.spec.word("look_back")
+    due_percent = policy.spec.integer("dead_share")
+    floor = plan_floor(snapshot, look_back or None, now_us)
+    files = settled_files(snapshot)
     rows = sum(file.rows for file in files)
     if floor is None or not rows:
         return []
@@ -165,10 +185,10 @@ def _dead_rows(snapshot: Snapshot, policy: Policy, now_us: int) -> list[str]:
 
 
 def _cold_files(snapshot: Snapshot, policy: Policy, now_us: int) -> list[str]:
-    """ORC has one way of compression only."""
+    """Return a reason if cold partitions are not archived yet."""
     after = policy.spec.word("archive_after") or None
     if snapshot.spec.file_format == "orc":
-        return []
+        return []  # it has one codec only
     bins = plan_cold(snapshot, after, policy.spec, policy.target_bytes, now_us)
     if not bins:
         return []
@@ -178,7 +198,7 @@ def _cold_files(snapshot: Snapshot, policy: Policy, now_us: int) -> list[str]:
 
 
 def _zorder(snapshot: Snapshot, policy: Policy) -> Due | None:
-    """By these columns in this order: another one clusters otherwise."""
+    """Return a Z-order by the policy's columns if much is not clustered by them."""
     if not policy.zorder:
         return None
     columns = tuple(snapshot.spec.schema.field(name).id for name in policy.zorder)
@@ -187,9 +207,12 @@ def _zorder(snapshot: Snapshot, policy: Policy) -> Due | None:
     if not plan.bins or plan.unclustered_percent < due_percent:
         return None
     files = count_text(plan.unclustered_files, "file")
-    what = f"{plan.unclustered_percent:.0f}% of the bytes ({files}) are not in Z-order by {', '.join(policy.zorder)}"
+    why = (
+        f"{plan.unclustered_percent:.0f}% of the bytes ({files}) are not in Z-order by "
+        f"{', '.join(policy.zorder)}, due from {due_percent}%"
+    )
     arguments = {"columns": policy.zorder, "target_mb": policy.spec.integer("target_mb")}
-    return Due(operation="zorder", arguments=arguments, why=f"{what}, due from {due_percent}%")
+    return Due(operation="zorder", arguments=arguments, why=why)
 
 
 def _retention(snapshot: Snapshot, policy: Policy, now_us: int) -> Due | None:
@@ -208,15 +231,17 @@ def _retention(snapshot: Snapshot, policy: Policy, now_us: int) -> Due | None:
 
 @dataclass(slots=True, kw_only=True)
 class _Done:
-    """What came of the steps so far."""
+    """The results and failures of the steps so far."""
 
     results: dict[str, JobResult] = field(default_factory=dict)
     failures: dict[str, Exception] = field(default_factory=dict)
 
     def run(self, step: Due, job: Callable[[Mapping[str, Any]], JobResult]) -> None:
+        """Run a step, and keep its result or its error."""
         try:
             self.results[step.operation] = job(step.arguments)
-        except Exception as error:  # noqa: BLE001  # whatever it was, the other steps are due still; it is raised at the end
+        except Exception as error:  # noqa: BLE001  # reported
+            # The other steps are due whatever the error is; run_maintenance raises it at the end
             self.failures[step.operation] = error
 
 
@@ -228,23 +253,24 @@ def run_maintenance(
     dry_run: bool = False,
     delete: bool = True,
 ) -> JobResult:
-    """Do what is due, one step after the other; without `delete` no retention. A step that fails keeps none of the others from being done.
+    """Run the due steps, one after the other; without `delete`, no retention.
 
-    The result has every step's counts, by its name. If some failed the first one's error is raised at the end, and tells of the others.
+    All steps run, even if one fails: the first error is raised at the end, with notes on the other
+    steps. The result has every step's counts, by its name.
     """
     steps = due_steps(table, policy, delete=delete)
     notes = [f"{step.operation} is due: {step.why}" for step in steps] or ["nothing is due"]
-    merged = JobResult(
+    planned = JobResult(
         operation="maintain", table=table.uri, notes=tuple(notes), counts={"due": len(steps)}
     )
     if dry_run:
-        return merged
+        return planned
     done = _Done()
     for step in steps:
         done.run(step, runner[step.operation])
     if done.failures:
         raise _failure(done)
-    return _merged(merged, done.results)
+    return _with_results(planned, done.results)
 
 
 def due_steps(table: OpenTable, policy: Policy, *, delete: bool = True) -> list[Due]:
@@ -254,71 +280,74 @@ def due_steps(table: OpenTable, policy: Policy, *, delete: bool = True) -> list[
     return [step for step in planned if delete or step.operation != "retain"]
 
 
-def _merged(merged: JobResult, results: Mapping[str, JobResult]) -> JobResult:
-    counts = {
-        f"{name}_{count}": number
-        for name, result in results.items()
-        for count, number in result.counts.items()
-    }
-    versions = [result.version for result in results.values() if result.version is not None]
-    notes = [
-        *merged.notes,
-        *(f"{name}: {note}" for name, result in results.items() for note in result.notes),
-    ]
-    timings = {
-        name: result.timings_ms["total"]
-        for name, result in results.items()
-        if "total" in result.timings_ms
-    }
+def _with_results(planned: JobResult, results: Mapping[str, JobResult]) -> JobResult:
+    """Add the results of the steps, by their names, to the result of the plan."""
+    versions: list[int] = []
+    counts = {**planned.counts}
+    notes = [*planned.notes]
+    timings: dict[str, int] = {}
+    for name, result in results.items():
+        if result.version is not None:
+            versions.append(result.version)
+        for count, number in result.counts.items():
+            counts[f"{name}_{count}"] = number
+        notes += [f"{name}: {note}" for note in result.notes]
+        if "total" in result.timings_ms:
+            timings[name] = result.timings_ms["total"]
     return replace(
-        merged,
+        planned,
         version=max(versions, default=None),
-        counts={**merged.counts, **counts},
+        counts=counts,
         notes=tuple(notes),
         timings_ms=timings,
     )
 
 
 def _failure(done: _Done) -> Exception:
-    """The first failure, with its step in words, and what came of the others."""
+    """Return the first error, with the name of its step, and notes on the other steps."""
     (step, error), *others = done.failures.items()
     named: Exception = error
     if isinstance(error, OpalError):
         named = type(error)(f"the step {step} of the maintenance failed: {error}")
         named.__cause__ = error
     else:
+        # An unknown class may need other arguments
         named.add_note(f"this was the step {step} of the maintenance")
     for name, other in others:
         named.add_note(f"the step {name} failed too: {other}")
     for name, result in done.results.items():
-        named.add_note(
-            f"the step {name} was done"
-            + ("" if result.version is None else f", as version {result.version}")
-        )
+        note = f"the step {name} was done"
+        if result.version is not None:
+            note += f", as version {result.version}"
+        named.add_note(note)
     return named
 
 
 def compact_if_due(job: Compaction) -> JobResult:
     """Run a compaction if the table's thresholds say that it is worth it."""
-    table, due = job.table, why_due(job)
+    due = why_due(job)
     if due is None:
         policy = _policy_as_asked(job)
         allowed = [f"{name}={policy.spec.integer(name)}" for name in ("small_files", "dead_share")]
         why = f"not due: {' and '.join(allowed)} allow the table as it is"
-        return JobResult(operation="compact", table=table.uri, notes=(why,))
+        return JobResult(operation="compact", table=job.table.uri, notes=(why,))
     result = job.run()
     return replace(result, notes=(f"compact was due: {due.why}", *result.notes))
 
 
 def why_due(job: Compaction) -> Due | None:
-    """Return why a compaction is due by the table's thresholds; None where it is not."""
+    """Return why a compaction is due by the table's thresholds; None if it is not."""
     table = job.table
     now_us = store_now_us(table.storage, table.log.clock)
     return compaction_due(table.log.head(), _policy_as_asked(job), now_us)
 
 
 def _policy_as_asked(job: Compaction) -> Policy:
-    """Return the table's policy without what the job is not given, whatever its properties are."""
+    """Return the table's policy for what the job does.
+
+    Without a look-back or an archive age as argument the job drops or archives nothing, whatever
+    the table's properties are.
+    """
     asked = vars(job.asked)
     not_done = {name: "" for name in ("look_back", *ARCHIVED_BY[:1]) if asked[name] is None}
     return policy_of(job.table.log.head().spec, {**asked, **not_done})

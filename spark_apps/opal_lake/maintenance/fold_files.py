@@ -1,29 +1,40 @@
-"""Small files are put together in passing: the writer whose upsert fills a tier rewrites its files in a commit of their own.
+"""Small files that an upsert joins in passing.
 
-As with the runs of the key store, a row is written again once a tier, and a reader meets few files a tier, however small the upserts are.
-It is a minor compaction of what came lately: it moves rows, and conflicts with no upsert. What it does not see, as only the newest part of
-the list of files is looked at, waits for the next compaction. No service has to run.
+The writer whose upsert fills a tier rewrites its files in a commit of their own. As with the runs
+of the key store, a row is written again once a tier, and a reader meets few files a tier, however
+small the upserts are. It is a minor compaction of recent files: it moves rows, and conflicts with
+no upsert. It looks only at the newest part of the list of files; the others wait for the next
+compaction. No service has to run.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 from opal_lake.data.segment import DataFile
 from opal_lake.log.claim import claim_number
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.snapshot import Snapshot
-from opal_lake.maintenance.compaction_plan import Bin, by_place, is_small
+from opal_lake.maintenance.compaction_plan import Bin, by_group_and_folder, is_small
 from opal_lake.maintenance.rewrite_job import RewriteRun, commit_rewrite
-from opal_lake.maintenance.rewrite_task import BinWork, RewriteTask, rewrite_bin, row_bases_of
+from opal_lake.maintenance.rewrite_task import (
+    BinWork,
+    RewriteTask,
+    Rewritten,
+    rewrite_bin,
+    row_bases_of,
+)
 
 FOLDED_BYTES = 1 << 20  # larger files wait for a compaction
-_LOOKS = 4  # while so many small files come as make a tier full
+_LOOKS = 4  # times that it looks while the small files of a full tier are added
 
 
 def fold_if_due(log: CommitLog, base: Snapshot, version: int | None) -> None:
-    """After an upsert from a base to a version, which stands, whatever comes of this. Looked at now and then, in what is at hand."""
+    """Join small files after an upsert from a base to a version, if a tier is full.
+
+    The upsert's commit stands, whether this succeeds or not. To spare upserts, it looks only now
+    and then, and only at lists that are in memory.
+    """
     fan_in = base.spec.integer("fold_files")
     step = max(1, fan_in // _LOOKS)
     if not fan_in or version is None or base.version // step == version // step:
@@ -34,9 +45,8 @@ def fold_if_due(log: CommitLog, base: Snapshot, version: int | None) -> None:
 
 
 def _fold(log: CommitLog, fan_in: int) -> None:
-    head = log.head(
-        to_commit=True
-    )  # of the upsert itself: to list the checkpoints takes longer the more there are
+    # The head that the upsert has read: to list the checkpoints again would take time
+    head = log.head(to_commit=True)
     bins = plan_folds(head, fan_in)
     if not bins:
         return
@@ -48,24 +58,20 @@ def _fold(log: CommitLog, fan_in: int) -> None:
         number=number,
         target_bytes=head.spec.integer("target_mb") << 20,
     )
-    outputs = [
-        *map(
-            partial(rewrite_bin, task, attempt="0"),
-            (
-                BinWork(position=index, bin=bin_, row_bases=row_bases_of(head, bin_.files))
-                for index, bin_ in enumerate(bins)
-            ),
-        )
-    ]
-    commit_rewrite(
-        log,
-        RewriteRun(operation="compact", number=number, base=head, started_us=started_us),
-        outputs,
-    )
+    outputs: list[Rewritten] = []
+    for index, bin_ in enumerate(bins):
+        work = BinWork(position=index, bin=bin_, row_bases=row_bases_of(head, bin_.files))
+        outputs.append(rewrite_bin(task, work, attempt="0"))
+    run = RewriteRun(operation="compact", number=number, base=head, started_us=started_us)
+    commit_rewrite(log, run, outputs)
 
 
 def plan_folds(head: Snapshot, fan_in: int) -> list[Bin]:
-    """Of each folder and group the files of full tiers, and of the tiers below them."""
+    """Plan which files to join: those of full tiers and of the tiers below them.
+
+    Tiers are those of each folder and group.
+    """
+    # The list of pending segments is opened only if there are any
     pending = head.pending if head.root.pending else frozenset()
     small = [
         file
@@ -73,22 +79,32 @@ def plan_folds(head: Snapshot, fan_in: int) -> list[Bin]:
         if file.size < FOLDED_BYTES and is_small(file, FOLDED_BYTES << 1)
     ]
     settled = [file for file in small if pending.isdisjoint(file.segments)]
-    return [
-        Bin(files=files) for _, members in by_place(settled) for files in _full(members, fan_in)
-    ]
+    bins: list[Bin] = []
+    for _, members in by_group_and_folder(settled):
+        full = _files_of_full_tiers(members, fan_in)
+        if full:
+            bins.append(Bin(files=full))
+    return bins
 
 
-def _full(files: Sequence[DataFile], fan_in: int) -> Iterator[tuple[DataFile, ...]]:
-    """A tier is by how many ingested files a file stands for."""
+def _files_of_full_tiers(files: Sequence[DataFile], fan_in: int) -> tuple[DataFile, ...]:
+    """Return the files of full tiers and of those below, in the order of their rows.
+
+    The tier of a file is the logarithm of the number of ingested files that it holds.
+    """
     tiers: dict[int, list[DataFile]] = defaultdict(list)
     for file in files:
-        tiers[int(math.log(len(file.segments), fan_in) + 1e-9)].append(file)
+        # The logarithm of a power of `fan_in` may come out just below a whole number
+        tier = int(math.log(len(file.segments), fan_in) + 1e-9)
+        tiers[tier].append(file)
     chosen: list[DataFile] = []
     below: list[DataFile] = []
     carried = 0
     for tier in sorted(tiers):
         below += tiers[tier]
         is_full = len(tiers[tier]) + carried >= fan_in
-        chosen, carried = ([*below], 1) if is_full else (chosen, 0)
-    if chosen:
-        yield tuple(sorted(chosen, key=lambda file: (file.segments[0], file.path)))
+        if is_full:
+            chosen = [*below]
+        # The files of a full tier become one file of the next tier
+        carried = 1 if is_full else 0
+    return tuple(sorted(chosen, key=lambda file: (file.segments[0], file.path)))

@@ -1,4 +1,7 @@
-"""Segment logs of few events each as fewer, longer ones, by segment; without the events of rows that no file holds any more."""
+"""A merge of short segment logs to fewer, longer ones.
+
+Events are sorted by segment; those of rows that no longer are in a file are left out.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,13 +25,13 @@ from opal_lake.rule.slot import SegmentGroups
 from opal_lake.storage.protocol import Storage
 
 LOG_EVENTS = 1 << 20  # of a merged log
-BIN_EVENTS = 1 << 22  # that a task holds
-FEW_LOGS = 8  # of fewer events than a merged log: not worth a job
+BIN_EVENTS = 1 << 22  # that a task has in memory
+FEW_LOGS = 8  # short logs: with fewer, a merge is not worth a job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTask:
-    """What all tasks need to know. `forgotten` are the rows that no file holds any more."""
+    """The arguments of all tasks; `forgotten` rows no longer are in a file."""
 
     storage: Storage
     number: int
@@ -38,7 +41,7 @@ class LogTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogWork:
-    """Some logs, and their position among those of the job."""
+    """A bin of logs, and its position among those of the job."""
 
     position: int
     logs: tuple[LogFile, ...]
@@ -46,7 +49,10 @@ class LogWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedLogs:
-    """What stands for which logs, and how many events were left out because their rows are gone."""
+    """The merged logs, the paths that they replace, and the counts of events.
+
+    `events` were read, and `forgotten` were left out because their rows are gone.
+    """
 
     replaced: tuple[str, ...]
     logs: tuple[LogFile, ...]
@@ -57,21 +63,14 @@ class MergedLogs:
 def plan_log_bins(
     snapshot: Snapshot, forgotten: Bitmaps, *, loses_segments: bool = False
 ) -> list[LogWork]:
-    """Short logs, neighbours in time together; all that may know rows which are gone.
+    """Plan which logs to merge: short ones, and all that may hold events of gone rows.
 
-    `loses_segments` says that segments whose rows are all forgotten will be gone by then.
+    Neighbours in time are merged with each other. `loses_segments` says that segments whose rows
+    are all forgotten will be gone by then.
     """
-    groups = {
-        snapshot.segments[segment].group for segment in forgotten if segment in snapshot.segments
-    }
-    every = loses_segments or bool(forgotten.keys() - snapshot.segments.keys())
     logs = sorted(snapshot.logs.values(), key=lambda log: (log.version, log.path))
+    touched = _logs_of_forgotten(logs, snapshot, forgotten, loses_segments=loses_segments)
     has_many_short = sum(is_short(log) for log in logs) >= FEW_LOGS
-    touched = {
-        log.path
-        for log in logs
-        if forgotten and (every or not log.groups or not groups.isdisjoint(log.groups))
-    }
     chosen = [log for log in logs if log.path in touched or (has_many_short and is_short(log))]
     return [
         LogWork(position=index, logs=logs_bin)
@@ -80,47 +79,55 @@ def plan_log_bins(
     ]
 
 
+def _logs_of_forgotten(
+    logs: Sequence[LogFile], snapshot: Snapshot, forgotten: Bitmaps, *, loses_segments: bool
+) -> set[str]:
+    """Return the paths of logs that may hold events of forgotten rows."""
+    if not forgotten:
+        return set()
+    known = snapshot.segments
+    # The groups of segments that are gone are unknown, so any log may hold their events
+    if loses_segments or forgotten.keys() - known.keys():
+        return {log.path for log in logs}
+    groups = {known[segment].group for segment in forgotten}
+    return {log.path for log in logs if not log.groups or not groups.isdisjoint(log.groups)}
+
+
 def is_short(log: LogFile) -> bool:
+    """Return whether a log has so few events that it is worth merging."""
     return log.events < LOG_EVENTS // 2
 
 
 def _packed(logs: Sequence[LogFile]) -> Iterator[tuple[LogFile, ...]]:
-    held: list[LogFile] = []
+    packed: list[LogFile] = []
     events = 0
     for log in logs:
-        if held and events + log.events > BIN_EVENTS:
-            yield tuple(held)
-            held, events = [], 0
-        held.append(log)
+        if packed and events + log.events > BIN_EVENTS:
+            yield tuple(packed)
+            packed, events = [], 0
+        packed.append(log)
         events += log.events
-    if held:
-        yield tuple(held)
+    if packed:
+        yield tuple(packed)
 
 
 def merge_logs(task: LogTask, work: LogWork, attempt: str) -> MergedLogs:
-    """The least event of each row that still exists."""
+    """Write the least event of each row that still exists."""
     read = concat_events(read_events(task.storage, log) for log in work.logs)
-    known = read.take(~Marks.of(task.forgotten).at(read.segment, read.offset))
+    is_forgotten = Marks.of(task.forgotten).at(read.segment, read.offset)
+    known = read.take(~is_forgotten)
     version = max(log.version for log in work.logs)
-    logs = [
-        replace(log, version=version)
-        for part, events in enumerate(_portions(least_events(known)))
-        for log in [
-            _written(
-                task, events, layout.job_file_name(task.number, work.position << 12 | part, attempt)
-            )
-        ]
-    ]
-    events = sum(log.events for log in work.logs)
-    replaced = tuple(log.path for log in work.logs)
+    logs = []
+    for part, events in enumerate(_portions(least_events(known))):
+        stem = layout.job_file_name(task.number, work.position << 12 | part, attempt)
+        groups = task.groups.of(events.segment)
+        log = write_events(task.storage, layout.segment_log_path(stem), events, groups)
+        logs.append(replace(log, version=version))
     return MergedLogs(
-        replaced=replaced, logs=tuple(logs), events=events, forgotten=len(read) - len(known)
-    )
-
-
-def _written(task: LogTask, events: Events, stem: str) -> LogFile:
-    return write_events(
-        task.storage, layout.segment_log_path(stem), events, task.groups.of(events.segment)
+        replaced=tuple(log.path for log in work.logs),
+        logs=tuple(logs),
+        events=sum(log.events for log in work.logs),
+        forgotten=len(read) - len(known),
     )
 
 
@@ -130,11 +137,14 @@ def _portions(events: Events) -> Iterator[Events]:
 
 
 def log_actions(head: Snapshot, done: Sequence[MergedLogs]) -> Actions:
-    """Merged logs of which another job removed an input are left out."""
-    ours = [merged for merged in done if all(path in head.logs for path in merged.replaced)]
+    """Return actions that replace logs by merged ones.
+
+    Merged logs of which another job removed an input are left out.
+    """
+    valid = [merged for merged in done if head.logs.keys() >= set(merged.replaced)]
     return Actions(
-        add_logs=tuple(log for merged in ours for log in merged.logs),
-        remove_logs=tuple(path for merged in ours for path in merged.replaced),
-        removed_events=sum(merged.events for merged in ours),
-        forgotten=any(merged.forgotten for merged in ours),
+        add_logs=tuple(log for merged in valid for log in merged.logs),
+        remove_logs=tuple(path for merged in valid for path in merged.replaced),
+        removed_events=sum(merged.events for merged in valid),
+        forgotten=any(merged.forgotten for merged in valid),
     )

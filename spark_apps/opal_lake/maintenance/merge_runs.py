@@ -1,4 +1,7 @@
-"""Runs of the key store as one layer: each task merges a range of the hash, and leaves out what no readable moment needs."""
+"""A merge of the key store's runs to one layer.
+
+Each task merges a range of the key hash, and leaves out entries that no readable time needs.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +19,7 @@ SLOT_ENTRIES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTask:
-    """What all tasks need to know; they read `writer.runs`."""
+    """The arguments of all tasks, which read `writer.runs`."""
 
     writer: SlotWriter
     slots: int
@@ -25,11 +28,9 @@ class RunTask:
 
 
 def plan_runs(snapshot: Snapshot) -> tuple[RunFile, ...]:
-    """Those of full tiers; all, if that writes at most twice as many entries."""
-    due, runs = (
-        plan_merge(snapshot.runs.values(), snapshot.spec.integer("key_store_fan_in")),
-        tuple(snapshot.runs.values()),
-    )
+    """Return the runs of full tiers; all, if these have at most twice as many entries."""
+    runs = tuple(snapshot.runs.values())
+    due = plan_merge(runs, snapshot.spec.integer("key_store_fan_in"))
     return runs if _entries(runs) <= 2 * _entries(due) else due
 
 
@@ -38,26 +39,25 @@ def _entries(runs: Sequence[RunFile]) -> int:
 
 
 def plan_run_slots(runs: Sequence[RunFile]) -> int:
-    """How many equal ranges of the hash: a power of two."""
+    """Return the number of equal ranges of the key hash: a power of two."""
     entries = _entries(runs)
     return 1 << max(0, (entries // SLOT_ENTRIES).bit_length())
 
 
 def merge_slot(task: RunTask, slot: int, attempt: str) -> list[RunFile]:
-    """The run of a range, or none where no run has an entry."""
+    """Write the run of a range; return it, or nothing if the range has no entry."""
     low, high = hash_range(slot, task.slots)
     near = [run for run in task.writer.runs if run.hash_low <= high and run.hash_high >= low]
-    runs = [[*task.writer.cache.slices(run, SLOT_ENTRIES, low, high)] for run in near]
-    entries = down_to(task.floor, merged_entries([[no_entries(task.ties)], *runs]))
-    return (
-        [write_run(task.writer, entries, layout.job_file_name(task.writer.number, slot, attempt))]
-        if len(entries)
-        else []
-    )
+    slices = [[*task.writer.cache.slices(run, SLOT_ENTRIES, low, high)] for run in near]
+    entries = down_to(task.floor, merged_entries([[no_entries(task.ties)], *slices]))
+    if not len(entries):
+        return []
+    stem = layout.job_file_name(task.writer.number, slot, attempt)
+    return [write_run(task.writer, entries, stem)]
 
 
 def run_actions(head: Snapshot, merged: Sequence[RunFile], made: Sequence[RunFile]) -> Actions:
-    """Ours hold what those held. An upsert may have merged some of them meanwhile: they are the same rows."""
-    return Actions(
-        add_runs=tuple(made), remove_runs=tuple(run.path for run in merged if run.path in head.runs)
-    )
+    """Return actions that replace merged runs by the runs made of them."""
+    # An upsert may have merged some of them meanwhile: its run repeats entries, which does no harm
+    removed = tuple(run.path for run in merged if run.path in head.runs)
+    return Actions(add_runs=tuple(made), remove_runs=removed)

@@ -1,15 +1,14 @@
-"""The key store made again from the data files, for lost or damaged runs: no old run is read.
+"""The key store rebuilt from the data files, for lost or damaged runs: no old run is read.
 
 Each task writes the run of one range of the key hash (a slot), and then a sealed record of it,
 {`slot`, `runs`, `logs` (none), `counts` {`rows`}}. The folder of the records is named by the state
 that the rebuild began with: the first 32 hex digits of the SHA-256 of canonical JSON {`columns`,
-`epoch`, `floor`, `processed`, `rows`, `runs`, `table_id`}. Whoever starts again while the table has
-the same rows and runs takes over the number of the job that left most records, and does only what
-is left. A driver that was thought dead may still be at work under that number: so its attempt is in
-the names of its runs, and only one of them commits.
+`epoch`, `floor`, `processed`, `rows`, `runs`, `table_id`}. A job that starts again while the table
+has the same rows and runs takes over the number of the job that left most records, and does only
+what is left. A driver that was thought dead may still be at work under that number: so its attempt
+is in the names of its runs, and only one of them commits.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -49,7 +48,7 @@ OPERATION = "rebuild_key_store"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildTask:
-    """What the tasks need to know."""
+    """The arguments of all tasks of a rebuild."""
 
     writer: SlotWriter
     state: str
@@ -60,7 +59,10 @@ class RebuildTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildPlan:
-    """The files of all processed segments, how many ranges their keys are cut into, and which of these are done already."""
+    """The files of all processed segments, and the ranges of the key hash.
+
+    `slots` is the number of ranges, `done` has those that an earlier job has finished.
+    """
 
     number: int
     base: Snapshot
@@ -73,6 +75,7 @@ class RebuildPlan:
 
     @property
     def left(self) -> tuple[int, ...]:
+        """The slots that are not done yet."""
         return tuple(slot for slot in range(self.slots) if slot not in self.done)
 
     @property
@@ -80,9 +83,11 @@ class RebuildPlan:
         return sum(file.rows for file in self.files)
 
     def task(self, cache: RunCache) -> RebuildTask:
-        nothing = SegmentGroups(segments=np.empty(0, np.int64), groups=np.empty(0, np.int64))
+        """Return the arguments of the tasks of this plan."""
+        # A rebuild reads no run and writes no segment log, so it needs no groups
+        no_groups = SegmentGroups(segments=np.empty(0, np.int64), groups=np.empty(0, np.int64))
         writer = SlotWriter(
-            number=self.number, storage=self.base.storage, cache=cache, runs=(), groups=nothing
+            number=self.number, storage=self.base.storage, cache=cache, runs=(), groups=no_groups
         )
         return RebuildTask(
             writer=writer,
@@ -94,7 +99,7 @@ class RebuildPlan:
 
 
 def rebuild_key_store(table: OpenTable, token: str | None = None) -> JobResult:
-    """Make the key store anew from the data files."""
+    """Make the key store again from the data files."""
     plan = plan_rebuild(table.log, token, table.executor.slots)
     if isinstance(plan, JobResult):
         return plan
@@ -114,19 +119,25 @@ def _rebuild(entries: Entries, attempt: Attempt, *, task: RebuildTask) -> SlotOu
 def plan_rebuild(
     log: CommitLog, token: str | None, slots_for: Callable[[int], int]
 ) -> RebuildPlan | JobResult:
-    """Claim a number, or take over that of a job that died; the result, if this was done before."""
-    started_us, base = log.clock.now_us(), log.head()
+    """Claim a number, or take over that of a job that died.
+
+    Returns the result instead if the job was done before.
+    """
+    started_us = log.clock.now_us()
+    base = log.head()
     base.spec.require_keys("a rebuild of the key store")
-    if (earlier := find_result(log, base, OPERATION, token)) is not None:
+    earlier = find_result(log, base, OPERATION, token)
+    if earlier is not None:
         return earlier
-    pending = base.pending
-    files = tuple(file for file in base.files.values() if pending.isdisjoint(file.segments))
+    files = _processed_files(base)
     state = state_name(base)
-    number, slots, done = _left_behind(log.storage, base, state) or (
-        claim_number(log.storage, base.root, OPERATION, log.clock),
-        slots_for(sum(file.rows for file in files)) if files else 0,
-        {},
-    )
+    left_behind = _left_behind(log.storage, base, state)
+    if left_behind is not None:
+        number, slots, done = left_behind
+    else:
+        number = claim_number(log.storage, base.root, OPERATION, log.clock)
+        slots = slots_for(sum(file.rows for file in files)) if files else 0
+        done = {}
     driver = log.ids.new_id().replace("-", "")
     return RebuildPlan(
         number=number,
@@ -140,16 +151,22 @@ def plan_rebuild(
     )
 
 
+def _processed_files(base: Snapshot) -> tuple[DataFile, ...]:
+    pending = base.pending
+    return tuple(file for file in base.files.values() if pending.isdisjoint(file.segments))
+
+
 def state_name(base: Snapshot) -> str:
-    """The same for versions with the same processed rows, floor and runs: what a rebuild of one has done is right for the other."""
+    """Return the name of a state: versions with the same rows and runs share it.
+
+    With the same processed rows, floor and runs, a record of one version is right for the other.
+    """
     parameters = {
         "columns": [*base.spec.key_ids, base.spec.delta.id, *base.spec.tie_break_ids],
         "epoch": base.root.epoch,
         "floor": base.root.floor,
         "processed": sorted(base.segments.keys() - base.pending),
-        "rows": sum(
-            file.rows for file in base.files.values() if base.pending.isdisjoint(file.segments)
-        ),
+        "rows": sum(file.rows for file in _processed_files(base)),
         "runs": sorted(base.runs),
         "table_id": base.root.table_id,
     }
@@ -159,39 +176,36 @@ def state_name(base: Snapshot) -> str:
 def _left_behind(
     storage: Storage, base: Snapshot, state: str
 ) -> tuple[int, int, dict[int, SlotOutput]] | None:
-    """The number and the outputs of the job with most records; None when there is none whose number still counts."""
-    slots_by_path = {
-        entry.path: layout.rebuild_place(entry.path)
-        for entry in storage.list(layout.rebuild_folder(state))
-    }
-    jobs = Counter(
-        slot_of_path[:2]
-        for slot_of_path in slots_by_path.values()
-        if slot_of_path is not None and slot_of_path[0] not in base.root.abandoned
-    )
-    if not jobs:
+    """Return the number, slots and outputs of the job with most records.
+
+    None if no job has records under a number that is still valid.
+    """
+    paths_by_job: dict[tuple[int, int], list[str]] = {}
+    for entry in storage.list(layout.rebuild_folder(state)):
+        record = layout.rebuild_place(entry.path)
+        if record is not None and record[0] not in base.root.abandoned:
+            paths_by_job.setdefault(record[:2], []).append(entry.path)
+    if not paths_by_job:
         return None
-    number, slots = max(jobs, key=lambda job: (jobs[job], job))
-    paths = [
-        path
-        for path, slot_of_path in slots_by_path.items()
-        if slot_of_path is not None and slot_of_path[:2] == (number, slots)
-    ]
-    there = {entry.path: entry.size for entry in storage.list(layout.runs_prefix(number))}
+    job = max(paths_by_job, key=lambda job: (len(paths_by_job[job]), job))
+    number, slots = job
+    run_sizes = {entry.path: entry.size for entry in storage.list(layout.runs_prefix(number))}
     with ThreadPoolExecutor(READERS) as pool:
-        outputs = [
-            output
-            for output in pool.map(partial(_read_record, storage), paths)
-            if output is not None
-        ]
-    whole = (
-        output for output in outputs if all(there.get(run.path) == run.size for run in output.runs)
-    )
-    return number, slots, {output.slot: output for output in whole}
+        outputs = list(pool.map(partial(_read_record, storage), paths_by_job[job]))
+    done: dict[int, SlotOutput] = {}
+    for output in outputs:
+        # A retention may have deleted runs of a job that it took for dead
+        if output is not None and _has_runs(output, run_sizes):
+            done[output.slot] = output
+    return number, slots, done
+
+
+def _has_runs(output: SlotOutput, run_sizes: Mapping[str, int]) -> bool:
+    return all(run_sizes.get(run.path) == run.size for run in output.runs)
 
 
 def _read_record(storage: Storage, path: str) -> SlotOutput | None:
-    """None when it is not what was written: its slot is done again."""
+    """Return the output of a slot; None for a damaged record: its slot is done again."""
     try:
         data = unseal(read_sealed(storage, path), path)
         with decoding(path, "a record of a rebuild"):
@@ -214,12 +228,17 @@ def rebuild_slot(rows: Entries, task: RebuildTask, slot: int, attempt: str) -> S
 def commit_rebuild(
     log: CommitLog, plan: RebuildPlan, outputs: Iterable[SlotOutput], token: str | None
 ) -> JobResult:
-    """Put the new runs in the place of the old ones. Those of winners stay: their rows are in no run of ours."""
+    """Replace the old runs by the new ones.
+
+    Runs that winners added stay: the new runs do not hold their rows.
+    """
     slots = {**plan.done, **{output.slot: output for output in outputs}}
-    met = sum(output.counts["rows"] for output in slots.values())
-    if met != plan.rows:  # a slot without rows may have had no task
+    rows = sum(output.counts["rows"] for output in slots.values())
+    # The slots are not counted: one without rows may have had no task
+    if rows != plan.rows:
         raise FormatError(
-            f"{log.storage.uri}: the data files hold {plan.rows} rows, the job met {met}; run `opal check`"
+            f"{log.storage.uri}: the data files hold {plan.rows} rows, the job met {rows}; "
+            "run `opal check`"
         )
     runs = tuple(run for slot in sorted(slots) for run in slots[slot].runs)
 
@@ -229,12 +248,12 @@ def commit_rebuild(
         if not runs and not removed:
             return None
         counts = {
-            "rows": met,
+            "rows": rows,
             "entries": sum(run.entries for run in runs),
             "runs": len(runs),
             "runs_removed": len(removed),
+            "slots_done_before": len(plan.done),
         }
-        counts["slots_done_before"] = len(plan.done)
         result = JobResult(operation=OPERATION, table=log.storage.uri, counts=counts)
         return Draft(actions=Actions(add_runs=runs, remove_runs=removed), result=result)
 
@@ -250,8 +269,10 @@ def commit_rebuild(
 
 
 def _check_alone(plan: RebuildPlan, head: Snapshot) -> None:
+    """Raise ConflictError if the job whose number this one took over has committed."""
     for commit in head.commits:
         if commit.version > plan.base.version and commit.number == plan.number:
             raise ConflictError(
-                f"another run of this job ({plan.number}) committed version {commit.version} meanwhile; run it again"
+                f"another run of this job ({plan.number}) committed version {commit.version} "
+                "meanwhile; run it again"
             )

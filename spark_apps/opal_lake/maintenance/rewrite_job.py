@@ -1,8 +1,12 @@
-"""A rewrite from its tasks' outputs to the commit, on any executor. Files that another rewrite removed in the meantime are left out."""
+"""A rewrite from its tasks' outputs to the commit, on any executor.
+
+Files that another rewrite removed in the meantime are left out.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import Any
 
 from pyroaring import BitMap
 
@@ -22,7 +26,7 @@ from opal_lake.result import JobResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteRun:
-    """A rewrite on its way: one commit, with a number of its own."""
+    """A started rewrite: one commit, with a number of its own."""
 
     operation: str
     number: int
@@ -33,7 +37,11 @@ class RewriteRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteDone:
-    """What was committed: the `made` files, and which rows no file holds any more; `lost` bins are another rewrite's."""
+    """A committed rewrite.
+
+    `made` are the new files, `forgotten` the rows that no longer are in a file. `lost` counts the
+    bins of which another rewrite replaced a file.
+    """
 
     result: JobResult
     made: tuple[str, ...]
@@ -42,66 +50,71 @@ class RewriteDone:
 
 
 def commit_rewrite(log: CommitLog, run: RewriteRun, outputs: Sequence[Rewritten]) -> RewriteDone:
-    """Put the new files in the place of the old ones."""
-    kept: list[Rewritten] = []
+    """Commit the new files instead of the old ones."""
+    winning: list[Rewritten] = []
     gone: list[Segment] = []
     tries = count()
 
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
         removed = _removed_since(run.base, head)
-        kept[:] = [output for output in outputs if removed.isdisjoint(output.replaced)]
-        gone.clear()  # an earlier try may have lost its race
+        # What an earlier try set is replaced, as it lost its race
+        winning[:] = [output for output in outputs if removed.isdisjoint(output.replaced)]
+        gone.clear()
         floor = _raised(run.floor, head.root.floor)
-        if not kept and floor is None:
+        if not winning and floor is None:
             return None
-        rewrite = plan_rewrite_action(head, kept)
+        rewrite = plan_rewrite_action(head, winning)
         gone[:] = rewrite.gone
         if len(rewrite.add) + len(rewrite.remove) > MAX_FILES_IN_COMMIT:
             side = _write_side(log, run.number, next(tries), rewrite)
             rewrite = replace(rewrite, add=(), remove=(), side=side, side_rows=rewrite.added_rows)
-        result = JobResult(operation=run.operation, table=log.storage.uri, counts=_counts(kept))
-        return Draft(actions=Actions(rewrite=rewrite if kept else None, floor=floor), result=result)
+        actions = Actions(rewrite=rewrite if winning else None, floor=floor)
+        result = JobResult(operation=run.operation, table=log.storage.uri, counts=_counts(winning))
+        return Draft(actions=actions, result=result)
 
     proposal = Proposal(
         operation=run.operation, number=run.number, build=build, started_us=run.started_us
     )
     result = log.commit(run.base, proposal)
     forgotten: Bitmaps = {}
-    for output in kept:
+    for output in winning:
         add_bitmaps(forgotten, output.dropped)
     add_bitmaps(forgotten, {segment.id: BitMap(range(segment.rows)) for segment in gone})
-    made = tuple(file.path for output in kept for file in output.files)
-    return RewriteDone(result=result, made=made, forgotten=forgotten, lost=len(outputs) - len(kept))
+    made = tuple(file.path for file in _new_files(winning))
+    lost = len(outputs) - len(winning)
+    return RewriteDone(result=result, made=made, forgotten=forgotten, lost=lost)
 
 
-def plan_rewrite_action(head: Snapshot, kept: Sequence[Rewritten]) -> Rewrite:
-    """A segment is gone when no file of the new version has a row of it."""
-    removed = {path for output in kept for path in output.replaced}
-    added = tuple(file for output in kept for file in output.files)
-    doubtful = {segment for output in kept for segment in output.dropped} - _segments(added)
-    if doubtful:
-        doubtful -= _segments(file for path, file in head.files.items() if path not in removed)
+def _new_files(outputs: Sequence[Rewritten]) -> list[DataFile]:
+    return [file for output in outputs for file in output.files]
+
+
+def plan_rewrite_action(head: Snapshot, outputs: Sequence[Rewritten]) -> Rewrite:
+    """Return the action of a commit that replaces files by those of the tasks."""
+    removed = {path for output in outputs for path in output.replaced}
+    added = tuple(_new_files(outputs))
+    losing = {segment for output in outputs for segment in output.dropped}
+    # A segment is gone when no file of the new version has a row of it
+    gone = losing - _segments(added)
+    if gone:
+        # The list of all files is opened only if there is a doubt
+        gone -= _segments(file for path, file in head.files.items() if path not in removed)
     return Rewrite(
         add=added,
         remove=tuple(sorted(removed)),
-        dropped_rows=sum(output.dropped_rows for output in kept),
-        gone=tuple(head.segments[segment] for segment in sorted(doubtful)),
-        incomplete_ingests=_incomplete_ingests(head, kept),
+        dropped_rows=sum(output.dropped_rows for output in outputs),
+        gone=tuple(head.segments[segment] for segment in sorted(gone)),
+        incomplete_ingests=_incomplete_ingests(head, losing),
     )
 
 
-def _incomplete_ingests(head: Snapshot, kept: Sequence[Rewritten]) -> tuple[int, ...]:
-    """Of the ingests that gave a partition key those that lose their first rows."""
-    losing = {segment_part(segment) for output in kept for segment in output.dropped}
-    return (
-        tuple(
-            sorted(
-                losing & frozenset().union(*head.partitions.values()) - head.root.incomplete_ingests
-            )
-        )
-        if losing
-        else ()
-    )
+def _incomplete_ingests(head: Snapshot, losing: Iterable[int]) -> tuple[int, ...]:
+    """Return the ingests with a partition key that lose their first rows."""
+    ingests = {segment_part(segment) for segment in losing}
+    if not ingests:
+        return ()
+    with_key = frozenset().union(*head.partitions.values())
+    return tuple(sorted((ingests & with_key) - head.root.incomplete_ingests))
 
 
 def _segments(files: Iterable[DataFile]) -> set[int]:
@@ -109,37 +122,45 @@ def _segments(files: Iterable[DataFile]) -> set[int]:
 
 
 def _raised(new_floor: int | None, standing: int | None) -> int | None:
-    """A floor is never lowered."""
-    return (
-        new_floor if new_floor is not None and (standing is None or new_floor > standing) else None
-    )
+    """Return the new floor if it is above the standing one: a floor is never lowered."""
+    if new_floor is None:
+        return None
+    is_raised = standing is None or new_floor > standing
+    return new_floor if is_raised else None
 
 
 def _removed_since(base: Snapshot, head: Snapshot) -> set[str]:
-    """Files of the base that are not there any more. The list of all files need not be opened for that."""
-    since = (commit for commit in head.commits if commit.version > base.version)
-    return {path for commit in since for path in rewritten_files(head.storage, commit).remove}
+    """Return the files that rewrites since `base` removed.
+
+    It reads their commits: to open the list of all files would take longer.
+    """
+    removed: set[str] = set()
+    for commit in head.commits:
+        if commit.version > base.version:
+            removed.update(rewritten_files(head.storage, commit).remove)
+    return removed
 
 
-def _counts(kept: Sequence[Rewritten]) -> dict[str, int]:
-    written = [file for output in kept for file in output.files]
+def _counts(outputs: Sequence[Rewritten]) -> dict[str, int]:
+    written = _new_files(outputs)
     return {
-        "files_read": sum(len(output.replaced) for output in kept),
+        "files_read": sum(len(output.replaced) for output in outputs),
         "files_written": len(written),
-        "bytes_read": sum(output.bytes_read for output in kept),
+        "bytes_read": sum(output.bytes_read for output in outputs),
         "bytes_written": sum(file.size for file in written),
         "rows": sum(file.rows for file in written),
-        "rows_dropped": sum(output.dropped_rows for output in kept),
+        "rows_dropped": sum(output.dropped_rows for output in outputs),
     }
 
 
 def _write_side(log: CommitLog, number: int, attempt: int, rewrite: Rewrite) -> SideFile:
     check_files(rewrite.add)
     items: list[DataFile | str] = [*rewrite.add, *rewrite.remove]
-    return write_side(
-        log.storage,
-        number,
-        attempt,
-        items,
-        lambda item: item if isinstance(item, str) else file_to_json(item),
-    )
+    return write_side(log.storage, number, attempt, items, _item_to_json)
+
+
+def _item_to_json(item: DataFile | str) -> Any:
+    """Return an added file as an object, a removed one as its path."""
+    if isinstance(item, str):
+        return item
+    return file_to_json(item)

@@ -1,4 +1,4 @@
-"""One bin of a rewrite, in a task: rows pass from old files into new ones, a row group at a time."""
+"""One task of a rewrite: rows of a bin pass from old files into new ones, by row groups."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -27,12 +27,17 @@ from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_verified
 
 FILES_A_BIN = 1 << 12
-ROLL_SHARE = 1.25  # of the target: where rows take more room than they took before, one file too large is better than a tiny one
+# Of the target size. Where rows need more room than before, one file too large is better than a
+# second one that is tiny
+ROLL_SHARE = 1.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteTask:
-    """What all tasks of a rewrite need to know. With a floor, rows that no view from it on shows are left out."""
+    """The arguments of all tasks of a rewrite.
+
+    With a floor, rows are left out that no view from it on shows.
+    """
 
     storage: Storage
     spec: TableSpec
@@ -46,7 +51,10 @@ class RewriteTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinWork:
-    """A bin, its position among the others of the job, and the rows of it that no event time from the floor on shows."""
+    """A bin, and its position among those of the job.
+
+    `droppable` are its rows that no event time from the floor on shows.
+    """
 
     position: int
     bin: Bin
@@ -56,7 +64,7 @@ class BinWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """What a task wrote in the place of which files, and which rows it left out."""
+    """The new files of a task, the replaced files, and the rows that it left out."""
 
     replaced: tuple[str, ...]
     files: tuple[DataFile, ...]
@@ -70,14 +78,13 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The place of rewritten rows: next to a file, under a name that begins so.
+    """The folder, name and form of rewritten files.
 
-    It also says how they are compressed and ordered.
-
-    By `row_bases` the file says how the outside knows its rows; None if its format does not.
+    They lie next to the file `neighbour`, and are of its group. `row_bases` are the outside row ids
+    of their rows, None if the format of files does not store them.
     """
 
-    beside: DataFile
+    neighbour: DataFile
     sequence: int
     attempt: str
     row_bases: RowBases | None
@@ -87,10 +94,10 @@ class Target:
 
 
 def rewrite_bin(task: RewriteTask, work: BinWork, attempt: str) -> Rewritten:
-    """Files of a bin as few new ones."""
+    """Rewrite the files of a bin as one new file, or a few."""
     dropped: Bitmaps = {}
     target = Target(
-        beside=work.bin.files[0],
+        neighbour=work.bin.files[0],
         sequence=work.position * FILES_A_BIN,
         attempt=attempt,
         row_bases=work.row_bases,
@@ -98,7 +105,7 @@ def rewrite_bin(task: RewriteTask, work: BinWork, attempt: str) -> Rewritten:
         cluster=work.bin.cluster,
         floor=work.bin.floor if task.floor is None else task.floor,
     )
-    files = write_files(_kept_rows(task, work, dropped), task, target)
+    files = write_files(_rows_to_keep(task, work, dropped), task, target)
     return Rewritten(
         replaced=tuple(file.path for file in work.bin.files),
         files=files,
@@ -108,73 +115,82 @@ def rewrite_bin(task: RewriteTask, work: BinWork, attempt: str) -> Rewritten:
 
 
 def row_bases_of(base: Snapshot, files: Iterable[DataFile]) -> RowBases | None:
-    """Return what rewritten files need to say how the outside knows their rows; None for ORC."""
+    """Return the outside row ids of the rows of files; None for ORC."""
     if base.spec.file_format != "parquet":
         return None
     return RowBases.of(base.segments_of(files))
 
 
-def _kept_rows(task: RewriteTask, work: BinWork, dropped: Bitmaps) -> Iterator[pa.Table]:
+def _rows_to_keep(task: RewriteTask, work: BinWork, dropped: Bitmaps) -> Iterator[pa.Table]:
+    """Yield rows of a bin by row groups; add the ids of droppable rows to `dropped`."""
     marks = Marks.of(work.droppable)
     for file in work.bin.files:
-        for rows in decode_parts(
-            read_verified(task.storage, file),
-            task.spec,
-            file.path,
-            rows=file.rows,
-            bound=task.bound,
-        ):
-            gone = _droppable(rows, marks, task)
-            if gone.any():
-                add_events(dropped, _ids_of(rows, gone))
-                rows = rows.filter(pa.array(~gone))
+        data = read_verified(task.storage, file)
+        for rows in decode_parts(data, task.spec, file.path, rows=file.rows, bound=task.bound):
+            is_dropped = _is_droppable(rows, marks, task)
+            if is_dropped.any():
+                add_events(dropped, _ids_of(rows, is_dropped))
+                rows = rows.filter(pa.array(~is_dropped))
             yield rows
 
 
 def _ids_of(rows: pa.Table, chosen: npt.NDArray[np.bool_]) -> Events:
-    segment, offset = rows[SEGMENT].to_numpy()[chosen], rows[OFFSET].to_numpy()[chosen]
+    segment = rows[SEGMENT].to_numpy()[chosen]
+    offset = rows[OFFSET].to_numpy()[chosen]
     return Events(segment=segment, offset=offset, until=np.zeros(len(segment), np.int64))
 
 
-def _droppable(rows: pa.Table, marks: Marks, task: RewriteTask) -> npt.NDArray[np.bool_]:
-    """A delete ends at its own time, so that only the key store knows whether it is the latest of its key, which late rows need."""
-    gone = marks.at(rows[SEGMENT].to_numpy(), rows[OFFSET].to_numpy())
-    if task.floor is None or not gone.any() or DELETED not in rows.column_names:
-        return gone
-    deletes = np.flatnonzero(
-        gone & np.asarray(pc.fill_null(rows[DELETED], False).to_numpy(), np.bool_)
-    )
+def _is_droppable(rows: pa.Table, marks: Marks, task: RewriteTask) -> npt.NDArray[np.bool_]:
+    """Return a mask of the rows that can be dropped.
+
+    The latest delete of a key stays, as late rows need it. Only the key store knows which one it
+    is: every delete is invisible from its own time on.
+    """
+    is_marked = marks.at(rows[SEGMENT].to_numpy(), rows[OFFSET].to_numpy())
+    if task.floor is None or not is_marked.any() or DELETED not in rows.column_names:
+        return is_marked
+    is_delete = np.asarray(pc.fill_null(rows[DELETED], False).to_numpy(), np.bool_)
+    deletes = np.flatnonzero(is_marked & is_delete)
     if len(deletes):
         assert task.cache is not None
         entries = entries_of_rows(rows.take(pa.array(deletes)), task.spec)
         order = np.argsort(entries.high)
         ordered = entries.take(order)
-        beyond = replace(
-            ordered, offset=ordered.offset + 1
-        )  # the nearest entry that is not before a stored row is the row itself
+        # The nearest entry not before a stored row is the row itself: look behind it
+        beyond = replace(ordered, offset=ordered.offset + 1)
         superseded = followed_by(task.floor, ordered, task.cache.neighbours(task.runs, beyond))
-        gone[deletes[order][~superseded]] = False
-    return gone
+        is_marked[deletes[order][~superseded]] = False
+    return is_marked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OpenFile:
+    """A file that is being written, and the segments of its rows so far."""
+
+    encoder: FileEncoder
+    segments: set[int] = field(default_factory=set)
 
 
 def write_files(
     parts: Iterable[pa.Table], task: RewriteTask, target: Target
 ) -> tuple[DataFile, ...]:
-    """Rows in the order in which they come; a new file where one is full."""
+    """Write rows in the order in which they come; begin a new file when one is full."""
     files: list[DataFile] = []
     with room_errors(), background_puts(task.storage) as storage:
-        held: tuple[FileEncoder, set[int]] | None = None
+        open_file: _OpenFile | None = None
         for rows in parts:
-            if rows.num_rows:
-                held = held or (_encoder(task, target), set())
-                numbered = rows if target.row_bases is None else target.row_bases.numbered(rows)
-                held[0].add(numbered)
-                held[1].update(pc.unique(rows[SEGMENT]).to_pylist())
-                if held[0].size >= ROLL_SHARE * task.target_bytes:
-                    files.append(_stored(held, task, target, len(files), storage))
-                    held = None
-        if held:
-            files.append(_stored(held, task, target, len(files), storage))
+            if not rows.num_rows:
+                continue
+            if open_file is None:
+                open_file = _OpenFile(encoder=_encoder(task, target))
+            numbered = rows if target.row_bases is None else target.row_bases.numbered(rows)
+            open_file.encoder.add(numbered)
+            open_file.segments.update(pc.unique(rows[SEGMENT]).to_pylist())
+            if open_file.encoder.size >= ROLL_SHARE * task.target_bytes:
+                files.append(_stored(open_file, task, target, len(files), storage))
+                open_file = None
+        if open_file is not None:
+            files.append(_stored(open_file, task, target, len(files), storage))
     return tuple(files)
 
 
@@ -190,15 +206,15 @@ def _encoder(task: RewriteTask, target: Target) -> FileEncoder:
 
 
 def _stored(
-    held: tuple[FileEncoder, set[int]],
+    open_file: _OpenFile,
     task: RewriteTask,
     target: Target,
     count: int,
     storage: Storage,
 ) -> DataFile:
-    encoded = held[0].finish()
+    encoded = open_file.encoder.finish()
     stem = layout.job_file_name(task.number, target.sequence + count, target.attempt)
-    path = layout.beside(target.beside.path, stem, task.spec.file_format)
+    path = layout.next_to(target.neighbour.path, stem, task.spec.file_format)
     storage.put_if_absent(path, encoded.data)
     return DataFile(
         path=path,
@@ -207,8 +223,8 @@ def _stored(
         footer_bytes=encoded.footer_bytes,
         footer_crc32=encoded.footer_crc32,
         rows=encoded.rows,
-        group=target.beside.group,
-        segments=tuple(sorted(held[1])),
+        group=target.neighbour.group,
+        segments=tuple(sorted(open_file.segments)),
         bounds=encoded.bounds,
         cluster=target.cluster,
         codec=target.codec,

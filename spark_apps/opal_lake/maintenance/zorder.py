@@ -1,13 +1,15 @@
-"""Z-order from the plan to the last commit: the rows of a place (a group's files in one folder) sorted along the curve, on any executor.
+"""A Z-order from the plan to the last commit, on any executor.
 
-Every batch of places commits by itself, under a number of its own, so that a failure loses one batch at most. Rows keep their ids and none
-is left out: all versions and event times read as before, and upserts go on meanwhile.
+The rows of a bin (a group's files in one folder) are sorted along the curve. Every batch of bins is
+a commit, under a number of its own, so that a failure loses one batch at most. Rows keep their ids
+and none is left out: all versions and event times read as before, and upserts go on meanwhile.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -39,15 +41,17 @@ if TYPE_CHECKING:
 
 OPERATION = "zorder"
 _COUNTED = ("files_read", "files_written", "bytes_read", "bytes_written", "rows")
-_ROOM = 2  # the curve's cuts say how large files are; this keeps the writer from cutting them again
+# Times the target: the cuts of the curve make the files, and the writer must not cut them again
+_ROOM = 2
 
 
 def zorder(table: OpenTable, asked: "ZOrder", *, target_bytes: int | None = None) -> JobResult:
-    """Cluster what is not clustered by these columns yet.
+    """Cluster the rows that are not clustered by these columns yet.
 
-    The size of files may also be given in bytes.
+    `target_bytes` is a size of files that `target_mb` cannot express.
     """
-    head, started_us = table.log.head(), table.log.clock.now_us()
+    head = table.log.head()
+    started_us = table.log.clock.now_us()
     columns = z_fields(head.spec, asked.columns)
     if target_bytes is None:
         target_bytes = _target_bytes(head, asked)
@@ -59,24 +63,26 @@ def zorder(table: OpenTable, asked: "ZOrder", *, target_bytes: int | None = None
     counts: Counter[str] = Counter()
     lost = 0
     for index, bins in enumerate(plan_batches(plan.bins)):
-        head = table.log.refresh(head) if index else head
+        if index:
+            head = table.log.refresh(head)
         done = _commit_batch(table, head, bins, columns, target_bytes)
         lost += done.lost
         if done.result.version is not None:
-            counts.update({name: done.result.counts[name] for name in _COUNTED}, commits=1)
+            for name in _COUNTED:
+                counts[name] += done.result.counts[name]
+            counts["commits"] += 1
             result = replace(result, version=done.result.version, counts=dict(counts))
-    notes = (_lost(lost),) if lost else ()
+    notes: tuple[str, ...] = ()
     if not plan.bins:
         notes = (_nothing(columns),)
-    return replace(
-        result,
-        notes=notes,
-        timings_ms={"total": max(0, table.log.clock.now_us() - started_us) // 1000},
-    )
+    elif lost:
+        notes = (_lost(lost),)
+    took_us = max(0, table.log.clock.now_us() - started_us)
+    return replace(result, notes=notes, timings_ms={"total": took_us // 1000})
 
 
 def plan_of(head: Snapshot, asked: "ZOrder", target_bytes: int | None = None) -> ZOrderPlan:
-    """Plan which files a Z-order takes; by default for files of the size that was asked for."""
+    """Plan which files a Z-order rewrites; by default for files of the requested size."""
     if target_bytes is None:
         target_bytes = _target_bytes(head, asked)
     ids = tuple(field.id for field in z_fields(head.spec, asked.columns))
@@ -84,7 +90,7 @@ def plan_of(head: Snapshot, asked: "ZOrder", target_bytes: int | None = None) ->
 
 
 def is_due(plan: ZOrderPlan, head: Snapshot, asked: "ZOrder") -> bool:
-    """Return whether so much is new that a Z-order is worth it, where that was asked."""
+    """Return whether to run: always, unless only a Z-order that is due was requested."""
     if not asked.only_if_due:
         return True
     return plan.unclustered_percent >= head.spec.integer("unclustered_share")
@@ -97,7 +103,10 @@ def _target_bytes(head: Snapshot, asked: "ZOrder") -> int:
 def _not_due(plan: ZOrderPlan, columns: tuple[Field, ...], due_percent: int) -> str:
     names = ", ".join(field.name for field in columns)
     share = f"{plan.unclustered_percent:.0f}% of {plan.settled_bytes:,} bytes"
-    return f"not due: {share} are not clustered by {names}; due from {due_percent}% on (unclustered_share)"
+    return (
+        f"not due: {share} are not clustered by {names}; due from {due_percent}% on "
+        "(unclustered_share)"
+    )
 
 
 def _nothing(columns: tuple[Field, ...]) -> str:
@@ -109,7 +118,10 @@ def _nothing(columns: tuple[Field, ...]) -> str:
 
 
 def _lost(bins: int) -> str:
-    return f"{count_text(bins, 'bin')} of files were rewritten by other jobs meanwhile; what is left of them waits for the next run"
+    return (
+        f"{count_text(bins, 'bin')} of files were rewritten by other jobs meanwhile; "
+        "what is left of them waits for the next run"
+    )
 
 
 def _commit_batch(
@@ -119,9 +131,12 @@ def _commit_batch(
     columns: tuple[Field, ...],
     target_bytes: int,
 ) -> RewriteDone:
-    """Bins whose files are gone when their turn comes are lost, as those are that go later."""
+    """Rewrite and commit some bins.
+
+    A bin is lost if another rewrite replaces a file of it, before this job begins with it or later.
+    """
     log = table.log
-    left = tuple(bin_ for bin_ in bins if all(file.path in base.files for file in bin_.files))
+    left = tuple(bin_ for bin_ in bins if _has_all_files(base, bin_))
     run = RewriteRun(
         operation=OPERATION,
         number=claim_number(log.storage, base.root, OPERATION, log.clock),
@@ -134,6 +149,10 @@ def _commit_batch(
     return replace(done, lost=done.lost + len(bins) - len(left))
 
 
+def _has_all_files(base: Snapshot, bin_: Bin) -> bool:
+    return all(file.path in base.files for file in bin_.files)
+
+
 def _arranged(
     table: OpenTable,
     run: RewriteRun,
@@ -141,7 +160,7 @@ def _arranged(
     columns: tuple[Field, ...],
     target_bytes: int,
 ) -> list[Rewritten]:
-    """The rows of each bin as new files along its curve."""
+    """Write the rows of each bin to new files along its curve."""
     ordering = Ordering(
         base=run.base,
         bins=tuple(bin_.files for bin_ in bins),
@@ -157,7 +176,7 @@ def _arranged(
     cluster = Cluster(number=run.number, columns=tuple(field.id for field in columns))
     targets = [
         Target(
-            beside=bin_.files[0],
+            neighbour=bin_.files[0],
             sequence=0,
             attempt="",
             row_bases=row_bases_of(run.base, bin_.files),
@@ -168,14 +187,12 @@ def _arranged(
         for bin_ in bins
     ]
     written = table.executor.in_order(ordering, partial(_write_part, task=task, targets=targets))
-    return [
-        Rewritten(
-            replaced=tuple(file.path for file in bin_.files),
-            files=tuple(file for part in parts for file in part),
-            bytes_read=bin_.size,
-        )
-        for bin_, parts in zip(bins, written, strict=True)
-    ]
+    outputs: list[Rewritten] = []
+    for bin_, parts in zip(bins, written, strict=True):
+        replaced = tuple(file.path for file in bin_.files)
+        files = tuple(chain.from_iterable(parts))
+        outputs.append(Rewritten(replaced=replaced, files=files, bytes_read=bin_.size))
+    return outputs
 
 
 def _write_part(
@@ -185,22 +202,21 @@ def _write_part(
     task: RewriteTask,
     targets: Sequence[Target],
 ) -> tuple[DataFile, ...]:
-    """A part of a curve as a file, or a few."""
-    target = replace(
-        targets[attempt.bin], sequence=attempt.part * FILES_A_BIN, attempt=attempt.name
-    )
-    return write_files((pa.Table.from_batches([batch]) for batch in batches), task, target)
+    """Write a part of a curve to a file, or a few."""
+    sequence = attempt.part * FILES_A_BIN
+    target = replace(targets[attempt.bin], sequence=sequence, attempt=attempt.name)
+    tables = (pa.Table.from_batches([batch]) for batch in batches)
+    return write_files(tables, task, target)
 
 
 def _check_rows(table: OpenTable, bins: Sequence[Bin], outputs: Sequence[Rewritten]) -> None:
-    """A Z-order leaves no row out."""
+    """Raise FormatError if a row is missing: a Z-order leaves none out."""
     for bin_, output in zip(bins, outputs, strict=True):
-        read, written = (
-            sum(file.rows for file in bin_.files),
-            sum(file.rows for file in output.files),
-        )
+        read = sum(file.rows for file in bin_.files)
+        written = sum(file.rows for file in output.files)
         if read != written:
             folder = folder_of(bin_.files[0].path)
             raise FormatError(
-                f"{table.uri}/{folder}: the data files hold {read:,} rows, the job met {written:,}; run `opal check`"
+                f"{table.uri}/{folder}: the data files hold {read:,} rows, the job met "
+                f"{written:,}; run `opal check`"
             )

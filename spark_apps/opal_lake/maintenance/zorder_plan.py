@@ -1,7 +1,8 @@
-"""Which files a Z-order takes, and when it is due.
+"""The files that a Z-order rewrites, and when it is due.
 
-The files of one job are one run: they hardly overlap. All files that are not clustered by the requested columns are selected, and with
-them every run that is smaller than the selection so far, so that a row is clustered again about as often as its table doubles.
+The files of one job are one run: they hardly overlap. All files that are not clustered by the
+requested columns are selected, and with them every run that is smaller than the selection so far.
+So a row is clustered again about as often as its table doubles.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,14 +10,14 @@ from dataclasses import dataclass
 
 from opal_lake.data.segment import DataFile
 from opal_lake.log.snapshot import Snapshot
-from opal_lake.maintenance.compaction_plan import Bin, by_place, settled_files
+from opal_lake.maintenance.compaction_plan import Bin, by_group_and_folder, settled_files
 
-BATCH_BYTES = 32 << 30  # of a commit: how much work is lost at most
+BATCH_BYTES = 32 << 30  # of a commit: the most work that a failure loses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZOrderPlan:
-    """The bins, and how much of the table is worth clustering and is not."""
+    """The bins, and the size of what is worth clustering and is not clustered yet."""
 
     bins: tuple[Bin, ...]
     unclustered_files: int
@@ -25,45 +26,47 @@ class ZOrderPlan:
 
     @property
     def unclustered_percent(self) -> float:
-        return 100 * self.unclustered_bytes / self.settled_bytes if self.settled_bytes else 0.0
+        """The share of the table's bytes that is not clustered."""
+        if not self.settled_bytes:
+            return 0.0
+        return 100 * self.unclustered_bytes / self.settled_bytes
 
 
 def plan_zorder(
     snapshot: Snapshot, columns: tuple[int, ...], target_bytes: int, *, whole: bool = False
 ) -> ZOrderPlan:
-    """Plan a Z-order by columns, given as field ids; `whole` takes what is clustered already, too.
+    """Plan a Z-order by columns, given as field ids.
 
-    A file alone that is no larger than the target is not worth it: no other order of its rows
-    prunes better.
+    `whole` includes files that are clustered already. A single file of at most the target size is
+    not worth it: no other order of its rows prunes better.
     """
     settled = settled_files(snapshot)
-    places = [
-        (files, list(files) if whole else _select(files, columns)) for _, files in by_place(settled)
-    ]
-    worth = [
-        (files, selected)
-        for files, selected in places
-        if len(selected) > 1 or _size(selected) > target_bytes
-    ]
-    waiting = [
-        file for _, selected in worth for file in selected if not is_clustered(file, columns)
-    ]
+    bins: list[Bin] = []
+    unclustered: list[DataFile] = []
+    for _, files in by_group_and_folder(settled):
+        selected = files if whole else _select(files, columns)
+        if len(selected) > 1 or _size(selected) > target_bytes:
+            bins.append(Bin(files=tuple(selected), codec=_codec(selected)))
+            unclustered += [file for file in selected if not is_clustered(file, columns)]
     return ZOrderPlan(
-        bins=tuple(Bin(files=tuple(selected), codec=_codec(selected)) for _, selected in worth),
-        unclustered_files=len(waiting),
-        unclustered_bytes=_size(waiting),
+        bins=tuple(bins),
+        unclustered_files=len(unclustered),
+        unclustered_bytes=_size(unclustered),
         settled_bytes=_size(settled),
     )
 
 
 def is_clustered(file: DataFile, columns: tuple[int, ...]) -> bool:
+    """Return whether a file is in Z-order by these columns, in this order."""
     return file.cluster is not None and file.cluster.columns == columns
 
 
 def _select(files: Sequence[DataFile], columns: tuple[int, ...]) -> list[DataFile]:
+    """Return the files that are not clustered, and runs smaller than these files."""
     selected = [file for file in files if not is_clustered(file, columns)]
     size = _size(selected)
-    for run in sorted(runs_of(file for file in files if is_clustered(file, columns)), key=_size):
+    runs = runs_of(file for file in files if is_clustered(file, columns))
+    for run in sorted(runs, key=_size):
         if _size(run) >= size:
             break
         selected += run
@@ -72,7 +75,7 @@ def _select(files: Sequence[DataFile], columns: tuple[int, ...]) -> list[DataFil
 
 
 def runs_of(files: Iterable[DataFile]) -> list[list[DataFile]]:
-    """Clustered files by the job that wrote them."""
+    """Return clustered files by the job that wrote them."""
     runs: dict[int, list[DataFile]] = {}
     for file in files:
         if file.cluster is not None:
@@ -80,16 +83,18 @@ def runs_of(files: Iterable[DataFile]) -> list[list[DataFile]]:
     return list(runs.values())
 
 
-def plan_batches(bins: Iterable[Bin], most_bytes: int = BATCH_BYTES) -> Iterator[tuple[Bin, ...]]:
-    """Bins that are committed together."""
-    held: list[Bin] = []
+def plan_batches(bins: Iterable[Bin], max_bytes: int = BATCH_BYTES) -> Iterator[tuple[Bin, ...]]:
+    """Yield bins that are committed together."""
+    batch: list[Bin] = []
+    size = 0
     for bin_ in bins:
-        if held and sum(other.size for other in held) + bin_.size > most_bytes:
-            yield tuple(held)
-            held = []
-        held.append(bin_)
-    if held:
-        yield tuple(held)
+        if batch and size + bin_.size > max_bytes:
+            yield tuple(batch)
+            batch, size = [], 0
+        batch.append(bin_)
+        size += bin_.size
+    if batch:
+        yield tuple(batch)
 
 
 def _size(files: Iterable[DataFile]) -> int:
@@ -97,6 +102,9 @@ def _size(files: Iterable[DataFile]) -> int:
 
 
 def _codec(files: Sequence[DataFile]) -> str:
-    """That of all of them; archived files that are clustered with new ones are archived no more."""
+    """Return the codec that all files share, otherwise "" for the table's own.
+
+    So archived files that are clustered with new ones lose the codec of the archive.
+    """
     codecs = {file.codec for file in files}
     return codecs.pop() if len(codecs) == 1 else ""
