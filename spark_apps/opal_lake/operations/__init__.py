@@ -1,8 +1,8 @@
-"""Each operation on a table, declared once: its arguments with types, defaults and checks, and its steps.
+"""Each operation on a table, declared once: its arguments and its steps.
 
-The methods of `Table`, the command line, the fields of a JobSpec, operators and YAML models are made
-from a declaration. Airflow imports these modules to parse a DAG file: what does the work is imported
-when an operation runs.
+The methods of `Table`, the command line, the fields of a JobSpec, operators and YAML models are
+made from a declaration. Airflow imports these modules to parse a DAG file. So they import the code
+that does the work only when an operation runs.
 """
 
 from importlib import import_module
@@ -43,5 +43,5 @@ def operation_named(name: object) -> "type[Job]":
     if known is None:
         raise InvalidInputError(f"operation {name!r} is unknown; use one of {', '.join(NAMES)}")
     module, declared = known
-    found: Any = getattr(import_module(f"opal_lake.operations.{module}"), declared)
-    return found  # type: ignore[no-any-return]  # each of them is a Job
+    operation: Any = getattr(import_module(f"opal_lake.operations.{module}"), declared)
+    return operation  # type: ignore[no-any-return]  # each of them is a Job

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Bootstrap(NewTable, Job):
     """Take over a folder of files, a Delta or an Iceberg table.
 
-    A repeat goes on after a failure.
+    After a failure the same call continues where the last one ended.
     """
 
     name: ClassVar[str] = "bootstrap"
@@ -34,43 +34,45 @@ class Bootstrap(NewTable, Job):
         str | None, Help("the columns as in CREATE TABLE (default: those of the source)", "SQL")
     ] = None
     source: str
-    format: Annotated[str, one_of(*SOURCE_TABLE_FORMATS), Help("of the source")]
+    format: Annotated[str, one_of(*SOURCE_TABLE_FORMATS), Help("the format of the source")]
     source_version: Annotated[
-        int | None, Help("of Delta, or an Iceberg snapshot id (default: newest)")
+        int | None, Help("a version of Delta, or an Iceberg snapshot id (default: the newest)")
     ] = None
-    batch_mb: Annotated[MegaBytes, Help("ingested at once")] = BATCH_MB
+    batch_mb: Annotated[MegaBytes, Help("megabytes that each commit ingests")] = BATCH_MB
     on_bad_rows: OnBadRows = "fail"
 
-    def run(self, place: "Place") -> JobResult:  # type: ignore[override]  # there may be no table
-        """Create the table if there is none, and ingest what no earlier attempt has."""
-        columns = None if self.schema is None else place.sql_columns(self.schema)
-        return self.with_columns(columns, place)
+    def run(self, target: "Place") -> JobResult:  # type: ignore[override]  # it may have no table
+        """Create the table if it does not exist, and ingest what no earlier attempt has."""
+        columns = None if self.schema is None else target.sql_columns(self.schema)
+        return self.with_columns(columns, target)
 
-    def with_columns(self, columns: "pa.Schema | None", place: "Place") -> JobResult:
-        """Run with columns that are no SQL text; None are those of the source."""
+    def with_columns(self, columns: "pa.Schema | None", target: "Place") -> JobResult:
+        """Run with Arrow columns instead of an SQL text; None stands for the source's."""
         from opal_lake.definition.table_spec import TableLayout, refuse_another_spec
         from opal_lake.write.bootstrap import refuse_overlap, source_table
         from opal_lake.write.bootstrap_job import bootstrap
 
         source = source_table(self.source, self.format, self.source_version)
-        refuse_overlap(source, place.uri)
+        refuse_overlap(source, target.uri)
         layout = TableLayout(**given_fields(TableLayout, vars(self)))
-        reader = place.source_reader(source, columns, self.batch_mb << 20)
+        reader = target.source_reader(source, columns, self.batch_mb << 20)
         plan = None
         try:
-            table = place.open()
+            table = target.open()
         except NotFoundError:
             plan = reader.plan()
-            table = _created(place, reader.columns(plan) if columns is None else columns, layout)
+            new_columns = reader.columns(plan) if columns is None else columns
+            table = _created(target, new_columns, layout)
         refuse_another_spec(table.uri, table.snapshot_at().spec, columns, layout)
-        done = bootstrap(table, reader, Ingest(source, on_bad_rows=self.on_bad_rows), plan)
-        # No token: the record that the table keeps of a source makes a repeat harmless
-        return replace(done, token=self.token)
+        ingest = Ingest(source, on_bad_rows=self.on_bad_rows)
+        result = bootstrap(table, reader, ingest, plan)
+        # Its ingests have no token: the table's record of the source makes repeats harmless
+        return replace(result, token=self.token)
 
 
-def _created(place: "Place", columns: "pa.Schema", layout: "TableLayout") -> "OpenTable":
+def _created(target: "Place", columns: "pa.Schema", layout: "TableLayout") -> "OpenTable":
     """Return a new table, or the one that another job created at the same time."""
     try:
-        return place.create(columns, layout)
+        return target.create(columns, layout)
     except TableExistsError:
-        return place.open()
+        return target.open()

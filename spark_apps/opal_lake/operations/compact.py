@@ -1,4 +1,4 @@
-"""Compact: fewer, larger files; a major one also drops history that is no longer wanted."""
+"""Compact: fewer, larger files; a major one also drops old history."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -17,7 +17,7 @@ CompactMode = Annotated[str, one_of("minor", "major")]
 
 @declaration
 class Compacting(Declared):
-    """What a compaction is given, by itself or as a step of a maintenance."""
+    """The arguments of a compaction, on its own or as a step of a maintenance."""
 
     target_mb: Annotated[MegaBytes | None, TARGET_MB] = None
 
@@ -26,13 +26,13 @@ class Compacting(Declared):
 class Compact(Compacting, Job):
     """Merge small files into larger ones.
 
-    Every version and event time reads as before, and upserts may go on meanwhile.
+    Every version and event time reads as before, and upserts may run meanwhile.
 
     `mode="major"` also drops history: rows that no event time since `look_back` before now shows.
-    `look_back` is a span, as "30d", or a number if the delta column is one; from then on it bounds
+    `look_back` is a span, as "30d", or a number if the delta column is one. From then on it bounds
     the oldest readable event time. Partitions without rows younger than `archive_after` are
-    compressed harder. With `only_if_due` nothing happens while the properties `small_files` and
-    `dead_share` allow it.
+    compressed harder. With `only_if_due` nothing happens unless the properties `small_files` and
+    `dead_share` ask for it.
     """
 
     name: ClassVar[str] = "compact"
@@ -40,21 +40,26 @@ class Compact(Compacting, Job):
     mode: CompactMode = "minor"
     look_back: Annotated[
         DeltaSpan | None,
-        Help("drop rows that no event time since then shows, as 30d; a number if the delta is one"),
+        Help(
+            "drop rows that no event time of this last span shows, as 30d; "
+            "a number if the delta column is one"
+        ),
     ] = None
     archive_after: Annotated[
-        DeltaSpan | None, Help("compress partitions without younger rows harder; as --look-back")
+        DeltaSpan | None,
+        Help("compress partitions without rows younger than this harder, as 365d"),
     ] = None
     archive_codec: Annotated[
-        Codec | None, Help("how, as zstd:19 (default: the property of the same name)")
+        Codec | None,
+        Help("codec of these partitions, as zstd:19 (default: property archive_codec)"),
     ] = None
     only_if_due: Annotated[
-        bool, Help("do nothing while the properties small_files and dead_share allow it")
+        bool, Help("do nothing unless the properties small_files and dead_share ask for it")
     ] = False
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """A major compaction drops history up to the look-back, a minor one keeps it all."""
+        """Raise InvalidInputError unless the mode fits: a minor one keeps all history."""
         mode, look_back = given["mode"], given["look_back"]
         if mode == "minor" and look_back is not None:
             raise InvalidInputError(
@@ -63,7 +68,7 @@ class Compact(Compacting, Job):
             )
         if mode == "major" and look_back is None:
             raise InvalidInputError(
-                "mode='major' drops history and needs look_back, which says how much to keep; "
+                "mode='major' drops history and needs look_back, the span that stays readable; "
                 "add look_back='90d'"
             )
         codec = given["archive_codec"]
@@ -74,7 +79,7 @@ class Compact(Compacting, Job):
             )
 
     def run(self, table: "OpenTable") -> JobResult:
-        """Compact, or do nothing where it is not due."""
+        """Compact; do nothing if it is not due and `only_if_due` is given."""
         from opal_lake.engine.results import run_once
         from opal_lake.maintenance.compaction import Compaction
         from opal_lake.maintenance.due import compact_if_due

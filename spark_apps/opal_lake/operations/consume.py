@@ -16,16 +16,18 @@ if TYPE_CHECKING:
     from opal_lake.engine.open_table import OpenTable
 
 Consumed = Annotated[str, one_of(*CONSUMER_ROWS)]
+_FOLDERS_SHOWN = 4  # of Python's path, in a message
 TableT = TypeVar("TableT")
 FrameT = TypeVar("FrameT")
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: they break calls of Change[...]
 class Change(Generic[TableT, FrameT]):
-    """The argument of a consumer's function: the table as of a version, and which rows are new.
+    """The argument of a consumer's function: a table at a version, and its new rows.
 
-    By partition it is what was ingested under `partition_key`; by version what became visible after version `after`. A primary key that
-    was deleted has no row: ask for `changes` where that matters.
+    By partition these are the rows that were ingested under `partition_key`; by version those that
+    became visible after version `after`. A primary key that was deleted has no row: ask for
+    `changes` where that matters.
     """
 
     table: TableT
@@ -42,10 +44,12 @@ class Change(Generic[TableT, FrameT]):
 
     @property
     def rows(self) -> FrameT:
-        """What came, for reports: by partition all rows that no later one of this partition key replaced or deleted.
+        """The new rows, for reports.
 
-        They are the same at every version until the key gets rows again, whatever came under other keys before or meanwhile. By version
-        they are the `valid_rows`, or, where the consumer asks for these, the `changes`.
+        By partition they are all rows that no later row of this partition key replaced or deleted.
+        They are the same at every version until the key gets rows again, whatever came under other
+        keys before or meanwhile. By version they are the `valid_rows`, or, where the consumer asks
+        for these, the `changes`.
         """
         if self.rows_are == "changes":
             return self.changes
@@ -55,14 +59,15 @@ class Change(Generic[TableT, FrameT]):
 
     @property
     def valid_rows(self) -> FrameT:
-        """The new rows that are valid in the table as of `version`: what a copy of the table takes up."""
+        """The new rows that are valid as of `version`, for a copy of the table."""
         return self._read(partition_key=self.partition_key, after=self.after)
 
     @property
     def changes(self) -> FrameT:
-        """By version, each row that the versions after `after` inserted, deleted or updated, with its values before and after.
+        """The rows that versions after `after` changed, before and after.
 
-        For a consumer that begins when the first versions have expired, all rows as of `version` are inserted by it.
+        A consumer may begin when the first versions have expired. Then `version` inserts all rows
+        as of it.
         """
         from opal_lake.checked import LATEST
         from opal_lake.operations.read import Changes
@@ -95,7 +100,8 @@ class Change(Generic[TableT, FrameT]):
         from opal_lake.read.changed_rows import feed_fields
 
         head = self._open.log.head()
-        feed_fields(head.spec, None)  # an error where a column has a name of the feed's own
+        # For its error alone: a column of the table may have a name of the feed's own
+        feed_fields(head.spec, None)
         committed_us = CommitTimes(head).of(self.version)
         inserts: FrameT = self._open.executor.as_inserts(
             self.valid_rows, self.version, committed_us
@@ -105,9 +111,9 @@ class Change(Generic[TableT, FrameT]):
 
 @declaration
 class Consume(Job):
-    """Call a function with what came under a partition key, or after a version.
+    """Call a function with the rows of a partition key, or with those after a version.
 
-    Its result is kept once it has returned: a repeat with the same token does not call it again.
+    Its result is stored once it has returned: a repeat with the same token does not call it again.
     """
 
     name: ClassVar[str] = "consume"
@@ -121,10 +127,11 @@ class Consume(Job):
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """Rows are new by a partition key or by versions; changes are known from version to version."""
+        """Raise InvalidInputError unless rows are new by partition key or by version."""
         if (given["partition_key"] is None) == (given["after"] is None):
             raise InvalidInputError(
-                "consume needs one of: partition_key='2026-11-01', or after=7, the last version that was seen"
+                "consume needs one of: partition_key='2026-11-01', or after=7, "
+                "the last version that was seen"
             )
         if given["rows"] == "changes" and given["partition_key"] is not None:
             raise InvalidInputError(
@@ -132,7 +139,7 @@ class Consume(Job):
             )
 
     def run(self, table: "OpenTable") -> JobResult:
-        """Call the function, and keep its result."""
+        """Call the function, and store its result."""
         from opal_lake.engine.results import keep_result, read_result
 
         version = table.snapshot_at(self.version).version
@@ -159,45 +166,49 @@ class Consume(Job):
 
 
 def _counts_of(name: str, change: Change[Any, Any]) -> dict[str, int]:
-    """Call a function; return the counts that it returned."""
+    """Call a function, and return the counts that it returned."""
     function = load_function(name)
     try:
         counts = function(change)
     except OpalError:
-        raise  # it says itself whether trying again can help
+        raise  # Its own type says whether a retry can help
     except Exception as error:
         raise FunctionError(f"{name} failed: {type(error).__name__}: {error}") from error
     return _checked(counts, name)
 
 
 def load_function(name: str) -> Callable[[Any], Any]:
-    """The function that `package.module:function` names."""
+    """Return the function that `package.module:function` names."""
     module, _, attribute = name.partition(":")
     if not module or not attribute:
         raise InvalidInputError(
-            f"function={name!r} is no function; write it as 'package.module:function'"
+            f"function={name!r} does not name a function; write it as 'package.module:function'"
         )
     try:
         function = getattr(importlib.import_module(module), attribute, None)
     except ImportError as error:
-        places = ", ".join(filter(None, sys.path[:4]))
+        folders = [folder for folder in sys.path[:_FOLDERS_SHOWN] if folder]
         raise InvalidInputError(
-            f"function {name!r}: {error}. Python looks in {places}, ...; put the module beside the DAG file, or give it with py_files="
+            f"function {name!r}: {error}. Python looks in {', '.join(folders)}, ...; "
+            "put the module next to the DAG file, or pass it with py_files="
         ) from error
     if not callable(function):
         raise InvalidInputError(
             f"function {name!r}: the module {module} has no function {attribute!r}"
         )
-    return function  # type: ignore[no-any-return]  # what it takes shows when it is called
+    return function  # type: ignore[no-any-return]  # its arguments show when it is called
 
 
 def _checked(counts: object, function: str) -> dict[str, int]:
     if counts is None:
         return {}
-    if isinstance(counts, Mapping) and all(
-        isinstance(name, str) and isinstance(value, int) for name, value in counts.items()
-    ):
+    if isinstance(counts, Mapping) and _are_counts(counts):
         return dict(counts)
     raise InvalidInputError(
-        f"{function} returned {type(counts).__name__}; let it return nothing, or counts by name, as {{'orders': 12}}"
+        f"{function} returned {type(counts).__name__}; let it return nothing, "
+        "or counts by name, as {'orders': 12}"
     )
+
+
+def _are_counts(members: Mapping[Any, Any]) -> bool:
+    return all(isinstance(name, str) and isinstance(n, int) for name, n in members.items())

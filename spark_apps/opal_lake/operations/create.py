@@ -22,28 +22,34 @@ if TYPE_CHECKING:
     from opal_lake.definition.table_spec import TableLayout, TableSpec
     from opal_lake.engine.place import Place
 
-COLUMN_ROLES = ("keys", "delta", "tie_break", "partition_by")  # what a column may be for a table
+COLUMN_ROLES = ("keys", "delta", "tie_break", "partition_by")  # the arguments that name columns
 
 
 @declaration
 class NewTable(Declared):
-    """What a table is made with.
+    """The definition of a new table.
 
-    A row that meets the condition `deletes` deletes its key. `schema` is as in CREATE TABLE.
+    A row that meets the condition `deletes` deletes its key. `schema` is written as in CREATE
+    TABLE.
     """
 
     name: ClassVar[str] = "create"
 
     keys: Annotated[Columns, Help("the columns of the primary key")]
     delta: Annotated[
-        str, Help("when the change happened at the source; the latest one wins", "COLUMN")
+        str,
+        Help("the column with the time of a change at the source; the latest wins", "COLUMN"),
     ]
-    deletes: Annotated[str | None, Help("rows that fulfil it delete their key", "CONDITION")] = None
-    tie_break: Annotated[Columns, Help("decides among equal deltas; repeat for more")] = field(
+    deletes: Annotated[
+        str | None, Help("a condition; a row that meets it deletes its key", "CONDITION")
+    ] = None
+    tie_break: Annotated[
+        Columns, Help("a column that decides among equal deltas; repeat for more")
+    ] = field(default_factory=list)
+    partition_by: Annotated[Columns, Help("a column to partition by; repeat for more")] = field(
         default_factory=list
     )
-    partition_by: Annotated[Columns, Help("repeat for more")] = field(default_factory=list)
-    file_format: Annotated[FileFormat, Help("of the data files")] = "parquet"
+    file_format: Annotated[FileFormat, Help("the format of the data files")] = "parquet"
     schema: Annotated[str | None, Help("the columns as in CREATE TABLE", "SQL")] = None
     properties: Annotated[Properties, Help("properties of the table, as segment_rows")] = field(
         default_factory=dict
@@ -54,45 +60,46 @@ class NewTable(Declared):
 class Create(NewTable, Job):
     """Create a table with the columns of an SQL schema, or with those of a file.
 
-    `if_absent` accepts an equal table that exists.
+    `if_absent` accepts an existing table with the same definition.
     """
 
     needs_table: ClassVar[bool] = False
 
     like: Mapping[str, Any] | None = None
-    if_absent: Annotated[bool, Help("no error if the same table is there already")] = False
+    if_absent: Annotated[bool, Help("accept an existing table with the same definition")] = False
 
-    def run(self, place: "Place") -> JobResult:  # type: ignore[override]  # there is no table yet
-        """Create the table, or find that it is there as it should be."""
+    def run(self, target: "Place") -> JobResult:  # type: ignore[override]  # no table exists yet
+        """Create the table, or accept the existing one."""
         layout = self._layout
-        existing = self._existing(place, layout)
+        existing = self._existing(target, layout)
         if existing is not None:
             return existing
-        columns = self._columns(place)
+        columns = self._columns(target)
         try:
-            table = place.create(columns, layout)
+            table = target.create(columns, layout)
         except TableExistsError:
-            existing = self._existing(place, layout)  # another job made it meanwhile
+            # Another job made it meanwhile
+            existing = self._existing(target, layout)
             if existing is None:
                 raise
             return existing
         return JobResult(operation=self.name, table=table.uri, version=0, token=self.token)
 
-    def _existing(self, place: "Place", layout: "TableLayout") -> JobResult | None:
-        """Return the result for a table that is there already and may be.
+    def _existing(self, target: "Place", layout: "TableLayout") -> JobResult | None:
+        """Return the result for an existing table that `if_absent` accepts.
 
-        Without a schema its own columns are as good as any.
+        Without a schema the columns of the table are accepted.
         """
         from opal_lake.definition.table_spec import refuse_another_spec
 
         if not self.if_absent:
             return None
         try:
-            table = place.open()
+            table = target.open()
         except NotFoundError:
             return None
-        columns = None if self.schema is None else place.sql_columns(self.schema)
-        refuse_another_spec(place.uri, table.snapshot_at().spec, columns, layout)
+        columns = None if self.schema is None else target.sql_columns(self.schema)
+        refuse_another_spec(target.uri, table.snapshot_at().spec, columns, layout)
         return JobResult(operation=self.name, table=table.uri, version=0, repeated=True)
 
     @property
@@ -120,15 +127,16 @@ class Create(NewTable, Job):
         if self.deletes is not None:
             parse(self.deletes, DELETES)
 
-    def _columns(self, place: "Place") -> "pa.Schema":
+    def _columns(self, target: "Place") -> "pa.Schema":
         if self.schema is not None and self.like is not None:
             raise InvalidInputError(
-                "create is given its columns twice, as schema= and as like=; leave out one of them"
+                "create got its columns twice, as schema= and as like=; leave out one of them"
             )
         if self.like is not None:
-            return place.source_columns(source_from_json(self.like), self.delta)
+            return target.source_columns(source_from_json(self.like), self.delta)
         if self.schema is None:
             raise InvalidInputError(
-                "create is given no columns; give schema='id BIGINT, at TIMESTAMP', or like={'files': ...}"
+                "create got no columns; give schema='id BIGINT, at TIMESTAMP', "
+                "or like={'files': ...}"
             )
-        return place.sql_columns(self.schema)
+        return target.sql_columns(self.schema)

@@ -17,32 +17,33 @@ if TYPE_CHECKING:
 class Discard(Job):
     """Withdraw pending rows: those of a partition key, or of the ingest with a token.
 
-    No MetaGen takes them up any more. Rows that are visible already are an error. `job_token` makes
-    a repeat of this call harmless.
+    No MetaGen processes them any more. Rows that are visible already are an error. `job_token`
+    makes a repeat of this call harmless.
     """
 
     name: ClassVar[str] = "discard"
     token_argument: ClassVar[str] = "job_token"
 
-    partition_key: Annotated[str | None, Help("what is pending of this partition key", "KEY")] = (
-        None
-    )
-    token: Annotated[str | None, Help("what is pending of the ingest with this token", "TOKEN")] = (
-        None
-    )
+    partition_key: Annotated[
+        str | None, Help("withdraw the pending rows of this partition key", "KEY")
+    ] = None
+    token: Annotated[
+        str | None, Help("withdraw the pending rows of the ingest with this token", "TOKEN")
+    ] = None
 
     job_token: str | None = None
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """Exactly one."""
+        """Raise InvalidInputError unless exactly one selection is given."""
+        # Without a selection it would withdraw everything
         if (given["partition_key"] is None) == (given["token"] is None):
             raise InvalidInputError(
-                "discard needs one of partition_key and token: which pending rows to withdraw"
+                "discard needs one of partition_key and token, to select the pending rows"
             )
 
     def run(self, table: "OpenTable") -> JobResult:
-        """Discard what is pending of the selection."""
+        """Discard the pending rows of the selection."""
         from opal_lake.write.discard import discard
 
         return discard(

@@ -1,4 +1,4 @@
-"""Which engine runs a job: this process, or Spark, by what the job would read.
+"""The choice of an engine for a job, by what the job would read.
 
 Metadata alone decides: no data file is opened. The bound is the table's property `local_mb`.
 """
@@ -24,14 +24,14 @@ from opal_lake.operations.zorder import ZOrder
 if TYPE_CHECKING:
     from opal_lake.engine.open_table import OpenTable
 
-# What a row takes in memory where a job holds one entry for each: hash, delta, row id, their order
+# Memory of a row where a job holds one entry for each: hash, delta, row id, their order
 ROW_BYTES = 64
 MB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The input of a job: data files with their bytes and rows, and entries that it merges.
+    """The input of a job: data files, their bytes and rows, and entries to merge.
 
     Entries are those of key-store runs, and events of segment logs.
     """
@@ -60,34 +60,44 @@ class Workload:
         )
 
     def part(self, share: float) -> "Workload":
-        """Return the workload of a job that reads a share of the bytes and rows of each file."""
+        """Return the workload of a job that reads a share of each file."""
         return replace(self, size=math.ceil(share * self.size), rows=math.ceil(share * self.rows))
 
     @property
     def weight(self) -> int:
-        """Return the bytes that count: at least `ROW_BYTES` for each row and entry."""
+        """The bytes that count: at least `ROW_BYTES` for each row and entry."""
         return max(self.size, ROW_BYTES * (self.rows + self.entries))
 
     def __str__(self) -> str:
         parts = ["no files"]
         if self.files:
-            size = f"{self.size / MB:,.1f} MB" if self.size >= MB else f"{self.size / 1024:,.1f} KB"
-            parts = [count_text(self.files, "file"), size, count_text(self.rows, "row")]
+            parts = [
+                count_text(self.files, "file"),
+                _size_text(self.size),
+                count_text(self.rows, "row"),
+            ]
         if self.entries:
-            parts.append(f"{self.entries:,} {'entry' if self.entries == 1 else 'entries'} to merge")
+            noun = "entry" if self.entries == 1 else "entries"
+            parts.append(f"{self.entries:,} {noun} to merge")
         return ", ".join(parts)
+
+
+def _size_text(size: int) -> str:
+    if size >= MB:
+        return f"{size / MB:,.1f} MB"
+    return f"{size / 1024:,.1f} KB"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineChoice:
-    """The engine that fits a job, and why."""
+    """The engine that fits a job, and the reason."""
 
     on_spark: bool
     why: str
 
 
 def spark_only(operation: Operation[Any]) -> str:
-    """Return the argument of an operation that only Spark can do; empty if there is none."""
+    """Return the argument of an operation that needs Spark; an empty text without one."""
     if isinstance(operation, ShowRows | ShowChanges) and operation.to is not None:
         return "to"
     if isinstance(operation, Create) and operation.like is not None:
@@ -96,9 +106,9 @@ def spark_only(operation: Operation[Any]) -> str:
 
 
 def choose_engine(table: "OpenTable", operation: Operation[Any]) -> EngineChoice:
-    """Choose the engine for an operation, with its token, on the newest version of a table.
+    """Choose the engine for an operation on the newest version of a table.
 
-    Raises what the operation itself would raise for arguments that do not fit the table.
+    Raises what the operation would raise for arguments that do not fit the table.
     """
     snapshot = table.snapshot_at()
     if _was_done(table, snapshot, operation):
@@ -114,7 +124,7 @@ def choose_engine(table: "OpenTable", operation: Operation[Any]) -> EngineChoice
 
 
 def _was_done(table: "OpenTable", snapshot: Snapshot, operation: Operation[Any]) -> bool:
-    """Return whether a job with the operation's token has a result, which a repeat returns."""
+    """Return whether a job with the operation's token has a result."""
     from opal_lake.engine.results import find_result
 
     is_dry = isinstance(operation, Maintain) and operation.dry_run
@@ -124,7 +134,7 @@ def _was_done(table: "OpenTable", snapshot: Snapshot, operation: Operation[Any])
 
 
 def workload_of(table: "OpenTable", snapshot: Snapshot, operation: Operation[Any]) -> Workload:
-    """Return what an operation would read of a version."""
+    """Return the data that an operation would read of a version."""
     match operation:
         case MetaGen():
             return _of_metagen(table, snapshot, operation)
@@ -135,6 +145,7 @@ def workload_of(table: "OpenTable", snapshot: Snapshot, operation: Operation[Any
         case Maintain():
             return _of_maintenance(table, snapshot, operation)
         case RebuildKeyStore():
+            # Pending rows have no entries in the key store
             pending = snapshot.pending
             files = snapshot.files.values()
             return Workload.of(file for file in files if pending.isdisjoint(file.segments))
@@ -148,7 +159,7 @@ def workload_of(table: "OpenTable", snapshot: Snapshot, operation: Operation[Any
 
 
 def _of_metagen(table: "OpenTable", snapshot: Snapshot, operation: MetaGen) -> Workload:
-    """Count the selected pending rows, and the key-store entries that are merged with theirs."""
+    """Count the selected pending rows, and the key-store entries to merge."""
     from opal_lake.rule.outputs import slot_writer
     from opal_lake.write.metagen_job import plan_metagen
 
@@ -160,7 +171,7 @@ def _of_metagen(table: "OpenTable", snapshot: Snapshot, operation: MetaGen) -> W
 
 
 def _of_compaction(table: "OpenTable", operation: Compact) -> Workload:
-    """Count the files to rewrite, and the entries and events of the runs and logs to merge."""
+    """Count the files to rewrite, and the entries and events to merge."""
     from opal_lake.maintenance.compaction import Compaction
     from opal_lake.maintenance.due import why_due
 
@@ -177,9 +188,11 @@ def _of_zorder(snapshot: Snapshot, operation: ZOrder) -> Workload:
     from opal_lake.maintenance.zorder import is_due, plan_of
 
     plan = plan_of(snapshot, operation)
-    if not is_due(plan, snapshot, operation):
-        return Workload()
-    return Workload.of(file for bin_ in plan.bins for file in bin_.files)
+    workload = Workload()
+    if is_due(plan, snapshot, operation):
+        for bin_ in plan.bins:
+            workload += Workload.of(bin_.files)
+    return workload
 
 
 def _of_maintenance(table: "OpenTable", snapshot: Snapshot, operation: Maintain) -> Workload:
@@ -194,7 +207,7 @@ def _of_maintenance(table: "OpenTable", snapshot: Snapshot, operation: Maintain)
 
 
 def _of_check(table: "OpenTable", snapshot: Snapshot, operation: Check) -> Workload:
-    """Count the files of the versions to check, or the share of them that a sample reads."""
+    """Count the files to check, or the share of them that a sample reads."""
     from opal_lake.inspect.check.sample import plan_sample
     from opal_lake.inspect.check.versions import files_of_readable_versions
 
@@ -206,7 +219,10 @@ def _of_check(table: "OpenTable", snapshot: Snapshot, operation: Check) -> Workl
 
 
 def _of_read(table: "OpenTable", operation: Read) -> Workload:
-    """Count the files that may hold rows to show; without a condition, up to the limit."""
+    """Count the files that may hold rows to show.
+
+    Without a condition only as many as hold the limit.
+    """
     from opal_lake.log.visibility import invalid_rows
     from opal_lake.read.partition_net import plan_net
     from opal_lake.read.read import plan_read
@@ -220,9 +236,10 @@ def _of_read(table: "OpenTable", operation: Read) -> Workload:
     limit = operation.shown_rows if isinstance(operation, ShowRows) else None
     if limit is None or view.condition is not None:
         return Workload.of(plan.files)
+    # Files of which all rows are visible: the read stops once it has enough of them
     opened: list[DataFile] = []
     rows = 0
-    for file in plan.plain:  # whose rows are all visible
+    for file in plan.plain:
         opened.append(file)
         rows += file.rows
         if rows > limit:
@@ -231,7 +248,7 @@ def _of_read(table: "OpenTable", operation: Read) -> Workload:
 
 
 def _of_changes(table: "OpenTable", operation: Changes) -> Workload:
-    """Count the rows that began or ended; of the history, the rows that were processed."""
+    """Count the rows that began or ended; of the history, the processed rows."""
     from opal_lake.read.change_range import version_range
     from opal_lake.read.changed_rows import FEED_TYPES
     from opal_lake.read.changes import plan_changes
@@ -245,8 +262,8 @@ def _of_changes(table: "OpenTable", operation: Changes) -> Workload:
         return replace(files, rows=sum(reads.rows.values()), entries=reads.entries)
     condition = where_condition(operation.where, versions.head.spec, FEED_TYPES)
     plan = plan_changes(table.log, versions, where_predicate(condition), is_net=operation.is_net)
-    return Workload(
-        files=sum(len(span.files) for span in plan.spans),
-        size=sum(span.bytes_read(file) for span in plan.spans for file in span.files),
-        rows=sum(span.concerned_rows for span in plan.spans),
-    )
+    workload = Workload()
+    for span in plan.spans:
+        size = sum(span.bytes_read(file) for file in span.files)
+        workload += Workload(files=len(span.files), size=size, rows=span.concerned_rows)
+    return workload

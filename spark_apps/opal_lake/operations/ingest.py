@@ -1,4 +1,4 @@
-"""Ingest: append rows of memory, files or a database."""
+"""Ingest: append rows from memory, files or a database."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from opal_lake.engine.place import Place, SeenPlace
 
 
-# Of rows in memory and of streams: no job, operator or command has them
+# Arguments for rows in memory and for streams: jobs, operators and commands do not have them
 PYTHON_ONLY = frozenset({"deleted", "application", "positions"})
 NO_ROW = "false"  # the delete condition of tables whose deletes come in files of their own
 
 
 @declaration
 class IngestRules(Declared):
-    """How rows are ingested, wherever they come from: by itself, or in a pipeline."""
+    """The rules of an ingest, on its own or in a pipeline, whatever the source."""
 
     name: ClassVar[str] = "ingest"
 
     metadata: Annotated[
         Metadata,
-        Help("whether a MetaGen after the ingest makes rows visible, or the ingest itself"),
+        Help("batch: a later MetaGen makes the rows visible; inline: the ingest itself"),
     ] = "batch"
     on_bad_rows: Annotated[
         OnBadRows, Help("what to do with rows that do not fit: fail, or put them aside")
@@ -56,62 +56,63 @@ class IngestRules(Declared):
     ] = "fail"
     business_snapshot: Annotated[
         str | None,
-        Help(
-            "the business snapshot of the rows, as 2022-07-15; it may not be an earlier one", "NAME"
-        ),
+        Help("the business snapshot of the rows, as 2022-07-15; none before the open one", "NAME"),
     ] = None
     business_snapshot_column: Annotated[
         str | None,
-        Help("a column with the business snapshot of each row; each one is a commit", "COLUMN"),
+        Help(
+            "a column with the business snapshot of each row; each snapshot is a commit", "COLUMN"
+        ),
     ] = None
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """One argument says the business snapshot, and a threshold needs a place for bad rows."""
+        """Raise InvalidInputError for two business snapshots.
+
+        Also for a threshold without quarantine.
+        """
         if given["business_snapshot"] is not None and given["business_snapshot_column"] is not None:
             raise InvalidInputError(
                 "business_snapshot and business_snapshot_column exclude each other; "
                 "give one of them"
             )
-        if (
-            given["reject_threshold"] is not None
-            and not is_open(given["reject_threshold"])
-            and not is_open(given["on_bad_rows"])
-        ):
-            # Imported here: it would be a twentieth of what a DAG file pays
-            from opal_lake.reject_threshold import parse_threshold
+        threshold, on_bad_rows = given["reject_threshold"], given["on_bad_rows"]
+        if threshold is None or is_open(threshold) or is_open(on_bad_rows):
+            return
+        # Imported here: it would be a twentieth of the time in which a DAG file is parsed
+        from opal_lake.reject_threshold import parse_threshold
 
-            parse_threshold(given["reject_threshold"], given["on_bad_rows"])
+        parse_threshold(threshold, on_bad_rows)
 
 
 @declaration
 class Ingest(IngestRules, Job):
-    """Append the rows of a source: rows in memory or of a DataFrame, files, or a database.
+    """Append the rows of a source: from memory, a DataFrame, files, or a database.
 
-    They become visible with the next `metagen` that takes their partition key, or, with
+    They become visible with the next `metagen` that selects their partition key, or, with
     `metadata="inline"`, with this call. The same token twice applies once.
 
     `partition_key`, such as a day, names the rows: `read` finds them by it. With
     `on_bad_rows="quarantine"` bad rows are put aside; if there are more than `reject_threshold`, as
     100 or "5%", the ingest fails before it commits. `on_empty` says whether a source without a row
-    fails, or is accepted as no change: by default files and databases fail, and rows in memory and
+    fails, or is accepted as no change. By default files and databases fail; rows in memory and
     DataFrames are accepted.
 
-    `on_new_columns` says what becomes of columns of the source that the table lacks: "fail", "add"
-    them to the table, or "ignore" them. Columns that were added to the table may be missing in the
-    source, and are null then.
+    `on_new_columns` says what happens with columns of the source that the table lacks: "fail",
+    "add" them to the table, or "ignore" them. The source may lack columns that were added to the
+    table; they are null then.
 
-    `business_snapshot`, as "2022-07-15", says which one the rows belong to.
-    `business_snapshot_column` names a column of the table that says it; then each business snapshot
-    has a commit of its own, and rows of a later one than the open one are held back for the drift
-    time (property `drift`).
+    `business_snapshot`, as "2022-07-15", is the one that the rows belong to.
+    `business_snapshot_column` names a column of the table that holds it. Then each business
+    snapshot has its own commit, and rows of a later one than the open one are held back for the
+    drift time (property `drift`).
 
-    `replaces` are tokens of earlier tries of the same task: what is pending of them is discarded in
-    the commit that adds these rows. What is visible of them already stays.
+    `replaces` are tokens of earlier tries of the same task: their pending rows are discarded in the
+    commit that adds these rows. Their visible rows stay.
 
-    `deleted` marks the rows in memory that delete their key. `application` with a number that rises
-    is a stream's own token. `positions` says how far each application has read its source with
-    these rows; FencedError if another one has read on for it.
+    `deleted` marks the rows in memory that delete their key. `application` with a rising number is
+    a stream's own token. `positions` records how far each application has read its source with
+    these rows; FencedError if another process has read further for it.
     """
 
     source: Any = field(kw_only=False)
@@ -122,15 +123,14 @@ class Ingest(IngestRules, Job):
     replaces: Annotated[
         Sequence[str] | None,
         Help(
-            "the token of an earlier try, whose pending rows these take the place of; "
-            "repeat for more",
+            "the token of an earlier try, whose pending rows these rows replace; repeat for more",
             "TOKEN",
         ),
     ] = None
 
     @property
     def refuses_empty(self) -> bool:
-        """Return whether a source without a row is an error."""
+        """True if a source without a row is an error."""
         if self.on_empty is not None:
             return self.on_empty == "fail"
         return isinstance(self.source, Files | Jdbc | Mapping)
@@ -139,23 +139,24 @@ class Ingest(IngestRules, Job):
         """Let the engine read the source, write its rows, and commit."""
         from opal_lake.write.by_business_snapshot import ingest_rows
 
-        asked = replace(self, on_empty="fail") if self.refuses_empty else self
+        strict = replace(self, on_empty="fail") if self.refuses_empty else self
         try:
-            return ingest_rows(table, asked)
+            return ingest_rows(table, strict)
         except NoRowsError:
             if self.refuses_empty:
                 raise
-            # There is not even a file to read: the columns are the table's
+            # Not even a file exists: the columns of the empty source are the table's
             none = table.executor.no_rows(table.snapshot_at().spec)
-            return ingest_rows(table, replace(asked, source=none, business_snapshot_column=None))
+            empty = replace(strict, source=none, business_snapshot_column=None)
+            return ingest_rows(table, empty)
 
 
 @declaration
 class IngestSource(Ingest):
-    """An ingest as a job: of files or of a database, into a table that it may create.
+    """An ingest as a job: from files or a database, into a table that it may create.
 
-    `source` is `{"files": {...}}` or `{"jdbc": {...}}`. `create` makes a table that does not exist
-    yet; without a schema its columns are the source's.
+    `source` is `{"files": {...}}` or `{"jdbc": {...}}`. `create` defines a table that does not
+    exist yet; without a schema its columns are the source's.
     """
 
     needs_table: ClassVar[bool] = False
@@ -165,37 +166,43 @@ class IngestSource(Ingest):
 
     @classmethod
     def plain(cls, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Refuse what only rows in memory have, and streams."""
-        if wrong := sorted(PYTHON_ONLY & arguments.keys()):
-            raise InvalidInputError(f"an ingest as a job has no argument {', '.join(wrong)}")
+        """Refuse the arguments that only rows in memory and streams have."""
+        refused = sorted(PYTHON_ONLY & arguments.keys())
+        if refused:
+            raise InvalidInputError(f"an ingest as a job has no argument {', '.join(refused)}")
         return arguments
 
-    def run(self, place: "Place") -> JobResult:  # type: ignore[override]  # there may be no table
-        """Make the table if the job may and there is none, and ingest."""
-        source = source_from_json(self.source)  # an error before a table is made
+    def run(self, target: "Place") -> JobResult:  # type: ignore[override]  # it may have no table
+        """Create the table if it is missing and the job may, and ingest."""
+        # First: a bad source is an error before a table is made
+        source = source_from_json(self.source)
         create = self._create(source)
         if create is not None:
-            create.run(place)
-        return self.with_source(source).run(place.open())
+            create.run(target)
+        return self.with_source(source).run(target.open())
 
-    def look(self, place: "SeenPlace") -> None:  # type: ignore[override]  # there may be no table
-        """Raise what the job would raise for the table, the source's names and missing files.
+    def look(self, target: "SeenPlace") -> None:  # type: ignore[override]  # it may have no table
+        """Raise what the job would raise for the table, the source and missing files.
 
-        A schema as SQL text is left to the job: Spark alone reads it.
+        A schema as SQL text is left to the job: only Spark reads all of SQL's types.
         """
         source = source_from_json(self.source)
         create = self._create(source)
         try:
-            spec = place.open().snapshot_at().spec
+            spec = target.open().snapshot_at().spec
         except NotFoundError:
             if create is None:
                 raise
             create.check_conditions()
         else:
             if create is not None:
-                create.check_existing(place.uri, spec)
+                create.check_existing(target.uri, spec)
             self._check_columns(source, spec)
-        if isinstance(source, Files) and self.refuses_empty and all(map(place.lacks, source.paths)):
+        if self.refuses_empty and isinstance(source, Files):
+            self._check_files(source, target)
+
+    def _check_files(self, source: Files, target: "SeenPlace") -> None:
+        if all(map(target.lacks, source.paths)):
             raise NoRowsError(no_file_message(source))
 
     def _check_columns(self, source: Files | Jdbc, spec: "TableSpec") -> None:
@@ -207,14 +214,14 @@ class IngestSource(Ingest):
             check_named_files(source, spec)
 
     def _create(self, source: Files | Jdbc) -> Create | None:
-        """Return what makes the table, or finds that it is there as it should be."""
+        """Return the operation that makes the table, or accepts the existing one."""
         if self.create is None:
             return None
-        made = NewTable.among(vars(self.create))
+        definition = NewTable.among(vars(self.create))
         if isinstance(source, Files) and source.deletes is not None:
-            made.setdefault("deletes", NO_ROW)
+            definition.setdefault("deletes", NO_ROW)
         like = None if self.create.schema is not None else self.source
-        return Create(**made, like=like, if_absent=True)
+        return Create(**definition, like=like, if_absent=True)
 
     def with_source(self, source: Any) -> Ingest:
         """Return the ingest of another source, into a table that exists."""

@@ -1,4 +1,4 @@
-"""What a scheduler tells a job to do: a JobSpec. It goes through JSON and holds no secret."""
+"""A JobSpec: the order of a scheduler to a job. It is JSON and holds no secret."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ OperationT_co = TypeVar("OperationT_co", bound=Declared, covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec(Json, Generic[OperationT_co]):
-    """What to do: an operation on a table. In JSON the operation is its name and `arguments`.
+    """An operation on a table. JSON has the name of the operation, and `arguments`.
 
-    Its token, which makes repeats harmless, stands beside the arguments.
+    Its token, which makes repeats harmless, stands next to the arguments.
     """
 
     operation: OperationT_co
@@ -34,16 +34,19 @@ class JobSpec(Json, Generic[OperationT_co]):
         own = getattr(self.operation, argument) if argument else None
         if own is None:
             return
+        # The token stands at one place, so that equal jobs are equal as JSON
         if self.token not in (None, own):
             raise InvalidInputError(
-                f"the job has the token {self.token!r}, and its arguments {own!r}; give it once"
+                f"the job has the token {self.token!r}, and its arguments have {own!r}; "
+                "give it once"
             )
+        # Not by assignment: specs are frozen
         object.__setattr__(self, "token", own)
         object.__setattr__(self, "operation", self._with_token(None))
 
     @property
     def job(self) -> OperationT_co:
-        """The operation with the token."""
+        """The operation, with the token among its arguments."""
         return self._with_token(self.token)
 
     def _with_token(self, token: str | None) -> OperationT_co:

@@ -1,4 +1,4 @@
-"""Look at a table: what it is, its commits, files and segments, and whether it is sound."""
+"""Look at a table: its definition, commits, files and segments, and its soundness."""
 
 from collections.abc import Iterator
 from dataclasses import field
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 @declaration
 class Describe(Operation[Row]):
-    """Return what the table is and how much it holds."""
+    """Return the definition of the table, and its size."""
 
     name: ClassVar[str] = "describe"
 
@@ -46,7 +46,9 @@ class History(Operation[list[Row]]):
 
 @declaration
 class Commits(Operation[Iterator["Commit"]]):
-    """Return commits as the log holds them, newest first; `limit` is that of `history`.
+    """Return commits as the log holds them, newest first.
+
+    `limit` is that of `history`.
 
     Where a clock was repaired, they have their corrected times.
     """
@@ -79,7 +81,7 @@ class ListFiles(Operation[list[Row]]):
 
 @declaration
 class ListSegments(Operation[list[Row]]):
-    """Return the segments of a version, each with the number of rows that are not visible."""
+    """Return the segments of a version, each with its number of invisible rows."""
 
     name: ClassVar[str] = "segments"
 
@@ -94,11 +96,11 @@ class ListSegments(Operation[list[Row]]):
 
 @declaration
 class Check(Operation["CheckedList"]):
-    """Return every broken invariant of the format; an empty list if there is none.
+    """Return every broken invariant of the format; an empty list if all hold.
 
-    A `sample`, as "1%", checks all metadata, and all rows of that share of the keys; which keys
-    these are depends on the version. `quick` reads no data file. `all` also checks the files of
-    savepoints and of all readable versions. `looked_at` of the list says what was looked at.
+    A `sample`, as "1%", checks all metadata, and all rows of that share of the keys; each version
+    selects other keys. `quick` reads no data file. `all` also checks the files of savepoints and of
+    all readable versions. `looked_at` of the list names what was checked.
     """
 
     name: ClassVar[str] = "check"
@@ -106,18 +108,18 @@ class Check(Operation["CheckedList"]):
     sample: Annotated[
         str | None,
         Help(
-            "check all metadata, but the rows of some keys only: 1%, or about so many rows, "
-            "as 100000; each version selects other keys",
+            "check all metadata, but only the rows of some keys: a share, as 1%, or about this "
+            "many rows, as 100000; each version selects other keys",
             "SHARE",
         ),
     ] = None
-    quick: Annotated[bool, Help("metadata only: read no data file")] = False
+    quick: Annotated[bool, Help("check metadata only: read no data file")] = False
     all: Annotated[
-        bool, Help("check the files of savepoints and of all readable versions, too, each once")
+        bool, Help("also check the files of savepoints and of all readable versions, each once")
     ] = False
 
     def run(self, table: "OpenTable") -> "CheckedList":
-        """Look at metadata in this process, and at rows by the engine's tasks."""
+        """Check metadata in this process, and rows by the engine's tasks."""
         from opal_lake.inspect.check.check import CheckedList, check
 
         return CheckedList(check(table, self))

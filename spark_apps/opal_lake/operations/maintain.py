@@ -1,6 +1,6 @@
 """Maintain: compaction, Z-order and retention, each if it is due."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from opal_lake.arguments.declared import declaration
@@ -27,9 +27,10 @@ STEPS = ("compact", "zorder", "retain")
 
 @declaration
 class MaintenancePolicy(Compacting):
-    """When a table is due for what; where nothing is given, the table's properties of these names.
+    """The conditions under which steps of a maintenance are due.
 
-    `grace` is not a property: it is how long jobs and readers may take.
+    An argument that is not given has the value of the table's property of that name. `grace` is not
+    a property: it is how long jobs and readers may take.
     """
 
     name: ClassVar[str] = "maintain"
@@ -37,64 +38,65 @@ class MaintenancePolicy(Compacting):
     zorder: Annotated[
         PolicyColumns | None,
         Help(
-            "columns that queries filter by, at most 8; repeat for more: "
+            "a column that queries filter by; repeat for more, at most 8: "
             "rows with close values go into the same files"
         ),
     ] = None
     window: Annotated[
-        Span | None, Help("how long versions stay readable; what only older ones need is deleted")
+        Span | None,
+        Help("how long versions stay readable; files that only older ones need are deleted"),
     ] = None
     grace: Annotated[Span | None, GRACE] = None
     look_back: Annotated[
         PolicySpan | None,
         Help(
-            "how far back event times stay readable, as 90d, or in the unit of the delta column; "
-            "rows that no event time since then shows are dropped"
+            "span of event time that stays readable, as 90d, or in the unit of the delta column; "
+            "rows that no event time in it shows are dropped"
         ),
     ] = None
     small_files: Annotated[
-        Count | None, Help("a compaction is due when a partition has more small files than that")
+        Count | None, Help("a compaction is due when a partition has more small files than this")
     ] = None
     dead_share: Annotated[
         Percent | None,
         Help(
             "a major compaction is due when this percentage of the rows is invisible "
-            "at every event time that is kept"
+            "at every readable event time"
         ),
     ] = None
     unclustered_share: Annotated[
         Percent | None, Help("a Z-order is due when this percentage of the bytes is out of order")
     ] = None
     archive_after: Annotated[
-        PolicySpan | None, Help("partitions without younger rows are compressed harder")
+        PolicySpan | None,
+        Help("partitions without rows younger than this are compressed harder, as 365d"),
     ] = None
-    archive_codec: Annotated[Codec | None, Help("how they are compressed, as zstd:19")] = None
+    archive_codec: Annotated[Codec | None, Help("codec of these partitions, as zstd:19")] = None
 
     @classmethod
     def plain(cls, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Columns may be a text, as the property has them: `a,b`."""
-        if isinstance(columns := arguments.get("zorder"), str):
-            return {
-                **arguments,
-                "zorder": [name.strip() for name in columns.split(",") if name.strip()],
-            }
-        return arguments
+        """Return the columns as a list, if they are a text as in the property: `a,b`."""
+        columns = arguments.get("zorder")
+        if not isinstance(columns, str):
+            return arguments
+        names = [name.strip() for name in columns.split(",")]
+        return {**arguments, "zorder": [name for name in names if name]}
 
 
 @declaration
 class Maintain(MaintenancePolicy, Job):
-    """Do what is due of compaction, Z-order and retention, by the table's properties.
+    """Run compaction, Z-order and retention, each if it is due by the properties.
 
-    What is given here counts before the properties. `delete=False` leaves retention out. A dry run
-    only says what is due, and why.
+    The arguments replace properties. `delete=False` leaves retention out. A dry run only reports
+    which steps are due, and why.
     """
 
     delete: bool = True
-    dry_run: Annotated[bool, Help("only say what is due, and why")] = False
+    dry_run: Annotated[bool, Help("only report what is due, and why")] = False
 
     @property
     def policy(self) -> Mapping[str, Any]:
-        """The arguments that stand for properties."""
+        """The arguments that replace properties."""
         return MaintenancePolicy.among(vars(self))
 
     def look(self, table: "OpenTable") -> None:
@@ -106,15 +108,17 @@ class Maintain(MaintenancePolicy, Job):
         from opal_lake.engine.results import run_once
         from opal_lake.maintenance.due import run_maintenance
 
+        def step_named(name: str) -> Callable[[Mapping[str, Any]], JobResult]:
+            return lambda arguments: self.job_of(name, arguments).run(table)
+
         policy = self._policy_for(table)
-        steps = {
-            name: lambda arguments, name=name: self.job_of(name, arguments).run(table)
-            for name in STEPS
-        }
+        steps = {name: step_named(name) for name in STEPS}
+        # A dry run stores no result: the token stays free for the run itself
+        token = None if self.dry_run else self.token
         return run_once(
             table.log,
             self.name,
-            None if self.dry_run else self.token,
+            token,
             lambda: run_maintenance(table, policy, steps, dry_run=self.dry_run, delete=self.delete),
         )
 
@@ -131,7 +135,9 @@ class Maintain(MaintenancePolicy, Job):
 
         if step == "compact":
             return Compact(**{**Compacting.among(vars(self)), **arguments})
-        return (ZOrder if step == "zorder" else Retain)(**arguments)
+        if step == "zorder":
+            return ZOrder(**arguments)
+        return Retain(**arguments)
 
     def _policy_for(self, table: "OpenTable") -> "Policy":
         from opal_lake.maintenance.due import policy_of

@@ -18,34 +18,37 @@ if TYPE_CHECKING:
 class MetaGen(Job):
     """Make pending rows visible: find out which rows they replace or delete.
 
-    With `partition_key` those that were ingested under it, with `tokens` those of the ingests with
-    these tokens, with `all` everything. With none of them only what was ingested without a
-    partition key. `token` is this job's own. Notes of the result say what stays pending.
+    `partition_key` selects the rows that were ingested under it, `tokens` those of the ingests with
+    these tokens, `all` everything. Without any of them only rows that were ingested without a
+    partition key are selected. `token` is this job's own. Notes of the result name the rows that
+    stay pending.
     """
 
     name: ClassVar[str] = "metagen"
 
     partition_key: Annotated[
-        str | None, Help("only what was ingested under this partition key", "KEY")
+        str | None, Help("only rows that were ingested under this partition key", "KEY")
     ] = None
     tokens: Annotated[
         Sequence[str] | None,
-        Help("only what the ingest with this token brought; repeat for more", "TOKEN"),
+        Help("only rows of the ingest with this token; repeat for more", "TOKEN"),
     ] = None
-    all: Annotated[bool, Help("everything, whatever partition keys it was ingested under")] = False
+    all: Annotated[bool, Help("all pending rows, whatever their partition keys")] = False
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """At most one of the three."""
+        """Raise InvalidInputError for more than one selection, or an empty one."""
         named = [name for name in ("partition_key", "tokens") if given[name] is not None]
-        named += ["all"] if given["all"] is True else []
+        if given["all"] is True:
+            named.append("all")
         if len(named) > 1:
             raise InvalidInputError(
                 f"metagen takes one of partition_key, tokens and all; given are {', '.join(named)}"
             )
+        # Rather a mistake than the wish for rows without a partition key
         if given["tokens"] in ([], ()):
             raise InvalidInputError(
-                "metagen: tokens is empty; name at least one, or leave it out for what was "
+                "metagen: tokens is empty; name at least one, or leave it out for rows that were "
                 "ingested without a partition key"
             )
 
@@ -63,7 +66,7 @@ class MetaGen(Job):
 
     @property
     def selection(self) -> "Selection":
-        """The pending rows that are taken up."""
+        """The pending rows to process."""
         from opal_lake.log.pending import Selection
 
         return Selection(

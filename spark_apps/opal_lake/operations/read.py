@@ -1,4 +1,4 @@
-"""Read: the visible rows, as they are or were; the rows of some keys; and what a read would open."""
+"""Read: the visible rows, as they are or were; and the rows of some keys."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 ExportFormat = Annotated[str, one_of("parquet", "csv", "json", "orc")]
 SHOWN_ROWS = 20
-VERSION = Help("what was committed up to this version")
-TIMESTAMP = Help("what was committed up to this time, as 2026-01-31T12:00:00+00:00", "TIME")
-EVENT_TIME = Help("what was valid at the source, by the delta column; late rows included", "VALUE")
+VERSION = Help("as of this version")
+TIMESTAMP = Help("as of this commit time, as 2026-01-31T12:00:00+00:00", "TIME")
+EVENT_TIME = Help("rows valid at this time at the source, by the delta column", "VALUE")
 
 
 @declaration
 class Read(RowsOperation):
-    """Return the visible rows: now, as of a version or a commit time, and as of an event time.
+    """Return the visible rows: now, as of a version, a commit time or an event time.
 
     Both axes may be combined. `business_snapshot` reads the table as of its end; the open one is
-    read as it is now. With `partition_key` only the rows that were ingested under it, with `after`
-    only those that became visible after that version. With `partition_key` and `net` all rows of
-    this partition key that no later row of the same partition key replaced or deleted, whatever
-    other partition keys brought. With `where` only rows for which a condition is true: files that
-    cannot hold one are not read.
+    read as it is now. `partition_key` selects the rows that were ingested under it, `after` those
+    that became visible after that version. `partition_key` with `net` selects all rows of this
+    partition key that no later row of the same partition key replaced or deleted, whatever other
+    partition keys brought. `where` selects rows for which a condition is true: files that cannot
+    hold one are not read.
     """
 
     name: ClassVar[str] = "read"
@@ -43,22 +43,23 @@ class Read(RowsOperation):
     columns: Sequence[str] | None = field(default=None, kw_only=False)
     where: Where | None = field(default=None, kw_only=False)
     business_snapshot: Annotated[
-        str | None, Help("as of its end, or of now if it is open, as 2022-07-15", "NAME")
+        str | None,
+        Help("as of the end of this business snapshot, or as of now if it is open", "NAME"),
     ] = None
     partition_key: Annotated[
-        str | None, Help("what was ingested under this key, by a run of a pipeline", "KEY")
+        str | None, Help("only rows that were ingested under this partition key", "KEY")
     ] = None
     after: int | None = None
     net: Annotated[
-        bool, Help("also rows of this key that rows of other keys have replaced or deleted")
+        bool, Help("with a partition key: also rows that other keys replaced or deleted")
     ] = False
 
     def run(self, table: "OpenTable") -> Any:
-        """Fix the state now; the engine reads its rows."""
+        """Fix the version now; the engine reads its rows."""
         return table.executor.rows(self.view(table))
 
     def view(self, table: "OpenTable") -> "View":
-        """Return which rows of which version are read."""
+        """Return the view that is read: which rows of which version."""
         from opal_lake.read.result_columns import check_columns
         from opal_lake.read.view import view_of
 
@@ -78,10 +79,12 @@ class Read(RowsOperation):
 
 @declaration
 class Get(Operation["pa.Table"]):
-    """Return the rows of some keys, as `[{"id": 7}, {"id": 9}]`, in this order, as Arrow.
+    """Return the rows of some keys, as `[{"id": 7}, {"id": 9}]`, in their order.
 
-    A key without a row has none. The key store is asked where they are: nothing else of the table
-    is searched, and no task is run. With `where` only rows for which a condition is true.
+    The result is a table of Arrow.
+
+    A key without a row is left out. The key store finds them: nothing else of the table is
+    searched, and no task runs. `where` selects rows for which a condition is true.
     """
 
     name: ClassVar[str] = "get"
@@ -115,9 +118,9 @@ class Get(Operation["pa.Table"]):
 class HistoryView(RowsOperation):
     """Return when each row was the valid one of its key.
 
-    `valid_from` is its delta, `valid_until` the next row's, null if `is_current`; `deleted` says
-    that the key had no valid row afterwards. With `keys`, as `[{"id": 7}]`, only their rows are
-    looked for, through the key store.
+    `valid_from` is its delta, `valid_until` the next row's, null if `is_current`. `deleted` is true
+    if the key had no valid row afterwards. With `keys`, as `[{"id": 7}]`, only their rows are read,
+    through the key store.
     """
 
     name: ClassVar[str] = "history_view"
@@ -129,7 +132,7 @@ class HistoryView(RowsOperation):
     where: Where | None = None
 
     def run(self, table: "OpenTable") -> Any:
-        """Fix the state now; the engine reads its rows."""
+        """Fix the version now; the engine reads its rows."""
         from opal_lake.read.history_view import view_types
         from opal_lake.read.result_columns import check_columns
         from opal_lake.read.view import HistoryPlan
@@ -155,12 +158,12 @@ class Changes(RowsOperation):
     """Return the rows that the versions `start` to `end` changed, both included.
 
     By default `end` is the newest. A bound is a version, a commit time, or the name of a savepoint,
-    which as `start` stands for the version after it; `start="latest"` is the version that comes
-    next. `_change_type` says what happened to each row: `insert`, `delete`, or `update_preimage`
-    and `update_postimage`, for which `compute_updates=False` has `delete` and `insert`.
-    `mode="netChanges"` leaves out what later versions of the range undid. `_commit_version` and
-    `_commit_timestamp` say when it happened. `axis="event_time"` reports changes of the rows of the
-    history view: late rows that change only the past are among them.
+    which as `start` stands for the version after it; `start="latest"` is the next version.
+    `_change_type` says what happened to each row: `insert`, `delete`, or `update_preimage` and
+    `update_postimage`, for which `compute_updates=False` has `delete` and `insert`.
+    `mode="netChanges"` leaves out changes that later versions of the range undid. `_commit_version`
+    and `_commit_timestamp` say when it happened. `axis="event_time"` reports changes of the rows of
+    the history view: late rows that change only the past are among them.
     """
 
     name: ClassVar[str] = "changes"
@@ -168,8 +171,8 @@ class Changes(RowsOperation):
     start: Annotated[
         kinds.Bound,
         Help(
-            "the first version, or a commit time; latest: the next one; "
-            "a savepoint: what came after it",
+            "the first version, or a commit time; latest: the next version; "
+            "a savepoint: the version after it",
             "BOUND",
         ),
     ] = field(kw_only=False)
@@ -177,25 +180,25 @@ class Changes(RowsOperation):
         kinds.Bound | None,
         Help("the last version; or a commit time, or a savepoint (default: the newest)", "BOUND"),
     ] = field(default=None, kw_only=False)
-    mode: Annotated[kinds.ChangeMode, Help("netChanges leaves out what later versions undid")] = (
-        "none"
-    )
+    mode: Annotated[
+        kinds.ChangeMode, Help("netChanges leaves out changes that later versions undid")
+    ] = "none"
     compute_updates: bool = True
     axis: Annotated[
         kinds.ChangeAxis,
-        Help("event_time: changes of the history, the past included, instead of the current view"),
+        Help("commit: changes of the current view; event_time: changes of the whole history"),
     ] = "commit"
     columns: Sequence[str] | None = None
     where: Where | None = None
 
     @property
     def is_of_history(self) -> bool:
-        """Return whether it reports changes of the history, and not of the current view."""
+        """True if it reports changes of the history instead of the current view."""
         return self.axis == kinds.CHANGE_AXES[1]
 
     @property
     def is_net(self) -> bool:
-        """Return whether it leaves out what later versions of the range undid."""
+        """True if it leaves out changes that later versions of the range undid."""
         return self.mode == kinds.NET
 
     def run(self, table: "OpenTable") -> Any:
@@ -205,7 +208,7 @@ class Changes(RowsOperation):
         return self.of_versions(table, version_range(table.log, self.start, self.end))
 
     def of_versions(self, table: "OpenTable", versions: "VersionRange") -> Any:
-        """Read the changes of a range that is known by now."""
+        """Read the changes of a known range."""
         from opal_lake.read.changed_rows import FEED_TYPES
         from opal_lake.read.history_view import view_types
         from opal_lake.read.result_columns import check_columns
@@ -214,7 +217,9 @@ class Changes(RowsOperation):
 
         spec = versions.head.spec
         spec.require_keys("a change feed")
-        own = {**FEED_TYPES, **view_types(spec)} if self.is_of_history else FEED_TYPES
+        own = FEED_TYPES
+        if self.is_of_history:
+            own = {**FEED_TYPES, **view_types(spec)}
         check_columns(spec, self.columns, own, "a change feed")
         return table.executor.changes(
             ChangesPlan(
@@ -231,8 +236,8 @@ class Changes(RowsOperation):
 class Explain(Operation[dict[str, Any]]):
     """Return which files a read opens and which it skips, and why.
 
-    Files are skipped by their bounds (of which condition), by event time, or because no row of them
-    is visible. It also says how much of the table is in Z-order. It reads metadata only.
+    Files are skipped by their bounds (of which condition), by event time, or because none of their
+    rows is visible. It also says how much of the table is in Z-order. It reads metadata only.
     """
 
     name: ClassVar[str] = "explain"
@@ -257,21 +262,21 @@ class Explain(Operation[dict[str, Any]]):
 
 @declaration
 class Shown(Declared):
-    """What a job does with the rows that it read: show them in its result, or export them."""
+    """The arguments that show the rows of a job in its result, or export them."""
 
-    limit: Annotated[int | None, Help(f"most rows (default: {SHOWN_ROWS} shown, all exported)")] = (
-        None
-    )
+    limit: Annotated[
+        int | None, Help(f"at most this many rows (default: {SHOWN_ROWS} shown, all exported)")
+    ] = None
     to: Annotated[
         str | None, Help("write the rows to this folder instead of showing them", "PATH")
     ] = None
-    format: Annotated[ExportFormat, Help("of the exported files")] = "parquet"
-    overwrite: Annotated[bool, Help("replace what is in the folder")] = False
+    format: Annotated[ExportFormat, Help("the format of the exported files")] = "parquet"
+    overwrite: Annotated[bool, Help("replace the content of the folder")] = False
     writer_options: Mapping[str, str] | None = None
 
     @property
     def shown_rows(self) -> int:
-        """How many rows are shown at most."""
+        """The greatest number of rows to show."""
         return SHOWN_ROWS if self.limit is None else self.limit
 
 
@@ -284,14 +289,14 @@ class ShowRows(Read, Shown):
     token: str | None = None
 
     def at(self, version: int) -> Read:
-        """Return the read of a version that is known by now."""
+        """Return the read of a known version."""
         arguments = {**Read.among(vars(self)), "version": version}
         return Read(**{**arguments, "timestamp": None, "business_snapshot": None})
 
 
 @declaration
 class ShowChanges(Changes, Shown):
-    """Show or export what versions changed: rows with what happened to them."""
+    """Show or export the rows that versions changed, each with its change."""
 
     token_argument: ClassVar[str] = "token"
 

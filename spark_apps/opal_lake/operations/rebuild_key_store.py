@@ -12,16 +12,17 @@ if TYPE_CHECKING:
 
 @declaration
 class RebuildKeyStore(Job):
-    """Build the key store again from the data files, after runs of it were lost or damaged.
+    """Rebuild the key store from the data files, if runs of it are lost or damaged.
 
-    After a failure the same call does what is left. Pending rows stay pending. Others may write
+    After a failure the same call does the rest. Pending rows stay pending. Others may write
     meanwhile.
     """
 
     name: ClassVar[str] = "rebuild_key_store"
 
     def run(self, table: "OpenTable") -> JobResult:
-        """Write the runs that are missing, and commit them."""
+        """Write the missing runs, and commit them."""
+        # Imported here, as in all operations: Airflow parses these modules
         from opal_lake.maintenance.rebuild import rebuild_key_store
 
         return rebuild_key_store(table, self.token)

@@ -1,4 +1,4 @@
-"""Rejected rows: which ingests put rows aside, and an ingest of those that can be read now."""
+"""Rejected rows: the ingests that put rows aside, and a replay of readable ones."""
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
 @declaration
 class ListRejected(Operation[list[dict[str, Any]]]):
-    """Return what each job rejected, the newest first: how many rows, why, where, and a few of them.
+    """Return what each job rejected, the newest first.
 
-    `state` says what became of the ingest: "waiting" rows can be replayed if `can_replay` is true.
+    That is how many rows, why, where, and a sample.
+
+    `state` is the state of the ingest: "waiting" rows can be replayed if `can_replay` is true.
     """
 
     name: ClassVar[str] = "rejected"
@@ -29,15 +31,15 @@ class ListRejected(Operation[list[dict[str, Any]]]):
 
 @declaration
 class Replay(Operation[JobResult]):
-    """Ingest rejected rows again that can be read now, as after a column was added, each once.
+    """Ingest rejected rows again that can be read now, as after a column was added.
 
-    The others stay rejected, and the result says why. Messages that a stream put aside can be
-    replayed if it has the format `json`, commits by itself and fills no column from the message.
-    Other rows cannot, since their text is not all that their source said. Of rows with equal key,
-    delta and tie-break, the replayed one counts.
+    Each row is ingested once. The others stay rejected, and the result says why. Messages that a
+    stream put aside can be replayed if it has the format `json`, commits on its own and fills no
+    column from the message. Other rows cannot, since their text is not all that their source held.
+    Of rows with equal key, delta and tie-break, the replayed one counts.
 
-    `metadata` is by default that of the ingest that rejected the rows. With "batch" they are pending
-    under its partition key until a `metagen`.
+    `metadata` is by default that of the ingest that rejected the rows. With "batch" they are
+    pending under its partition key until a `metagen`.
     """
 
     name: ClassVar[str] = "replay"
@@ -45,7 +47,7 @@ class Replay(Operation[JobResult]):
     metadata: Annotated[
         Metadata | None,
         Help(
-            "whether a MetaGen makes the rows visible, or the replay itself "
+            "batch: a later MetaGen makes the rows visible; inline: the replay itself "
             "(default: as the ingest that rejected them)"
         ),
     ] = None

@@ -17,35 +17,34 @@ if TYPE_CHECKING:
 class Restore(Job):
     """Commit a new version that shows what an older one showed.
 
-    `version`, `timestamp` or `savepoint` says which one. All versions stay readable as before; a
-    dry run counts what would change. Rows that were pending then are pending again. Properties,
-    savepoints and the oldest readable event time stay as they are, and so does what was applied: a
-    retry of an ingest that this undoes ingests nothing. `business_snapshots` also takes back those
-    that began or were finished since.
+    `version`, `timestamp` or `savepoint` selects the older one. All versions stay readable as
+    before; a dry run counts what would change. Rows that were pending then are pending again.
+    Properties, savepoints and the oldest readable event time stay as they are. So does the record
+    of applied ingests: a retry of an ingest that this undoes ingests nothing. `business_snapshots`
+    also takes back those that began or were finished since.
     """
 
     name: ClassVar[str] = "restore"
 
-    version: Annotated[Version | None, Help("what this version showed", "N")] = None
+    version: Annotated[Version | None, Help("restore this version", "N")] = None
     timestamp: Annotated[
         Moment | None,
-        Help("what had been committed up to this time, as 2026-01-31T12:00:00+00:00", "TIME"),
+        Help("restore the table as of this commit time, as 2026-01-31T12:00:00+00:00", "TIME"),
     ] = None
-    savepoint: Annotated[str | None, Help("what the version of this savepoint showed", "NAME")] = (
-        None
-    )
+    savepoint: Annotated[str | None, Help("restore the version of this savepoint", "NAME")] = None
     business_snapshots: Annotated[
-        bool, Help("also take back business snapshots that began or were finished since")
+        bool, Help("also take back business snapshots begun or finished after that version")
     ] = False
-    dry_run: Annotated[bool, Help("change nothing, and count what would")] = False
+    dry_run: Annotated[bool, Help("change nothing; count what would change")] = False
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """One of three."""
+        """Raise InvalidInputError unless exactly one version is selected."""
         named = [name for name in ("version", "timestamp", "savepoint") if given[name] is not None]
         if len(named) != 1:
+            selections = ", ".join(named) or "none"
             raise InvalidInputError(
-                f"restore needs one of version, timestamp and savepoint; given are {', '.join(named) or 'none'}"
+                f"restore needs one of version, timestamp and savepoint; given are {selections}"
             )
 
     def run(self, table: "OpenTable") -> JobResult:

@@ -1,4 +1,4 @@
-"""Retain: let old versions expire, and delete what nothing needs any more."""
+"""Retain: let old versions expire, and delete files that nothing needs any more."""
 
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
 @declaration
 class Retain(Job):
-    """Delete files that no version of the last `window`, no savepoint and no running job needs.
+    """Delete files that no recent version, no savepoint and no running job needs.
 
-    `window` is the table's own by default. Jobs and readers may take `grace`, by default a day. A
-    dry run lists what would be deleted.
+    Versions of the last `window` are recent.
+
+    `window` is by default the table's property. Jobs and readers may take `grace`, by default a
+    day. A dry run lists the files that would be deleted.
     """
 
     name: ClassVar[str] = "retain"
@@ -27,19 +29,20 @@ class Retain(Job):
         Help("how long versions stay readable, as 30d or 12h (default: the table's property)"),
     ] = None
     grace: Annotated[Span | None, GRACE] = None
-    dry_run: Annotated[bool, Help("change nothing, and list what would go")] = False
+    dry_run: Annotated[bool, Help("change nothing; list what would be deleted")] = False
 
     def run(self, table: "OpenTable") -> JobResult:
-        """Expire versions, and delete what is left over."""
+        """Expire versions, and delete the files that they leave."""
         from opal_lake.retention.retention import no_progress
 
         return self.run_with(table, no_progress)
 
     def run_with(self, table: "OpenTable", at_file: "AtFile") -> JobResult:
-        """Report each deleted file to `at_file`: how many of how many."""
+        """Run, and report each deleted file to `at_file`: its number, of how many."""
         from opal_lake.engine.results import run_once
         from opal_lake.retention.retention import retain
 
+        # A dry run stores no result: the token stays free for the run itself
         token = None if self.dry_run else self.token
         return run_once(
             table.log,

@@ -1,4 +1,4 @@
-"""Savepoints and business snapshots: versions with a name. And the clock that versions go by."""
+"""Savepoints and business snapshots: versions with a name. And the repair of times."""
 
 from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -14,16 +14,18 @@ if TYPE_CHECKING:
 
 @declaration
 class Savepoint(Operation[JobResult]):
-    """Keep a version readable until it is released, whatever the window; by default the newest.
+    """Keep a version readable until it is released, whatever the window.
 
-    With `move` a savepoint of this name leaves the version that it has.
+    By default it is the newest.
+
+    With `move` an existing savepoint of this name moves to the version.
     """
 
     title: ClassVar[str] = "savepoint"
 
     name: str = field(kw_only=False)  # type: ignore[misc]  # of the savepoint
-    version: Annotated[Version | None, Help("this version (default: the newest)", "N")] = field(
-        default=None, kw_only=False
+    version: Annotated[Version | None, Help("the version to name (default: the newest)", "N")] = (
+        field(default=None, kw_only=False)
     )
     move: bool = False
 
@@ -51,7 +53,7 @@ class Release(Operation[JobResult]):
 
 @declaration
 class FinishBusinessSnapshot(Operation[JobResult]):
-    """Finish the open business snapshot: no more rows of it come.
+    """Finish the open business snapshot: its rows are complete.
 
     Its version becomes a savepoint of its name, and the next business snapshot opens.
     """
@@ -76,7 +78,7 @@ class RepairClock(Operation[JobResult]):
 
     name: ClassVar[str] = "repair_clock"
 
-    dry_run: Annotated[bool, Help("change nothing, and say what the times would be")] = False
+    dry_run: Annotated[bool, Help("change nothing; report the corrected times")] = False
 
     def run(self, table: "OpenTable") -> JobResult:
         """Commit the corrections."""

@@ -1,4 +1,4 @@
-"""Set properties, and add columns: what may change of a table after it was created."""
+"""Set properties, and add columns: the changes of a table's definition."""
 
 from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar
@@ -29,10 +29,12 @@ class SetProperties(Job):
 
 @declaration
 class AddColumns(Job):
-    """Add columns to the table, as `{"discount": "double"}`; existing rows have null in them.
+    """Add columns to the table, as `{"discount": "double"}`.
+
+    Existing rows have null in them.
 
     Types are Spark's names, as `long`, `decimal(10,2)` or `timestamp`, or types of Arrow or Spark,
-    which may be nested. A column that the table has with the same type is no change.
+    which may be nested. A column that the table has with the same type changes nothing.
     """
 
     name: ClassVar[str] = "add_columns"

@@ -1,4 +1,4 @@
-"""What makes a method of a table from the declaration of an operation.
+"""The step from the declaration of an operation to a method of a table.
 
 `compact = verb(Compact)` in the body of a table's class is a method whose arguments are the fields
 of `Compact`. Type checkers and editors infer its signature from the declaration; at run time
@@ -46,14 +46,14 @@ class Framed(Generic[Frame]):
 class Operation(Declared, Generic[Result_co]):
     """An operation on a table: its arguments, and `run`, which does it."""
 
-    needs_table: ClassVar[bool] = True  # otherwise `run` takes a place where there may be none
+    needs_table: ClassVar[bool] = True  # otherwise `run` takes a place, which may have no table
 
     def run(self, table: "OpenTable") -> Result_co:
-        """Do it on a table whose engine runs the tasks."""
+        """Run it on a table whose engine runs the tasks."""
         raise NotImplementedError(f"{type(self).__name__} has no steps of its own")
 
     def look(self, table: "OpenTable") -> Result_co | None:
-        """Return the result if the table shows that there is nothing to do; None otherwise.
+        """Return the result if the table shows that nothing is to do; None otherwise.
 
         A scheduler asks before it starts an engine. The look reads metadata only, changes nothing
         that a reader sees, and raises what the job would raise.
@@ -62,7 +62,7 @@ class Operation(Declared, Generic[Result_co]):
 
 
 class RowsOperation(Operation[Any]):
-    """An operation whose result is a frame of the table's engine: Arrow, or a DataFrame."""
+    """An operation whose result is a frame of the engine: Arrow, or a DataFrame."""
 
 
 @declaration

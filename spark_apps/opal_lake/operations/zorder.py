@@ -1,4 +1,4 @@
-"""Z-order: rows that are close in all of some columns into the same files."""
+"""Z-order: put rows that are close in all of some columns into the same files."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class ZOrder(Job):
     """Sort rows so that a file holds close values of all these columns.
 
-    Reads that filter by any of them open fewer files. It sorts what is new since the last time, and
-    now and then larger parts of the table; `whole` sorts all. With `only_if_due` nothing happens
-    while a smaller share is new than the property `unclustered_share` says. Upserts may go on
+    Reads that filter by any of them open fewer files. It sorts the rows that are new since the last
+    time, and now and then larger parts of the table; `whole` sorts all. With `only_if_due` nothing
+    happens while the share of new rows is below the property `unclustered_share`. Upserts may run
     meanwhile.
     """
 
@@ -30,28 +30,26 @@ class ZOrder(Job):
     target_mb: Annotated[MegaBytes | None, TARGET_MB] = None
     whole: Annotated[
         bool,
-        Help(
-            "sort everything again, also what is in this order already (default: only what is new)"
-        ),
+        Help("sort all rows again, also those in this order already (default: only new rows)"),
     ] = False
-    only_if_due: Annotated[bool, Help("only when enough is new: property unclustered_share")] = (
-        False
-    )
+    only_if_due: Annotated[
+        bool, Help("do nothing unless enough rows are new, by the property unclustered_share")
+    ] = False
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """All files are taken due or not."""
+        """Raise InvalidInputError for `whole` with `only_if_due`."""
         if given["whole"] is True and given["only_if_due"] is True:
-            raise InvalidInputError("whole=True takes all files, due or not; leave only_if_due out")
+            raise InvalidInputError("whole=True sorts all files, due or not; leave only_if_due out")
 
     def look(self, table: "OpenTable") -> None:
-        """Raise InvalidInputError for a column that the table lacks, or cannot be clustered by."""
+        """Raise InvalidInputError for a column that cannot be clustered by."""
         from opal_lake.data.z_value import z_fields
 
         z_fields(table.snapshot_at().spec, self.columns)
 
     def run(self, table: "OpenTable") -> JobResult:
-        """Cluster what is not clustered by these columns yet."""
+        """Sort the rows that are not in the order of these columns yet."""
         from opal_lake.engine.results import run_once
         from opal_lake.maintenance.zorder import zorder
 
