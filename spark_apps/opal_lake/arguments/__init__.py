@@ -1,1 +1,1 @@
-"""Arguments as they are declared: what a declaration can do, and the kinds of values."""
+"""Arguments as they are declared, and the kinds of their values."""

@@ -1,4 +1,4 @@
-"""What a declaration of arguments can do: check them, read them from JSON and write them there."""
+"""The base of declarations of arguments: their checks, and their form in JSON."""
 
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -39,70 +39,72 @@ _T = TypeVar("_T")
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 def declaration(cls: type[_T]) -> type[_T]:
-    """A frozen dataclass. Its methods are those of `Declared`: made for each class they would be most of what parsing a DAG file costs."""
+    """Make a class a frozen dataclass of arguments.
+
+    Its methods are those of `Declared`: made for each class they would be most of what parsing a
+    DAG file costs.
+    """
     return dataclass(kw_only=True, init=False, eq=False, repr=False, match_args=False)(cls)
 
 
 def nothing_open(_: object) -> bool:
-    """Every value is known."""
+    """Return False: every value is known."""
     return False
 
 
 class _Parameters:
-    """What `inspect.signature` and editors at run time say of a declaration."""
+    """The signature of a declaration, for `inspect.signature` and for editors."""
 
     def __get__(self, instance: object, owner: type["Declared"]) -> Signature:
-        members = owner.fields().items()
-        return Signature(
-            [
-                Parameter(
-                    name,
-                    Parameter.KEYWORD_ONLY if member.kw_only else Parameter.POSITIONAL_OR_KEYWORD,
-                    default=Parameter.empty if is_required(member) else default_of(member),
-                    annotation=plain_type(member.type),
-                )
-                for name, member in sorted(members, key=lambda pair: bool(pair[1].kw_only))
-            ]
-        )
+        members = owner.fields()
+        by_position = [name for name, member in members.items() if not member.kw_only]
+        by_name = [name for name, member in members.items() if member.kw_only]
+        parameters = []
+        for name in (*by_position, *by_name):
+            member = members[name]
+            kind = Parameter.KEYWORD_ONLY if member.kw_only else Parameter.POSITIONAL_OR_KEYWORD
+            default = Parameter.empty if is_required(member) else default_of(member)
+            annotation = plain_type(member.type)
+            parameters.append(Parameter(name, kind, default=default, annotation=annotation))
+        return Signature(parameters)
 
 
 class Declared:
-    """Arguments of an operation. Values are checked when one is made, and kept as JSON holds them.
+    """Arguments of an operation.
 
-    None is what is not given, unless the argument takes it and has another default.
+    Values are checked at construction, and stored as JSON holds them.
+
+    None stands for an argument that is not given, unless the argument takes None and has another
+    default.
     """
 
     name: ClassVar[str]
-    title: ClassVar[str]  # how messages call it: its name, unless `name` is one of its arguments
-    token_argument: ClassVar[str] = ""  # the argument that makes a repeat harmless, if there is one
+    title: ClassVar[str]  # the name in messages: `name`, unless that is one of its arguments
+    token_argument: ClassVar[str] = ""  # the argument that makes a repeat harmless, if any
 
-    __signature__: ClassVar[Signature] = _Parameters()  # type: ignore[assignment]  # of each class its own
+    __signature__: ClassVar[Signature] = _Parameters()  # type: ignore[assignment]  # of each class
 
     def __init__(self, *in_order: Any, **values: Any) -> None:
-        known = {member.name: member for member in fields(self)}  # type: ignore[arg-type]  # every subclass is a dataclass
+        known = _members(type(self))
         if in_order:
             values = _by_name(self.title, known, in_order, values)
-        if unknown := [name for name in values if name not in known]:
-            raise TypeError(f"{self.title}() got an unexpected keyword argument {unknown[0]!r}")
-        given = {
-            name: value
-            for name, value in values.items()
-            if value is not None or _takes_none(known[name])
-        }
-        if missing := [
-            name for name, member in known.items() if is_required(member) and name not in given
-        ]:
-            if nothing := [name for name in missing if name in values]:
-                raise InvalidInputError(
-                    f"{self.title} needs {nothing[0]}, and it is None; give one"
-                )
+        given = {}
+        for name, value in values.items():
+            if name not in known:
+                raise TypeError(f"{self.title}() got an unexpected keyword argument {name!r}")
+            if value is not None or _takes_none(known[name]):
+                given[name] = value
+        missing = _missing(known, given)
+        for name in missing:
+            if name in values:
+                raise InvalidInputError(f"{self.title} needs {name}, and it is None; give one")
+        if missing:
             raise TypeError(f"{self.title}() missing the arguments {', '.join(map(repr, missing))}")
-        vars(self).update(
-            {
-                name: given[name] if name in given else default_of(member)
-                for name, member in known.items()
-            }
-        )
+        for name, member in known.items():
+            if name not in given:
+                given[name] = default_of(member)
+        # Not by assignment: instances are frozen. In the order of the declaration, as checks go.
+        vars(self).update({name: given[name] for name in known})
         self.__post_init__()
 
     def __init_subclass__(cls) -> None:
@@ -124,108 +126,131 @@ class Declared:
             return False
         return not any(_differ(value, vars(other)[name]) for name, value in vars(self).items())
 
-    __hash__ = None  # type: ignore[assignment]  # as of its lists and objects
+    __hash__ = None  # type: ignore[assignment]  # lists and objects among the values have none
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.to_arguments().items())})"
+        arguments = [f"{name}={value!r}" for name, value in self.to_arguments().items()]
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
     @classmethod
     def of(cls, arguments: object) -> Self:
-        """From a JSON object; null is what is not given."""
+        """Return the arguments of a JSON object; null stands for one that is not given."""
         if not isinstance(arguments, Mapping):
             raise InvalidInputError(
-                f"arguments of {cls.title} must map names to values, and are {_word(type(arguments))}"
+                f"arguments of {cls.title} must map names to values, got {_word(type(arguments))}"
             )
         known = cls.fields()
-        given = {
-            name: value
-            for name, value in arguments.items()
-            if value is not None or (name in known and _takes_none(known[name]))
-        }
-        if unknown := sorted(map(str, set(arguments) - set(known))):
+        unknown = sorted(map(str, set(arguments) - set(known)))
+        if unknown:
             raise InvalidInputError(
                 f"{cls.title} has no argument {', '.join(unknown)}; known are {', '.join(known)}"
             )
-        if missing := [
-            name for name, member in known.items() if is_required(member) and name not in given
-        ]:
+        given = {
+            name: value
+            for name, value in arguments.items()
+            if value is not None or _takes_none(known[name])
+        }
+        missing = _missing(known, given)
+        if missing:
             raise InvalidInputError(f"{cls.title} needs the argument {', '.join(missing)}; add it")
         return cls(**cls.plain(given))
 
     @classmethod
     def plain(cls, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The same, where JSON may have other forms of them, too."""
+        """Return arguments of JSON in the one form that is checked.
+
+        A subclass may accept others.
+        """
         return arguments
 
     def to_arguments(self) -> dict[str, Any]:
-        """For JSON: all that are not the default."""
-        arguments = {
-            name: getattr(self, name)
-            for name, member in self.fields().items()
-            if _differ(getattr(self, name), default_of(member))
-        }
-        return {name: _json_value(value) for name, value in arguments.items()}
+        """Return the arguments that differ from the default, as JSON holds them."""
+        arguments = {}
+        for name, member in self.fields().items():
+            value = getattr(self, name)
+            if _differ(value, default_of(member)):
+                arguments[name] = _json_value(value)
+        return arguments
 
     @classmethod
     def fields(cls) -> "dict[str, Field[Any]]":
-        """Return the arguments as they are declared; what one needs comes first, the token last."""
-        known = {member.name: member for member in fields(cls)}  # type: ignore[arg-type]  # every subclass is a dataclass
-        return {
-            name: known[name]
-            for name in sorted(
-                known, key=lambda name: (name == cls.token_argument, not is_required(known[name]))
-            )
-        }
+        """Return the arguments; required ones come first, the token last."""
+        known = _members(cls)
+
+        def rank(name: str) -> tuple[bool, bool]:
+            return name == cls.token_argument, not is_required(known[name])
+
+        return {name: known[name] for name in sorted(known, key=rank)}
 
     @classmethod
     def among(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the values that are arguments of this, and given: of the parameters of a function, say."""
+        """Return those of the values that are arguments of this class and not None."""
         return given_fields(cls, values)
 
     @classmethod
     def taken_from(cls, values: dict[str, Any], *, prefix: str = "") -> dict[str, Any]:
-        """Take the arguments of this, by names with a prefix, out of those of a function."""
-        named = {name: f"{prefix}{name}" for name in cls.fields()}
-        return {name: values.pop(given) for name, given in named.items() if given in values}
+        """Take the arguments of this class, by prefixed names, out of other values."""
+        arguments = {}
+        for name in cls.fields():
+            if prefix + name in values:
+                arguments[name] = values.pop(prefix + name)
+        return arguments
 
     @classmethod
     def changed(cls, values: Mapping[str, Any]) -> set[str]:
         """Return the names of the arguments whose values are not the default."""
-        return {
-            name
-            for name, member in cls.fields().items()
-            if name in values and _differ(values[name], default_of(member))
-        }
+        names = set()
+        for name, member in cls.fields().items():
+            if name in values and _differ(values[name], default_of(member)):
+                names.add(name)
+        return names
 
     @classmethod
     def checked(
         cls, arguments: Mapping[str, Any], is_open: Callable[[Any], bool] = nothing_open
     ) -> dict[str, Any]:
-        """Those that are given, as JSON holds them. What is open, as a template is before its run, is not looked at."""
-        known = {member.name: member for member in fields(cls)}  # type: ignore[arg-type]  # every subclass is a dataclass
-        checked_arguments = {
-            name: value if is_open(value) else _checked(cls.title, name, value, known[name].type)
-            for name, value in arguments.items()
-            if value is not None
-        }
-        cls.check_together(
-            {**{name: default_of(member) for name, member in known.items()}, **checked_arguments},
-            is_open,
-        )
-        return checked_arguments
+        """Return the given arguments as JSON holds them.
+
+        Open values are not checked: a template is open until its run.
+        """
+        known = _members(cls)
+        given = {}
+        for name, value in arguments.items():
+            if value is None:
+                continue
+            if not is_open(value):
+                value = _checked(cls.title, name, value, known[name].type)
+            given[name] = value
+        defaults = {name: default_of(member) for name, member in known.items()}
+        cls.check_together({**defaults, **given}, is_open)
+        return given
 
     @classmethod
     def check_together(cls, given: Mapping[str, Any], is_open: Callable[[Any], bool]) -> None:
-        """Whether they go together."""
+        """Raise InvalidInputError for arguments that exclude each other.
+
+        A subclass knows which.
+        """
 
     @classmethod
     def filled_in(cls, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """What templates have made of them: of numbers and truth values texts."""
+        """Return numbers and truth values again where templates have made texts of them."""
         known = cls.fields()
-        return {
-            name: _filled_in(value, known[name].type) if name in known else value
-            for name, value in arguments.items()
-        }
+        values = dict(arguments)
+        for name, member in known.items():
+            if name in values:
+                values[name] = _filled_in(values[name], member.type)
+        return values
+
+
+def _members(declared: type[Declared]) -> "dict[str, Field[Any]]":
+    """Return the fields of a declaration as the class has them."""
+    members = fields(declared)  # type: ignore[arg-type]  # every subclass is a dataclass
+    return {member.name: member for member in members}
+
+
+def _missing(known: Mapping[str, "Field[Any]"], given: Mapping[str, Any]) -> list[str]:
+    return [name for name, member in known.items() if is_required(member) and name not in given]
 
 
 def _by_name(
@@ -238,48 +263,49 @@ def _by_name(
             f"{kind} takes {len(names)} positional arguments, and {len(in_order)} were given"
         )
     by_name = dict(zip(names, in_order, strict=False))
-    if twice := sorted(by_name.keys() & values.keys()):
-        raise TypeError(f"{kind} got multiple values for argument {twice[0]!r}")
+    repeated = sorted(by_name.keys() & values.keys())
+    if repeated:
+        raise TypeError(f"{kind} got multiple values for argument {repeated[0]!r}")
     return {**by_name, **values}
 
 
 def given_fields(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the values that are fields of a dataclass, and given."""
-    return {
-        member.name: values[member.name]
-        for member in fields(kind)
-        if values.get(member.name) is not None
-    }
+    """Return those of the values that are fields of a dataclass and not None."""
+    names = [member.name for member in fields(kind)]
+    return {name: values[name] for name in names if values.get(name) is not None}
 
 
 def is_required(member: "Field[Any]") -> bool:
+    """Return whether an argument has no default."""
     return member.default is MISSING and member.default_factory is MISSING
 
 
 def _takes_none(member: "Field[Any]") -> bool:
-    """Whether None is a value of it."""
+    """Return whether None is a value of an argument, and not just left out."""
     return default_of(member) is not None and type(None) in types_of(member.type)
 
 
 def default_of(member: "Field[Any]") -> Any:
-    """None of one that has to be given."""
+    """Return the default of an argument; None for a required one."""
     if member.default_factory is not MISSING:
         return member.default_factory()
-    return None if member.default is MISSING else member.default
+    if member.default is MISSING:
+        return None
+    return member.default
 
 
 def kind_of(hint: Any) -> Kind | None:
-    """The kind of an argument's values, if it is one of `values`."""
+    """Return the kind of an argument's values, if it is one of `values`."""
     return next((part for part in _parts(hint) if isinstance(part, Kind)), None)
 
 
 def help_of(hint: Any) -> Help | None:
-    """The help of an argument, if it has one."""
+    """Return the help of an argument, if it has one."""
     return next((part for part in _parts(hint) if isinstance(part, Help)), None)
 
 
 def types_of(hint: Any) -> frozenset[Any]:
-    """The types of a union, or the one that it is."""
+    """Return the types of a union, or the one type."""
     if get_origin(hint) is Annotated:
         return types_of(get_args(hint)[0])
     if get_origin(hint) in _UNIONS:
@@ -297,20 +323,20 @@ def plain_type(hint: Any) -> Any:
 
 
 def _parts(hint: Any) -> list[Any]:
-    """What annotates a type, at any depth of its unions."""
+    """Return the annotations of a type, at any depth of its unions."""
     if get_origin(hint) is Annotated:
         inner, *notes = get_args(hint)
         return [*notes, *_parts(inner)]
-    return (
-        [note for part in get_args(hint) for note in _parts(part)]
-        if get_origin(hint) in _UNIONS
-        else []
-    )
+    notes = []
+    if get_origin(hint) in _UNIONS:
+        for part in get_args(hint):
+            notes += _parts(part)
+    return notes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Hint:
-    """The parts of an argument's type, taken apart once: every ingest checks its arguments."""
+    """The parts of an argument's type, split once: every ingest checks its arguments."""
 
     types: frozenset[Any]
     kind: Kind | None
@@ -323,9 +349,12 @@ def _hint(hint: Any) -> _Hint:
 
 
 def _checked(operation: str, name: str, value: Any, hint: Any) -> Any:
+    """Return a value as JSON holds it; InvalidInputError if it does not fit."""
     known = _hint(hint)
     if known.nested is not None:
-        return value if isinstance(value, known.nested) else known.nested.of(value)
+        if isinstance(value, known.nested):
+            return value
+        return known.nested.of(value)
     value = _plain_value(value, known.types)
     if known.kind is not None:
         return known.kind.check(name, value)
@@ -333,17 +362,19 @@ def _checked(operation: str, name: str, value: Any, hint: Any) -> Any:
         raise InvalidInputError(
             f"{operation}: {name}={value!r} is {_word(type(value))}, neither true nor false"
         )
-    if isinstance(value, str) and any(
-        get_origin(part) in (list, Sequence) for part in _union(hint)
-    ):
+    if isinstance(value, str) and _takes_list(known.types):
         raise InvalidInputError(f"{name}={value!r} is a text; give a list: {name}=[{value!r}]")
     if not _fits(value, hint):
         raise InvalidInputError(f"{operation}: argument {name} {_advice(value, hint)}")
     if isinstance(value, Mapping):
         return dict(value)
-    if any(get_origin(part) is tuple for part in _union(hint)):
+    if any(get_origin(part) is tuple for part in known.types):
         return tuple(value)
     return list(value) if isinstance(value, tuple) else value
+
+
+def _takes_list(types: Collection[Any]) -> bool:
+    return any(get_origin(part) in (list, Sequence) for part in types)
 
 
 def _plain_value(value: Any, types: Collection[Any]) -> Any:
@@ -352,43 +383,53 @@ def _plain_value(value: Any, types: Collection[Any]) -> Any:
         return value
     if isinstance(value, Integral) and not isinstance(value, int):
         return int(value)
-    takes_list = any(get_origin(part) in (list, Sequence) for part in types)
     is_collection = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
-    return [*value] if takes_list and is_collection else value
+    return [*value] if is_collection and _takes_list(types) else value
 
 
-def _differ(one: Any, other: Any) -> bool:
-    """Whether two values differ; arrays, which do not say so with one word, do."""
+def _differ(value: Any, other: Any) -> bool:
+    """Return whether two values differ; arrays count as different.
+
+    Arrays compare to arrays, which are neither true nor false.
+    """
     try:
-        return bool(one != other)
+        return bool(value != other)
     except ValueError:
-        return one is not other
+        return value is not other
 
 
 def _json_value(value: Any) -> Any:
     if isinstance(value, Declared):
         return value.to_arguments()
-    return value.isoformat() if isinstance(value, datetime) else value
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value
 
 
 def _filled_in(value: Any, hint: Any) -> Any:
     if types_of(hint) == {bool}:
         return filled_in_flag(value)
     kind = kind_of(hint)
-    return filled_in(value) if kind is not None and kind.takes_number else value
+    if kind is not None and kind.takes_number:
+        return filled_in(value)
+    return value
 
 
 def _declared(hint: Any) -> type[Declared] | None:
+    """Return the declaration that a type names, at any depth of its unions."""
     if isinstance(hint, type) and issubclass(hint, Declared):
         return hint
-    return (
-        next(filter(None, map(_declared, get_args(hint))), None)
-        if get_origin(hint) in (*_UNIONS, Annotated)
-        else None
-    )
+    if get_origin(hint) not in (*_UNIONS, Annotated):
+        return None
+    for part in get_args(hint):
+        declared = _declared(part)
+        if declared is not None:
+            return declared
+    return None
 
 
 def _fits(value: Any, hint: Any) -> bool:
+    """Return whether a value is of a type, with all that it holds."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _fits(value, parts[0])
@@ -397,39 +438,42 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin in (list, Sequence):
         return isinstance(value, list | tuple) and all(_fits(member, parts[0]) for member in value)
     if origin in (dict, Mapping):
-        return isinstance(value, Mapping) and all(
-            isinstance(key, str) and _fits(member, parts[1]) for key, member in value.items()
-        )
+        return isinstance(value, Mapping) and _members_fit(value, parts[1])
     if origin is tuple:
-        return (
-            isinstance(value, list | tuple)
-            and len(value) == len(parts)
-            and all(map(_fits, value, parts))
-        )
+        if not isinstance(value, list | tuple) or len(value) != len(parts):
+            return False
+        return all(map(_fits, value, parts))
     if hint is Any:
         return True
-    return isinstance(value, hint) and (hint is not int or not isinstance(value, bool))
+    if hint is int and isinstance(value, bool):  # True is an int in Python
+        return False
+    return isinstance(value, hint)
+
+
+def _members_fit(value: Mapping[Any, Any], hint: Any) -> bool:
+    return all(isinstance(key, str) and _fits(member, hint) for key, member in value.items())
 
 
 def _advice(value: Any, hint: Any) -> str:
-    kinds = _union(hint)
+    """Return what a value is and what to give instead, for the end of a message."""
+    kinds = _alternatives(hint)
     expected = [kind for kind in kinds if kind is not type(None)]
     word = _word(type(value))
     if get_origin(expected[0]) in (dict, Mapping):
-        return f"must {_expected(expected[0])}" + (
-            "" if isinstance(value, Mapping) else f", and is {word}"
-        )
+        must = f"must {_expected(expected[0])}"
+        return must if isinstance(value, Mapping) else f"{must}, and is {word}"
     if expected == [str] and isinstance(value, int) and not isinstance(value, bool):
         return f"is {word}; write it as {str(value)!r}"
-    if (wrong := _wrong_member(value, expected)) is not None:
+    wrong = _wrong_member(value, expected)
+    if wrong is not None:
         word = f"{word} with {wrong}"
-    return f"is {word}; give {' or '.join(map(_expected, expected))}" + (
-        ", or leave it out" if len(expected) < len(kinds) else ""
-    )
+    advice = f"is {word}; give {' or '.join(map(_expected, expected))}"
+    is_optional = len(expected) < len(kinds)
+    return f"{advice}, or leave it out" if is_optional else advice
 
 
 def _wrong_member(value: Any, expected: Sequence[Any]) -> str | None:
-    """Return in words the first member of a list that does not fit; None for another value."""
+    """Return in words the first member of a list that does not fit, if there is one."""
     if not isinstance(value, list | tuple):
         return None
     for kind in expected:
@@ -440,29 +484,34 @@ def _wrong_member(value: Any, expected: Sequence[Any]) -> str | None:
     return None
 
 
-def _union(hint: Any) -> tuple[Any, ...]:
-    """The parts that a value may be one of."""
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    """Return the types that a hint allows, in their order."""
     if get_origin(hint) is Annotated:
-        return _union(get_args(hint)[0])
-    return (
-        tuple(kind for part in get_args(hint) for kind in _union(part))
-        if get_origin(hint) in _UNIONS
-        else (hint,)
-    )
+        return _alternatives(get_args(hint)[0])
+    if get_origin(hint) not in _UNIONS:
+        return (hint,)
+    allowed: list[Any] = []
+    for part in get_args(hint):
+        allowed += _alternatives(part)
+    return tuple(allowed)
 
 
 def _expected(hint: Any) -> str:
+    """Return in words the values of a type."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _expected(parts[0])
     if origin in _UNIONS:
-        return " or ".join(_expected(part) for part in parts)
+        return " or ".join(map(_expected, parts))
     if origin in (list, Sequence):
         return f"a list, each {_expected(parts[0])}"
     if origin is tuple:
         return f"a pair: {' and '.join(map(_expected, parts))}"
     if origin in (dict, Mapping):
-        return "map names to values" + ("" if parts[1] is Any else f", each {_expected(parts[1])}")
+        takes_all = parts[1] is Any
+        if takes_all:
+            return "map names to values"
+        return f"map names to values, each {_expected(parts[1])}"
     return _word(hint)
 
 

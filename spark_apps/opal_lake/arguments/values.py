@@ -1,4 +1,8 @@
-"""The kinds of values that arguments have. Each has one check, which returns the value as JSON holds it or says what to write instead."""
+"""The kinds of values that arguments have.
+
+Each has one check. It returns the value as JSON holds it, or raises InvalidInputError, which says
+what to write instead.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,12 +18,16 @@ NET = "netChanges"
 CHANGE_MODES = ("none", "dropCarryovers", NET)
 MAX_CLUSTER_COLUMNS = 8
 CODEC = r"zstd(:([1-9]|1[0-9]|2[0-2]))?"
+MAX_MEGABYTES = 1 << 20  # a tebibyte
 _WHOLE = r"[0-9]{1,18}"
 _NUMBER = rf"{_WHOLE}(\.[0-9]{{1,9}})?"
 
 
 class Kind:
-    """A kind of value: its check, how help names it, its choices, and whether a text of digits is a number of this kind."""
+    """A kind of value: its check, its name in help, and its choices.
+
+    `takes_number` is true if a text of digits is a number of this kind.
+    """
 
     __slots__ = ("check", "choices", "metavar", "takes_number")
 
@@ -38,9 +46,9 @@ class Kind:
 
 
 class Help:
-    """What a command line says of an argument, and how it names its value.
+    """The help of an argument on a command line, and the name of its value there.
 
-    `flag` is the name of the flag where it is not that of the argument: one of a list, say.
+    `flag` is the name of the flag where it is not that of the argument, as for one of a list.
     """
 
     __slots__ = ("flag", "metavar", "text")
@@ -52,12 +60,12 @@ class Help:
 
 
 def span_text(name: str, value: Any) -> str:
-    """A span of time as a job takes it: whole milliseconds."""
+    """Return a span of time as a job takes it: whole milliseconds."""
     return plain_duration(_span(name, value), name=name)
 
 
 def _positive_span_text(name: str, value: Any) -> str:
-    """A span of time that is not 0."""
+    """Return a span of time as a job takes it; InvalidInputError if it is 0."""
     text = span_text(name, value)
     if not parse_duration(text, name=name):
         raise InvalidInputError(f"{name}={value!r} is too short; give more than 0")
@@ -65,34 +73,37 @@ def _positive_span_text(name: str, value: Any) -> str:
 
 
 def span_of(name: str, value: Duration) -> timedelta:
-    """A span of time for this process to go by."""
+    """Return a span of time for use in this process."""
     return timedelta(microseconds=parse_duration(_span(name, value), name=name))
 
 
 def _span(name: str, value: Any) -> Any:
-    """The value, if it has the form of a span of time; how long one may be is up to `parse_duration`."""
-    if (
-        re.fullmatch(DURATION, value)
-        if isinstance(value, str)
-        else isinstance(value, timedelta) and value >= timedelta()
-    ):
-        return value
-    raise InvalidInputError(
-        f"{name}={value!r} is no duration; write it as '12h', '30d', '2w' or '1h30m', or as timedelta(days=30)"
-    )
+    """Return the value if it has the form of a span; another check limits its length."""
+    if not _is_span(value):
+        raise InvalidInputError(
+            f"{name}={value!r} is not a duration; write it as '12h', '30d', '2w' or '1h30m', "
+            "or as timedelta(days=30)"
+        )
+    return value
+
+
+def _is_span(value: Any) -> bool:
+    if isinstance(value, str):
+        return re.fullmatch(DURATION, value) is not None
+    return isinstance(value, timedelta) and value >= timedelta()
 
 
 def delta_span(name: str, value: Any) -> str | int:
-    """A span of time; or a whole number in the unit of the delta column, if that holds numbers."""
+    """Return a span of time, or a whole number in the unit of a numeric delta column."""
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 0:
             raise InvalidInputError(
                 f"{name}={value!r} is negative; write a whole number of at least 0, or '30d'"
             )
         return value
-    return (
-        value if isinstance(value, str) and re.fullmatch(_WHOLE, value) else span_text(name, value)
-    )
+    if isinstance(value, str) and re.fullmatch(_WHOLE, value):
+        return value
+    return span_text(name, value)
 
 
 def _delta_span_or_none(name: str, value: Any) -> str | int:
@@ -100,95 +111,113 @@ def _delta_span_or_none(name: str, value: Any) -> str | int:
 
 
 def whole_number(name: str, value: Any) -> int:
-    """Of megabytes or files: at least 1."""
+    """Return a number that counts something, at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidInputError(f"{name}={value!r}; write a whole number of at least 1")
+        raise InvalidInputError(f"{name} must be a whole number of at least 1, got {value!r}")
     return value
 
 
+def _megabytes(name: str, value: Any) -> int:
+    """Return a size in megabytes."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or not 1 <= value <= MAX_MEGABYTES:
+        raise InvalidInputError(
+            f"{name} must be a whole number of megabytes from 1 to {MAX_MEGABYTES}, got {value!r}"
+        )
+    return int(value)
+
+
 def _limit(name: str, value: Any) -> int:
-    """Check how many entries a list has at most; 0 means all."""
+    """Return how many entries a list has at most; 0 stands for all."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise InvalidInputError(
-            f"{name}={value!r}; write a whole number of at least 1, or 0 for all"
+            f"{name} must be a whole number of at least 1, or 0 for all, got {value!r}"
         )
     return value
 
 
 def percent(name: str, value: Any) -> int:
-    """A share, as 30 or 0.3."""
+    """Return a share in percent, given as a percentage or as a fraction such as 0.3."""
+    # A fraction of 0.005 or less would be rounded to 0
     if isinstance(value, float) and 0.005 < value <= 1:
         return round(value * 100)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100:
         raise InvalidInputError(
-            f"{name}={value!r} is no percentage; write a whole number from 1 to 100, or a fraction, as 0.3"
+            f"{name}={value!r} is not a percentage; write a whole number from 1 to 100, "
+            "or a fraction, as 0.3"
         )
     return value
 
 
 def codec(name: str, value: Any) -> str:
-    """How files are compressed."""
+    """Return the codec of files; InvalidInputError for another than zstd."""
     if not isinstance(value, str) or not re.fullmatch(CODEC, value):
         raise InvalidInputError(
-            f"{name}={value!r} is no codec; write 'zstd:1' to 'zstd:22', the higher the smaller and slower"
+            f"{name}={value!r} is not a codec; write 'zstd:1' to 'zstd:22', "
+            "the higher the smaller and slower"
         )
     return value
 
 
 def cluster_columns(name: str, value: Any) -> list[str]:
-    """What a Z-order can go by."""
+    """Return the columns of a Z-order."""
     columns = _names(value)
     if columns is None:
         raise InvalidInputError(
-            f"{name}={value!r} is no list of columns; write {name}=['customer_id', 'created_at']"
+            f"{name}={value!r} is not a list of columns; write {name}=['customer_id', 'created_at']"
         )
     if not 1 <= len(columns) <= MAX_CLUSTER_COLUMNS:
         raise InvalidInputError(
-            f"{name} has {len(columns)} columns; give 1 to {MAX_CLUSTER_COLUMNS}, those that queries filter by most: each "
-            f"further column weakens the others"
+            f"{name} has {len(columns)} columns; give 1 to {MAX_CLUSTER_COLUMNS}, those that "
+            "queries filter by most: each further column weakens the others"
         )
-    if twice := sorted({column for column in columns if columns.count(column) > 1}):
-        raise InvalidInputError(f"{name} names {', '.join(twice)} twice; take one out")
+    repeated = sorted({column for column in columns if columns.count(column) > 1})
+    if repeated:
+        raise InvalidInputError(f"{name} names {', '.join(repeated)} twice; take one out")
     return columns
 
 
 def _cluster_columns_or_none(name: str, value: Any) -> list[str]:
-    return [] if isinstance(value, list | tuple) and not value else cluster_columns(name, value)
+    if isinstance(value, list | tuple) and not value:
+        return []
+    return cluster_columns(name, value)
 
 
 def column_names(name: str, value: Any) -> list[str]:
-    """Columns that have a part in a table."""
+    """Return columns that have a role in a table."""
     if isinstance(value, str):
         raise InvalidInputError(f"{name}={value!r} is a text; give a list: {name}=[{value!r}]")
     columns = _names(value)
     if columns is None:
         raise InvalidInputError(
-            f"{name}={value!r} is no list of columns; write {name}=['customer_id']"
+            f"{name}={value!r} is not a list of columns; write {name}=['customer_id']"
         )
     return columns
 
 
 def _names(value: Any) -> list[str] | None:
-    is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-    return (
-        list(value)
-        if is_list and all(isinstance(column, str) and column for column in value)
-        else None
-    )
+    """Return the names that a value lists; None if it is not a list of names."""
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        return None
+    are_names = all(isinstance(column, str) and column for column in value)
+    return list(value) if are_names else None
 
 
 def function_name(name: str, value: Any) -> str:
-    """`package.module:function`."""
-    module, _, attribute = value.partition(":") if isinstance(value, str) else ("", "", "")
-    if not module or not attribute:
+    """Return the name of a function, as `package.module:function`."""
+    module, _, attribute = str(value).partition(":")
+    if not isinstance(value, str) or not module or not attribute:
         raise InvalidInputError(
-            f"{name}={value!r} is no function; write it as 'package.module:function'"
+            f"{name}={value!r} does not name a function; write it as 'package.module:function'"
         )
-    return str(value)
+    return value
 
 
 def bound(name: str, value: Any) -> str | int | datetime:
-    """A version, as a number or its digits; a commit time; or a text that the table knows."""
+    """Return a version, a commit time, or a text that the table knows.
+
+    Digits are a version.
+    """
     if isinstance(value, str) and value.strip():
         return int(value) if re.fullmatch(_WHOLE, value) else value
     if isinstance(value, datetime):
@@ -202,16 +231,16 @@ def bound(name: str, value: Any) -> str | int | datetime:
 
 
 def version_number(name: str, value: Any) -> int:
-    """A version that there may be."""
+    """Return the number of a version."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise InvalidInputError(
-            f"{name}={value!r} is no version; write a whole number, as `opal history` lists them"
+            f"{name}={value!r} is not a version; write a whole number, as `opal history` lists them"
         )
     return value
 
 
 def threshold(name: str, value: Any) -> int | str:
-    """A number of rows, or a share of them; `reject_threshold` reads it."""
+    """Return a number of rows, or a share of them; `reject_threshold` reads it."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise InvalidInputError(
             f"{name}={value!r} is not a threshold; write a number of rows, as 100, "
@@ -221,7 +250,7 @@ def threshold(name: str, value: Any) -> int | str:
 
 
 def by_name(name: str, value: Any) -> Any:
-    """A mapping; what its members mean says the room that takes them."""
+    """Return a mapping; the room that takes it checks its members."""
     if not isinstance(value, Mapping):
         raise InvalidInputError(
             f"{name}={value!r} is not a mapping; write {name}={{'name': value}}"
@@ -230,7 +259,7 @@ def by_name(name: str, value: Any) -> Any:
 
 
 def one_of(*words: str) -> Kind:
-    """A choice."""
+    """Return the kind of a choice among words."""
 
     def check(name: str, value: Any) -> str:
         if value not in words:
@@ -241,23 +270,23 @@ def one_of(*words: str) -> Kind:
 
 
 def filled_in(value: Any) -> Any:
-    """What a template has made of a number: templates make texts."""
-    if isinstance(value, str) and re.fullmatch(_NUMBER, value.strip()):
-        return float(value) if "." in value else int(value)
-    return value
+    """Return the number again where a template has made a text of it."""
+    if not isinstance(value, str) or not re.fullmatch(_NUMBER, value.strip()):
+        return value
+    if "." in value:
+        return float(value)
+    return int(value)
 
 
 def filled_in_flag(value: Any) -> Any:
-    """What a template has made of a truth value."""
-    return (
-        {"true": True, "false": False}.get(value.strip().lower(), value)
-        if isinstance(value, str)
-        else value
-    )
+    """Return the truth value again where a template has made a text of it."""
+    if not isinstance(value, str):
+        return value
+    return {"true": True, "false": False}.get(value.strip().lower(), value)
 
 
-TARGET_MB = Help("size of the files (default: property target_mb)")
-GRACE = Help("how long jobs and readers may take (default: 1d); older jobs can commit no more")
+TARGET_MB = Help("size of the written files, in megabytes (default: property target_mb)")
+GRACE = Help("how long jobs and readers may take (default: 1d); older jobs can no longer commit")
 METADATA = one_of("batch", "inline")
 ON_BAD_ROWS = one_of("fail", "quarantine")
 ON_NEW_COLUMNS = one_of("fail", "add", "ignore")
@@ -274,11 +303,10 @@ Where = Annotated[str, Help("a condition on rows", "CONDITION")]
 Span = Annotated[Duration, Kind(span_text, "SPAN")]
 PositiveSpan = Annotated[Duration, Kind(_positive_span_text, "SPAN")]
 DeltaSpan = Annotated[Duration | int, Kind(delta_span, "SPAN", takes_number=True)]
-PolicySpan = Annotated[
-    Duration | int, Kind(_delta_span_or_none, "SPAN", takes_number=True)
-]  # '' is none, whatever the table's property is
+# '' is none, whatever the table's property is
+PolicySpan = Annotated[Duration | int, Kind(_delta_span_or_none, "SPAN", takes_number=True)]
 Percent = Annotated[float, Kind(percent, "N", takes_number=True)]
-MegaBytes = Annotated[int, Kind(whole_number, "N", takes_number=True)]
+MegaBytes = Annotated[int, Kind(_megabytes, "MB", takes_number=True)]
 Count = Annotated[int, Kind(whole_number, "N", takes_number=True)]
 Limit = Annotated[int, Kind(_limit, "N", takes_number=True)]
 RowCount = Annotated[int, Kind(whole_number, "N", takes_number=True)]
@@ -288,9 +316,8 @@ Threshold = Annotated[int | str, Kind(threshold, "N|N%")]
 Codec = Annotated[str, Kind(codec, "CODEC")]
 Columns = Annotated[Sequence[str], Kind(column_names, "COLUMN")]
 ClusterColumns = Annotated[Sequence[str], Kind(cluster_columns, "COLUMN")]
-PolicyColumns = Annotated[
-    Sequence[str], Kind(_cluster_columns_or_none, "COLUMN")
-]  # [] is none, whatever the table's property is
+# [] is none, whatever the table's property is
+PolicyColumns = Annotated[Sequence[str], Kind(_cluster_columns_or_none, "COLUMN")]
 Function = Annotated[str, Kind(function_name, "MODULE:FUNCTION")]
 Properties = Mapping[str, int | str]
 ByName = Annotated[Any, Kind(by_name, "NAME=VALUE")]
