@@ -1,7 +1,11 @@
-"""Views of a table: which files a read needs and which of their rows it shows, by version, time and partition key; and change feeds.
+"""Reads of a table: visible rows, change feeds, the history, and rows by key.
 
-`read` plans a read. Of a change feed, `change_range` says from where to where it goes, `changes` which rows began and ended there, and
-`changed_rows` makes the feed of them, also the net one. `partition_net` reads what came under one partition key. `history_view` and
-`history_changes` show every row of a key, `get` looks keys up. `difference` compares two states, as a restore asks. `explain` says what a
-read opens and skips.
+- `read` plans a read: which files it needs, and which of their rows it shows. `view` is what an
+  engine is asked for, `where` its filter, `result_columns` the columns of the result.
+- `change_range` finds the versions of a change feed, `changes` the rows that began and ended in
+  them, and `changed_rows` labels these rows, also for a net feed.
+- `partition_net` reads the net rows of a partition key.
+- `history_view` and `history_changes` show every row of a key; `get` looks up rows by key.
+- `marked_rows` reads single rows of a file.
+- `difference` compares two states, for a restore. `explain` shows what a read opens and skips.
 """

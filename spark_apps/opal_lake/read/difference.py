@@ -1,4 +1,4 @@
-"""Which rows two states of a table show, and which only one of them does: what a restore changes."""
+"""The rows that only one of two states of a table shows: what a restore changes."""
 
 from collections.abc import Collection, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
@@ -18,14 +18,14 @@ from opal_lake.storage.protocol import READERS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Rows by segment: `gone` are those that only the earlier state shows, `come` those that only the later one does."""
+    """Rows by segment: `gone` only the earlier state shows, `come` only the later one."""
 
     gone: Bitmaps
     come: Bitmaps
 
 
 def difference(before: Snapshot, after: Snapshot) -> Difference:
-    """Between any two states, be they of one course of versions or not."""
+    """Return the difference between two states, also across a restore."""
     invalid_before, invalid_after = invalid_rows(before), invalid_rows(after)
     concerned = _differing_segments(before, invalid_before, after, invalid_after)
     shown_before = _visible_rows(before, concerned, invalid_before)
@@ -36,7 +36,10 @@ def difference(before: Snapshot, after: Snapshot) -> Difference:
 
 
 def visible_rows(snapshot: Snapshot, segments: Collection[int]) -> Bitmaps:
-    """Of these segments, those that the state shows: rows that a major compaction dropped have no event, and are in no file."""
+    """Return the rows of some segments that the state shows.
+
+    Rows that a major compaction dropped have no event, and are in no file.
+    """
     known = _processed(snapshot, segments)
     groups = {segment.group for segment in known}
     return _visible_rows(snapshot, segments, invalid_rows(snapshot, groups=groups))
@@ -50,17 +53,18 @@ def _processed(snapshot: Snapshot, segments: Collection[int]) -> list[Segment]:
 def _visible_rows(snapshot: Snapshot, segments: Collection[int], invalid: Bitmaps) -> Bitmaps:
     """Return the rows that are in files and not among those with an UNTIL event."""
     known = _processed(snapshot, segments)
+    # Segments of other groups have all their rows in files, which need not be read
     dropped = groups_that_lack_rows(snapshot)
-    held = _rows_in_files(snapshot, {segment.id for segment in known if segment.group in dropped})
-    return {
-        segment.id: (
-            held.get(segment.id, BitMap())
-            if segment.group in dropped
-            else BitMap(range(segment.rows))
-        )
-        - invalid.get(segment.id, BitMap())
-        for segment in known
-    }
+    lacking = {segment.id for segment in known if segment.group in dropped}
+    rows_in_files = _rows_in_files(snapshot, lacking)
+    visible: Bitmaps = {}
+    for segment in known:
+        if segment.id in lacking:
+            rows = rows_in_files.get(segment.id, BitMap())
+        else:
+            rows = BitMap(range(segment.rows))
+        visible[segment.id] = rows - invalid.get(segment.id, BitMap())
+    return visible
 
 
 def count_rows(rows: Mapping[int, BitMap]) -> int:
@@ -70,36 +74,37 @@ def count_rows(rows: Mapping[int, BitMap]) -> int:
 def _differing_segments(
     before: Snapshot, invalid_before: Bitmaps, after: Snapshot, invalid_after: Bitmaps
 ) -> set[int]:
-    """Equal marks do not tell if rows were dropped: their events are forgotten. Then equal files do."""
-    processed_before, processed_after = (
-        {*state.segments} - state.pending for state in (before, after)
-    )
+    """Return the segments of which the two states may show different rows.
+
+    If rows were dropped, their events are forgotten: equal marks do not prove equal rows then, but
+    equal files do.
+    """
+    processed_before = {*before.segments} - before.pending
+    processed_after = {*after.segments} - after.pending
     both = processed_before & processed_after
+    none = BitMap()
     differing = {
         number
         for number in both
-        if invalid_before.get(number, BitMap()) != invalid_after.get(number, BitMap())
+        if invalid_before.get(number, none) != invalid_after.get(number, none)
     }
     if groups_that_lack_rows(before) or groups_that_lack_rows(after):
-        files = [
-            file
-            for state, other in ((before, after), (after, before))
-            for file in _files_beside(state, other)
-        ]
-        differing |= both & {number for file in files for number in file.segments}
+        for file in (*_files_not_in(before, after), *_files_not_in(after, before)):
+            differing |= both.intersection(file.segments)
     return differing | (processed_before ^ processed_after)
 
 
-def _files_beside(state: Snapshot, other: Snapshot) -> list[DataFile]:
+def _files_not_in(state: Snapshot, other: Snapshot) -> list[DataFile]:
     return [file for path, file in state.files.items() if path not in other.files]
 
 
 def groups_that_lack_rows(snapshot: Snapshot) -> set[int]:
-    """Groups whose files hold fewer rows than their segments had."""
-    held: dict[int, int] = {}
+    """Return the groups whose files have fewer rows than their segments had."""
+    rows_in_files: dict[int, int] = {}
     for file in snapshot.files.values():
-        held[file.group] = held.get(file.group, 0) + file.rows
-    return {group for group, rows in snapshot.root.groups.items() if held.get(group, 0) < rows}
+        rows_in_files[file.group] = rows_in_files.get(file.group, 0) + file.rows
+    expected = snapshot.root.groups.items()
+    return {group for group, rows in expected if rows_in_files.get(group, 0) < rows}
 
 
 def _rows_in_files(snapshot: Snapshot, segments: Set[int]) -> Bitmaps:
@@ -112,6 +117,7 @@ def _rows_in_files(snapshot: Snapshot, segments: Set[int]) -> Bitmaps:
 
 
 def _rows_in_file(snapshot: Snapshot, file: DataFile) -> Bitmaps:
+    # A file with a whole segment need not be read
     if len(file.segments) == 1 and snapshot.segments[file.segments[0]].rows == file.rows:
         return {file.segments[0]: BitMap(range(file.rows))}
     ids = read_columns(snapshot.storage, file, snapshot.spec, [SEGMENT, OFFSET])
@@ -121,8 +127,9 @@ def _rows_in_file(snapshot: Snapshot, file: DataFile) -> Bitmaps:
 
 
 def _without(rows: Bitmaps, other: Bitmaps) -> Bitmaps:
-    left = {
-        segment: marks - other[segment] if segment in other else marks
-        for segment, marks in rows.items()
-    }
-    return {segment: marks for segment, marks in left.items() if marks}
+    differing: Bitmaps = {}
+    for segment, marks in rows.items():
+        remaining = marks - other[segment] if segment in other else marks
+        if remaining:
+            differing[segment] = remaining
+    return differing

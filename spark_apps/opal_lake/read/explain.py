@@ -1,4 +1,7 @@
-"""What a read would open and what it would skip, and why, as values that go into JSON as they are. Reads metadata only, never rows."""
+"""A plan of a read as JSON values: what it would open, what it would skip, and why.
+
+It is made from metadata alone; no rows are read.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,41 +24,45 @@ from opal_lake.definition.ordering import from_order
 from opal_lake.definition.schema import Atomic, Field
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.log.snapshot import Snapshot
-from opal_lake.read.read import Fate, FileFilter, bounds_of_all
+from opal_lake.read.read import FileAction, FileFilter, bounds_of_all
 
 NAMES = {
-    Fate.PENDING: "pending",
-    Fate.LATER: "pruned_by_event_time",
-    Fate.PRUNED: "pruned_by_bounds",
-    Fate.DEAD: "pruned_as_dead",
-    Fate.PLAIN: "read_whole",
-    Fate.MIXED: "read_filtered",
+    FileAction.PENDING: "pending",
+    FileAction.LATER: "pruned_by_event_time",
+    FileAction.PRUNED: "pruned_by_bounds",
+    FileAction.DEAD: "pruned_as_dead",
+    FileAction.PLAIN: "read_whole",
+    FileAction.MIXED: "read_filtered",
 }
 _SHOWN_VALUES = 3
 _TIMES = ("date", "timestamp", "timestamp_ntz")
 
 
 def explain(file_filter: FileFilter) -> dict[str, Any]:
-    """Files and bytes by what a read does with them; for each condition of the filter what it skips; how far the table is in Z-order."""
+    """Return files and bytes by what a read does with them.
+
+    Also returns what each condition skips, and how much of the table is in Z-order.
+    """
     snapshot = file_filter.snapshot
-    fates = {path: file_filter.fate(file) for path, file in snapshot.files.items()}
-    files, sizes = Counter(fates.values()), Counter[Fate]()
-    for path, fate in fates.items():
-        sizes[fate] += snapshot.files[path].size
-    pruned = [snapshot.files[path] for path, fate in fates.items() if fate is Fate.PRUNED]
-    seen = [
-        snapshot.files[path]
-        for path, fate in fates.items()
-        if fate not in (Fate.PENDING, Fate.LATER)
-    ]
+    files, sizes = Counter[FileAction](), Counter[FileAction]()
+    seen: list[DataFile] = []
+    pruned: list[DataFile] = []
+    for file in snapshot.files.values():
+        action = file_filter.action(file)
+        files[action] += 1
+        sizes[action] += file.size
+        # The conditions are tried only on files that the event time lets through
+        if action not in (FileAction.PENDING, FileAction.LATER):
+            seen.append(file)
+        if action is FileAction.PRUNED:
+            pruned.append(file)
+    files_by_name = {name: files[action] for action, name in NAMES.items()}
+    bytes_by_name = {name: sizes[action] for action, name in NAMES.items()}
     return {
         "uri": snapshot.storage.uri,
         "version": snapshot.version,
-        "files": {"total": len(fates), **{name: files[fate] for fate, name in NAMES.items()}},
-        "bytes": {
-            "total": sum(sizes.values()),
-            **{name: sizes[fate] for fate, name in NAMES.items()},
-        },
+        "files": {"total": files.total(), **files_by_name},
+        "bytes": {"total": sizes.total(), **bytes_by_name},
         "conditions": list(_conditions(file_filter.predicate, snapshot.spec, seen, pruned)),
         "z_order": _z_order(snapshot),
     }
@@ -64,27 +71,30 @@ def explain(file_filter: FileFilter) -> dict[str, Any]:
 def _conditions(
     predicate: Predicate | None, spec: TableSpec, seen: list[DataFile], pruned: list[DataFile]
 ) -> Iterator[dict[str, Any]]:
-    """Of each condition that must hold: what it would skip by itself, and what no other one skips."""
+    """Yield what each necessary condition would skip, and what no other one skips."""
     parts = list(_conjuncts(predicate))
-    by_part: list[set[str]] = [set() for _ in parts]
+    skipped_by_part: list[set[str]] = [set() for _ in parts]
     for file in seen:
-        bounds = bounds_of_all(file, spec)  # once a file: as many as the table has columns
-        for part, paths in zip(parts, by_part, strict=True):
+        # Built once for each file: as many as the table has columns
+        bounds = bounds_of_all(file, spec)
+        for part, skipped in zip(parts, skipped_by_part, strict=True):
             if not may_match(part, bounds, file.rows):
-                paths.add(file.path)
-    times = Counter(path for paths in by_part for path in paths)
+                skipped.add(file.path)
+    times: Counter[str] = Counter()
+    for skipped in skipped_by_part:
+        times.update(skipped)
     sizes = {file.path: file.size for file in seen}
-    for part, paths in zip(parts, by_part, strict=True):
+    for part, skipped in zip(parts, skipped_by_part, strict=True):
         yield {
             "condition": condition_text(part, spec),
             "columns": sorted({spec.by_id(number).name for number in _columns(part)}),
-            "files": len(paths),
-            "bytes": sum(sizes[path] for path in paths),
-            "files_by_it_alone": sum(1 for path in paths if times[path] == 1),
+            "files": len(skipped),
+            "bytes": sum(sizes[path] for path in skipped),
+            "files_by_it_alone": sum(1 for path in skipped if times[path] == 1),
         }
-    if together := sum(
-        1 for file in pruned if not times[file.path]
-    ):  # as when parts of an Or go by different columns
+    # For example, the parts of an Or may rule out a file by different columns
+    together = sum(1 for file in pruned if not times[file.path])
+    if together:
         yield {
             "condition": "all together",
             "columns": [],
@@ -115,25 +125,30 @@ def _columns(predicate: Predicate) -> Iterator[int]:
 
 
 def condition_text(predicate: Predicate, spec: TableSpec) -> str:
-    """A condition as people write it."""
+    """Return a condition as people write it."""
     match predicate:
-        case And(parts=parts) | Or(parts=parts):
-            word = " AND " if isinstance(predicate, And) else " OR "
-            return (
-                word.join(_within(part, spec) for part in parts)
-                if parts
-                else str(isinstance(predicate, And)).lower()
-            )
+        case And(parts=[]):
+            return "true"
+        case Or(parts=[]):
+            return "false"
+        case And(parts=parts):
+            return " AND ".join(_within(part, spec) for part in parts)
+        case Or(parts=parts):
+            return " OR ".join(_within(part, spec) for part in parts)
         case Unknown():
             return "what bounds cannot answer"
         case IsNull(field_id=number, negated=negated):
-            return f"{spec.by_id(number).name} IS {'NOT ' if negated else ''}NULL"
+            test = "IS NOT NULL" if negated else "IS NULL"
+            return f"{spec.by_id(number).name} {test}"
         case Compare(field_id=number, op=op, value=value):
-            return f"{spec.by_id(number).name} {op} {_value_text(value, spec.by_id(number))}"
+            field = spec.by_id(number)
+            return f"{field.name} {op} {_value_text(value, field)}"
         case In(field_id=number, values=values):
             field = spec.by_id(number)
             shown = [_value_text(value, field) for value in values[:_SHOWN_VALUES]]
-            return f"{field.name} IN ({', '.join(shown + ['...'] * (len(values) > _SHOWN_VALUES))})"
+            if len(values) > _SHOWN_VALUES:
+                shown.append("...")
+            return f"{field.name} IN ({', '.join(shown)})"
 
 
 def _within(predicate: Predicate, spec: TableSpec) -> str:
@@ -150,21 +165,23 @@ def _value_text(value: Comparable, field: Field) -> str:
         return f"X'{value}'"
     if isinstance(value, Decimal):
         return format(value, "f")
-    return str(value) if isinstance(value, bool | int | float) else repr(value)
+    if isinstance(value, bool | int | float):
+        return str(value)
+    return repr(value)
 
 
 def _z_order(snapshot: Snapshot) -> dict[str, Any]:
-    """By which columns how much is in order, and what is not."""
-    orders: dict[tuple[int, ...], list[DataFile]] = {}
+    """Return how much is in order, by columns, and how much is not."""
+    files_by_columns: dict[tuple[int, ...], list[DataFile]] = {}
     for file in snapshot.files.values():
-        orders.setdefault(file.cluster.columns if file.cluster else (), []).append(file)
-    rest = orders.pop((), [])
+        columns = file.cluster.columns if file.cluster else ()
+        files_by_columns.setdefault(columns, []).append(file)
+    unordered = files_by_columns.pop((), [])
+    orders = sorted(files_by_columns.items())
     return {
-        "orders": [
-            _order(snapshot.spec, columns, files) for columns, files in sorted(orders.items())
-        ],
-        "files_without": len(rest),
-        "bytes_without": sum(file.size for file in rest),
+        "orders": [_order(snapshot.spec, columns, files) for columns, files in orders],
+        "files_without": len(unordered),
+        "bytes_without": sum(file.size for file in unordered),
     }
 
 

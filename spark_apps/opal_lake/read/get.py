@@ -1,4 +1,7 @@
-"""Rows by their keys. The key store says in which file the row of a key is, and the file's footer in which row group."""
+"""Rows by their keys.
+
+The key store knows in which file the row of a key is; the file's footer, in which row group.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -6,12 +9,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from opal_lake.arrays import IndexArray, UInt64Array
 from opal_lake.data.column_read import readers
 from opal_lake.data.columns import physical_schema, physical_type, to_fields
-from opal_lake.data.data_file import held_names
+from opal_lake.data.data_file import existing_names
+from opal_lake.data.segment import DataFile
 from opal_lake.definition.key_hash import given_keys, hash_keys
 from opal_lake.definition.schema import SEGMENT, Atomic, Field, type_name
 from opal_lake.definition.table_spec import TableSpec
@@ -32,7 +36,7 @@ from opal_lake.read.result_columns import chosen_fields
 
 _LAST = np.iinfo(np.int64).max
 
-Hashes = npt.NDArray[np.uint64]
+Hashes = UInt64Array
 
 
 def get_rows(
@@ -42,46 +46,46 @@ def get_rows(
     as_of: int | None,
     columns: Sequence[str] | None,
 ) -> pa.Table:
-    """The visible rows of these keys, in their order. A key without a row has none in the result."""
+    """Return the visible rows of keys, in the keys' order; a key may have none."""
     spec = snapshot.spec
     given = _given(keys, spec)
     hashes = hash_keys([given[field.physical] for field in spec.keys], _key_types(spec))
     newest = _newest(snapshot, cache, _distinct(hashes), as_of)
     newest = newest.take(by_keys(newest, hashes))
     fields = chosen_fields(spec, columns)
-    known = {
-        field.physical: given[field.physical]
-        for field in fields
-        if _is_as_stored(given, field, spec)
-    }
-    rows = rows_of_entries(
-        snapshot, newest, [field for field in fields if field.physical not in known]
-    )
+    # Key columns have the given values: most need not be read
+    known = {field.physical for field in fields if _is_as_stored(given, field, spec)}
+    unknown = [field for field in fields if field.physical not in known]
+    rows = rows_of_entries(snapshot, newest, unknown)
     at = pa.array(_ranks(newest, hashes))
-    for name, values in known.items():
-        rows = rows.append_column(name, values.take(at))
+    for name in known:
+        rows = rows.append_column(name, given[name].take(at))
     return to_fields(rows, spec, fields)
 
 
 def hashes_of_keys(keys: Any, spec: TableSpec) -> Hashes:
-    """Of keys as a user gives them: each once, in their order."""
+    """Return the hashes of keys that a user gives, in their order, without repeats."""
     given = _given(keys, spec)
     return _distinct(hash_keys([*given.values()], _key_types(spec)))
 
 
 def _given(keys: Any, spec: TableSpec) -> dict[str, pa.Array]:
-    """Key columns by their physical names, with the values that a user gives."""
+    """Return the key columns by physical name, with the values that a user gives."""
     spec.require_keys("a look-up by key")
     names = [field.name for field in spec.keys]
-    keys = (
-        [keys] if isinstance(keys, Mapping | str) or not isinstance(keys, Iterable) else list(keys)
-    )
+    is_single = isinstance(keys, Mapping | str) or not isinstance(keys, Iterable)
+    keys = [keys] if is_single else list(keys)
     columns = {*names}
-    wrong = [key for key in keys if not isinstance(key, Mapping) or key.keys() != columns]
-    if wrong:
-        raise InvalidInputError(_keys_advice(names, wrong[0]))
-    given = given_keys([[key[name] for name in names] for key in keys], _key_types(spec), names)
+    for key in keys:
+        if not isinstance(key, Mapping) or key.keys() != columns:
+            raise InvalidInputError(_keys_advice(names, key))
+    values = [_in_order(key, names) for key in keys]
+    given = given_keys(values, _key_types(spec), names)
     return {field.physical: column for field, column in zip(spec.keys, given, strict=True)}
+
+
+def _in_order(key: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
+    return [key[name] for name in names]
 
 
 def _keys_advice(names: Sequence[str], wrong: Any) -> str:
@@ -89,10 +93,11 @@ def _keys_advice(names: Sequence[str], wrong: Any) -> str:
     advice = (
         f"keys must be mappings with the key columns {', '.join(names)}, in a list: [{{{example}}}]"
     )
-    folded = {name.casefold() for name in names}
-    for name in wrong if isinstance(wrong, Mapping) else ():
-        if isinstance(name, str) and name not in names and name.casefold() in folded:
-            return f"{advice}; {name!r} differs in case only"
+    if isinstance(wrong, Mapping):
+        folded = {name.casefold() for name in names}
+        for name in wrong:
+            if isinstance(name, str) and name not in names and name.casefold() in folded:
+                return f"{advice}; {name!r} differs in case only"
     return advice
 
 
@@ -101,26 +106,29 @@ def _key_types(spec: TableSpec) -> list[Atomic]:
 
 
 def _is_as_stored(given: Mapping[str, pa.Array], field: Field, spec: TableSpec) -> bool:
-    """Whether it is a column of the key of whose values a hash tells that they are the stored ones, so that these need not be read."""
-    return field.physical in given and given[field.physical].type == physical_type(
-        field.type, spec.file_format
-    )
+    """Return whether a field is a key column whose given values are the stored ones.
+
+    Equal hashes prove that, if the types are the same.
+    """
+    if field.physical not in given:
+        return False
+    return bool(given[field.physical].type == physical_type(field.type, spec.file_format))
 
 
 def _distinct(hashes: Hashes) -> Hashes:
-    return hashes[np.sort(np.unique(hashes, axis=0, return_index=True)[1])]
+    _, first = np.unique(hashes, axis=0, return_index=True)
+    return hashes[np.sort(first)]
 
 
 def key_of_texts(texts: Sequence[str], spec: TableSpec) -> dict[str, Any]:
-    """A key as a command line has it; bytes are hexadecimal."""
+    """Return a key from the texts of a command line; bytes are hexadecimal."""
     names = [field.name for field in spec.keys]
     if len(texts) != len(names):
         raise InvalidInputError(
             f"the key is {', '.join(names)}; give {count_text(len(names), 'value')}, in this order"
         )
-    return {
-        field.name: _key_value(text, field) for text, field in zip(texts, spec.keys, strict=True)
-    }
+    pairs = zip(spec.keys, texts, strict=True)
+    return {field.name: _key_value(text, field) for field, text in pairs}
 
 
 def _key_value(text: str, field: Field) -> Any:
@@ -139,50 +147,50 @@ def _key_value(text: str, field: Field) -> Any:
     return text
 
 
-def by_keys(entries: Entries, hashes: Hashes) -> npt.NDArray[np.intp]:
-    """Positions of entries in the order of their keys; those of one key as they come."""
+def by_keys(entries: Entries, hashes: Hashes) -> IndexArray:
+    """Return positions of entries in the order of the keys, stable for each key."""
     return np.argsort(_ranks(entries, hashes), kind="stable")
 
 
-def _ranks(entries: Entries, hashes: Hashes) -> npt.NDArray[np.intp]:
-    """Of each entry the place of its key, the first one of a key that comes again."""
-    rank = {key: number for number, key in reversed([*enumerate(map(tuple, hashes.tolist()))])}
-    return np.array(
-        [rank[key] for key in zip(entries.high.tolist(), entries.low.tolist(), strict=True)],
-        np.intp,
-    )
+def _ranks(entries: Entries, hashes: Hashes) -> IndexArray:
+    """Return the position of each entry's key, the first one if the key comes twice."""
+    rank: dict[tuple[int, ...], int] = {}
+    for number, key in enumerate(map(tuple, hashes.tolist())):
+        # A key that comes again keeps its first position
+        rank.setdefault(key, number)
+    keys = zip(entries.high.tolist(), entries.low.tolist(), strict=True)
+    return np.array([rank[key] for key in keys], np.intp)
 
 
 def rows_of_entries(snapshot: Snapshot, entries: Entries, fields: Sequence[Field]) -> pa.Table:
-    """The physical columns of the rows that entries stand for, in their order; without those that are younger than the snapshot."""
+    """Return the physical columns of the rows of entries, in their order.
+
+    Columns that are younger than the snapshot are left out.
+    """
     physical = [*dict.fromkeys(field.physical for field in fields)]
     marks: Bitmaps = {}
     add_rows(marks, entries.segment, entries.offset)
-    files = [
-        file
-        for file in (snapshot.files.values() if marks else ())
-        if not marks.keys().isdisjoint(file.segments)
-    ]
+    files: list[DataFile] = []
+    if marks:
+        all_files = snapshot.files.values()
+        files = [file for file in all_files if not marks.keys().isdisjoint(file.segments)]
     with ThreadPoolExecutor(readers(snapshot.storage, snapshot.spec)) as pool:
         parts = [*pool.map(partial(read_marked, snapshot, marks, physical), files)]
     empty = physical_schema(snapshot.spec).empty_table()
-    known = empty.select([*held_names(physical, empty.schema), SEGMENT])
-    rows = pa.concat_tables(
-        [known, *map(_with_segments, parts)], promote_options="default"
-    )  # which tell how many, without any other
-    ids = concat_ids([part.ids for part in parts])
+    # The segments count the rows, even if no other column is read
+    columns = empty.select([*existing_names(physical, empty.schema), SEGMENT])
+    tables = [columns, *map(_with_segments, parts)]
+    rows = pa.concat_tables(tables, promote_options="default")
     if rows.num_rows != len(entries):
         raise FormatError(
-            f"{snapshot.storage.uri}: the key store names rows that no data file holds; run `opal check`"
+            f"{snapshot.storage.uri}: the key store names rows that no data file holds; "
+            "run `opal check`"
         )
-    at = {
-        row: position
-        for position, row in enumerate(zip(ids.segment.tolist(), ids.offset.tolist(), strict=True))
-    }
-    order = np.array(
-        [at[row] for row in zip(entries.segment.tolist(), entries.offset.tolist(), strict=True)],
-        np.intp,
-    )
+    ids = concat_ids([part.ids for part in parts])
+    row_ids = zip(ids.segment.tolist(), ids.offset.tolist(), strict=True)
+    position_of = {row_id: position for position, row_id in enumerate(row_ids)}
+    wanted = zip(entries.segment.tolist(), entries.offset.tolist(), strict=True)
+    order = np.array([position_of[row_id] for row_id in wanted], np.intp)
     return rows.take(pa.array(order))
 
 
@@ -194,18 +202,20 @@ def _with_segments(marked: MarkedRows) -> pa.Table:
 
 
 def _newest(snapshot: Snapshot, cache: RunCache, hashes: Hashes, as_of: int | None) -> Entries:
-    """Of each key the last entry up to the event time, unless it is a delete."""
+    """Return the last entry of each key up to the event time, unless it is a delete."""
     ties = len(snapshot.spec.tie_break)
-    probes = _probes(hashes[np.argsort(hashes[:, 0])], _LAST if as_of is None else as_of, ties)
-    stored = sorted_entries(
-        concat_entries([no_entries(ties), *cache.neighbours([*snapshot.runs.values()], probes)])
-    )
-    known = stored.take(stored.delta <= probes.delta[0]) if len(probes) else stored
-    return known.take(~same_as_next(known, 2) & ~known.deleted)
+    latest = _LAST if as_of is None else as_of
+    probes = _probes(hashes[np.argsort(hashes[:, 0])], latest, ties)
+    parts = [no_entries(ties), *cache.neighbours([*snapshot.runs.values()], probes)]
+    # A neighbour may be of another key or of a later delta
+    stored = sorted_entries(concat_entries(parts))
+    if len(probes):
+        stored = stored.take(stored.delta <= latest)
+    return stored.take(~same_as_next(stored, 2) & ~stored.deleted)
 
 
 def _probes(hashes: Hashes, delta: int, ties: int) -> Entries:
-    """Entries beyond all of their keys up to the delta."""
+    """Return probes that sort after all entries of their keys up to the delta."""
     count = len(hashes)
     return Entries(
         high=np.ascontiguousarray(hashes[:, 0]),

@@ -1,22 +1,23 @@
-"""When each row was the valid one of its key: a slowly changing dimension of type 2, for which nothing is stored.
+"""The history view: when each row was the valid one of its key. Nothing is stored for it.
 
-Of the rows of a key, in the order of the rule, the last one of each delta counts. It is valid from its delta to the delta of the next one;
-a delete is never valid. What ended up to the floor may have been dropped, so that none of it is shown.
+It is a slowly changing dimension of type 2. Of the rows of a key, in the order of the rule, the
+last one of each delta counts. It is valid from its delta to the delta of the next one; a delete is
+never valid. Rows that ended up to the floor may have been dropped, so that none of them is shown.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from dataclasses import fields as dataclass_fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from opal_lake.arrays import BoolArray, IndexArray, Int64Array, UInt64Array
 from opal_lake.data.column_read import read_columns
 from opal_lake.data.columns import physical_schema, to_fields
-from opal_lake.data.segment import RunFile
+from opal_lake.data.segment import DataFile, RunFile
 from opal_lake.definition.ordering import of_order
 from opal_lake.definition.schema import Atomic, DataType, Field
 from opal_lake.definition.table_spec import TableSpec
@@ -36,10 +37,13 @@ from opal_lake.read.result_columns import fields_beside
 from opal_lake.rule.metagen import entries_of_rows, rule_columns
 from opal_lake.storage.protocol import READERS
 
-VALID_FROM, VALID_UNTIL, IS_CURRENT, DELETED = "valid_from", "valid_until", "is_current", "deleted"
+VALID_FROM = "valid_from"
+VALID_UNTIL = "valid_until"
+IS_CURRENT = "is_current"
+DELETED = "deleted"
 VIEW_COLUMNS = frozenset({VALID_FROM, VALID_UNTIL, IS_CURRENT, DELETED})
-_PART = 1 << 16
-_LOOKS = 64  # of a run, before all of it costs less
+_SLICE_ENTRIES = 1 << 16
+_MAX_LOOKS = 64  # into a run; with more, it costs less to read all between
 
 
 def view_types(spec: TableSpec) -> dict[str, DataType]:
@@ -49,28 +53,31 @@ def view_types(spec: TableSpec) -> dict[str, DataType]:
 
 
 def view_fields(snapshot: Snapshot, columns: Sequence[str] | None) -> tuple[Field, ...]:
-    """The table's columns in a history view."""
+    """Return the table's columns in a history view."""
     return fields_beside(VIEW_COLUMNS, snapshot.spec, columns, "a history view")
 
 
 def history_of_all(snapshot: Snapshot, columns: Sequence[str] | None) -> pa.Table:
-    """Every row that is valid at some readable event time, into memory; sorted by key hash and time."""
-    spec, fields = snapshot.spec, view_fields(snapshot, columns)
+    """Read every row that is valid at some readable event time, by key hash and time."""
+    spec = snapshot.spec
+    fields = view_fields(snapshot, columns)
     physical = [*dict.fromkeys([*(field.physical for field in fields), *rule_columns(spec)])]
     files = [file for file in snapshot.files.values() if snapshot.pending.isdisjoint(file.segments)]
+
+    def read(file: DataFile) -> pa.Table:
+        return read_columns(snapshot.storage, file, spec, physical)
+
     with ThreadPoolExecutor(READERS) as pool:
-        parts = [
-            *pool.map(lambda file: read_columns(snapshot.storage, file, spec, physical), files)
-        ]
-    rows = pa.concat_tables(
-        [physical_schema(spec).empty_table().select(physical), *parts], promote_options="default"
-    )
+        parts = [*pool.map(read, files)]
+    empty = physical_schema(spec).empty_table().select(physical)
+    rows = pa.concat_tables([empty, *parts], promote_options="default")
     entries = entries_of_rows(rows, spec)
     order = sort_order(entries)
+    # The last of equal keys and deltas counts
     order = order[~same_as_next(entries.take(order), 3)]
-    entries = entries.take(order)
-    times = intervals_of(entries, snapshot.root.floor)
-    return with_times(to_fields(rows.take(pa.array(order[times.shown])), spec, fields), times, spec)
+    times = intervals_of(entries.take(order), snapshot.root.floor)
+    shown = rows.take(pa.array(order[times.shown]))
+    return with_times(to_fields(shown, spec, fields), times, spec)
 
 
 def history_of_keys(
@@ -79,81 +86,88 @@ def history_of_keys(
     keys: Sequence[Mapping[str, Any]],
     columns: Sequence[str] | None,
 ) -> pa.Table:
-    """Of a few keys, in their order: the key store knows all their rows."""
-    fields, hashes = view_fields(snapshot, columns), hashes_of_keys(keys, snapshot.spec)
+    """Read the history of a few keys, in their order, by the key store."""
+    spec = snapshot.spec
+    fields = view_fields(snapshot, columns)
+    hashes = hashes_of_keys(keys, spec)
     entries = entries_of_keys(snapshot, cache, hashes)
     times = intervals_of(entries.take(by_keys(entries, hashes)), snapshot.root.floor)
-    return with_times(
-        to_fields(rows_of_entries(snapshot, times.rows, fields), snapshot.spec, fields),
-        times,
-        snapshot.spec,
-    )
+    rows = rows_of_entries(snapshot, times.rows, fields)
+    return with_times(to_fields(rows, spec, fields), times, spec)
 
 
 def entries_of_keys(snapshot: Snapshot, cache: RunCache, hashes: Hashes | None) -> Entries:
-    """All that the key store holds of some keys, or of all: of equal (key, delta) the greatest."""
+    """Return the entries of some keys, or of all: the greatest of a (key, delta)."""
     parts = [no_entries(len(snapshot.spec.tie_break))]
     for run in snapshot.runs.values():
-        parts += (
-            cache.slices(run, _PART)
-            if hashes is None
-            else _entries_in(run, cache, np.unique(hashes[:, 0]))
-        )
+        if hashes is None:
+            parts += cache.slices(run, _SLICE_ENTRIES)
+        else:
+            parts += _entries_in(run, cache, np.unique(hashes[:, 0]))
+    # I21: of a (key, delta) only the entry of the greatest row is sure to be there
     stored = greatest_of_equal(sorted_entries(concat_entries(parts)))
     if hashes is None:
         return stored
     known = {*map(tuple, hashes.tolist())}
-    return stored.take(
-        np.array(
-            [key in known for key in zip(stored.high.tolist(), stored.low.tolist(), strict=True)],
-            np.bool_,
-        )
-    )
+    keys = zip(stored.high.tolist(), stored.low.tolist(), strict=True)
+    return stored.take(np.array([key in known for key in keys], np.bool_))
 
 
-def _entries_in(run: RunFile, cache: RunCache, words: npt.NDArray[np.uint64]) -> Iterator[Entries]:
-    """Those of a run with one of these first hash words: a look for each word, or one through all between them."""
+def _entries_in(run: RunFile, cache: RunCache, words: UInt64Array) -> Iterator[Entries]:
+    """Yield the entries of a run whose first hash word is one of these.
+
+    A look for each word, or a single pass through all entries between the words.
+    """
     inside = words[(words >= run.hash_low) & (words <= run.hash_high)]
-    if len(inside) <= _LOOKS:
+    if len(inside) <= _MAX_LOOKS:
         for word in inside.tolist():
-            yield from cache.slices(run, _PART, word, word)
+            yield from cache.slices(run, _SLICE_ENTRIES, word, word)
         return
-    for part in cache.slices(run, _PART, int(inside[0]), int(inside[-1])):
+    for part in cache.slices(run, _SLICE_ENTRIES, int(inside[0]), int(inside[-1])):
         yield part.take(np.isin(part.high, inside))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intervals:
-    """From `rows.delta` to `until`, where there is an end, each row was valid; `deleted` says that its key had none then.
+    """Rows, and the time for which each was valid.
 
-    `shown` are the positions of the rows among the entries that they were chosen from.
+    It goes from `rows.delta` to `until`, if it `has_end`. `deleted` is true if the key had no row
+    after that. `shown` are the positions of the rows among the entries that they were chosen from.
     """
 
     rows: Entries
-    shown: npt.NDArray[np.intp]
-    until: npt.NDArray[np.int64]
-    has_end: npt.NDArray[np.bool_]
-    deleted: npt.NDArray[np.bool_]
+    shown: IndexArray
+    until: Int64Array
+    has_end: BoolArray
+    deleted: BoolArray
 
     def take(self, rows: npt.NDArray[Any]) -> "Intervals":
+        """Return the intervals at some positions."""
         return Intervals(
-            **{part.name: _taken(getattr(self, part.name), rows) for part in dataclass_fields(self)}
+            rows=self.rows.take(rows),
+            shown=self.shown[rows],
+            until=self.until[rows],
+            has_end=self.has_end[rows],
+            deleted=self.deleted[rows],
         )
 
 
 def concat_intervals(parts: Sequence[Intervals]) -> Intervals:
-    """Of at least one part, in their order."""
-    names = [member.name for member in dataclass_fields(Intervals)[1:]]
-    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-    return Intervals(rows=concat_entries([part.rows for part in parts]), **arrays)
-
-
-def _taken(part: Any, rows: npt.NDArray[Any]) -> Any:
-    return part.take(rows) if isinstance(part, Entries) else part[rows]
+    """Return the intervals of at least one part, in their order."""
+    return Intervals(
+        rows=concat_entries([part.rows for part in parts]),
+        shown=np.concatenate([part.shown for part in parts]),
+        until=np.concatenate([part.until for part in parts]),
+        has_end=np.concatenate([part.has_end for part in parts]),
+        deleted=np.concatenate([part.deleted for part in parts]),
+    )
 
 
 def intervals_of(entries: Entries, floor: int | None) -> Intervals:
-    """Of entries of different (key, delta): when each is valid, if that is a time that can be read."""
+    """Return when each entry is valid, without entries that ended up to the floor.
+
+    The entries are sorted, with different (key, delta).
+    """
     ends = same_as_next(entries, 2)
     following = np.minimum(np.arange(len(entries)) + 1, max(len(entries) - 1, 0))
     is_valid = ~entries.deleted
@@ -172,7 +186,7 @@ def intervals_of(entries: Entries, floor: int | None) -> Intervals:
 
 
 def with_times(rows: pa.Table, times: Intervals, spec: TableSpec) -> pa.Table:
-    """The columns of the view beside those of the table."""
+    """Return the rows with the columns of the view behind those of the table."""
     kind = spec.delta.type
     assert isinstance(kind, Atomic)
     shown = {

@@ -1,4 +1,4 @@
-"""Marked rows of a data file: only the pages that hold them are read."""
+"""Marked rows of a data file; only the pages that hold them are read."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from opal_lake.log.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedRows:
-    """Physical columns of rows, and which rows they are."""
+    """The physical columns of rows, and the ids of the rows."""
 
     rows: pa.Table
     ids: RowIds
@@ -25,22 +25,24 @@ class MarkedRows:
 def read_marked(
     snapshot: Snapshot, marks: Bitmaps, physical: list[str], file: DataFile
 ) -> MarkedRows:
-    """Those of the marked rows that the file holds, in its order."""
-    mine = {segment: marks[segment] for segment in file.segments if segment in marks}
-    places, ids = _places(snapshot, mine, file)
-    return MarkedRows(
-        rows=read_places(snapshot.storage, file, snapshot.spec, physical, places), ids=ids
-    )
+    """Read the marked rows that a file holds, in its order."""
+    of_file = {segment: marks[segment] for segment in file.segments if segment in marks}
+    positions, ids = _positions(snapshot, of_file, file)
+    rows = read_places(snapshot.storage, file, snapshot.spec, physical, positions)
+    return MarkedRows(rows=rows, ids=ids)
 
 
-def _places(snapshot: Snapshot, marks: Bitmaps, file: DataFile) -> tuple[Numbers, RowIds]:
+def _positions(snapshot: Snapshot, marks: Bitmaps, file: DataFile) -> tuple[Numbers, RowIds]:
+    """Return the positions of the marked rows in a file, and their ids."""
     if is_ingested(file):
+        # A row's position in an ingested file is its offset
         (number,) = file.segments
         offset = offsets_of(marks[number]).astype(np.int32)
-        return offset.astype(np.int64), RowIds(
-            segment=np.full(len(offset), number, np.int64), offset=offset
-        )
-    ids, places = read_near_places(snapshot.storage, file, snapshot.spec, [SEGMENT, OFFSET], marks)
-    rows = RowIds(segment=ids[SEGMENT].to_numpy(), offset=ids[OFFSET].to_numpy())
-    chosen = Marks.of(marks).at(rows.segment, rows.offset)
-    return places[chosen], rows.take(chosen)
+        ids = RowIds(segment=np.full(len(offset), number, np.int64), offset=offset)
+        return offset.astype(np.int64), ids
+    columns, positions = read_near_places(
+        snapshot.storage, file, snapshot.spec, [SEGMENT, OFFSET], marks
+    )
+    ids = RowIds(segment=columns[SEGMENT].to_numpy(), offset=columns[OFFSET].to_numpy())
+    is_marked = Marks.of(marks).at(ids.segment, ids.offset)
+    return positions[is_marked], ids.take(is_marked)

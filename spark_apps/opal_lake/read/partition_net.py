@@ -1,16 +1,17 @@
-"""The net rows of a partition key: those that came under it and that no later row of the key replaced, whatever other keys brought.
+"""The net rows of a partition key: its rows that no later row of the same partition key replaced.
 
-Order the rows of a primary key that came under the partition key by (delta, tie-break, row id): the last one counts, unless it is a delete.
-No event is looked at, so that the answer is the same at every version between two ingests of the key.
+Of the rows of a primary key under the partition key, ordered by (delta, tie-break, row id), the
+last one counts, unless it is a delete. Rows under other partition keys do not count, and events are
+not read: so the answer is the same at every version between two ingests under the partition key.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from opal_lake.arrays import IndexArray
 from opal_lake.data.columns import physical_schema, to_logical
 from opal_lake.data.data_file import decode_file
 from opal_lake.data.segment import DataFile
@@ -26,7 +27,10 @@ from opal_lake.storage.verified import read_verified
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetPlan:
-    """The files that hold rows of the partition key's visible segments; other segments may lie in them too."""
+    """The files with rows of a partition key's visible segments.
+
+    Rows of other segments may be among them.
+    """
 
     snapshot: Snapshot
     as_of: int | None
@@ -35,7 +39,10 @@ class NetPlan:
 
 
 def key_of_net(partition_key: str | None, after: int | None) -> str:
-    """The partition key of a read with `net`, which is about one key and nothing else."""
+    """Return the partition key that a net read needs.
+
+    Raises InvalidInputError if it is missing, or if `after` is given too.
+    """
     if partition_key is None or after is not None:
         raise InvalidInputError(
             "net=True reads what came under a partition key: give partition_key=, without after="
@@ -44,58 +51,64 @@ def key_of_net(partition_key: str | None, after: int | None) -> str:
 
 
 def plan_net(snapshot: Snapshot, partition_key: str, as_of: int | None = None) -> NetPlan:
-    """As of a version; with `as_of` only rows up to that event time. Without all rows of the key there is no answer."""
+    """Plan a net read of a version; with `as_of`, only of rows up to that event time.
+
+    Raises NotFoundError if a compaction dropped some rows of the key: the net rows are unknown
+    then.
+    """
     snapshot.spec.require_keys("a net read")
     segments = segments_of_partition(snapshot, partition_key) - snapshot.pending
     if not snapshot.root.incomplete_ingests.isdisjoint(snapshot.partitions[partition_key]):
         raise NotFoundError(
-            f"{snapshot.storage.uri}: by version {snapshot.version} a major compaction has dropped rows of partition key "
-            f"{partition_key!r}, so that what came under the key is not known any more. Read it as of an older version, or its valid rows "
-            "(net=False, change.valid_rows); a longer look_back of the compaction keeps more"
+            f"{snapshot.storage.uri}: by version {snapshot.version} a major compaction has dropped "
+            f"rows of partition key {partition_key!r}, so that its net rows are no longer known. "
+            "Read it as of an older version, or its valid rows (net=False, change.valid_rows); a "
+            "longer look_back of the compaction keeps more"
         )
-    held = [file for file in snapshot.files.values() if not segments.isdisjoint(file.segments)]
-    files = tuple(file for file in held if as_of is None or _begins_by(file, snapshot.spec, as_of))
-    return NetPlan(snapshot=snapshot, as_of=as_of, segments=segments, files=files)
+    files: list[DataFile] = []
+    for file in snapshot.files.values():
+        is_concerned = not segments.isdisjoint(file.segments)
+        if is_concerned and (as_of is None or _begins_by(file, snapshot.spec, as_of)):
+            files.append(file)
+    return NetPlan(snapshot=snapshot, as_of=as_of, segments=segments, files=tuple(files))
 
 
 def _begins_by(file: DataFile, spec: TableSpec, as_of: int) -> bool:
-    low = delta_bounds(file, spec)[0]
+    low, _ = delta_bounds(file, spec)
+    # Without a bound the file may hold such rows
     return low is None or low <= as_of
 
 
 def read_net(plan: NetPlan, columns: Sequence[str] | None) -> pa.Table:
-    """The rows, read in this process."""
+    """Read the net rows in this process."""
     spec = plan.snapshot.spec
-    fields = (
-        spec.schema.fields if columns is None else [spec.schema.field(name) for name in columns]
-    )
+    if columns is None:
+        fields = spec.schema.fields
+    else:
+        fields = tuple(spec.schema.field(name) for name in columns)
     physical = list(dict.fromkeys([*(field.physical for field in fields), *rule_columns(spec)]))
     parts = [_own_rows(plan, file, physical) for file in plan.files]
-    rows = pa.concat_tables(
-        [physical_schema(spec).empty_table().select(physical), *parts], promote_options="default"
-    )
+    empty = physical_schema(spec).empty_table().select(physical)
+    rows = pa.concat_tables([empty, *parts], promote_options="default")
     entries = entries_of_rows(rows, spec)
     if plan.as_of is not None:
+        # Later rows replace nothing at that event time
         up_to = np.flatnonzero(entries.delta <= plan.as_of)
         rows, entries = rows.take(pa.array(up_to)), entries.take(up_to)
     return to_logical(rows.take(pa.array(_last_of_keys(entries))), spec, columns)
 
 
 def _own_rows(plan: NetPlan, file: DataFile, columns: list[str]) -> pa.Table:
-    rows = decode_file(
-        read_verified(plan.snapshot.storage, file),
-        plan.snapshot.spec,
-        columns,
-        file.path,
-        rows=file.rows,
-    )
+    data = read_verified(plan.snapshot.storage, file)
+    rows = decode_file(data, plan.snapshot.spec, columns, file.path, rows=file.rows)
     if plan.segments.issuperset(file.segments):
         return rows
     return rows.filter(pa.array(np.isin(rows[SEGMENT].to_numpy(), [*plan.segments])))
 
 
-def _last_of_keys(entries: Entries) -> npt.NDArray[np.intp]:
-    """The positions of each key's last row, unless that is a delete."""
+def _last_of_keys(entries: Entries) -> IndexArray:
+    """Return the positions of each key's last row, unless that is a delete."""
     order = sort_order(entries)
-    row = entries.take(order)
-    return np.sort(order[~same_as_next(row, 2) & ~row.deleted])
+    ordered = entries.take(order)
+    is_net = ~same_as_next(ordered, 2) & ~ordered.deleted
+    return np.sort(order[is_net])

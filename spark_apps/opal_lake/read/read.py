@@ -1,4 +1,4 @@
-"""What a read has to look at: which files whole, which through the filter, which not at all."""
+"""A plan of a read: the files that it reads whole, reads through the filter, or skips."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,11 +8,10 @@ from enum import Enum
 from functools import partial
 from itertools import groupby
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
+from opal_lake.arrays import BoolArray
 from opal_lake.data.bounds import Bounds
 from opal_lake.data.column_read import column_parts, read_columns
 from opal_lake.data.columns import physical_schema, to_fields, to_logical
@@ -32,12 +31,18 @@ from opal_lake.read.where import matching, needed_names
 from opal_lake.storage.protocol import READERS, Storage
 
 _KEYS_SHOWN = 5
-_TOGETHER, _SMALL_BYTES = 256, 1 << 20
+# Files that are read and filtered together, and the size of a file that is read alone
+_MAX_TOGETHER = 256
+_SMALL_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPlan:
-    """`plain` files have only visible rows, `mixed` ones need the filter by `invalid` rows, and by time where `as_of` lies within them."""
+    """The files of a read.
+
+    `plain` files have only visible rows. `mixed` files need the filter by `invalid` rows, and by
+    time if `as_of` is within their bounds.
+    """
 
     snapshot: Snapshot
     as_of: int | None
@@ -52,7 +57,10 @@ class ReadPlan:
 
 
 def event_time_of(snapshot: Snapshot, event_time: object | None) -> int | None:
-    """The delta column's 64-bit form of what the user wrote, if it can still be read."""
+    """Encode an event time in the delta column's order form.
+
+    Raises NotFoundError if it is before the floor: rows of that time may have been dropped.
+    """
     if event_time is None:
         return None
     snapshot.spec.require_keys("event_time")
@@ -61,30 +69,38 @@ def event_time_of(snapshot: Snapshot, event_time: object | None) -> int | None:
     as_of = encode_order(event_time, delta.type, name="event_time")
     if floor is not None and as_of < floor:
         raise NotFoundError(
-            f"event time {event_time} is before {from_order(floor, delta.type)}, the oldest readable one; give that one or a later one"
+            f"event time {event_time} is before {from_order(floor, delta.type)}, the oldest "
+            "readable one; give that one or a later one"
         )
     return as_of
 
 
 def segments_of_partition(snapshot: Snapshot, partition_key: str) -> frozenset[int]:
-    """The segments of the ingests that carry a partition key. A key that none carries is an error: it is more likely a slip than empty."""
-    numbers = snapshot.partitions.get(partition_key)
-    if numbers is None:
-        known = sorted(snapshot.partitions)
-        have = (
-            f"the last by name are {', '.join(map(repr, known[-_KEYS_SHOWN:]))}"
-            if known
-            else "no ingest gave one"
-        )
-        uri, version = snapshot.storage.uri, snapshot.version
-        raise NotFoundError(
-            f"{uri} has no ingest of partition key {partition_key!r} up to version {version}; {have}"
-        )
-    return frozenset(segment for segment in snapshot.segments if segment_part(segment) in numbers)
+    """Return the segments that were ingested under a partition key.
+
+    Raises NotFoundError for an unknown key: a typo is more likely than an empty partition.
+    """
+    ingests = snapshot.partitions.get(partition_key)
+    if ingests is None:
+        raise _unknown_partition_key(snapshot, partition_key)
+    return frozenset(segment for segment in snapshot.segments if segment_part(segment) in ingests)
+
+
+def _unknown_partition_key(snapshot: Snapshot, partition_key: str) -> NotFoundError:
+    known = sorted(snapshot.partitions)
+    if known:
+        last = ", ".join(map(repr, known[-_KEYS_SHOWN:]))
+        hint = f"the last by name are {last}"
+    else:
+        hint = "no ingest gave one"
+    return NotFoundError(
+        f"{snapshot.storage.uri} has no ingest of partition key {partition_key!r} up to version "
+        f"{snapshot.version}; {hint}"
+    )
 
 
 def visible_ingests(snapshot: Snapshot) -> dict[str, frozenset[int]]:
-    """The numbers of the ingests of each partition key whose rows no MetaGen has to look at any more.
+    """Return the ingests of each partition key whose rows are not pending.
 
     As long as rows of a key are pending, its ingests without rows do not count.
     """
@@ -99,10 +115,11 @@ def visible_ingests(snapshot: Snapshot) -> dict[str, frozenset[int]]:
 def segments_after(
     snapshot: Snapshot, earlier: Snapshot | None, read_commit: Callable[[int], Commit]
 ) -> frozenset[int]:
-    """Return the segments whose rows became visible after an earlier version; after None all.
+    """Return the segments whose rows became visible after an earlier version.
 
-    A segment that a restore brings back is not new if the earlier version had it, be it that a
-    major compaction had dropped its last row by then. Only the commits tell that.
+    Without an earlier version, all segments are returned. A segment that a restore brings back is
+    not new if the earlier version had it, even if a major compaction had dropped its last row by
+    then. Only the commits show that.
     """
     if earlier is None:
         return frozenset(snapshot.segments.keys() - snapshot.pending)
@@ -112,6 +129,7 @@ def segments_after(
         )
     fresh = snapshot.segments.keys() - snapshot.pending
     fresh -= earlier.segments.keys() - earlier.pending
+    # Without a restore and dropped rows, the segments of both states show what is new
     has_restore = snapshot.root.epoch != earlier.root.epoch
     if has_restore and earlier.root.floor is not None and fresh:
         fresh &= _processed_since_parting(snapshot, earlier, read_commit)
@@ -121,22 +139,25 @@ def segments_after(
 def _processed_since_parting(
     snapshot: Snapshot, earlier: Snapshot, read_commit: Callable[[int], Commit]
 ) -> frozenset[int]:
-    """Return what only the later version has processed since the two had a state in common.
+    """Return the segments that only the later version processed since they parted.
 
-    Both are followed back to that state, from a restore to the version that it restored.
+    Both are followed back to the state that they have in common: from a restore to the version that
+    it restored.
     """
     known = {commit.version: commit for commit in (*earlier.commits, *snapshot.commits)}
     ends = {"later": snapshot.version, "earlier": earlier.version}
     processed: dict[str, set[int]] = {"later": set(), "earlier": set()}
     while ends["later"] != ends["earlier"]:
+        # The later of the two takes a step back, until both are at one version
         side = max(ends, key=lambda name: ends[name])
         version = ends[side]
         try:
             commit = known.get(version) or read_commit(version)
         except NotFoundError as error:
             raise NotFoundError(
-                f"{snapshot.storage.uri}: after={earlier.version} needs the commit of version {version}, as a restore "
-                f"has brought rows back since, and it has expired; read without after"
+                f"{snapshot.storage.uri}: after={earlier.version} needs the commit of version "
+                f"{version}, as a restore has brought rows back since, and it has expired; read "
+                "without after"
             ) from error
         restored = commit.actions.restored
         if restored is None:
@@ -148,7 +169,7 @@ def _processed_since_parting(
 
 
 def narrowed(snapshot: Snapshot, only: frozenset[int], invalid: Bitmaps) -> Bitmaps:
-    """The bitmaps of a read that wants the rows of some segments only: to it, all rows of the others are invalid."""
+    """Return the bitmaps with all rows of unwanted segments marked as invalid."""
     others = {
         number: BitMap(range(segment.rows))
         for number, segment in snapshot.segments.items()
@@ -157,8 +178,8 @@ def narrowed(snapshot: Snapshot, only: frozenset[int], invalid: Bitmaps) -> Bitm
     return {**invalid, **others}
 
 
-class Fate(Enum):
-    """What a read does with a file, and why."""
+class FileAction(Enum):
+    """The steps of a read with a file, and their reason."""
 
     PENDING = "its rows are not visible yet"
     LATER = "its rows are dated after the event time"
@@ -170,40 +191,44 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFilter:
-    """What a read wants to see."""
+    """A rule that decides for each file what a read does with it."""
 
     snapshot: Snapshot
     as_of: int | None
     predicate: Predicate | None
     invalid: Bitmaps
 
-    def fate(self, file: DataFile) -> Fate:
+    def action(self, file: DataFile) -> FileAction:
+        """Return what a read does with a file.
+
+        Raises FormatError if metadata of the file does not fit the table.
+        """
         try:
-            return self._fate(file)
+            return self._action(file)
         except (TypeError, ValueError, ArithmeticError, KeyError) as error:
-            what = f"the bounds or segments that the table says it has are none of this table ({error!r})"
             raise FormatError(
-                f"{self.snapshot.storage.uri}/{file.path}: {what}; run `opal check`"
+                f"{self.snapshot.storage.uri}/{file.path}: the bounds or segments that the table "
+                f"says it has are not of this table ({error!r}); run `opal check`"
             ) from error
 
-    def _fate(self, file: DataFile) -> Fate:
+    def _action(self, file: DataFile) -> FileAction:
         if not self.snapshot.pending.isdisjoint(file.segments):
-            return Fate.PENDING
-        low, high = (None, None) if self.as_of is None else delta_bounds(file, self.snapshot.spec)
-        if self.as_of is not None and low is not None and low > self.as_of:
-            return Fate.LATER
-        if self.predicate is not None and not may_match(
-            self.predicate, bounds_of_all(file, self.snapshot.spec), file.rows
-        ):
-            return Fate.PRUNED
+            return FileAction.PENDING
+        is_cut = False
+        if self.as_of is not None:
+            low, high = delta_bounds(file, self.snapshot.spec)
+            if low is not None and low > self.as_of:
+                return FileAction.LATER
+            is_cut = high is None or high > self.as_of
+        if self.predicate is not None:
+            bounds = bounds_of_all(file, self.snapshot.spec)
+            if not may_match(self.predicate, bounds, file.rows):
+                return FileAction.PRUNED
         if _is_dead(file, self.snapshot.segments, self.invalid):
-            return Fate.DEAD
-        is_cut = self.as_of is not None and (high is None or high > self.as_of)
-        return (
-            Fate.MIXED
-            if is_cut or any(segment in self.invalid for segment in file.segments)
-            else Fate.PLAIN
-        )
+            return FileAction.DEAD
+        if is_cut or any(segment in self.invalid for segment in file.segments):
+            return FileAction.MIXED
+        return FileAction.PLAIN
 
 
 def file_filter(
@@ -212,7 +237,7 @@ def file_filter(
     predicate: Predicate | None = None,
     invalid: Bitmaps | None = None,
 ) -> FileFilter:
-    """`invalid` when the caller has the bitmaps already."""
+    """Return the filter of a read. `invalid` are the bitmaps, if already known."""
     bitmaps = invalid_rows(snapshot, as_of) if invalid is None else invalid
     return FileFilter(snapshot=snapshot, as_of=as_of, predicate=predicate, invalid=bitmaps)
 
@@ -223,35 +248,48 @@ def plan_read(
     predicate: Predicate | None = None,
     invalid: Bitmaps | None = None,
 ) -> ReadPlan:
-    """Sort the files."""
+    """Plan a read: sort the files by what it does with them."""
     files = file_filter(snapshot, as_of, predicate, invalid)
-    fates: dict[Fate, list[DataFile]] = {fate: [] for fate in Fate}
+    files_by_action: dict[FileAction, list[DataFile]] = {action: [] for action in FileAction}
     for file in snapshot.files.values():
-        fates[files.fate(file)].append(file)
-    plain, mixed = tuple(fates[Fate.PLAIN]), tuple(fates[Fate.MIXED])
+        files_by_action[files.action(file)].append(file)
+    mixed = files_by_action[FileAction.MIXED]
     used = {segment for file in mixed for segment in file.segments}
     needed = {segment: bitmap for segment, bitmap in files.invalid.items() if segment in used}
-    skipped = sum(len(fates[fate]) for fate in (Fate.LATER, Fate.PRUNED, Fate.DEAD))
+    # Pending files do not count as skipped: their rows are not part of the state yet
+    skipping = (FileAction.LATER, FileAction.PRUNED, FileAction.DEAD)
     return ReadPlan(
-        snapshot=snapshot, as_of=as_of, plain=plain, mixed=mixed, invalid=needed, skipped=skipped
+        snapshot=snapshot,
+        as_of=as_of,
+        plain=tuple(files_by_action[FileAction.PLAIN]),
+        mixed=tuple(mixed),
+        invalid=needed,
+        skipped=sum(len(files_by_action[action]) for action in skipping),
     )
 
 
 def files_by_keys(
     files: Sequence[DataFile], predicate: Predicate | None, spec: TableSpec
 ) -> tuple[DataFile, ...]:
-    """Without those that the predicate rules out by the bounds of key columns: the rest holds all rows of a key that it may be true for."""
+    """Return the files that may hold keys for which a predicate is true.
 
-    def bounds(file: DataFile) -> dict[int, Bounds]:
-        return {number: file.bounds[number] for number in spec.key_ids if number in file.bounds}
-
-    return tuple(
-        file for file in files if predicate is None or may_match(predicate, bounds(file), file.rows)
-    )
+    Only bounds of key columns count: these files hold all rows of such keys.
+    """
+    if predicate is None:
+        return tuple(files)
+    files_read: list[DataFile] = []
+    for file in files:
+        bounds = {number: file.bounds[number] for number in spec.key_ids if number in file.bounds}
+        if may_match(predicate, bounds, file.rows):
+            files_read.append(file)
+    return tuple(files_read)
 
 
 def bounds_of_all(file: DataFile, spec: TableSpec) -> Mapping[int, Bounds]:
-    """With those of columns that are younger than the file: all null. Every column without parts that a file has, has bounds."""
+    """Return the bounds of a file, with those of columns that are younger than it.
+
+    The younger columns are null in all rows. Bounds of other atomic columns are always recorded.
+    """
     schema = spec.schema
     if schema.created_id is None:
         return file.bounds
@@ -261,11 +299,12 @@ def bounds_of_all(file: DataFile, spec: TableSpec) -> Mapping[int, Bounds]:
         if schema.is_added(field) and isinstance(field.type, Atomic)
     ]
     absent = Bounds(low=None, high=None, nulls=file.rows)
+    # Recorded bounds win: they belong to files that are younger than the column
     return {**dict.fromkeys(added, absent), **file.bounds}
 
 
 def _is_dead(file: DataFile, segments: Mapping[int, Segment], bitmaps: Bitmaps) -> bool:
-    """True only if all rows of all segments of the file are invalid, in whichever file they are."""
+    """Return whether all rows of a file's segments are invalid, in any file."""
     return all(
         segment in bitmaps and len(bitmaps[segment]) >= segments[segment].rows
         for segment in file.segments
@@ -273,23 +312,26 @@ def _is_dead(file: DataFile, segments: Mapping[int, Segment], bitmaps: Bitmaps) 
 
 
 def delta_bounds(file: DataFile, spec: TableSpec) -> tuple[int | None, int | None]:
-    """Least and greatest delta of a file in its 64-bit form, None where unknown."""
+    """Return the least and greatest delta of a file in order form, None if unknown."""
     bounds = file.bounds.get(spec.delta.id) if spec.has_keys else None
     if bounds is None:
         return None, None
     assert isinstance(spec.delta.type, Atomic)
     parts = decimal_parts(spec.delta.type.name)
+    # Bounds of decimals are exact texts, order words are unscaled
     scale = parts[1] if parts else 0
-    low, high = (
-        None if value is None else int(Decimal(str(value)).scaleb(scale))
-        for value in (bounds.low, bounds.high)
-    )
-    return low, high
+    return _unscaled(bounds.low, scale), _unscaled(bounds.high, scale)
+
+
+def _unscaled(value: object, scale: int) -> int | None:
+    if value is None:
+        return None
+    return int(Decimal(str(value)).scaleb(scale))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRead:
-    """All that reading one file's visible rows takes, for this process or for a worker."""
+    """The inputs of a read of one file's visible rows, here or in a worker."""
 
     storage: Storage
     spec: TableSpec
@@ -299,21 +341,21 @@ class FileRead:
 
 
 def file_reads(plan: ReadPlan) -> list[FileRead]:
-    """The plan, file by file."""
-    return [
-        FileRead(
+    """Return a plan file by file."""
+    reads: list[FileRead] = []
+    for file in plan.files:
+        invalid = {
+            segment: plan.invalid[segment] for segment in file.segments if segment in plan.invalid
+        }
+        read = FileRead(
             storage=plan.snapshot.storage,
             spec=plan.snapshot.spec,
             file=file,
             as_of=plan.as_of,
-            invalid={
-                segment: plan.invalid[segment]
-                for segment in file.segments
-                if segment in plan.invalid
-            },
+            invalid=invalid,
         )
-        for file in plan.files
-    ]
+        reads.append(read)
+    return reads
 
 
 def read_rows(
@@ -323,9 +365,9 @@ def read_rows(
     *,
     limit: int | None = None,
 ) -> pa.Table:
-    """Return the visible rows, read in this process.
+    """Read the visible rows in this process.
 
-    With a limit, files are read in parts, and none behind the limit.
+    With a limit, files are read in parts, and none after the limit is reached.
     """
     spec = plan.snapshot.spec
     parts: list[pa.Table] = []
@@ -350,15 +392,17 @@ def _row_parts(
     """Yield the visible rows, of some files at a time.
 
     Small files are fetched at once, and filtered and made logical together. A large file is read
-    whole, or in parts.
+    alone, whole or in parts.
     """
     spec = plan.snapshot.spec
-    shown, read = needed_names(spec, columns, where)
-    fields = [spec.schema.field(name) for name in (read if where else shown)]
+    shown, needed = needed_names(spec, columns, where)
+    fields = [spec.schema.field(name) for name in (needed if where else shown)]
 
     def shown_rows(rows: pa.Table, read: FileRead) -> pa.Table:
         visible = _visible(rows, read, fields)
-        return matching(visible, where).select(shown) if where else visible
+        if not where:
+            return visible
+        return matching(visible, where).select(shown)
 
     with ThreadPoolExecutor(READERS) as pool:
         for together in _together(file_reads(plan)):
@@ -369,44 +413,49 @@ def _row_parts(
                     yield shown_rows(part, large)
                 continue
             tables = pool.map(partial(_stored_rows, fields=fields), together)
-            for _, alike in groupby(
-                zip(tables, together, strict=True), key=lambda pair: pair[0].column_names
-            ):
+            pairs = zip(tables, together, strict=True)
+            # Older files may lack columns: only neighbours with the same ones are joined
+            for _, alike in groupby(pairs, key=lambda pair: pair[0].column_names):
                 rows, reads = zip(*alike, strict=True)
-                invalid = {
-                    segment: marks for read in reads for segment, marks in read.invalid.items()
-                }
+                invalid: Bitmaps = {}
+                for read in reads:
+                    invalid |= read.invalid
                 yield shown_rows(pa.concat_tables(rows), replace(reads[0], invalid=invalid))
 
 
 def _together(reads: Sequence[FileRead]) -> Iterator[list[FileRead]]:
-    """Small neighbours up to so many; a large file alone."""
-    held: list[FileRead] = []
+    """Yield small neighbours together, and large files alone."""
+    small: list[FileRead] = []
     for read in reads:
-        if held and (len(held) == _TOGETHER or read.file.size > _SMALL_BYTES):
-            yield held
-            held = []
-        held.append(read)
-        if read.file.size > _SMALL_BYTES:
-            yield held
-            held = []
-    if held:
-        yield held
+        is_large = read.file.size > _SMALL_BYTES
+        if small and (is_large or len(small) == _MAX_TOGETHER):
+            yield small
+            small = []
+        if is_large:
+            yield [read]
+        else:
+            small.append(read)
+    if small:
+        yield small
 
 
 def read_fields(part: FileRead, fields: Sequence[Field]) -> pa.Table:
-    """The visible rows of one file: fields of the table under any name, and some members of a struct in any order."""
+    """Read the visible rows of one file.
+
+    The fields are those of the table under any name, maybe with fewer members of a struct, in any
+    order.
+    """
     return _visible(_stored_rows(part, fields), part, fields)
 
 
 def _stored_rows(part: FileRead, fields: Sequence[Field]) -> pa.Table:
-    """All rows, with what tells whether they are visible."""
+    """Read all rows of a file, with the columns that decide about visibility."""
     columns = _stored_columns(part, fields)
     return read_columns(part.storage, part.file, part.spec, columns)
 
 
 def _stored_columns(part: FileRead, fields: Sequence[Field]) -> list[str]:
-    """The physical names of the fields, and of what tells whether their rows are visible."""
+    """Return the physical names of fields, and of columns that show visibility."""
     delta = [] if part.as_of is None else [part.spec.delta.physical]
     names = [*(field.physical for field in fields), *delta, SEGMENT, OFFSET]
     return list(dict.fromkeys(names))
@@ -414,11 +463,14 @@ def _stored_columns(part: FileRead, fields: Sequence[Field]) -> list[str]:
 
 def _visible(rows: pa.Table, part: FileRead, fields: Sequence[Field]) -> pa.Table:
     hidden = hidden_rows(rows, part)
-    return to_fields(rows.filter(pa.array(~hidden)) if hidden.any() else rows, part.spec, fields)
+    # Without hidden rows nothing is copied
+    if hidden.any():
+        rows = rows.filter(pa.array(~hidden))
+    return to_fields(rows, part.spec, fields)
 
 
-def hidden_rows(rows: pa.Table, part: FileRead) -> npt.NDArray[np.bool_]:
-    """Of a file's rows, those that are not visible."""
+def hidden_rows(rows: pa.Table, part: FileRead) -> BoolArray:
+    """Return which of a file's rows are not visible."""
     hidden = Marks.of(part.invalid).at(rows[SEGMENT].to_numpy(), rows[OFFSET].to_numpy())
     if part.as_of is not None:
         delta = part.spec.delta

@@ -1,4 +1,4 @@
-"""Which columns of the table a result has beside columns of its own."""
+"""The columns of the table in a result, next to columns of its own."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -12,9 +12,10 @@ from opal_lake.errors import InvalidInputError
 def check_columns(
     spec: TableSpec, columns: Sequence[Any] | None, own: Collection[str] = (), noun: str = ""
 ) -> None:
-    """Raise InvalidInputError for no column, one that comes twice, or one of the result's own.
+    """Raise InvalidInputError for columns that a caller may not ask for.
 
-    Checks what callers ask for. Queries of Spark, for example a count, may need no column.
+    An empty list, a repeated column and a column of the result's own are refused. This checks what
+    callers ask for. Queries of Spark, for example a count, may need no column.
     """
     if columns is None:
         return
@@ -23,6 +24,7 @@ def check_columns(
             "columns=[]: name at least one column, or leave out columns for all"
         )
     known = {name.casefold() for name in spec.schema.names}
+    # Of a table with such a column, fields_beside says that both have it
     always = {name.casefold() for name in own} - known
     for name in columns:
         if isinstance(name, str) and name.casefold() in always:
@@ -37,35 +39,43 @@ def check_columns(
 
 
 def chosen_fields(spec: TableSpec, columns: Sequence[Any] | None) -> tuple[Field, ...]:
-    """Those named, or all."""
+    """Return the named columns, or all."""
     refuse_text("columns", columns)
-    if wrong := [name for name in columns or () if not isinstance(name, str)]:
-        raise InvalidInputError(
-            f"columns: {wrong[0]!r} is not the name of a column; give names, as [{spec.schema.names[0]!r}]"
-        )
-    return (
-        spec.schema.fields
-        if columns is None
-        else tuple(spec.schema.field(name) for name in columns)
-    )
+    if columns is None:
+        return spec.schema.fields
+    for name in columns:
+        if not isinstance(name, str):
+            raise InvalidInputError(
+                f"columns: {name!r} is not the name of a column; give names, as "
+                f"[{spec.schema.names[0]!r}]"
+            )
+    return tuple(spec.schema.field(name) for name in columns)
 
 
 def fields_beside(
     own: Collection[str], spec: TableSpec, columns: Sequence[str] | None, noun: str
 ) -> tuple[Field, ...]:
-    """The same, where neither they nor the keys have a name of the result's own columns, which Spark tells apart by more than case."""
+    """Return the named columns, or all, for a result that also has columns of its own.
+
+    Raises InvalidInputError if a key, or one of these columns, has the name of an own column. Case
+    does not count, as Spark ignores it.
+    """
     fields = chosen_fields(spec, columns)
-    if clash := [field.name for field in spec.keys if is_named(field, own)]:
-        raise InvalidInputError(
-            f"the key column {clash[0]} has the name of a column of {noun}; such a table has none"
-        )
-    if clash := [field.name for field in fields if is_named(field, own)]:
-        raise InvalidInputError(
-            f"the table has a column {clash[0]}, and so has {noun}; leave it out of the columns that you read"
-        )
+    for field in spec.keys:
+        if is_named(field, own):
+            raise InvalidInputError(
+                f"the key column {field.name} has the name of a column of {noun}; such a table "
+                "has none"
+            )
+    for field in fields:
+        if is_named(field, own):
+            raise InvalidInputError(
+                f"the table has a column {field.name}, and so has {noun}; leave it out of the "
+                "columns that you read"
+            )
     return fields
 
 
 def is_named(field: Field, names: Collection[str]) -> bool:
-    """Whether it has one of the names, in any case."""
+    """Return whether a field has one of the names, in any case."""
     return field.name.casefold() in {name.casefold() for name in names}

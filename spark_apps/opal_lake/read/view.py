@@ -1,4 +1,4 @@
-"""What an engine is asked to read: the visible rows of a state, its history, or the changes of versions."""
+"""The inputs of an engine: the visible rows of a state, its history, or changes of versions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The part of a state to read. `only` are the segments whose rows are wanted; None: all.
+    """The part of a state to read.
 
-    With `net_of`, the net rows of this partition key.
+    `only` are the segments whose rows are wanted, None for all. With `net_of`, the net rows of this
+    partition key are read.
     """
 
     snapshot: Snapshot
@@ -34,8 +35,10 @@ class View:
     net_of: str | None = None
 
     def narrowed(self, invalid: Bitmaps) -> Bitmaps:
-        """Return the bitmaps to which the rows of all other segments are invalid."""
-        return invalid if self.only is None else narrowed(self.snapshot, self.only, invalid)
+        """Return the bitmaps with all rows of unwanted segments marked as invalid."""
+        if self.only is None:
+            return invalid
+        return narrowed(self.snapshot, self.only, invalid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,20 +75,27 @@ def view_of(
     net: bool = False,
 ) -> View:
     """Return the part of a state that a read asks for."""
+    as_of = event_time_of(snapshot, event_time)
+    condition = where_condition(where, snapshot.spec)
+    only, net_of = None, None
+    if net:
+        net_of = key_of_net(partition_key, after)
+    else:
+        only = _wanted_segments(log, snapshot, partition_key, after)
     return View(
         snapshot=snapshot,
-        as_of=event_time_of(snapshot, event_time),
+        as_of=as_of,
         columns=columns,
-        condition=where_condition(where, snapshot.spec),
-        only=None if net else _wanted_segments(log, snapshot, partition_key, after),
-        net_of=key_of_net(partition_key, after) if net else None,
+        condition=condition,
+        only=only,
+        net_of=net_of,
     )
 
 
 def _wanted_segments(
     log: CommitLog, snapshot: Snapshot, partition_key: str | None, after: int | None
 ) -> frozenset[int] | None:
-    """Return the segments that came with a partition key, or after a version; None: all."""
+    """Return the segments of a partition key, or those after a version; None for all."""
     wanted = None
     if partition_key is not None:
         wanted = segments_of_partition(snapshot, partition_key)
@@ -96,15 +106,16 @@ def _wanted_segments(
 
 
 def state_seen_at(log: CommitLog, version: int) -> Snapshot | None:
-    """Return the state that a consumer saw at a version, though that may have expired.
+    """Return the state that a consumer saw at a version.
 
-    Then it is the oldest version's, provided that it shows the same rows. None for version 0 once
-    it has expired: it held nothing.
+    If the version has expired, it is the oldest version, provided that it shows the same rows. None
+    for version 0 once it has expired: it had no rows.
     """
     root = log.head().root
     if version == 0 and not is_readable(root, version):
         return None
     if version < root.oldest_version and not is_readable(root, version):
+        # Nothing changed the view since, so that the consumer saw the same rows
         oldest = log.at(root.oldest_version)
         if oldest.root.viewed <= version:
             return oldest

@@ -1,4 +1,4 @@
-"""Filters of reads: conditions on the table's columns, and on those that a result has beside them."""
+"""Filters of reads: conditions on columns of the table, and on own columns of a result."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +12,7 @@ from opal_lake.definition.schema import DataType, Field
 from opal_lake.definition.table_spec import TableSpec
 from opal_lake.read.result_columns import chosen_fields, is_named
 
-_NO_ID = 0  # of a column that no file has, so that no bounds are known
+_NO_ID = 0  # of a column that no file has, so that it has no bounds
 
 
 def where_condition(
@@ -20,7 +20,7 @@ def where_condition(
 ) -> Condition | None:
     """Return the condition of a filter, or None without one.
 
-    `own` are the columns of the result beside the table's, which they hide.
+    `own` are the result's own columns, which hide those of the table.
     """
     if text is None:
         return None
@@ -31,18 +31,21 @@ def where_condition(
 
 
 def where_predicate(where: Condition | None) -> Predicate | None:
-    """Return what bounds of files can answer of a filter."""
-    return None if where is None else predicate_of(where.typed)
+    """Return the part of a filter that bounds of files can answer."""
+    if where is None:
+        return None
+    return predicate_of(where.typed)
 
 
 def needed_names(
     spec: TableSpec, columns: Sequence[str] | None, where: Condition | None
 ) -> tuple[list[str], list[str]]:
-    """Return the names of the columns to show, and of those of the table to read for that."""
+    """Return the names of the columns to show, and of those to read for that."""
     shown = [field.name for field in chosen_fields(spec, columns)]
     tested = [] if where is None else where.column_names
     known = set(spec.schema.names)
-    return shown, [*dict.fromkeys([*shown, *(name for name in tested if name in known)])]
+    tested_here = [name for name in tested if name in known]
+    return shown, [*dict.fromkeys([*shown, *tested_here])]
 
 
 def matching(rows: pa.Table, where: Condition | None) -> pa.Table:
