@@ -1,4 +1,7 @@
-"""Which stored files nothing needs any more, and why. What is needed: `live_files`; when a version expires: `retention`."""
+"""Stored files that nothing needs, with the reason for each.
+
+`live_files` finds what is needed, `retention` decides when a version expires.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +15,7 @@ from opal_lake.storage.protocol import Storage, StoredObject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Garbage:
-    """A file that can go. `kind` is what it is counted as; those of one turn may go in any order."""
+    """A file that can be deleted; `kind` is the name of its count."""
 
     path: str
     size: int
@@ -21,8 +24,12 @@ class Garbage:
 
     @property
     def turn(self) -> int:
+        """The turn of its deletion; files of one turn are deleted in any order."""
+        turn = _TURNS.get(self.kind, 0)
         version = layout.commit_version(self.path)
-        return _TURNS.get(self.kind, 0) + (0 if version is None else layout.commit_turn(version))
+        if version is not None:
+            turn += layout.commit_turn(version)
+        return turn
 
 
 LEFT_OVERS = "left_overs"
@@ -31,26 +38,27 @@ _Judge = Callable[[StoredObject, Needed, int], str]
 
 
 def find_garbage(storage: Storage, needed: Needed, cutoff_us: int) -> list[Garbage]:
-    """In an order in which it can be deleted: a root goes before the sections that it names, claims before the commits that used them.
+    """Return the garbage in an order in which it can be deleted.
 
-    Files below a folder with an `_opal/log` of its own belong to another table, and are never garbage.
+    A root comes before the sections that it names, claims before the commits that used them. Files
+    below a folder with an `_opal/log` of its own belong to another table, and are never garbage.
     The cutoff is in the store's own time: no window keeps anything older.
     """
     by_kind: list[list[Garbage]] = [[] for _ in _KINDS]
     inner_tables: set[str] = set()
     for entry in chain(storage.list(layout.DATA), storage.list(layout.META)):
-        if (inner := layout.inner_table(entry.path)) is not None:
-            inner_tables.add(inner)
+        inner_table = layout.inner_table(entry.path)
+        if inner_table is not None:
+            inner_tables.add(inner_table)
             continue
-        if (
-            entry.path not in needed.paths
-            and (kind_index := _kind_index_of(entry.path)) is not None
-        ):
-            _, kind, judge = _KINDS[kind_index]
-            if why := judge(entry, needed, cutoff_us):
-                by_kind[kind_index].append(
-                    Garbage(path=entry.path, size=entry.size, kind=kind, why=why)
-                )
+        kind_index = _kind_index_of(entry.path)
+        if entry.path in needed.paths or kind_index is None:
+            continue
+        _, kind, judge = _KINDS[kind_index]
+        why = judge(entry, needed, cutoff_us)
+        if why:
+            garbage = Garbage(path=entry.path, size=entry.size, kind=kind, why=why)
+            by_kind[kind_index].append(garbage)
     # Only now: a data file of another table may be listed before its log
     others = tuple(inner_tables)
     own = [item for item in chain(*by_kind) if not item.path.startswith(others)]
@@ -58,26 +66,26 @@ def find_garbage(storage: Storage, needed: Needed, cutoff_us: int) -> list[Garba
 
 
 def left_over_garbage(storage: Storage, grace_us: int) -> list[Garbage]:
-    """Temporary files of killed writers; no version can name them."""
-    return [
-        Garbage(
-            path=entry.path,
-            size=entry.size,
-            kind=LEFT_OVERS,
-            why=f"its writer has not finished it for {entry.age_us // _HOUR_US} hours",
-        )
-        for entry in find_left_overs(storage, grace_us)
-    ]
+    """Return the temporary files of killed writers, which no version can name."""
+    garbage: list[Garbage] = []
+    for entry in find_left_overs(storage, grace_us):
+        hours = entry.age_us // _HOUR_US
+        why = f"its writer has not finished it for {hours} hours"
+        garbage.append(Garbage(path=entry.path, size=entry.size, kind=LEFT_OVERS, why=why))
+    return garbage
 
 
 def _kind_index_of(path: str) -> int | None:
-    """The index of the kind; the longest prefix counts, as sections lie below the checkpoints."""
-    fits = [index for index, (prefix, _, _) in enumerate(_KINDS) if path.startswith(prefix)]
-    return max(fits, key=lambda index: len(_KINDS[index][0]), default=None)
+    """Return the index of the kind with the longest prefix.
+
+    Sections lie below the checkpoints.
+    """
+    fitting = [index for index, (prefix, _, _) in enumerate(_KINDS) if path.startswith(prefix)]
+    return max(fitting, key=lambda index: len(_KINDS[index][0]), default=None)
 
 
 def _of_job(entry: StoredObject, needed: Needed, _: int) -> str:
-    """Files of a job that will not commit (again), and that no readable version names."""
+    """Judge a file of a job: garbage if the job never commits (again)."""
     number = layout.job_number(entry.path)
     if number is None or not needed.numbers.has_ended(number):
         return ""
@@ -85,48 +93,55 @@ def _of_job(entry: StoredObject, needed: Needed, _: int) -> str:
 
 
 def _rejected(entry: StoredObject, needed: Needed, cutoff_us: int) -> str:
-    """No version names rejected rows: they are kept as long as the commit that reports them."""
-    number = layout.job_number(entry.path)
-    return "" if number in needed.numbers.logged else _of_job(entry, needed, cutoff_us)
+    """Judge rejected rows: needed as long as the commit that reports them.
+
+    No version names them.
+    """
+    if layout.job_number(entry.path) in needed.numbers.logged:
+        return ""
+    return _of_job(entry, needed, cutoff_us)
 
 
 def _rebuild_record(entry: StoredObject, needed: Needed, cutoff_us: int) -> str:
-    number = (layout.rebuild_place(entry.path) or (None,))[0]
-    return (
-        f"the rebuild of job {number} has ended"
-        if number is not None and needed.numbers.has_ended(number)
-        else ""
-    )
+    record = layout.rebuild_place(entry.path)
+    if record is None or not needed.numbers.has_ended(record[0]):
+        return ""
+    return f"the rebuild of job {record[0]} has ended"
 
 
 def _gathered(entry: StoredObject, needed: Needed, _: int) -> str:
-    """No version names gathered rows: they are kept until the position of their application has passed them."""
+    """Judge gathered rows: garbage once their application's position has passed them.
+
+    No version names them.
+    """
     folder, begin = layout.gathered_place(entry.path) or ("", 0)
     position = needed.gathered.get(folder, 0)
-    return f"its rows are committed: the position is {position}" if begin < position else ""
+    if begin >= position:
+        return ""
+    return f"its rows are committed: the position is {position}"
 
 
 def _claim(entry: StoredObject, needed: Needed, _: int) -> str:
-    """A number above the greatest one in use stays claimed: otherwise it would be claimed again."""
+    """Judge the claim of a number: needed above the greatest number in use.
+
+    Without the claim such a number would be claimed again.
+    """
     number, numbers = layout.claim_number(entry.path), needed.numbers
-    if (
-        number is None
-        or number > numbers.greatest
-        or number in numbers.logged
-        or not numbers.has_ended(number)
-    ):
+    if number is None or number > numbers.greatest:
+        return ""
+    if number in numbers.logged or not numbers.has_ended(number):
         return ""
     return f"job {number} has ended, and its commit has expired"
 
 
-def _kept_apart(entry: StoredObject, _: Needed, cutoff_us: int) -> str:
+def _kept_for_window(entry: StoredObject, _: Needed, cutoff_us: int) -> str:
     return "it was kept for the window" if entry.modified_us < cutoff_us else ""
 
 
 def _expired(version: int | None, needed: Needed) -> str:
-    return (
-        f"version {version} has expired" if version is not None and version < needed.begin else ""
-    )
+    if version is None or version >= needed.begin:
+        return ""
+    return f"version {version} has expired"
 
 
 def _commit(entry: StoredObject, needed: Needed, _: int) -> str:
@@ -139,7 +154,7 @@ def _checkpoint(entry: StoredObject, needed: Needed, _: int) -> str:
 
 
 def _section(entry: StoredObject, needed: Needed, _: int) -> str:
-    """A newer section may belong to a checkpoint that is being written."""
+    """Judge a section by its version: a newer one may be of an unfinished checkpoint."""
     return _expired(layout.section_version(entry.path), needed)
 
 
@@ -147,6 +162,7 @@ def _base(entry: StoredObject, needed: Needed, _: int) -> str:
     return _expired(layout.bitmap_version(entry.path), needed)
 
 
+# Other kinds have turn 0. Commits have the turns 1 to 3
 _TURNS = {
     "commits": 1,
     "checkpoints": 1,
@@ -154,7 +170,7 @@ _TURNS = {
     "bitmap_bases": 4,
     "side_files": 4,
     LEFT_OVERS: 5,
-}  # commits have three turns
+}
 _KINDS: tuple[tuple[str, str, _Judge], ...] = (
     (layout.DATA, "data_files", _of_job),
     (layout.SEGMENT_LOGS, "segment_logs", _of_job),
@@ -163,8 +179,9 @@ _KINDS: tuple[tuple[str, str, _Judge], ...] = (
     (layout.REJECTED, "rejected_files", _rejected),
     (layout.REBUILD, "rebuild_records", _rebuild_record),
     (layout.GATHERED, "gathered_files", _gathered),
-    (layout.RESULTS, "results", _kept_apart),
-    (layout.TRAFFIC, "traffic", _kept_apart),  # streams that run write it again every hour
+    (layout.RESULTS, "results", _kept_for_window),
+    # Running streams write their documents again every hour
+    (layout.TRAFFIC, "traffic", _kept_for_window),
     (layout.CLAIMS, "claims", _claim),
     (layout.LOG, "commits", _commit),
     (layout.CHECKPOINTS, "checkpoints", _checkpoint),

@@ -1,4 +1,7 @@
-"""What is still needed: the files that some readable version names, and the numbers of jobs whose files may yet be named."""
+"""The files that are still needed.
+
+They are those that a readable version names, and those of jobs that may yet commit.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,9 +20,11 @@ from opal_lake.storage.protocol import Storage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """Numbers of jobs: `ended` ones never commit (again), `logged` ones have a commit from the oldest version on.
+    """The numbers of jobs by their state.
 
-    Up to `greatest`, which was used in the oldest version, a number without a claim has ended too: its job could not commit any more.
+    `ended` ones never commit (again), `logged` ones have a commit from the oldest version on. Up to
+    `greatest`, which was used in the oldest version, a number without a claim has ended, too: its
+    job can no longer commit.
     """
 
     logged: frozenset[int]
@@ -28,15 +33,17 @@ class Numbers:
     greatest: int
 
     def has_ended(self, number: int) -> bool:
+        """Return whether the job with a number never commits (again)."""
         return number in self.ended or (number <= self.greatest and number not in self.in_flight)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needed:
-    """As of a head: everything that versions from `oldest` on and savepoints name.
+    """The files that versions from `oldest` on and savepoints name, as of a head.
 
-    The log and the checkpoints are kept from `begin` on, which is the checkpoint that serves the oldest version. `roots` says
-    what each checkpoint names, `gathered` how far each folder of gathered rows is committed.
+    The log and the checkpoints are needed from `begin` on, which is the checkpoint that serves the
+    oldest version. `roots` has the files of each checkpoint, `gathered` the committed position of
+    each folder of gathered rows.
     """
 
     head: int
@@ -49,18 +56,24 @@ class Needed:
     gathered: Mapping[str, int]
 
     def grown(self, storage: Storage, commits: Iterable[Commit]) -> "Needed":
-        """With what came since."""
-        new = [entry_of(storage, commit) for commit in commits if commit.version > self.head]
-        return replace(
-            self,
-            head=max([self.head, *(entry.version for entry in new)]),
-            paths=self.paths.union(path for entry in new for path in (*entry.paths, *entry.sides)),
-        )
+        """Return it with the files of newer commits."""
+        head = self.head
+        paths = set(self.paths)
+        for commit in commits:
+            if commit.version > self.head:
+                entry = entry_of(storage, commit)
+                head = max(head, entry.version)
+                paths.update(entry.paths, entry.sides)
+        return replace(self, head=head, paths=frozenset(paths))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogView:
-    """What retention looks at: a head, the state of what is to be the oldest version, the log's digest, the paths of checkpoints."""
+    """The input of a retention.
+
+    It is a head, the state of the version that is to be the oldest one, the log's digest, and the
+    paths of checkpoints.
+    """
 
     log: CommitLog
     head: Snapshot
@@ -70,29 +83,42 @@ class LogView:
 
     @property
     def root_versions(self) -> dict[str, int]:
-        """Versions of the checkpoints, newest first."""
-        versions = {path: layout.checkpoint_version(path) for path in self.checkpoints}
-        return {path: version for path, version in versions.items() if version is not None}
+        """The versions of the checkpoints by their paths, newest first."""
+        versions: dict[str, int] = {}
+        for path in self.checkpoints:
+            version = layout.checkpoint_version(path)
+            if version is not None:
+                versions[path] = version
+        return versions
 
 
 def find_needed(view: LogView, claims: Iterable[int], given_up: frozenset[int]) -> Needed:
-    """What is needed if the state were the oldest version and these numbers were given up."""
+    """Return what is needed if the state were the oldest version.
+
+    The jobs with `given_up` numbers never commit.
+    """
     head, state = view.head, view.state
-    oldest, entries = state.version, view.digest.entries.values()
+    oldest = state.version
     root = replace(head.root, oldest_version=oldest)
-    checkpointed = (
-        log_begin(root, view.root_versions.values(), view.digest.entries) if oldest else 0
-    )
-    begin = oldest if checkpointed is None else checkpointed
-    roots = read_roots(
-        view.log.storage,
-        view.digest,
-        (path for path, version in view.root_versions.items() if version >= begin),
-    )
-    paths = {path for entry in entries if entry.version >= begin for path in entry.sides}
-    paths |= {path for entry in entries if entry.version > oldest for path in entry.paths}
-    paths |= {path for named in roots.values() for path in named}
-    paths |= {*state_paths(state), *(part.path for part in kept_files(state))}
+    root_versions = view.root_versions
+    begin = 0
+    if oldest:
+        checkpointed = log_begin(root, root_versions.values(), view.digest.entries)
+        begin = oldest if checkpointed is None else checkpointed
+    needed_roots = [path for path, version in root_versions.items() if version >= begin]
+    roots = read_roots(view.log.storage, view.digest, needed_roots)
+    paths: set[str] = set()
+    for entry in view.digest.entries.values():
+        # A reader folds the commits from the checkpoint on, and needs their side files for that
+        if entry.version >= begin:
+            paths.update(entry.sides)
+        # The state has the files of older commits that are still needed
+        if entry.version > oldest:
+            paths.update(entry.paths)
+    for root_paths in roots.values():
+        paths.update(root_paths)
+    paths.update(state_paths(state))
+    paths.update(part.path for part in kept_files(state))
     savepoints = frozenset(root.savepoints.values())
     for version in savepoints:
         if version < oldest:
@@ -104,6 +130,7 @@ def find_needed(view: LogView, claims: Iterable[int], given_up: frozenset[int]) 
         in_flight=frozenset(claims) - ended,
         greatest=state.root.greatest_number,
     )
+    gathered = {layout.gathered_folder(name): end for name, end in head.positions.items()}
     return Needed(
         head=head.version,
         begin=begin,
@@ -112,14 +139,12 @@ def find_needed(view: LogView, claims: Iterable[int], given_up: frozenset[int]) 
         paths=frozenset(paths),
         numbers=numbers,
         roots=roots,
-        gathered={
-            layout.gathered_folder(name): position for name, position in head.positions.items()
-        },
+        gathered=gathered,
     )
 
 
 def state_paths(state: Snapshot) -> Iterator[str]:
-    """All that a version reads, but for its checkpoint."""
+    """Yield the paths of all files that a version reads, except its checkpoint."""
     for files in (state.files, state.logs, state.runs):
         yield from files
     yield from (base.path for base in state.bases)
@@ -127,9 +152,11 @@ def state_paths(state: Snapshot) -> Iterator[str]:
 
 def _savepoint_paths(view: LogView, version: int) -> Iterator[str]:
     state = view.log.at(version, view.head)
+    # Commits below the oldest version may expire: a savepoint must not need them
     if state.commits:
         raise FormatError(
-            f"{view.log.storage.uri}: savepoint {version} has lost its checkpoint; restore it from a backup, or release it"
+            f"{view.log.storage.uri}: savepoint {version} has lost its checkpoint; restore it "
+            "from a backup, or release it"
         )
     yield from state_paths(state)
     yield from (part.path for part in file_parts(state.sections))

@@ -1,12 +1,12 @@
-"""What retention has read of the log, so that it need not read it again (FORMAT, retention).
+"""A digest of the log, so that a retention need not read the log again (FORMAT, retention).
 
-Derived, and for retention alone: without a digest the whole log is read once more. The first line
-is {`format`, `table_id`, `version`, `write_id`} of the head at which it was made. Then follow, for
-every commit from the begin of the log on, [version, timestamp_us, number, paths that it brought,
-its side files], and for every checkpoint [path of the root, paths of its sections and bases]. A
-digest is believed if its name holds its checksum and the log has the very commit that it ends with,
-as all below that one follows from it. A retention deletes the other digests before it writes its
-own.
+It is derived, and for retention alone: without a digest the whole log is read once more. The first
+line is {`format`, `table_id`, `version`, `write_id`} of the head at which it was made. Then follow,
+for every commit from the begin of the log on, [version, timestamp_us, number, paths that it
+brought, its side files], and for every checkpoint [path of the root, paths of its sections and
+bases]. A digest is trusted if its name holds its checksum and the log has the very commit that it
+ends with, as all below that one follows from it. A retention deletes the other digests before it
+writes its own.
 """
 
 import zlib
@@ -33,7 +33,10 @@ NEW_COMMITS = 8  # from so many on a new digest is worth a request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Of a commit: the files that it brought, also those that later ones replaced; `sides` are read when the commit is folded."""
+    """The files of a commit: those that it added, and its side files.
+
+    `paths` includes files that later commits replaced; `sides` are read when the commit is folded.
+    """
 
     version: int
     timestamp_us: int
@@ -44,9 +47,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDigest:
-    """All commits of the log up to a head, by version; and the paths that each checkpoint names. `fresh` were not in the stored one.
+    """All commits of the log up to a head, and the paths of each checkpoint.
 
-    `modified_us` says when the store got each commit.
+    `fresh` counts the commits that the stored digests do not have. `modified_us` is the store's
+    time of each commit.
     """
 
     entries: Mapping[int, Entry]
@@ -56,7 +60,7 @@ class LogDigest:
     modified_us: Mapping[int, int] = field(default_factory=dict)
 
     def numbers(self, first: int = 0) -> frozenset[int]:
-        """Those that commits from a version on carry."""
+        """Return the numbers of commits from a version on."""
         return frozenset(
             entry.number
             for entry in self.entries.values()
@@ -75,66 +79,58 @@ class _Stored:
 
 
 def read_digest(log: CommitLog, head: Snapshot) -> LogDigest:
-    """Of every commit that the log has up to the head; those that no stored digest knows are read, each once."""
+    """Return the digest of the log up to the head.
+
+    Commits that the stored digest does not have are read, each once.
+    """
     paths = [entry.path for entry in log.storage.list(layout.DIGESTS)]
     stored = _read_stored(log, head, paths)
-    return completed(
-        log, head, LogDigest(entries=stored.entries, roots=stored.roots, stored=tuple(paths))
-    )
+    digest = LogDigest(entries=stored.entries, roots=stored.roots, stored=tuple(paths))
+    return completed(log, head, digest)
 
 
 def completed(log: CommitLog, head: Snapshot, digest: LogDigest) -> LogDigest:
-    """Updated to the head: with newer commits, without deleted ones."""
-    known = {commit.version: commit for commit in head.commits}
-    logged = {
-        layout.commit_version(entry.path): entry.modified_us
-        for entry in log.storage.list(layout.LOG)
-    }
-    versions = [version for version in logged if version is not None and version <= head.version]
-    fresh = [version for version in versions if version not in digest.entries]
+    """Return the digest updated to the head: with newer commits, without deleted ones."""
+    commits = {commit.version: commit for commit in head.commits}
+    modified_us: dict[int, int] = {}
+    for logged in log.storage.list(layout.LOG):
+        version = layout.commit_version(logged.path)
+        if version is not None and version <= head.version:
+            modified_us[version] = logged.modified_us
+    known = [version for version in modified_us if version in digest.entries]
+    fresh = [version for version in modified_us if version not in digest.entries]
 
     def entry(version: int) -> Entry:
-        return entry_of(
-            log.storage, known[version] if version in known else log.read_commit(version)
-        )
+        commit = commits.get(version)
+        return entry_of(log.storage, log.read_commit(version) if commit is None else commit)
 
     with ThreadPoolExecutor(READERS) as pool:
-        entries = {
-            version: digest.entries[version] for version in versions if version in digest.entries
-        }
+        entries = {version: digest.entries[version] for version in known}
         entries |= zip(fresh, pool.map(entry, fresh), strict=True)
     _check_whole(log, head, entries)
-    modified_us = {version: logged[version] for version in versions}
-    return replace(
-        digest, entries=entries, fresh=digest.fresh + len(fresh), modified_us=modified_us
-    )
+    fresh_count = digest.fresh + len(fresh)
+    return replace(digest, entries=entries, fresh=fresh_count, modified_us=modified_us)
 
 
 def _check_whole(log: CommitLog, head: Snapshot, entries: Mapping[int, Entry]) -> None:
-    """The files of a missing commit would count as unused."""
-    gone = [
-        version
-        for version in range(head.root.oldest_version + 1, head.version + 1)
-        if version not in entries
-    ]
-    if gone:
-        mend = "nobody can tell which files it needs; restore the file from a backup"
-        raise missing_error(log.storage, layout.commit_path(gone[0]), mend)
+    """Raise FormatError for a missing commit: its files would count as unused."""
+    for version in range(head.root.oldest_version + 1, head.version + 1):
+        if version not in entries:
+            advice = "the files that it needs are unknown; restore the file from a backup"
+            raise missing_error(log.storage, layout.commit_path(version), advice)
 
 
 def entry_of(storage: Storage, commit: Commit) -> Entry:
-    """What retention asks of a commit."""
+    """Return what retention needs of a commit."""
     actions = commit.actions
-    named = (
+    maybe_sides = (
         actions.ingested_side,
         actions.rewrite and actions.rewrite.side,
         actions.restored and actions.restored.side,
     )
-    sides = [side.path for side in named if side]
-    paths = [
-        file.path
-        for file in (*ingested_files(storage, commit), *rewritten_files(storage, commit).add)
-    ]
+    sides = [side.path for side in maybe_sides if side]
+    paths = [file.path for file in ingested_files(storage, commit)]
+    paths += [file.path for file in rewritten_files(storage, commit).add]
     paths += [log.path for log in actions.add_logs]
     paths += [run.path for run in actions.add_runs]
     paths += restored_paths(storage, commit)
@@ -152,7 +148,10 @@ def entry_of(storage: Storage, commit: Commit) -> Entry:
 def read_roots(
     storage: Storage, digest: LogDigest, checkpoints: Iterable[str]
 ) -> dict[str, tuple[str, ...]]:
-    """What these checkpoints consist of, by their paths; what their lists name, commits brought."""
+    """Return the files that checkpoints consist of, by the paths of their roots.
+
+    Files that their lists name are those of commits.
+    """
     paths = frozenset(checkpoints)
     roots = {path: names for path, names in digest.roots.items() if path in paths}
     fresh = sorted(paths - roots.keys())
@@ -163,11 +162,13 @@ def read_roots(
 def _root_names(storage: Storage, path: str) -> tuple[str, ...]:
     root, sections = decode_root(read_sealed(storage, path), f"{storage.uri}/{path}")
     bases = Snapshot(storage, root, sections, ()).bases
-    return (*(part.path for part in file_parts(sections)), *(base.path for base in bases))
+    paths = [part.path for part in file_parts(sections)]
+    paths += [base.path for base in bases]
+    return tuple(paths)
 
 
 def write_digest(storage: Storage, digest: LogDigest, head: Snapshot, begin: int) -> None:
-    """Store what is known of the log from a version on, in the place of what was stored before."""
+    """Store the digest of the log from a version on, instead of the stored ones."""
     table = {
         "format": FORMAT_VERSION,
         "table_id": head.root.table_id,
@@ -177,7 +178,8 @@ def write_digest(storage: Storage, digest: LogDigest, head: Snapshot, begin: int
     entries = [_to_json(entry) for entry in digest.entries.values() if entry.version >= begin]
     roots = [[path, list(names)] for path, names in digest.roots.items()]
     data = encode_section([table, *entries, *roots], lambda item: item)
-    storage.delete(digest.stored)  # first: a damaged one may have the very name
+    # Before the new one is written: a damaged digest may have the very name
+    storage.delete(digest.stored)
     storage.put_if_absent(layout.digest_path(head.version, zlib.crc32(data)), data)
 
 
@@ -186,22 +188,24 @@ def _to_json(entry: Entry) -> list[Any]:
 
 
 def _read_stored(log: CommitLog, head: Snapshot, paths: Sequence[str]) -> _Stored:
-    """The newest one that can be believed; an empty one where there is none."""
+    """Return the newest digest that can be trusted, an empty one if none can."""
     for path in paths:
         try:
             stored = _decoded(log.storage, path, head)
             if stored is not None and _write_id(log, head, stored.version) == stored.write_id:
                 return stored
         except (FormatError, NotFoundError, ValueError):
-            continue  # damaged, or taken away by another retention
+            continue  # damaged, or deleted by another retention
     return _Stored()
 
 
 def _write_id(log: CommitLog, head: Snapshot, version: int) -> str:
-    known = {commit.version: commit.write_id for commit in head.commits} | {
-        head.version: head.root.write_id
-    }
-    return known[version] if version in known else log.read_commit(version).write_id
+    if version == head.version:
+        return head.root.write_id
+    for commit in head.commits:
+        if commit.version == version:
+            return commit.write_id
+    return log.read_commit(version).write_id
 
 
 def _decoded(storage: Storage, path: str, head: Snapshot) -> _Stored | None:
@@ -209,17 +213,24 @@ def _decoded(storage: Storage, path: str, head: Snapshot) -> _Stored | None:
     if layout.digest_checksum(path) != zlib.crc32(data):
         return None
     table, *lines = decode_section(data, path, lambda item: item)
-    with decoding(path, "a digest", "delete it, it is derived"):
-        if (table["format"], table["table_id"]) != (FORMAT_VERSION, head.root.table_id) or table[
-            "version"
-        ] > head.version:
+    with decoding(path, "a digest", "delete it; it is derived and is written again"):
+        is_of_table = table["format"] == FORMAT_VERSION and table["table_id"] == head.root.table_id
+        if not is_of_table or table["version"] > head.version:
             return None
-        entries = [_from_json(line) for line in lines if len(line) > 2]
+        entries: dict[int, Entry] = {}
+        roots: dict[str, tuple[str, ...]] = {}
+        for line in lines:
+            # A checkpoint has two parts, a commit has five
+            if len(line) == 2:
+                roots[checked.text(line[0])] = _texts(line[1])
+            elif len(line) > 2:
+                entry = _from_json(line)
+                entries[entry.version] = entry
         return _Stored(
             version=checked.count(table["version"]),
             write_id=checked.text(table["write_id"]),
-            entries={entry.version: entry for entry in entries},
-            roots={checked.text(line[0]): _texts(line[1]) for line in lines if len(line) == 2},
+            entries=entries,
+            roots=roots,
         )
 
 
@@ -235,4 +246,4 @@ def _from_json(line: Sequence[Any]) -> Entry:
 
 
 def _texts(values: Any) -> tuple[str, ...]:
-    return tuple(map(checked.text, checked.listed(values)))
+    return tuple(checked.text(value) for value in checked.listed(values))

@@ -1,6 +1,7 @@
 """Pages of the log at a retention (FORMAT, retention).
 
-Copies of expired commits go, and so do pages that cannot be used or that a longer one replaces.
+Copies of expired commits are deleted, and so are pages that cannot be used or that a longer one
+replaces.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,19 +15,19 @@ _REPLACED = "another page holds its versions"
 
 
 def trim_pages(storage: Storage, table_id: str, oldest: int) -> None:
-    """Store pages without copies of expired commits, for those that begin up to the oldest version.
+    """Store pages without copies of expired commits, for those that hold such copies.
 
-    The pages that hold such copies are garbage then (`page_garbage`).
+    The old pages are garbage then (`page_garbage`).
     """
     refs = [ref for ref in list_pages(storage, oldest + 1) if ref.first <= oldest]
-    kept: list[Page] = []
+    pages: list[Page] = []
     for _, page in _read(storage, table_id, refs):
         if page is None:
             continue
         fresh = trimmed(page, oldest)
-        if not any(other.holds(fresh) for other in kept):
-            kept.append(fresh)
-    for page in kept:
+        if not any(other.holds(fresh) for other in pages):
+            pages.append(fresh)
+    for page in pages:
         store_page(storage, page)
 
 
@@ -39,28 +40,28 @@ def page_garbage(storage: Storage, table_id: str, oldest: int) -> list[Garbage]:
     pages = list_pages(storage)
     expired = f"it holds copies of versions up to {oldest}, which have expired"
     garbage = [_garbage(ref, expired) for ref in pages if ref.first <= oldest]
-    overlapping: list[Page] = []  # sound ones that may hold all of the next one
-    for ref, page in _read(
-        storage, table_id, _overlapping([ref for ref in pages if ref.first > oldest])
-    ):
+    readable = [ref for ref in pages if ref.first > oldest]
+    candidates: list[Page] = []  # sound pages that may hold all of the next one
+    for ref, page in _read(storage, table_id, _overlapping(readable)):
         if page is None:
             garbage.append(_garbage(ref, "it is damaged, or of another table"))
             continue
-        overlapping = [other for other in overlapping if other.last >= page.first]
-        if any(other.holds(page) for other in overlapping):
+        candidates = [other for other in candidates if other.last >= page.first]
+        if any(other.holds(page) for other in candidates):
             garbage.append(_garbage(ref, _REPLACED))
         else:
-            overlapping.append(page)
+            candidates.append(page)
     return garbage
 
 
 def _overlapping(refs: Iterable[PageRef]) -> Iterator[PageRef]:
-    """Return the pages that share a version with another one."""
+    """Yield the pages that share a version with another one."""
     ordered = sorted(refs, key=lambda ref: ref.first)
     reached = 0  # the last version of the pages before
-    for place, ref in enumerate(ordered):
-        follower = ordered[place + 1] if place + 1 < len(ordered) else None
-        if ref.first <= reached or (follower is not None and follower.first <= ref.last):
+    for index, ref in enumerate(ordered):
+        has_follower = index + 1 < len(ordered)
+        overlaps_follower = has_follower and ordered[index + 1].first <= ref.last
+        if ref.first <= reached or overlaps_follower:
             yield ref
         reached = max(reached, ref.last)
 
@@ -68,7 +69,7 @@ def _overlapping(refs: Iterable[PageRef]) -> Iterator[PageRef]:
 def _read(
     storage: Storage, table_id: str, refs: Iterable[PageRef]
 ) -> Iterator[tuple[PageRef, Page | None]]:
-    """Read pages, each before those that it may hold; None for those that cannot be used."""
+    """Yield pages, each before those that it may hold; None for unusable ones."""
     ordered = sorted(refs, key=lambda ref: (ref.first, -ref.last, -ref.size, ref.path))
     for begin in range(0, len(ordered), READERS):
         portion = ordered[begin : begin + READERS]

@@ -1,4 +1,7 @@
-"""Whether a missing file has expired, as readers of an old version may find, or is lost, which is damage."""
+"""The reason why a file is missing.
+
+It has expired, as readers of an old version may find, or it is lost, which is damage.
+"""
 
 from dataclasses import dataclass
 
@@ -18,25 +21,33 @@ from opal_lake.storage.verified import diagnose_missing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Diagnosed(ForwardingStore):
-    """A store that is being asked what it lacks: nothing that is missing meanwhile is looked into again."""
+    """A store in which a missing file is being diagnosed.
+
+    Another missing file that this meets is not diagnosed in turn.
+    """
 
     inner: Storage
 
 
 @diagnose_missing
 def find_expiry(storage: Storage, path: str) -> ExpiredError | None:
-    """By what retention needs now; None if the file should exist, or if that is unknown."""
+    """Return an error if retention deleted a file.
+
+    None if the file should exist by what retention needs now, or if that is unknown.
+    """
     if isinstance(storage, _Diagnosed):
         return None
     log = CommitLog(storage=_Diagnosed(inner=storage), clock=SystemClock(), ids=RandomIds())
     try:
         head = log.head()
         if not head.root.oldest_version and not head.root.abandoned:
-            return None  # nothing was ever let go
-        oldest = log.at(head.root.oldest_version, head)
-        checkpoints = tuple(checkpoint_paths(log.storage))
+            return None  # no retention has deleted a file of this table yet
         view = LogView(
-            log=log, head=head, state=oldest, digest=read_digest(log, head), checkpoints=checkpoints
+            log=log,
+            head=head,
+            state=log.at(head.root.oldest_version, head),
+            checkpoints=tuple(checkpoint_paths(log.storage)),
+            digest=read_digest(log, head),
         )
         needed = find_needed(view, (), frozenset())
     except (FormatError, NotFoundError):
@@ -44,7 +55,7 @@ def find_expiry(storage: Storage, path: str) -> ExpiredError | None:
     version = layout.commit_version(path)
     if path in needed.paths or (version is not None and version >= needed.begin):
         return None
-    gone = f"{storage.uri}/{path} has expired: retention deleted it, and this began before that"
     return ExpiredError(
-        f"{gone}; readable are the versions {readable_text(head.root)} now: run it again"
+        f"{storage.uri}/{path} has expired: retention deleted it, and this began before that; "
+        f"readable are the versions {readable_text(head.root)} now: run it again"
     )

@@ -1,7 +1,8 @@
-"""Retention: old versions expire, and what nothing needs any more is deleted (FORMAT, retention).
+"""Retention: old versions expire, and files that nothing needs are deleted (FORMAT, retention).
 
-The commit comes first: it says which version is the oldest from now on, and which numbers of jobs are given up, so that none of them can
-commit a file that is about to go. Only then is anything deleted, and whoever is killed meanwhile leaves files that the next run finds.
+The commit comes first: it sets the oldest version, and gives up numbers of jobs, so that none of
+them can commit a file that is about to be deleted. Only then are files deleted, and a job that is
+killed meanwhile leaves files that the next run finds.
 """
 
 from collections import Counter
@@ -45,14 +46,17 @@ from opal_lake.storage.verified import read_sealed
 
 GRACE = "1d"
 EXAMPLES = 100
-_AT_ONCE = 1000  # deletions, of which S3 takes so many in a request
+_AT_ONCE = 1000  # files that S3 deletes in a request
 
 AtFile = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:
-    """What a retention keeps: versions of the last `window` (None: the table's own), and jobs of `grace`."""
+    """The spans of a retention: it keeps versions of `window` and jobs of `grace`.
+
+    Without a window the table's own counts.
+    """
 
     window: Duration | None = None
     grace: Duration = GRACE
@@ -60,7 +64,11 @@ class Keep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expiry:
-    """What a retention commits: the oldest version from now on, which was the newest at the cutoff, and the numbers that are given up."""
+    """The content of a retention's commit.
+
+    `oldest` becomes the oldest version: it was the newest one at the cutoff. `stale` numbers are
+    given up; `claims` are the claimed numbers.
+    """
 
     oldest: int
     cutoff_us: int
@@ -70,7 +78,7 @@ class Expiry:
 
 
 def no_progress(done: int, total: int) -> None:
-    """Progress is not shown."""
+    """Show no progress."""
 
 
 def retain(
@@ -81,21 +89,23 @@ def retain(
     dry_run: bool = False,
     at_file: AtFile = no_progress,
 ) -> JobResult:
-    """Expire versions, give up jobs that take too long, delete what is left over.
+    """Expire versions, give up jobs that take too long, delete what nothing needs.
 
     A repeat does what is left.
     """
     keep = Keep(window=window, grace=GRACE if grace is None else grace)
     try:
         return _retain(log, keep, at_file, dry_run=dry_run)
-    except NotFoundError as error:  # what it began with, another one has let expire
-        log.head()  # says why, where there is no table
+    except NotFoundError as error:
+        log.head()  # raises a better error if the table is missing
         raise ExpiredError(f"another retention was faster: {error}; run it again") from error
 
 
 def _retain(log: CommitLog, keep: Keep, at_file: AtFile, *, dry_run: bool) -> JobResult:
-    started_us, head = log.clock.now_us(), log.head()
-    claims, now_us = _claims(log.storage), store_now_us(log.storage, log.clock)
+    started_us = log.clock.now_us()
+    head = log.head()
+    claims = _claims(log.storage)
+    now_us = store_now_us(log.storage, log.clock)
     digest = read_digest(log, head)
     expiry = plan_expiry(head, digest, claims, keep, now_us)
     view = _view(log, head, digest, expiry.oldest)
@@ -115,14 +125,15 @@ def _retain(log: CommitLog, keep: Keep, at_file: AtFile, *, dry_run: bool) -> Jo
         trim_pages(log.storage, head.root.table_id, needed.oldest)
     counts += _delete(log, needed, _garbage(head, needed, expiry), at_file)
     _keep_digest(view, needed)
+    took_us = max(0, log.clock.now_us() - started_us)
     return JobResult(
         operation="retain",
         table=log.storage.uri,
         version=version,
         counts=dict(counts),
-        timings_ms={"total": max(0, log.clock.now_us() - started_us) // 1000},
+        timings_ms={"total": took_us // 1000},
         notes=(
-            *_notes(needed.oldest, needed.head),
+            _readable_note(needed.oldest, needed.head),
             *clock_notes(log.storage.now_us(), head.root, log.storage.uri),
         ),
     )
@@ -131,7 +142,7 @@ def _retain(log: CommitLog, keep: Keep, at_file: AtFile, *, dry_run: bool) -> Jo
 def _expire(
     view: LogView, expiry: Expiry, started_us: int, at_file: AtFile
 ) -> tuple[JobResult, Counter[str]]:
-    """Commit what expires. On a full disk, first delete what may go without that commit."""
+    """Commit what expires; on a full disk, first delete files of earlier commits."""
     counts: Counter[str] = Counter()
     try:
         _secure(view)
@@ -142,15 +153,16 @@ def _expire(
         _secure(view)
         return _commit(view.log, view.head, expiry, started_us), counts
     except NoSpaceError as error:
+        freed = count_text(counts["bytes"], "byte")
         raise NoSpaceError(
-            f"{view.log.storage.uri}: what expires cannot be deleted before that is committed, and there is no space for the "
-            f"commit, though {count_text(counts['bytes'], 'byte')} were deleted ({error}); free 100 kB outside the table, "
-            "then run it again"
+            f"{view.log.storage.uri}: what expires cannot be deleted before that is committed, and "
+            f"the disk has no space for the commit, though {freed} were deleted ({error}); "
+            "free 100 kB outside the table, then run it again"
         ) from error
 
 
 def _make_room(view: LogView, expiry: Expiry, at_file: AtFile) -> Counter[str]:
-    """Delete what an earlier commit lets go, and what is derived and of retention's own use.
+    """Delete what earlier commits let expire, and retention's own derived files.
 
     What is about to expire has to stay: nothing is given up before a commit says so.
     """
@@ -167,31 +179,29 @@ def _make_room(view: LogView, expiry: Expiry, at_file: AtFile) -> Counter[str]:
 def plan_expiry(
     head: Snapshot, digest: LogDigest, claims: Mapping[int, int], keep: Keep, now_us: int
 ) -> Expiry:
-    """The window is never shorter than the grace: versions in use by jobs and readers stay. `claims` has the store's time of each.
+    """Plan which versions expire, and which numbers are given up.
 
-    The recorded time of a commit or a claim may be that of a wrong clock, and a copy may have set its file's time.
+    `claims` has the store's time of each number. The window is never shorter than the grace:
+    versions in use by jobs and readers stay.
     """
     window = keep.window if keep.window is not None else head.spec.word("window")
     cutoff = cutoff_us(window, keep.grace, now_us)
     grace_us = parse_duration(keep.grace, name="grace")
     used = digest.numbers() | head.root.abandoned
     unused = {number: stored for number, stored in claims.items() if number not in used}
+    # A recorded time may be that of a wrong clock, and a copy may have set the time of a file
     ages = Ages(
         has_store_time=head.storage.now_us() is not None,
         bound_us=clock_bound_us(head.spec),
         now_us=now_us,
     )
     commit_times = CommitTimes(head)
-    times = {
-        version: commit_times.corrected(version, entry.timestamp_us)
-        for version, entry in digest.entries.items()
-    }
+    since_us: dict[int, int] = {}
+    for version, entry in digest.entries.items():
+        recorded_us = commit_times.corrected(version, entry.timestamp_us)
+        since_us[version] = ages.since(recorded_us, digest.modified_us[version])
     return Expiry(
-        oldest=oldest_kept(
-            head,
-            cutoff,
-            {version: ages.since(us, digest.modified_us[version]) for version, us in times.items()},
-        ),
+        oldest=oldest_kept(head, cutoff, since_us),
         cutoff_us=cutoff,
         grace_us=grace_us,
         stale=_stale(head.storage, unused, ages, now_us - grace_us),
@@ -202,13 +212,12 @@ def plan_expiry(
 def _view(
     log: CommitLog, head: Snapshot, digest: LogDigest, oldest: int, known: Snapshot | None = None
 ) -> LogView:
-    state = (
-        known
-        if known is not None and known.version == oldest
-        else log.at(oldest, head)
-        if oldest < head.version
-        else head
-    )
+    if known is not None and known.version == oldest:
+        state = known
+    elif oldest < head.version:
+        state = log.at(oldest, head)
+    else:
+        state = head
     return LogView(
         log=log,
         head=head,
@@ -219,11 +228,14 @@ def _view(
 
 
 def _secure(view: LogView) -> None:
-    """Ensure that a checkpoint serves the oldest version without the log below, and that its lists can be read."""
+    """Ensure that the oldest version can be read without the log below it.
+
+    I22: a checkpoint serves it, and its lists can be read.
+    """
     state = view.state
     root = replace(view.head.root, oldest_version=state.version)
     if state.version > 0 and serving_checkpoint(root, view.root_versions.values()) is None:
-        ensure_checkpoint(view.log.storage, state)
+        ensure_checkpoint(view.log.storage, state, tuning=view.log.tuning)
     read_lists(state)
 
 
@@ -240,35 +252,37 @@ def _keep_digest(view: LogView, needed: Needed) -> None:
     """Write a digest if it saves the next retention enough requests."""
     if view.digest.fresh < NEW_COMMITS:
         return
+    digest = replace(view.digest, roots=needed.roots)
     with view.log.derived():
-        write_digest(
-            view.log.storage, replace(view.digest, roots=needed.roots), view.head, needed.begin
-        )
+        write_digest(view.log.storage, digest, view.head, needed.begin)
 
 
 def _claims(storage: Storage) -> dict[int, int]:
-    return {
-        number: entry.modified_us
-        for entry in storage.list(layout.CLAIMS)
-        if (number := layout.claim_number(entry.path)) is not None
-    }
+    """Return the claimed numbers, with the store's time of each claim."""
+    claims: dict[int, int] = {}
+    for entry in storage.list(layout.CLAIMS):
+        number = layout.claim_number(entry.path)
+        if number is not None:
+            claims[number] = entry.modified_us
+    return claims
 
 
 def _stale(
     storage: Storage, claims: Mapping[int, int], ages: Ages, before_us: int
 ) -> frozenset[int]:
-    """Those that were claimed before a moment."""
+    """Return the numbers that were claimed before a time."""
     with ThreadPoolExecutor(READERS) as pool:
-        claimed = zip(claims.items(), pool.map(partial(_claimed_us, storage), claims), strict=True)
-        return frozenset(
-            number
-            for (number, stored), us in claimed
-            if us is not None and ages.since(us, stored) <= before_us
-        )
+        claimed_us = list(pool.map(partial(_claimed_us, storage), claims))
+    stale: set[int] = set()
+    for (number, stored_us), recorded_us in zip(claims.items(), claimed_us, strict=True):
+        # A job whose time is unknown counts as running
+        if recorded_us is not None and ages.since(recorded_us, stored_us) <= before_us:
+            stale.add(number)
+    return frozenset(stale)
 
 
 def _claimed_us(storage: Storage, number: int) -> int | None:
-    """None if it is unknown: such a job counts as running."""
+    """Return the time that a claim records; None for a missing or damaged claim."""
     path = layout.claim_path(number)
     try:
         return int(unseal(read_sealed(storage, path), f"{storage.uri}/{path}")["timestamp_us"])
@@ -278,7 +292,7 @@ def _claimed_us(storage: Storage, number: int) -> int | None:
 
 def _commit(log: CommitLog, base: Snapshot, expiry: Expiry, started_us: int) -> JobResult:
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
-        """Another retention, or a job that was thought dead, may have been faster."""
+        # Another retention, or a job that was thought dead, may have been faster
         used = {commit.number for commit in head.commits if commit.version > base.version}
         stale = tuple(sorted(expiry.stale - used - head.root.abandoned))
         expired = max(0, expiry.oldest - head.root.oldest_version)
@@ -286,25 +300,23 @@ def _commit(log: CommitLog, base: Snapshot, expiry: Expiry, started_us: int) -> 
             return None
         counts = {"versions": expired, "abandoned": len(stale)}
         actions = Actions(oldest_version=expiry.oldest if expired else None, abandoned=stale)
-        return Draft(
-            actions=actions,
-            result=JobResult(operation="retain", table=log.storage.uri, counts=counts),
-        )
+        result = JobResult(operation="retain", table=log.storage.uri, counts=counts)
+        return Draft(actions=actions, result=result)
 
-    return log.commit(
-        base, Proposal(operation="retain", number=None, build=build, started_us=started_us)
-    )
+    proposal = Proposal(operation="retain", number=None, build=build, started_us=started_us)
+    return log.commit(base, proposal)
 
 
 def _delete(
     log: CommitLog, needed: Needed, garbage: Sequence[Garbage], at_file: AtFile
 ) -> Counter[str]:
-    """But for what a commit named since: none should, as all that is younger than the grace was left out.
+    """Delete garbage, turn by turn, and count it.
 
-    What comes in one turn goes in any order, and much of it at once.
+    Files of one turn are deleted in any order, and many of them at once.
     """
     if not garbage:
         return Counter()
+    # No commit should have named garbage since, as files younger than the grace are not listed
     needed = needed.grown(log.storage, log.commits_after(needed.head))
     left = [item for item in garbage if item.path not in needed.paths]
     counts: Counter[str] = Counter()
@@ -312,9 +324,8 @@ def _delete(
     with ThreadPoolExecutor(READERS) as pool:
         for _, turn in groupby(left, key=lambda item: item.turn):
             members = [*turn]
-            portions = [
-                members[start : start + _AT_ONCE] for start in range(0, len(members), _AT_ONCE)
-            ]
+            starts = range(0, len(members), _AT_ONCE)
+            portions = [members[start : start + _AT_ONCE] for start in starts]
             for portion in pool.map(partial(_delete_portion, log.storage), portions):
                 at_file(done, len(left))
                 done += len(portion)
@@ -323,15 +334,17 @@ def _delete(
 
 
 def _delete_portion(storage: Storage, portion: Sequence[Garbage]) -> Sequence[Garbage]:
-    remove = (
-        partial(remove_left_overs, storage) if portion[0].kind == LEFT_OVERS else storage.delete
-    )
-    remove([item.path for item in portion])
+    paths = [item.path for item in portion]
+    # Left-overs have a turn of their own, so a portion has only them or none
+    if portion[0].kind == LEFT_OVERS:
+        remove_left_overs(storage, paths)
+    else:
+        storage.delete(paths)
     return portion
 
 
 def counted(garbage: Iterable[Garbage]) -> Counter[str]:
-    """By kind, and the bytes of all."""
+    """Return the number of files by kind, and the bytes of all."""
     counts: Counter[str] = Counter()
     for item in garbage:
         counts[item.kind] += 1
@@ -342,30 +355,25 @@ def counted(garbage: Iterable[Garbage]) -> Counter[str]:
 def _build_result(
     log: CommitLog, head: Snapshot, expiry: Expiry, garbage: Sequence[Garbage]
 ) -> JobResult:
-    """What a run would do; the largest files as examples."""
-    examples = sorted(garbage, key=lambda item: (-item.size, item.path))[:EXAMPLES]
-    counts = {"versions": expiry.oldest - head.root.oldest_version, "abandoned": len(expiry.stale)}
+    """Return the result of a dry run, with the largest files as examples."""
+    largest = sorted(garbage, key=lambda item: (-item.size, item.path))[:EXAMPLES]
+    versions = expiry.oldest - head.root.oldest_version
+    # The sum of counters leaves out what is zero
+    counts = Counter(versions=versions, abandoned=len(expiry.stale)) + counted(garbage)
+    notes = ["nothing was deleted: this was a dry run"]
+    if len(largest) < len(garbage):
+        notes.append(f"listed are the {len(largest):,} largest of {len(garbage):,} files")
+    notes.append(_readable_note(expiry.oldest, head.version))
+    notes += clock_notes(log.storage.now_us(), head.root, log.storage.uri)
+    examples = [{"path": item.path, "size": item.size, "why": item.why} for item in largest]
     return JobResult(
         operation="retain",
         table=log.storage.uri,
-        counts={
-            name: number for name, number in (Counter(counts) + counted(garbage)).items() if number
-        },
-        notes=(
-            "nothing was deleted: this was a dry run",
-            *_shortened(len(examples), len(garbage)),
-            *_notes(expiry.oldest, head.version),
-            *clock_notes(log.storage.now_us(), head.root, log.storage.uri),
-        ),
-        examples=tuple(
-            {"path": item.path, "size": item.size, "why": item.why} for item in examples
-        ),
+        counts=dict(counts),
+        notes=tuple(notes),
+        examples=tuple(examples),
     )
 
 
-def _shortened(shown: int, total: int) -> tuple[str, ...]:
-    return (f"listed are the {shown:,} largest of {total:,} files",) if shown < total else ()
-
-
-def _notes(oldest: int, newest: int) -> tuple[str, ...]:
-    return (f"readable are the versions {oldest} to {newest}",)
+def _readable_note(oldest: int, newest: int) -> str:
+    return f"readable are the versions {oldest} to {newest}"
