@@ -1,7 +1,10 @@
-"""THE rule: what new rows mean for the rows that are there. Pure: arrays in, arrays out (FORMAT, the rule).
+"""THE rule: what new rows mean for existing rows (FORMAT, the rule).
 
-Order the rows of a key by (delta, tie-break, row id). A row's UNTIL is the delta of its successor; a delete's UNTIL is its own delta.
-So it is decided here which of two rows of one delta counts, and what a late row hides.
+It is pure: arrays in, arrays out.
+
+Order the rows of a key by (delta, tie-break, row id). A row's UNTIL is the delta of its successor;
+a delete's UNTIL is its own delta. So the order decides which of two rows of one delta counts, and
+what a late row hides.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,12 +30,12 @@ from opal_lake.key_store.entries import (
 )
 
 Hashes = npt.NDArray[np.uint64]
-PIECE_ROWS = 1 << 15
+PIECE_ROWS = 1 << 15  # so few that the columns of a piece stay in the processor's cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """What the rule says of a set of new rows."""
+    """The outcome of the rule for new rows: events, key-store entries and counts."""
 
     events: Events
     entries: Entries
@@ -44,27 +47,32 @@ class Ruling:
 
 
 def rule_columns(spec: TableSpec) -> list[str]:
-    """The physical columns of a data file that the rule looks at, the keys first."""
+    """Return the physical columns of a data file that the rule reads, the keys first."""
     roles = (*spec.keys, spec.delta, *spec.tie_break) if spec.has_keys else ()
     names = [field.physical for field in roles]
-    return list(dict.fromkeys([*names, SEGMENT, OFFSET, *([DELETED] if spec.deletes else [])]))
+    names += [SEGMENT, OFFSET]
+    if spec.deletes:
+        names.append(DELETED)
+    return list(dict.fromkeys(names))
 
 
 def entries_of_rows(table: pa.Table, spec: TableSpec, hashes: Hashes | None = None) -> Entries:
-    """Rows of data files as unsorted entries; `hashes` if they were computed already."""
+    """Return rows of data files as unsorted entries; `hashes` if known already."""
     if hashes is None:
-        hashes = hash_keys(
-            [table[field.physical] for field in spec.keys], [_atomic(field) for field in spec.keys]
-        )
+        key_columns = [table[field.physical] for field in spec.keys]
+        hashes = hash_keys(key_columns, [_atomic(field) for field in spec.keys])
     delta, valid = to_order(table[spec.delta.physical], _atomic(spec.delta))
     if not valid.all():
+        # I14: an ingest rejects rows without a delta
         raise InvalidInputError(
-            f"{int((~valid).sum())} rows have no {spec.delta.name!r}; a data file was not written by an ingest"
+            f"{int((~valid).sum())} rows have no {spec.delta.name!r}; "
+            "a data file was not written by an ingest"
         )
     ties: list[npt.NDArray[np.int64]] = []
     for field in spec.tie_break:
-        values, there = to_order(table[field.physical], _atomic(field))
-        ties += [there.astype(np.int64), np.where(there, values, 0)]
+        values, valid = to_order(table[field.physical], _atomic(field))
+        # A null is the least value of a tie-break
+        ties += [valid.astype(np.int64), np.where(valid, values, 0)]
     return Entries(
         high=np.ascontiguousarray(hashes[:, 0]),
         low=np.ascontiguousarray(hashes[:, 1]),
@@ -79,9 +87,8 @@ def entries_of_rows(table: pa.Table, spec: TableSpec, hashes: Hashes | None = No
 def _deleted(table: pa.Table) -> npt.NDArray[np.bool_]:
     if DELETED not in table.column_names:
         return np.zeros(table.num_rows, np.bool_)
-    return np.asarray(
-        table[DELETED].combine_chunks().fill_null(False).to_numpy(zero_copy_only=False), np.bool_
-    )
+    marker = table[DELETED].combine_chunks().fill_null(False)
+    return np.asarray(marker.to_numpy(zero_copy_only=False), np.bool_)
 
 
 def _atomic(field: Field) -> Atomic:
@@ -89,127 +96,149 @@ def _atomic(field: Field) -> Atomic:
     return field.type
 
 
-def apply_rule(new: Entries, stored: Sequence[Entries]) -> Ruling:
-    """New rows against the neighbours that the key store has for them.
+def apply_rule(new: Entries, stored: Sequence[Entries], *, piece_rows: int = PIECE_ROWS) -> Ruling:
+    """Apply the rule to new rows and the neighbours that the key store has for them.
 
-    `stored` must hold, of every new row, the nearest entry before and after it; more does no harm, nor do rows that are among the new ones.
+    `stored` must hold the nearest entry before and after each new row. More entries are harmless,
+    and so are entries of the new rows themselves.
     """
-    pieces = [
-        _rule_of(*piece)
-        for piece in _pieces(sorted_entries(new), [_by_hash(part) for part in stored])
-    ]
+    sorted_stored = [_by_hash(part) for part in stored]
+    pieces = [_rule_of(*piece) for piece in _pieces(sorted_entries(new), sorted_stored, piece_rows)]
     return Ruling(
+        # I18: of several events of a row the least one counts
         events=least_events(concat_events(piece.events for piece in pieces)),
         entries=concat_entries(piece.entries for piece in pieces),
-        **{
-            count: sum(getattr(piece, count) for piece in pieces)
-            for count in ("rows", "updates", "deletes", "late", "ambiguous")
-        },
+        rows=sum(piece.rows for piece in pieces),
+        updates=sum(piece.updates for piece in pieces),
+        deletes=sum(piece.deletes for piece in pieces),
+        late=sum(piece.late for piece in pieces),
+        ambiguous=sum(piece.ambiguous for piece in pieces),
     )
 
 
 def _by_hash(entries: Entries) -> Entries:
-    return sorted_entries(entries) if (entries.high[1:] < entries.high[:-1]).any() else entries
+    is_sorted = not (entries.high[1:] < entries.high[:-1]).any()
+    return entries if is_sorted else sorted_entries(entries)
 
 
-def _pieces(new: Entries, stored: Sequence[Entries]) -> Iterator[tuple[Entries, list[Entries]]]:
-    """Sorted entries by ranges of the hash, each with what is stored of it: small enough that the columns stay in the processor's cache."""
-    words = np.unique(new.high[PIECE_ROWS::PIECE_ROWS])
-    bounds = [
-        [0, *np.searchsorted(part.high, words, "left").tolist(), len(part)]
-        for part in (new, *stored)
-    ]
+def _pieces(
+    new: Entries, stored: Sequence[Entries], piece_rows: int
+) -> Iterator[tuple[Entries, list[Entries]]]:
+    """Yield sorted entries by ranges of the hash, with the stored ones of the range."""
+    parts = (new, *stored)
+    words = np.unique(new.high[piece_rows::piece_rows])
+    cuts = [_cuts(part, words) for part in parts]
     for index in range(len(words) + 1):
-        mine, *theirs = [
-            part.take(slice(*cut[index : index + 2]))
-            for part, cut in zip((new, *stored), bounds, strict=True)
+        new_piece, *stored_pieces = [
+            part.take(slice(bounds[index], bounds[index + 1]))
+            for part, bounds in zip(parts, cuts, strict=True)
         ]
-        yield mine, theirs
+        yield new_piece, stored_pieces
+
+
+def _cuts(part: Entries, words: npt.NDArray[np.uint64]) -> list[int]:
+    """Return where the ranges between the words begin, and the end of the last one."""
+    return [0, *np.searchsorted(part.high, words, "left").tolist(), len(part)]
 
 
 def _rule_of(new: Entries, stored: Sequence[Entries]) -> Ruling:
-    row, fresh = _merged(new, stored)
-    pair = same_as_next(row, 2)
-    follower_fresh = np.append(fresh[1:], False)[: len(row)]
-    # A delete ends at its own delta, which no successor can bring nearer.
-    ended, killed = (
-        np.flatnonzero(pair & (fresh | follower_fresh) & ~row.deleted),
-        np.flatnonzero(row.deleted & fresh),
-    )
-    ambiguous = (
-        same_as_next(new, 3 + len(new.ties))
-        & np.append(np.diff(new.segment >> 32) == 0, False)[: len(new)]
-    )
+    """Apply the rule to sorted entries of one range of the hash."""
+    rows, is_new = _merged(new, stored)
+    has_follower = same_as_next(rows, 2)
+    follower_is_new = _next_of(is_new)
+    # A delete ends at its own delta, which no successor can bring nearer
+    ended = np.flatnonzero(has_follower & (is_new | follower_is_new) & ~rows.deleted)
+    new_deletes = np.flatnonzero(rows.deleted & is_new)
+    followers = _until_follower(rows, ended)
+    own_deltas = _until_own_delta(rows, new_deletes, has_follower)
+    # Equal in key, delta and tie-breaks: nothing but the row id decides between the two
+    is_tied = same_as_next(new, 3 + len(new.ties))
+    is_same_ingest = np.append(np.diff(new.segment >> 32) == 0, False)[: len(new)]
     return Ruling(
-        events=concat_events([_until_follower(row, ended), _until_own_delta(row, killed, pair)]),
+        events=concat_events([followers, own_deltas]),
+        # I21: of the rows of a key and a delta the greatest has the entry
         entries=greatest_of_equal(new),
         rows=len(new),
-        updates=int(follower_fresh[ended].sum()),
+        updates=int(follower_is_new[ended].sum()),
         deletes=int(new.deleted.sum()),
-        late=int((pair & fresh & ~follower_fresh).sum()),
-        ambiguous=int(ambiguous.sum()),
+        late=int((has_follower & is_new & ~follower_is_new).sum()),
+        ambiguous=int((is_tied & is_same_ingest).sum()),
     )
 
 
-def rule_between(theirs: Entries, ours: Sequence[Entries]) -> Events:
-    """Only the events between rows of two jobs, each of which has applied the rule to its own: what a redo has to add."""
-    row, fresh = _merged(sorted_entries(theirs), ours)
-    across = same_as_next(row, 2) & (fresh != np.append(fresh[1:], False)[: len(row)])
-    return least_events(_until_follower(row, np.flatnonzero(across & ~row.deleted)))
+def _next_of(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return of each row the flag of the next one; False for the last."""
+    return np.append(flags[1:], False)[: len(flags)]
+
+
+def rule_between(theirs: Entries, own: Sequence[Entries]) -> Events:
+    """Return the events between rows of two jobs: what a redo has to add.
+
+    Each job has applied the rule to its own rows.
+    """
+    rows, is_theirs = _merged(sorted_entries(theirs), own)
+    is_across = same_as_next(rows, 2) & (is_theirs != _next_of(is_theirs))
+    ended = np.flatnonzero(is_across & ~rows.deleted)
+    return least_events(_until_follower(rows, ended))
 
 
 def followed_by(floor: int, rows: Entries, stored: Sequence[Entries]) -> npt.NDArray[np.bool_]:
-    """Of different rows: whether each has a successor up to the floor, among them or the stored ones.
+    """Return of different rows whether each has a successor up to the floor.
 
-    `stored` must hold the nearest entry after each row.
+    The successor is one of them or a stored row. `stored` must hold the nearest entry after each
+    row.
     """
     mixed = concat_entries([rows, *stored])
     order = _merged_order(mixed)
-    row, ours = mixed.take(order), order < len(rows)
-    followed = same_as_next(row, 2) & np.append(row.delta[1:] <= floor, False)[: len(row)]
+    merged, is_asked = mixed.take(order), order < len(rows)
+    is_followed = same_as_next(merged, 2) & _next_of(merged.delta <= floor)
     in_row_order = np.zeros(len(rows), np.bool_)
-    in_row_order[order[ours]] = followed[ours]
+    in_row_order[order[is_asked]] = is_followed[is_asked]
     return in_row_order
 
 
 def _merged(new: Entries, stored: Sequence[Entries]) -> tuple[Entries, npt.NDArray[np.bool_]]:
-    """All rows in order, each once, and whether each is a new one."""
+    """Return all rows in order, each once, and which of them are new."""
     mixed = concat_entries([new, *stored])
     order = _merged_order(mixed)
     return mixed.take(order), order < len(new)
 
 
-def _until_follower(row: Entries, ended: npt.NDArray[np.intp]) -> Events:
-    next_rows = RowIds(segment=row.segment[ended + 1], offset=row.offset[ended + 1])
+def _until_follower(rows: Entries, ended: npt.NDArray[np.intp]) -> Events:
+    """Return the events of rows that end at the delta of the next row."""
+    next_rows = RowIds(segment=rows.segment[ended + 1], offset=rows.offset[ended + 1])
     return Events(
-        segment=row.segment[ended],
-        offset=row.offset[ended],
-        until=row.delta[ended + 1],
+        segment=rows.segment[ended],
+        offset=rows.offset[ended],
+        until=rows.delta[ended + 1],
         next_rows=next_rows,
     )
 
 
 def _until_own_delta(
-    row: Entries, killed: npt.NDArray[np.intp], pair: npt.NDArray[np.bool_]
+    rows: Entries, deletes: npt.NDArray[np.intp], has_follower: npt.NDArray[np.bool_]
 ) -> Events:
-    follower, is_followed = np.minimum(killed + 1, len(row) - 1), pair[killed]
-    segment, offset = (
-        np.where(is_followed, column[follower], column.dtype.type(NO_ROW))
-        for column in (row.segment, row.offset)
-    )
-    next_rows = RowIds(segment=segment, offset=offset)
+    """Return the events of deletes, which end at their own delta."""
+    # Of the last row the index is only kept in bounds: it has no follower
+    followers = np.minimum(deletes + 1, len(rows) - 1)
+    is_followed = has_follower[deletes]
+    segment = np.where(is_followed, rows.segment[followers], rows.segment.dtype.type(NO_ROW))
+    offset = np.where(is_followed, rows.offset[followers], rows.offset.dtype.type(NO_ROW))
     return Events(
-        segment=row.segment[killed],
-        offset=row.offset[killed],
-        until=row.delta[killed],
-        next_rows=next_rows,
+        segment=rows.segment[deletes],
+        offset=rows.offset[deletes],
+        until=rows.delta[deletes],
+        next_rows=RowIds(segment=segment, offset=offset),
     )
 
 
 def _merged_order(mixed: Entries) -> npt.NDArray[np.intp]:
-    """Sorted positions without repeated rows. The sort is stable and the new ones came first: of a row that is both, the new one stays."""
+    """Return the sorted positions without repeated rows.
+
+    The sort is stable and new rows come first: of a row that is both, the new one stays.
+    """
     order = sort_order(mixed)
-    row = mixed.take(order)
-    repeats = np.zeros(len(row), np.bool_)
-    repeats[1:] = same_as_next(row, len(row.order_columns))[:-1]
+    rows = mixed.take(order)
+    repeats = np.zeros(len(rows), np.bool_)
+    repeats[1:] = same_as_next(rows, len(rows.order_columns))[:-1]
     return order[~repeats]

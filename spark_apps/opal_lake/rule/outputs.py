@@ -1,4 +1,7 @@
-"""What tasks made of the rule, on its way into the log: of a MetaGen, or of an ingest that does it inline."""
+"""The outputs of a job that applies the rule, on their way into the log.
+
+The job is a MetaGen, or an ingest that applies the rule inline.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,13 +19,16 @@ from opal_lake.log.snapshot import Snapshot
 from opal_lake.rule.metagen import rule_between
 from opal_lake.rule.slot import LogOutput, SegmentGroups, SlotOutput, SlotWriter, write_log
 
-REDO_ROWS = 1 << 20
+REDO_ROWS = 1 << 20  # of a winner, in memory at once
 
 
 def slot_writer(
     snapshot: Snapshot, number: int, cache: RunCache, *, hurried: bool = False
 ) -> SlotWriter:
-    """What the tasks of a job need to know of the table. A hurried one leaves large merges of runs to others, for a while."""
+    """Return what the tasks of a job need to know of the table.
+
+    A hurried job leaves large merges of runs to others, for a while.
+    """
     runs = tuple(snapshot.runs.values())
     merged = plan_merge(runs, snapshot.spec.integer("key_store_fan_in"), hurried)
     groups = segment_groups(snapshot)
@@ -37,21 +43,23 @@ def slot_writer(
 
 
 def segment_groups(snapshot: Snapshot) -> SegmentGroups:
+    """Return the group of each segment."""
     if len(snapshot.root.groups) <= 1:
-        return SegmentGroups(
-            segments=np.empty(0, np.int64),
-            groups=np.array([*snapshot.root.groups, 0][:1], np.int64),
-        )
-    ids = np.array(sorted(snapshot.segments), np.int64)
-    return SegmentGroups(
-        segments=ids,
-        groups=np.array([snapshot.segments[int(number)].group for number in ids], np.int64),
-    )
+        # Without rows the first group is 0
+        group = next(iter(snapshot.root.groups), 0)
+        return SegmentGroups(segments=np.empty(0, np.int64), groups=np.array([group], np.int64))
+    ids = sorted(snapshot.segments)
+    groups = [snapshot.segments[number].group for number in ids]
+    return SegmentGroups(segments=np.array(ids, np.int64), groups=np.array(groups, np.int64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutputs:
-    """The outputs of a job's tasks. What was added against a winner is kept, so that a race lost again costs only the new winner."""
+    """The outputs of a job's tasks.
+
+    Logs that were added against a winner are kept: a race that is lost again costs only the new
+    winner.
+    """
 
     writer: SlotWriter
     outputs: tuple[SlotOutput, ...]
@@ -60,70 +68,90 @@ class JobOutputs:
 
     @property
     def counts(self) -> Counter[str]:
-        return sum((Counter(dict(output.counts)) for output in self.outputs), Counter())
+        """The counts of all tasks, added up."""
+        total: Counter[str] = Counter()
+        for output in self.outputs:
+            total += Counter(dict(output.counts))
+        return total
 
     def actions(
         self, head: Snapshot, winners: Sequence[Commit], ingested: Sequence[DataFile] = ()
     ) -> Actions:
-        """The logs and runs. Against a winner only the rows of both sides are compared again. `ingested` are the job's own, placed."""
-        runs = tuple(run for output in self.outputs for run in output.runs)
+        """Return the logs and runs for a commit after the winners.
+
+        Against a winner only the rows of both sides are compared again. `ingested` are the job's
+        own files, with their groups.
+        """
+        runs: list[RunFile] = []
+        logs: list[LogOutput] = []
+        for output in self.outputs:
+            runs += output.runs
+            logs += output.logs
         for winner in winners:
             if winner.version not in self.redone and winner.actions.processed:
                 self.redone[winner.version] = redo(runs, winner, head, self.writer)
-        logs = [log for output in self.outputs for log in output.logs]
-        logs += [log for version in sorted(self.redone) for log in self.redone[version]]
+        for version in sorted(self.redone):
+            logs += self.redone[version]
         groups = {segment: file.group for file in ingested for segment in file.segments}
         return Actions(
             add_logs=tuple(log.placed(groups) for log in logs),
-            add_runs=runs,
+            add_runs=tuple(runs),
             remove_runs=self._merged(head),
         )
 
     def _merged(self, head: Snapshot) -> tuple[str, ...]:
-        """The runs that ours hold all of: if every slot was there. A winner may have merged some of them as well."""
+        """Return the runs whose entries are all in the runs of this job."""
         slots = {output.slot for output in self.outputs}
+        # Without every slot the merged runs are not whole: their ranges are still needed
         if self.slots is None or len(slots) != self.slots:
             return ()
+        # A winner may have merged some of them as well
         return tuple(run.path for run in self.writer.merged if run.path in head.runs)
 
 
 def redo(
     own: Sequence[RunFile], winner: Commit, head: Snapshot, writer: SlotWriter
 ) -> tuple[LogOutput, ...]:
-    """Events between our rows and a winner's: the winner's are put to the rule as if they came after ours."""
-    outputs = []
+    """Write the events between the job's rows and a winner's.
+
+    The rule is applied to the winner's rows as if they came after the job's.
+    """
+    events = []
     processed = np.array(sorted(winner.actions.processed_ids), np.int64)
     for run in winner.actions.add_runs:
-        near = [
-            mine
-            for mine in own
-            if mine.hash_low <= run.hash_high and mine.hash_high >= run.hash_low
-        ]
-        for rows in writer.cache.slices(run, REDO_ROWS) if near else ():
-            theirs = rows.take(
-                np.isin(rows.segment, processed)
-            )  # its run may hold older ones, which it merged
-            outputs.append(rule_between(theirs, writer.cache.neighbours(near, theirs)))
-    now = replace(writer, groups=segment_groups(head))
-    return (
-        write_log(
-            now,
-            least_events(concat_events(outputs)),
-            layout.job_file_name(writer.number, winner.version, "redo"),
-        )
-        if outputs
-        else ()
-    )
+        near = [other for other in own if _overlap(other, run)]
+        if not near:
+            continue
+        for rows in writer.cache.slices(run, REDO_ROWS):
+            # The run may also hold older rows, which the winner merged
+            theirs = rows.take(np.isin(rows.segment, processed))
+            events.append(rule_between(theirs, writer.cache.neighbours(near, theirs)))
+    if not events:
+        return ()
+    # The winner may have added segments and groups
+    current = replace(writer, groups=segment_groups(head))
+    stem = layout.job_file_name(writer.number, winner.version, "redo")
+    return write_log(current, least_events(concat_events(events)), stem)
+
+
+def _overlap(run: RunFile, other: RunFile) -> bool:
+    return run.hash_low <= other.hash_high and run.hash_high >= other.hash_low
 
 
 def rule_counts(counts: Counter[str], segments: int) -> dict[str, int]:
+    """Return the counts of a result, also those that are 0."""
     names = ("rows", "updates", "deletes", "late", "ambiguous", "events")
     return {name: counts[name] for name in names} | {"segments": segments}
 
 
 def rule_notes(counts: Counter[str]) -> tuple[str, ...]:
-    if not counts["ambiguous"]:
+    """Return the notes of a result: whether rows were ambiguous."""
+    ambiguous = counts["ambiguous"]
+    if not ambiguous:
         return ()
-    have = "row of one ingest has" if counts["ambiguous"] == 1 else "rows of one ingest have"
-    alike = f"{counts['ambiguous']} {have} the same key, delta and tie-break as another row: "
-    return (alike + "which of them is visible is not specified; add a tie-break column to decide",)
+    have = "row of one ingest has" if ambiguous == 1 else "rows of one ingest have"
+    note = (
+        f"{ambiguous} {have} the same key, delta and tie-break as another row: which of them is "
+        "visible is not specified; add a tie-break column to decide"
+    )
+    return (note,)

@@ -1,4 +1,7 @@
-"""One task's share of a job that applies the rule: a range of the key hash, its new rows in, a segment log and a key-store run out."""
+"""A task's share of a job that applies the rule: one range of the key hash.
+
+Its new rows come in, a segment log and a key-store run go out.
+"""
 
 import zlib
 from collections.abc import Mapping, Sequence
@@ -26,26 +29,28 @@ from opal_lake.key_store.run import encode_run
 from opal_lake.rule.metagen import Ruling, apply_rule
 from opal_lake.storage.protocol import Storage
 
-MERGE_ROWS = 1 << 20
+MERGE_ROWS = 1 << 20  # of a run, in memory at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOutput:
-    """A segment log. Its `own` segments came with the same job: which group they join is decided when it commits."""
+    """A segment log.
+
+    Its `own` segments came with the same job: their groups are decided when the job commits.
+    """
 
     log: LogFile
     own: tuple[int, ...]
 
     def placed(self, groups: Mapping[int, int]) -> LogFile:
-        return replace(
-            self.log,
-            groups=tuple(sorted({*self.log.groups, *(groups[segment] for segment in self.own)})),
-        )
+        """Return the log with all its groups; `groups` are those of own segments."""
+        own_groups = {groups[segment] for segment in self.own}
+        return replace(self.log, groups=tuple(sorted({*self.log.groups, *own_groups})))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotOutput:
-    """What a task wrote and counted; a file that nothing refers to is of no harm."""
+    """The files and counts of a task; files that nothing refers to are harmless."""
 
     slot: int
     logs: tuple[LogOutput, ...]
@@ -54,11 +59,9 @@ class SlotOutput:
 
 
 def output_to_json(output: SlotOutput) -> dict[str, Any]:
-    """For the way from a task to the driver."""
-    logs, runs = (
-        [[log_to_json(slot_log.log), list(slot_log.own)] for slot_log in output.logs],
-        [*map(run_to_json, output.runs)],
-    )
+    """Return an output as JSON, for its way from a task to the driver."""
+    logs = [[log_to_json(item.log), list(item.own)] for item in output.logs]
+    runs = [run_to_json(run) for run in output.runs]
     return {"slot": output.slot, "logs": logs, "runs": runs, "counts": dict(output.counts)}
 
 
@@ -70,27 +73,29 @@ def output_from_json(data: Mapping[str, Any]) -> SlotOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentGroups:
-    """Which group a segment is in; one number says it all while there is one group."""
+    """The groups of segments; while a table has one group, that number alone."""
 
     segments: npt.NDArray[np.int64]
     groups: npt.NDArray[np.int64]
 
     def of(self, segments: npt.NDArray[np.int64]) -> tuple[int, ...]:
+        """Return the groups of these segments, each once."""
         if not len(segments):
             return ()
         if len(self.groups) == 1:
             return (int(self.groups[0]),)
-        known = np.intersect1d(
-            segments, self.segments
-        )  # the key store may name rows that were dropped
-        return tuple(
-            int(group) for group in np.unique(self.groups[np.searchsorted(self.segments, known)])
-        )
+        # The key store may name rows of segments that were dropped
+        known = np.intersect1d(segments, self.segments)
+        groups = np.unique(self.groups[np.searchsorted(self.segments, known)])
+        return tuple(int(group) for group in groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotWriter:
-    """Where the outputs of job `number` are written, and what they are compared to. `merged` runs are merged into those that it writes."""
+    """The target of the outputs of job `number`, and the runs to compare with.
+
+    `merged` runs are merged into those that the job writes.
+    """
 
     number: int
     storage: Storage
@@ -101,12 +106,16 @@ class SlotWriter:
 
     @property
     def merged_entries(self) -> int:
+        """The number of entries in the merged runs."""
         return sum(run.entries for run in self.merged)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """One of equal ranges of the key hash, and the stem of its files' names, which is the attempt's own."""
+    """One of equal ranges of the key hash, and the stem of its files' names.
+
+    The stem is the attempt's own.
+    """
 
     number: int
     count: int
@@ -114,27 +123,38 @@ class Slot:
 
 
 def process_slot(new: Entries, writer: SlotWriter, slot: Slot) -> SlotOutput:
-    """Probe the runs, apply the rule, write."""
-    order = np.argsort(new.high)  # sorted probes walk each run once
-    probes = new.take(order)
-    ruling = apply_rule(probes, writer.cache.neighbours(writer.runs, probes)) if len(new) else None
-    entries = _with_merged(ruling.entries if ruling else new, writer, slot)
-    logs = write_log(writer, ruling.events, slot.stem) if ruling else ()
-    runs = (write_run(writer, entries, slot.stem),) if len(entries) else ()
+    """Look up the neighbours of new rows, apply the rule, and write log and run."""
+    if not len(new):
+        entries = _with_merged(new, writer, slot)
+        return SlotOutput(slot=slot.number, logs=(), runs=_runs(writer, entries, slot), counts={})
+    # Sorted probes read each run from front to back, once
+    probes = new.take(np.argsort(new.high))
+    ruling = apply_rule(probes, writer.cache.neighbours(writer.runs, probes))
+    entries = _with_merged(ruling.entries, writer, slot)
     return SlotOutput(
-        slot=slot.number, logs=logs, runs=runs, counts=counts_of(ruling) if ruling else {}
+        slot=slot.number,
+        logs=write_log(writer, ruling.events, slot.stem),
+        runs=_runs(writer, entries, slot),
+        counts=counts_of(ruling),
     )
 
 
+def _runs(writer: SlotWriter, entries: Entries, slot: Slot) -> tuple[RunFile, ...]:
+    return (write_run(writer, entries, slot.stem),) if len(entries) else ()
+
+
 def _with_merged(entries: Entries, writer: SlotWriter, slot: Slot) -> Entries:
+    """Return the entries with those of the merged runs in the slot's range."""
     low, high = hash_range(slot.number, slot.count)
     near = [run for run in writer.merged if run.hash_low <= high and run.hash_high >= low]
+    if not near:
+        return entries
     older = [[*writer.cache.slices(run, MERGE_ROWS, low, high)] for run in near]
-    return merged_entries([[entries], *older]) if older else entries
+    return merged_entries([[entries], *older])
 
 
 def write_log(writer: SlotWriter, events: Events, stem: str) -> tuple[LogOutput, ...]:
-    """A segment log, or none when nothing was invalidated."""
+    """Write a segment log; nothing where no row was ended."""
     if not len(events):
         return ()
     is_own = events.segment >> SEQUENCE_BITS == writer.number
@@ -144,7 +164,7 @@ def write_log(writer: SlotWriter, events: Events, stem: str) -> tuple[LogOutput,
 
 
 def write_run(writer: SlotWriter, entries: Entries, stem: str) -> RunFile:
-    """Into the store, and into the worker's own cache."""
+    """Write a run into the store, and into the worker's own cache."""
     data = encode_run(entries)
     path = layout.run_path(stem)
     writer.storage.put_if_absent(path, data)
