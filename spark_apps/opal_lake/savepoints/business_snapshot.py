@@ -1,4 +1,4 @@
-"""Finishing a business snapshot: its last version becomes a savepoint of its name, and the next one opens."""
+"""The end of a business snapshot: its last version becomes a savepoint, and the next one opens."""
 
 from collections.abc import Sequence
 
@@ -18,9 +18,10 @@ OPERATION = "finish_business_snapshot"
 
 
 def finish_business_snapshot(log: CommitLog, name: str) -> JobResult:
-    """Keep the newest version as a savepoint of that name. The same again is no change.
+    """Keep the newest version as a savepoint with the business snapshot's name.
 
-    InvalidInputError if it is not the open one, or while rows of it wait for a MetaGen: they would not be in it.
+    Does nothing if that is finished already. Raises InvalidInputError if another one is open, or if
+    rows are pending: the savepoint would lack them.
     """
     return _finish(log, log.head(), name, if_ready=False)
 
@@ -31,20 +32,20 @@ def _finish(log: CommitLog, base: Snapshot, name: str, *, if_ready: bool) -> Job
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
         if name in head.root.business.finished:
             return None
-        if (problem := _unready(head, name)) is not None:
-            if if_ready:  # rows came, or another one was faster
-                return None
+        problem = _unready(head, name)
+        if problem is not None:
+            if if_ready:
+                return None  # rows came, or another job finished it
             raise InvalidInputError(f"{log.storage.uri}: {problem}")
-        ensure_checkpoint(log.storage, head)  # readable without the log below
+        # The savepoint must be readable without the log below it
+        ensure_checkpoint(log.storage, head, tuning=log.tuning)
         note = (
             f"business snapshot {name} is finished; version {head.version} stays readable as {name}"
         )
         released = (name,) if name in head.root.savepoints else ()
         actions = Actions(savepoints={name: head.version}, released=released, finished=name)
-        return Draft(
-            actions=actions,
-            result=JobResult(operation=OPERATION, table=log.storage.uri, notes=(note,)),
-        )
+        result = JobResult(operation=OPERATION, table=log.storage.uri, notes=(note,))
+        return Draft(actions=actions, result=result)
 
     proposal = Proposal(
         operation=OPERATION, number=None, build=build, started_us=started_us, business_snapshot=name
@@ -53,61 +54,79 @@ def _finish(log: CommitLog, base: Snapshot, name: str, *, if_ready: bool) -> Job
 
 
 def _unready(head: Snapshot, name: str) -> str | None:
-    """Why it cannot be finished now."""
+    """Return why a business snapshot cannot be finished now, None if it can."""
     known = head.root.business.open
     if name != known:
-        return f"{name!r} is not the open business snapshot, {'none' if known is None else known} is; nothing was finished"
-    if waiting := segments_due(head):
-        segments = (
-            f"{count_text(len(waiting), 'segment')} {'is' if len(waiting) == 1 else 'are'} pending"
-        )
-        return f"{segments}, and would not be in business snapshot {name}; run a metagen first"
-    return None
+        open_name = "none" if known is None else known
+        return f"{name!r} is not the open business snapshot, {open_name} is; nothing was finished"
+    pending = segments_due(head)
+    if not pending:
+        return None
+    verb = "is" if len(pending) == 1 else "are"
+    return (
+        f"{count_text(len(pending), 'segment')} {verb} pending, and would not be in business "
+        f"snapshot {name}; run a metagen first"
+    )
 
 
 def finish_what_is_over(log: CommitLog, head: Snapshot) -> Snapshot:
-    """The newest version, after the open business snapshot is finished if its drift time is over and none of its rows is pending."""
-    while may_finish(log, head) and (name := head.root.business.open) is not None:
+    """Finish the open business snapshot, and each next one, as far as possible.
+
+    The drift time of each must be over, and none of its rows pending. Returns the head.
+    """
+    while may_finish(log, head):
+        name = head.root.business.open
+        if name is None:
+            break
         _finish(log, head, name, if_ready=True)
         head = log.refresh(head)
     return head
 
 
 def may_finish(log: CommitLog, head: Snapshot) -> bool:
-    """Return whether the open business snapshot's drift time is over and none of its rows pending."""
+    """Return whether the open business snapshot can be finished now."""
     return not segments_due(head) and is_over(log, head)
 
 
 def finish_before(log: CommitLog, name: str) -> None:
-    """Finish the open business snapshot, if this one comes after it and nothing of it is pending."""
+    """Finish the open business snapshot if this one comes after it.
+
+    Nothing happens while rows of the open one are pending.
+    """
     head = log.head()
-    if head.root.business.open is not None and head.root.business.is_held(name):
-        _finish(log, head, head.root.business.open, if_ready=True)
+    open_name = head.root.business.open
+    if open_name is not None and head.root.business.is_held(name):
+        _finish(log, head, open_name, if_ready=True)
 
 
 def segments_due(snapshot: Snapshot) -> frozenset[int]:
-    """What a MetaGen takes up: the pending segments but for those that are held back."""
+    """Return the pending segments that a MetaGen processes: all not held back."""
     if not snapshot.root.pending:
         return frozenset()
-    held = snapshot.root.business.held_numbers
-    return (
-        frozenset(segment for segment in snapshot.pending if segment_part(segment) not in held)
-        if held
-        else snapshot.pending
+    held_numbers = snapshot.root.business.held_numbers
+    if not held_numbers:
+        return snapshot.pending
+    return frozenset(
+        number for number in snapshot.pending if segment_part(number) not in held_numbers
     )
 
 
 def is_over(log: CommitLog, snapshot: Snapshot) -> bool:
-    """Whether the open business snapshot may be finished by now: rows of a later one are there for as long as the drift time."""
+    """Return whether rows of the next business snapshot came a drift time ago."""
     due_us = due_time_us(snapshot)
     return due_us is not None and due_us <= _now_us(log, snapshot)
 
 
 def due_time_us(snapshot: Snapshot, name: str | None = None) -> int | None:
-    """From when on rows of a business snapshot are held back no longer; by default those of the next one."""
+    """Return when rows of a business snapshot stop being held back, in microseconds.
+
+    Without a name, those of the next one. None if there is none.
+    """
     business = snapshot.root.business
     name = name or business.next
-    return None if name is None else business.due_us(name, drift_us(snapshot))
+    if name is None:
+        return None
+    return business.due_us(name, drift_us(snapshot))
 
 
 def drift_us(snapshot: Snapshot) -> int:
@@ -115,23 +134,33 @@ def drift_us(snapshot: Snapshot) -> int:
 
 
 def waits(log: CommitLog, snapshot: Snapshot, name: str) -> bool:
-    """Whether rows of a business snapshot that come now have to wait for earlier ones, or for the drift time."""
+    """Return whether new rows of a business snapshot have to wait.
+
+    They wait for rows of earlier business snapshots, and for the drift time.
+    """
     business = snapshot.root.business
     if not business.is_held(name):
         return False
-    if segments_due(snapshot) or {*business.held} - {name}:
+    if segments_due(snapshot) or {*business.held_back} - {name}:
         return True
     due_us = due_time_us(snapshot, name)
-    return drift_us(snapshot) > 0 if due_us is None else due_us > _now_us(log, snapshot)
+    if due_us is None:
+        return drift_us(snapshot) > 0
+    return due_us > _now_us(log, snapshot)
 
 
 def held_notes(snapshot: Snapshot) -> tuple[str, ...]:
-    """What a MetaGen leaves, and from when on not."""
-    due_us, business = due_time_us(snapshot), snapshot.root.business
+    """Return a note about the rows that a MetaGen holds back, and until when."""
+    due_us = due_time_us(snapshot)
     if due_us is None:
         return ()
-    held = f"rows of {', '.join(sorted(business.held))} are held back: the first metagen from {moment_text(due_us)} on"
-    return (f"{held} finishes business snapshot {business.open} and processes them",)
+    business = snapshot.root.business
+    names = ", ".join(sorted(business.held_back))
+    note = (
+        f"rows of {names} are held back: the first metagen from {moment_text(due_us)} on finishes "
+        f"business snapshot {business.open} and processes them"
+    )
+    return (note,)
 
 
 def _now_us(log: CommitLog, snapshot: Snapshot) -> int:

@@ -1,8 +1,9 @@
-"""The files that a restore brings back: they must exist as they were written before it commits."""
+"""The check, before a restore commits, that the files which it brings back are as written."""
 
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain
 
 from opal_lake import layout
@@ -14,7 +15,7 @@ from opal_lake.storage.protocol import READERS, Storage
 from opal_lake.storage.verified import FileRef, missing_error
 
 MAX_NAMED = 5  # damaged files that an error names; it counts the others
-MAX_OPENED = 32  # files whose ends are read; of more, a listing tells the sizes
+MAX_OPENED = 32  # files whose ends are read; the sizes of more are taken from a listing
 MAX_TRIED = 20  # versions that are tried to name one that can be restored instead
 
 _FOLDERS = (layout.DATA, layout.SEGMENT_LOGS, layout.KEY_STORE, layout.BITMAPS)
@@ -25,7 +26,7 @@ def verify_restored_files(
 ) -> None:
     """Raise FormatError if a file that the head lacks is missing or damaged.
 
-    Adds the paths of whole files to `verified`, and does not look at those again.
+    Paths of whole files are added to `verified`, and are not checked again.
     """
     damages = _damages(head, state, verified)
     if not damages:
@@ -41,18 +42,17 @@ def verify_restored_files(
 
 def _damages(head: Snapshot, state: Snapshot, verified: set[str]) -> list[str]:
     """Describe each damaged file that the state has and the head lacks."""
-    kept = {file.path for file in _referenced(head)}
-    returning = [
-        file for file in _referenced(state) if file.path not in kept and file.path not in verified
-    ]
+    current = {file.path for file in _referenced(head)}
+    known = current | verified
+    returning = [file for file in _referenced(state) if file.path not in known]
     if not returning:
         return []
     if len(returning) > MAX_OPENED:
         return _damages_by_listing(head.storage, returning, verified)
     with ThreadPoolExecutor(min(READERS, len(returning))) as readers:
-        found = [*readers.map(lambda file: _damage(head.storage, file), returning)]
-    damages = []
-    for file, damage in zip(returning, found, strict=True):
+        results = [*readers.map(partial(_damage, head.storage), returning)]
+    damages: list[str] = []
+    for file, damage in zip(returning, results, strict=True):
         if damage is None:
             verified.add(file.path)
         else:
@@ -63,9 +63,15 @@ def _damages(head: Snapshot, state: Snapshot, verified: set[str]) -> list[str]:
 def _damages_by_listing(
     storage: Storage, returning: Sequence[FileRef], verified: set[str]
 ) -> list[str]:
-    """Describe the files that are missing or of another size: a store lists 1,000 a request."""
-    folders = {f for f in _FOLDERS if any(file.path.startswith(f) for file in returning)}
-    sizes = {entry.path: entry.size for folder in folders for entry in storage.list(folder)}
+    """Describe files that are missing or of another size, from a listing.
+
+    A store lists 1,000 files a request.
+    """
+    paths = [file.path for file in returning]
+    sizes: dict[str, int] = {}
+    for folder in _FOLDERS:
+        if any(path.startswith(folder) for path in paths):
+            sizes |= {entry.path: entry.size for entry in storage.list(folder)}
     damages = []
     for file in returning:
         size = sizes.get(file.path)
@@ -80,7 +86,8 @@ def _damages_by_listing(
 
 def _missing(storage: Storage, file: FileRef) -> str:
     error = missing_error(storage, file.path)
-    if isinstance(error, ExpiredError):  # retention was faster: this is no damage
+    if isinstance(error, ExpiredError):
+        # A retention deleted it meanwhile, which is not damage
         raise error from None
     return f"{file.path} is missing"
 
@@ -97,7 +104,7 @@ def _damage(storage: Storage, file: FileRef) -> str | None:
     """Describe what is wrong with the end of a file; one request, whatever its size."""
     tail_bytes = file.footer_bytes if isinstance(file, DataFile) else min(1, file.size)
     try:
-        # One byte more than was written: a file that is longer shows it.
+        # One byte more than was written: a file that is too long returns it
         tail = storage.get(file.path, file.size - tail_bytes, tail_bytes + 1)
     except NotFoundError:
         return _missing(storage, file)

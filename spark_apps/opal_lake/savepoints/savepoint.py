@@ -1,6 +1,7 @@
-"""Savepoints: versions with a name, which stay readable when retention lets the versions around them go.
+"""Savepoints: versions with a name, which stay readable when the versions around them expire.
 
-Here they are named and released. That their version stays readable says `log.version_window`, that its files stay `live_files`.
+This module names and releases them. `log.version_window` keeps their versions readable, and
+`retention.live_files` keeps their files.
 """
 
 import re
@@ -23,17 +24,19 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
 def set_savepoint(
     log: CommitLog, name: object, version: int | None = None, *, move: bool = False
 ) -> JobResult:
-    """Name a version; the newest by default. A checkpoint of exactly it comes first, so that it can be read without the log below.
+    """Name a version, by default the newest one.
 
-    The same again is no change, as long as the table reads the same. With `move` the name may be another version's, which it leaves.
+    Nothing is committed if the table reads the same as at the savepoint of that name. With `move`,
+    the name may be taken from another version.
     """
     if not isinstance(name, str) or not _NAME.match(name):
         raise InvalidInputError(
-            f"a savepoint cannot be called {name!r}; use up to 100 of the letters a to z, digits, '_', '.' and '-'"
+            f"a savepoint cannot be called {name!r}; use up to 100 of the letters a to z, digits, "
+            "'_', '.' and '-'"
         )
     if name == LATEST or name.isdigit():
         raise InvalidInputError(
-            f"a savepoint {name!r} could not be told from a version of that name; add a letter, as 'v{name}'"
+            f"a savepoint {name!r} would look like a version; add a letter, as 'v{name}'"
         )
     started_us, base = log.clock.now_us(), log.head()
     _refuse_business(base.root.business, name)
@@ -42,32 +45,33 @@ def set_savepoint(
         version = base.version if known is None or known < base.root.viewed else known
     elif type(version) is not int:
         raise InvalidInputError(
-            f"version {version!r} is no version; give a whole number, as `opal history` lists them"
+            f"version {version!r} is not a version; give a whole number, as `opal history` lists "
+            "them"
         )
-    kept = ensure_checkpoint(
-        log.storage, base if version == base.version else log.at(version)
-    ).version
+    state = base if version == base.version else log.at(version)
+    # A checkpoint of exactly this version comes first: it is read without the log below it
+    named = ensure_checkpoint(log.storage, state, tuning=log.tuning).version
 
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
         _refuse_business(head.root.business, name)
         known = head.root.savepoints.get(name)
-        if known == kept:
+        if known == named:
             return None
         if known is not None and not move:
             raise InvalidInputError(
-                f"{log.storage.uri} has a savepoint {name} of version {known}; release it, or choose another name"
+                f"{log.storage.uri} has a savepoint {name} of version {known}; release it, or "
+                "choose another name"
             )
-        if not is_readable(head.root, kept):  # retention was faster
+        if not is_readable(head.root, named):
+            # A retention ran since the job began
             raise NotFoundError(
-                f"{log.storage.uri}: version {kept} has expired meanwhile; readable are {readable_text(head.root)}"
+                f"{log.storage.uri}: version {named} has expired meanwhile; readable are "
+                f"{readable_text(head.root)}"
             )
-        result = JobResult(
-            operation="savepoint",
-            table=log.storage.uri,
-            notes=(f"version {kept} stays readable as {name}",),
-        )
+        note = f"version {named} stays readable as {name}"
+        result = JobResult(operation="savepoint", table=log.storage.uri, notes=(note,))
         released = () if known is None else (name,)
-        return Draft(actions=Actions(savepoints={name: kept}, released=released), result=result)
+        return Draft(actions=Actions(savepoints={name: named}, released=released), result=result)
 
     return log.commit(
         base, Proposal(operation="savepoint", number=None, build=build, started_us=started_us)
@@ -75,22 +79,27 @@ def set_savepoint(
 
 
 def _refuse_business(business: BusinessSnapshots, name: str) -> None:
-    """A finished business snapshot is a savepoint of its name, and one to come will be."""
+    """Raise InvalidInputError for a name that a business snapshot may get.
+
+    A finished business snapshot is a savepoint of its name, and the next ones will be.
+    """
     if business.is_named_like(name):
         raise InvalidInputError(
-            f"a savepoint of this table cannot be called {name!r}: business snapshots are, as {business.newest}, and each becomes a "
-            f"savepoint of its name; add a word, as 'before-{name}'"
+            f"a savepoint of this table cannot be called {name!r}: business snapshots are, as "
+            f"{business.newest}, and each becomes a savepoint of its name; add a word, as "
+            f"'before-{name}'"
         )
 
 
 def savepoint_version(head: Snapshot, name: object) -> int:
-    """The version that a savepoint keeps."""
+    """Return the version that a savepoint keeps readable."""
     if not isinstance(name, str):
         raise InvalidInputError(f"{name!r} is not a savepoint; give the name of one, as a text")
     if name not in head.root.savepoints:
-        if name in (head.root.business.open, *head.root.business.held):
+        if name in (head.root.business.open, *head.root.business.held_back):
             raise NotFoundError(
-                f"{head.storage.uri}: the business snapshot {name} is not finished: no savepoint keeps it yet; give a version"
+                f"{head.storage.uri}: the business snapshot {name} is not finished: no savepoint "
+                "keeps it yet; give a version"
             )
         known = savepoints_text(head.root.savepoints) or "none"
         raise NotFoundError(f"{head.storage.uri} has no savepoint {name!r}; it has {known}")
@@ -98,11 +107,14 @@ def savepoint_version(head: Snapshot, name: object) -> int:
 
 
 def release_savepoint(log: CommitLog, name: str) -> JobResult:
-    """Its version goes with the next retention, unless it is young enough or has another name."""
+    """Remove the name of a version.
+
+    The next retention may delete the version, unless it is young enough or has another name.
+    """
     started_us, base = log.clock.now_us(), log.head()
 
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
-        note = f"version {savepoint_version(head, name)} is {name} no longer"
+        note = f"version {savepoint_version(head, name)} is no longer {name}"
         result = JobResult(operation="release", table=log.storage.uri, notes=(note,))
         return Draft(actions=Actions(released=(name,)), result=result)
 
