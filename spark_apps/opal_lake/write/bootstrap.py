@@ -1,8 +1,8 @@
-"""What a bootstrap stores: its plan, and what is done. `bootstrap_job` runs it.
+"""The files of a bootstrap: its plan, and a record of each finished batch.
 
-The list of files is fixed once for a source, so that a source that changes meanwhile cannot mix old
-and new rows. Each batch is an ingest with a token made of its files. Its record lies beside the
-plan, because a table forgets old tokens.
+`bootstrap_job` runs it. The list of files is fixed once for a source, so that a source that changes
+meanwhile cannot mix old and new rows. Each batch is an ingest with a token made of its files. Its
+record lies next to the plan, because a table forgets old tokens.
 
 `_opal/bootstrap/<source>/` holds `plan.json`, `<batch, 8 digits>.json` and `result.json`, all
 sealed; the last two are JobResults. `<source>` is the first 32 hex digits of the SHA-256 of
@@ -20,11 +20,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from itertools import accumulate
 from typing import Any
 
 from opal_lake import layout
-from opal_lake.checked import MOST_NESTED, count, listed, mapped, shallow, text, word
+from opal_lake.checked import MAX_NESTED, count, listed, mapped, shallow, text, word
 from opal_lake.decoding import decoding
 from opal_lake.errors import InvalidInputError, NotFoundError
 from opal_lake.log.commit import canonical_json, seal, unseal
@@ -34,15 +33,18 @@ from opal_lake.storage.protocol import Storage
 from opal_lake.storage.verified import read_sealed
 
 OPERATION = "bootstrap"
-MOST_FILES = 5_000  # of a batch
-MOST_SCANS = (
-    8  # of a table whose reader cannot be restricted to some files: each batch costs a scan of all
-)
+MAX_FILES = 5_000  # of a batch
+# Batches of a table whose reader cannot be restricted to some files: each costs a scan of all files
+MAX_SCANS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTable:
-    """Where rows come from. The version is Delta's, or the id of an Iceberg snapshot; None is the newest, and there is none of files."""
+    """The table or folder that rows come from.
+
+    The version is Delta's, or the id of an Iceberg snapshot, and None is the newest. A folder of
+    files has none.
+    """
 
     location: str
     format: str
@@ -60,15 +62,16 @@ class SourceTable:
 
     @property
     def name(self) -> str:
-        """Of the folder of its bootstrap: the same source has one bootstrap a table."""
-        return sha256(
-            canonical_json([self.format, self.location.rstrip("/"), self.version])
-        ).hexdigest()[:32]
+        """The name of its bootstrap's folder: a table has one bootstrap of a source."""
+        return _digest([self.format, self.location.rstrip("/"), self.version])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """A file with the rows that are alive in it; `stamp_ms` is when it was last changed, None where files cannot be."""
+    """A file and the number of its rows that are alive.
+
+    `stamp_ms` is the time of its last change, None if files of the source never change.
+    """
 
     path: str
     size: int
@@ -78,7 +81,10 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapPlan:
-    """What the first try fixed. `schema` is Spark's own; `folders` are the columns that the paths of files name."""
+    """The files of a source in batches, fixed by the first try.
+
+    `schema` is Spark's JSON; `folders` are the columns that the paths of files name.
+    """
 
     source: SourceTable
     schema: Mapping[str, Any]
@@ -86,99 +92,131 @@ class BootstrapPlan:
     batches: tuple[tuple[SourceFile, ...], ...]
 
     def token(self, batch: int) -> str:
-        files = sha256(
-            canonical_json([self.source.version, *map(_file_to_json, self.batches[batch])])
-        ).hexdigest()
-        return f"{OPERATION}/{self.source.name}/{batch:08d}-{files[:32]}"
+        """Return the token of the ingest of a batch."""
+        files = [_file_to_json(file) for file in self.batches[batch]]
+        digest = _digest([self.source.version, *files])
+        return f"{OPERATION}/{self.source.name}/{batch:08d}-{digest}"
 
     @property
     def metagen_token(self) -> str:
-        """Of the MetaGen that follows: another plan of the same source has another."""
-        batches = sha256(
-            canonical_json([self.token(batch) for batch in range(len(self.batches))])
-        ).hexdigest()
-        return f"{OPERATION}/{self.source.name}/metagen-{batches[:32]}"
+        """The token of the MetaGen that follows; another plan of the source has another."""
+        digest = _digest([self.token(batch) for batch in range(len(self.batches))])
+        return f"{OPERATION}/{self.source.name}/metagen-{digest}"
 
     def rows(self, batch: int) -> int:
+        """Return how many rows the files of a batch hold by the list."""
         return sum(file.rows for file in self.batches[batch])
 
 
+def _digest(value: Any) -> str:
+    """Return the first 32 hex digits of the SHA-256 of canonical JSON."""
+    return sha256(canonical_json(value)).hexdigest()[:32]
+
+
 def source_table(location: str, format: str, version: int | None) -> SourceTable:
-    """With the absolute path of a local source, so that the same source has one name."""
+    """Return a source with an absolute path, so that the same source has one name."""
+    # Without a slash it is the name of an Iceberg table in a catalog
     is_path = format != "iceberg" or "/" in location
-    whole = os.path.abspath(location) if is_path and "://" not in location else location
-    return SourceTable(location=whole, format=format, version=version)
+    if is_path and "://" not in location:
+        location = os.path.abspath(location)
+    return SourceTable(location=location, format=format, version=version)
 
 
 def refuse_overlap(source: SourceTable, uri: str) -> None:
-    """A table that lies within its source would be read as a part of it."""
-    ours, theirs = (real_location(location) + "/" for location in (uri, source.location))
-    if ours.startswith(theirs) or theirs.startswith(ours):
+    """Raise InvalidInputError if the table and its source contain one another.
+
+    A table within its source would be read as a part of it.
+    """
+    table_folder = real_location(uri) + "/"
+    source_folder = real_location(source.location) + "/"
+    if table_folder.startswith(source_folder) or source_folder.startswith(table_folder):
         raise InvalidInputError(
-            f"the table {uri} and its source {source.location} must not contain one another; choose another place for the table"
+            f"the table {uri} and its source {source.location} must not contain one another; "
+            "choose another place for the table"
         )
 
 
 def real_location(location: str) -> str:
-    """A form for comparisons: a local path without symbolic links, S3 by one scheme."""
+    """Return a location in a form for comparisons.
+
+    A local path is without symbolic links, and S3 has one scheme.
+    """
     scheme, _, rest = location.rpartition("://")
     if scheme in ("", "file"):
         return os.path.realpath(rest)
-    return f"s3://{rest.rstrip('/')}" if scheme.startswith("s3") else location.rstrip("/")
+    if scheme.startswith("s3"):
+        return f"s3://{rest.rstrip('/')}"
+    return location.rstrip("/")
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Whether a file is the folder itself, or in it."""
+    """Return whether a file is the folder itself, or in it."""
     whole, root = plain_path(path), plain_path(folder)
-    return (whole == root or whole.startswith(root + "/")) and ".." not in whole.split("/")
+    if ".." in whole.split("/"):
+        return False
+    return whole == root or whole.startswith(root + "/")
 
 
 def plain_path(path: str) -> str:
-    """A path as Spark names a file, in a form for comparisons: Spark writes file:/a, file:///a and /a."""
-    return re.sub(r"^file:/*", "/", re.sub(r"^s3://", "s3a://", path)).rstrip("/")
+    """Return the path of a file as Spark names it, in a form for comparisons.
+
+    Spark writes file:/a, file:///a and /a for the same file.
+    """
+    by_one_scheme = re.sub(r"^s3://", "s3a://", path)
+    return re.sub(r"^file:/*", "/", by_one_scheme).rstrip("/")
 
 
 def cut_batches(
     files: Sequence[SourceFile], source: SourceTable, batch_bytes: int
 ) -> tuple[tuple[SourceFile, ...], ...]:
-    """Files in the order of their paths, so that those of one partition stay together."""
+    """Cut the files of a source into batches of about `batch_bytes`.
+
+    A Delta or Iceberg source has at most `MAX_SCANS` batches, of any size. Files are in the order
+    of their paths, so that those of one partition stay together.
+    """
     if batch_bytes < 1:
-        raise InvalidInputError("batch_mb=0 is too small; give a whole number from 1")
+        raise InvalidInputError("batch_mb must be at least 1, got 0")
     ordered = sorted(files, key=lambda file: file.path)
-    total = sum(file.size for file in files)
-    batches: dict[int, list[SourceFile]] = {}
     if source.format in PACKAGES:
-        most = min(MOST_SCANS, -(-total // batch_bytes))
-        for file, before in zip(
-            ordered, accumulate((file.size for file in ordered), initial=0), strict=False
-        ):
-            batches.setdefault(before * most // total if total else 0, []).append(file)
-        return tuple(map(tuple, batches.values()))
-    held = 0
+        return _equal_batches(ordered, batch_bytes)
+    batches: list[list[SourceFile]] = []
+    size = 0
     for file in ordered:
-        if (
-            not batches
-            or held + file.size > batch_bytes
-            or len(batches[len(batches) - 1]) >= MOST_FILES
-        ):
-            batches[len(batches)] = []
-            held = 0
-        batches[len(batches) - 1].append(file)
-        held += file.size
-    return tuple(map(tuple, batches.values()))
+        is_full = size + file.size > batch_bytes
+        if not batches or is_full or len(batches[-1]) >= MAX_FILES:
+            batches.append([])
+            size = 0
+        batches[-1].append(file)
+        size += file.size
+    return tuple(tuple(batch) for batch in batches)
+
+
+def _equal_batches(
+    ordered: Sequence[SourceFile], batch_bytes: int
+) -> tuple[tuple[SourceFile, ...], ...]:
+    """Cut files into at most MAX_SCANS batches of nearly equal size."""
+    total = sum(file.size for file in ordered)
+    max_batches = min(MAX_SCANS, -(-total // batch_bytes))
+    batches: dict[int, list[SourceFile]] = {}
+    bytes_before = 0
+    for file in ordered:
+        batch = bytes_before * max_batches // total if total else 0
+        batches.setdefault(batch, []).append(file)
+        bytes_before += file.size
+    return tuple(tuple(batch) for batch in batches.values())
 
 
 def fix_plan(storage: Storage, name: str, plan: BootstrapPlan) -> BootstrapPlan:
-    """Keep the plan of the first try; the one that stands, if another was first."""
-    storage.put_if_absent(
-        layout.bootstrap_plan_path(name), seal(canonical_json(_plan_to_json(plan)))
-    )
-    standing = read_plan(storage, name)
-    assert standing is not None
-    return standing
+    """Store the plan; return the stored one, which is another's if it was first."""
+    path = layout.bootstrap_plan_path(name)
+    storage.put_if_absent(path, seal(canonical_json(_plan_to_json(plan))))
+    stored = read_plan(storage, name)
+    assert stored is not None
+    return stored
 
 
 def read_plan(storage: Storage, name: str) -> BootstrapPlan | None:
+    """Return the stored plan of a bootstrap, None before the first try has stored it."""
     path = layout.bootstrap_plan_path(name)
     try:
         data = _read(storage, path)
@@ -189,32 +227,36 @@ def read_plan(storage: Storage, name: str) -> BootstrapPlan | None:
 
 
 def done_batches(storage: Storage, name: str) -> dict[int, JobResult]:
-    """The results of batches that are in the table."""
+    """Return the results of the batches that are in the table."""
+    # All paths first: the folder may change while results are read
     paths = [entry.path for entry in storage.list(layout.bootstrap_folder(name))]
-    numbers = {
-        number: path for path in paths if (number := layout.bootstrap_batch(path)) is not None
-    }
-    return {number: _read_result(storage, path) for number, path in numbers.items()}
+    results: dict[int, JobResult] = {}
+    for path in paths:
+        number = layout.bootstrap_batch(path)
+        if number is not None:
+            results[number] = _read_result(storage, path)
+    return results
 
 
 def keep_batch(storage: Storage, name: str, batch: int, result: JobResult) -> None:
-    storage.put_if_absent(
-        layout.bootstrap_batch_path(name, batch), seal(canonical_json(result.to_dict()))
-    )
+    """Store the result of a finished batch."""
+    path = layout.bootstrap_batch_path(name, batch)
+    storage.put_if_absent(path, seal(canonical_json(result.to_dict())))
 
 
 def keep_result(storage: Storage, name: str, result: JobResult) -> None:
-    storage.put_if_absent(
-        layout.bootstrap_result_path(name), seal(canonical_json(result.to_dict()))
-    )
+    """Store the result of the whole bootstrap."""
+    path = layout.bootstrap_result_path(name)
+    storage.put_if_absent(path, seal(canonical_json(result.to_dict())))
 
 
 def read_result(storage: Storage, name: str) -> JobResult | None:
-    """Of a bootstrap that is done, marked as a repeat."""
+    """Return the result of a finished bootstrap, marked as a repeat; else None."""
     try:
-        return replace(_read_result(storage, layout.bootstrap_result_path(name)), repeated=True)
+        result = _read_result(storage, layout.bootstrap_result_path(name))
     except NotFoundError:
         return None
+    return replace(result, repeated=True)
 
 
 def _read(storage: Storage, path: str) -> Any:
@@ -229,11 +271,15 @@ def _read_result(storage: Storage, path: str) -> JobResult:
 
 def _plan_to_json(plan: BootstrapPlan) -> dict[str, Any]:
     return {
-        "batches": [[_file_to_json(file) for file in batch] for batch in plan.batches],
+        "batches": [_batch_to_json(batch) for batch in plan.batches],
         "folders": list(plan.folders),
         "schema": plan.schema,
         "source": [plan.source.location, plan.source.format, plan.source.version],
     }
+
+
+def _batch_to_json(batch: Sequence[SourceFile]) -> list[list[Any]]:
+    return [_file_to_json(file) for file in batch]
 
 
 def _plan_from_json(data: Mapping[str, Any]) -> BootstrapPlan:
@@ -251,22 +297,20 @@ def _plan_from_json(data: Mapping[str, Any]) -> BootstrapPlan:
 
 
 def _plain_schema(data: Any) -> dict[str, Any]:
-    """Spark makes the Python class that a type of a user names: it would load, and run, what the plan holds."""
-    schema = mapped(shallow(data, 4 * MOST_NESTED))
-    level: list[Any] = [schema]
-    while level:
-        if any(
-            isinstance(part, dict) and (part.get("type") == "udt" or "pyClass" in part)
-            for part in level
-        ):
-            raise ValueError("its schema has a user-defined type")
-        level = [
-            inner
-            for part in level
-            for inner in (
-                part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
-            )
-        ]
+    """Return a schema without user-defined types; raise ValueError for another.
+
+    Spark makes the Python class that such a type names: it would load and run code of the plan.
+    """
+    schema = mapped(shallow(data, 4 * MAX_NESTED))
+    unchecked: list[Any] = [schema]
+    while unchecked:
+        part = unchecked.pop()
+        if isinstance(part, dict):
+            if part.get("type") == "udt" or "pyClass" in part:
+                raise ValueError("its schema has a user-defined type")
+            unchecked.extend(part.values())
+        elif isinstance(part, list):
+            unchecked.extend(part)
     return schema
 
 

@@ -65,13 +65,15 @@ def bootstrap(
     asked: "Ingest",
     listed: BootstrapPlan | None = None,
 ) -> JobResult:
-    """Do what is left; if nothing is, return the result of the attempt that finished it.
+    """Do what is left of a bootstrap; return the earlier result if nothing is.
 
     `asked` says how a batch is ingested. `listed` is the plan of a source that was listed already.
     """
     storage, name = table.storage, reader.source.name
-    if (earlier := read_result(storage, name)) is not None:
+    earlier = read_result(storage, name)
+    if earlier is not None:
         return earlier
+    # A source that changes meanwhile must not mix old and new rows: the first plan is final
     plan = read_plan(storage, name) or fix_plan(storage, name, listed or reader.plan())
     _check_source(table, plan, reader.source)
     results = done_batches(storage, name)
@@ -79,15 +81,17 @@ def bootstrap(
     notes: list[str] = []
     for batch in range(len(plan.batches)):
         result = results.get(batch) or ingest_batch(table, reader, plan, batch, asked)
-        counts["batches_skipped" if batch in results or result.repeated else "batches_done"] += 1
-        counts.update(
-            {part: result.counts.get(part, 0) for part in ("rows", "files", "bytes", "rejected")}
-        )
+        # Without a record the token shows whether an earlier attempt committed the batch
+        is_skipped = batch in results or result.repeated
+        counts["batches_skipped" if is_skipped else "batches_done"] += 1
+        for part in ("rows", "files", "bytes", "rejected"):
+            counts[part] += result.counts.get(part, 0)
         notes += result.notes
     version = table.log.head().version
     if plan.batches:
         processed = metagen(table, plan.metagen_token)
-        version, notes = processed.version or version, [*notes, *processed.notes]
+        version = processed.version or version
+        notes += processed.notes
     done = JobResult(
         operation=OPERATION,
         table=table.uri,
@@ -113,23 +117,28 @@ def ingest_batch(
     return result
 
 
-def _check_source(table: OpenTable, plan: BootstrapPlan, ours: SourceTable) -> None:
-    """The plan lies in the table's folder, where others may write: it may name files of this source only."""
-    theirs = plan.source
-    is_same = (real_location(theirs.location), theirs.format) == (
-        real_location(ours.location),
-        ours.format,
+def _check_source(table: OpenTable, plan: BootstrapPlan, source: SourceTable) -> None:
+    """Raise FormatError unless the plan names files of this source only.
+
+    The plan lies in the table's folder, where others may write.
+    """
+    planned = plan.source
+    is_same = (
+        planned.format == source.format
+        and real_location(planned.location) == real_location(source.location)
+        and source.version in (None, planned.version)
     )
-    if not is_same or ours.version not in (None, theirs.version):
+    if not is_same:
         raise FormatError(
-            f"{table.uri}: the plan of this bootstrap is for {theirs.location}, not for {ours.location}; "
-            "delete the table's folder and begin again"
+            f"{table.uri}: the plan of this bootstrap is for {planned.location}, not for "
+            f"{source.location}; delete the table's folder and begin again"
         )
-    if ours.format in PACKAGES:
+    if source.format in PACKAGES:
         return  # its files are looked for among those of the source
-    for file in (file for batch in plan.batches for file in batch):
-        if not is_below(file.path, ours.location):
-            shown = f"{file.path!r}, which is not below {ours.location}"
-            raise FormatError(
-                f"{table.uri}: the plan of this bootstrap names {shown}; delete the table's folder and begin again"
-            )
+    for batch in plan.batches:
+        for file in batch:
+            if not is_below(file.path, source.location):
+                raise FormatError(
+                    f"{table.uri}: the plan of this bootstrap names {file.path!r}, which is not "
+                    f"below {source.location}; delete the table's folder and begin again"
+                )

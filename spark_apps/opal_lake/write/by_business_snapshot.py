@@ -1,4 +1,7 @@
-"""An ingest of rows of several business snapshots, which a column of theirs tells: a commit for each, in their order."""
+"""An ingest of rows of several business snapshots, which a column names.
+
+Each business snapshot is a commit, in their order.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,32 +25,41 @@ from opal_lake.write.spec_change import with_new_columns
 if TYPE_CHECKING:
     from opal_lake.operations.ingest import Ingest
 
-MOST_VALUES = 1_000
+MAX_VALUES = 1_000
 _COLUMN_TYPES = ("string", "date")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one commit takes: the rows of a business snapshot, if any, and bad rows, with what is wrong by the text in the column."""
+    """The rows of one commit: those of a business snapshot, if any, and bad rows.
+
+    `bad` maps a value of the column to the reason why its rows are bad.
+    """
 
     name: str | None
     bad: Mapping[str | None, str] = field(default_factory=dict)
 
     @property
     def values(self) -> set[str | None]:
-        return {*self.bad, *([] if self.name is None else [self.name])}
+        """The values that the column has in these rows."""
+        if self.name is None:
+            return {*self.bad}
+        return {*self.bad, self.name}
 
     def ingest(self, asked: "Ingest") -> "Ingest":
         """Return the ingest of this part alone."""
         return replace(asked, business_snapshot=self.name, business_snapshot_column=None)
 
     def rows(self, counts: Mapping[str | None, int]) -> int:
-        """Return how many rows it has: a source that gives others when it is read again is found out."""
+        """Return how many rows it has, by the counts of each value.
+
+        The ingest fails if the source then gives another number.
+        """
         return sum(counts[value] for value in self.values)
 
 
 def ingest_rows(table: OpenTable, asked: "Ingest") -> JobResult:
-    """Let the engine read what is to be ingested; with a column, each business snapshot is a commit."""
+    """Ingest the rows of a source; with a column, each business snapshot is a commit."""
     how = ReadAs(
         deleted=asked.deleted,
         ignores_new_columns=asked.on_new_columns == "ignore",
@@ -61,14 +73,17 @@ def ingest_rows(table: OpenTable, asked: "Ingest") -> JobResult:
 
 
 def _ingest_by_column(table: OpenTable, source: Source, asked: "Ingest", column: str) -> JobResult:
-    """The result of the last commit, which carries the token. After a failure the same call does what is left.
+    """Ingest each business snapshot in a commit; return the result of the last one.
 
-    Rows of a business snapshot that is finished are bad rows. An inline ingest leaves only rows pending that are held back still.
+    The last commit carries the token, and after a failure the same call does what is left. Rows of
+    a business snapshot that is finished are bad rows. An inline ingest leaves only rows pending
+    that are still held back.
     """
     check_names(asked)
     if asked.positions:
         raise InvalidInputError(
-            "positions go with one commit, and business_snapshot_column makes several; give business_snapshot instead"
+            "positions go with one commit, and business_snapshot_column makes several; "
+            "give business_snapshot instead"
         )
     base = table.log.head()
     check_column(base.spec, column)
@@ -78,32 +93,31 @@ def _ingest_by_column(table: OpenTable, source: Source, asked: "Ingest", column:
         return earlier
     base = with_new_columns(table.log, base, asked.on_new_columns, source.new_columns)
     rows = source.split(base.spec, base.root.greatest_number + 1, column)
-    values = rows.values(MOST_VALUES)
+    values = rows.values(MAX_VALUES)
     applied = _applied(table, base, asked, values)
-    parts = plan_parts(
-        {value: rows for value, rows in values.items() if value not in applied},
-        base.root.business,
-        column,
-    )
+    left = {value: count for value, count in values.items() if value not in applied}
+    parts = plan_parts(left, base.root.business, column)
     if applied:
-        parts = tuple(replace(part, bad=_bad_since(part, max(applied))) for part in parts)
+        newest_applied = max(applied)
+        parts = tuple(replace(part, bad=_bad_since(part, newest_applied)) for part in parts)
+        # What is left may have no good row, as an earlier try has ingested the others
         asked = replace(asked, on_empty="accept")
     for part in parts:
         if part.name is not None:
             base.root.business.check_ingest(part.name, base.root.savepoints)
-    notes = [note for name in sorted(applied) for note in applied[name].notes]
+    notes: list[str] = []
+    for name in sorted(applied):
+        notes += applied[name].notes
     for part in parts[:-1]:
         result = ingest(
             table,
             partial(_rows_of, rows, part),
-            part.ingest(_own(asked, str(part.name))),
+            part.ingest(_named_part(asked, str(part.name))),
             expected_rows=part.rows(values),
         )
-        brought = count_text(result.counts.get("rows", 0), "row")
-        notes += [
-            f"version {result.version} has {brought} of business snapshot {part.name}",
-            *result.notes,
-        ]
+        added = count_text(result.counts.get("rows", 0), "row")
+        notes.append(f"version {result.version} has {added} of business snapshot {part.name}")
+        notes += result.notes
     last = parts[-1]
     result = ingest(
         table,
@@ -117,73 +131,85 @@ def _ingest_by_column(table: OpenTable, source: Source, asked: "Ingest", column:
 
 
 def _take_up(table: OpenTable, asked: "Ingest") -> None:
-    """After an inline ingest, publish what waits under its key, and what is held back no more.
+    """Publish rows under the key of an inline ingest, and rows no longer held back.
 
     No MetaGen comes after inline ingests: rows that were held back under another key would wait
-    for ever.
+    forever.
     """
-    if asked.metadata == "inline":
-        head = table.log.head()
-        if segments_due(head) or is_over(table.log, head):
-            own = Selection(partition_key=asked.partition_key, of_business_snapshots=True)
-            metagen(table, selection=own)
+    if asked.metadata != "inline":
+        return
+    head = table.log.head()
+    if segments_due(head) or is_over(table.log, head):
+        selection = Selection(partition_key=asked.partition_key, of_business_snapshots=True)
+        metagen(table, selection=selection)
 
 
 def plan_parts(
     values: Mapping[str | None, int], business: BusinessSnapshots, column: str
 ) -> tuple[Part, ...]:
-    """In the order of the business snapshots, at least one. Bad rows go with the first: beside its good rows they count for a threshold."""
-    if len(values) > MOST_VALUES:
+    """Return the parts in the order of their business snapshots, at least one.
+
+    Bad rows go with the first part: a threshold compares their number with that of its good rows.
+    """
+    if len(values) > MAX_VALUES:
         raise InvalidInputError(
-            f"column {column!r} has more than {MOST_VALUES:,} values in these rows; name the column with the business snapshot, as a day"
+            f"column {column!r} has more than {MAX_VALUES:,} values in these rows; name the column "
+            "with the business snapshot, as a day"
         )
     known = business if business.newest is not None else BusinessSnapshots(open=first_of(values))
-    problems = {value: _problem(value, known, column) for value in values}
-    bad = {value: problem for value, problem in problems.items() if problem is not None}
-    names = sorted(value for value in values if value is not None and value not in bad)
+    bad: dict[str | None, str] = {}
+    names: list[str] = []
+    for value in values:
+        if value is None:
+            bad[value] = f"business snapshot column {column!r} is null"
+            continue
+        problem = known.problem_of(value)
+        if problem is None:
+            names.append(value)
+        else:
+            bad[value] = problem
     if not names:
         return (Part(name=None, bad=bad),)
+    names.sort()
     return (Part(name=names[0], bad=bad), *(Part(name=name) for name in names[1:]))
 
 
 def _bad_since(part: Part, applied: str) -> dict[str | None, str]:
-    """Without what earlier tries have put aside: what belongs before the last that they applied, and is not applied, was bad then."""
-    then = BusinessSnapshots(open=applied)
+    """Return the bad values of a part without those that earlier tries have put aside.
+
+    A value before the newest applied business snapshot that was not applied was bad already.
+    """
+    at_earlier_try = BusinessSnapshots(open=applied)
     return {
         value: problem
         for value, problem in part.bad.items()
-        if value is not None and then.problem_of(value) is None
+        if value is not None and at_earlier_try.problem_of(value) is None
     }
 
 
-def _problem(value: str | None, business: BusinessSnapshots, column: str) -> str | None:
-    return (
-        f"business snapshot column {column!r} is null"
-        if value is None
-        else business.problem_of(value)
-    )
+def _named_part(asked: "Ingest", name: str) -> "Ingest":
+    """Return an ingest with the token and application of its part.
 
-
-def _own(asked: "Ingest", name: str) -> "Ingest":
-    """With what makes a repeat of one part harmless."""
-    token, application = asked.token, asked.application
-    return replace(
-        asked,
-        token=None if token is None else f"{token}/{name}",
-        application=None if application is None else (f"{application[0]}/{name}", application[1]),
-    )
+    They make a repeat harmless.
+    """
+    if asked.token is not None:
+        asked = replace(asked, token=f"{asked.token}/{name}")
+    if asked.application is not None:
+        application, batch = asked.application
+        asked = replace(asked, application=(f"{application}/{name}", batch))
+    return asked
 
 
 def _applied(
     table: OpenTable, base: Snapshot, asked: "Ingest", values: Iterable[str | None]
 ) -> dict[str, JobResult]:
-    """Return the results of the parts that an earlier try ingested, by business snapshot."""
+    """Return the results of earlier tries, by business snapshot."""
     applied = dict[str, JobResult]()
     for value in values:
         if value is None:
             continue
-        own = _own(asked, value)
-        result = table.log.earlier_result(base, "ingest", own.token, own.application)
+        part = _named_part(asked, value)
+        result = table.log.earlier_result(base, "ingest", part.token, part.application)
         if result is not None:
             applied[value] = result
     return applied
@@ -194,11 +220,12 @@ def _rows_of(rows: SplitRows, part: Part, spec: TableSpec, _: int) -> Rows:
 
 
 def check_column(spec: TableSpec, column: str) -> None:
-    """Raise InvalidInputError unless a column of the table can say the business snapshot."""
+    """Raise InvalidInputError unless the column can hold a business snapshot's name."""
     member = spec.schema.field(column)
     if member.name != column:
         raise InvalidInputError(
-            f"business_snapshot_column={column!r} is {member.name!r} in this table; write it so"
+            f"the table's column is {member.name!r}, not {column!r}; "
+            f"give business_snapshot_column={member.name!r}"
         )
     kind = member.type
     if not isinstance(kind, Atomic) or kind.name not in _COLUMN_TYPES:

@@ -1,4 +1,7 @@
-"""Discard: withdraw pending rows of an ingest, before a MetaGen makes them visible (FORMAT, pending segments)."""
+"""Discard: withdraw pending rows of an ingest, before a MetaGen makes them visible.
+
+FORMAT describes it under pending segments.
+"""
 
 from collections.abc import Sequence
 
@@ -21,9 +24,9 @@ def discard(
     token: str | None = None,
     job_token: str | None = None,
 ) -> JobResult:
-    """Take the pending segments of a partition key, or of the ingest with a token, out of the table.
+    """Withdraw the pending segments of a partition key, or of the ingest with a token.
 
-    InvalidInputError if they are visible already, NotFoundError if nothing was ingested so.
+    Raises InvalidInputError if they are visible already, NotFoundError if no ingest had this key.
     """
     base = log.head()
     earlier = find_result(log, base, OPERATION, job_token)
@@ -38,16 +41,18 @@ def discard(
 def discard_pending(
     log: CommitLog, base: Snapshot, selection: Selection, job_token: str | None = None
 ) -> JobResult:
-    """Discard what is pending of a selection in a state, as long as it still is at the head."""
-    started_us, planned = log.clock.now_us(), selection.of(base)
+    """Discard the segments of a selection that are pending in `base` and at the head."""
+    started_us = log.clock.now_us()
+    planned = selection.of(base)
 
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
-        """What is pending since is of another ingest, and stays."""
+        # Segments that became pending after `base` are of another ingest, and stay
         gone = discarded_since(head, base.version)
         visible = planned - head.pending - gone.keys()
         if visible:
+            segments = count_text(len(visible), "segment")
             raise ConflictError(
-                f"{log.storage.uri}: a metagen made {count_text(len(visible), 'segment')} of "
+                f"{log.storage.uri}: a metagen made {segments} of "
                 f"{selection.name} visible meanwhile; nothing was discarded. To take visible "
                 "rows back, restore an older version, or ingest deletes"
             )
@@ -74,12 +79,11 @@ def discard_pending(
 
 
 def discard_counts(actions: Actions) -> dict[str, int]:
-    """How much the actions of a commit discard."""
-    discarded = actions.discarded
+    """Return how many segments, rows and files the actions of a commit discard."""
     return {
-        "segments": len(discarded),
-        "rows": sum(one.segment.rows for one in discarded),
-        "files": len({one.path for one in discarded}),
+        "segments": len(actions.discarded),
+        "rows": sum(discarded.segment.rows for discarded in actions.discarded),
+        "files": len({discarded.path for discarded in actions.discarded}),
     }
 
 
@@ -97,7 +101,7 @@ def _result(log: CommitLog, actions: Actions, selection: Selection) -> JobResult
 
 
 def _nothing_to_discard(log: CommitLog, head: Snapshot, selection: Selection) -> Exception:
-    """The error for a key or a token without pending rows."""
+    """Return the error for a key or a token without pending rows."""
     uri, name = log.storage.uri, selection.name
     for token in selection.tokens or ():
         undone = undone_note(

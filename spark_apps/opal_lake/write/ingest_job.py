@@ -1,4 +1,7 @@
-"""An ingest from the claim of its number to the commit: rows to segments, and inline the rule applied to them in the same tasks."""
+"""An ingest from the claim of its number to the commit.
+
+Its tasks write rows to segments; an inline ingest applies the rule to them in the same tasks.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,19 +48,20 @@ from opal_lake.write.unchanged import KnownTable, check_look_ups
 if TYPE_CHECKING:
     from opal_lake.operations.ingest import Ingest
 
-# A source's rows with the table's columns, for the executor; called once there is work to do, with the number of the job
+# A source's rows with the table's columns, for the executor. Called once there is work to do, with
+# the number of the job
 SourceRows = Callable[[TableSpec, int], Rows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestRun:
-    """An ingest on its way: as it was asked for, and what it claimed.
+    """A started ingest: its arguments, and the number that it claimed.
 
-    `expected_rows` is what a list says that the source holds; `notes` come first in the result. A
-    `hurried` caller has to make the next commit soon: an inline ingest then leaves large merges of
-    the key store to a compaction. Where a caller has no option for it, `can_quarantine` is False:
-    an error then advises another one. `row_form` says how rejected rows are written, if their text says
-    all that the source said.
+    `expected_rows` is the count that a list of the source gives; `notes` come first in the result.
+    A `hurried` caller has to make the next commit soon: an inline ingest then leaves large merges
+    of the key store to a compaction. `can_quarantine` is False for a caller without that option:
+    an error then advises another one. `row_form` says how rejected rows are written, if their text
+    holds all that the source held.
     """
 
     asked: "Ingest"
@@ -72,7 +76,7 @@ class IngestRun:
 
     @property
     def quarantine(self) -> bool:
-        """Whether bad rows are put aside."""
+        """The choice to put bad rows aside."""
         return self.asked.on_bad_rows == "quarantine"
 
 
@@ -87,18 +91,20 @@ def ingest(
     row_form: JsonForm | None = None,
     notes: tuple[str, ...] = (),
 ) -> JobResult:
-    """Append rows: pending until a MetaGen, or visible at once when their metadata are made inline.
+    """Append rows: pending until a MetaGen, or visible immediately if ingested inline.
 
     Rows of a business snapshot that has to wait for the open one are pending in any case. Without
     `on_empty` a source without a row is accepted.
     """
     run = start_ingest(table, asked, new_columns)
+    is_batch = asked.metadata == "batch"
     name = asked.business_snapshot
     if isinstance(run, JobResult):
-        return run if asked.metadata == "batch" or name is not None else check_visible(run)
+        may_be_pending = is_batch or name is not None
+        return run if may_be_pending else check_visible(run)
     run = replace(run, expected_rows=expected_rows, hurried=hurried, row_form=row_form, notes=notes)
     source_rows = rows(run.base.spec, run.number)
-    if asked.metadata == "batch" or (name is not None and waits(table.log, run.base, name)):
+    if is_batch or (name is not None and waits(table.log, run.base, name)):
         return commit_ingest(table.log, run, write_segments(table, source_rows, run))
     outputs, rule_outputs = write_inline(table, source_rows, run)
     result = commit_ingest(table.log, run, outputs, rule_outputs)
@@ -109,7 +115,10 @@ def ingest(
 def start_ingest(
     table: OpenTable, asked: "Ingest", new_columns: NewColumnsOf | None = None
 ) -> IngestRun | JobResult:
-    """Claim a number; or the result, if this was done before. New columns come in a commit of their own, before that of the rows."""
+    """Claim a number, or return the result of an earlier run.
+
+    New columns are added in a commit of their own, before that of the rows.
+    """
     check_names(asked)
     started_us = table.log.clock.now_us()
     base = table.log.head(to_commit=True)
@@ -120,6 +129,7 @@ def start_ingest(
     check_positions(base, asked.positions or {}, table.log.read_commit)
     if asked.business_snapshot is not None:
         base.root.business.check_ingest(asked.business_snapshot, base.root.savepoints)
+    # Before the number is claimed: the tasks write by the spec of this base
     base = with_new_columns(table.log, base, asked.on_new_columns, new_columns)
     return IngestRun(
         asked=asked,
@@ -130,7 +140,10 @@ def start_ingest(
 
 
 def check_names(asked: "Ingest") -> None:
-    """Raise InvalidInputError for a name that no commit can hold, before a file is written."""
+    """Raise InvalidInputError for a name that a commit cannot hold.
+
+    Called before a file is written.
+    """
     check_token(asked.token)
     check_application(asked.application)
     check_position_names(asked.positions or {}, asked.application)
@@ -139,7 +152,7 @@ def check_names(asked: "Ingest") -> None:
 
 
 def write_segments(table: OpenTable, rows: Rows, run: IngestRun) -> list[IngestOutput]:
-    """A task for each partition of the rows."""
+    """Write the rows to segments, with a task for each partition of them."""
     task = partial(
         write_partition,
         storage=table.storage,
@@ -154,7 +167,7 @@ def write_segments(table: OpenTable, rows: Rows, run: IngestRun) -> list[IngestO
 def write_inline(
     table: OpenTable, rows: Rows, run: IngestRun
 ) -> tuple[list[IngestOutput], JobOutputs]:
-    """A task for each range of the key hash."""
+    """Write the rows and apply the rule, with a task for each range of the key hash."""
     writer = slot_writer(run.base, run.number, table.cache, hurried=run.hurried)
     slots = table.executor.slots(writer.merged_entries, rows)
     task = partial(
@@ -167,10 +180,9 @@ def write_inline(
         known=KnownTable(snapshot=run.base),
     )
     written = table.executor.by_key_hash(rows, run.base, slots, task)
+    ingested = [output.ingested for output in written]
     outputs = tuple(output.rule_output for output in written)
-    return [output.ingested for output in written], JobOutputs(
-        writer=writer, outputs=outputs, slots=slots
-    )
+    return ingested, JobOutputs(writer=writer, outputs=outputs, slots=slots)
 
 
 def commit_ingest(
@@ -181,53 +193,49 @@ def commit_ingest(
 ) -> JobResult:
     """Add the segments, pending unless the rule was applied to them inline.
 
-    Fails before anything is in the log when there were bad rows that nobody wants put aside, or more than may be.
+    Fails before anything is in the log if rows are bad and may not be put aside, or are too many.
     """
     asked = run.asked
+    is_inline = rule_outputs is not None
     rejected, examples = _check_rows(log, run, outputs)
     files = sorted(
         (file for output in outputs for file in output.files), key=lambda file: file.segments
     )
     counts = _counts(files, rejected, rule_outputs)
     look_ups = [output.look_ups for output in outputs if output.look_ups is not None]
+    # Each try writes a side file of its own: groups depend on the head
     tries = count()
 
     def build(head: Snapshot, winners: Sequence[Commit]) -> Draft | None:
         replaced = discarding(head, Selection(tokens=tuple(asked.replaces or ())).of(head))
-        if not (files or rejected or asked.positions or replaced.discarded) and (
-            asked.token,
-            asked.application,
-            asked.business_snapshot,
-        ) == (None, None, None):
+        changes_table = files or rejected or asked.positions or replaced.discarded
+        if not changes_table and not _is_named(asked):
             return None
         if look_ups and rule_outputs is not None:
             check_look_ups(head, rule_outputs.writer.cache, run.base.version, look_ups)
         unused_tokens = _unused_tokens(run, head)
         notes = [*run.notes, *_replaced_notes(replaced, unused_tokens)]
-        notes += [*_notes_of_business(run, head, is_inline=rule_outputs is not None)]
+        notes += _business_notes(run, head, is_inline=is_inline)
         placed = assign_groups(files, head)
-        actions = _processing(rule_outputs, head, winners, placed) if rule_outputs else Actions()
-        is_side = len(placed) > MAX_FILES_IN_COMMIT
-        side = _write_side(log, run.number, next(tries), placed) if is_side else None
+        actions = Actions()
+        if rule_outputs:
+            actions = _processing(rule_outputs, head, winners, placed)
+        if len(placed) > MAX_FILES_IN_COMMIT:
+            side = _write_side(log, run.number, next(tries), placed)
+            actions = replace(actions, ingested_side=side)
+        else:
+            actions = replace(actions, ingested=placed)
         actions = replace(
             actions,
-            ingested=() if is_side else placed,
-            ingested_side=side,
             discarded=replaced.discarded,
             withdrawn=replaced.withdrawn,
             unheld=replaced.unheld,
             replaced_tokens=unused_tokens,
         )
-        notes += [
-            f"rejected {count_text(number, 'row')}: {reason}"
-            for reason, number in rejected.most_common()
-        ]
-        notes += [_where(log, run)] if rejected else []
-        notes += (
-            [*rule_notes(rule_outputs.counts), *_pending_notes(head, replaced)]
-            if rule_outputs
-            else ()
-        )
+        notes += _rejected_notes(log, run, rejected)
+        if rule_outputs:
+            notes += rule_notes(rule_outputs.counts)
+            notes += _pending_notes(head, replaced)
         result = JobResult(
             operation="ingest",
             table=log.storage.uri,
@@ -238,8 +246,9 @@ def commit_ingest(
         return Draft(actions=actions, result=result, changes_view=bool(actions.processed))
 
     name = asked.business_snapshot
-    begins = rule_outputs is not None and name is not None and run.base.root.business.is_held(name)
+    begins = is_inline and name is not None and run.base.root.business.is_held(name)
     if begins and name is not None:
+        # Its rows are visible only once the open business snapshot is finished
         finish_before(log, name)
     proposal = Proposal(
         operation="ingest",
@@ -251,35 +260,47 @@ def commit_ingest(
         positions=asked.positions or {},
         partition_key=asked.partition_key,
         business_snapshot=asked.business_snapshot,
-        at_once=rule_outputs is not None and not begins,
+        at_once=is_inline and not begins,
     )
     return log.commit(run.base, proposal)
+
+
+def _is_named(asked: "Ingest") -> bool:
+    """Return whether to commit even without rows, as a repeat looks for its name."""
+    names = (asked.token, asked.application, asked.business_snapshot)
+    return names != (None, None, None)
 
 
 def _check_rows(
     log: CommitLog, run: IngestRun, outputs: Sequence[IngestOutput]
 ) -> tuple[Counter[str], Sequence[Mapping[str, Any]]]:
-    """What was rejected, and examples of it; an error where there may not be any, or so many."""
-    rejected = fewer_reasons(sum((Counter(dict(output.rejected)) for output in outputs), Counter()))
+    """Return the rejected rows by reason, and examples of them.
+
+    Raises InvalidInputError if there may not be any, or not so many.
+    """
+    reasons: Counter[str] = Counter()
+    for output in outputs:
+        reasons.update(output.rejected)
+    rejected = fewer_reasons(reasons)
     examples = tuple(example for output in outputs for example in output.examples)[:EXAMPLES]
-    met = rejected.total() + sum(file.rows for output in outputs for file in output.files)
+    files = [file for output in outputs for file in output.files]
+    rows = rejected.total() + sum(file.rows for file in files)
     if rejected and not run.quarantine:
         raise InvalidInputError(_refusal(run, rejected, examples))
     threshold = parse_threshold(run.asked.reject_threshold, run.asked.on_bad_rows)
-    if threshold is not None and threshold.is_exceeded(rejected.total(), met):
-        raise InvalidInputError(_too_many(threshold, met, rejected, examples, _where(log, run)))
-    if (
-        run.asked.on_empty == "fail"
-        and not rejected
-        and not any(output.files for output in outputs)
-    ):
+    if threshold is not None and threshold.is_exceeded(rejected.total(), rows):
+        where = _how_to_read_rejected(log, run)
+        raise InvalidInputError(_too_many(threshold, rows, rejected, examples, where))
+    if run.asked.on_empty == "fail" and not rejected and not files:
         raise NoRowsError(
-            "the source has no row; nothing was ingested. If that is to be expected: on_empty='accept' (`opal ingest --accept-empty`)"
+            "the source has no row; nothing was ingested. If that is to be expected: "
+            "on_empty='accept' (`opal ingest --accept-empty`)"
         )
-    if run.expected_rows not in (None, met):
+    if run.expected_rows not in (None, rows):
         raise InvalidInputError(
-            f"the source gave {count_text(met, 'row')}, listed were {run.expected_rows:,}: it changed meanwhile, or was not read "
-            f"completely; nothing was ingested: run it again when nobody writes to the source"
+            f"the source gave {count_text(rows, 'row')}, but lists {run.expected_rows:,}: it "
+            "changed meanwhile, or was not read completely. Nothing was ingested: run it again "
+            "when nobody writes to the source"
         )
     return rejected, examples
 
@@ -292,49 +313,62 @@ def _counts(
         "files": len(files),
         "bytes": sum(file.size for file in files),
     }
-    if rule_outputs is not None and rule_outputs.counts["rows"] != counts["rows"]:
+    if rule_outputs is None:
+        return {**counts, "rejected": rejected.total()}
+    ruled_rows = rule_outputs.counts["rows"]
+    if ruled_rows != counts["rows"]:
         raise FormatError(
-            f"the tasks wrote {counts['rows']} rows and applied the rule to {rule_outputs.counts['rows']}; nothing was ingested"
+            f"the tasks wrote {counts['rows']} rows and applied the rule to {ruled_rows}; "
+            "nothing was ingested"
         )
-    return (
-        counts
-        | {"rejected": rejected.total()}
-        | (rule_counts(rule_outputs.counts, len(files)) if rule_outputs else {})
-    )
+    rule = rule_counts(rule_outputs.counts, len(files))
+    return {**counts, "rejected": rejected.total(), **rule}
 
 
-def _notes_of_business(run: IngestRun, head: Snapshot, *, is_inline: bool) -> Iterator[str]:
-    """Whether rows of its business snapshot may still come, and that they are held back."""
+def _business_notes(run: IngestRun, head: Snapshot, *, is_inline: bool) -> Iterator[str]:
+    """Yield a note if rows are held back.
+
+    Raises InvalidInputError if their business snapshot accepts rows no longer.
+    """
     name, business = run.asked.business_snapshot, head.root.business
     if name is None:
         return
     business.check_ingest(name, head.root.savepoints)
-    if business.is_held(name):
-        if is_inline:
-            raise ConflictError(
-                f"while rows of business snapshot {name} were written, others added rows of {business.open}, which is earlier; run it again"
-            )
-        yield f"rows of business snapshot {name} are held back until {business.open} is finished, by a metagen after the drift time"
+    if not business.is_held(name):
+        return
+    if is_inline:
+        raise ConflictError(
+            f"while rows of business snapshot {name} were written, others added rows of "
+            f"{business.open}, which is earlier; run it again"
+        )
+    yield (
+        f"rows of business snapshot {name} are held back until {business.open} is finished, "
+        "by a metagen after the drift time"
+    )
 
 
 def _unused_tokens(run: IngestRun, head: Snapshot) -> tuple[str, ...]:
-    """Return the tokens of replaced tries that have not committed: they may be running still."""
+    """Return the tokens of replaced tries without a commit: these tries may still run."""
     return tuple(
         token for token in run.asked.replaces or () if head.version_of_token(token) is None
     )
 
 
+def _rows_discarded(actions: Actions) -> int:
+    return sum(discarded.segment.rows for discarded in actions.discarded)
+
+
 def _replaced_counts(run: IngestRun, replaced: Actions) -> dict[str, int]:
-    """The pending rows that an ingest takes the place of, if it names earlier tries."""
+    """Return how many pending rows an ingest replaces, if it names earlier tries."""
     if not run.asked.replaces:
         return {}
-    return {"replaced": sum(one.segment.rows for one in replaced.discarded)}
+    return {"replaced": _rows_discarded(replaced)}
 
 
 def _replaced_notes(replaced: Actions, unused_tokens: Sequence[str]) -> list[str]:
     notes = []
     if replaced.discarded:
-        rows = sum(one.segment.rows for one in replaced.discarded)
+        rows = _rows_discarded(replaced)
         notes.append(
             f"discarded {count_text(rows, 'pending row')} of earlier tries, "
             "which these rows replace"
@@ -347,36 +381,47 @@ def _replaced_notes(replaced: Actions, unused_tokens: Sequence[str]) -> list[str
     return notes
 
 
+def _rejected_notes(log: CommitLog, run: IngestRun, rejected: Counter[str]) -> list[str]:
+    if not rejected:
+        return []
+    notes = [
+        f"rejected {count_text(number, 'row')}: {reason}"
+        for reason, number in rejected.most_common()
+    ]
+    return [*notes, _how_to_read_rejected(log, run)]
+
+
 def _pending_notes(head: Snapshot, replaced: Actions) -> list[str]:
-    """What an inline ingest does not take up."""
+    """Return a note on the segments that an inline ingest leaves to a MetaGen."""
     pending = head.root.pending - len(replaced.discarded)
     if not pending:
         return []
+    segments = count_text(pending, "segment")
     wait = "waits" if pending == 1 else "wait"
     return [
-        f"{count_text(pending, 'segment')} of earlier ingests {wait} for a metagen; an inline ingest leaves them"
+        f"{segments} of earlier ingests {wait} for a metagen; an inline ingest leaves them pending"
     ]
 
 
 def _processing(
     rule_outputs: JobOutputs, head: Snapshot, winners: Sequence[Commit], placed: Sequence[DataFile]
 ) -> Actions:
-    processed = tuple(sorted(map(segment_of_file, placed), key=lambda segment: segment.id))
+    segments = [segment_of_file(file) for file in placed]
+    processed = tuple(sorted(segments, key=lambda segment: segment.id))
     return replace(rule_outputs.actions(head, winners, placed), processed=processed)
 
 
 def assign_groups(files: Sequence[DataFile], head: Snapshot) -> tuple[DataFile, ...]:
-    """Each new segment in a group."""
-    groups = plan_groups(
-        head.root.groups, [file.rows for file in files], head.spec.integer("group_rows")
-    )
+    """Put each new segment into a group."""
+    sizes = [file.rows for file in files]
+    groups = plan_groups(head.root.groups, sizes, head.spec.integer("group_rows"))
     return tuple(replace(file, group=group) for file, group in zip(files, groups, strict=True))
 
 
 def plan_groups(filled: Mapping[int, int], sizes: Sequence[int], group_rows: int) -> list[int]:
-    """Return the group of each new segment, in order: the newest one until it is full.
+    """Return the group of each new segment: the newest group until it is full.
 
-    A segment larger than a whole group gets one of its own.
+    A segment larger than a whole group gets a group of its own.
     """
     newest = max(filled, default=0)
     rows = filled.get(newest, 0)
@@ -394,45 +439,49 @@ def _write_side(log: CommitLog, number: int, attempt: int, files: Sequence[DataF
     return write_side(log.storage, number, attempt, files, file_to_json)
 
 
-def _where(log: CommitLog, run: IngestRun) -> str:
-    """Of the rows that were put aside, and how to look at them."""
+def _how_to_read_rejected(log: CommitLog, run: IngestRun) -> str:
     try:
         root = spark_path(log.storage)
-    except InvalidInputError:  # a place that Spark cannot read
+    except InvalidInputError:  # a store that Spark cannot read
         root = log.storage.uri
     path = f"{root}/{layout.rejected_pattern(run.number)}"
-    return f"rows that were put aside, with reason and source: spark.read.parquet({path!r}).show(truncate=False)"
+    read = f"spark.read.parquet({path!r}).show(truncate=False)"
+    return f"rows that were put aside, with reason and source: {read}"
 
 
 def _too_many(
     threshold: RejectThreshold,
-    met: int,
+    rows: int,
     rejected: Counter[str],
     examples: Sequence[object],
     where: str,
 ) -> str:
     total = rejected.total()
+    percent = 100 * total / rows
     return (
-        f"{total:,} of {count_text(met, 'row')} ({100 * total / met:.3g}%) cannot go into the table, and "
-        f"reject_threshold={str(threshold)!r} allows {threshold.most(met):,}, so nothing was ingested:\n{_reasons(rejected, examples)}\n"
+        f"{total:,} of {count_text(rows, 'row')} ({percent:.3g}%) cannot go into the table, and "
+        f"reject_threshold={str(threshold)!r} allows {threshold.max_rejected(rows):,}, "
+        f"so nothing was ingested:\n{_reasons(rejected, examples)}\n"
         f"Correct the source, or raise the threshold. Until a retention deletes them: {where}"
     )
 
 
 def _reasons(rejected: Counter[str], examples: Sequence[object]) -> str:
-    reasons = "\n".join(
+    lines = [
         f"  {count_text(number, 'row')}: {reason}" for reason, number in rejected.most_common()
-    )
-    return "\n".join([reasons, "for example:", *(f"  {example}" for example in examples)])
+    ]
+    lines.append("for example:")
+    lines.extend(f"  {example}" for example in examples)
+    return "\n".join(lines)
 
 
 def _refusal(run: IngestRun, rejected: Counter[str], examples: Sequence[object]) -> str:
-    remedy = (
-        "use on_bad_rows='quarantine' (`opal ingest --quarantine`)"
-        if run.can_quarantine
-        else "ingest the rows by OpalTable.ingest(rows, on_bad_rows='quarantine')"
-    )
+    if run.can_quarantine:
+        remedy = "use on_bad_rows='quarantine' (`opal ingest --quarantine`)"
+    else:
+        remedy = "ingest the rows by OpalTable.ingest(rows, on_bad_rows='quarantine')"
     return (
-        f"{count_text(rejected.total(), 'row')} cannot go into the table, so nothing was ingested:\n{_reasons(rejected, examples)}\n"
+        f"{count_text(rejected.total(), 'row')} cannot go into the table, so nothing was "
+        f"ingested:\n{_reasons(rejected, examples)}\n"
         f"Correct the source, or {remedy} to let the good rows in and put these aside."
     )

@@ -1,4 +1,7 @@
-"""Ingest, the part of each task: check rows, give them their row ids, write one file a segment (FORMAT, data files)."""
+"""One task of an ingest: check rows, give them their row ids, write one file a segment.
+
+FORMAT describes the files under data files.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,12 +30,17 @@ from opal_lake.write.partitions import partition_text, split_by_partition
 from opal_lake.write.unchanged import LookUps
 
 OnSegment = Callable[[pa.Table, pa.Table], None]
-FILES_A_TASK = MOST_TASKS = 1 << 16  # their product is what a segment's sequence can number
+# The sequence in a segment's id has 32 bits: the product of both
+FILES_A_TASK = MAX_TASKS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestTask:
-    """One task of an ingest. `quarantine` lets good rows in beside bad ones; else a bad row ends the writing, not the counting."""
+    """One task of an ingest.
+
+    With `quarantine`, good rows are ingested next to bad ones. Without it, a bad row ends the
+    writing, but not the counting of bad rows.
+    """
 
     storage: Storage
     spec: TableSpec
@@ -49,7 +57,7 @@ class IngestTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestOutput:
-    """What a task wrote, and what it refused."""
+    """The files that a task wrote, and the rows that it rejected."""
 
     files: tuple[DataFile, ...] = ()
     rejected: Mapping[str, int] = field(default_factory=dict)
@@ -67,7 +75,7 @@ def write_partition(
     quarantine: bool,
     row_form: JsonForm | None,
 ) -> IngestOutput:
-    """The whole task: the rows of one partition of the source."""
+    """Ingest the rows of one partition of the source."""
     with attempt.puts(storage) as store:
         task = IngestTask(
             storage=store,
@@ -82,45 +90,55 @@ def write_partition(
 
 
 def ingest_rows(batches: Batches, task: IngestTask) -> IngestOutput:
-    """Rows with the table's logical columns (and `_opal_deleted` when the table knows deletes) to segments."""
+    """Write rows to segments.
+
+    They have the table's logical columns, and `_opal_deleted` if the table knows deletes.
+    """
     return ingest_layers([batches], task, lambda rows, physical: None)
 
 
 def ingest_layers(
     layers: Iterable[Batches], task: IngestTask, on_segment: OnSegment
 ) -> IngestOutput:
-    """Write rows to segments, layer by layer: row ids of a layer are greater than those before.
+    """Write rows to segments, layer by layer: row ids increase from layer to layer.
 
     Within a layer, rows of different partitions may get row ids in another order than theirs.
-    `on_segment` is called for each: its rows as read, including columns that the table does not have, and as stored.
+    `on_segment` is called for each segment, with its rows as read, including columns that the table
+    does not have, and its rows as stored.
     """
-    if task.task >= MOST_TASKS:
+    if task.task >= MAX_TASKS:
         raise InvalidInputError(
-            f"an ingest has at most {MOST_TASKS:,} tasks; coalesce the rows to fewer partitions"
+            f"an ingest has at most {MAX_TASKS:,} tasks; coalesce the rows to fewer partitions"
         )
     rejects = Rejects(keep=task.quarantine, form=task.row_form)
     files: list[DataFile] = []
     sequence = task.task * FILES_A_TASK
     for rows in chain.from_iterable(_portions(layer, task.spec) for layer in layers):
-        good, physical = _readable_rows(split_bad_rows(rows, task.spec, rejects), task, rejects)
+        well_formed = split_bad_rows(rows, task.spec, rejects)
+        good, physical = _readable_rows(well_formed, task, rejects)
         if rejects.counts and not task.quarantine:
+            # The ingest fails, so nothing more is written; the error counts all bad rows
             continue
         for part in split_by_partition(good, task.spec):
             if len(files) == FILES_A_TASK:
-                raise InvalidInputError(
-                    f"one task would write more than {FILES_A_TASK:,} files: {[field.name for field in task.spec.partition_by]} "
-                    "have too many values; partition by fewer or coarser columns"
-                )
+                raise _too_many_files(task.spec)
             physical_part = physical if part is good else to_physical(part, task.spec)
             file, stored = _write_segment(part, physical_part, task, sequence + len(files))
             files.append(file)
             on_segment(part, stored)
-    if rejects.kept:
-        task.storage.put_if_absent(
-            layout.rejected_path(task.stem(task.task * FILES_A_TASK)), rejects.encode()
-        )
+    if rejects.quarantined:
+        path = layout.rejected_path(task.stem(sequence))
+        task.storage.put_if_absent(path, rejects.encode())
     return IngestOutput(
         files=tuple(files), rejected=dict(rejects.counts), examples=tuple(rejects.examples)
+    )
+
+
+def _too_many_files(spec: TableSpec) -> InvalidInputError:
+    names = [field.name for field in spec.partition_by]
+    return InvalidInputError(
+        f"one task would write more than {FILES_A_TASK:,} files: {names} "
+        "have too many values; partition by fewer or coarser columns"
     )
 
 
@@ -138,36 +156,38 @@ def _readable_rows(rows: pa.Table, task: IngestTask, rejects: Rejects) -> tuple[
     is_good = np.ones(rows.num_rows, np.bool_)
     is_good[list(reasons)] = False
     rejects.add(rows.filter(pa.array(~is_good)), list(reasons.values()))
-    kept = pa.array(is_good)
-    return rows.filter(kept), physical.filter(kept)
+    mask = pa.array(is_good)
+    return rows.filter(mask), physical.filter(mask)
 
 
 def _portions(batches: Batches, spec: TableSpec) -> Iterator[pa.Table]:
-    """Batches joined up to the size of a segment."""
-    most_rows, most_bytes = spec.integer("segment_rows"), spec.integer("segment_bytes")
-    held: list[pa.RecordBatch] = []
+    """Yield batches joined up to the size of a segment."""
+    max_rows, max_bytes = spec.integer("segment_rows"), spec.integer("segment_bytes")
+    pieces: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         while batch.num_rows:
-            room = most_rows - rows
+            room = max_rows - rows
             piece, batch = batch.slice(0, room), batch.slice(room)
-            held.append(piece)
-            rows, size = rows + piece.num_rows, size + piece.nbytes
-            if rows >= most_rows or size >= most_bytes:
-                yield pa.Table.from_batches(held)
-                held, rows, size = [], 0, 0
-    if held:
-        yield pa.Table.from_batches(held)
+            pieces.append(piece)
+            rows += piece.num_rows
+            size += piece.nbytes
+            if rows >= max_rows or size >= max_bytes:
+                yield pa.Table.from_batches(pieces)
+                pieces, rows, size = [], 0, 0
+    if pieces:
+        yield pa.Table.from_batches(pieces)
 
 
 def _write_segment(
     rows: pa.Table, physical: pa.Table, task: IngestTask, sequence: int
 ) -> tuple[DataFile, pa.Table]:
-    """Write rows of one partition as one file; return it and them with their row ids.
+    """Write rows of one partition as one file; return it and the rows with row ids.
 
-    The group is decided when it is committed.
+    The commit decides the group: it depends on the head.
     """
-    spec, segment = task.spec, segment_id(task.number, sequence)
+    spec = task.spec
+    segment = segment_id(task.number, sequence)
     physical = _with_row_ids(physical, spec, segment)
     encoded = encode_file(physical, spec, task.bound)
     partition = [(column.name, partition_text(rows[column.name])) for column in spec.partition_by]

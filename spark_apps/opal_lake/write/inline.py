@@ -1,4 +1,7 @@
-"""One task of an ingest that applies the rule as it writes: rows of one range of the key hash in, segments, a log and a run out."""
+"""One task of an ingest that applies the rule as it writes.
+
+It takes rows of one range of the key hash, and writes segments, a segment log and a run.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -19,7 +22,7 @@ from opal_lake.write.unchanged import KnownTable, filled
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InlineOutput:
-    """Both halves of what a task did."""
+    """The two halves of a task's work."""
 
     ingested: IngestOutput
     rule_output: SlotOutput
@@ -36,7 +39,7 @@ def write_slot(
     row_form: JsonForm | None,
     known: KnownTable,
 ) -> InlineOutput:
-    """The whole task."""
+    """Ingest the rows of a task and apply the rule to them."""
     slot = Slot(
         number=attempt.part,
         count=slots,
@@ -60,15 +63,18 @@ def write_slot(
 def inline_rows(
     layers: Iterable[Batches], task: IngestTask, writer: SlotWriter, part: Slot
 ) -> InlineOutput:
-    """Rows may bring the hash of their key as a column `_opal_hash`. Of all rows only what the rule needs is held."""
+    """Write rows to segments, layer by layer, and apply the rule to all of them.
+
+    Rows may bring the hash of their key as a column `_opal_hash`.
+    """
     spec = task.spec
     parts: list[Entries] = [no_entries(len(spec.tie_break))]
 
-    def keep(rows: pa.Table, physical: pa.Table) -> None:
+    def keep_entries(rows: pa.Table, physical: pa.Table) -> None:
+        # Only the entries stay in memory: the rows of a range may be too many
         hashes = hashes_from_bytes(rows[HASH]) if HASH in rows.column_names else None
         parts.append(entries_of_rows(physical, spec, hashes))
 
-    ingested = ingest_layers(layers, task, keep)
-    return InlineOutput(
-        ingested=ingested, rule_output=process_slot(concat_entries(parts), writer, part)
-    )
+    ingested = ingest_layers(layers, task, keep_entries)
+    rule_output = process_slot(concat_entries(parts), writer, part)
+    return InlineOutput(ingested=ingested, rule_output=rule_output)

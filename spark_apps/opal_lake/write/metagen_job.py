@@ -1,4 +1,8 @@
-"""A MetaGen from plan to commit: pending rows to their range of the key hash, the rule in each task, one commit."""
+"""A MetaGen from plan to commit.
+
+Each task gets the pending rows of one range of the key hash and applies the rule; one commit makes
+the rows visible.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,20 +39,24 @@ from opal_lake.savepoints.business_snapshot import (
 )
 from opal_lake.write.metagen_task import process_entries
 
-_PLANS = 16  # so often a MetaGen plans again because of a discard, then it gives up
+_MAX_PLANS = 16  # a MetaGen plans again after a discard, so many times in all, then it gives up
 
 
 class DiscardedError(ConflictError):
-    """Segments that a MetaGen had taken up were discarded: its runs hold entries of rows that are gone."""
+    """An error of a MetaGen whose segments another job has discarded.
+
+    The runs of the MetaGen hold entries of discarded rows, so it has to begin again. `segments` are
+    all that it selected when it began.
+    """
 
     def __init__(self, message: str, segments: frozenset[int]) -> None:
         super().__init__(message)
-        self.segments = segments  # all that the job was asked for when it began
+        self.segments = segments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaGenPlan:
-    """The segments that a run takes up, and the files that hold their rows.
+    """The segments that a MetaGen takes up, and the files that hold their rows.
 
     `selects_held` says whether it also selects some that are held back.
     """
@@ -74,11 +82,12 @@ def metagen(
     Those of each business snapshot are a commit of their own, the last of which has the token.
     """
     among: frozenset[int] | None = None
-    for _ in range(_PLANS - 1):
+    for _ in range(_MAX_PLANS - 1):
         try:
             return _metagen(table, token, selection, among)
         except DiscardedError as error:
-            # What took the place of discarded rows was not there when this job began: nobody may have checked it yet
+            # Rows that replaced the discarded ones came after this job began, and perhaps nobody
+            # has checked them yet: the next MetaGen takes them up
             among = error.segments
     return _metagen(table, token, selection, among)
 
@@ -93,7 +102,9 @@ def _metagen(
         if among is None:
             among = selection.of(plan.base)
         over = is_over(table.log, plan.base)
-        is_last = not (over and plan.selects_held and segments_due(plan.base) <= {*plan.segments})
+        takes_all_due = segments_due(plan.base) <= {*plan.segments}
+        # Once the open business snapshot is finished, rows that were held back become due
+        is_last = not (over and plan.selects_held and takes_all_due)
         outputs = apply_to_pending(table, plan)
         try:
             result = commit_metagen(table.log, plan, outputs, token if is_last else None)
@@ -111,20 +122,25 @@ def start_metagen(
     selection: Selection = WITHOUT_KEY,
     among: frozenset[int] | None = None,
 ) -> MetaGenPlan | JobResult:
-    """Claim a number and take up what is selected, `among` some segments if they are given; or the result, if this was done before, or
-    there is nothing to do.
+    """Claim a number and take up the selected pending segments.
 
-    With nothing left to do for the open business snapshot, and its drift time over, it is finished first.
+    If `among` is given, only segments of it are taken up. Returns a result instead if the job was
+    done before or has nothing to do. An open business snapshot without pending rows is finished
+    first, once its drift time is over.
     """
-    started_us, base = table.log.clock.now_us(), table.log.head()
+    started_us = table.log.clock.now_us()
+    base = table.log.head()
     base.spec.require_keys("a MetaGen")
-    if (earlier := find_result(table.log, base, "metagen", token)) is not None:
+    earlier = find_result(table.log, base, "metagen", token)
+    if earlier is not None:
         return earlier
     if among is None:
         _check_selected_tokens(table.log, base, selection)
     base = finish_what_is_over(table.log, base)
     due = selection.of(base) & segments_due(base)
-    if not (due if among is None else due & among):
+    if among is not None:
+        due &= among
+    if not due:
         return nothing_pending(table.log, base, token, selection)
     number = claim_number(table.storage, base.root, "metagen", table.log.clock)
     return plan_metagen(base, number, started_us, selection, among)
@@ -133,13 +149,14 @@ def start_metagen(
 def result_without_work(
     log: CommitLog, head: Snapshot, token: str | None, selection: Selection
 ) -> JobResult | None:
-    """Return the result of a MetaGen that was done before or has nothing to do at this version.
+    """Return the result of a MetaGen that was done before or has nothing to do.
 
     None if a job has to run: for rows, or to finish a business snapshot. Rows that come after this
     version are left to the next MetaGen, as a job leaves what comes after its plan.
     """
     head.spec.require_keys("a MetaGen")
-    if (earlier := find_result(log, head, "metagen", token)) is not None:
+    earlier = find_result(log, head, "metagen", token)
+    if earlier is not None:
         return earlier
     _check_selected_tokens(log, head, selection)
     if selection.of(head) & segments_due(head) or may_finish(log, head):
@@ -159,9 +176,13 @@ def plan_metagen(
     selection: Selection = WITHOUT_KEY,
     among: frozenset[int] | None = None,
 ) -> MetaGenPlan:
-    """Take up the selected segments that are not held back. A pending segment lies in one file: no rewrite takes it."""
-    selected, due = selection.of(base), segments_due(base)
-    pending = selected & due if among is None else selected & due & among
+    """Take up the selected segments that are not held back."""
+    selected = selection.of(base)
+    due = segments_due(base)
+    pending = selected & due
+    if among is not None:
+        pending &= among
+    # A pending segment lies in one file of its own: no rewrite joins it with others
     files = tuple(file for file in base.files.values() if not pending.isdisjoint(file.segments))
     return MetaGenPlan(
         number=number,
@@ -175,8 +196,9 @@ def plan_metagen(
 
 
 def apply_to_pending(table: OpenTable, plan: MetaGenPlan) -> JobOutputs:
-    """The tasks of a plan, one for each range of the key hash."""
+    """Run the tasks of a plan, one for each range of the key hash."""
     writer = slot_writer(plan.base, plan.number, table.cache)
+    # Tasks also merge entries of runs, so these count for the number of tasks
     slots = table.executor.slots(plan.rows + writer.merged_entries)
     task = partial(process_entries, writer=writer, slots=slots)
     outputs = table.executor.stored_by_key_hash(plan.base, plan.files, slots, task)
@@ -186,13 +208,17 @@ def apply_to_pending(table: OpenTable, plan: MetaGenPlan) -> JobOutputs:
 def commit_metagen(
     log: CommitLog, plan: MetaGenPlan, rule_outputs: JobOutputs, token: str | None
 ) -> JobResult:
-    """Make the processed rows visible. Where winners did it all there is nothing to commit."""
-    if rule_outputs.counts["rows"] != plan.rows:
-        met = f"the job met {rule_outputs.counts['rows']}"
-        raise FormatError(
-            f"{log.storage.uri}: the pending files hold {plan.rows} rows, {met}; run `opal check`"
-        )
+    """Make the processed rows visible.
 
+    Commits nothing if other writers have made all of them visible.
+    """
+    ruled_rows = rule_outputs.counts["rows"]
+    if ruled_rows != plan.rows:
+        raise FormatError(
+            f"{log.storage.uri}: the pending files hold {plan.rows} rows, "
+            f"the job met {ruled_rows}; run `opal check`"
+        )
+    # The head of the last try, whose counts a result without a commit reports
     seen = plan.base
 
     def build(head: Snapshot, winners: Sequence[Commit]) -> Draft | None:
@@ -228,19 +254,21 @@ def commit_metagen(
 
 
 def _processed(head: Snapshot, left: Iterable[int]) -> tuple[Segment, ...]:
-    """Return pending segments as the commit has them that makes them visible."""
-    pending = (head.pending_segments[number] for number in sorted(left))
-    return tuple(
-        Segment(id=segment.id, rows=segment.rows, group=segment.group) for segment in pending
-    )
+    """Return pending segments in the form of the commit that makes them visible."""
+    processed = []
+    for number in sorted(left):
+        pending = head.pending_segments[number]
+        processed.append(Segment(id=pending.id, rows=pending.rows, group=pending.group))
+    return tuple(processed)
 
 
 def _check_none_discarded(plan: MetaGenPlan, head: Snapshot) -> None:
     gone = discarded_since(head, plan.base.version)
     discarded = [segment for segment in plan.segments if segment in gone]
     if discarded:
+        version = gone[discarded[0]]
         raise DiscardedError(
-            f"version {gone[discarded[0]]} discarded rows that this metagen had taken up; run it again",
+            f"version {version} discarded rows that this metagen had taken up; run it again",
             frozenset(plan.segments),
         )
 
@@ -248,7 +276,10 @@ def _check_none_discarded(plan: MetaGenPlan, head: Snapshot) -> None:
 def nothing_pending(
     log: CommitLog, head: Snapshot, token: str | None, selection: Selection
 ) -> JobResult:
-    """The result of a run that has nothing to do; its version is one at which all that was to be processed is visible."""
+    """Keep and return the result of a MetaGen that has nothing to do.
+
+    At its version all selected rows are visible.
+    """
     staying = _staying(log, head)
     done = JobResult(
         operation="metagen",
@@ -263,7 +294,7 @@ def nothing_pending(
 
 
 def _nothing_notes(head: Snapshot, selection: Selection) -> tuple[str, ...]:
-    """Tell whoever asked for a partition key or a token that none of its rows waits, or that they are held back."""
+    """Return a note if a partition key or a token was asked for: why nothing was done."""
     if selection.all or selection == WITHOUT_KEY:
         return ()
     selected = selection.of(head)
@@ -276,19 +307,24 @@ def _nothing_notes(head: Snapshot, selection: Selection) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staying:
-    """What a result says of the rows that stay pending; nothing where there are none."""
+    """The part of a result about rows that stay pending; empty without such rows."""
 
     counts: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     examples: tuple[Mapping[str, Any], ...] = ()
 
 
-def _staying(log: CommitLog, head: Snapshot, taken: frozenset[int] = frozenset()) -> Staying:
-    """Tell what a MetaGen leaves: held back segments by their business snapshots, the others by partition key."""
-    if head.root.pending <= len(taken):
+def _staying(log: CommitLog, head: Snapshot, processed: frozenset[int] = frozenset()) -> Staying:
+    """Describe the segments that a MetaGen leaves pending.
+
+    Held back segments are listed by their business snapshots, the others by partition key.
+    """
+    if head.root.pending <= len(processed):
         return Staying(notes=held_notes(head))
-    staying = [segment for segment in head.pending_segments.values() if segment.id not in taken]
-    keys = pending_keys(head, taken | (head.pending - segments_due(head)))
+    pending = head.pending_segments.values()
+    staying = [segment for segment in pending if segment.id not in processed]
+    held_back = head.pending - segments_due(head)
+    keys = pending_keys(head, processed | held_back)
     return Staying(
         counts={
             "pending_segments": len(staying),

@@ -1,6 +1,7 @@
-"""MetaGen, the part of each task: pending rows of one range of the key hash in, a segment log and a key-store run out.
+"""One task of a MetaGen.
 
-It stands apart from `metagen_job` so that a worker loads only what a task needs.
+It takes the pending rows of one range of the key hash, and writes a segment log and a key-store
+run. It stands apart from `metagen_job` so that a worker loads only what a task needs.
 """
 
 from dataclasses import replace
@@ -14,7 +15,7 @@ from opal_lake.rule.slot import Slot, SlotOutput, SlotWriter, process_slot
 def process_entries(
     new: Entries, attempt: Attempt, *, writer: SlotWriter, slots: int
 ) -> SlotOutput:
-    """The whole task."""
+    """Apply the rule to the entries of one range of the key hash."""
     slot = Slot(
         number=attempt.part,
         count=slots,

@@ -1,4 +1,7 @@
-"""Rows by the folders of their files: a file holds the rows of one combination of partition values."""
+"""Rows by the folders of their files.
+
+A file holds the rows of one combination of partition values.
+"""
 
 from collections.abc import Iterator
 
@@ -11,9 +14,9 @@ from opal_lake.definition.table_spec import TableSpec
 
 
 def split_by_partition(rows: pa.Table, spec: TableSpec) -> Iterator[pa.Table]:
-    """Yield a table for each combination of partition values, in order of first appearance.
+    """Yield a table for each combination of partition values, as they first appear.
 
-    Yield nothing for no rows.
+    No rows yield nothing.
     """
     if not rows.num_rows:
         return
@@ -25,22 +28,27 @@ def split_by_partition(rows: pa.Table, spec: TableSpec) -> Iterator[pa.Table]:
 
 
 def partition_codes(rows: pa.Table, spec: TableSpec) -> npt.NDArray[np.int64]:
-    """Return a number for each row: two rows have the same one if they belong to one partition."""
+    """Return a number for each row; rows of one partition have the same number."""
     codes = np.zeros(rows.num_rows, np.int64)
     for column in spec.partition_by:
-        coded = rows[column.name].combine_chunks().dictionary_encode(null_encoding="encode")
-        codes = codes * (len(coded.dictionary) + 1) + np.asarray(coded.indices.to_numpy(), np.int64)
-        # dense again: the product of many columns must not overflow
+        values = rows[column.name].combine_chunks()
+        # A null is a partition value like any other
+        coded = values.dictionary_encode(null_encoding="encode")
+        value_codes = np.asarray(coded.indices.to_numpy(), np.int64)
+        codes = codes * (len(coded.dictionary) + 1) + value_codes
+        # Dense again: the product of many columns must not overflow
         codes = np.unique(codes, return_inverse=True)[1]
     return codes
 
 
 def partition_text(column: pa.ChunkedArray) -> str | None:
-    """Return the value that all rows of a partition have, as the name of its folder holds it."""
+    """Return the value that all rows of a partition share, as in its folder's name."""
     [value] = values_of(column.slice(0, 1))
     if value is None:
         return None
-    return value.hex() if isinstance(value, bytes) else str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value)
 
 
 def _places_by_code(codes: npt.NDArray[np.int64]) -> list[npt.NDArray[np.intp]]:

@@ -1,4 +1,8 @@
-"""Pending rows near others. No run knows them, so that their files are read: once a process, and only those that may hold one."""
+"""Pending rows near others.
+
+No run knows pending rows, so their files are read: once a process, and only the files that may hold
+such a row.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,10 +31,11 @@ _File = tuple[str, str, str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sought:
-    """Rows of which the stored neighbours are looked up, and how bounds of files compare with them.
+    """Rows whose stored neighbours are looked up.
 
-    `keys` has the values of each key column in ascending order, and `greatest_delta` the last delta,
-    in the form that bounds have. None is a form that is not known: it excludes no file.
+    To compare them with the bounds of files, `keys` has the values of each key column in ascending
+    order, and `greatest_delta` the last delta, in the form of bounds. None excludes no file: the
+    form of the value is unknown.
     """
 
     rows: Entries
@@ -69,19 +74,19 @@ def _ascending(column: pa.ChunkedArray) -> tuple[Comparable, ...] | None:
         values = pc.unique(column).to_pylist()
     except UnicodeDecodeError:
         return None  # Spark's strings need not be UTF-8
-    return tuple(sorted(value.hex() if isinstance(value, bytes) else value for value in values))
+    comparable = [value.hex() if isinstance(value, bytes) else value for value in values]
+    return tuple(sorted(comparable))
 
 
-_remembered: Recent[_File, Entries] = Recent(
-    max_size=MAX_BYTES,
-    size_of=lambda entries: (
-        sum(column.nbytes for column in entries.order_columns) + entries.deleted.nbytes
-    ),
-)
+def _bytes_of(entries: Entries) -> int:
+    return sum(column.nbytes for column in entries.order_columns) + entries.deleted.nbytes
+
+
+_remembered: Recent[_File, Entries] = Recent(max_size=MAX_BYTES, size_of=_bytes_of)
 
 
 def pending_neighbours(snapshot: Snapshot, sought: Sought) -> Iterator[Entries]:
-    """Yield the nearest pending rows before and after each sought one, and perhaps more of its key."""
+    """Yield the nearest pending rows around each sought row, perhaps more of its key."""
     probes = sought.rows.take(np.argsort(sought.rows.high, kind="stable"))
     for file in snapshot.files.values():
         is_pending = not snapshot.pending.isdisjoint(file.segments)
@@ -101,6 +106,7 @@ def _read(snapshot: Snapshot, file: DataFile) -> Entries:
         stored = read_columns(snapshot.storage, file, spec, rule_columns(spec))
     except (FormatError, NotFoundError) as error:
         raise FormatError(
-            f"{file.path} cannot be read, so that nobody knows whether its pending rows have values that other rows lack: {error}"
+            f"{file.path} cannot be read. Rows with unchanged values take them from the pending "
+            f"rows of this file: {error}"
         ) from error
     return sorted_entries(entries_of_rows(stored, spec))

@@ -1,4 +1,4 @@
-"""The rows that ingests put aside: which there are, and which of them can still be replayed.
+"""The rows that ingests put aside: a list of them, and which of them can still be replayed.
 
 No version names the files of rejected rows. An ingest that committed has one file for each of its
 tasks that rejected rows, and perhaps more: an attempt that was repeated leaves its own behind.
@@ -23,7 +23,7 @@ from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.commit_times import history
 from opal_lake.log.snapshot import Snapshot
 
-# What became of the ingest that rejected the rows
+# States of the ingest that rejected the rows
 WAITING, REPLAYED, DISCARDED, UNDONE = "waiting", "replayed", "discarded", "undone"
 # It failed, runs still, or its commit has expired
 NO_COMMIT = "no commit"
@@ -82,6 +82,7 @@ def _commits_of(
     discarded: set[int] = set()
     shown_again: int | None = None
     for commit in history(head, log.reading_back(head.root.oldest_version)):
+        # From the head down: a restore undoes the commits after the version that it restored
         if shown_again is not None and commit.version <= shown_again:
             shown_again = None
         is_undone = shown_again is not None
@@ -90,7 +91,8 @@ def _commits_of(
             if replay:
                 replayed.add(int(replay[1]))
             discarded |= {number for _, number in commit.actions.withdrawn}
-            discarded |= {segment_part(one.segment.id) for one in commit.actions.discarded}
+            for withdrawn in commit.actions.discarded:
+                discarded.add(segment_part(withdrawn.segment.id))
             if commit.actions.restored is not None:
                 shown_again = commit.actions.restored.version
         number = commit.number
@@ -108,7 +110,9 @@ def _state(number: int, replayed: set[int], discarded: set[int], *, is_undone: b
         return UNDONE
     if number in replayed:
         return REPLAYED
-    return DISCARDED if number in discarded else WAITING
+    if number in discarded:
+        return DISCARDED
+    return WAITING
 
 
 def _rejected_count(commit: Commit) -> int:
@@ -132,18 +136,23 @@ def rows_of(log: CommitLog, rejected: RejectedRows) -> tuple[pa.Table, JsonForm 
         tables.append(rows)
         forms.add(form)
     rows = pa.concat_tables(tables)
-    if rejected.commit is not None and rows.num_rows != _rejected_count(rejected.commit):
+    commit = rejected.commit
+    if commit is not None and rows.num_rows != _rejected_count(commit):
         raise FormatError(
-            f"{log.storage.uri}: version {rejected.commit.version} rejected "
-            f"{_rejected_count(rejected.commit):,} rows, and its files in "
+            f"{log.storage.uri}: version {commit.version} rejected "
+            f"{_rejected_count(commit):,} rows, and its files in "
             f"{layout.rejected_pattern(rejected.number)} have {rows.num_rows:,}; "
             "restore the files from a backup, or ingest the source again"
         )
-    return rows, forms.pop() if len(forms) == 1 else None
+    form = forms.pop() if len(forms) == 1 else None
+    return rows, form
 
 
 def _check_attempts(log: CommitLog, attempts: Sequence[str], rows: pa.Table) -> None:
-    """Refuse attempts of one task that read other rows: only one of them was committed."""
+    """Raise FormatError if attempts of one task rejected other rows.
+
+    Only one of them was committed.
+    """
     for path in attempts[1:]:
         others, _ = read_rejects(log.storage.get(path), path)
         if _counted(others) != _counted(rows):
@@ -169,18 +178,29 @@ def _described(log: CommitLog, rejected: RejectedRows) -> dict[str, Any]:
         rows, form = read_rejects(log.storage.get(path), path)
         tables.append(rows)
         can_read = can_read and form is not None
-    every = pa.concat_tables(tables)
-    reasons = fewer_reasons(Counter(every["reason"].to_pylist()))
+    all_rows = pa.concat_tables(tables)
+    reasons = fewer_reasons(Counter(all_rows["reason"].to_pylist()))
+    of_commit: dict[str, Any] = {
+        "version": None,
+        "committed_at": None,
+        "partition_key": None,
+        "token": None,
+        "rows": all_rows.num_rows,
+    }
+    if commit is not None:
+        of_commit = {
+            "version": commit.version,
+            "committed_at": moment_text(commit.timestamp_us),
+            "partition_key": commit.partition_key,
+            "token": commit.token,
+            "rows": _rejected_count(commit),
+        }
     return {
         "job": rejected.number,
         "state": rejected.state,
-        "version": None if commit is None else commit.version,
-        "committed_at": None if commit is None else moment_text(commit.timestamp_us),
-        "partition_key": None if commit is None else commit.partition_key,
-        "token": None if commit is None else commit.token,
-        "rows": every.num_rows if commit is None else _rejected_count(commit),
+        **of_commit,
         "can_replay": rejected.state == WAITING and can_read,
         "reasons": dict(reasons.most_common()),
         "files": list(rejected.paths),
-        "sample": shown_rejects(every.slice(0, EXAMPLES)),
+        "sample": shown_rejects(all_rows.slice(0, EXAMPLES)),
     }

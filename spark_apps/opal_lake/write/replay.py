@@ -44,7 +44,7 @@ _AGAIN = (
 
 @dataclass(slots=True, kw_only=True)
 class _Totals:
-    """What a replay did, and which rows stay rejected, by the reason."""
+    """The counts of a replay; `left` counts the rows that stay rejected, by reason."""
 
     ingests: int = 0
     rows: int = 0
@@ -54,19 +54,24 @@ class _Totals:
 
 
 def replay(table: OpenTable, asked: "Ingest", metadata: str | None = None) -> JobResult:
-    """Ingest again what can be read of all rejected rows: as `asked`, without source and names."""
+    """Ingest again those of all rejected rows that can be read now.
+
+    `asked` says how, without source and names: these are those of the ingests that rejected rows.
+    """
     totals = _Totals()
     head = table.log.head()
     for rejected in find_rejected(table.log, head):
-        if rejected.state == WAITING and rejected.commit is not None:
-            one = replace(
-                asked,
-                metadata=metadata or _metadata_of(rejected.commit),
-                token=replay_token(rejected.number, head.root.epoch),
-                partition_key=rejected.commit.partition_key,
-                business_snapshot=rejected.commit.business_snapshot,
-            )
-            _replay_one(table, rejected, rejected.commit, one, totals)
+        commit = rejected.commit
+        if rejected.state != WAITING or commit is None:
+            continue
+        own_ingest = replace(
+            asked,
+            metadata=metadata or _metadata_of(commit),
+            token=replay_token(rejected.number, head.root.epoch),
+            partition_key=commit.partition_key,
+            business_snapshot=commit.business_snapshot,
+        )
+        _replay_ingest(table, rejected, commit, own_ingest, totals)
     notes = [
         f"{count_text(number, 'row')} still rejected: {reason}"
         for reason, number in fewer_reasons(totals.left).most_common()
@@ -84,7 +89,7 @@ def replay(table: OpenTable, asked: "Ingest", metadata: str | None = None) -> Jo
     )
 
 
-def _replay_one(
+def _replay_ingest(
     table: OpenTable,
     rejected: RejectedRows,
     commit: Commit,
@@ -100,11 +105,11 @@ def _replay_one(
         )
         return
     spec = table.snapshot_at().spec
-    still = _reasons_left(given, spec, form)
-    if still.total() == given.num_rows:
-        totals.left.update(still)
+    still_rejected = _reasons_left(given, spec, form)
+    if still_rejected.total() == given.num_rows:
+        totals.left.update(still_rejected)
         return
-    # The rows are few and in this process, whatever the table's engine
+    # The rows are few and in this process, whatever the table's engine is
     local = OpenTable(log=table.log, cache=table.cache, executor=InProcess())
     try:
         result = ingest(
@@ -119,17 +124,25 @@ def _replay_one(
         totals.notes.append(f"the rows of version {commit.version} were not replayed: {error}")
         return
     if result.repeated:
+        # The token of this ingest's rows was used: they are in the table already
         totals.notes.append(f"another replay has taken the rows of version {commit.version}")
         return
     totals.ingests += 1
     totals.rows += result.counts["rows"]
     totals.version = result.version
-    if result.counts["rejected"] != still.total():  # columns were added meanwhile
-        still = _reasons_left(given, table.snapshot_at().spec, form)
-    totals.left.update(still)
+    if result.counts["rejected"] != still_rejected.total():
+        # Another writer added columns after this process had looked at the rows
+        still_rejected = _reasons_left(given, table.snapshot_at().spec, form)
+    totals.left.update(still_rejected)
     if asked.metadata == "batch":
-        key = "" if commit.partition_key is None else f" of partition key {commit.partition_key!r}"
-        totals.notes.append(f"the replayed rows are pending until a metagen{key}")
+        totals.notes.append(_pending_note(commit.partition_key))
+
+
+def _pending_note(partition_key: str | None) -> str:
+    note = "the replayed rows are pending until a metagen"
+    if partition_key is None:
+        return note
+    return f"{note} of partition key {partition_key!r}"
 
 
 def _metadata_of(commit: Commit) -> str:
@@ -146,7 +159,7 @@ def _reasons_left(given: pa.Table, spec: TableSpec, form: JsonForm) -> Counter[s
 
 
 def _rows(given: pa.Table, spec: TableSpec, form: JsonForm) -> pa.Table:
-    """Return rejected rows with the table's columns; those that cannot be read are noted as bad."""
+    """Return rejected rows with the table's columns; mark unreadable ones as bad."""
     rows: list[dict[str, Any]] = []
     bad: list[str | None] = []
     for rejected in given.to_pylist():
@@ -159,11 +172,9 @@ def _rows(given: pa.Table, spec: TableSpec, form: JsonForm) -> pa.Table:
     if condition is not None:
         answers = condition.answers(table)
         if answers.failed is not None:
-            failed = answers.failed.to_pylist()
-            bad = [
-                reason or (condition.failure if has_failed else None)
-                for reason, has_failed in zip(bad, failed, strict=True)
-            ]
+            for number, has_failed in enumerate(answers.failed.to_pylist()):
+                if has_failed:
+                    bad[number] = bad[number] or condition.failure
         table = table.append_column(DELETED, answers.values.fill_null(False))
     table = table.append_column(BAD, pa.array(bad, pa.string()))
     table = table.append_column(SOURCE, given["source"])

@@ -1,4 +1,7 @@
-"""What may change of a table after its creation: its properties, and more columns. A commit that conflicts with no other."""
+"""Changes of a table's spec after its creation: other properties, and more columns.
+
+Their commits conflict with none.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,35 +24,38 @@ from opal_lake.result import JobResult
 OPERATION = "set_properties"
 ADD_COLUMNS = "add_columns"
 Changes = Mapping[str, Given | None]
-NewColumnsOf = Callable[
-    [TableSpec], pa.Schema
-]  # of a source: its columns that a table of this specification lacks
+# Returns the columns of a source that a table of this spec lacks
+NewColumnsOf = Callable[[TableSpec], pa.Schema]
 
 
 def set_properties(log: CommitLog, changes: Changes, token: str | None = None) -> JobResult:
-    """Give properties other values, or, with None, their defaults again. What they have already is no change."""
-    started_us, base = log.clock.now_us(), log.head()
-    if (earlier := find_result(log, base, OPERATION, token)) is not None:
+    """Set properties to other values, or with None to their defaults.
+
+    Commits nothing if all of them have these values already.
+    """
+    started_us = log.clock.now_us()
+    base = log.head()
+    earlier = find_result(log, base, OPERATION, token)
+    if earlier is not None:
         return earlier
 
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
         spec = changed_spec(head, changes)
-        names = sorted(
-            name
-            for name in PROPERTIES
-            if spec.properties.get(name) != head.spec.properties.get(name)
-        )
-        notes = tuple(
-            f"{name} is {spec.properties.get(name, PROPERTIES[name].kind.default)!r} now"
-            for name in names
-        )
+        before, after = head.spec.properties, spec.properties
+        names = sorted(name for name in PROPERTIES if after.get(name) != before.get(name))
+        if not names:
+            return None
+        notes = []
+        for name in names:
+            value = after.get(name, PROPERTIES[name].kind.default)
+            notes.append(f"{name} is {value!r} now")
         result = JobResult(
             operation=OPERATION,
             table=log.storage.uri,
             counts={"properties": len(names)},
-            notes=notes,
+            notes=tuple(notes),
         )
-        return Draft(actions=Actions(spec=spec), result=result) if names else None
+        return Draft(actions=Actions(spec=spec), result=result)
 
     done = log.commit(
         base,
@@ -59,41 +65,44 @@ def set_properties(log: CommitLog, changes: Changes, token: str | None = None) -
 
 
 def add_columns(log: CommitLog, columns: NewColumns, token: str | None = None) -> JobResult:
-    """Give the table more columns, null in the rows that it has. A column that it has with the same type is no change."""
-    started_us, base, asked = log.clock.now_us(), log.head(), arrow_of_columns(columns)
-    if (earlier := find_result(log, base, ADD_COLUMNS, token)) is not None:
+    """Add columns to the table; they are null in its existing rows.
+
+    A column that it has already, with the same type, changes nothing.
+    """
+    started_us = log.clock.now_us()
+    base = log.head()
+    asked = arrow_of_columns(columns)
+    earlier = find_result(log, base, ADD_COLUMNS, token)
+    if earlier is not None:
         return earlier
+    # Fails before a commit is tried
     plan_added(base.spec.schema, asked)
 
     def build(head: Snapshot, _: Sequence[Commit]) -> Draft | None:
         schema = plan_added(head.spec.schema, asked)
         names = [field.name for field in schema.fields[len(head.spec.schema.fields) :]]
-        notes = tuple(f"{name!r} is a column now" for name in names)
+        if not names:
+            return None
         result = JobResult(
             operation=ADD_COLUMNS,
             table=log.storage.uri,
             counts={"columns": len(names)},
-            notes=notes,
+            notes=tuple(f"{name!r} is a column now" for name in names),
         )
-        return (
-            Draft(actions=Actions(spec=replace(head.spec, schema=schema)), result=result)
-            if names
-            else None
-        )
+        spec = replace(head.spec, schema=schema)
+        return Draft(actions=Actions(spec=spec), result=result)
 
-    done = log.commit(
-        base,
-        Proposal(
-            operation=ADD_COLUMNS, number=None, build=build, started_us=started_us, token=token
-        ),
+    proposal = Proposal(
+        operation=ADD_COLUMNS, number=None, build=build, started_us=started_us, token=token
     )
+    done = log.commit(base, proposal)
     return keep_result(log.storage, done) if done.version is None else done
 
 
 def with_new_columns(
     log: CommitLog, base: Snapshot, on_new_columns: str, new_columns: NewColumnsOf | None
 ) -> Snapshot:
-    """The head of an ingest: if it may add columns, with those of its source. Another writer may add some of them meanwhile."""
+    """Add the new columns of an ingest's source, if it may; return the head."""
     ON_NEW_COLUMNS.check("on_new_columns", on_new_columns)
     if on_new_columns != "add" or new_columns is None:
         return base
@@ -101,6 +110,7 @@ def with_new_columns(
         try:
             add_columns(log, dict(zip(new.names, new.types, strict=True)))
         except InvalidInputError:
+            # Another writer may have added some of them meanwhile: then look again what is new
             if new_columns(log.refresh(base).spec) == new:
                 raise
         base = log.refresh(base)
@@ -108,45 +118,52 @@ def with_new_columns(
 
 
 def changed_spec(head: Snapshot, changes: Changes) -> TableSpec:
-    """The specification with the changes in it; InvalidInputError where one does not fit the table."""
+    """Return the spec with the changes applied.
+
+    Raises InvalidInputError for a change that does not fit the table.
+    """
     given = plain_properties({name: value for name, value in changes.items() if value is not None})
     check_properties(given, head.spec.schema)
-    if unknown := sorted(set(changes) - set(PROPERTIES)):
+    unknown = sorted(set(changes) - set(PROPERTIES))
+    if unknown:
         raise InvalidInputError(
             f"property {unknown[0]!r} is unknown; known are {', '.join(PROPERTIES)}"
         )
-    kept = {name: value for name, value in head.spec.properties.items() if name not in changes}
-    spec = replace(head.spec, properties={**kept, **given})
+    before = head.spec.properties
+    unchanged = {name: value for name, value in before.items() if name not in changes}
+    spec = replace(head.spec, properties={**unchanged, **given})
     _check_groups(head, spec)
     _check_spans(spec)
     return spec
 
 
 def _check_spans(spec: TableSpec) -> None:
-    """Ages are in the unit of the delta column."""
+    """Raise InvalidInputError for a span that is not in the unit of the delta column."""
     texts = {name: spec.word(name) for name in ("look_back", "archive_after")}
-    if not any(texts.values()):
+    spans = {name: text for name, text in texts.items() if text}
+    if not spans:
         return
-    spec.require_keys(f"property {next(name for name, text in texts.items() if text)!r}")
+    spec.require_keys(f"property {next(iter(spans))!r}")
     assert isinstance(spec.delta.type, Atomic)
     has_time = spec.delta.type.name in ("date", "timestamp", "timestamp_ntz")
-    for name, text in texts.items():
-        if text and text.isdecimal() == has_time:
-            what = (
-                "a time; give a span of time, as '30d'"
-                if has_time
-                else "a number; give a number, as 1000"
-            )
+    expected = "a time; give a span of time, as '30d'"
+    if not has_time:
+        expected = "a number; give a number, as 1000"
+    for name, text in spans.items():
+        if text.isdecimal() == has_time:
             raise InvalidInputError(
-                f"property {name!r} is {text!r}, and the delta column {spec.delta.name!r} is {what}"
+                f"property {name!r} is {text!r}, and the delta column {spec.delta.name!r} is "
+                f"{expected}"
             )
 
 
 def _check_groups(head: Snapshot, spec: TableSpec) -> None:
-    """A group never splits: what holds today must hold by the new limit too."""
+    """Raise InvalidInputError for a limit that a group exceeds: groups never split."""
     fullest = max(head.root.groups.values(), default=0)
-    if spec.integer("group_rows") < min(fullest, head.spec.integer("group_rows")):
+    # I13: a group that already exceeds the present limit is a single large segment
+    allowed = min(fullest, head.spec.integer("group_rows"))
+    if spec.integer("group_rows") < allowed:
         raise InvalidInputError(
-            f"property 'group_rows' is {spec.integer('group_rows')}; a group of {head.storage.uri} holds {fullest:,} rows, "
-            "and groups never split: use at least that"
+            f"property 'group_rows' is {spec.integer('group_rows')}; a group of "
+            f"{head.storage.uri} holds {fullest:,} rows, and groups never split: use at least that"
         )

@@ -1,7 +1,9 @@
-"""Values that a row lacks because its source did not change them: they stay those of the row's predecessor in the rule's order.
+"""Values that a row lacks because its source did not change them.
 
-The predecessor is among the rows of the same task, which has all new rows of a key, in the key store, or among rows that are pending. A
-row of which that cannot be told is a bad one. What was found stored before each row is kept: if others commit first, it is looked up again.
+They are those of the row's predecessor in the rule's order. The predecessor is among the rows of
+the same task, which has all new rows of a key, in the key store, or among pending rows. A row whose
+predecessor cannot be known is a bad row. The stored predecessor of each row is recorded: if others
+commit first, it is looked up again.
 """
 
 import json
@@ -44,20 +46,24 @@ RowId = tuple[int, int]
 # one transaction without a tie-break make a few layers; hundreds show that a tie-break is missing
 MAX_LAYERS = 256
 _REMEDY = (
-    "let the source send whole rows (PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL), and snapshot "
-    "this row again"
+    "let the source send whole rows (PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL), "
+    "and snapshot this row again"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTable:
-    """The version that a task looks into. On its way to another process the lists that were read of it stay behind."""
+    """The version in which a task looks for stored rows.
+
+    A pickle of it leaves out the lists that were read: another process reads its own.
+    """
 
     snapshot: Snapshot
 
     def __reduce__(self) -> tuple[Any, ...]:
-        known = self.snapshot
-        return _known_table, (known.storage, known.root, known.sections, known.commits)
+        snapshot = self.snapshot
+        state = (snapshot.storage, snapshot.root, snapshot.sections, snapshot.commits)
+        return _known_table, state
 
 
 def _known_table(*state: Any) -> KnownTable:
@@ -66,32 +72,34 @@ def _known_table(*state: Any) -> KnownTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookUps:
-    """Rows that lack values, and which stored row was found before each; None where none was."""
+    """Rows that lack values, and the stored row before each; None if it has none."""
 
     sought: Sought
     before: tuple[RowId | None, ...]
 
 
-def check_look_ups(head: Snapshot, cache: RunCache, base: int, found: Iterable[LookUps]) -> None:
-    """ConflictError if a winner brought a row between a row that lacks values and the one that has them."""
+def check_look_ups(head: Snapshot, cache: RunCache, base: int, look_ups: Iterable[LookUps]) -> None:
+    """Raise ConflictError if the predecessor of a row that lacks values has changed."""
     if head.version == base:
         return
-    for look_ups in found:
-        sought = look_ups.sought
-        if _before(sought.rows, _stored(head, cache, sought)) != look_ups.before:
+    for known in look_ups:
+        stored = _stored(head, cache, known.sought)
+        if _before(known.sought.rows, stored) != known.before:
             raise ConflictError(
-                f"versions {base + 1} to {head.version} brought rows before those whose unchanged values were looked up; run it again"
+                f"unchanged values were looked up at version {base}, but versions {base + 1} to "
+                f"{head.version} brought newer ones; run it again"
             )
 
 
 def filled(
     batches: Batches, base: Snapshot, cache: RunCache, number: int
 ) -> tuple[Sequence[Batches], LookUps | None]:
-    """Return the rows of a task with the values that they lack, in layers to be written in order.
+    """Return the rows of a task with the values that they lack.
 
-    Rows for which these cannot be known are marked as bad.
+    They come in layers, to be written in order. Rows whose values cannot be known are marked as
+    bad.
     """
-    rows = _held(batches)
+    rows = _all_rows(batches)
     if not isinstance(rows, pa.Table):
         return [rows], None
     if rows[UNCHANGED].null_count == rows.num_rows:
@@ -99,14 +107,16 @@ def filled(
     return _fill(rows, base, cache, number)
 
 
-def _held(batches: Batches) -> pa.Table | Batches:
-    """All rows of the task, any of which may have the values of another one; as they come where none can lack any.
+def _all_rows(batches: Batches) -> pa.Table | Batches:
+    """Return the rows of the task as a table, or as batches if none can lack values.
 
-    Rows that come from another process go to disk: they may be too many for memory.
+    A table, because any row may have the values of another one. Rows that come from another process
+    go to disk: they may be too many for memory.
     """
     if isinstance(batches, list):
-        has_marks = bool(batches) and UNCHANGED in batches[0].schema.names
-        return pa.Table.from_batches(batches) if has_marks else batches
+        if not batches or UNCHANGED not in batches[0].schema.names:
+            return batches
+        return pa.Table.from_batches(batches)
     rest = iter(batches)
     first = next(rest, None)
     if first is None:
@@ -124,29 +134,33 @@ def _held(batches: Batches) -> pa.Table | Batches:
 def _fill(
     rows: pa.Table, base: Snapshot, cache: RunCache, number: int
 ) -> tuple[Sequence[Batches], LookUps]:
-    """The rows, of which at least one lacks values."""
+    """Return the rows in layers, with values that they lack; at least one lacks some."""
     spec = base.spec
     near = _near(rows, spec)
-    physical = _own_rows(rows.take(pa.array(near.places)), spec, number)
+    positions = pa.array(near.positions)
+    physical = _own_rows(rows.take(positions), spec, number)
     own = entries_of_rows(physical, spec, near.hashes)
-    texts = rows[UNCHANGED].take(pa.array(near.places)).to_pylist()
-    lacking = {row: json.loads(text) for row, text in enumerate(texts) if text is not None}
+    # The names of the columns that each row lacks
+    names_as_json = rows[UNCHANGED].take(positions).to_pylist()
+    lacking = {row: json.loads(text) for row, text in enumerate(names_as_json) if text is not None}
     chosen = np.array(sorted(lacking), np.intp)
     sought = Sought.of(own.take(chosen), physical.take(pa.array(chosen)), spec)
     stored = _stored(base, cache, sought)
+    # Without the rows of the task: a commit compares this with the head at that time
     before = _before(sought.rows, stored)
     fields = _fields(spec, lacking.values())
     known = _read(base, {row for row in before if row is not None}, stored, fields)
     plan = _Plan(own=own, stored=stored, lacking=lacking, known=known, floor=base.root.floor)
     plan.run()
     for column in fields:
-        rows = _with_values(rows, column.name, near.places, plan, known)
-    layers = _layers(_settled(rows, near.places, plan), near.places, own, spec)
+        rows = _with_values(rows, column.name, near.positions, plan, known)
+    settled = _settled(rows, near.positions, plan)
+    layers = _layers(settled, near.positions, own, spec)
     return layers, LookUps(sought=sought, before=before)
 
 
 def _layers(
-    rows: pa.Table, places: npt.NDArray[np.intp], own: Entries, spec: TableSpec
+    rows: pa.Table, positions: npt.NDArray[np.intp], own: Entries, spec: TableSpec
 ) -> Sequence[Batches]:
     """Part the rows so that row ids keep the order in which values were looked for.
 
@@ -156,35 +170,38 @@ def _layers(
     """
     order = sort_order(own)
     ordered = own.take(order)
-    codes = partition_codes(rows.take(pa.array(places[order])), spec)
-    is_equal = np.append(False, same_as_next(ordered, 3 + len(own.ties))[:-1])[: len(own)]
-    is_moved = is_equal & np.append(False, np.diff(codes) != 0)[: len(own)]
+    codes = partition_codes(rows.take(pa.array(positions[order])), spec)
+    # High and low half of the key hash, the delta, and the tie-breaks
+    equals_next = same_as_next(ordered, 3 + len(own.ties))
+    equals_previous = np.append(False, equals_next[:-1])[: len(own)]
+    has_other_partition = np.append(False, np.diff(codes) != 0)[: len(own)]
+    is_moved = equals_previous & has_other_partition
     if not is_moved.any():
         return [rows.to_batches()]
     moves = np.cumsum(is_moved)
-    first_of_equals = np.maximum.accumulate(np.where(is_equal, 0, np.arange(len(own))))
-    layer_of_row = np.zeros(rows.num_rows, np.int64)
+    first_of_equals = np.maximum.accumulate(np.where(equals_previous, 0, np.arange(len(own))))
     layers = moves - moves[first_of_equals]
-    layer_of_row[places[order]] = layers
+    layer_of_row = np.zeros(rows.num_rows, np.int64)
+    layer_of_row[positions[order]] = layers
     last = int(layers.max())
     if last >= MAX_LAYERS:
-        raise _too_many_layers(rows, int(places[order[layers.argmax()]]), last + 1, spec)
+        position = int(positions[order[layers.argmax()]])
+        raise _too_many_layers(rows.slice(position, 1), last + 1, spec)
     return [_of_layer(rows, layer_of_row == number) for number in range(last + 1)]
 
 
-def _too_many_layers(rows: pa.Table, place: int, layers: int, spec: TableSpec) -> Exception:
-    """Return the error for equal rows that change their partition too often; `place` is one's."""
+def _too_many_layers(row: pa.Table, layers: int, spec: TableSpec) -> Exception:
+    """Return the error for equal rows, as `row`, that change partition too often."""
     names = [column.name for column in (*spec.keys, spec.delta, *spec.tie_break)]
-    row = rows.slice(place, 1)
     values = row_text({name: values_of(row[name])[0] for name in names})
     partitions = [column.name for column in spec.partition_by]
     equal = "delta and tie-break" if spec.tie_break else "delta"
     return InvalidInputError(
         f"rows of one key are equal in their {equal} ({values}) and change between partitions of "
         f"{partitions} {layers - 1:,} times in one task, where a row lacks values that did not "
-        f"change; at most are {MAX_LAYERS - 1:,}, since each change is a file of its own: create "
-        "the table with a tie-break column that tells such rows apart, as the position in the "
-        "source's log"
+        f"change. At most {MAX_LAYERS - 1:,} changes are possible, as each is a file of its own: "
+        "create the table with a tie-break column that differs in such rows, as the position in "
+        "the source's log"
     )
 
 
@@ -198,22 +215,28 @@ def _of_layer(rows: pa.Table, is_chosen: npt.NDArray[np.bool_]) -> Batches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Near:
-    """Places of the rows of those keys of which a row lacks values, and the hashes of their keys."""
+    """The rows of those keys of which a row lacks values.
 
-    places: npt.NDArray[np.intp]
+    They are given by their positions in the task, with the hashes of their keys.
+    """
+
+    positions: npt.NDArray[np.intp]
     hashes: npt.NDArray[np.uint64]
 
 
 def _near(rows: pa.Table, spec: TableSpec) -> _Near:
-    """Without rows that are bad already."""
-    is_row = _mask(pc.is_null(rows[BAD])) if BAD in rows.column_names else np.ones(len(rows), bool)
+    """Return the rows of keys with a row that lacks values, without bad rows."""
+    is_row = np.ones(len(rows), bool)
+    if BAD in rows.column_names:
+        is_row = _mask(pc.is_null(rows[BAD]))
     for column in (*spec.keys, spec.delta):
         is_row &= _mask(pc.is_valid(rows[column.name]))
-    places = np.flatnonzero(is_row)
-    hashes = _hashes(rows.take(pa.array(places)), spec)
-    lacks = _mask(pc.is_valid(rows[UNCHANGED]))[places]
-    is_near = np.isin(hashes[:, 0], hashes[lacks, 0])
-    return _Near(places=places[is_near], hashes=hashes[is_near])
+    positions = np.flatnonzero(is_row)
+    hashes = _hashes(rows.take(pa.array(positions)), spec)
+    lacks_values = _mask(pc.is_valid(rows[UNCHANGED]))[positions]
+    # Half of a hash: a key that only shares it does no harm
+    is_near = np.isin(hashes[:, 0], hashes[lacks_values, 0])
+    return _Near(positions=positions[is_near], hashes=hashes[is_near])
 
 
 def _hashes(rows: pa.Table, spec: TableSpec) -> npt.NDArray[np.uint64]:
@@ -224,7 +247,10 @@ def _hashes(rows: pa.Table, spec: TableSpec) -> npt.NDArray[np.uint64]:
 
 
 def _own_rows(rows: pa.Table, spec: TableSpec, number: int) -> pa.Table:
-    """The physical columns, and row ids in the order of the task: where delta and tie-breaks are equal, rows are written in it."""
+    """Return the physical columns, with row ids in the order of the task.
+
+    Rows with equal delta and tie-breaks are written in this order.
+    """
     known = rows.drop_columns([name for name in (*NOTES, HASH) if name in rows.column_names])
     ids = {
         SEGMENT: pa.array(np.full(len(rows), segment_id(number, 0), np.int64)),
@@ -237,69 +263,79 @@ def _own_rows(rows: pa.Table, spec: TableSpec, number: int) -> pa.Table:
 
 
 def _stored(snapshot: Snapshot, cache: RunCache, sought: Sought) -> Entries:
-    """The rows of the table near these, and the pending ones of their keys."""
+    """Return the stored rows near these, and the pending ones of their keys."""
     rows = sought.rows
-    probes = rows.take(np.argsort(rows.high, kind="stable"))
-    runs = [*snapshot.runs.values()]
-    found = cache.neighbours(runs, probes) if len(probes) else []
-    pending = pending_neighbours(snapshot, sought) if snapshot.root.pending and len(rows) else []
-    return concat_entries([no_entries(len(snapshot.spec.tie_break)), *found, *pending])
+    parts = [no_entries(len(snapshot.spec.tie_break))]
+    if len(rows):
+        probes = rows.take(np.argsort(rows.high, kind="stable"))
+        parts += cache.neighbours([*snapshot.runs.values()], probes)
+        if snapshot.root.pending:
+            parts += pending_neighbours(snapshot, sought)
+    return concat_entries(parts)
 
 
 def _before(rows: Entries, stored: Entries) -> tuple[RowId | None, ...]:
-    """Of each row the nearest stored one before it."""
+    """Return the nearest stored row before each row."""
     mixed = concat_entries([rows, stored]) if len(stored) else rows
-    found: list[RowId | None] = [None] * len(rows)
+    before: list[RowId | None] = [None] * len(rows)
     last: RowId | None = None
     key: tuple[int, int] | None = None
-    for place in sort_order(mixed).tolist():
-        if _key(mixed, place) != key:
-            key, last = _key(mixed, place), None
-        if place < len(rows):
-            found[place] = last
+    for index in sort_order(mixed).tolist():
+        if _key(mixed, index) != key:
+            key, last = _key(mixed, index), None
+        if index < len(rows):
+            before[index] = last
         else:
-            last = _row_id(mixed, place)
-    return tuple(found)
+            last = _row_id(mixed, index)
+    return tuple(before)
 
 
-def _key(entries: Entries, place: int) -> tuple[int, int]:
-    return int(entries.high[place]), int(entries.low[place])
+def _key(entries: Entries, index: int) -> tuple[int, int]:
+    return int(entries.high[index]), int(entries.low[index])
 
 
-def _row_id(entries: Entries, place: int) -> RowId:
-    return int(entries.segment[place]), int(entries.offset[place])
+def _row_id(entries: Entries, index: int) -> RowId:
+    return int(entries.segment[index]), int(entries.offset[index])
 
 
 def _fields(spec: TableSpec, lacking: Iterable[Sequence[str]]) -> list[Field]:
-    names = {name for found in lacking for name in found}
+    names = set(chain.from_iterable(lacking))
     return [column for column in spec.schema.fields if column.name in names]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """The values of stored rows, and where in them each row is; a row that could not be read is not there."""
+    """The values of stored rows, and the index of each row in them.
+
+    Rows that could not be read are missing.
+    """
 
     rows: pa.Table
-    places: dict[RowId, int]
+    index_of: dict[RowId, int]
 
 
 def _read(base: Snapshot, wanted: set[RowId], stored: Entries, fields: Sequence[Field]) -> _Known:
-    """Values of stored rows that are no deletes. Rows that a compaction dropped and files that are damaged have none."""
-    chosen = dict[RowId, int]()
-    for place in range(len(stored)):
-        row = _row_id(stored, place)
-        if row in wanted and not stored.deleted[place]:
-            chosen[row] = place
+    """Return the values of stored rows other than deletes.
+
+    Rows that a compaction dropped, and those of damaged files, have none.
+    """
+    chosen: dict[RowId, int] = {}
+    for index in range(len(stored)):
+        row = _row_id(stored, index)
+        if row in wanted and not stored.deleted[index]:
+            chosen[row] = index
     entries = stored.take(np.array([*chosen.values()], np.intp))
     parts: list[pa.Table] = []
-    places: dict[RowId, int] = {}
+    index_of: dict[RowId, int] = {}
+    start = 0
     for part in _readable(base, entries, fields):
-        ids = [_row_id(part.entries, place) for place in range(len(part.entries))]
-        start = sum(len(other) for other in parts)
-        places |= {row: start + place for place, row in enumerate(ids)}
+        for index in range(len(part.entries)):
+            index_of[_row_id(part.entries, index)] = start + index
+        start += len(part.entries)
         parts.append(part.rows)
-    empty = to_fields(pa.table({}), base.spec, fields)
-    return _Known(rows=pa.concat_tables(parts) if parts else empty, places=places)
+    if not parts:
+        parts = [to_fields(pa.table({}), base.spec, fields)]
+    return _Known(rows=pa.concat_tables(parts), index_of=index_of)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,7 +347,10 @@ class _Part:
 
 
 def _readable(base: Snapshot, entries: Entries, fields: Sequence[Field]) -> Iterator[_Part]:
-    """All at once; where that fails one by one, so that only rows that cannot be read are missing."""
+    """Yield the rows of entries, all together if possible.
+
+    If that fails, yield those of each half, so that only rows that cannot be read are missing.
+    """
     if not len(entries):
         return
     try:
@@ -327,7 +366,11 @@ def _readable(base: Snapshot, entries: Entries, fields: Sequence[Field]) -> Iter
 
 @dataclass(slots=True, kw_only=True)
 class _Plan:
-    """Which row has the values that each row lacks. `sources` gives of a row, by column, a row of the task or a stored one."""
+    """The rows that have the values which other rows lack.
+
+    `sources` maps a row, and in it a column, to another row of the task or to a stored row. `bad`
+    has the reason for rows whose values cannot be known.
+    """
 
     own: Entries
     stored: Entries
@@ -338,47 +381,56 @@ class _Plan:
     bad: dict[int, str] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Key by key, each from its first row to its last. A row that is bad is the predecessor of none: it will not be stored."""
+        """Fill `sources` and `bad`, key by key, each from its first row to its last."""
         mixed = concat_entries([self.own, self.stored]) if len(self.stored) else self.own
         order = sort_order(mixed).tolist()
         last: int | None = None
         key: tuple[int, int] | None = None
-        for position, place in enumerate(order):
-            if _key(mixed, place) != key:
-                key, last = _key(mixed, place), None
-            if place in self.lacking and not mixed.deleted[place]:
+        for position, index in enumerate(order):
+            if _key(mixed, index) != key:
+                key, last = _key(mixed, index), None
+            if index in self.lacking and not mixed.deleted[index]:
                 why = self._why_unknown(mixed, last) or self._why_unsure(mixed, order, position)
                 if why:
-                    self.bad[place] = _reason(self.lacking[place], why)
+                    # It will not be stored, so it is not the predecessor of the next row
+                    self.bad[index] = _reason(self.lacking[index], why)
                     continue
-                self.sources[place] = {
-                    name: self._source(mixed, last, name) for name in self.lacking[place]
+                self.sources[index] = {
+                    name: self._source(mixed, last, name) for name in self.lacking[index]
                 }
-            last = place
+            last = index
 
     def _why_unknown(self, mixed: Entries, last: int | None) -> str | None:
         if last is None:
             return "the table knows no earlier row of its key"
         if mixed.deleted[last]:
             return "the row before it deletes its key"
-        if last >= len(self.own) and _row_id(mixed, last) not in self.known.places:
-            return "the row before it cannot be read: it was dropped, or its file is damaged or missing"
+        if last >= len(self.own) and _row_id(mixed, last) not in self.known.index_of:
+            return (
+                "the row before it cannot be read: it was dropped, or its file is damaged or "
+                "missing"
+            )
         return None
 
     def _why_unsure(self, mixed: Entries, order: Sequence[int], position: int) -> str | None:
-        """Of the rows of a key that are not after the floor only the last one is sure to be kept."""
-        if self.floor is None or mixed.delta[order[position]] > self.floor:
+        """Return why rows between a row and the one before it may have been dropped.
+
+        I21: of the rows of a key up to the floor, only the last one is sure to be stored.
+        """
+        row = order[position]
+        if self.floor is None or mixed.delta[row] > self.floor:
             return None
-        for place in order[position + 1 :]:
-            if _key(mixed, place) != _key(mixed, order[position]):
+        for index in order[position + 1 :]:
+            if _key(mixed, index) != _key(mixed, row):
                 return None
-            if place >= len(self.own):
-                is_up_to_floor = bool(mixed.delta[place] <= self.floor)
-                return (
-                    "it is older than the oldest time that can be read, where rows before it may have been dropped"
-                    if is_up_to_floor
-                    else None
-                )
+            if index < len(self.own):
+                continue
+            if mixed.delta[index] > self.floor:
+                return None
+            return (
+                "it is older than the oldest time that can be read, where rows before it may have "
+                "been dropped"
+            )
         return None
 
     def _source(self, mixed: Entries, last: int | None, name: str) -> int | RowId:
@@ -395,44 +447,48 @@ def _reason(names: Sequence[str], why: str) -> str:
 
 
 def _with_values(
-    rows: pa.Table, name: str, places: npt.NDArray[np.intp], plan: _Plan, known: _Known
+    rows: pa.Table, name: str, positions: npt.NDArray[np.intp], plan: _Plan, known: _Known
 ) -> pa.Table:
-    """The rows with one more column complete."""
-    chosen = np.arange(rows.num_rows)
+    """Return the rows with the lacking values of one column filled in."""
+    # Where each row finds its value: an index into the rows of the task, then the stored rows
+    found_at = np.arange(rows.num_rows)
     for row, sources in plan.sources.items():
         source = sources.get(name)
         if isinstance(source, int):
-            chosen[places[row]] = places[source]
+            found_at[positions[row]] = positions[source]
         elif source is not None:
-            chosen[places[row]] = rows.num_rows + known.places[source]
+            found_at[positions[row]] = rows.num_rows + known.index_of[source]
     column = rows[name]
     stored = known.rows[name].cast(column.type)
-    both = pa.chunked_array([*column.chunks, *stored.chunks], type=column.type)
+    values = pa.chunked_array([*column.chunks, *stored.chunks], type=column.type)
     position = rows.column_names.index(name)
-    return rows.set_column(position, rows.schema.field(position), both.take(pa.array(chosen)))
+    complete = values.take(pa.array(found_at))
+    return rows.set_column(position, rows.schema.field(position), complete)
 
 
-def _settled(rows: pa.Table, places: npt.NDArray[np.intp], plan: _Plan) -> pa.Table:
-    """No row lacks anything; those of which it is not known are bad, with what they hold."""
-    position = rows.column_names.index(UNCHANGED)
-    none = pa.nulls(rows.num_rows, rows.schema.field(position).type)
-    rows = rows.set_column(position, UNCHANGED, none)
+def _settled(rows: pa.Table, positions: npt.NDArray[np.intp], plan: _Plan) -> pa.Table:
+    """Return the rows without marks of lacking values.
+
+    Rows whose values cannot be known are marked as bad, with their text.
+    """
+    mark_column = rows.column_names.index(UNCHANGED)
+    nulls = pa.nulls(rows.num_rows, rows.schema.field(mark_column).type)
+    rows = rows.set_column(mark_column, UNCHANGED, nulls)
     if not plan.bad:
         return rows
-    reasons = {int(places[row]): reason for row, reason in plan.bad.items()}
+    reasons = {int(positions[row]): reason for row, reason in plan.bad.items()}
     names = [name for name in rows.column_names if not name.startswith(RESERVED_PREFIX)]
     bad = rows.take(pa.array([*reasons], pa.int64()))
-    values = zip(*(values_of(bad[name]) for name in names), strict=True)
-    texts = {
-        place: row_text(dict(zip(names, row, strict=True)))
-        for place, row in zip(reasons, values, strict=True)
-    }
+    columns = [values_of(bad[name]) for name in names]
+    texts: dict[int, str] = {}
+    for position, *values in zip(reasons, *columns, strict=True):
+        texts[position] = row_text(dict(zip(names, values, strict=True)))
     for name, notes in ((BAD, reasons), (ROW, texts)):
         column = rows[name].to_pylist()
-        for place, note in notes.items():
-            column[place] = note
-        position = rows.column_names.index(name)
-        rows = rows.set_column(position, name, pa.array(column, rows.schema.field(position).type))
+        for position, note in notes.items():
+            column[position] = note
+        index = rows.column_names.index(name)
+        rows = rows.set_column(index, name, pa.array(column, rows.schema.field(index).type))
     return rows
 
 

@@ -1,7 +1,8 @@
-"""The commit of an inline ingest whose tasks wrote their rows as they came, and not by ranges of the key hash.
+"""The commit of an inline ingest whose tasks wrote rows in their order, not by key hash.
 
-The rule needs all new rows of a key at once. So it is applied here, to one range of the key hash after the other: of each file the columns
-that the rule looks at are read once a range, and no more rows are held than a range has.
+The rule needs all new rows of a key at once. So it is applied here, to one range of the key hash
+after the other. The columns that the rule looks at are read from each file once a range, and only
+the rows of one range are in memory.
 """
 
 from collections.abc import Sequence
@@ -35,18 +36,17 @@ def commit_inline(
     writer = slot_writer(run.base, run.number, table.cache)
     files = [file for output in outputs for file in output.files]
     rows = sum(file.rows for file in files) + writer.merged_entries
-    slots = 1 << max(0, -(-rows // rows_at_once) - 1).bit_length()
-    ruled = []
+    portions = -(-rows // rows_at_once)
+    # The next power of two, as ranges of the key hash are halves of halves
+    slots = 1 << max(0, portions - 1).bit_length()
+    slot_outputs = []
     for number in range(slots):
-        slot = Slot(
-            number=number, count=slots, stem=layout.job_file_name(run.number, number, "commit")
-        )
-        ruled.append(
-            process_slot(_entries_of_slot(table.storage, files, run.base.spec, slot), writer, slot)
-        )
-    result = commit_ingest(
-        table.log, run, outputs, JobOutputs(writer=writer, outputs=tuple(ruled), slots=slots)
-    )
+        stem = layout.job_file_name(run.number, number, "commit")
+        slot = Slot(number=number, count=slots, stem=stem)
+        entries = _entries_of_slot(table.storage, files, run.base.spec, slot)
+        slot_outputs.append(process_slot(entries, writer, slot))
+    rule_outputs = JobOutputs(writer=writer, outputs=tuple(slot_outputs), slots=slots)
+    result = commit_ingest(table.log, run, outputs, rule_outputs)
     fold_if_due(table.log, run.base, result.version)
     return result
 
@@ -56,6 +56,8 @@ def _entries_of_slot(
 ) -> Entries:
     parts = [no_entries(len(spec.tie_break))]
     for file in files:
-        entries = entries_of_rows(read_columns(storage, file, spec, rule_columns(spec)), spec)
-        parts.append(entries.take(slots_of(entries.high, slot.count) == slot.number))
+        rows = read_columns(storage, file, spec, rule_columns(spec))
+        entries = entries_of_rows(rows, spec)
+        is_of_slot = slots_of(entries.high, slot.count) == slot.number
+        parts.append(entries.take(is_of_slot))
     return concat_entries(parts)
