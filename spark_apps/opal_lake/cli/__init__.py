@@ -1,4 +1,7 @@
-"""The command `opal`. Its verbs are plugins: entry points of the group `opal.commands`, each a callable that registers subcommands."""
+"""The command `opal`. Its verbs are plugins: entry points `opal.commands`.
+
+Each entry point is a callable that registers subcommands.
+"""
 
 import importlib.metadata
 import sys
@@ -12,15 +15,15 @@ PLUGINS = "opal.commands"
 
 
 def add_verbs(verbs: Verbs) -> None:
-    """Those of all plugins."""
-    for plugin in sorted(
-        importlib.metadata.entry_points(group=PLUGINS), key=lambda plugin: plugin.name
-    ):
+    """Register the verbs of all plugins."""
+    plugins = importlib.metadata.entry_points(group=PLUGINS)
+    for plugin in sorted(plugins, key=lambda plugin: plugin.name):
         try:
             plugin.load()(verbs)
-        except Exception as error:  # noqa: BLE001  # a broken plugin must not take the others with it
+        except Exception as error:  # noqa: BLE001  # the other plugins stay usable
             print(
-                f"opal: the commands of {plugin.value} cannot be loaded: {error!r}; reinstall their package",
+                f"opal: the commands of {plugin.value} cannot be loaded: {error!r}; "
+                "reinstall their package",
                 file=sys.stderr,
             )
 

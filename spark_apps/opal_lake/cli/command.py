@@ -1,4 +1,7 @@
-"""What all subcommands share: the table, where it lies, `--json`, and help with an example. Plugins use `add_command`."""
+"""The common parts of subcommands: table, store, `--json`, help with an example.
+
+Plugins use `add_command`.
+"""
 
 import argparse
 import csv
@@ -11,12 +14,11 @@ from typing import Any, NoReturn
 from opal_lake.errors import InvalidInputError
 from opal_lake.exit_codes import INPUT, MEANINGS
 
-WORK, BRING, KEEP, LOOK = (
-    "Work on a table",
-    "Bring in rows and files (on Spark)",
-    "Keep a table",
-    "Look at a table",
-)
+# The groups of `opal --help`
+WORK = "Work on a table"
+BRING = "Bring in rows and files (on Spark)"
+KEEP = "Keep a table"
+LOOK = "Look at a table"
 STORE_OPTIONS = ("endpoint_url", "region_name", "path_style", "hard_links")
 STORE_OPTIONS_TEXT = (
     "endpoint_url, region_name, path_style (S3); hard_links=false (a folder without them)"
@@ -25,13 +27,13 @@ EVERYWHERE = "everywhere"
 _BROUGHT_BY = {"dag": "airflow-provider-opal"}  # commands of other packages
 TABLE_FORMS = "a local path, file:///path or s3://bucket/path"
 
-# Checked by duck: argparse's own class of `add_subparsers` is private
+# Not checked: argparse's own class of `add_subparsers` is private
 Verbs = Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """A subcommand: what its help says, and what runs."""
+    """A subcommand: the texts of its help, and the function that runs it."""
 
     name: str
     group: str
@@ -43,41 +45,44 @@ class Verb:
 
 
 class OpalParser(argparse.ArgumentParser):
-    """argparse with one-line errors."""
+    """A parser of argparse with one-line errors."""
 
     def __init__(self, **kwargs: Any) -> None:
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(allow_abbrev=False, **kwargs)
 
     def verbs(self) -> Mapping[str, argparse.ArgumentParser]:
-        """The subcommands by name."""
-        actions = (action for action in self._actions if isinstance(action.choices, Mapping))
-        return next((action.choices for action in actions), {})  # type: ignore[misc]  # argparse types choices as any iterable
+        """Return the subcommands by name."""
+        for action in self._actions:
+            if isinstance(action.choices, Mapping):
+                return action.choices
+        return {}
 
     def format_help(self) -> str:
-        self._action_groups.sort(
-            key=lambda group: group.title == EVERYWHERE
-        )  # last, below what is the verb's own
+        # Options of every verb come last, below the verb's own
+        self._action_groups.sort(key=lambda group: group.title == EVERYWHERE)
         return super().format_help()
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """Like `parse_args`, and takes PATH... also after options, which argparse does not."""
+        """Parse the words; unlike `parse_args`, accept PATH... also after options."""
         args, rest = self.parse_known_args(words)
-        if unknown := [word for word in rest if word.startswith("-") or not hasattr(args, "paths")]:
-            parser = self._parser_of(words)
-            parser.error(f"{unknown[0]!r} is not known to {parser.prog}")
+        takes_more = hasattr(args, "paths")
+        for word in rest:
+            if word.startswith("-") or not takes_more:
+                parser = self._parser_of(words)
+                parser.error(f"{word!r} is not known to {parser.prog}")
         if rest:
             args.paths += rest
         return args
 
     def given(self, args: argparse.Namespace) -> dict[str, str]:
-        """The options that are not as by default: how each is written, by name."""
-        options = [action for action in self._actions if action.option_strings]
-        return {
-            action.dest: action.option_strings[-1]
-            for action in options
-            if getattr(args, action.dest, action.default) not in (None, action.default)
-        }
+        """Return the flags of the options that differ from the default, by name."""
+        flags: dict[str, str] = {}
+        for action in self._actions:
+            value = getattr(args, action.dest, action.default)
+            if action.option_strings and value not in (None, action.default):
+                flags[action.dest] = action.option_strings[-1]
+        return flags
 
     def given_words(
         self,
@@ -85,13 +90,18 @@ class OpalParser(argparse.ArgumentParser):
         without: Collection[str] = (),
         only: Collection[str] | None = None,
     ) -> list[str]:
-        """The options that are not as by default, as another process of the same verb takes them."""
+        """Return the options that differ from the default, for another process."""
         words: list[str] = []
         for name, flag in self.given(args).items():
-            if name not in without and (only is None or name in only):
-                value = getattr(args, name)
-                values = value if isinstance(value, list) else [value]
-                words += [flag] if value is True else [f"{flag}={one}" for one in values]
+            if name in without or (only is not None and name not in only):
+                continue
+            value = getattr(args, name)
+            if value is True:
+                words.append(flag)
+            elif isinstance(value, list):
+                words += [f"{flag}={member}" for member in value]
+            else:
+                words.append(f"{flag}={value}")
         return words
 
     def error(self, message: str) -> NoReturn:
@@ -99,21 +109,28 @@ class OpalParser(argparse.ArgumentParser):
         self.exit(INPUT, f"{program}: {message}; see {self.prog} --help\n")
 
     def check_command(self, argv: Sequence[str]) -> None:
-        """Say which command was probably meant, also of a verb that has verbs of its own."""
+        """Exit with the nearest known name for an unknown command, at any depth of verbs."""
         verbs = self.verbs()
         words = [argument for argument in argv if not argument.startswith("-")]
         if not verbs or not words:
             return
         first = words[0]
         if first not in verbs:
-            verb = self.prog.partition(" ")[2]
-            known = f"; {self.prog} has {', '.join(verbs)}" if verb else ""
-            command = f"{verb} {first}".strip()
-            brings = f"; {package} brings it" if (package := _BROUGHT_BY.get(command)) else ""
-            self.error(f"there is no command {command!r}{brings or meant(first, verbs) or known}")
+            self.error(self._unknown(first, verbs))
         below = verbs[first]
         if isinstance(below, OpalParser):
             below.check_command(words[1:])
+
+    def _unknown(self, word: str, verbs: Iterable[str]) -> str:
+        """Return the message for an unknown command."""
+        verb = self.prog.partition(" ")[2]
+        command = f"{verb} {word}".strip()
+        if command in _BROUGHT_BY:
+            return f"unknown command {command!r}; {_BROUGHT_BY[command]} brings it"
+        remedy = meant(word, verbs)
+        if not remedy and verb:
+            remedy = f"; {self.prog} has {', '.join(verbs)}"
+        return f"unknown command {command!r}{remedy}"
 
     def _parser_of(self, words: Sequence[str]) -> argparse.ArgumentParser:
         """Return the parser of the verb that the first words name."""
@@ -126,7 +143,10 @@ class OpalParser(argparse.ArgumentParser):
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """What a misspelt word is probably meant to be, for the end of a message; empty if it is like none."""
+    """Return the known word that is like a misspelt one, for the end of a message.
+
+    The text is empty if no known word is like it.
+    """
     near = difflib.get_close_matches(word, known, n=1)
     return f", did you mean {near[0]!r}?" if near else ""
 
@@ -138,7 +158,7 @@ def begin_verb(
     parser: argparse.ArgumentParser = verbs.add_parser(
         verb.name,
         help=verb.summary,
-        description=f"{verb.summary[:1].upper()}{verb.summary[1:]}.",
+        description=sentence(verb.summary),
         epilog=f"example:\n  {verb.example}\n\n{exit_code_lines(meanings)}",
     )
     parser.usage = f"{parser.prog} {verb.operands}[options]".replace("%", "%%")
@@ -146,29 +166,32 @@ def begin_verb(
     return parser
 
 
+def sentence(text: str) -> str:
+    """Return a text with a capital and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 def add_everywhere(parser: argparse.ArgumentParser, program: str) -> Any:
     """Add the options of every verb; return their group, for others of the program."""
     shared = parser.add_argument_group(EVERYWHERE)
     shared.add_argument(
-        "--json", action="store_true", help="for programs: nothing but JSON on standard output"
+        "--json", action="store_true", help="for programs: print only JSON to standard output"
     )
     shared.add_argument("--traceback", action="store_true", help=traceback_help(program))
     return shared
 
 
 def add_command(verbs: Verbs, verb: Verb) -> argparse.ArgumentParser:
-    """Register a subcommand on a table; the caller adds what is its own."""
-    table = "TABLE" if verb.needs_table else "[TABLE]"
-    parser = begin_verb(verbs, replace(verb, operands=f"{table} {verb.operands}"))
-    parser.add_argument(
-        "table", metavar="TABLE", nargs=None if verb.needs_table else "?", help=TABLE_FORMS
-    )
+    """Register a subcommand on a table; the caller adds its own options."""
+    operand, count = ("TABLE", None) if verb.needs_table else ("[TABLE]", "?")
+    parser = begin_verb(verbs, replace(verb, operands=f"{operand} {verb.operands}"))
+    parser.add_argument("table", metavar="TABLE", nargs=count, help=TABLE_FORMS)
     add_everywhere(parser, "opal").add_argument(
         "--option",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help=f"how to reach the store: {STORE_OPTIONS_TEXT}; "
+        help=f"an option of the store: {STORE_OPTIONS_TEXT}; "
         "keys come from the environment (AWS_ACCESS_KEY_ID, ...)",
     )
     return parser
@@ -176,26 +199,33 @@ def add_command(verbs: Verbs, verb: Verb) -> argparse.ArgumentParser:
 
 def exit_code_lines(meanings: Mapping[int, str] = MEANINGS) -> str:
     """Return the exit codes, for help."""
-    return "exit codes:\n" + "\n".join(
-        f"  {code:<3} {meaning}" for code, meaning in meanings.items()
-    )
+    lines = [f"  {code:<3} {meaning}" for code, meaning in meanings.items()]
+    return "\n".join(["exit codes:", *lines])
 
 
 def pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
-    """Repeated NAME=VALUE arguments. Values are never shown: some people put secrets where none belong."""
+    """Return repeated NAME=VALUE arguments by name.
+
+    InvalidInputError for a repeated name.
+
+    Messages never show values: some people put secrets where none belong.
+    """
     by_name: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise InvalidInputError(f"{flag} {name!r} has no value; write {flag} NAME=VALUE")
+        if name in by_name:
+            raise InvalidInputError(f"{flag} {name!r} has two values; give one")
         by_name[name] = value
     return by_name
 
 
 def store_options(args: argparse.Namespace) -> dict[str, str]:
-    """The `--option`s."""
+    """Return the options of the store, from `--option`."""
     options = pairs(args.option, "--option")
-    if unknown := sorted(set(options) - set(STORE_OPTIONS)):
+    unknown = sorted(set(options) - set(STORE_OPTIONS))
+    if unknown:
         raise InvalidInputError(
             f"--option {', '.join(unknown)} is not known; use {', '.join(STORE_OPTIONS)}, "
             "and give keys by the environment (AWS_ACCESS_KEY_ID, ...)"
@@ -204,37 +234,40 @@ def store_options(args: argparse.Namespace) -> dict[str, str]:
 
 
 def add_columns(parser: argparse.ArgumentParser) -> None:
-    """Which columns to show."""
+    """Add `--columns`, which chooses the columns to show."""
     parser.add_argument(
         "--columns",
         metavar="A,B",
-        help="which columns; names with commas in `backticks` (default: all)",
+        help="only these columns; put names with commas in `backticks` (default: all)",
     )
 
 
 def column_names(text: str | None) -> list[str] | None:
-    """Those of `--columns`; none of an empty text, which a reader refuses."""
+    """Return the columns of `--columns`; an empty list for an empty text.
+
+    A reader refuses the empty list.
+    """
     if text is None:
         return None
     return next(csv.reader([text], quotechar="`", skipinitialspace=True))
 
 
 def whole_number(text: str) -> int:
-    """For arguments that count something."""
+    """Return the number of an argument that counts something."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0")
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}")
     return int(text)
 
 
 def traceback_variable(program: str) -> str:
-    """The environment variable that asks for tracebacks."""
+    """Return the environment variable that asks for tracebacks."""
     return f"{program.upper()}_TRACEBACK"
 
 
 def traceback_help(program: str) -> str:
-    return f"show where an error comes from; also by {traceback_variable(program)}=1"
+    return f"print the traceback of an error; also with {traceback_variable(program)}=1"
 
 
 def is_set(name: str) -> bool:
-    """Whether an environment variable says yes."""
+    """Return whether an environment variable is set to something other than 0."""
     return os.environ.get(name, "") not in ("", "0")

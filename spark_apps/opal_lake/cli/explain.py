@@ -1,4 +1,7 @@
-"""`opal explain`: which files a read would open, and why not the others. It reads metadata only."""
+"""`opal explain`: the files that a read would open, and why it skips the others.
+
+It reads metadata only.
+"""
 
 import argparse
 import json
@@ -31,7 +34,7 @@ _CONDITIONS = (
     Column(key="condition", title="condition", show=lambda text: escaped(str(text)), shrinks=True),
     Column(key="files", title="skips files", right=True),
     Column(key="bytes", title="size", show=size_text, right=True),
-    Column(key="files_by_it_alone", title="no other does", right=True),
+    Column(key="files_by_it_alone", title="by it alone", right=True),
 )
 
 
@@ -40,7 +43,7 @@ def add_explain(verbs: Verbs) -> None:
     example = (
         "opal explain lake/orders --where \"customer_id = 7 AND created_at >= DATE '2026-11-01'\""
     )
-    summary = "which files a read would open, and what lets it skip the others"
+    summary = "list the files that a read would open, and why it skips the others"
     parser = add_command(
         verbs, Verb(name="explain", group=LOOK, summary=summary, example=example, run=run)
     )
@@ -50,7 +53,9 @@ def add_explain(verbs: Verbs) -> None:
     )
     parser.add_argument("--timestamp", metavar="TIME", help="as of this commit time")
     parser.add_argument(
-        "--event-time", metavar="VALUE", help="what was valid at the source, by the delta column"
+        "--event-time",
+        metavar="VALUE",
+        help="rows valid at this time at the source, by the delta column",
     )
 
 
@@ -64,33 +69,25 @@ def run(args: argparse.Namespace) -> None:
     predicate = where_predicate(where_condition(args.where, snapshot.spec))
     explained = explain(file_filter(snapshot, event_time_of(snapshot, args.event_time), predicate))
     if args.json:
-        print(
-            json.dumps(explained, indent=2, ensure_ascii=False)
-        )  # a command's output is its purpose
+        print(json.dumps(explained, indent=2, ensure_ascii=False))
         return
     for line in explain_page(explained, Style.of(sys.stdout), output_width(sys.stdout)):
-        print(line)  # a command's output is its purpose
+        print(line)
 
 
 def explain_page(explained: Mapping[str, Any], style: Style, width: int | None) -> Iterator[str]:
+    """Yield the lines of the page."""
     files, sizes = explained["files"], explained["bytes"]
+    total = _amount(files["total"], sizes["total"])
     yield style.strong(escaped(explained["uri"]))
-    yield style.faint(
-        f"version {explained['version']:,}, {count_text(files['total'], 'file')}, {size_text(sizes['total'])}"
-    )
+    yield style.faint(f"version {explained['version']:,}, {total}")
     yield ""
-    shown = [
-        (text, f"{count_text(files[name], 'file')}, {size_text(sizes[name])}")
-        for name, text in _SHOWN.items()
-    ]
-    yield from facts(
-        [
-            pair
-            for pair, name in zip(shown, _SHOWN, strict=True)
-            if files[name] or name.startswith("read")
-        ],
-        style,
-    )
+    fates = []
+    for name, text in _SHOWN.items():
+        # Reads are shown also where no file is read, skips only where files are skipped
+        if files[name] or name.startswith("read"):
+            fates.append((text, _amount(files[name], sizes[name])))
+    yield from facts(fates, style)
     if explained["conditions"]:
         yield ""
         yield from text_table(_CONDITIONS, explained["conditions"], style, width)
@@ -98,11 +95,13 @@ def explain_page(explained: Mapping[str, Any], style: Style, width: int | None) 
     yield from facts(list(_orders(explained["z_order"])), style)
 
 
+def _amount(files: int, size: int) -> str:
+    return f"{count_text(files, 'file')}, {size_text(size)}"
+
+
 def _orders(z_order: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for order in z_order["orders"]:
-        held = f"{count_text(order['files'], 'file')}, {size_text(order['bytes'])} in {count_text(order['runs'], 'run')}"
-        yield "Z-order", f"{plain_text(order['columns'])}: {held}"
-    yield (
-        "in no Z-order",
-        f"{count_text(z_order['files_without'], 'file')}, {size_text(z_order['bytes_without'])}",
-    )
+        amount = _amount(order["files"], order["bytes"])
+        runs = count_text(order["runs"], "run")
+        yield "Z-order", f"{plain_text(order['columns'])}: {amount} in {runs}"
+    yield "in no Z-order", _amount(z_order["files_without"], z_order["bytes_without"])

@@ -1,4 +1,4 @@
-"""Flags of operations: an argument whose declaration has a help text is a flag of its name."""
+"""Flags of operations: an argument with a help text is a flag of its name."""
 
 import argparse
 from collections.abc import Collection, Mapping, Sequence
@@ -21,19 +21,20 @@ DeclaredT = TypeVar("DeclaredT", bound=Declared)
 def add_flags(
     parser: Any, declared: type[Declared], *names: str, but: Collection[str] = ()
 ) -> None:
-    """Those of a declaration, or of these arguments of it, to a parser or a group of one."""
+    """Add the flags of a declaration, or of these arguments, to a parser."""
     for name, member in declared.fields().items():
-        if name in names or (not names and name not in but and help_of(member.type) is not None):
+        has_flag = name not in but and help_of(member.type) is not None
+        if name in names or (not names and has_flag):
             parser.add_argument(flag_of(member), dest=name, **_options(member))
 
 
 def add_token(parser: argparse.ArgumentParser, does: str = "runs") -> None:
-    """What makes a repeat harmless."""
+    """Add `--token`, which makes a repeat harmless."""
     parser.add_argument("--token", metavar="TEXT", help=f"the same token twice {does} once")
 
 
 def add_job_token(parser: argparse.ArgumentParser, dest: str, does: str = "runs") -> None:
-    """What makes a repeat harmless, of a command whose `--token` names an ingest."""
+    """Add `--job-token`, for verbs whose `--token` names an ingest."""
     parser.add_argument(
         "--job-token", dest=dest, metavar="TEXT", help=f"the same job token twice {does} once"
     )
@@ -42,12 +43,14 @@ def add_job_token(parser: argparse.ArgumentParser, dest: str, does: str = "runs"
 def flag_of(member: "Field[Any]") -> str:
     """Return the flag of an argument."""
     help_text = help_of(member.type)
-    name = (help_text and help_text.flag) or member.name
+    name = member.name
+    if help_text is not None and help_text.flag:
+        name = help_text.flag
     return f"--{name.replace('_', '-')}"
 
 
 def operation_of(args: argparse.Namespace, declared: type[DeclaredT], /, **more: Any) -> DeclaredT:
-    """The operation that the flags describe, with what no flag says by its own name."""
+    """Return the operation that the flags describe, with more arguments."""
     given = declared.filled_in(declared.among(vars(args)))
     for name, member in declared.fields().items():
         value = given.get(name)
@@ -57,28 +60,35 @@ def operation_of(args: argparse.Namespace, declared: type[DeclaredT], /, **more:
 
 
 def flag_words(declared: type[Declared], arguments: Mapping[str, Any]) -> list[str]:
-    """Return the flags by which another process gets the arguments that differ from the default."""
-    fields = declared.fields()
+    """Return the flags of arguments that differ from the default, for another process."""
+    changed = declared.changed(arguments)
     words: list[str] = []
-    for name in (name for name in fields if name in declared.changed(arguments)):
-        value, flag = arguments[name], flag_of(fields[name])
-        if value is True:
-            words.append(flag)
-        elif value is None or value is False:
-            continue
-        elif isinstance(value, Mapping):
-            words += [f"{flag}={member}={text}" for member, text in value.items()]
-        elif isinstance(value, list | tuple) and _is_repeated(fields[name]):
-            words += [f"{flag}={member}" for member in value]
-        elif isinstance(value, list | tuple):
-            words.append(f"{flag}={','.join(map(str, value))}")
-        else:
-            words.append(f"{flag}={value}")
+    for name, member in declared.fields().items():
+        if name in changed:
+            words += _words_of(member, arguments[name])
     return words
 
 
+def _words_of(member: "Field[Any]", value: Any) -> list[str]:
+    flag = flag_of(member)
+    if value is True:
+        return [flag]
+    if value is None or value is False:
+        return []
+    if isinstance(value, Mapping):
+        return [f"{flag}={name}={text}" for name, text in value.items()]
+    if isinstance(value, list | tuple):
+        if _is_repeated(member):
+            return [f"{flag}={text}" for text in value]
+        return [f"{flag}={','.join(map(str, value))}"]
+    return [f"{flag}={value}"]
+
+
 def _is_mapping(member: "Field[Any]") -> bool:
-    """Whether the argument maps names to texts: its flag is repeated, each time NAME=VALUE."""
+    """Return whether an argument maps names to texts.
+
+    Its flag is repeated, each time NAME=VALUE.
+    """
     return Mapping[str, str] in types_of(member.type)
 
 
@@ -87,14 +97,15 @@ def _is_repeated(member: "Field[Any]") -> bool:
 
 
 def _options(member: "Field[Any]") -> dict[str, Any]:
-    """What argparse calls them."""
+    """Return the arguments of argparse for a flag."""
     help_text, kind, default = help_of(member.type), kind_of(member.type), default_of(member)
-    assert help_text is not None, f"{member.name} is no flag without a help text"
-    text = help_text.text.replace("%", "%%")
+    assert help_text is not None, f"{member.name} has no help text and so no flag"
+    text = help_text.text.replace("%", "%%")  # argparse formats it
     if default is False:
         return {"action": "store_true", "help": text}
     options: dict[str, Any] = {"help": text, "required": is_required(member), "default": default}
-    metavar = help_text.metavar or (kind.metavar if kind is not None else "TEXT")
+    kind_name = "TEXT" if kind is None else kind.metavar
+    metavar = help_text.metavar or kind_name
     if _is_mapping(member):
         return {**options, "action": "append", "default": [], "metavar": metavar}
     if _is_repeated(member):
@@ -102,7 +113,10 @@ def _options(member: "Field[Any]") -> dict[str, Any]:
     if kind is not None and kind.choices:
         options["choices"] = kind.choices
     elif types_of(member.type) <= {int, type(None)}:
-        options |= {"type": whole_number, "metavar": kind.metavar if kind is not None else "N"}
+        options["type"] = whole_number
+        options["metavar"] = "N" if kind is None else kind.metavar
     else:
         options["metavar"] = metavar
-    return options if default is None else {**options, "help": f"{text} (default: %(default)s)"}
+    if default is not None:
+        options["help"] = f"{text} (default: %(default)s)"
+    return options

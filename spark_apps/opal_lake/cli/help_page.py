@@ -1,4 +1,4 @@
-"""`opal --help`: every verb, by what it is for, with an example."""
+"""The page of `opal --help`: every verb, by its group, with an example."""
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,23 +21,26 @@ _OTHER = "More"
 
 
 def overview(verbs: Mapping[str, argparse.ArgumentParser], style: Style) -> str:
-    """The page that `opal` and `opal --help` show."""
-    return "\n".join(
-        [*_head(style), *verb_lines(verbs, (WORK, BRING, KEEP, LOOK), style), *_foot(style)]
-    )
+    """Return the page that `opal` and `opal --help` show."""
+    groups = (WORK, BRING, KEEP, LOOK)
+    return "\n".join([*_head(style), *verb_lines(verbs, groups, style), *_foot(style)])
 
 
 def _head(style: Style) -> Iterator[str]:
-    yield f"{style.strong('opal')} {__version__}: tables on a lake that take upserts, updates and deletes, and remember every past moment"
+    purpose = (
+        "tables on a lake that take upserts, updates and deletes, and remember every past moment"
+    )
+    more = style.faint("opal COMMAND --help says more")
+    yield f"{style.strong('opal')} {__version__}: {purpose}"
     yield ""
-    yield f"{style.strong('usage:')} opal COMMAND TABLE [options]      {style.faint('opal COMMAND --help says more')}"
+    yield f"{style.strong('usage:')} opal COMMAND TABLE [options]      {more}"
     yield f"       TABLE is {TABLE_FORMS}"
 
 
 def verb_lines(
     verbs: Mapping[str, argparse.ArgumentParser], groups: Sequence[str], style: Style
 ) -> Iterator[str]:
-    """Yield the verbs of a program by their groups, these first, each with its example."""
+    """Yield the verbs of a program by their groups, each with its example."""
     by_group: dict[str, list[str]] = {group: [] for group in groups}
     for name, parser in verbs.items():
         by_group.setdefault(parser.get_default("group") or _OTHER, []).append(name)
@@ -48,8 +51,10 @@ def verb_lines(
             yield style.strong(group)
         for name in names:
             summary = (verbs[name].description or "").rstrip(".")
-            yield f"  {style.good(f'{name:<{width}}')}  {summary}"
-            if example := verbs[name].get_default("example"):
+            padded = style.good(f"{name:<{width}}")
+            yield f"  {padded}  {summary}"
+            example = verbs[name].get_default("example")
+            if example:
                 yield f"  {'':<{width}}  {style.faint('$ ' + example)}"
 
 
@@ -64,8 +69,8 @@ def exit_lines(style: Style, meanings: Mapping[int, str] = MEANINGS) -> Iterator
 def _foot(style: Style) -> Iterator[str]:
     yield ""
     yield style.strong("Everywhere")
-    yield "  --json               for programs: nothing but JSON on standard output"
+    yield "  --json               for programs: print only JSON to standard output"
     yield f"  --option NAME=VALUE  {STORE_OPTIONS_TEXT}"
     yield f"  --traceback          {traceback_help('opal')}"
-    yield "  --version            of this program"
+    yield "  --version            print the version of this program"
     yield from exit_lines(style)

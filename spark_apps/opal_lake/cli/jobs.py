@@ -1,4 +1,4 @@
-"""The verbs that work on a table: in this process, or on Spark where that is asked for or fits."""
+"""The verbs that change or read a table, in this process or on Spark."""
 
 import argparse
 import json
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from opal_lake.arguments.declared import help_of
 from opal_lake.cli.command import (
+    TABLE_FORMS,
     WORK,
     Verb,
     Verbs,
@@ -21,6 +22,7 @@ from opal_lake.cli.render import Style, output_width
 from opal_lake.cli.result_pages import result_page, rows_page
 from opal_lake.cli.run_job import add_engine, run_job
 from opal_lake.cli.shown_rows import json_rows, rows_lines
+from opal_lake.errors import InvalidInputError
 from opal_lake.operations.compact import Compact
 from opal_lake.operations.create import Create
 from opal_lake.operations.maintain import Maintain
@@ -34,7 +36,8 @@ from opal_lake.result import JobResult
 
 def commands(verbs: Verbs) -> None:
     """Register the verbs."""
-    for add in (_add_create, _add_metagen, _add_read, _add_changes):
+    add_engine(_add_create(verbs), when="with --like")
+    for add in (_add_metagen, _add_read, _add_changes):
         add_engine(add(verbs))
     _add_get(verbs)
     for add in (_add_compact, _add_zorder, _add_maintain, _add_rebuild):
@@ -42,16 +45,13 @@ def commands(verbs: Verbs) -> None:
 
 
 def _add_create(verbs: Verbs) -> argparse.ArgumentParser:
-    example = "opal create lake/users --schema 'id INT, at DATE, del BOOLEAN' --key id --delta at --deletes del"
+    example = (
+        "opal create lake/users --schema 'id INT, at DATE, del BOOLEAN' "
+        "--key id --delta at --deletes del"
+    )
+    summary = "create a new, empty table"
     parser = add_command(
-        verbs,
-        Verb(
-            name="create",
-            group=WORK,
-            summary="make a new, empty table",
-            example=example,
-            run=create,
-        ),
+        verbs, Verb(name="create", group=WORK, summary=summary, example=example, run=create)
     )
     columns = parser.add_mutually_exclusive_group(required=True)
     add_flags(columns, Create, "schema")
@@ -64,7 +64,7 @@ def _add_create(verbs: Verbs) -> argparse.ArgumentParser:
         dest="file_format",
         choices=("parquet", "orc"),
         default="parquet",
-        help="of the data files (default: %(default)s)",
+        help="the format of the data files (default: %(default)s)",
     )
     return parser
 
@@ -76,7 +76,7 @@ def add_key(parser: argparse.ArgumentParser) -> None:
         dest="keys",
         required=True,
         metavar="COLUMN",
-        help="a primary key column; repeat for more",
+        help="a column of the primary key; repeat for more",
     )
 
 
@@ -136,7 +136,7 @@ def _add_read(verbs: Verbs) -> argparse.ArgumentParser:
 
 def _add_changes(verbs: Verbs) -> argparse.ArgumentParser:
     example = "opal changes lake/users --start 8 --end 12 --where 'id < 100'"
-    summary = "show or export what versions changed: rows that were inserted, updated or deleted"
+    summary = "show or export the rows that versions inserted, updated or deleted"
     parser = add_command(
         verbs, Verb(name="changes", group=WORK, summary=summary, example=example, run=changes)
     )
@@ -147,7 +147,7 @@ def _add_changes(verbs: Verbs) -> argparse.ArgumentParser:
         "--no-updates",
         dest="compute_updates",
         action="store_false",
-        help="an update as a delete and an insert",
+        help="show an update as a delete and an insert",
     )
     add_flags(parser.add_argument_group("export"), ShowChanges, "to", "format", "overwrite")
     return parser
@@ -176,7 +176,9 @@ def _add_get(verbs: Verbs) -> None:
 
 def _add_rebuild(verbs: Verbs) -> argparse.ArgumentParser:
     example = "opal rebuild-key-store lake/users"
-    summary = "rebuild the key store from the data files, if `opal check` found runs of it lost or damaged"
+    summary = (
+        "rebuild the key store from the data files, if `opal check` found runs lost or damaged"
+    )
     parser = add_command(
         verbs,
         Verb(
@@ -192,7 +194,7 @@ def _add_rebuild(verbs: Verbs) -> argparse.ArgumentParser:
 
 
 def _add_compact(verbs: Verbs) -> argparse.ArgumentParser:
-    summary = "make fewer, larger files of small ones; with --look-back also drop old history"
+    summary = "merge small files into larger ones; with --look-back also drop old history"
     parser = add_command(
         verbs,
         Verb(
@@ -210,7 +212,9 @@ def _add_compact(verbs: Verbs) -> argparse.ArgumentParser:
 
 def _add_zorder(verbs: Verbs) -> argparse.ArgumentParser:
     example = "opal zorder lake/orders customer_id created_at"
-    summary = "put rows that are close in all these columns into the same files, so that reads skip the others"
+    summary = (
+        "sort rows so that a file holds close values of all these columns, and reads skip files"
+    )
     parser = add_command(
         verbs,
         Verb(
@@ -237,7 +241,7 @@ def _add_maintain(verbs: Verbs) -> argparse.ArgumentParser:
         verbs, Verb(name="maintain", group=WORK, summary=summary, example=example, run=maintain)
     )
     parser.add_argument(
-        "--keep-files", action="store_true", help="without retention: delete nothing"
+        "--keep-files", action="store_true", help="leave retention out: delete nothing"
     )
     add_flags(parser, Maintain)
     add_token(parser)
@@ -249,7 +253,15 @@ def maintain(args: argparse.Namespace) -> None:
 
 
 def create(args: argparse.Namespace) -> None:
-    args.like = args.like and {"files": [args.like]}
+    from opal_lake.storage.uris import split_scheme
+
+    scheme, _ = split_scheme(args.table)
+    if scheme == "memory":
+        raise InvalidInputError(
+            f"{args.table} would be gone when this command ends; give {TABLE_FORMS}"
+        )
+    if args.like is not None:
+        args.like = {"files": [args.like]}
     _run_one(args, operation_of(args, Create, properties=given_properties_of(args)))
 
 
@@ -264,7 +276,8 @@ def rebuild_key_store(args: argparse.Namespace) -> None:
 
 
 def compact(args: argparse.Namespace) -> None:
-    _run_one(args, operation_of(args, Compact, mode="minor" if args.look_back is None else "major"))
+    mode = "minor" if args.look_back is None else "major"
+    _run_one(args, operation_of(args, Compact, mode=mode))
 
 
 def zorder(args: argparse.Namespace) -> None:
@@ -295,7 +308,10 @@ def get(args: argparse.Namespace) -> None:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return
     style = Style.of(sys.stdout)
-    _print(rows_lines(rows, style, output_width(sys.stdout)) if rows else [style.faint("no row")])
+    if rows:
+        _print(rows_lines(rows, style, output_width(sys.stdout)))
+    else:
+        print(style.faint("no row"))
 
 
 def _show_rows(args: argparse.Namespace, declared: type[ShowRows] | type[ShowChanges]) -> None:
@@ -316,22 +332,16 @@ def _run_one(args: argparse.Namespace, operation: Job) -> None:
 def show_results(
     args: argparse.Namespace, results: Sequence[JobResult], *, as_list: bool = False
 ) -> None:
-    """Print what jobs did: for programs the one result, or a list."""
+    """Print the results of jobs: for programs the one result, or a list."""
     if args.json:
         printed = [result.to_dict() for result in results]
         print(json.dumps(printed if as_list else printed[0], indent=2, ensure_ascii=False))
         return
+    style, width = Style.of(sys.stdout), output_width(sys.stdout)
     dry_run = getattr(args, "dry_run", False)
-    for at, result in enumerate(results):
-        _print(
-            result_page(
-                result,
-                Style.of(sys.stdout),
-                output_width(sys.stdout),
-                last=at == len(results) - 1,
-                dry_run=dry_run,
-            )
-        )
+    for position, result in enumerate(results, start=1):
+        is_last = position == len(results)
+        _print(result_page(result, style, width, last=is_last, dry_run=dry_run))
 
 
 def _print(lines: Iterable[str]) -> None:

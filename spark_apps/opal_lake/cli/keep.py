@@ -1,4 +1,7 @@
-"""The verbs that keep a table: its properties, its savepoints, and what may go. They write metadata only and need no Spark."""
+"""The verbs that keep a table: its properties, its savepoints, and retention.
+
+They write metadata only and need no Spark.
+"""
 
 import argparse
 import json
@@ -13,13 +16,13 @@ from opal_lake.cli.progress import ProgressLine, Step
 from opal_lake.cli.render import (
     Column,
     Style,
-    duration_text,
     escaped,
     facts,
     output_width,
     size_text,
     text_table,
 )
+from opal_lake.cli.result_pages import took_text
 from opal_lake.cli.table_pages import counts_text
 from opal_lake.errors import InvalidInputError
 from opal_lake.operations.discard import Discard
@@ -61,14 +64,14 @@ def _add_set(verbs: Verbs) -> None:
         "paths",
         nargs="*",
         metavar="NAME=VALUE",
-        help="an empty value: none, where a text is wanted",
+        help="a property and its value; an empty value removes a text",
     )
     parser.add_argument(
         "--default",
         action="append",
         default=[],
         metavar="NAME",
-        help="reset this one to its default; repeat for more",
+        help="reset this property to its default; repeat for more",
     )
     add_token(parser, "changes")
 
@@ -79,15 +82,22 @@ def change(args: argparse.Namespace) -> None:
     if not args.paths and not args.default:
         _list_properties(args)
         return
-    if unset := [text for text in args.paths if "=" not in text]:
-        raise InvalidInputError(f"opal set: {unset[0]!r} has no value; write {unset[0]}=VALUE")
-    changes = {**given_properties(pairs(args.paths, "opal set")), **dict.fromkeys(args.default)}
+    for text in args.paths:
+        if "=" not in text:
+            raise InvalidInputError(f"opal set: {text!r} has no value; write {text}=VALUE")
+    values = pairs(args.paths, "opal set")
+    for name in args.default:
+        if name in values:
+            raise InvalidInputError(
+                f"opal set: {name!r} has a value and --default {name}; leave out one of them"
+            )
+    changes = {**given_properties(values), **dict.fromkeys(args.default)}
     show_result(args, _table(args).set_properties(changes, token=args.token), "changed")
 
 
 def _add_columns(verbs: Verbs) -> None:
     example = "opal add-columns lake/users discount:double note:string"
-    summary = "give a table more columns, null in the rows that it has"
+    summary = "add columns to a table; existing rows have null in them"
     verb = Verb(
         name="add-columns",
         group=KEEP,
@@ -101,7 +111,7 @@ def _add_columns(verbs: Verbs) -> None:
         "paths",
         nargs="+",
         metavar="NAME:TYPE",
-        help="a type as a schema has it: BIGINT, DECIMAL(10,2), TIMESTAMP, ...",
+        help="a new column, with a type as in a schema: BIGINT, DECIMAL(10,2), TIMESTAMP, ...",
     )
     add_token(parser, "adds")
 
@@ -137,13 +147,18 @@ def _add_savepoint(verbs: Verbs) -> None:
         ),
     )
     parser.add_argument(
-        "name", metavar="NAME", help="letters, digits, '_', '.' and '-'; `opal describe` lists them"
+        "name",
+        metavar="NAME",
+        help="letters, digits, '_', '.' and '-'; `opal describe` lists savepoints",
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
-        "--version", type=whole_number, metavar="N", help="this version (default: the newest)"
+        "--version",
+        type=whole_number,
+        metavar="N",
+        help="the version to name (default: the newest)",
     )
-    which.add_argument("--release", action="store_true", help="give the savepoint up")
+    which.add_argument("--release", action="store_true", help="release the savepoint")
 
 
 def savepoint(args: argparse.Namespace) -> None:
@@ -156,9 +171,7 @@ def savepoint(args: argparse.Namespace) -> None:
 
 def _add_finish(verbs: Verbs) -> None:
     example = "opal finish-snapshot lake/users 2022-07-15"
-    summary = (
-        "end the open business snapshot: keep it as a savepoint of its name, and open the next one"
-    )
+    summary = "finish the open business snapshot: name its version, and open the next one"
     verb = Verb(
         name="finish-snapshot",
         group=KEEP,
@@ -168,7 +181,7 @@ def _add_finish(verbs: Verbs) -> None:
         operands="NAME ",
     )
     add_command(verbs, verb).add_argument(
-        "name", metavar="NAME", help="the open one, as `opal describe` shows it"
+        "name", metavar="NAME", help="the open business snapshot, as `opal describe` shows it"
     )
 
 
@@ -178,7 +191,7 @@ def finish(args: argparse.Namespace) -> None:
 
 def _add_discard(verbs: Verbs) -> None:
     example = "opal discard lake/users --token 2026-11-24T06:00"
-    summary = "withdraw rows that were ingested, and that no metagen has made visible yet"
+    summary = "withdraw ingested rows that no metagen has made visible yet"
     parser = add_command(
         verbs, Verb(name="discard", group=KEEP, summary=summary, example=example, run=discard)
     )
@@ -204,16 +217,13 @@ def _add_restore(verbs: Verbs) -> None:
 
 def restore(args: argparse.Namespace) -> None:
     job = operation_of(args, Restore)
-    show_result(
-        args,
-        job.run(_table(args)),
-        "would change" if job.dry_run else "changed",
-    )
+    done = "would change" if job.dry_run else "changed"
+    show_result(args, job.run(_table(args)), done)
 
 
 def _add_retain(verbs: Verbs) -> None:
     example = "opal retain lake/users --window 30d --dry-run"
-    summary = "let old versions expire, and delete the files that nothing needs any more"
+    summary = "let old versions expire, and delete files that nothing needs any more"
     parser = add_command(
         verbs, Verb(name="retain", group=KEEP, summary=summary, example=example, run=retain)
     )
@@ -222,7 +232,8 @@ def _add_retain(verbs: Verbs) -> None:
 
 
 def retain(args: argparse.Namespace) -> None:
-    job, table, step = operation_of(args, Retain), _table(args), Step(name="looking what is needed")
+    job, table = operation_of(args, Retain), _table(args)
+    step = Step(name="finding needed files")
 
     def at_file(done: int, total: int) -> None:
         nonlocal step
@@ -230,42 +241,36 @@ def retain(args: argparse.Namespace) -> None:
 
     with ProgressLine("retain", lambda: step):
         result = job.run_with(table, at_file)
-    show_result(
-        args, result, "would delete" if job.dry_run else "deleted", partial(_garbage, result)
-    )
+    done = "would delete" if job.dry_run else "deleted"
+    show_result(args, result, done, partial(_garbage, result))
 
 
 def _add_repair_clock(verbs: Verbs) -> None:
     example = "opal repair-clock lake/users --dry-run"
-    summary = "correct the times of versions since some writer's clock was ahead"
+    summary = "correct the commit times of versions, after a writer's clock was ahead"
     parser = add_command(
         verbs, Verb(name="repair-clock", group=KEEP, summary=summary, example=example, run=repair)
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="change nothing, and say what the times would be"
+        "--dry-run", action="store_true", help="change nothing; report the corrected times"
     )
 
 
 def repair(args: argparse.Namespace) -> None:
-    show_result(
-        args,
-        _table(args).repair_clock(dry_run=args.dry_run),
-        "would correct" if args.dry_run else "corrected",
-    )
+    done = "would correct" if args.dry_run else "corrected"
+    show_result(args, _table(args).repair_clock(dry_run=args.dry_run), done)
 
 
 def _garbage(result: JobResult, style: Style) -> Iterator[str]:
-    """The result of a dry run."""
+    """Yield the files that a dry run would delete."""
+    if not result.examples:
+        return
     columns = [
         Column(key="path", title="file", shrinks=True, tail=True),
         Column(key="size", title="size", show=size_text, right=True),
         Column(key="why", title="why", shrinks=True),
     ]
-    yield from (
-        text_table(columns, result.examples, style, output_width(sys.stdout))
-        if result.examples
-        else ()
-    )
+    yield from text_table(columns, result.examples, style, output_width(sys.stdout))
 
 
 def _list_properties(args: argparse.Namespace) -> None:
@@ -277,10 +282,10 @@ def _list_properties(args: argparse.Namespace) -> None:
         print(json.dumps(values, indent=2))
         return
     style = Style.of(sys.stdout)
-    lines = [
-        (name, f"{value if value != '' else '-'}   {style.faint(PROPERTIES[name].summary)}")
-        for name, value in values.items()
-    ]
+    lines = []
+    for name, value in values.items():
+        shown = "-" if value == "" else value
+        lines.append((name, f"{shown}   {style.faint(PROPERTIES[name].summary)}"))
     _print(facts(lines, style))
 
 
@@ -296,31 +301,29 @@ def show_result(
     done: str,
     more: Callable[[Style], Iterable[str]] | None = None,
 ) -> None:
-    """Print what an operation did, and its notes."""
+    """Print the result of an operation, and its notes."""
     if args.json:
         print(json.dumps(result.to_dict(), indent=2, ensure_ascii=False))
         return
     style = Style.of(sys.stdout)
     _print(_page(result, done, style))
-    _print(more(style) if more else ())
+    if more is not None:
+        _print(more(style))
 
 
 def _page(result: JobResult, done: str, style: Style) -> Iterator[str]:
-    """One line that says what happened, then what people should know."""
+    """Yield a line with the outcome, then the notes."""
     counts = counts_text(result.counts)
-    at = (
-        escaped(result.table)
-        if result.version is None
-        else f"version {result.version:,} of {escaped(result.table)}"
-    )
+    target = escaped(result.table)
+    if result.version is not None:
+        target = f"version {result.version:,} of {target}"
     if result.repeated:
-        yield f"{style.good('done before')}: {at}; nothing was changed now"
+        yield f"{style.good('done before')}: {target}; nothing was changed now"
     elif result.version is None and not counts:
-        yield f"{style.good('nothing to do')} in {at}"
+        yield f"{style.good('nothing to do')} in {target}"
     else:
-        total_ms = result.timings_ms.get("total")
-        took = "" if total_ms is None else style.faint(f" ({duration_text(total_ms / 1000)})")
-        yield f"{style.good(f'{done} {counts}'.strip())}, {at}{took}"
+        outcome = style.good(f"{done} {counts}".strip())
+        yield f"{outcome}, {target}{took_text(result, style)}"
     for note in result.notes:
         yield f"{style.warn('note')}  {escaped(note)}"
 

@@ -46,22 +46,23 @@ if TYPE_CHECKING:
 
 HISTORY_LIMIT = 20
 
+# Name, summary and example
 VERBS: tuple[tuple[str, str, str], ...] = (
-    ("describe", "what a table is, and how much it holds", "opal describe lake/users"),
-    ("history", "its commits, newest first", "opal history lake/users --limit 5"),
+    ("describe", "show the definition of a table, and its size", "opal describe lake/users"),
+    ("history", "list the commits, newest first", "opal history lake/users --limit 5"),
     (
         "files",
-        "its data files, with the rows that are no longer visible",
+        "list the data files, with the rows that are no longer visible",
         "opal files s3://lake/users --version 12",
     ),
     (
         "segments",
-        "what was ingested together, and what is pending",
+        "list the segments: rows that were ingested together, visible or pending",
         "opal segments lake/users --json",
     ),
     (
         "check",
-        "verify every invariant of the format, and name what is broken",
+        "verify every invariant of the format, and list what is broken",
         "opal check lake/users",
     ),
 )
@@ -76,18 +77,16 @@ def commands(verbs: Verbs) -> None:
         "segments": segments,
         "check": check,
     }
-    parsers = {
-        name: add_command(
-            verbs, Verb(name=name, group=LOOK, summary=summary, example=example, run=runners[name])
-        )
-        for name, summary, example in VERBS
-    }
+    parsers: dict[str, argparse.ArgumentParser] = {}
+    for name, summary, example in VERBS:
+        verb = Verb(name=name, group=LOOK, summary=summary, example=example, run=runners[name])
+        parsers[name] = add_command(verbs, verb)
     parsers["history"].add_argument(
         "--limit",
         type=whole_number,
         default=HISTORY_LIMIT,
         metavar="N",
-        help="how many, 0 for all (default: %(default)s)",
+        help="how many commits, 0 for all (default: %(default)s)",
     )
     _add_check_options(parsers["check"])
     _add_versions_of(verbs)
@@ -107,60 +106,44 @@ def commands(verbs: Verbs) -> None:
 def describe(args: argparse.Namespace) -> None:
     from opal_lake.inspect.describe import describe
 
-    _show(
-        args,
-        describe(_table(args)),
-        lambda description, style: describe_page(description, style, datetime.now(UTC)),
-    )
+    description = describe(_table(args))
+    now = datetime.now(UTC)
+    _show(args, description, lambda data, style: describe_page(data, style, now))
 
 
 def history(args: argparse.Namespace) -> None:
     from opal_lake.inspect.describe import history_rows
 
-    rows = history_rows(_table(args), args.limit)
-    _show(
-        args,
-        rows,
-        lambda data, style: history_page(data, style, output_width(sys.stdout), args.limit),
-    )
+    def page(rows: Any, style: Style) -> Iterable[str]:
+        return history_page(rows, style, output_width(sys.stdout), args.limit)
+
+    _show(args, history_rows(_table(args), args.limit), page)
 
 
 def files(args: argparse.Namespace) -> None:
     from opal_lake.inspect.describe import file_rows
 
-    _show(
-        args,
-        file_rows(_table(args), args.version),
-        lambda data, style: files_page(data, style, output_width(sys.stdout)),
-    )
+    rows = file_rows(_table(args), args.version)
+    _show(args, rows, lambda data, style: files_page(data, style, output_width(sys.stdout)))
 
 
 def segments(args: argparse.Namespace) -> None:
     from opal_lake.inspect.describe import segment_rows
 
-    _show(
-        args,
-        segment_rows(_table(args), args.version),
-        lambda data, style: segments_page(data, style, output_width(sys.stdout)),
-    )
+    rows = segment_rows(_table(args), args.version)
+    _show(args, rows, lambda data, style: segments_page(data, style, output_width(sys.stdout)))
 
 
 def _add_versions_of(verbs: Verbs) -> None:
-    summary, example = (
-        "every row that a key has had, and when it was valid",
-        "opal versions-of lake/users 7",
+    verb = Verb(
+        name="versions-of",
+        group=LOOK,
+        summary="list every row that a key has had, and when it was valid",
+        example="opal versions-of lake/users 7",
+        run=versions_of,
+        operands="VALUE... ",
     )
-    parser = add_command(
-        verbs,
-        Verb(
-            name="versions-of",
-            group=LOOK,
-            summary=summary,
-            example=example,
-            run=versions_of,
-            operands="VALUE... ",
-        ),
-    )
+    parser = add_command(verbs, verb)
     parser.add_argument(
         "paths", nargs="+", metavar="VALUE", help="one value for each key column, in their order"
     )
@@ -175,16 +158,15 @@ def versions_of(args: argparse.Namespace) -> None:
 
     table = _table(args)
     key = key_of_texts(args.paths, table.snapshot_at().spec)
-    rows = json_rows(
-        table.history_view(keys=[key], version=args.version, columns=column_names(args.columns))
-    )
-    _show(
-        args,
-        rows,
-        lambda rows, style: (
-            rows_lines(rows, style, output_width(sys.stdout)) if rows else [style.faint("no row")]
-        ),
-    )
+    columns = column_names(args.columns)
+    view = table.history_view(keys=[key], version=args.version, columns=columns)
+
+    def page(rows: Any, style: Style) -> Iterable[str]:
+        if not rows:
+            return [style.faint("no row")]
+        return rows_lines(rows, style, output_width(sys.stdout))
+
+    _show(args, json_rows(view), page)
 
 
 def _add_check_options(parser: argparse.ArgumentParser) -> None:
@@ -194,8 +176,9 @@ def _add_check_options(parser: argparse.ArgumentParser) -> None:
         "--memory",
         metavar="SIZE",
         default="1g",
-        help="memory to use, as 2g (default: %(default)s); the rest goes to disk (TMPDIR), some 50 bytes a row and 50 a key-store entry, "
-        "in unnamed files that disappear with the process; on Spark it has no effect",
+        help="memory to use, as 2g (default: %(default)s); the rest goes to disk (TMPDIR): some "
+        "50 bytes a row and 50 a key-store entry, in unnamed files that disappear with the "
+        "process; it has no effect on Spark",
     )
     add_engine(parser)
 
@@ -206,36 +189,36 @@ def check(args: argparse.Namespace) -> int:
     from opal_lake.table import table_on
 
     started_s = time.monotonic()
-    # Not opened: what cannot be opened is what check is for
+    # Not opened: check is for tables that cannot be opened, too
     table = table_on(open_storage(args.table, store_options(args)))
-    asked = operation_of(args, Check)
-    option = spark_option(args, asked)
-    if option or (not args.local and check_fits_spark(args, table, asked)):
-        return _check_on_spark(args, asked, option, started_s)
+    job = operation_of(args, Check)
+    option = spark_option(args, job)
+    if option or (not args.local and check_fits_spark(args, table, job)):
+        return _check_on_spark(args, job, option, started_s)
     step = LatestStep(lambda noun: f"reading the {noun} of {table.uri}")
     with ProgressLine("check", step.where):
-        checked = run_check(table, asked, memory=args.memory, at_step=step.at_step)
+        checked = run_check(table, job, memory=args.memory, at_step=step.at_step)
     passed_s = time.monotonic() - started_s
     return show_check(args, table.uri, checked, checked.looked_text, passed_s)
 
 
-def check_fits_spark(args: argparse.Namespace, table: "Table", asked: Check) -> bool:
+def check_fits_spark(args: argparse.Namespace, table: "Table", job: Check) -> bool:
     """Return whether Spark fits the check.
 
-    This process checks a table whose metadata is damaged, or expires meanwhile. A store that fails
-    says nothing of the size.
+    False for a table whose metadata is damaged or expires meanwhile: this process checks it. A
+    store that fails says nothing of the size.
     """
     try:
-        return fits_spark(args, table, asked)
+        return fits_spark(args, table, job)
     except (ExpiredError, FormatError, NotFoundError):
         return False
 
 
-def _check_on_spark(args: argparse.Namespace, asked: Check, option: str, started_s: float) -> int:
+def _check_on_spark(args: argparse.Namespace, job: Check, option: str, started_s: float) -> int:
     from opal_lake.inspect.check.check import LEFT_OUT, LEFT_OVER, LOOKED_AT, Checked
     from opal_lake.inspect.check.finding import Finding
 
-    result = on_spark(args, JobSpec(operation=asked, table=args.table), option)
+    result = on_spark(args, JobSpec(operation=job, table=args.table), option)
     findings = tuple(Finding(**finding) for finding in result.examples)
     checked = Checked(
         findings=findings,
@@ -254,7 +237,10 @@ def _notes_after(prefix: str, result: "JobResult") -> tuple[str, ...]:
 def show_check(
     args: argparse.Namespace, uri: str, checked: "Checked", looked_at: str, passed_s: float
 ) -> int:
-    """Print the findings; return the exit code. As JSON the findings alone, and the rest on standard error."""
+    """Print the findings; return the exit code.
+
+    As JSON the findings alone go to standard output, and the rest to standard error.
+    """
     findings = [
         {"invariant": finding.invariant, "path": finding.path, "message": finding.message}
         for finding in checked.findings
@@ -266,13 +252,11 @@ def show_check(
             print(f"not looked at: {line}", file=sys.stderr)
         for line in checked.left_over:
             print(f"left over: {line}", file=sys.stderr)
-    _show(
-        args,
-        findings,
-        lambda findings, style: check_page(
-            uri, findings, style, passed_s, checked, looked_at=looked_at
-        ),
-    )
+
+    def page(rows: Any, style: Style) -> Iterable[str]:
+        return check_page(uri, rows, style, passed_s, checked, looked_at=looked_at)
+
+    _show(args, findings, page)
     return FINDINGS if findings else OK
 
 

@@ -1,4 +1,4 @@
-"""How a program with verbs begins and runs one of them: errors become one clear line and an exit code."""
+"""A program with verbs: errors become one clear line and an exit code."""
 
 import argparse
 import codecs
@@ -18,12 +18,13 @@ from opal_lake.cli.render import Style
 from opal_lake.exit_codes import BUG, OK, RETRY, STOPPED
 
 _ESCAPES = "opal.escapes"
+# Errors of writing to a stream: a closed one, a full disk or quota, a failed device
 _OF_OUTPUT = frozenset({errno.EBADF, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A command with verbs: its name, its exit codes, and what it says when Ctrl-C stops it.
+    """A command with verbs: its name, its exit codes, its message after Ctrl-C.
 
     `add_verbs` registers the verbs; those of `opal` are the entry points `opal.commands`.
     `overview` is the page that shows them all.
@@ -36,9 +37,11 @@ class Program:
     overview: Callable[[Mapping[str, argparse.ArgumentParser], Style], str]
 
     def main(self, argv: Sequence[str] | None = None) -> int:
-        """Run one command; returns its exit code. Wrong usage raises SystemExit, as argparse does.
+        """Run one command, and return its exit code.
 
-        Ends quietly when the reader of its output has left, as in `opal --help | head -1`.
+        Wrong usage raises SystemExit, as argparse does.
+
+        It ends quietly when the reader of its output has left, as in `opal --help | head -1`.
         """
         _prepare_output()
         try:
@@ -66,17 +69,16 @@ class Program:
         return self.run(args)
 
     def build_parser(self) -> OpalParser:
-        """The parser with all verbs."""
+        """Return the parser with all verbs."""
         parser = OpalParser(prog=self.name, add_help=False)
         parser.add_argument("-h", "--help", action=_Overview, nargs=0, page=self.overview)
         parser.add_argument("--version", action="version", version=f"{self.name} {__version__}")
-        self.add_verbs(
-            parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=OpalParser)
-        )
+        verbs = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=OpalParser)
+        self.add_verbs(verbs)
         return parser
 
     def run(self, args: argparse.Namespace) -> int:
-        """The verb's exit code; an error becomes one clear line."""
+        """Run a verb, and return its exit code; an error becomes one clear line."""
         try:
             code = args.run(args)
             sys.stdout.flush()
@@ -85,32 +87,33 @@ class Program:
         except KeyboardInterrupt:
             print(f"{self.name}: stopped; {self.when_stopped}", file=sys.stderr)
             return STOPPED
-        except Exception as error:  # the last stop: every error becomes an exit code
+        except Exception as error:  # the last resort: every error becomes an exit code
             if _is_of_output(error):
                 raise  # `main` reports it
             return self.report(error, traced=args.traceback)
         return OK if code is None else int(code)
 
     def report(self, error: Exception, *, traced: bool = False) -> int:
-        """Say on standard error what went wrong; returns the exit code. Only bugs, and who asks for it, get a traceback."""
+        """Print an error to standard error, and return its exit code.
+
+        Only bugs, and whoever asks for it, get a traceback.
+        """
         code = self.exit_code(error)
-        with suppress(OSError):  # where standard error cannot be written the code has to do
+        # Where standard error cannot be written, the code has to be enough
+        with suppress(OSError):
             self._print_error(error, code, traced=traced)
         return code
 
     def _print_error(self, error: Exception, code: int, *, traced: bool) -> None:
         if code == BUG or traced or is_set(traceback_variable(self.name)):
             traceback.print_exception(error)
-        else:
-            print(
-                f"{Style.of(sys.stderr).bad(f'{self.name}:')} {error}",
-                *getattr(error, "__notes__", ()),
-                sep="\n",
-                file=sys.stderr,
-            )
+            return
+        name = Style.of(sys.stderr).bad(f"{self.name}:")
+        notes = getattr(error, "__notes__", ())
+        print(f"{name} {error}", *notes, sep="\n", file=sys.stderr)
 
     def _report_output(self, error: OSError) -> int:
-        """Report that the output is lost, and that what the command did is not."""
+        """Report that the output is lost, but not what the command did."""
         message = (
             f"{self.name}: the output or a temporary file could not be written ({error.strerror}); "
             "what was committed stays so: look at it with another command"
@@ -121,12 +124,15 @@ class Program:
 
 
 def _is_of_output(error: Exception) -> bool:
-    """Return whether an error came from writing to an open stream: other errors name a file."""
+    """Return whether an error came from writing to an open stream.
+
+    Other errors name a file.
+    """
     return isinstance(error, OSError) and error.errno in _OF_OUTPUT and error.filename is None
 
 
 def _prepare_output() -> None:
-    """Make both streams take any text: what their encoding lacks is escaped as in JSON."""
+    """Make both streams take any text: characters they lack are escaped as in JSON."""
     codecs.register_error(_ESCAPES, _escape)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -138,18 +144,19 @@ def _prepare_output() -> None:
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
+    """Replace the characters that an encoding lacks by their escapes of JSON."""
     assert isinstance(error, UnicodeEncodeError)
     lacking = error.object[error.start : error.end]
     return json.dumps(lacking)[1:-1], error.end
 
 
 def _discard_output() -> None:
-    """Let nothing more be written to standard output, so that no flush fails again."""
+    """Discard standard output from now on, so that no flush fails again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Overview(argparse.Action):
-    """All verbs, by what they are for; argparse has no groups of subcommands."""
+    """The option `--help`: all verbs by their groups, which argparse does not have."""
 
     def __init__(
         self,
@@ -157,7 +164,7 @@ class _Overview(argparse.Action):
         page: Callable[[Mapping[str, argparse.ArgumentParser], Style], str],
         **given: object,
     ) -> None:
-        super().__init__(**given)  # type: ignore[arg-type]  # what argparse itself hands on
+        super().__init__(**given)  # type: ignore[arg-type]  # as argparse passes them
         self._page = page
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:

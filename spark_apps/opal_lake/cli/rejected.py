@@ -1,4 +1,4 @@
-"""The verb `opal rejected`: list the rows that ingests put aside, and replay those that can be read now."""
+"""The verb `opal rejected`: list the rows that ingests put aside, or replay them."""
 
 import argparse
 import json
@@ -13,6 +13,7 @@ from opal_lake.cli.command import (
     Verbs,
     add_command,
     exit_code_lines,
+    sentence,
     store_options,
 )
 from opal_lake.cli.flags import add_flags, operation_of
@@ -30,26 +31,31 @@ REPLAY_EXAMPLE = "opal rejected replay lake/users"
 
 def commands(verbs: Verbs) -> None:
     """Register the verb."""
-    summary = "rows that ingests put aside: list them, or replay those that can be read now"
+    summary = "list the rows that ingests put aside, or replay those that can be read now"
     parser: argparse.ArgumentParser = verbs.add_parser(
         "rejected",
         help=summary,
-        description=summary[:1].upper() + summary[1:] + ".",
+        description=sentence(summary),
         epilog=f"example:\n  {LIST_EXAMPLE}\n\n{exit_code_lines()}",
     )
     parser.set_defaults(group=KEEP, example=LIST_EXAMPLE, run=_no_action, traceback=False)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", parser_class=OpalParser)
-    listed = "what each job rejected, the newest first: state, reasons, files and a few rows"
-    add_command(
-        actions,
-        Verb(name="list", group=KEEP, summary=listed, example=LIST_EXAMPLE, run=list_rejected),
+    list_verb = Verb(
+        name="list",
+        group=KEEP,
+        summary="list what each job rejected, the newest first: state, reasons, files, a few rows",
+        example=LIST_EXAMPLE,
+        run=list_rejected,
     )
-    replayed = "ingest rejected rows again that can be read now, each once"
-    replay_parser = add_command(
-        actions,
-        Verb(name="replay", group=KEEP, summary=replayed, example=REPLAY_EXAMPLE, run=replay),
+    add_command(actions, list_verb)
+    replay_verb = Verb(
+        name="replay",
+        group=KEEP,
+        summary="ingest rejected rows again that can be read now, each once",
+        example=REPLAY_EXAMPLE,
+        run=replay,
     )
-    add_flags(replay_parser, Replay)
+    add_flags(add_command(actions, replay_verb), Replay)
 
 
 def _no_action(_: argparse.Namespace) -> None:
@@ -72,25 +78,27 @@ def _page(rejected: Sequence[Mapping[str, Any]], style: Style) -> Iterator[str]:
     if not rejected:
         yield style.faint("no rejected row")
         return
-    jobs = [{**job, "can": "yes" if job["can_replay"] else "no"} for job in rejected]
     columns = [
         Column(key="job", title="job", right=True),
         Column(key="version", title="version", right=True),
         Column(key="committed_at", title="committed (UTC)", show=_moment, optional=True),
         Column(key="state", title="state"),
-        Column(key="can", title="can be replayed"),
+        Column(key="can_replay", title="can be replayed"),
         Column(key="rows", title="rows", right=True),
         Column(key="partition_key", title="partition key", shrinks=True, optional=True),
     ]
-    yield from text_table(columns, jobs, style, output_width(sys.stdout))
+    yield from text_table(columns, rejected, style, output_width(sys.stdout))
     for job in rejected:
         yield ""
-        yield style.strong(f"job {job['job']}: {', '.join(map(escaped, job['files']))}")
+        files = ", ".join(map(escaped, job["files"]))
+        yield style.strong(f"job {job['job']}: {files}")
         for reason, rows in job["reasons"].items():
             yield f"  {count_text(rows, 'row')}: {style.warn(escaped(reason))}"
         for row in job["sample"]:
-            place = f"{row['source']}: " if row["source"] else ""
-            yield style.faint(f"  {escaped(place)}{escaped(row['row'] or 'no text')}")
+            text = escaped(row["row"] or "no text")
+            if row["source"]:
+                text = f"{escaped(row['source'])}: {text}"
+            yield style.faint(f"  {text}")
 
 
 def _moment(text: str | None) -> str:
@@ -98,10 +106,11 @@ def _moment(text: str | None) -> str:
 
 
 def replay(args: argparse.Namespace) -> None:
-    """Replay what can be read, and print what stays rejected."""
+    """Replay the rows that can be read, and print what stays rejected."""
     job = operation_of(args, Replay)
     result = job.run(_table(args))
-    show_result(args, result, "replayed" if result.counts["rows"] else "nothing replayed,")
+    done = "replayed" if result.counts["rows"] else "nothing replayed,"
+    show_result(args, result, done)
 
 
 def _table(args: argparse.Namespace) -> "Table":

@@ -1,4 +1,4 @@
-"""Plain text for people: aligned tables, readable numbers, and colour where a terminal shows it."""
+"""Plain text for people: aligned tables, readable numbers, colour on a terminal."""
 
 import os
 import re
@@ -12,25 +12,23 @@ from typing import Any, TextIO
 from opal_lake.errors import count_text
 
 _GAP = "  "
-_NARROWEST = 8
+_NARROWEST = 8  # cells that a column keeps on a narrow terminal
+_STEP = 1023.95  # from here on one decimal would show 1,024.0 of a unit
 _MOMENT = re.compile(r"-?\d{4,}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """Colours, or none."""
+    """The colours of an output, or none."""
 
     colour: bool = False
 
     @classmethod
     def of(cls, stream: TextIO) -> "Style":
-        """Colours on a terminal, unless NO_COLOR is set (no-color.org)."""
-        return cls(
-            colour=stream.isatty()
-            and not os.environ.get("NO_COLOR")
-            and os.environ.get("TERM") != "dumb"
-        )
+        """Return colours for a terminal, unless NO_COLOR is set (no-color.org)."""
+        is_refused = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+        return cls(colour=stream.isatty() and not is_refused)
 
     def strong(self, text: str) -> str:
         return self._in("1", text)
@@ -48,14 +46,16 @@ class Style:
         return self._in("1;31", text)
 
     def _in(self, code: str, text: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self.colour and text.strip() else text
+        if not self.colour or not text.strip():
+            return text
+        return f"\x1b[{code}m{text}\x1b[0m"
 
 
 PLAIN = Style()
 
 
 def plain_text(value: Any) -> str:
-    """Any value on one line; what would move the cursor or hide text is shown escaped."""
+    """Return any value on one line; what would fool a terminal is escaped."""
     match value:
         case None:
             return "-"
@@ -71,34 +71,42 @@ def plain_text(value: Any) -> str:
 
 
 def escaped(text: str) -> str:
-    return (
-        text
-        if text.isprintable()
-        else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    )
+    """Return a text with escapes for characters that cannot be printed."""
+    if text.isprintable():
+        return text
+    characters = []
+    for character in text:
+        if not character.isprintable():
+            character = character.encode("unicode_escape").decode()
+        characters.append(character)
+    return "".join(characters)
 
 
 def size_text(size: int) -> str:
-    """Bytes as a person reads them."""
+    """Return a number of bytes as a person reads it."""
     amount, unit = float(size), 0
-    while amount >= 1023.95 and unit < len(_UNITS) - 1:
+    while amount >= _STEP and unit < len(_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1
-    return f"{size:,} B" if unit == 0 else f"{amount:,.1f} {_UNITS[unit]}"
+    if unit == 0:
+        return f"{size:,} B"
+    return f"{amount:,.1f} {_UNITS[unit]}"
 
 
 def moment_text(value: Any) -> str:
-    """A value that may be an ISO 8601 moment, a bit shorter."""
+    """Return a value, which may be an ISO 8601 moment, a bit shorter."""
     text = plain_text(value)
-    return text.replace("T", " ").replace("+00:00", "Z") if _MOMENT.match(text) else text
+    if not _MOMENT.match(text):
+        return text
+    return text.replace("T", " ").replace("+00:00", "Z")
 
 
 def time_text(iso: str) -> str:
-    """A moment to the second, in UTC."""
+    """Return a moment to the second, in UTC."""
     return datetime.fromisoformat(iso).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def ago_text(iso: str, now: datetime) -> str:
-    """How long ago, roughly."""
+    """Return roughly how long ago a moment was."""
     seconds = (now - datetime.fromisoformat(iso)) // timedelta(seconds=1)
     for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= length:
@@ -107,16 +115,19 @@ def ago_text(iso: str, now: datetime) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """0:07, 2:03, 1:00:09."""
-    hours, rest = divmod(int(seconds), 3_600)
-    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
+    """Return a duration as 0:07, 2:03 or 1:00:09."""
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}:{rest:02}"
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column of a text table. On a narrow terminal the optional ones go, then those that may shrink give way.
+    """A column of a text table.
 
-    `tail` keeps the end, as of paths.
+    On a narrow terminal optional columns go first, then those that shrink give way. `tail` keeps
+    the end of a text, as of paths.
     """
 
     key: str
@@ -135,22 +146,20 @@ def text_table(
     style: Style = PLAIN,
     width: int | None = None,
 ) -> Iterator[str]:
-    """Lines: a heading, then a line a row."""
+    """Yield the lines of a table: a heading, then a line for each row."""
     natural = {column.key: natural_width(column, rows) for column in columns}
-    columns = _kept(columns, natural, width)
-    widths = _fitted([natural[column.key] for column in columns], columns, width)
+    columns = _fitting(columns, natural, width)
+    widths = _narrowed([natural[column.key] for column in columns], columns, width)
     yield style.faint(_line(columns, [column.title for column in columns], widths, PLAIN))
     for row in rows:
-        yield _line(
-            columns, [column.show(row.get(column.key)) for column in columns], widths, style
-        )
+        texts = [column.show(row.get(column.key)) for column in columns]
+        yield _line(columns, texts, widths, style)
 
 
 def natural_width(column: Column, rows: Sequence[Mapping[str, Any]]) -> int:
-    """The cells that a column takes when nothing is left out."""
-    return max(
-        [len_shown(column.title), *(len_shown(column.show(row.get(column.key))) for row in rows)]
-    )
+    """Return the cells that a column takes when nothing is cut off."""
+    texts = [column.show(row.get(column.key)) for row in rows]
+    return max(map(len_shown, [column.title, *texts]))
 
 
 def _line(
@@ -160,70 +169,81 @@ def _line(
     for column, text, width in zip(columns, texts, widths, strict=True):
         text = clipped(text, width, tail=column.tail)
         space = " " * (width - len_shown(text))
+        # Painted last: the codes of colours take no cells
         text = column.paint(style, text)
         shown.append(space + text if column.right else text + space)
     return _GAP.join(shown).rstrip()
 
 
-def _kept(columns: Sequence[Column], natural: Mapping[str, int], width: int | None) -> list[Column]:
-    """Leave out optional columns, the last one first, until all fit."""
-    kept = list(columns)
+def _fitting(
+    columns: Sequence[Column], natural: Mapping[str, int], width: int | None
+) -> list[Column]:
+    """Return the columns without optional ones, the last one first, until all fit."""
+    fitting = list(columns)
+    if width is None:
+        return fitting
     for column in reversed(columns):
-        if (
-            width is not None
-            and column.optional
-            and sum(natural[other.key] + len(_GAP) for other in kept) - len(_GAP) > width
-        ):
-            kept.remove(column)
-    return kept
+        cells = sum(natural[other.key] + len(_GAP) for other in fitting) - len(_GAP)
+        if column.optional and cells > width:
+            fitting.remove(column)
+    return fitting
 
 
-def _fitted(natural: Sequence[int], columns: Sequence[Column], width: int | None) -> list[int]:
-    """Narrow the widest of those that shrink, until all fit."""
+def _narrowed(natural: Sequence[int], columns: Sequence[Column], width: int | None) -> list[int]:
+    """Return widths of which the widest shrinking ones are narrowed until all fit."""
     widths = list(natural)
     if width is None:
         return widths
     excess = sum(widths) + len(_GAP) * (len(widths) - 1) - width
+    shrinking = [position for position, column in enumerate(columns) if column.shrinks]
     while excess > 0:
-        loose = [
-            at for at, column in enumerate(columns) if column.shrinks and widths[at] > _NARROWEST
-        ]
-        if not loose:
+        wide = [position for position in shrinking if widths[position] > _NARROWEST]
+        if not wide:
             return widths
-        widest = max(loose, key=widths.__getitem__)
+        widest = max(wide, key=widths.__getitem__)
         widths[widest] -= 1
         excess -= 1
     return widths
 
 
 def clipped(text: str, width: int, *, tail: bool = False) -> str:
-    """At most `width` cells, with an ellipsis for what is left out."""
+    """Return at most `width` cells, with an ellipsis for the rest."""
     if len_shown(text) <= width:
         return text
-    kept = text[::-1] if tail else text
-    while len_shown(kept) > width - 1:
-        kept = kept[:-1]
-    return "…" + kept[::-1] if tail else kept + "…"
+    if tail:
+        return "…" + _fitting_start(text[::-1], width - 1)[::-1]
+    return _fitting_start(text, width - 1) + "…"
+
+
+def _fitting_start(text: str, width: int) -> str:
+    while len_shown(text) > width:
+        text = text[:-1]
+    return text
 
 
 def len_shown(text: str) -> int:
-    """Cells on a terminal: East Asian wide characters take two, combining ones none."""
+    """Return the cells of a text: wide characters take two, combining ones none."""
     if text.isascii():
         return len(text)
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
-        for c in text
-    )
+    return sum(map(_cells, text))
+
+
+def _cells(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def facts(pairs: Sequence[tuple[str, str]], style: Style = PLAIN) -> Iterator[str]:
-    """`name   value` lines, indented."""
+    """Yield indented lines of a name and a value, in two columns."""
     width = max((len(name) for name, _ in pairs), default=0)
-    return (f"  {style.faint(f'{name:<{width}}')}  {value}" for name, value in pairs)
+    for name, value in pairs:
+        padded = style.faint(f"{name:<{width}}")
+        yield f"  {padded}  {value}"
 
 
 def output_width(stream: TextIO) -> int | None:
-    """None unless it is a terminal: a file or a pipe takes lines of any length."""
-    return (
-        shutil.get_terminal_size().columns if stream.isatty() or "COLUMNS" in os.environ else None
-    )
+    """Return the width of a terminal; None for a file or a pipe, which take any line."""
+    if stream.isatty() or "COLUMNS" in os.environ:
+        return shutil.get_terminal_size().columns
+    return None

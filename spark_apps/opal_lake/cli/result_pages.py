@@ -26,50 +26,60 @@ _DONE = {
 def result_page(
     result: JobResult, style: Style, width: int | None, *, last: bool = True, dry_run: bool = False
 ) -> Iterator[str]:
+    """Yield a line with the outcome, the notes, and the examples."""
     counts = counts_text(result.counts)
-    what = _DONE[result.operation] + (f" {counts}," if counts else "")
+    done = _DONE[result.operation]
+    if counts:
+        done += f" {counts},"
+    target, took = _target(result), took_text(result, style)
     if result.repeated:
-        yield f"{style.good('done before')}: {what}{_place(result)}; nothing was changed now"
+        yield f"{style.good('done before')}: {done}{target}; nothing was changed now"
     elif dry_run and counts:
-        yield f"{style.good('would have')} {what}{_place(result)}{_took(result, style)}"
+        yield f"{style.good('would have')} {done}{target}{took}"
     elif _did_nothing(result):
-        yield f"{style.good('nothing to do')} in{_place(result)}"
+        yield f"{style.good('nothing to do')} in{target}"
     else:
-        yield f"{style.good(what)}{_place(result)}{_took(result, style)}"
+        yield f"{style.good(done)}{target}{took}"
     for note in result.notes:
         yield f"{style.warn('note')}  {escaped(note)}"
     if result.examples and result.operation not in ("read", "changes", "metagen"):
-        yield from text_table(
-            [Column(key=name, title=name, shrinks=True) for name in result.examples[0]],
-            result.examples,
-            style,
-            width,
-        )
+        columns = [Column(key=name, title=name, shrinks=True) for name in result.examples[0]]
+        yield from text_table(columns, result.examples, style, width)
     is_inline = "segments" in result.counts
     if last and result.operation == "ingest" and result.counts.get("rows") and not is_inline:
         yield style.faint(f"not visible yet; next: opal metagen {escaped(result.table)}")
 
 
 def _did_nothing(result: JobResult) -> bool:
-    """Return whether a job committed nothing; a MetaGen then names the version that it read."""
+    """Return whether a job committed nothing.
+
+    A MetaGen then names the version that it read.
+    """
     if result.operation == "metagen":
         return not result.counts.get("segments")
     return result.version is None
 
 
-def _place(result: JobResult) -> str:
-    at = "" if result.version is None else f" version {result.version:,} of"
-    return f"{at} {escaped(result.table)}"
+def _target(result: JobResult) -> str:
+    table = escaped(result.table)
+    if result.version is None:
+        return f" {table}"
+    return f" version {result.version:,} of {table}"
 
 
-def _took(result: JobResult, style: Style) -> str:
+def took_text(result: JobResult, style: Style) -> str:
+    """Return how long a job took, for the end of a line; empty if that is unknown."""
     total_ms = result.timings_ms.get("total")
-    return "" if total_ms is None else style.faint(f" ({duration_text(total_ms / 1000)})")
+    if total_ms is None:
+        return ""
+    return style.faint(f" ({duration_text(total_ms / 1000)})")
 
 
 def rows_page(result: JobResult, style: Style, width: int | None) -> Iterator[str]:
-    """The rows of a read."""
+    """Yield the rows of a read, and a line with their number."""
     rows = result.examples
     yield from rows_lines(rows, style, width)
-    more = f"; {result.notes[0]}" if result.notes else ""
-    yield style.faint(f"{count_text(len(rows), 'row')}, version {result.version:,}{more}")
+    summary = f"{count_text(len(rows), 'row')}, version {result.version:,}"
+    if result.notes:
+        summary += f"; {result.notes[0]}"
+    yield style.faint(summary)

@@ -1,6 +1,6 @@
-"""Jobs of the command line: on the engine that is asked for, or that fits what they would read.
+"""Jobs of the command line, on the engine that is asked for or that fits.
 
-Spark is lent by `opal_spark`, which sets `on_spark` of the verbs that may run on it.
+`opal_spark` provides Spark: it sets `on_spark` of the verbs that may run on it.
 """
 
 import argparse
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from opal_lake.table import Table
 
 SPARK_PACKAGE = "opal-lake[spark]"
+_BY_SIZE = "if it reads more than the table's property local_mb"
 AnyOperation = Operation[Any]
-# The command, its job, and what an error calls it where Spark is not installed
+# The command, its job, and its name in an error where Spark is not installed
 OnSpark = Callable[[argparse.Namespace, JobSpec[AnyOperation], str], "JobResult"]
 
 
@@ -41,18 +42,20 @@ def add_spark(parser: argparse.ArgumentParser) -> None:
     _add_settings(parser.add_argument_group("Spark"), "")
 
 
-def add_engine(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose the engine of a verb."""
+def add_engine(parser: argparse.ArgumentParser, *, when: str = _BY_SIZE) -> None:
+    """Add the options that choose the engine of a verb.
+
+    By default it runs on Spark only `when`.
+    """
     group = parser.add_argument_group("engine")
     engine = group.add_mutually_exclusive_group()
     engine.add_argument(
-        "--spark",
-        action="store_true",
-        help="run it on Spark (default: if it reads more than the table's property local_mb)",
+        "--spark", action="store_true", help=f"run it on Spark (default: only {when})"
     )
-    engine.add_argument(
-        "--local", action="store_true", help="run it in this process, however much it reads"
-    )
+    local_help = "run it in this process"
+    if when == _BY_SIZE:
+        local_help += ", however much it reads"
+    engine.add_argument("--local", action="store_true", help=local_help)
     _add_settings(group, "; runs it on Spark")
     parser.set_defaults(on_spark=_no_spark)
 
@@ -65,7 +68,7 @@ def _add_settings(group: Any, also: str) -> None:
         metavar="NAME=VALUE",
         help=f"a setting of Spark, as spark.driver.memory=8g{also}",
     )
-    group.add_argument("--verbose", action="store_true", help=f"show what Spark says{also}")
+    group.add_argument("--verbose", action="store_true", help=f"show the output of Spark{also}")
 
 
 def spark_is_missing(what: str) -> NoSparkError:
@@ -76,7 +79,7 @@ def spark_is_missing(what: str) -> NoSparkError:
 
 
 def run_job(args: argparse.Namespace, operation: AnyOperation) -> "JobResult":
-    """Run an operation on the engine that was asked for, or that fits it; say which one."""
+    """Run an operation on the engine that was asked for, or that fits it."""
     spec = JobSpec(operation=operation, table=args.table, token=getattr(args, "token", None))
     option = spark_option(args, operation)
     if option:
@@ -90,25 +93,28 @@ def run_job(args: argparse.Namespace, operation: AnyOperation) -> "JobResult":
 
 
 def spark_option(args: argparse.Namespace, operation: AnyOperation) -> str:
-    """Return the option by which a command asks for Spark; empty where none does.
+    """Return the option by which a command asks for Spark; empty without one.
 
-    Raises InvalidInputError for a command that also asks for this process.
+    InvalidInputError for a command that also asks for this process.
     """
     from opal_lake.operations.engine_choice import spark_only
 
-    asked = [f"--{name}" for name in ("conf", "verbose", "spark") if getattr(args, name)]
-    if argument := spark_only(operation):
-        asked.insert(0, f"--{argument}")
-    if asked and args.local:
+    options = [f"--{name}" for name in ("conf", "verbose", "spark") if getattr(args, name)]
+    argument = spark_only(operation)
+    if argument:
+        options.insert(0, f"--{argument}")
+    if not options:
+        return ""
+    if args.local:
         raise InvalidInputError(
-            f"opal {args.command}: {asked[0]} runs on Spark, and --local in this process; "
+            f"opal {args.command}: {options[0]} runs on Spark, and --local in this process; "
             "leave one of them out"
         )
-    return asked[0] if asked else ""
+    return options[0]
 
 
 def fits_spark(args: argparse.Namespace, table: "OpenTable", operation: AnyOperation) -> bool:
-    """Return whether Spark fits the job, and say on standard error what fits and why."""
+    """Return whether Spark fits the job; print the choice to standard error."""
     from opal_lake.operations.engine_choice import choose_engine
 
     choice = choose_engine(table, operation)
@@ -127,7 +133,7 @@ def on_spark(
     except NoSparkError as error:
         if option:
             raise
-        raise NoSparkError(f"{error}; --local runs it in this process all the same") from error
+        raise NoSparkError(f"{error}; --local runs it in this process anyway") from error
 
 
 def _no_spark(_: argparse.Namespace, __: JobSpec[AnyOperation], what: str) -> NoReturn:
@@ -137,43 +143,49 @@ def _no_spark(_: argparse.Namespace, __: JobSpec[AnyOperation], what: str) -> No
 def _run_here(
     args: argparse.Namespace, spec: JobSpec[AnyOperation], opened: "Table[pa.Table] | None"
 ) -> "JobResult":
-    """Run a job in this process, with a progress line; on an open table, if there is one."""
+    """Run a job in this process, with a progress line.
+
+    `opened` is the table, if it is open already.
+    """
     from opal_lake.engine.in_process import InProcess
 
     started_s = time.monotonic()
     step = LatestStep()
-    place = LocalPlace(
+    target = LocalPlace(
         uri=spec.table,
         options=store_options(args),
         executor=InProcess(at_step=step.at_step),
         opened=opened,
     )
     with ProgressLine(args.command, step.where):
-        result = _result(place, spec)
-    return result if result.repeated else result.timed(time.monotonic() - started_s)
+        result = _result(target, spec)
+    # A repeat has the time of the job that did the work
+    if result.repeated:
+        return result
+    return result.timed(time.monotonic() - started_s)
 
 
-def _result(place: "LocalPlace", spec: JobSpec[AnyOperation]) -> "JobResult":
+def _result(target: "LocalPlace", spec: JobSpec[AnyOperation]) -> "JobResult":
     from opal_lake.operations.read import ShowChanges, ShowRows
 
     operation = spec.operation
     if isinstance(operation, ShowRows):
-        return _show_rows(place, operation, spec.token)
+        return _show_rows(target, operation, spec.token)
     if isinstance(operation, ShowChanges):
-        return _show_changes(place.open(), operation, spec.token)
+        return _show_changes(target.open(), operation, spec.token)
     # Without `needs_table` an operation runs at a place
     run: Callable[[Any], JobResult] = spec.job.run
-    return run(place.open() if operation.needs_table else place)
+    return run(target.open() if operation.needs_table else target)
 
 
-def _show_rows(place: "LocalPlace", job: "ShowRows", token: str | None) -> "JobResult":
+def _show_rows(target: "LocalPlace", job: "ShowRows", token: str | None) -> "JobResult":
     from opal_lake.cli.shown_rows import shown_result
     from opal_lake.result import JobResult
 
-    table = place.open()
+    table = target.open()
     view = job.view(table)
-    # One row more shows whether there are more
-    rows = place.executor.rows(view, limit=job.shown_rows + 1)
+    # One row beyond the limit shows whether more exist
+    rows = target.executor.rows(view, limit=job.shown_rows + 1)
     result = JobResult(
         operation="read", table=table.uri, version=view.snapshot.version, token=token
     )
@@ -200,7 +212,7 @@ def _open(uri: str, options: Mapping[str, str]) -> "Table[pa.Table]":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalPlace:
-    """A URI where a table is, or is to be made, for this process to work on."""
+    """A URI where a table exists or will be made, for this process to work on."""
 
     uri: str
     options: Mapping[str, str]
@@ -208,12 +220,12 @@ class LocalPlace:
     opened: "Table[pa.Table] | None" = None
 
     def open(self) -> "Table[pa.Table]":
-        """Open the table; NotFoundError when there is none."""
+        """Open the table; NotFoundError if it does not exist."""
         table = self.opened or _open(self.uri, self.options)
         return replace(table, executor=self.executor)
 
     def create(self, columns: "pa.Schema", layout: "TableLayout") -> "Table[pa.Table]":
-        """Create a table; TableExistsError when there is one."""
+        """Create a table; TableExistsError if one exists."""
         from opal_lake.definition.table_spec import plan_spec
         from opal_lake.storage.open import open_storage
         from opal_lake.table import create_on
@@ -221,19 +233,19 @@ class LocalPlace:
         return create_on(open_storage(self.uri, self.options), plan_spec(columns, layout))
 
     def sql_columns(self, schema: str) -> "pa.Schema":
-        """Return the columns that a schema has, written as in CREATE TABLE."""
+        """Return the columns of a schema that is written as in CREATE TABLE."""
         from opal_lake.definition.sql_schema import arrow_of_sql
 
         return arrow_of_sql(schema)
 
     def source_columns(self, *_: object) -> NoReturn:
-        """Refuse: Spark reads sources."""
+        """Raise the error for a source, which only Spark reads."""
         raise spark_is_missing("reading a source")
 
     def source_reader(self, *_: object) -> NoReturn:
-        """Refuse: Spark reads tables of other formats."""
+        """Raise the error for a table of another format, which only Spark reads."""
         raise spark_is_missing("reading a table of another format")
 
     def merge(self, _: object) -> NoReturn:
-        """Refuse: Spark merges folders."""
+        """Raise the error for a folder, which only Spark merges."""
         raise spark_is_missing("merging a folder")

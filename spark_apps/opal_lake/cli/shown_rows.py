@@ -15,33 +15,31 @@ if TYPE_CHECKING:
 
     from opal_lake.result import JobResult
 
-_GAP_CELLS, _NARROWEST = 2, 8
+_GAP_CELLS, _NARROWEST = 2, 8  # cells between columns, and of a column at least
 
 
 def shown_result(result: "JobResult", rows: "pa.Table", limit: int) -> "JobResult":
-    """Return the result with the rows as its examples; it says if there are more than the limit."""
-    is_more = len(rows) > limit
+    """Return the result with at most `limit` rows, and a note if there are more."""
     shown = json_rows(rows.slice(0, limit))
-    more = "there are more rows" if limit else "there are rows"
-    return replace(
-        result,
-        counts={"rows": len(shown)},
-        notes=(f"{more}; a higher limit shows them",) if is_more else (),
-        examples=tuple(shown),
-    )
+    notes: tuple[str, ...] = ()
+    if len(rows) > limit:
+        fact = "there are more rows" if limit else "there are rows"
+        notes = (f"{fact}; a higher limit shows them",)
+    return replace(result, counts={"rows": len(shown)}, notes=notes, examples=tuple(shown))
 
 
 def json_rows(table: "pa.Table") -> list[dict[str, Any]]:
-    """Rows as values that go into JSON: what JSON lacks becomes text, and nothing is rounded."""
+    """Return rows as JSON holds them: what JSON lacks becomes text, unrounded."""
     # Imported here: most commands need no Arrow
     from opal_lake.data.shown_values import values_of
 
     columns = [list(map(json_value, values_of(column))) for column in table.columns]
-    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+    names = table.column_names
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def json_value(value: Any) -> Any:
-    """Return a value as JSON has it.
+    """Return a value as JSON holds it.
 
     Timestamps are ISO 8601, in UTC whatever the session's zone, decimals text with all their
     digits, bytes hex, and maps objects.
@@ -67,27 +65,30 @@ def json_value(value: Any) -> Any:
 
 
 def rows_lines(rows: Sequence[Mapping[str, Any]], style: Style, width: int | None) -> Iterator[str]:
-    """Rows side by side, or below each other when the terminal is too narrow for that."""
-    if rows:
-        columns = [_column(name, rows) for name in rows[0]]
-        least = sum(min(natural_width(column, rows), _NARROWEST) + _GAP_CELLS for column in columns)
-        yield from (
-            text_table(columns, rows, style, width)
-            if width is None or least <= width
-            else _records(rows, style)
-        )
+    """Yield rows side by side, or below each other on a narrow terminal."""
+    if not rows:
+        return
+    columns = [_column(name, rows) for name in rows[0]]
+    least = 0
+    for column in columns:
+        least += min(natural_width(column, rows), _NARROWEST) + _GAP_CELLS
+    if width is None or least <= width:
+        yield from text_table(columns, rows, style, width)
+    else:
+        yield from _records(rows, style)
 
 
 def _column(name: str, rows: Sequence[Mapping[str, Any]]) -> Column:
-    numbers = all(
-        isinstance(row[name], int | float | None) and not isinstance(row[name], bool)
-        for row in rows
-    )
-    return Column(key=name, title=escaped(name), show=cell_text, right=numbers, shrinks=True)
+    are_numbers = all(_is_number_or_null(row[name]) for row in rows)
+    return Column(key=name, title=escaped(name), show=cell_text, right=are_numbers, shrinks=True)
+
+
+def _is_number_or_null(value: Any) -> bool:
+    return isinstance(value, int | float | None) and not isinstance(value, bool)
 
 
 def cell_text(value: Any) -> str:
-    """A value unchanged: numbers without separators, because they may be ids."""
+    """Return a value unchanged: numbers have no separators, because they may be ids."""
     match value:
         case None:
             return "NULL"
@@ -101,4 +102,5 @@ def cell_text(value: Any) -> str:
 def _records(rows: Sequence[Mapping[str, Any]], style: Style) -> Iterator[str]:
     for number, row in enumerate(rows, start=1):
         yield style.strong(f"row {number}")
-        yield from facts([(escaped(name), cell_text(value)) for name, value in row.items()], style)
+        members = [(escaped(name), cell_text(value)) for name, value in row.items()]
+        yield from facts(members, style)

@@ -1,6 +1,6 @@
-"""What people see of a table: the values of `describe.py` as pages of text."""
+"""Pages of text about a table, of the values that `inspect/describe.py` returns."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,8 @@ from opal_lake.errors import count_text
 if TYPE_CHECKING:
     from opal_lake.inspect.check.check import Checked
 
-_PENDING_SHOWN = 20
-# Of a result's counts, what a person wants to know first
+_PENDING_SHOWN = 20  # partition keys
+# The counts of a result that a person wants to know first
 _ORDER = (
     "rows",
     "updates",
@@ -37,13 +37,16 @@ _ORDER = (
     "bytes",
     "events",
 )
+_INVARIABLE = ("series", "ambiguous")  # words without a plural of their own
 
 
 def describe_page(description: Mapping[str, Any], style: Style, now: datetime) -> Iterator[str]:
+    """Yield the lines of `opal describe`."""
     committed = description["committed_at"]
+    version = f"version {description['version']:,}"
     yield style.strong(escaped(description["uri"]))
     yield style.faint(
-        f"version {description['version']:,}, committed {time_text(committed)} UTC, {ago_text(committed, now)}"
+        f"{version}, committed {time_text(committed)} UTC, {ago_text(committed, now)}"
     )
     yield ""
     yield from facts([*_size_facts(description), *_contract_facts(description)], style)
@@ -55,32 +58,32 @@ def describe_page(description: Mapping[str, Any], style: Style, now: datetime) -
         Column(key="type", title="type"),
         Column(key="role", title="role", paint=Style.good),
     ]
-    yield from ("  " + line for line in text_table(columns, rows, style))
+    yield from _indented(text_table(columns, rows, style))
     yield from _pending_lines(description["pending"], style, now)
+
+
+def _indented(lines: Iterable[str]) -> Iterator[str]:
+    return ("  " + line for line in lines)
 
 
 def _pending_lines(
     pending: Sequence[Mapping[str, Any]], style: Style, now: datetime
 ) -> Iterator[str]:
-    """What waits for a MetaGen, by partition key, the oldest first."""
+    """Yield the rows that wait for a MetaGen, by partition key, the oldest first."""
     if not pending:
         return
     yield ""
-    rows = [
-        {
-            **key,
-            "partition_key": key["partition_key"] or "(without a key)",
-            "ago": ago_text(key["ingested_at"], now),
-        }
-        for key in pending[:_PENDING_SHOWN]
-    ]
+    rows = []
+    for key in pending[:_PENDING_SHOWN]:
+        name = key["partition_key"] or "(without a key)"
+        rows.append({**key, "partition_key": name, "ago": ago_text(key["ingested_at"], now)})
     columns = [
         Column(key="partition_key", title="pending of", shrinks=True, paint=Style.warn),
         Column(key="rows", title="rows", right=True),
         Column(key="segments", title="segments", right=True),
         Column(key="ago", title="ingested"),
     ]
-    yield from ("  " + line for line in text_table(columns, rows, style))
+    yield from _indented(text_table(columns, rows, style))
     if len(pending) > _PENDING_SHOWN:
         more = len(pending) - _PENDING_SHOWN
         yield style.faint(f"  and {count_text(more, 'more partition key')}; --json lists all")
@@ -88,95 +91,95 @@ def _pending_lines(
 
 def _size_facts(description: Mapping[str, Any]) -> list[tuple[str, str]]:
     counts = description["counts"]
-    pending = f", {counts['rows_pending']:,} pending" if counts["segments_pending"] else ""
-    waiting = (
-        f", {counts['segments_pending']:,} of them pending until a metagen"
-        if counts["segments_pending"]
-        else ""
-    )
+    rows = f"{counts['rows_visible']:,} visible"
+    segments = f"{counts['segments']:,} in {count_text(counts['groups'], 'group')}"
+    if counts["segments_pending"]:
+        rows += f", {counts['rows_pending']:,} pending"
+        segments += f", {counts['segments_pending']:,} of them pending until a metagen"
+    rows += f", {counts['rows_ingested']:,} ingested"
+    files = f"{counts['files']:,} {description['file_format']}, {size_text(counts['bytes'])}"
+    runs = count_text(counts["runs"], "key-store run")
+    metadata = f"{counts['events']:,} events, {runs}, {size_text(counts['metadata_bytes'])}"
     return [
-        (
-            "rows",
-            f"{counts['rows_visible']:,} visible{pending}, {counts['rows_ingested']:,} ingested",
-        ),
-        ("segments", f"{counts['segments']:,} in {count_text(counts['groups'], 'group')}{waiting}"),
-        (
-            "files",
-            f"{counts['files']:,} {description['file_format']}, {size_text(counts['bytes'])}",
-        ),
-        (
-            "metadata",
-            f"{counts['events']:,} events, {count_text(counts['runs'], 'key-store run')}, {size_text(counts['metadata_bytes'])}",
-        ),
+        ("rows", rows),
+        ("segments", segments),
+        ("files", files),
+        ("metadata", metadata),
         ("readable", _readable(description)),
         *_business_facts(description["business_snapshots"]),
     ]
 
 
 def _business_facts(business: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Nothing for a table without any."""
-    names = [f"finished {finished_text(business['finished'])}"] if business["finished"] else []
-    names += [f"{business['open']} is open"] if business["open"] else []
-    names += [f"{', '.join(business['held'])} held back"] if business["held"] else []
-    return [("business snapshots", "; ".join(names))] if names else []
+    """Return a line about business snapshots; none for a table without any."""
+    parts = []
+    if business["finished"]:
+        parts.append(f"finished {finished_text(business['finished'])}")
+    if business["open"]:
+        parts.append(f"{business['open']} is open")
+    if business["held"]:
+        parts.append(f"{', '.join(business['held'])} held back")
+    if not parts:
+        return []
+    return [("business snapshots", "; ".join(parts))]
 
 
 def _readable(description: Mapping[str, Any]) -> str:
-    floor = (
-        "every event time"
-        if description["floor"] is None
-        else f"event times from {moment_text(description['floor'])}"
-    )
-    days = description["business_snapshots"]["finished"]  # which are many
-    kept = ", ".join(
+    parts = [f"versions {description['oldest_version']:,} to {description['version']:,}"]
+    # Finished business snapshots are savepoints, and too many to list
+    days = description["business_snapshots"]["finished"]
+    savepoints = [
         f"{name} ({version:,})"
         for name, version in description["savepoints"].items()
         if name not in days
-    )
-    return (
-        f"versions {description['oldest_version']:,} to {description['version']:,}"
-        + (f", savepoints {kept}" if kept else "")
-        + f", {floor}"
-    )
+    ]
+    if savepoints:
+        parts.append(f"savepoints {', '.join(savepoints)}")
+    floor = description["floor"]
+    if floor is None:
+        parts.append("every event time")
+    else:
+        parts.append(f"event times from {moment_text(floor)}")
+    return ", ".join(parts)
 
 
 def _contract_facts(description: Mapping[str, Any]) -> list[tuple[str, str]]:
-    shown = [
-        (
-            "deletes",
-            f"rows with {escaped(description['deletes'])}" if description["deletes"] else "none",
-        )
-    ]
+    deletes = "none"
+    if description["deletes"]:
+        deletes = f"rows with {escaped(description['deletes'])}"
+    lines = [("deletes", deletes)]
     if description["partition_by"]:
-        shown.append(("partitions", plain_text(description["partition_by"])))
-    if description["properties"]:
-        shown.append(
-            (
-                "properties",
-                ", ".join(f"{name}={value}" for name, value in description["properties"].items()),
-            )
-        )
-    return [*shown, ("table id", description["table_id"])]
+        lines.append(("partitions", plain_text(description["partition_by"])))
+    properties = [f"{name}={value}" for name, value in description["properties"].items()]
+    if properties:
+        lines.append(("properties", ", ".join(properties)))
+    return [*lines, ("table id", description["table_id"])]
 
 
 def _roles(description: Mapping[str, Any]) -> dict[str, str]:
+    """Return the roles of columns by name, numbered where several columns have one."""
+    columns_by_role = {
+        "key": description["keys"],
+        "delta": [description["delta"]] if description["keys"] else [],
+        "tie-break": description["tie_break"],
+        "partition": description["partition_by"],
+    }
     roles: dict[str, list[str]] = {}
-    named = [
-        ("key", description["keys"]),
-        ("delta", [description["delta"]] if description["keys"] else []),
-        ("tie-break", description["tie_break"]),
-        ("partition", description["partition_by"]),
-    ]
-    for role, names in named:
-        for at, name in enumerate(names, start=1):
-            roles.setdefault(name, []).append(f"{role} {at}" if len(names) > 1 else role)
+    for role, names in columns_by_role.items():
+        for number, name in enumerate(names, start=1):
+            numbered = f"{role} {number}" if len(names) > 1 else role
+            roles.setdefault(name, []).append(numbered)
     return {name: ", ".join(names) for name, names in roles.items()}
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
-    """`1,000 rows, 2 files, 12.3 KiB`; zeros say nothing."""
-    ordered = sorted(counts, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
-    return ", ".join(_count_text(counts[name], name) for name in ordered if counts[name])
+    """Return the counts that are not 0, as `1,000 rows, 2 files, 12.3 KiB`."""
+
+    def rank(name: str) -> int:
+        return _ORDER.index(name) if name in _ORDER else len(_ORDER)
+
+    names = [name for name in sorted(counts, key=rank) if counts[name]]
+    return ", ".join(_count_text(counts[name], name) for name in names)
 
 
 def _count_text(count: int, name: str) -> str:
@@ -189,11 +192,15 @@ def _count_text(count: int, name: str) -> str:
 
 
 def _singular(word: str) -> str:
-    if word in ("series", "ambiguous"):
+    if word in _INVARIABLE:
         return word
     if word.endswith("ies"):
         return word.removesuffix("ies") + "y"
     return word.removesuffix("s")
+
+
+def _pending_mark(is_pending: bool) -> str:
+    return "pending" if is_pending else ""
 
 
 HISTORY = (
@@ -218,18 +225,14 @@ FILES = (
     Column(key="segments", title="segments", shrinks=True, optional=True),
     Column(key="delta_low", title="delta from", show=moment_text, optional=True),
     Column(key="delta_high", title="to", show=moment_text, optional=True),
-    Column(
-        key="pending", title="", show=lambda pending: "pending" if pending else "", paint=Style.warn
-    ),
+    Column(key="pending", title="", show=_pending_mark, paint=Style.warn),
 )
 SEGMENTS = (
     Column(key="segment", title="segment", right=True, paint=Style.strong),
     Column(key="rows", title="rows", right=True),
     Column(key="rows_invalid", title="invalid", right=True),
     Column(key="group", title="group", right=True),
-    Column(
-        key="pending", title="", show=lambda pending: "pending" if pending else "", paint=Style.warn
-    ),
+    Column(key="pending", title="", show=_pending_mark, paint=Style.warn),
     Column(key="files", title="file", shrinks=True, tail=True),
 )
 
@@ -237,12 +240,13 @@ SEGMENTS = (
 def history_page(
     rows: Sequence[Mapping[str, Any]], style: Style, width: int | None, limit: int | None = None
 ) -> Iterator[str]:
-    used = [
-        column
-        for column in HISTORY
-        if column.key not in ("token", "business_snapshot") or any(row[column.key] for row in rows)
-    ]
-    yield from text_table(used, rows, style, width)
+    """Yield the lines of `opal history`."""
+    columns = []
+    for column in HISTORY:
+        is_rare = column.key in ("token", "business_snapshot")
+        if not is_rare or any(row[column.key] for row in rows):
+            columns.append(column)
+    yield from text_table(columns, rows, style, width)
     if rows and rows[-1]["version"] > 0 and len(rows) == limit:
         yield style.faint(
             f"older versions are left out; --limit {2 * len(rows)} shows more, --limit 0 all"
@@ -250,37 +254,35 @@ def history_page(
 
 
 def files_page(rows: Sequence[Mapping[str, Any]], style: Style, width: int | None) -> Iterator[str]:
+    """Yield the lines of `opal files`."""
     if not rows:
         yield "no files: nothing has been ingested"
         return
-    yield from text_table(
-        [column for column in FILES if column.title or any(row["pending"] for row in rows)],
-        rows,
-        style,
-        width,
-    )
+    yield from text_table(_used(FILES, rows), rows, style, width)
     total = sum(row["rows"] for row in rows)
-    yield style.faint(
-        f"{count_text(len(rows), 'file')}, {count_text(total, 'row')}, {size_text(sum(row['bytes'] for row in rows))}"
-    )
+    size = sum(row["bytes"] for row in rows)
+    files = count_text(len(rows), "file")
+    yield style.faint(f"{files}, {count_text(total, 'row')}, {size_text(size)}")
+
+
+def _used(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """Return the columns; the mark of pending ones only if some row is pending."""
+    some_pending = any(row["pending"] for row in rows)
+    return [column for column in columns if column.title or some_pending]
 
 
 def segments_page(
     rows: Sequence[Mapping[str, Any]], style: Style, width: int | None
 ) -> Iterator[str]:
+    """Yield the lines of `opal segments`."""
     if not rows:
         yield "no segments: nothing has been ingested"
         return
-    yield from text_table(
-        [column for column in SEGMENTS if column.title or any(row["pending"] for row in rows)],
-        rows,
-        style,
-        width,
-    )
+    yield from text_table(_used(SEGMENTS, rows), rows, style, width)
+    total = sum(row["rows"] for row in rows)
     invalid = sum(row["rows_invalid"] for row in rows)
-    yield style.faint(
-        f"{count_text(len(rows), 'segment')}, {count_text(sum(row['rows'] for row in rows), 'row')}, {invalid:,} of them invalid"
-    )
+    segments = count_text(len(rows), "segment")
+    yield style.faint(f"{segments}, {count_text(total, 'row')}, {invalid:,} of them invalid")
 
 
 def check_page(
@@ -292,16 +294,14 @@ def check_page(
     *,
     looked_at: str,
 ) -> Iterator[str]:
+    """Yield the lines of `opal check`."""
     took = style.faint(f"({duration_text(passed_s)})")
     if findings:
         yield f"{style.bad(count_text(len(findings), 'finding'))} in {escaped(uri)} {took}"
     else:
-        holds = (
-            "every invariant that was looked at holds"
-            if checked.left_out
-            else "every invariant holds"
-        )
-        yield f"{style.good('ok')}  {escaped(uri)}: {holds} {took}"
+        # Not every invariant was looked at where something was left out
+        looked = " that was looked at" if checked.left_out else ""
+        yield f"{style.good('ok')}  {escaped(uri)}: every invariant{looked} holds {took}"
     if looked_at:
         yield f"looked at  {escaped(looked_at)}"
     for line in checked.left_out:
