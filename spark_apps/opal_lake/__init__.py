@@ -1,6 +1,7 @@
-"""Opal tables over Arrow, numpy and roaring bitmaps: their format, its rules and their face. No Spark, no Airflow.
+"""Opal tables over Arrow, numpy and roaring bitmaps: format, rules and API.
 
-`from opal_lake import Table`. Names are loaded when they are first used.
+`from opal_lake import Table`. Names are loaded when they are first used. Spark and Airflow are not
+needed.
 """
 
 from importlib import import_module

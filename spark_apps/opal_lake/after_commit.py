@@ -1,6 +1,7 @@
-"""Who hears of commits: entry points of the group `opal.after_commit`, where the environment names a place for data-change events.
+"""Listeners of commits: entry points of the group `opal.after_commit`.
 
-A listener gets the log and the state after the commit. The commit stands, whatever becomes of the listener.
+They are notified if the environment names a store of data-change events. A listener gets the log
+and the state after the commit. If it fails, the commit stands.
 """
 
 import functools
@@ -16,14 +17,14 @@ SWITCH = "LAKECHIME_URL"
 logger = logging.getLogger(__name__)
 
 
-def tell_of_commit(log: Any, state: Callable[[], Any]) -> None:
-    """Costs nothing where nobody wants to hear. `state` is made only for a listener."""
+def notify_of_commit(log: Any, state: Callable[[], Any]) -> None:
+    """Notify the listeners of a commit. `state` is called only for a listener."""
     if not os.environ.get(SWITCH):
         return
     for listener in _listeners():
         try:
             listener(log, state())
-        except Exception as error:  # noqa: BLE001  # what was committed is what counts
+        except Exception as error:  # noqa: BLE001  # a listener's, whatever it is
             logger.warning(
                 "%s: a listener of the group %s failed (%r); the commit stands",
                 log.storage.uri,
@@ -34,12 +35,12 @@ def tell_of_commit(log: Any, state: Callable[[], Any]) -> None:
 
 @functools.cache
 def _listeners() -> tuple[Callable[[Any, Any], None], ...]:
-    loaded = []
+    listeners = []
     for entry in importlib.metadata.entry_points(group=GROUP):
         try:
-            loaded.append(entry.load())
-        except Exception as error:  # noqa: BLE001  # a broken one must not take the others with it
+            listeners.append(entry.load())
+        except Exception as error:  # noqa: BLE001  # the other listeners are still loaded
             logger.warning(
                 "the listener %s cannot be loaded (%r); reinstall its package", entry.value, error
             )
-    return tuple(loaded)
+    return tuple(listeners)

@@ -1,45 +1,48 @@
-"""Checks on values of a table's metadata, which is untrusted: their type, and limits of size (FORMAT, untrusted metadata).
+"""Checks of types and sizes in a table's metadata (FORMAT, untrusted metadata).
 
-Each check gives the value back or raises a ValueError; `decoding.py` makes that an error which names the file. Nothing here needs
-Arrow, since Airflow's scheduler reads job results.
+Each check returns the value or raises ValueError, which `decoding.py` turns into an error that
+names the file. This module does not need Arrow, since Airflow's scheduler reads job results.
 """
 
 import json
 import re
-from collections.abc import Iterable
-from typing import Any, TypeGuard
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeGuard, TypeVar
 
-LATEST = "latest"  # where changes may begin: after the newest version
-MOST_NESTED = 64  # types within types, or values within those of a result
+T = TypeVar("T")
+
+LATEST = "latest"  # a start of changes: after the newest version
+MAX_NESTED = 64  # levels of types within types, or of values within those of a result
 _SIGNED, _UNSIGNED, _CRC = 1 << 63, 1 << 64, 1 << 32
-_FIRST_MOMENT, _LAST_MOMENT = (
-    -62_135_596_800_000_000,
-    253_402_300_800_000_000,
-)  # the years 1 to 9999
+# The years 1 to 9999, in microseconds.
+_FIRST_MOMENT, _LAST_MOMENT = -62_135_596_800_000_000, 253_402_300_800_000_000
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}").fullmatch
 _BUSINESS_SNAPSHOT = re.compile(r"(?![0-9]+\Z)[A-Za-z0-9][A-Za-z0-9_.:+-]{0,99}").fullmatch
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of this format")
+    raise ValueError(f"{name} is not a number of this format")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
-_HALF_A_CHARACTER = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89a-fA-F]").search
+_LONE_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89a-fA-F]").search
 
 
 def parse_canonical(data: bytes) -> Any:
-    """JSON as commits have it: ValueError also for what no UTF-8 can say, which could not be written again."""
-    is_suspect = (
-        b"\\ud" in data or b"\\uD" in data
-    )  # the search below takes a hundred times as long
-    if is_suspect and _HALF_A_CHARACTER(data):  # whole ones are written as they are
+    """Parse JSON as commits have it; raise ValueError also for unpaired surrogates.
+
+    UTF-8 cannot express these, so that they could not be written again.
+    """
+    # The search for an escape takes a hundred times as long as this look. Paired surrogates have no
+    # escape: writers store the character.
+    has_escape = b"\\ud" in data or b"\\uD" in data
+    if has_escape and _LONE_SURROGATE(data):
         raise ValueError("it has an escape of an unpaired surrogate")
     return parse_json(data)
 
 
 def parse_json(data: bytes) -> Any:
-    """Any JSON: ValueError also for what is nested too deeply."""
+    """Parse any JSON; raise ValueError also if it is nested too deeply."""
     try:
         return _DECODER.decode(data.decode())
     except RecursionError as error:
@@ -52,51 +55,52 @@ def is_count(value: Any) -> TypeGuard[int]:
 
 
 def count(value: Any) -> int:
-    """From 0 to what 63 bits hold."""
+    """Check a whole number from 0 to what 63 bits hold."""
     if not is_count(value):
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} is not a whole number from 0 to {_SIGNED - 1}")
     return value
 
 
 def counts(values: Any) -> tuple[int, ...]:
-    """A list of them."""
+    """Check a list of counts."""
     numbers = tuple(listed(values))
+    # Not by `count`: a commit has many of these, and a call for each takes several times as long.
     for value in numbers:
         if type(value) is not int or not 0 <= value < _SIGNED:
-            raise ValueError(f"{value!r} is no count")
+            raise ValueError(f"{value!r} is not a whole number from 0 to {_SIGNED - 1}")
     return numbers
 
 
 def word(value: Any) -> int:
-    """A signed 64-bit number."""
+    """Check a signed 64-bit number."""
     if type(value) is not int or not -_SIGNED <= value < _SIGNED:
-        raise ValueError(f"{value!r} is no 64-bit number")
+        raise ValueError(f"{value!r} is not a whole number of 64 bits")
     return value
 
 
 def moment(value: Any) -> int:
-    """Microseconds since 1970, of a time that has a date."""
+    """Check microseconds since 1970 of a time in the years 1 to 9999."""
     if type(value) is not int or not _FIRST_MOMENT <= value < _LAST_MOMENT:
-        raise ValueError(f"{value!r} is no time in microseconds")
+        raise ValueError(f"{value!r} is not a time in microseconds")
     return value
 
 
 def hash_word(value: Any) -> int:
-    """An unsigned 64-bit number."""
+    """Check an unsigned 64-bit number."""
     if type(value) is not int or not 0 <= value < _UNSIGNED:
-        raise ValueError(f"{value!r} is no word of a hash")
+        raise ValueError(f"{value!r} is not a word of a hash")
     return value
 
 
 def crc(value: Any) -> int:
     if type(value) is not int or not 0 <= value < _CRC:
-        raise ValueError(f"{value!r} is no CRC")
+        raise ValueError(f"{value!r} is not a CRC")
     return value
 
 
 def text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is no text")
+        raise ValueError(f"{value!r} is not a text")
     return value
 
 
@@ -107,56 +111,71 @@ def flag(value: Any) -> bool:
 
 
 def plain_id(value: Any) -> str:
-    """An id that goes into file names."""
+    """Check an id that is part of file names."""
     if not isinstance(value, str) or not _ID(value):
-        raise ValueError(f"{value!r} is no id: up to 64 letters, digits, `_`, `-` and `.`")
+        raise ValueError(f"{value!r} is not an id: up to 64 letters, digits, `_`, `-` and `.`")
     return value
 
 
 def is_business_snapshot(value: Any) -> bool:
-    """Whether it can name one. Digits alone would be a version where changes are asked for."""
+    """Return whether a value can name a business snapshot."""
+    # Digits alone would be a version as the start of changes.
     return isinstance(value, str) and _BUSINESS_SNAPSHOT(value) is not None
 
 
 def business_snapshot(value: Any) -> str:
     if not is_business_snapshot(value):
-        raise ValueError(f"{value!r} is no business snapshot")
+        raise ValueError(f"{value!r} is not the name of a business snapshot")
     return str(value)
 
 
 def listed(value: Any) -> list[Any]:
-    """A list, and no text or mapping, which could be iterated as well."""
+    """Check a list. A text or a mapping, which could be iterated as well, is refused."""
     if not isinstance(value, list | tuple):
-        raise ValueError(f"{value!r} is no list")
+        raise ValueError(f"{value!r} is not a list")
     return list(value)
 
 
 def mapped(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{value!r} is no mapping")
+        raise ValueError(f"{value!r} is not a mapping")
     return value
 
 
 def numbered(value: Any) -> dict[str, int]:
-    """Texts to counts."""
+    """Check a mapping of texts to counts."""
     return {name: count(number) for name, number in mapped(value).items()}
 
 
-def shallow(value: Any, most: int = MOST_NESTED) -> Any:
-    """A value without more than so many within one another: what is walked later has its own stack."""
+def shallow(value: Any, max_levels: int = MAX_NESTED) -> Any:
+    """Check that values are not nested too deeply for a recursive walk."""
     level = [value]
-    for _ in range(most):
-        level = [part for member in level for part in _parts(member)]
-        if not level:
+    for _ in range(max_levels):
+        next_level: list[Any] = []
+        for member in level:
+            next_level += _members(member)
+        if not next_level:
             return value
-    raise ValueError(f"more than {most} values are nested")
+        level = next_level
+    raise ValueError(f"more than {max_levels} values are nested")
 
 
-def _parts(value: Any) -> Iterable[Any]:
-    return (
-        value.values()
-        if isinstance(value, dict)
-        else value
-        if isinstance(value, list | tuple)
-        else ()
-    )
+def _members(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    if isinstance(value, list | tuple):
+        return value
+    return ()
+
+
+def optional(value: Any, check: Callable[[Any], T]) -> T | None:
+    """Return None for None, and the checked value otherwise."""
+    return None if value is None else check(value)
+
+
+def if_present(data: Mapping[str, Any], name: str, check: Callable[[Any], T]) -> T | None:
+    """Return the checked value of a name, or None if the mapping lacks it.
+
+    A value of null is checked as well: where a field may be absent, it may not be null.
+    """
+    return check(data[name]) if name in data else None

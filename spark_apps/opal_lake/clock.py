@@ -1,4 +1,4 @@
-"""Time, as a thing that is handed in: nothing else in this package reads the wall clock."""
+"""Clocks, which are arguments: no other module of this package reads the wall clock."""
 
 import math
 import time
@@ -9,12 +9,13 @@ from typing import Protocol
 from opal_lake.errors import InvalidInputError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MAX_DOUBLINGS = 30  # a pause of 1 s is 34 years then
+_MAX_DOUBLINGS = 30  # of a pause: 1 s becomes 34 years
 
 
 def moment_text(moment_us: int) -> str:
-    """ISO 8601 in UTC, to the microsecond."""
-    return (EPOCH + timedelta(microseconds=moment_us)).isoformat(timespec="microseconds")
+    """Return a time in ISO 8601 and UTC, to the microsecond."""
+    moment = EPOCH + timedelta(microseconds=moment_us)
+    return moment.isoformat(timespec="microseconds")
 
 
 def parse_moment_ms(text: str) -> int:
@@ -30,7 +31,9 @@ def parse_moment_ms(text: str) -> int:
         raise InvalidInputError(
             f"{text!r} is not a moment; write 2026-11-24T09:30:00Z, or milliseconds since 1970"
         ) from error
-    return milliseconds_of(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return milliseconds_of(moment)
 
 
 def milliseconds_of(moment: datetime) -> int:
@@ -39,13 +42,13 @@ def milliseconds_of(moment: datetime) -> int:
 
 
 def doubled_pause_s(failures: int, first_s: float, longest_s: float = math.inf) -> float:
-    """Return how long to wait after so many failures in a row: each time twice as long."""
+    """Return the pause after some failures in a row: it doubles with each."""
     doublings = min(failures - 1, _MAX_DOUBLINGS)
     return min(first_s * 2.0**doublings, longest_s)
 
 
 class Clock(Protocol):
-    """Gives microseconds since the epoch, UTC."""
+    """A clock in microseconds since 1970, UTC."""
 
     def now_us(self) -> int: ...
 
@@ -59,7 +62,7 @@ class SystemClock:
 
 @dataclass
 class ManualClock:
-    """A clock that moves `step_us` at each look; for tests and replays."""
+    """A clock that moves by `step_us` with each look; for tests and replays."""
 
     at_us: int = 1_700_000_000_000_000
     step_us: int = 1_000_000

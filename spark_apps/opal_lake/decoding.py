@@ -1,4 +1,4 @@
-"""Whatever lies where a file of the table should lie: an error that names it, never one of a decoder."""
+"""Errors of decoders, turned into ones that name the file of the table."""
 
 import struct
 import zlib
@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from opal_lake.errors import ForeignPathError, FormatError
 
+_MAX_CHARACTERS = 300  # of a decoder's error: it may quote the file
 _UNDECODABLE = (
     ArithmeticError,
     AttributeError,
@@ -26,7 +27,7 @@ _UNDECODABLE = (
 
 @contextmanager
 def decoding(path: str, what: str, mend: str = "restore the file from a backup") -> Iterator[None]:
-    """Whatever lies at the path: an error that names it."""
+    """Raise FormatError that names the file, whatever its bytes do to a decoder."""
     try:
         yield
     except ForeignPathError as error:
@@ -41,4 +42,6 @@ def decoding(path: str, what: str, mend: str = "restore the file from a backup")
 
 def _shown(error: BaseException) -> str:
     text = repr(error)
-    return text if len(text) < 300 else f"{text[:300]}..."
+    if len(text) < _MAX_CHARACTERS:
+        return text
+    return f"{text[:_MAX_CHARACTERS]}..."

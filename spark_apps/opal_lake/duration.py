@@ -1,4 +1,4 @@
-"""Spans of time as people write them: 30d, 2w, 12h, 1h30m, 45m, 90s, 200ms; or as Python's timedelta."""
+"""Spans of time: texts as 30d, 2w, 12h, 1h30m, 45m, 90s and 200ms, or Python's timedelta."""
 
 import re
 from datetime import timedelta
@@ -21,14 +21,12 @@ _LONGEST_US = _MAX_COUNT * _UNITS_US["d"]
 
 
 def parse_duration(value: object, *, name: str) -> int:
-    """Microseconds."""
-    span_us = (
-        _text_us(value)
-        if isinstance(value, str)
-        else value // timedelta(microseconds=1)
-        if isinstance(value, timedelta)
-        else None
-    )
+    """Return a span in microseconds; raise InvalidInputError if it is not valid."""
+    span_us = None
+    if isinstance(value, str):
+        span_us = _text_us(value)
+    elif isinstance(value, timedelta):
+        span_us = value // timedelta(microseconds=1)
     if span_us is None or span_us < 0:
         raise InvalidInputError(
             f"{name}={value!r} is not a span of time; write a number of weeks, days, hours, "
@@ -36,7 +34,7 @@ def parse_duration(value: object, *, name: str) -> int:
         )
     if span_us > _LONGEST_US:
         raise InvalidInputError(
-            f"{name}={value!r} is longer than {_LONGEST_US // _UNITS_US['d']}d; write a shorter span of time"
+            f"{name}={value!r} is longer than {_MAX_COUNT}d; write a shorter span of time"
         )
     return span_us
 
@@ -44,13 +42,12 @@ def parse_duration(value: object, *, name: str) -> int:
 def _text_us(text: str) -> int | None:
     if not re.fullmatch(DURATION, text):
         return None
-    return sum(
-        int(number) * _UNITS_US[unit] for number, unit in re.findall(r"([0-9]+)(ms|[wdhms])", text)
-    )
+    parts = re.findall(r"([0-9]+)(ms|[wdhms])", text)
+    return sum(int(number) * _UNITS_US[unit] for number, unit in parts)
 
 
 def plain_duration(value: object, *, name: str) -> str:
-    """Return a span as text, which is how jobs and properties hold it.
+    """Return a span as text, the form of jobs and properties.
 
     A text stays as it is. A timedelta is written in the greatest unit that it is a whole number
     of, or in several units if that would take too many digits.
@@ -58,17 +55,18 @@ def plain_duration(value: object, *, name: str) -> str:
     span_us = parse_duration(value, name=name)
     if isinstance(value, str):
         return value
-    unit = next(
-        (candidate for candidate in _PLAIN_UNITS if span_us % _UNITS_US[candidate] == 0), None
-    )
-    if unit is None:
-        raise InvalidInputError(f"{name}={value!r} is not a whole number of milliseconds; round it")
-    count = span_us // _UNITS_US[unit]
-    return f"{count}{unit}" if count <= _MAX_COUNT else _in_several_units(span_us)
+    for unit in _PLAIN_UNITS:
+        count, rest_us = divmod(span_us, _UNITS_US[unit])
+        if rest_us:
+            continue
+        if count > _MAX_COUNT:
+            return _in_several_units(span_us)
+        return f"{count}{unit}"
+    raise InvalidInputError(f"{name}={value!r} is not a whole number of milliseconds; round it")
 
 
 def _in_several_units(span_us: int) -> str:
-    parts = []
+    parts: list[str] = []
     for unit in _PLAIN_UNITS:
         count, span_us = divmod(span_us, _UNITS_US[unit])
         if count:

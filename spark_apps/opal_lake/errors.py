@@ -9,15 +9,18 @@ class OpalError(Exception):
 
 
 class ConflictError(OpalError):
-    """Another commit made this work invalid: plan it again from the new head."""
+    """A job that another commit made invalid: plan it again from the new head."""
 
 
 class ExpiredError(ConflictError):
-    """Retention let the version expire with which a job or a reader began: begin again with the newest one."""
+    """An expired version, with which a job or reader began: begin with the newest."""
 
 
 class FencedError(ConflictError):
-    """The application is not where this writer left it: another one has committed for it. `position` is where it stands."""
+    """A conflict with another writer, which has committed for the same application.
+
+    `position` is where the application is, `expected` where this writer left it.
+    """
 
     def __init__(self, message: str, application: str, expected: int, position: int) -> None:
         super().__init__(message)
@@ -28,80 +31,88 @@ class FencedError(ConflictError):
 
 
 class ClockError(OpalError):
-    """This machine's clock is ahead of the store's: set it right, or try again on another machine."""
+    """A clock of this machine that is ahead of the store's.
+
+    Set it right, or try again on another machine.
+    """
 
 
 class StorageError(OpalError):
-    """The store failed or did not answer: try again."""
+    """A failure of the store, or of the way to it: try again."""
 
 
 class NotWrittenError(StorageError):
-    """The store refused to write, and nothing was written: see to the cause, then try again."""
+    """A refused write, of which nothing was written: remove the cause, then try again."""
 
 
 class NoSpaceError(NotWrittenError):
-    """The disk or a quota is full, and nothing was written: free space, then try again."""
+    """A full disk or quota, nothing was written: free space, then try again."""
 
 
 class ReadOnlyError(NotWrittenError):
-    """This process may not write there, and nothing was written: trying again fails again."""
+    """A write without the right to it: trying again fails again.
+
+    Nothing was written; a delete of several files may have removed some of them.
+    """
 
 
 class CommitUnknownError(OpalError):
-    """It is unknown whether the commit landed: read the table back, then rerun with the same token."""
+    """A commit of unknown outcome: read the table, then rerun with the same token."""
 
 
 class NotFoundError(OpalError, KeyError):
-    """The named thing is not there."""
+    """A named thing that does not exist."""
 
     def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""  # KeyError would print the repr
+        # KeyError would return the repr of the message.
+        return str(self.args[0]) if self.args else ""
 
 
 class InvalidInputError(OpalError, ValueError):
-    """The caller's arguments or rows do not fit; trying again unchanged fails again."""
+    """An argument or a row that does not fit: the same again fails again."""
 
 
 class NoRowsError(InvalidInputError):
-    """A source has nothing to read, which some callers expect."""
+    """A source without rows, which some callers expect."""
 
 
 class TableExistsError(InvalidInputError):
-    """There is a table already; another writer may have made it this moment."""
+    """A table that exists already; another writer may have created it a moment ago."""
 
 
 class FunctionError(OpalError):
-    """A user's own function failed; it may succeed when it is called again."""
+    """A failure of a user's own function; another call may succeed."""
 
 
 class ReportError(OpalError):
-    """A task reported files that cannot be committed: a bug, or tasks of another build."""
+    """A task's report of files that cannot be committed: a bug, or another build."""
 
 
 class FormatError(OpalError):
-    """Bytes of a table are damaged or of an unknown format. Names the file."""
+    """Bytes of a table that are damaged or of an unknown format. It names the file."""
 
 
 class PreReleaseError(FormatError):
-    """A pre-release wrote the bytes: nothing is damaged, and nothing reads them."""
+    """Bytes that a pre-release wrote: they are not damaged, but cannot be read."""
 
 
 class RowCountError(FormatError):
-    """A file whose footer says other rows than its commit."""
+    """A file whose footer has other rows than its commit."""
 
 
 class ForeignPathError(FormatError):
-    """A table's metadata names a file that is none of this table's."""
+    """A path in a table's metadata that is not one of this table."""
 
 
 def pre_release(path: str) -> PreReleaseError:
     """Return the error for a file of a table that a pre-release made."""
     return PreReleaseError(
         f"{path} was written by a pre-release of this format and cannot be read; "
-        "create the table again, in another place or after you have deleted this one"
+        "create the table again, at another path or after you have deleted this one"
     )
 
 
 def count_text(number: int, noun: str) -> str:
-    """`1 file`, `1,200 files`."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+    """Return a number with its noun: `1 file`, `1,200 files`."""
+    plural = "" if number == 1 else "s"
+    return f"{number:,} {noun}{plural}"

@@ -1,7 +1,7 @@
-"""Exit codes of the command and of the apps: they tell a scheduler whether trying again can help.
+"""Exit codes of commands and apps, by which a scheduler decides whether to try again.
 
-In Airflow `OpalSparkOperator._verdict` says what follows from one, and `hooks/causes.py` what a signal or a
-log line means. A lost race alone ends no program: `commit_log` tries again first.
+In Airflow `OpalSparkOperator._verdict` decides by them, and `hooks/causes.py` by signals and log
+lines. A lost race alone does not end a program: `commit_log` tries again first.
 """
 
 from opal_lake.errors import (
@@ -23,19 +23,22 @@ INPUT = 2
 RETRY = 3
 DAMAGE = 4
 BUG = 70  # EX_SOFTWARE of sysexits.h
-STOPPED = 130  # as a shell says of a program that Ctrl-C ended
-FINAL = (INPUT, DAMAGE, BUG)  # the same again ends the same: a scheduler does not try again
+STOPPED = 130  # a shell's code for a program that Ctrl-C ended
+FINAL = (INPUT, DAMAGE, BUG)  # the same again fails again: a scheduler does not try it
 
 MEANINGS = {
     OK: "done",
     FINDINGS: "check, lint or stream status found something",
     INPUT: "wrong input, or something that does not exist: the same command fails again",
-    RETRY: "the store, Spark, another writer or a function of your own caused a failure: try again, with the same token",
+    RETRY: "the store, Spark, another writer or a function of your own caused a failure: "
+    "try again, with the same token",
     DAMAGE: "bytes of the table are damaged: opal check names them",
     BUG: "a bug in this program",
+    STOPPED: "stopped by Ctrl-C: nothing is half done, run the same command again",
 }
 
-_OF_ERROR: tuple[tuple[type[Exception], int], ...] = (
+# The first that matches counts: a subclass comes before its base if its code is another.
+_CODES_BY_ERROR: tuple[tuple[type[Exception], int], ...] = (
     (InvalidInputError, INPUT),
     (NotFoundError, INPUT),
     (ReadOnlyError, INPUT),
@@ -50,5 +53,8 @@ _OF_ERROR: tuple[tuple[type[Exception], int], ...] = (
 
 
 def exit_code(error: BaseException) -> int:
-    """What a program ends with that met this error."""
-    return next((code for kind, code in _OF_ERROR if isinstance(error, kind)), BUG)
+    """Return the exit code of a program that an error ends."""
+    for kind, code in _CODES_BY_ERROR:
+        if isinstance(error, kind):
+            return code
+    return BUG

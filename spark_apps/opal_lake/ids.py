@@ -8,7 +8,7 @@ MAX_PART = (1 << 31) - 1
 
 
 class IdSource(Protocol):
-    """Gives names that are unique."""
+    """A source of unique names."""
 
     def new_id(self) -> str: ...
 
@@ -21,20 +21,20 @@ class RandomIds:
 
 
 def segment_id(part: int, sequence: int) -> int:
-    """SegmentIdPart and SegmentIdSeq as the one BIGINT that rows carry."""
+    """Return the BIGINT of a SegmentIdPart and a SegmentIdSeq, which rows have."""
     return part << SEQUENCE_BITS | sequence
 
 
 def segment_part(segment: int) -> int:
-    """The number of the job that ingested the segment."""
+    """Return the number of the job that ingested a segment."""
     return segment >> SEQUENCE_BITS
 
 
 def segment_sequence(segment: int) -> int:
-    """Which file of that job it was."""
+    """Return the number of a segment's file within its job."""
     return segment & ((1 << SEQUENCE_BITS) - 1)
 
 
 def segment_name(segment: int) -> str:
-    """`part:sequence`, as people read it."""
+    """Return `part:sequence`, the form of a segment id in messages."""
     return f"{segment_part(segment)}:{segment_sequence(segment)}"

@@ -1,4 +1,4 @@
-"""Every path and file name of a table. Nothing else in the project spells one."""
+"""All paths and file names of a table. No other module spells one."""
 
 import re
 from enum import Enum
@@ -27,10 +27,15 @@ GATHERED = META + "gathered/"
 TRAFFIC = META + "traffic/"
 
 _VERSION_DIGITS = 20
+# Retention deletes the commits of versions that are multiples of these first, in this order.
 _TURNS = (4096, 16)
 _NUMBER_DIGITS = 10
 _BATCH_DIGITS = 8
-_GREATEST = 10**_VERSION_DIGITS - 1
+_GREATEST: int = (
+    10**_VERSION_DIGITS - 1
+)  # from which paths are counted down: newest first in listings
+# Characters of a part of a folder's name: two columns and a file name then fit into the 255 bytes
+# of a name and the 1,024 of a key.
 _MAX_FOLDER_VALUE = 80
 _REBUILD_RECORD = re.compile(r"/([0-9]{10,})-([0-9a-f]{8})-([0-9a-f]{8})\.json\Z")
 _DIGEST = re.compile(re.escape(DIGESTS) + r"[0-9]{20}-([0-9a-f]{8})\.jsonl\.zst")
@@ -39,13 +44,16 @@ _GATHERED = re.compile(rf"({re.escape(GATHERED)}[^/]+/)([0-9]{{20}})\.rows")
 _TRAFFIC = re.compile(re.escape(TRAFFIC) + r"([0-9]{15})-[A-Za-z0-9._-]{1,64}\.json")
 _PART_OF_ESCAPE = re.compile(r"%[0-9A-F]?\Z")
 _MAX_TOKEN_NAME = 200
-_MAX_PATH = 1024  # bytes, which is what S3 takes for a key
+_MAX_PATH = 1024  # bytes, the limit of S3 for a key
 _STEM = r"[0-9]{10,}-[0-9a-f]{8,}-[A-Za-z0-9._-]+"
 _AS_OF = r"[0-9]{20}-[A-Za-z0-9._-]+"
 
 
 class PathKind(Enum):
-    """What a path in a table's metadata may look like, by what it names. None of these leads out of the table."""
+    """The forms of paths in a table's metadata, by the kind of file.
+
+    I23: none of these leads out of the table.
+    """
 
     DATA = rf"data/(?:[A-Za-z0-9_.~%-]+=[A-Za-z0-9_.~%-]*/)*{_STEM}\.(?:parquet|orc)"
     LOG = rf"_opal/segment_logs/{_STEM}\.parquet"
@@ -59,76 +67,97 @@ _PATTERNS = {kind: re.compile(kind.value).fullmatch for kind in PathKind}
 
 
 def own_path(kind: PathKind, path: object) -> str:
-    """The path itself, if it has the form of its kind; metadata is untrusted (FORMAT, untrusted metadata)."""
+    """Return a path of untrusted metadata if it has the form of its kind.
+
+    Otherwise raises ForeignPathError.
+    """
     if not isinstance(path, str) or len(path) > _MAX_PATH or not _PATTERNS[kind](path):
-        what = f"which is no path of a {kind.name.lower()} file in this format"
         raise ForeignPathError(
-            f"it names {repr(path)[:200]}, {what}; restore it from a backup, or do not trust this table"
+            f"it names {repr(path)[:200]}, which is not a path of a {kind.name.lower()} file "
+            "in this format; restore it from a backup, or do not trust this table"
         )
     return path
 
 
 def inner_table(path: str) -> str | None:
-    """Return the folder of another table that a path within this one shows, None if it shows none.
+    """Return the folder of another table that a path within this one is of, or None."""
+    # No file of a table has `_opal/log/` below a folder of its own.
+    folder, log, _ = path.partition(f"/{LOG}")
+    return f"{folder}/" if log else None
 
-    Nothing that a table writes has `_opal/log/` below a folder of its own.
-    """
-    folder, has_log, _ = path.partition(f"/{LOG}")
-    return f"{folder}/" if has_log else None
+
+def _padded(version: int) -> str:
+    return f"{version:0{_VERSION_DIGITS}d}"
+
+
+def _counted_down(version: int) -> str:
+    """Return digits that fall as versions rise: listings begin with the newest one."""
+    return _padded(_GREATEST - version)
+
+
+def _version_of(digits: str) -> int | None:
+    """Return the number of as many digits as versions have, None for other texts."""
+    is_version = len(digits) == _VERSION_DIGITS and digits.isdecimal()
+    return int(digits) if is_version else None
 
 
 def commit_path(version: int) -> str:
-    return f"{LOG}{version:0{_VERSION_DIGITS}d}.json"
+    return f"{LOG}{_padded(version)}.json"
 
 
 def commit_version(path: str) -> int | None:
-    """The version of a path below the log, None for a stranger's file."""
+    """Return the version of a commit's path, None for another file's."""
     name = path.removeprefix(LOG).removesuffix(".json")
-    return (
-        int(name)
-        if path == f"{LOG}{name}.json" and len(name) == _VERSION_DIGITS and name.isdecimal()
-        else None
-    )
+    if path != f"{LOG}{name}.json":
+        return None
+    return _version_of(name)
 
 
 def commit_turn(version: int) -> int:
-    """Commits of an earlier turn are deleted first."""
-    return next((turn for turn, step in enumerate(_TURNS) if version % step == 0), len(_TURNS))
+    """Return the turn in which a commit is deleted; smaller turns come first."""
+    for turn, step in enumerate(_TURNS):
+        if version % step == 0:
+            return turn
+    return len(_TURNS)
 
 
 def vouching_version(version: int) -> int | None:
-    """The voucher of a version: the last commit before it of an earlier turn. While it exists, the version was never deleted."""
+    """Return the voucher of a version: the last commit before it of an earlier turn.
+
+    While the voucher exists, the version was never deleted.
+    """
     turn = commit_turn(version)
-    return (version - 1) // _TURNS[turn - 1] * _TURNS[turn - 1] if turn else None
+    if turn == 0:
+        return None
+    step = _TURNS[turn - 1]
+    return (version - 1) // step * step
 
 
 def vouching_versions(version: int) -> frozenset[int]:
-    """Those up to a version that vouch for the ones after it."""
+    """Return the versions up to one that are vouchers of those after it."""
     return frozenset(version // step * step for step in _TURNS)
 
 
 def checkpoint_path(version: int, write_id: str) -> str:
-    """Counted down, so that a listing begins with the newest."""
-    return f"{CHECKPOINTS}{_GREATEST - version:0{_VERSION_DIGITS}d}-{write_id}.json"
+    return f"{CHECKPOINTS}{_counted_down(version)}-{write_id}.json"
 
 
 def checkpoint_start_after(version: int) -> str:
-    """Where a listing of the checkpoints at or below a version begins."""
-    return f"{CHECKPOINTS}{_GREATEST - version:0{_VERSION_DIGITS}d}"
+    """Return where a listing of the checkpoints at or below a version begins."""
+    return f"{CHECKPOINTS}{_counted_down(version)}"
 
 
 def checkpoint_version(path: str) -> int | None:
-    digits = path.removeprefix(CHECKPOINTS)[:_VERSION_DIGITS]
-    return (
-        _GREATEST - int(digits)
-        if path.endswith(".json") and len(digits) == _VERSION_DIGITS and digits.isdecimal()
-        else None
-    )
+    """Return the version of a checkpoint's path, None for another file's."""
+    counted_down = _version_of(path.removeprefix(CHECKPOINTS)[:_VERSION_DIGITS])
+    if counted_down is None or not path.endswith(".json"):
+        return None
+    return _GREATEST - counted_down
 
 
 def section_path(version: int, write_id: str, section: str, after: int | None = None) -> str:
-    """A list as of a version; with `after`, what changed since that version."""
-    return f"{SECTIONS}{version:0{_VERSION_DIGITS}d}-{write_id}-{section}{_since(after)}.jsonl.zst"
+    """Return the path of a list as of a version, or of its changes since `after`."""
+    return f"{SECTIONS}{_padded(version)}-{write_id}-{section}{_since(after)}.jsonl.zst"
 
 
 def _since(after: int | None) -> str:
@@ -136,41 +165,39 @@ def _since(after: int | None) -> str:
 
 
 def section_version(path: str) -> int | None:
-    """The version that a section was written with, None for a stranger's file."""
-    digits = path.removeprefix(SECTIONS)[:_VERSION_DIGITS]
-    return (
-        int(digits)
-        if path.startswith(SECTIONS) and len(digits) == _VERSION_DIGITS and digits.isdecimal()
-        else None
-    )
+    """Return the version that a section was written with, None for another file."""
+    if not path.startswith(SECTIONS):
+        return None
+    return _version_of(path.removeprefix(SECTIONS)[:_VERSION_DIGITS])
 
 
 def digest_path(version: int, crc32: int) -> str:
-    """Counted down, as checkpoints are."""
-    return f"{DIGESTS}{_GREATEST - version:0{_VERSION_DIGITS}d}-{crc32:08x}.jsonl.zst"
+    return f"{DIGESTS}{_counted_down(version)}-{crc32:08x}.jsonl.zst"
 
 
 def digest_checksum(path: str) -> int | None:
-    """That of the bytes of a digest, None for a stranger's file."""
+    """Return the checksum of a digest, by its path; None for another file's."""
     match = _DIGEST.fullmatch(path)
     return int(match[1], 16) if match else None
 
 
 def log_page_path(first: int, last: int, crc32: int) -> str:
-    """Return the path of a page of the log; its end is counted down, as that of checkpoints is."""
-    end = f"{_GREATEST - last:0{_VERSION_DIGITS}d}"
-    return f"{LOG_PAGES}{end}-{first:0{_VERSION_DIGITS}d}-{crc32:08x}.jsonl.zst"
+    """Return the path of a page of the log."""
+    return f"{LOG_PAGES}{_counted_down(last)}-{_padded(first)}-{crc32:08x}.jsonl.zst"
 
 
 def log_pages_start_after(last: int) -> str:
     """Return where a listing of the pages that end at or below a version begins."""
-    return f"{LOG_PAGES}{max(0, _GREATEST - last):0{_VERSION_DIGITS}d}"
+    return f"{LOG_PAGES}{_counted_down(min(last, _GREATEST))}"
 
 
 def log_page_place(path: str) -> tuple[int, int, int] | None:
-    """Return first version, last version and checksum of a page, None for a stranger's file."""
+    """Return first and last version and checksum of a page, None for another file."""
     match = _LOG_PAGE.fullmatch(path)
-    return (int(match[2]), _GREATEST - int(match[1]), int(match[3], 16)) if match else None
+    if match is None:
+        return None
+    first, last = int(match[2]), _GREATEST - int(match[1])
+    return first, last, int(match[3], 16)
 
 
 def claim_path(number: int) -> str:
@@ -178,44 +205,54 @@ def claim_path(number: int) -> str:
 
 
 def claim_number(path: str) -> int | None:
+    """Return the number of a claim's path, None for another file's."""
     name = path.removeprefix(CLAIMS).removesuffix(".json")
-    return int(name) if path == f"{CLAIMS}{name}.json" and name.isdecimal() else None
+    is_claim = path == f"{CLAIMS}{name}.json" and name.isdecimal()
+    return int(name) if is_claim else None
 
 
 def job_file_name(number: int, sequence: int, attempt: str) -> str:
-    """The stem of a file that a job writes: the claimed number makes it unique, the attempt tells repeated tasks apart."""
+    """Return the stem of a file that a job writes.
+
+    The job's claimed number makes it unique. Repeated tasks differ in their `attempt`.
+    """
+    # I5: the number is part of the name of every new file of the job.
     return f"{number:010d}-{sequence:08x}-{attempt}"
 
 
 def data_path(partition: list[tuple[str, str | None]], stem: str, file_format: str) -> str:
-    """Partition folders are for people who look: nothing reads them."""
-    folders = "".join(
-        f"{_short(quote(name, safe=''))}={_folder_value(value)}/" for name, value in partition
-    )
+    """Return the path of a data file.
+
+    Its folders show the partition to people: no reader uses them.
+    """
+    folders = ""
+    for name, value in partition:
+        folders += f"{_short(quote(name, safe=''))}={_folder_value(value)}/"
     return f"{DATA}{folders}{stem}.{file_format}"
 
 
-def beside(path: str, stem: str, file_format: str) -> str:
-    """A data file in the folder of another."""
+def next_to(path: str, stem: str, file_format: str) -> str:
+    """Return the path of a data file in the folder of another one."""
     return f"{folder_of(path)}/{stem}.{file_format}"
 
 
 def folder_of(path: str) -> str:
-    """Where a data file lies: files of one partition lie together."""
-    return path.rpartition("/")[0]
+    """Return the folder of a data file: files of a partition have the same one."""
+    folder, _, _ = path.rpartition("/")
+    return folder
 
 
 def _folder_value(value: str | None) -> str:
-    return "__null__" if value is None else _short(quote(value, safe="")) or "__empty__"
+    if value is None:
+        return "__null__"
+    return _short(quote(value, safe="")) or "__empty__"
 
 
 def _short(quoted: str) -> str:
-    """Cut where no escape is; two columns and a file name still fit into the 255 bytes of a name and the 1,024 of a key."""
-    return (
-        quoted
-        if len(quoted) <= _MAX_FOLDER_VALUE
-        else _PART_OF_ESCAPE.sub("", quoted[:_MAX_FOLDER_VALUE])
-    )
+    """Cut a part of a folder's name, but not within a percent escape."""
+    if len(quoted) <= _MAX_FOLDER_VALUE:
+        return quoted
+    return _PART_OF_ESCAPE.sub("", quoted[:_MAX_FOLDER_VALUE])
 
 
 def segment_log_path(stem: str) -> str:
@@ -227,28 +264,34 @@ def run_path(stem: str) -> str:
 
 
 def runs_prefix(number: int) -> str:
-    """Begins the paths of all runs of a job."""
+    """Return the prefix of the paths of a job's runs."""
     return f"{KEY_STORE}{number:010d}-"
 
 
 def bitmap_path(group: int, version: int, write_id: str, after: int | None = None) -> str:
-    return f"{BITMAPS}{group:010d}/{version:0{_VERSION_DIGITS}d}-{write_id}{_since(after)}.bits"
+    return f"{BITMAPS}{group:010d}/{_padded(version)}-{write_id}{_since(after)}.bits"
 
 
 def bitmap_version(path: str) -> int | None:
-    """The version of a bitmap base, None for a stranger's file."""
-    digits = path.rpartition("/")[2].partition("-")[0]
-    return int(digits) if len(digits) == _VERSION_DIGITS and digits.isdecimal() else None
+    """Return the version of a bitmap base, None for another file."""
+    digits, _, _ = _name_of(path).partition("-")
+    return _version_of(digits)
+
+
+def _name_of(path: str) -> str:
+    _, _, name = path.rpartition("/")
+    return name
 
 
 def job_number(path: str) -> int | None:
-    """The number of the job that wrote a file, None for a stranger's."""
-    digits, dash, _ = path.rpartition("/")[2].partition("-")
-    return int(digits) if dash and len(digits) >= _NUMBER_DIGITS and digits.isdecimal() else None
+    """Return the number of the job that wrote a file, None for another file."""
+    digits, dash, _ = _name_of(path).partition("-")
+    is_of_job = dash and len(digits) >= _NUMBER_DIGITS and digits.isdecimal()
+    return int(digits) if is_of_job else None
 
 
 def side_path(number: int, attempt: int) -> str:
-    """The bulk list of a commit."""
+    """Return the path of a side file, the long list of a commit."""
     return f"{SIDE}{number:010d}-{attempt}.jsonl.zst"
 
 
@@ -258,43 +301,45 @@ def result_path(token: str) -> str:
 
 
 def _token_name(token: str) -> str:
-    """The token itself where it is short enough for a file name; else its beginning and a checksum."""
+    """Return a token as a file name; of a long one, its beginning and a checksum."""
     name = quote(token, safe="")
-    return (
-        name
-        if len(name) <= _MAX_TOKEN_NAME
-        else f"{name[:_MAX_FOLDER_VALUE]}-{sha256(token.encode()).hexdigest()}"
-    )
+    if len(name) <= _MAX_TOKEN_NAME:
+        return name
+    return f"{name[:_MAX_FOLDER_VALUE]}-{sha256(token.encode()).hexdigest()}"
 
 
 def gathered_folder(application: str) -> str:
-    """Rows of an application that no commit holds yet."""
+    """Return the folder of an application's rows that are not committed yet."""
     return f"{GATHERED}{_token_name(application)}/"
 
 
 def gathered_prefix(beginning: str) -> str:
-    """Of the folders of all applications whose names begin so, and of others if that is long."""
+    """Return the prefix of the folders of applications whose names have a beginning.
+
+    Of a long beginning it is a part: then there may be folders of other applications.
+    """
     return GATHERED + quote(beginning, safe="")[:_MAX_FOLDER_VALUE]
 
 
 def gathered_path(application: str, position: int) -> str:
-    """Named by where they begin alone, so that no two files begin there."""
-    return f"{gathered_folder(application)}{position:0{_VERSION_DIGITS}d}.rows"
+    """Return the path of a file of gathered rows that begin at a position."""
+    # Without anything else in the name, no two files can begin there.
+    return f"{gathered_folder(application)}{_padded(position)}.rows"
 
 
 def gathered_place(path: str) -> tuple[str, int] | None:
-    """Folder and position, None for a stranger's file."""
+    """Return folder and position of a file of gathered rows, None for another file."""
     match = _GATHERED.fullmatch(path)
     return (match[1], int(match[2])) if match else None
 
 
 def traffic_path(moment_ms: int, write_id: str) -> str:
-    """What a process of a stream counted, as of a time."""
+    """Return the path of a process's counts of a stream, as of a time."""
     return f"{TRAFFIC}{moment_ms:015d}-{write_id}.json"
 
 
 def traffic_moment(path: str) -> int | None:
-    """That time, in milliseconds since 1970; None for a stranger's file."""
+    """Return the time of counts, in milliseconds since 1970; None for another file."""
     match = _TRAFFIC.fullmatch(path)
     return int(match[1]) if match else None
 
@@ -304,33 +349,39 @@ def rejected_path(stem: str) -> str:
 
 
 def rejected_task(path: str) -> str:
-    """Return the job and the task that rejected the rows in a file; its attempts have one file each."""
-    return "-".join(path.rpartition("/")[2].split("-")[:2])
+    """Return the job and the task that rejected the rows in a file.
+
+    Each attempt of the task has a file of its own.
+    """
+    job_and_task = _name_of(path).split("-")[:2]
+    return "-".join(job_and_task)
 
 
 def rejected_pattern(number: int) -> str:
-    """All that one job rejected."""
+    """Return a pattern of the files of all rows that a job rejected."""
     return f"{REJECTED}{number:010d}-*.parquet"
 
 
 def rebuild_folder(state: str) -> str:
-    """Records of key-store rebuilds that began with the same rows and runs in the table."""
+    """Return the folder of key-store rebuilds that began with the same rows and runs."""
     return f"{REBUILD}{state}/"
 
 
 def rebuild_path(state: str, number: int, slots: int, slot: int) -> str:
-    """What one of `slots` tasks of job `number` wrote."""
+    """Return the path of the record of one of `slots` tasks of job `number`."""
     return f"{rebuild_folder(state)}{number:010d}-{slots:08x}-{slot:08x}.json"
 
 
 def rebuild_place(path: str) -> tuple[int, int, int] | None:
-    """Number, slots and slot of a record, None for a stranger's file."""
+    """Return number, slots and slot of a record, None for another file."""
     match = _REBUILD_RECORD.search(path)
-    return (int(match[1]), int(match[2], 16), int(match[3], 16)) if match else None
+    if match is None:
+        return None
+    return int(match[1]), int(match[2], 16), int(match[3], 16)
 
 
 def bootstrap_folder(name: str) -> str:
-    """What a bootstrap of one source has fixed and done."""
+    """Return the folder of a bootstrap's plan and records."""
     return f"{BOOTSTRAP}{name}/"
 
 
@@ -343,13 +394,12 @@ def bootstrap_batch_path(name: str, batch: int) -> str:
 
 
 def bootstrap_batch(path: str) -> int | None:
-    """The number of a batch's record, None for any other file."""
-    digits = path.rpartition("/")[2].removesuffix(".json")
-    return (
-        int(digits)
-        if path.endswith(".json") and len(digits) >= _BATCH_DIGITS and digits.isdecimal()
-        else None
-    )
+    """Return the number of a batch's record, None for another file."""
+    if not path.endswith(".json"):
+        return None
+    digits = _name_of(path).removesuffix(".json")
+    is_batch = len(digits) >= _BATCH_DIGITS and digits.isdecimal()
+    return int(digits) if is_batch else None
 
 
 def bootstrap_result_path(name: str) -> str:

@@ -1,4 +1,4 @@
-"""How many bad rows an ingest that puts them aside may meet: so many, or so many percent of all that it met."""
+"""The bad rows that an ingest may put into quarantine: a number, or a share of all its rows."""
 
 import re
 from dataclasses import dataclass
@@ -6,34 +6,40 @@ from fractions import Fraction
 
 from opal_lake.errors import InvalidInputError
 
-_ROWS, _PERCENT = re.compile(r"[0-9]{1,18}"), re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?) ?%")
+_ROWS = re.compile(r"[0-9]{1,18}")
+_PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?) ?%")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectThreshold:
-    """More than this fails an ingest. One of the two is given."""
+    """A limit of rejected rows, above which an ingest fails. One of the two is given."""
 
     rows: int | None = None
     percent: Fraction | None = None
 
-    def is_exceeded(self, rejected: int, met: int) -> bool:
-        return rejected > self.most(met)
+    def is_exceeded(self, rejected: int, read: int) -> bool:
+        return rejected > self.max_rejected(read)
 
-    def most(self, met: int) -> int:
-        """The most rows that may be rejected of those that the ingest met."""
-        return self.rows if self.rows is not None else int(met * (self.percent or 0) / 100)
+    def max_rejected(self, read: int) -> int:
+        """Return how many of the rows that an ingest read may be rejected."""
+        if self.rows is not None:
+            return self.rows
+        return int(read * (self.percent or 0) / 100)
 
     def __str__(self) -> str:
-        return f"{self.rows:,}" if self.percent is None else f"{float(self.percent):g}%"
+        if self.percent is None:
+            return f"{self.rows:,}"
+        return f"{float(self.percent):g}%"
 
 
 def parse_threshold(value: int | str | None, on_bad_rows: str) -> RejectThreshold | None:
-    """From a number of rows, or a text as '5%'."""
+    """Parse a number of rows, or a text as '5%'."""
     if value is None:
         return None
     if on_bad_rows != "quarantine":
         raise InvalidInputError(
-            f"reject_threshold={value!r} has no effect with on_bad_rows={on_bad_rows!r}; add on_bad_rows='quarantine'"
+            f"reject_threshold={value!r} has no effect with on_bad_rows={on_bad_rows!r}; "
+            "add on_bad_rows='quarantine'"
         )
     text = "" if isinstance(value, bool) else str(value).strip()
     if _ROWS.fullmatch(text):
@@ -41,6 +47,7 @@ def parse_threshold(value: int | str | None, on_bad_rows: str) -> RejectThreshol
     match = _PERCENT.fullmatch(text)
     if match is None or Fraction(match[1]) > 100:
         raise InvalidInputError(
-            f"reject_threshold={value!r} is no threshold; write a number of rows, as 100, or a share of them, as '5%'"
+            f"reject_threshold={value!r} is not a threshold; "
+            "write a number of rows, as 100, or a share of them, as '5%'"
         )
     return RejectThreshold(percent=Fraction(match[1]))

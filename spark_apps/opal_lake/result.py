@@ -1,4 +1,4 @@
-"""What a job did, as a scheduler and the table's log keep it. It goes through JSON and holds no secret."""
+"""The result of a job, for schedulers and the table's log: JSON without secrets."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -10,39 +10,38 @@ from opal_lake.errors import InvalidInputError
 
 
 def check_names(name: str, data: Mapping[str, Any], known: Mapping[str, bool]) -> None:
-    """Raise InvalidInputError for unknown and missing fields; `known` says which are required."""
-    if unknown := sorted(map(str, set(data) - set(known))):
-        raise InvalidInputError(
-            f"{name} has no field {', '.join(unknown)}; known are {', '.join(sorted(known))}"
-        )
-    if missing := [
-        repr(field) for field, is_needed in known.items() if is_needed and field not in data
-    ]:
-        raise InvalidInputError(f"{name} needs the field {', '.join(missing)}; add it")
+    """Raise InvalidInputError for unknown fields, and for missing required ones.
+
+    `known` maps the names of fields to whether they are required.
+    """
+    unknown = sorted(map(str, set(data) - set(known)))
+    if unknown:
+        unknown_text, known_text = ", ".join(unknown), ", ".join(sorted(known))
+        raise InvalidInputError(f"{name} has no field {unknown_text}; known are {known_text}")
+    required = [field for field, is_required in known.items() if is_required]
+    missing = ", ".join(repr(field) for field in required if field not in data)
+    if missing:
+        raise InvalidInputError(f"{name} needs the field {missing}; add it")
 
 
 class Json:
-    """JSON there and back, for flat dataclasses."""
+    """A base of flat dataclasses that have a JSON form."""
 
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)  # type: ignore[call-overload, no-any-return]  # every subclass is a dataclass
+        return asdict(self)  # type: ignore[call-overload, no-any-return]  # of a dataclass
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), sort_keys=True)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        members = fields(cls)  # type: ignore[arg-type]  # every subclass is a dataclass
-        check_names(
-            cls.__name__,
-            data,
-            {
-                member.name: member.default is MISSING and member.default_factory is MISSING
-                for member in members
-            },
-        )
+        is_required: dict[str, bool] = {}
+        for member in fields(cls):  # type: ignore[arg-type]  # every subclass is a dataclass
+            has_default = member.default is not MISSING or member.default_factory is not MISSING
+            is_required[member.name] = not has_default
+        check_names(cls.__name__, data, is_required)
         return cls(**data)
 
     @classmethod
@@ -60,9 +59,12 @@ class Json:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult(Json):
-    """What was done. `version` is its commit, None when nothing had to change; of a metagen without work the newest one, at which all
-    that it was asked for is visible. `repeated` marks the answer of an earlier run. `examples` of a metagen are the partition keys
-    that stay pending, the oldest first.
+    """The result of a job.
+
+    `version` is that of its commit, None when nothing had to change. A metagen without work has the
+    newest version, in which all that it was to make visible is visible. `repeated` marks the result
+    of an earlier run. `examples` of a metagen are the partition keys that stay pending, the oldest
+    first.
     """
 
     operation: str
@@ -76,48 +78,63 @@ class JobResult(Json):
     examples: Sequence[Mapping[str, Any]] = ()
 
     def timed(self, passed_s: float) -> "JobResult":
-        """Return the result with how long all of it took."""
+        """Return the result with the time that all of the job took."""
         return replace(self, timings_ms={**self.timings_ms, "total": round(passed_s * 1000)})
 
     def __post_init__(self) -> None:
-        for name in ("notes", "examples"):  # JSON has lists only, and a repeat equals its first run
+        # JSON has only lists: as tuples, a result read back equals the first one.
+        for name in ("notes", "examples"):
             given = getattr(self, name)
             if isinstance(given, str) or not isinstance(given, Sequence):
                 raise InvalidInputError(f"{name}={given!r} of a result must be a list")
             object.__setattr__(self, name, tuple(given))
 
 
-_RESULT_PARTS: dict[str, Callable[[Any], Any]] = {
+def _numbers(value: Any) -> dict[str, int]:
+    return {name: checked.word(number) for name, number in checked.mapped(value).items()}
+
+
+def _texts(value: Any) -> list[str]:
+    return [checked.text(text) for text in checked.listed(value)]
+
+
+def _mappings(value: Any) -> list[dict[str, Any]]:
+    return [checked.mapped(member) for member in checked.listed(checked.shallow(value))]
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
     "operation": checked.text,
     "table": checked.text,
     "version": lambda version: None if version is None else checked.count(version),
     "token": lambda token: None if token is None else checked.text(token),
     "repeated": checked.flag,
-    "counts": lambda counts: {
-        name: checked.word(number) for name, number in checked.mapped(counts).items()
-    },
-    "timings_ms": lambda timings: {
-        name: checked.word(number) for name, number in checked.mapped(timings).items()
-    },
-    "notes": lambda notes: [checked.text(note) for note in checked.listed(notes)],
-    "examples": lambda examples: [
-        checked.mapped(example) for example in checked.listed(checked.shallow(examples))
-    ],
+    "counts": _numbers,
+    "timings_ms": _numbers,
+    "notes": _texts,
+    "examples": _mappings,
 }
 
 
 def checked_result(data: Any) -> dict[str, Any]:
-    """A result from a table's metadata, which is untrusted; ValueError if a part has the wrong type."""
-    return {
-        name: _RESULT_PARTS.get(name, checked.shallow)(value)
-        for name, value in checked.mapped(data).items()
-    }
+    """Check a result in a table's metadata, which is untrusted.
+
+    Raises ValueError if a field has the wrong type. Fields of later builds may be anything.
+    """
+    result: dict[str, Any] = {}
+    for name, value in checked.mapped(data).items():
+        check = _CHECKS.get(name, checked.shallow)
+        result[name] = check(value)
+    return result
 
 
 def check_visible(result: JobResult) -> JobResult:
-    """The result that was stored for a token, for an inline ingest: it may be that of an earlier attempt in batch mode."""
+    """Return the stored result of a token, for an inline ingest.
+
+    Raises InvalidInputError if an earlier attempt in batch mode stored it: its rows are pending.
+    """
     if result.counts.get("rows") and "segments" not in result.counts:
         raise InvalidInputError(
-            f"version {result.version} ingested these rows in batch mode, and they wait for a metagen: run one"
+            f"version {result.version} ingested these rows in batch mode, "
+            "and they wait for a metagen: run one"
         )
     return result

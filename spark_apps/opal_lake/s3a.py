@@ -1,4 +1,7 @@
-"""How an S3 store is reached, under the store's own names and under those of Spark's S3A: one map for connection, command and session."""
+"""The options of an S3 store by their names here, and by those of Spark's S3A.
+
+Connections, commands and Spark sessions use this one map.
+"""
 
 from collections.abc import Callable, Mapping
 
@@ -18,21 +21,28 @@ def is_s3(uri: str) -> bool:
 
 
 def spark_settings(options: Mapping[str, str]) -> dict[str, str]:
-    """For Spark. Secrets are among them: they never go by argv, templates or logs. Options of other stores are left out."""
-    settings = {SETTINGS[name]: value for name, value in options.items() if name in SETTINGS}
-    return (
-        {**settings, _TLS: "false"}
-        if options.get("endpoint_url", "").startswith("http://")
-        else settings
-    )
+    """Return Spark's settings for the options of a store; other options are left out.
+
+    Secrets are among them: they must not be in arguments of processes, templates or logs.
+    """
+    settings: dict[str, str] = {}
+    for name, value in options.items():
+        if name in SETTINGS:
+            settings[SETTINGS[name]] = value
+    if options.get("endpoint_url", "").startswith("http://"):
+        settings[_TLS] = "false"
+    return settings
 
 
 def store_options(setting: Callable[[str], str | None]) -> dict[str, str]:
-    """For the store, from Spark's settings, as far as these say something."""
-    options = {
-        name: value for name, spark_name in SETTINGS.items() if (value := setting(spark_name))
-    }
+    """Return the options of a store that Spark's settings have."""
+    options: dict[str, str] = {}
+    for name, spark_name in SETTINGS.items():
+        value = setting(spark_name)
+        if value:
+            options[name] = value
     endpoint = options.get("endpoint_url")
     if endpoint and "://" not in endpoint:
-        options["endpoint_url"] = f"{'http' if setting(_TLS) == 'false' else 'https'}://{endpoint}"
+        scheme = "http" if setting(_TLS) == "false" else "https"
+        options["endpoint_url"] = f"{scheme}://{endpoint}"
     return options

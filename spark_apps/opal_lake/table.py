@@ -1,4 +1,4 @@
-"""The face of a table: every verb once, each made of the declaration of its operation.
+"""The API of a table: its verbs, each made from the declaration of its operation.
 
 `Table` runs them in this process, over Arrow; `opal_spark.OpalTable` is a `Table` whose engine is
 Spark.
@@ -11,9 +11,9 @@ from itertools import islice
 
 import pyarrow as pa
 
-import opal_lake.retention.missing_file  # noqa: F401  # from here on a missing file is distinguished from one that has expired
+import opal_lake.retention.missing_file  # noqa: F401  # registers the diagnosis of missing files
 from opal_lake import layout
-from opal_lake.after_commit import tell_of_commit
+from opal_lake.after_commit import notify_of_commit
 from opal_lake.clock import Clock, SystemClock
 from opal_lake.definition.table_spec import TableLayout, TableSpec, delete_condition, plan_spec
 from opal_lake.engine.executor import Executor
@@ -25,6 +25,7 @@ from opal_lake.key_store.cache.near_runs import CacheSettings, NearRuns
 from opal_lake.log.commit import Actions, Commit
 from opal_lake.log.commit_log import CommitLog
 from opal_lake.log.store_clock import writer_now_us
+from opal_lake.log.tuning import DEFAULT_TUNING, Tuning
 from opal_lake.operations.compact import Compact
 from opal_lake.operations.discard import Discard
 from opal_lake.operations.ingest import Ingest
@@ -55,15 +56,15 @@ from opal_lake.operations.zorder import ZOrder
 from opal_lake.result import JobResult
 from opal_lake.storage import Storage, open_storage
 
-# Files below a new table's root among which another table is looked for: three requests of S3
+# Files below a new table's root among which another table is searched for: three requests of S3.
 MAX_LOOKED_AT = 3_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table(OpenTable, Framed[Frame]):
-    """A table at a URI. Each call looks for the newest version.
+    """A table at a URI. Each call uses the newest version.
 
-    `Table.create` makes a new one, `Table.open` opens one. Rows come as Arrow.
+    `Table.create` creates a table, `Table.open` opens one. Rows are Arrow tables.
     """
 
     executor: Executor = field(default_factory=InProcess)
@@ -103,7 +104,7 @@ class Table(OpenTable, Framed[Frame]):
     replay = verb(Replay)
 
     def position(self, application: str) -> int | None:
-        """Return the next position that an application has to read; None if it has not begun."""
+        """Return the next position that an application has to read; None before its first."""
         return self.log.head().positions.get(application)
 
     @classmethod
@@ -113,7 +114,7 @@ class Table(OpenTable, Framed[Frame]):
         options: Mapping[str, str] | None = None,
         cache: CacheSettings | None = None,
     ) -> "Table[pa.Table]":
-        """Open the table at a URI; NotFoundError when there is none."""
+        """Open the table at a URI; raise NotFoundError if it does not exist."""
         table = table_on(open_storage(uri, options), cache=cache)
         table.snapshot_at()
         return table
@@ -154,9 +155,13 @@ def table_on(
     clock: Clock | None = None,
     ids: IdSource | None = None,
     cache: CacheSettings | None = None,
+    *,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> Table[pa.Table]:
-    """A table in an open store; whether there is one shows at the first look."""
-    log = CommitLog(storage=storage, clock=clock or SystemClock(), ids=ids or RandomIds())
+    """Return a table in an open store. Whether it exists shows with its first call."""
+    log = CommitLog(
+        storage=storage, clock=clock or SystemClock(), ids=ids or RandomIds(), tuning=tuning
+    )
     return Table(log=log, cache=NearRuns(storage=storage, settings=cache or CacheSettings()))
 
 
@@ -166,13 +171,17 @@ def create_on(
     clock: Clock | None = None,
     ids: IdSource | None = None,
     cache: CacheSettings | None = None,
+    *,
+    tuning: Tuning = DEFAULT_TUNING,
 ) -> Table[pa.Table]:
-    """Write version 0. Of two that create at once, one loses.
+    """Create a table by writing version 0; raise TableExistsError if it exists.
 
-    The name of version 0 may be free again in a table that is there: retention deletes it. So the log is looked at before and after.
+    If two writers create a table at the same time, one fails.
     """
-    delete_condition(spec)  # an error before anything is written
-    table = table_on(storage, clock, ids, cache)
+    delete_condition(spec)  # raises before anything is written
+    table = table_on(storage, clock, ids, cache, tuning=tuning)
+    # The name of version 0 may be free in an existing table, since retention deletes it: so the log
+    # is listed before, and the checkpoints after the commit.
     if any(storage.list(layout.LOG)):
         raise _exists(storage)
     _refuse_within_a_table(storage)
@@ -191,14 +200,14 @@ def create_on(
     )
     if not table.log.put(commit) or any(storage.list(layout.CHECKPOINTS)):
         raise _exists(storage)
-    tell_of_commit(table.log, table.log.head)
+    notify_of_commit(table.log, table.log.head)
     return table
 
 
 def _refuse_within_a_table(storage: Storage) -> None:
-    """Raise InvalidInputError where a folder above is a table, which would take the files for its own.
+    """Raise InvalidInputError if a folder above is a table: it would own these files.
 
-    A folder above that may not be listed is passed over: credentials may reach the table alone.
+    A folder above that cannot be listed is skipped: credentials may be for this table alone.
     """
     above = storage.parent()
     while above is not None:
@@ -208,21 +217,21 @@ def _refuse_within_a_table(storage: Storage) -> None:
             is_table = False
         if is_table:
             raise InvalidInputError(
-                f"{storage.uri} lies inside the Opal table {above.uri}, and a table cannot hold "
+                f"{storage.uri} lies inside the Opal table {above.uri}, and a table cannot contain "
                 "another one; choose a path outside of it"
             )
         above = above.parent()
 
 
 def _refuse_around_a_table(storage: Storage) -> None:
-    """Raise InvalidInputError where a folder below holds a table, which would lie inside the new one.
+    """Raise InvalidInputError if a folder below is a table, within the new one.
 
-    An empty root costs one listing. Of a root with many other files only so many are looked at, first
-    in the folders that retention walks; behind these, retention itself spares what it meets.
+    An empty root costs one listing. If it has many other files, only the first ones are looked at,
+    also in the folders that retention lists; retention spares tables among the others.
     """
     for prefix in ("", layout.DATA, layout.META):
         looked_at = 0
-        with suppress(StorageError):  # a folder that may not be listed is passed over
+        with suppress(StorageError):  # a folder that cannot be listed is skipped
             for entry in islice(storage.list(prefix), MAX_LOOKED_AT):
                 looked_at += 1
                 inner = layout.inner_table(entry.path)
@@ -236,5 +245,7 @@ def _refuse_around_a_table(storage: Storage) -> None:
 
 
 def _exists(storage: Storage) -> TableExistsError:
-    way_out = "open it with OpalTable.for_path, create it only if_absent (`opal create --if-absent`), or choose another path"
-    return TableExistsError(f"{storage.uri} is an Opal table already; {way_out}")
+    return TableExistsError(
+        f"{storage.uri} is an Opal table already; open it with OpalTable.for_path, "
+        "create it only if_absent (`opal create --if-absent`), or choose another path"
+    )
