@@ -1,12 +1,15 @@
-"""The environment archive: what the Python processes of a cluster need, for `spark-submit --archives environment.tar.gz#environment`.
+"""The environment archive: the packages that the Python processes of a cluster need.
 
-It holds opal-lake with its metadata, packages as they are installed here, and `bin/python`: a script that runs the node's own Python of the
-same minor version with them in front. Python itself is left out. A virtual environment, as venv-pack ships it, leads by an absolute link to
-a Python that has to lie at the same place on every node; a copied interpreter brings paths and libraries of another machine along. So any
-node serves that has such a Python on its PATH, or where OPAL_PYTHON says; where there is none, an image is the better way. Spark is left
-out, too: the cluster has its own, and two would not get along.
+It is for `spark-submit --archives environment.tar.gz#environment`. It holds opal-lake with its
+metadata, packages as they are installed here, and `bin/python`: a script that runs the node's own
+Python of the same minor version with these packages in front. Python itself is left out. A virtual
+environment, as venv-pack ships it, has an absolute link to a Python that has to lie at the same
+path on every node; a copied interpreter brings paths and libraries of another machine along. So a
+node needs such a Python on its PATH, or OPAL_PYTHON says where it is; for nodes without one, an
+image is better. Spark is left out, too: the cluster has its own, and two would conflict.
 
-The same packages give the same bytes, so that caches of the archive, and who compares two of them, can rely on it.
+The same packages give the same bytes, so that caches of the archive work, and two archives can be
+compared.
 """
 
 import gzip
@@ -36,11 +39,11 @@ AIRFLOWS = re.compile(r"apache-airflow(-.*)?$|airflow-provider-opal$")
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 PACKAGES = PurePosixPath(f"lib/python{PYTHON}/site-packages")
 
-# Nothing of a package runs these, and they are a third of its size
+# No package uses these files, and they are a third of its size
 _LEFT_OUT = re.compile(
     r"(^|/)__pycache__/|\.py[co]$|^(pandas|pyarrow)/tests/|^pyarrow/include/|^tests/kit/"
 )
-# Where and how it was installed
+# Records of where and how a package was installed
 _RECORDS = re.compile(r"\.dist-info/(RECORD|INSTALLER|REQUESTED|direct_url\.json|uv_cache\.json)$")
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^]]*)\])?")
 _EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
@@ -55,14 +58,15 @@ for candidate in "${{OPAL_PYTHON:-python{version}}}" python3 python; do
   "$found" -c 'import sys; sys.exit(sys.version_info[:2] != {tuple})' >/dev/null 2>&1 || continue
   PYTHONPATH="$home/{packages}${{PYTHONPATH:+:$PYTHONPATH}}" exec "$found" "$@"
 done
-echo "opal: $home was packed with Python {version}, and $(uname -n) has none on its PATH; install it, or say by OPAL_PYTHON where it is" >&2
+echo "opal: $home was packed with Python {version}, and $(uname -n) has none on its PATH;" \\
+  "install it, or set OPAL_PYTHON to its path" >&2
 exit 127
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """An archive that was written."""
+    """A written archive."""
 
     path: Path
     packages: Mapping[str, str]
@@ -70,19 +74,20 @@ class Packed:
 
 
 class Packing:
-    """Collects, then writes; `step` says how far it is."""
+    """The packing of an archive: it collects files, then writes them."""
 
     def __init__(self, extra: Sequence[str] = (), needed: Sequence[str] = NEEDED) -> None:
         self._step = Step(name="collecting packages")
         self.versions, self._files = collect(extra, needed)
 
     def step(self) -> Step:
+        """Return the current step, for a progress line."""
         return self._step
 
     def write(self, target: Path, *, overwrite: bool = False) -> Packed:
-        """Appears atomically, and replaces an existing file only with `overwrite`."""
+        """Write the archive atomically; replace an existing one only with `overwrite`."""
         if not overwrite and target.exists():
-            raise _is_there(target)
+            raise _exists_error(target)
         try:
             with tempfile.TemporaryDirectory(prefix=".opal-pack-", dir=target.parent) as folder:
                 draft = Path(folder) / "draft"
@@ -93,77 +98,75 @@ class Packing:
                 else:
                     os.link(draft, target)
         except FileExistsError as error:
-            raise _is_there(target) from error
+            raise _exists_error(target) from error
         except OSError as error:
             raise InvalidInputError(
-                f"{target} cannot be written: {error}; name a place with -o"
+                f"{target} cannot be written: {error}; name another path with -o"
             ) from error
         return Packed(path=target, packages=self.versions, size=target.stat().st_size)
 
     def _write(self, file: io.BufferedWriter) -> None:
         texts = {"bin/python": launcher(), "opal-pack.json": manifest(self.versions)}
         with (
+            # Without a name and a time, as the same packages give the same bytes
             gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as packed,
             tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive,
         ):
             for name, text in texts.items():
-                _add(
-                    archive,
-                    name,
-                    io.BytesIO(text.encode()),
-                    len(text.encode()),
-                    executable=name.startswith("bin/"),
-                )
-            for at, (name, source) in enumerate(sorted(self._files.items())):
-                self._step = Step(name="packing", done=at, total=len(self._files), noun="file")
+                data = text.encode()
+                is_executable = name.startswith("bin/")
+                _add(archive, name, io.BytesIO(data), len(data), executable=is_executable)
+            for number, (name, source) in enumerate(sorted(self._files.items())):
+                self._step = Step(name="packing", done=number, total=len(self._files), noun="file")
+                size = source.stat().st_size
+                is_executable = os.access(source, os.X_OK)
                 with source.open("rb") as content:
-                    _add(
-                        archive,
-                        name,
-                        content,
-                        source.stat().st_size,
-                        executable=os.access(source, os.X_OK),
-                    )
+                    _add(archive, name, content, size, executable=is_executable)
 
 
-def _is_there(target: Path) -> InvalidInputError:
-    return InvalidInputError(f"{target} is there already: name another with -o, or add --overwrite")
+def _exists_error(target: Path) -> InvalidInputError:
+    return InvalidInputError(f"{target} exists already: name another with -o, or add --overwrite")
 
 
 def _add(
     archive: tarfile.TarFile, name: str, content: Iterable[bytes], size: int, *, executable: bool
 ) -> None:
-    entry = tarfile.TarInfo(name)  # of nobody, and of no time
-    entry.size, entry.mode = size, 0o755 if executable else 0o644
-    archive.addfile(entry, content)  # type: ignore[arg-type]  # a file; typeshed's protocol is private
+    # Its owner and time are empty, as the same packages give the same bytes
+    entry = tarfile.TarInfo(name)
+    entry.size = size
+    entry.mode = 0o755 if executable else 0o644
+    # A file, for which typeshed has a private protocol
+    archive.addfile(entry, content)  # type: ignore[arg-type]  # a file
 
 
 def launcher() -> str:
-    """The archive's `bin/python`."""
+    """Return the text of the archive's `bin/python`."""
     return LAUNCHER.format(version=PYTHON, tuple=tuple(sys.version_info[:2]), packages=PACKAGES)
 
 
 def manifest(versions: Mapping[str, str]) -> str:
-    """The contents of the archive."""
-    made = {
+    """Return the description of the archive, as JSON."""
+    description = {
         "python": PYTHON,
         "system": platform.system(),
         "machine": platform.machine(),
         "packages": dict(sorted(versions.items())),
     }
-    return json.dumps(made, indent=2) + "\n"
+    return json.dumps(description, indent=2) + "\n"
 
 
 def collect(extra: Sequence[str], needed: Sequence[str]) -> tuple[dict[str, str], dict[str, Path]]:
-    """The distributions with their versions, and the files of the archive by their names in it."""
+    """Return the versions of distributions, and the files by their archive names."""
     folders = [name for name in extra if _is_path(name)]
-    names = [*needed, *(name for name in extra if not _is_path(name))]
-    others = closure(names)
+    packages = [name for name in extra if not _is_path(name)]
+    others = closure([*needed, *packages])
     others.pop(OWN, None)
     own = _own_distribution()
     files: dict[str, Path] = {}
-    for folder in [*map(_module_folder, OURS), *map(_checked_folder, folders)]:
-        files.update(_files_of_folder(folder))
+    for module in OURS:
+        files.update(_files_of_folder(_module_folder(module)))
+    for folder in folders:
+        files.update(_files_of_folder(_checked_folder(folder)))
     files.update(_metadata_of(own))
     for distribution in others.values():
         files.update(_files_of(distribution))
@@ -172,12 +175,15 @@ def collect(extra: Sequence[str], needed: Sequence[str]) -> tuple[dict[str, str]
 
 
 def usual() -> tuple[str, ...]:
-    """The distributions that are packed by default."""
+    """Return the names of distributions that are packed by default."""
     return (*NEEDED, FOR_S3) if _installed(FOR_S3) else NEEDED
 
 
 def closure(names: Iterable[str]) -> dict[str, importlib.metadata.Distribution]:
-    """The distributions and all their requirements. A name may have extras: `opal-lake[kafka]`."""
+    """Return distributions with all their requirements.
+
+    A name may have extras, as in `opal-lake[kafka]`.
+    """
     distributions: dict[str, importlib.metadata.Distribution] = {}
     followed: set[tuple[str, str]] = set()
     waiting = [(name, "") for name in names]
@@ -209,8 +215,8 @@ def _name_and_extras(requirement: str) -> tuple[str, frozenset[str]]:
     match = _REQUIREMENT.match(requirement)
     if match is None:
         return _normal(requirement), frozenset()
-    extras = (match[2] or "").split(",")
-    return _normal(match[1]), frozenset(_normal(extra.strip()) for extra in extras if extra.strip())
+    extras = [extra.strip() for extra in (match[2] or "").split(",")]
+    return _normal(match[1]), frozenset(_normal(extra) for extra in extras if extra)
 
 
 def _check_extras(distribution: importlib.metadata.Distribution, extras: frozenset[str]) -> None:
@@ -224,7 +230,10 @@ def _check_extras(distribution: importlib.metadata.Distribution, extras: frozens
 def _requirements(
     distribution: importlib.metadata.Distribution, extras: frozenset[str]
 ) -> Iterator[str]:
-    """Its requirements, those of the extras too. One with another condition counts if it is installed here."""
+    """Yield the requirements of a distribution and of some of its extras.
+
+    A requirement with another condition counts if it is installed here.
+    """
     for text in distribution.requires or ():
         requirement, _, marker = text.partition(";")
         extra = _EXTRA.search(marker)
@@ -250,13 +259,17 @@ def _own_distribution() -> importlib.metadata.Distribution:
     own = _installed(OWN)
     if own is None:
         raise InvalidInputError(
-            f"{OWN} is not installed here, so that its metadata is missing: pip install {OWN}, then pack again"
+            f"{OWN} is not installed here, so its metadata is missing: pip install {OWN}, "
+            "then pack again"
         )
     return own
 
 
 def _metadata_of(distribution: importlib.metadata.Distribution) -> Iterator[tuple[str, Path]]:
-    """The files of its .dist-info: by its entry points the commands are found, and the listeners of commits."""
+    """Yield the files of a distribution's .dist-info.
+
+    The entry points name the commands, and the listeners of commits.
+    """
     for file in distribution.files or ():
         inside = file.as_posix()
         if ".dist-info/" in inside and not _RECORDS.search(inside):
@@ -267,16 +280,20 @@ def _files_of(distribution: importlib.metadata.Distribution) -> Iterator[tuple[s
     name, listed = distribution.metadata["Name"], distribution.files
     if '"editable": true' in (distribution.read_text("direct_url.json") or ""):
         raise InvalidInputError(
-            f"{name} is installed as editable, so that its files lie elsewhere: name its folder instead, as ./src/{name}"
+            f"{name} is installed as editable, so its files lie elsewhere: "
+            f"name its folder instead, as ./src/{name}"
         )
     if listed is None:
         raise InvalidInputError(
-            f"{name} does not list its files, as is usual for packages of the operating system: install it with pip, then pack again"
+            f"{name} does not list its files, as is usual for packages of the operating system: "
+            "install it with pip, then pack again"
         )
     for file in listed:
         inside = file.as_posix()
-        if inside.startswith(("..", "/")) or _RECORDS.search(inside) or _LEFT_OUT.search(inside):
+        if inside.startswith(("..", "/")):
             continue  # scripts lie outside and name this machine's Python
+        if _RECORDS.search(inside) or _LEFT_OUT.search(inside):
+            continue
         source = Path(str(distribution.locate_file(file)))
         if not source.is_file():
             raise InvalidInputError(
@@ -286,11 +303,9 @@ def _files_of(distribution: importlib.metadata.Distribution) -> Iterator[tuple[s
 
 
 def _files_of_folder(folder: Path) -> Iterator[tuple[str, Path]]:
-    sources = (
-        [folder]
-        if folder.is_file()
-        else [source for source in folder.rglob("*") if source.is_file()]
-    )
+    sources = [folder]
+    if folder.is_dir():
+        sources = [source for source in folder.rglob("*") if source.is_file()]
     for source in sources:
         inside = source.relative_to(folder.parent).as_posix()
         if not _LEFT_OUT.search(inside):
@@ -312,8 +327,10 @@ def _is_path(name: str) -> bool:
 
 def _checked_folder(name: str) -> Path:
     path = Path(name).resolve()
-    if (path.suffix == ".py" and path.is_file()) or (path / "__init__.py").is_file():
+    is_module = path.suffix == ".py" and path.is_file()
+    if is_module or (path / "__init__.py").is_file():
         return path
     raise InvalidInputError(
-        f"{name} is neither a module nor the folder of a package (one with an __init__.py): correct the path"
+        f"{name} is neither a module nor the folder of a package (one with an __init__.py): "
+        "correct the path"
     )

@@ -1,6 +1,6 @@
-"""The verbs of `opal` that run on Spark alone, and Spark for those of a table.
+"""The verbs of `opal` that run on Spark alone, and Spark for the verbs of a table.
 
-PySpark is imported when one runs, so that help costs nothing and works without it.
+PySpark is imported when a verb runs, so that help costs nothing and works without it.
 """
 
 import argparse
@@ -35,7 +35,10 @@ from opal_spark.engine.versions import check_installed_spark
 
 
 def commands(verbs: Verbs) -> None:
-    """Register the verbs (an `opal.commands` entry point), and lend Spark to those of a table."""
+    """Register the verbs, and add Spark to those of a table.
+
+    It is an `opal.commands` entry point.
+    """
     add_spark(_add_ingest(verbs))
     add_spark(_add_bootstrap(verbs))
     add_spark(add_mutate(verbs, _run_one))
@@ -124,13 +127,19 @@ def _add_names(parser: argparse.ArgumentParser) -> None:
     )
     deletes = "files whose names match hold deletes, as 'del*': rows, or keys alone"
     parser.add_argument("--delete-files", dest="deletes", metavar="PATTERN", help=deletes)
-    order = "what is later: the delta column; or file_suffix or file_position, which then gives the delta column its values"
+    order = (
+        "what is later: the delta column; or file_suffix or file_position, "
+        "which then gives the delta column its values"
+    )
     parser.add_argument("--order", metavar="COLUMN", help=order)
 
 
 def _add_bootstrap(verbs: Verbs) -> argparse.ArgumentParser:
     example = "opal bootstrap lake/users old/users --format parquet --key id --delta at"
-    summary = "import a Parquet or ORC folder, or a Delta or Iceberg table; after a failure, a repeat continues"
+    summary = (
+        "import a Parquet or ORC folder, or a Delta or Iceberg table; "
+        "after a failure, a repeat continues"
+    )
     parser = add_command(
         verbs,
         Verb(
@@ -153,25 +162,22 @@ def _add_bootstrap(verbs: Verbs) -> argparse.ArgumentParser:
 
 
 def bootstrap(args: argparse.Namespace) -> None:
+    """Run `opal bootstrap`."""
     if any("delta-spark" in setting for setting in args.conf):
-        args.conf = [*(f"{name}={value}" for name, value in DELTA_CONF.items()), *args.conf]
+        # In front: a setting of the user counts more
+        delta_conf = [f"{name}={value}" for name, value in DELTA_CONF.items()]
+        args.conf = [*delta_conf, *args.conf]
     _run_one(args, operation_of(args, Bootstrap, properties=given_properties_of(args)))
 
 
 def ingest(args: argparse.Namespace) -> None:
-    specs: list[JobSpec[Any]] = [
-        JobSpec(
-            operation=operation_of(args, IngestSource, source=_source(args)),
-            table=args.table,
-            token=args.token,
-        )
-    ]
-    if args.metagen:  # a token names one commit: the second gets one of its own
-        specs.append(
-            JobSpec(
-                operation=MetaGen(), table=args.table, token=args.token and f"{args.token}/metagen"
-            )
-        )
+    """Run `opal ingest`, and perhaps a MetaGen after it."""
+    operation = operation_of(args, IngestSource, source=_source(args))
+    specs: list[JobSpec[Any]] = [JobSpec(operation=operation, table=args.table, token=args.token)]
+    if args.metagen:
+        # A token names one commit, so the second job has one of its own
+        token = args.token and f"{args.token}/metagen"
+        specs.append(JobSpec(operation=MetaGen(), table=args.table, token=token))
     show_results(args, _run(args, specs), as_list=args.metagen)
 
 
@@ -183,29 +189,31 @@ def _source(args: argparse.Namespace) -> dict[str, Any]:
         "user_env": "user_env",
         "password_env": "password_env",
     }
-    jdbc = {
-        name: value for name, flag in flags.items() if (value := getattr(args, flag)) is not None
-    }
+    jdbc: dict[str, Any] = {}
+    for name, flag in flags.items():
+        if getattr(args, flag) is not None:
+            jdbc[name] = getattr(args, flag)
     if bool(args.paths) == bool(jdbc):
         raise InvalidInputError(
             "ingest needs one source: PATH..., or --jdbc-url with --jdbc-table or --jdbc-query"
         )
     options = pairs(args.source_option, "--source-option")
-    named = {
-        name: value
-        for name in ("header", "deletes", "order")
-        if (value := getattr(args, name)) is not None
-    }
+    named: dict[str, Any] = {}
+    for name in ("header", "deletes", "order"):
+        if getattr(args, name) is not None:
+            named[name] = getattr(args, name)
     columns = column_names(args.columns)
     if columns is not None and not any(columns):
         raise InvalidInputError(
             f"--columns {args.columns!r} names no column; name at least one, or leave it out for "
             "the table's columns"
         )
-    named |= {"columns": columns} if columns else {}
+    if columns:
+        named["columns"] = columns
     if jdbc and named:
         raise InvalidInputError(
-            "--no-header, --columns, --delete-files and --order are about files; leave them out with --jdbc-url"
+            "--no-header, --columns, --delete-files and --order are about files; "
+            "leave them out with --jdbc-url"
         )
     if jdbc:
         return source_to_json(Jdbc(**{"url": "", **jdbc}, options=options))
@@ -213,9 +221,10 @@ def _source(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check_versions(args: argparse.Namespace, operation: ShowRows | ShowChanges) -> None:
-    """That the table has what is asked for: Spark, which takes seconds to start, would say so no better.
+    """Raise an error if the table lacks what is asked for, before Spark starts.
 
-    A table that cannot be opened here is left to Spark, whose own settings may reach its store.
+    Spark takes seconds to start, and would raise the same error. A table that cannot be opened here
+    is left to Spark, whose own settings may reach its store.
     """
     from opal_lake.read.change_range import version_range
     from opal_lake.table import Table
@@ -246,7 +255,7 @@ def _on_spark(args: argparse.Namespace, spec: JobSpec[Any], what: str) -> JobRes
 def _run(
     args: argparse.Namespace, specs: list[JobSpec[Any]], what: str | None = None
 ) -> list[JobResult]:
-    """The specs one after the other in one session, with a progress line."""
+    """Run specs one after the other in one session, with a progress line."""
     _require_spark(what or f"opal {args.command}")
     from opal_spark.cli.launch import launched, own_stderr
     from opal_spark.engine.progress import SparkSteps
@@ -267,7 +276,7 @@ def _run(
 
 
 def _require_spark(what: str) -> None:
-    """Raise NoSparkError where PySpark or a Java is missing, or has a version that does not fit."""
+    """Raise NoSparkError if PySpark or Java is missing, or its version is unsupported."""
     if importlib.util.find_spec("pyspark") is None:
         raise spark_is_missing(what)
     from opal_spark.engine.java import ensure_java

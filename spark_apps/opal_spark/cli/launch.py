@@ -1,4 +1,4 @@
-"""Spark for a terminal: starts on first use, stays quiet, stops at the end."""
+"""Spark for a terminal: it starts on first use, stays quiet, and stops at the end."""
 
 import os
 import re
@@ -24,18 +24,20 @@ _UNRESOLVED = re.compile(r"unresolved dependency: ([^#\s]+)#([^;\s]+);(\S+): not
 
 @contextmanager
 def launched(name: str, conf: Mapping[str, str], *, verbose: bool) -> Iterator[SparkSession]:
-    """A session that ends with the block. What the JVM and its workers say goes to a file, which is kept only when Spark fails;
-    with `verbose` to standard error.
+    """Yield a session that ends with the block.
+
+    The output of the JVM and its workers goes to a file, which stays only if Spark fails; with
+    `verbose` it goes to standard error.
     """
     with _log_file(verbose) as log, ExitStack() as stack:
-        with _submit_arguments({**_QUIET, **conf}), _said_into(log):
+        with _submit_arguments({**_QUIET, **conf}), _output_into(log):
             spark = stack.enter_context(session(name))
         yield spark
 
 
 @contextmanager
 def own_stderr() -> Iterator[TextIO]:
-    """The current standard error, also while it is redirected for new processes."""
+    """Yield the current standard error, also while it is redirected for new processes."""
     try:
         number = sys.stderr.fileno()
     except OSError:  # captured
@@ -56,10 +58,12 @@ def _log_file(verbose: bool) -> Iterator[Path | None]:
     try:
         yield log
     except Exception as error:
-        if missing := _UNRESOLVED.search(log.read_text(encoding="utf-8", errors="replace")):
+        missing = _UNRESOLVED.search(log.read_text(encoding="utf-8", errors="replace"))
+        if missing is not None:
+            package = ":".join(missing.groups())
             raise InvalidInputError(
-                f"Spark could not fetch {':'.join(missing.groups())}, see {log}: check the network, name another version "
-                "by --conf spark.jars.packages=..., or its files by --conf spark.jars=..."
+                f"Spark could not fetch {package}, see {log}: check the network, name another "
+                "version by --conf spark.jars.packages=..., or its files by --conf spark.jars=..."
             ) from error
         if exit_code(error) in (RETRY, BUG) and log.stat().st_size:
             error.add_note(f"Spark's log: {log}")
@@ -71,12 +75,15 @@ def _log_file(verbose: bool) -> Iterator[Path | None]:
 
 @contextmanager
 def _submit_arguments(conf: Mapping[str, str]) -> Iterator[None]:
-    """The one way to say what a JVM must know when it starts, as its memory. A user's own PYSPARK_SUBMIT_ARGS come later and win."""
+    """Set the arguments of a JVM that starts within the block, such as its memory.
+
+    A user's own PYSPARK_SUBMIT_ARGS come later and win.
+    """
     before = os.environ.get("PYSPARK_SUBMIT_ARGS")
-    ours = shlex.join(
-        [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
-    )
-    os.environ["PYSPARK_SUBMIT_ARGS"] = f"{ours} {before or 'pyspark-shell'}"
+    words: list[str] = []
+    for name, value in conf.items():
+        words += ["--conf", f"{name}={value}"]
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"{shlex.join(words)} {before or 'pyspark-shell'}"
     try:
         yield
     finally:
@@ -87,22 +94,23 @@ def _submit_arguments(conf: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _said_into(log: Path | None) -> Iterator[None]:
-    """Processes that start within the block write all their output to the log."""
+def _output_into(log: Path | None) -> Iterator[None]:
+    """Redirect the output of processes that start within the block to the log."""
     if log is None:
         yield
         return
     sys.stdout.flush()
     sys.stderr.flush()
-    kept = {number: os.dup(number) for number in (1, 2)}
+    # Of the descriptors, as a JVM does not know Python's streams
+    duplicates = {number: os.dup(number) for number in (1, 2)}
     with log.open("ab") as sink:
-        for number in kept:
+        for number in duplicates:
             os.dup2(sink.fileno(), number)
     try:
         yield
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        for number, duplicate in kept.items():
+        for number, duplicate in duplicates.items():
             os.dup2(duplicate, number)
             os.close(duplicate)

@@ -16,16 +16,22 @@ from opal_lake.s3a import is_s3
 RunOne = Callable[[argparse.Namespace, Mutate], None]
 _FORMS = ("format", "increment_format", "output_format", "delimiter", "schema")
 _SMALL_BYTES = 64 << 20
-_BRIEF_JVM = "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1"  # to compile code better takes longer than it saves by then
+# In a short run, to compile code better takes longer than it saves
+_BRIEF_JVM = "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1"
 _OPTIONS = {
     "options": "--csv-option",
     "increment_options": "--increment-option",
     "output_options": "--output-option",
 }
+_FILES_OF_OPTIONS = {
+    "options": "the master's files",
+    "increment_options": "the increments",
+    "output_options": "the new master",
+}
 
 
-class _Unsaid(str):
-    """A default that help shows, and no flag has said."""
+class _Default(str):
+    """A default that help shows; a value of a flag is a plain text."""
 
     __slots__ = ()
 
@@ -33,7 +39,10 @@ class _Unsaid(str):
 def add_mutate(verbs: Verbs, run_one: RunOne) -> argparse.ArgumentParser:
     """Register the verb; `run_one` runs an operation and shows its result."""
     summary = "merge files of inserts, updates and deletes into a folder of files, without a table"
-    example = "opal mutate product/master product/incr --id product_id --order updated_at --order-type timestamp"
+    example = (
+        "opal mutate product/master product/incr --id product_id --order updated_at "
+        "--order-type timestamp"
+    )
     verb = Verb(
         name="mutate",
         group=BRING,
@@ -44,11 +53,10 @@ def add_mutate(verbs: Verbs, run_one: RunOne) -> argparse.ArgumentParser:
     )
     parser = add_command(verbs, verb)
     parser.usage = str(parser.usage).replace("TABLE", "MASTER")
-    master = next(action for action in parser._actions if action.dest == "table")  # noqa: SLF001  # of argparse's own list
-    master.metavar, master.help = (
-        "MASTER",
-        "the folder of files: a local path, file:///path or s3://bucket/path",
-    )
+    actions = parser._actions  # noqa: SLF001  # argparse has no public way to list them
+    master = next(action for action in actions if action.dest == "table")
+    master.metavar = "MASTER"
+    master.help = "the folder of files: a local path, file:///path or s3://bucket/path"
     parser.add_argument(
         "paths",
         nargs="+",
@@ -91,22 +99,17 @@ def add_mutate(verbs: Verbs, run_one: RunOne) -> argparse.ArgumentParser:
         const=False,
         help="CSV without a line of names",
     )
-    for action in parser._actions:  # noqa: SLF001  # of argparse's own list
+    for action in actions:
         if action.dest in Mutate.fields() and isinstance(action.default, str):
-            action.default = _Unsaid(action.default)
+            action.default = _Default(action.default)
     for dest, flag in _OPTIONS.items():
-        whose = {
-            "options": "the master's files",
-            "increment_options": "the increments",
-            "output_options": "the new master",
-        }[dest]
         files.add_argument(
             flag,
             dest=dest,
             action="append",
             default=[],
             metavar="NAME=VALUE",
-            help=f"of Spark's CSV for {whose}, as sep=;",
+            help=f"of Spark's CSV for {_FILES_OF_OPTIONS[dest]}, as sep=;",
         )
     return parser
 
@@ -115,12 +118,13 @@ def _run(args: argparse.Namespace, run_one: RunOne) -> None:
     given = {dest: pairs(getattr(args, dest), flag) for dest, flag in _OPTIONS.items()}
     from_file = {} if args.properties is None else _read(args.properties)
     for name, value in from_file.items():
-        if not _is_said(given.get(name) or getattr(args, name)):
+        if not _is_given(given.get(name) or getattr(args, name)):
             given[name] = value
             setattr(args, name, value)
     if not args.ids:
         raise InvalidInputError(
-            "give the fields of a record's id: --id FIELD, or id.field.ordinals in the file of --properties"
+            "give the fields of a record's id: --id FIELD, or id.field.ordinals in the file of "
+            "--properties"
         )
     job = operation_of(args, Mutate, **{"increments": args.paths, **given})
     if _is_small(args, job):
@@ -129,10 +133,13 @@ def _run(args: argparse.Namespace, run_one: RunOne) -> None:
 
 
 def _is_small(args: argparse.Namespace, job: Mutate) -> bool:
-    """Whether Spark will start for longer than it works. What is wrong with local increments stops here already. S3, for which Spark may
-    have settings of its own, and what cannot be read are left to the run itself.
+    """Return whether the files are so small that starting Spark takes longest.
+
+    Raises InvalidInputError for local increments that a run would refuse. Errors of S3, for which
+    Spark may have settings of its own, and of files that cannot be read are left to the run itself.
     """
-    from opal_folder.mutation import bytes_of  # brings Arrow, which help does without
+    # Imported here since it imports Arrow, which `--help` does not need
+    from opal_folder.mutation import bytes_of
 
     try:
         return bytes_of(args.table, job, store_options(args)) < _SMALL_BYTES
@@ -144,8 +151,8 @@ def _is_small(args: argparse.Namespace, job: Mutate) -> bool:
         return False
 
 
-def _is_said(value: object) -> bool:
-    return value not in (None, [], {}) and not isinstance(value, _Unsaid)
+def _is_given(value: object) -> bool:
+    return value not in (None, [], {}) and not isinstance(value, _Default)
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -157,7 +164,5 @@ def _read(path: str) -> dict[str, Any]:
         ) from error
     arguments, unknown = arguments_of(parse_properties(text))
     if unknown:
-        print(
-            f"opal: parameters that mean nothing to mutate: {', '.join(unknown)}", file=sys.stderr
-        )
+        print(f"opal: mutate does not use the parameters {', '.join(unknown)}", file=sys.stderr)
     return arguments

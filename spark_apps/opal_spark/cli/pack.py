@@ -33,8 +33,8 @@ def commands(verbs: Verbs) -> None:
         action="append",
         default=[],
         metavar="PACKAGE",
-        help="add an installed package with all that it requires, also by an extra as opal-lake[kafka]; "
-        "or a folder or module of your own as ./shop; repeat for more",
+        help="add an installed package with all that it requires, also by an extra as "
+        "opal-lake[kafka]; or a folder or module of your own as ./shop; repeat for more",
     )
     parser.add_argument(
         "--overwrite", action="store_true", help="replace the archive if it is there"
@@ -43,6 +43,7 @@ def commands(verbs: Verbs) -> None:
 
 
 def pack(args: argparse.Namespace) -> None:
+    """Run `opal pack`."""
     with ProgressLine("pack", lambda: Step(name="collecting packages")) as line:
         packing = Packing(args.extra, usual())
         line.where = packing.step
@@ -51,7 +52,7 @@ def pack(args: argparse.Namespace) -> None:
 
 
 def settings(packed: Packed) -> dict[str, object]:
-    """The arguments to pass to an operator."""
+    """Return the arguments to pass to an operator."""
     return {
         "archives": f"{packed.path}#{FOLDER}",
         "conf": {"spark.pyspark.python": f"./{FOLDER}/bin/python"},
@@ -73,21 +74,29 @@ def _page(packed: Packed) -> str:
     style = Style.of(sys.stdout)
     names = ", ".join(f"{name} {version}" for name, version in packed.packages.items())
     given = settings(packed)
-    return "\n".join(
-        [
-            f"{style.strong(str(packed.path))}  {size_text(packed.size)}, for Python {PYTHON}",
-            f"  {names}",
-            "",
-            "Give it to an operator, from a place that the Airflow worker or the cluster can read (a local path, hdfs://, s3a://):",
-            f"  archives={json.dumps(given['archives'])},",
-            f"  conf={json.dumps(given['conf'])},",
-            "",
-            "or to spark-submit, where a driver on this machine keeps its own Python:",
-            f"  --archives '{given['archives']}' --conf spark.pyspark.python=./{FOLDER}/bin/python \\",
-            f"  --conf spark.pyspark.driver.python={sys.executable}      (client mode only)",
-            "",
-            f"Every node needs a Python {PYTHON} on its PATH, or OPAL_PYTHON in the environment of driver and executors.",
-            f"The app is in it, too: {FOLDER}/{PACKAGES}/opal_spark/submit/app.py",
-            "",
-        ]
+    archives = given["archives"]
+    readable = (
+        "Give it to an operator, from a place that the Airflow worker or the cluster can read "
+        "(a local path, hdfs://, s3a://):"
     )
+    nodes = (
+        f"Every node needs a Python {PYTHON} on its PATH, or OPAL_PYTHON in the environment of "
+        "driver and executors."
+    )
+    lines = [
+        f"{style.strong(str(packed.path))}  {size_text(packed.size)}, for Python {PYTHON}",
+        f"  {names}",
+        "",
+        readable,
+        f"  archives={json.dumps(archives)},",
+        f"  conf={json.dumps(given['conf'])},",
+        "",
+        "or to spark-submit, where a driver on this machine keeps its own Python:",
+        f"  --archives '{archives}' --conf spark.pyspark.python=./{FOLDER}/bin/python \\",
+        f"  --conf spark.pyspark.driver.python={sys.executable}      (client mode only)",
+        "",
+        nodes,
+        f"The app is in it, too: {FOLDER}/{PACKAGES}/opal_spark/submit/app.py",
+        "",
+    ]
+    return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`opal stream run --spark`: Spark reads the topics, an option of the verb that needs none."""
+"""`opal stream run --spark`: an option of the verb by which Spark reads the topics."""
 
 import argparse
 import importlib.util
@@ -12,23 +12,29 @@ from opal_stream.cli.run import checked_run, finish, run, setup_of
 
 
 def commands(verbs: Verbs) -> None:
-    """Give the verb Spark, if its plugin is there (an `opal.commands` entry point, which comes after that of the verb)."""
+    """Add Spark to the verb, if its plugin is installed.
+
+    It is an `opal.commands` entry point that comes after that of the verb.
+    """
     stream = verbs.choices.get("stream")
     if not isinstance(stream, OpalParser):
         return
     parser = stream.verbs()["run"]
     parser.add_argument("--verbose", action="store_true", help="with --spark: show what Spark says")
-    parser.set_defaults(run=lambda args: run_by_spark(args) if args.spark else _run(args))
+    parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> None:
+    if args.spark:
+        run_by_spark(args)
+        return
     if args.verbose:
         raise InvalidInputError("--verbose does nothing without --spark; add it, or leave it out")
     run(args)
 
 
 def run_by_spark(args: argparse.Namespace) -> None:
-    """Read by Spark until there is nothing left, or somebody ends it."""
+    """Read by Spark until all messages are read, or the user stops it."""
     given = checked_run(args)
     if importlib.util.find_spec("pyspark") is None:
         raise spark_is_missing("opal stream run --spark")
@@ -38,7 +44,7 @@ def run_by_spark(args: argparse.Namespace) -> None:
     from opal_spark.streams.source import EXCLUDES, client_settings, package
     from opal_spark.streams.stream import SparkStream
 
-    # Refuses what Kafka's own client does not know, before Spark starts
+    # Raises an error for settings that Kafka's own client does not know, before Spark starts
     client_settings(setup.connection)
     conf = {"spark.jars.packages": package(), "spark.jars.excludes": EXCLUDES}
     conf |= {**spark_settings(store_options(args)), **given.spark_conf}
