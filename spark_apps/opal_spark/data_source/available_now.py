@@ -1,16 +1,19 @@
-"""Trigger.AvailableNow in several micro-batches, also where Spark makes one of it; and what Spark 4.2 has for that.
+"""Trigger.AvailableNow in several micro-batches, and what Spark 4.2 has for that.
 
-Spark 4.1 asks a source in Python once for its newest offset, and ends the query when that is reached: with `maxVersionsPerTrigger` so many
-versions a run. So there the query runs with the trigger that goes on, until there is nothing new, and is stopped.
+Spark 4.1 asks a source in Python once for its newest offset, and ends the query when that is
+reached: with `maxVersionsPerTrigger` one run of the query would read so many versions and end. So
+there the query runs with a trigger that does not end, and is stopped when nothing new is left.
 """
 
+from importlib import import_module
 from typing import Any
 
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 try:
-    from pyspark.sql.streaming import datasource as since_4_2  # type: ignore[attr-defined,unused-ignore]  # 4.1 has none
+    since_4_2: Any = import_module("pyspark.sql.streaming.datasource")
 except ImportError:
+    # Spark 4.1 has no such module
     since_4_2 = None
 
 SupportsTriggerAvailableNow: Any = (
@@ -18,23 +21,27 @@ SupportsTriggerAvailableNow: Any = (
 )
 
 
-def read_limit(most_versions: int | None) -> Any:
-    """For Spark, which has no limit of versions, and gives it back when a micro-batch is to keep to it."""
+def read_limit(max_versions: int | None) -> Any:
+    """Return Spark's form of a limit, which Spark gives back for each micro-batch.
+
+    Spark has limits of rows and of files, but not of versions: these are its files.
+    """
     assert since_4_2 is not None
-    return (
-        since_4_2.ReadAllAvailable()
-        if most_versions is None
-        else since_4_2.ReadMaxFiles(most_versions)
-    )
+    if max_versions is None:
+        return since_4_2.ReadAllAvailable()
+    return since_4_2.ReadMaxFiles(max_versions)
 
 
 def is_unlimited(limit: object) -> bool:
-    """Whether Spark wants all there is, whatever the options say, as with Trigger.Once."""
+    """Return whether Spark wants everything, whatever the options say (Trigger.Once)."""
     return since_4_2 is not None and isinstance(limit, since_4_2.ReadAllAvailable)
 
 
 def run_available(writer: DataStreamWriter) -> None:
-    """Run a query until its sources have nothing new. On Spark 4.1 it goes on while new versions come faster than it reads them."""
+    """Run a query until its sources have nothing new.
+
+    On Spark 4.1 it continues while new versions arrive faster than it reads them.
+    """
     if since_4_2 is not None:
         writer.trigger(availableNow=True).start().awaitTermination()
         return

@@ -1,7 +1,7 @@
 """The change feed of a batch read.
 
-One task reads all of it: the rows of a key lie in several files, and a feed has the two of an update one after the other.
-`OpalTable.changes` is the way for large feeds.
+One task reads all of it: the rows of a key lie in several files, and a feed has the two rows of an
+update one after the other. For large feeds use `OpalTable.changes`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,59 +31,60 @@ from opal_spark.read.requested_schema import refuse_nulls
 
 
 def feed_schema(spec: TableSpec) -> StructType:
-    """The table's columns, and what the feed says of each row."""
-    fields = [field.name for field in spec.schema.fields if not is_named(field, FEED_COLUMNS)]
-    known = spark_schema(spec, physical=False)
-    schema = StructType([known[name] for name in fields])
-    return (
-        schema.add(CHANGE_TYPE, StringType())
-        .add(COMMIT_VERSION, LongType())
-        .add(COMMIT_TIMESTAMP, TimestampType())
-    )
+    """Return the table's columns, and those that say how a row changed."""
+    table_schema = spark_schema(spec, physical=False)
+    # The feed's own columns win over the table's of the same name
+    names = [field.name for field in spec.schema.fields if not is_named(field, FEED_COLUMNS)]
+    schema = StructType([table_schema[name] for name in names])
+    schema.add(CHANGE_TYPE, StringType())
+    schema.add(COMMIT_VERSION, LongType())
+    schema.add(COMMIT_TIMESTAMP, TimestampType())
+    return schema
 
 
 class FeedReader(DataSourceReader):
-    """One task. Its versions are fixed when the query is planned."""
+    """The reader of a change feed, in one task.
+
+    Its versions are fixed when the query is planned.
+    """
 
     def __init__(
         self, path: str, storage: Mapping[str, str], feed: Changes, schema: StructType
     ) -> None:
         versions = version_range(Table.open(path, storage).log, feed.start, feed.end)
         versions.head.spec.require_keys("a change feed")
-        self.bounds = (
-            None if versions.earlier is None else (versions.earlier.version + 1, versions.last)
-        )
+        if versions.earlier is None:
+            self.bounds = None
+        else:
+            self.bounds = (versions.earlier.version + 1, versions.last)
         self.path, self.storage, self.schema = path, storage, schema
         self.names = _names_in(schema, feed_schema(versions.head.spec))
-        columns = [name for name in self.names if name not in FEED_COLUMNS]
-        self.feed = replace(feed, columns=columns)
+        table_columns = [name for name in self.names if name not in FEED_COLUMNS]
+        self.feed = replace(feed, columns=table_columns)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if self.bounds is not None:
             log = Table.open(self.path, self.storage).log
-            rows = read_changes(
-                plan_changes(log, version_range(log, *self.bounds), is_net=self.feed.is_net),
-                self.feed,
-            )
+            plan = plan_changes(log, version_range(log, *self.bounds), is_net=self.feed.is_net)
+            rows = read_changes(plan, self.feed)
             rows = rows.select(self.names).rename_columns(self.schema.names)
             refuse_nulls(rows, self.schema)
             yield from rows.to_batches()
         forget_archives()
 
 
-def _names_in(schema: StructType, known: StructType) -> list[str]:
-    """The feed's names of the columns that the query gives, in any case."""
-    by_name = {field.name.casefold(): field for field in known}
+def _names_in(schema: StructType, feed: StructType) -> list[str]:
+    """Return the feed's names of the columns that the query names in any case."""
+    by_name = {field.name.casefold(): field for field in feed}
+    names = []
     for field in schema:
-        if (
-            field.name.casefold() not in by_name
-            or by_name[field.name.casefold()].dataType != field.dataType
-        ):
-            columns = ", ".join(
-                f"{field.name} {spark_type_name(field.dataType)}" for field in known
-            )
+        feed_field = by_name.get(field.name.casefold())
+        if feed_field is None or feed_field.dataType != field.dataType:
+            columns = ", ".join(f"{known.name} {spark_type_name(known.dataType)}" for known in feed)
             raise InvalidInputError(
-                f"the schema given to format('opal') does not fit the change feed: {field.name} {spark_type_name(field.dataType)}. "
-                f"The feed has {columns}: name any of them with these types, and cast in the query"
+                f"the schema given to format('opal') does not fit the change feed: {field.name} "
+                f"{spark_type_name(field.dataType)}. The feed has {columns}: name any of them with "
+                "these types, and cast in the query"
             )
-    return [by_name[field.name.casefold()].name for field in schema]
+        names.append(feed_field.name)
+    return names

@@ -1,4 +1,7 @@
-"""The options of `format("opal")`, by the names that the readers of Delta and of Spark 4.2 have for them. They go in any case."""
+"""The options of `format("opal")`, by the names that readers of Delta and of Spark 4.2 use.
+
+The names are taken in any case.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,12 +16,8 @@ from opal_lake.operations.read import Changes
 
 _TIMESTAMP = Atomic(name="timestamp")
 _ON = "readChangeFeed"
-_START, _START_TIME, _END, _END_TIME = (
-    "startingVersion",
-    "startingTimestamp",
-    "endingVersion",
-    "endingTimestamp",
-)
+_START, _START_TIME = "startingVersion", "startingTimestamp"
+_END, _END_TIME = "endingVersion", "endingTimestamp"
 _MODE, _UPDATES = "deduplicationMode", "computeUpdates"
 _LIMIT, _IGNORE_DELETES = "maxVersionsPerTrigger", "ignoreDeletes"
 TOKEN = "token"
@@ -32,11 +31,11 @@ Options = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """A stream, as the options ask for it. Without `start` it begins with the whole table."""
+    """The options of a stream. Without `start` it begins with the whole table."""
 
     changes: Changes | None
     start: object
-    most_versions: int | None
+    max_versions: int | None
     ignore_deletes: bool
 
 
@@ -45,7 +44,7 @@ def reads_changes(options: Options) -> bool:
 
 
 def feed_of(options: Options) -> Changes | None:
-    """Return the feed of a batch read; None where it reads rows, and no changes."""
+    """Return the feed of a batch read; None if it reads rows instead of changes."""
     _refuse(options, (*_STREAM_OPTIONS, TOKEN), "does not apply to a batch read; leave it out")
     if not reads_changes(options):
         _refuse(
@@ -68,7 +67,7 @@ def feed_of(options: Options) -> Changes | None:
 
 
 def stream_of(options: Options) -> StreamOptions:
-    """Of a streaming read."""
+    """Return the stream of a streaming read."""
     _refuse(
         options,
         (*_ROWS_OPTIONS, TOKEN),
@@ -77,34 +76,41 @@ def stream_of(options: Options) -> StreamOptions:
     _refuse(
         options,
         (_END, _END_TIME),
-        "applies only to a batch read: a stream has no end; leave it out, and use Trigger.AvailableNow",
+        "applies only to a batch read: a stream has no end; "
+        "leave it out, and use Trigger.AvailableNow",
     )
     start = _bound(options, _START, _START_TIME)
     changes = None
     if reads_changes(options):
-        changes = _changes(options, 0 if start is None else start)
-    if changes is None:
+        changes = _stream_changes(options, start)
+    else:
         _refuse(
             options,
             (_MODE, _UPDATES),
             f"applies only to a change feed; add .option('{_ON}', 'true')",
         )
-    else:
-        _refuse(
-            options,
-            (_IGNORE_DELETES,),
-            f"applies only to a stream of rows, but {_ON} returns deletes as rows of their own; leave one out",
-        )
-    if changes is not None and changes.is_net:
-        raise InvalidInputError(
-            f"{_MODE}={NET} applies only to a batch read: in a stream, later micro-batches may change the same rows again"
-        )
     return StreamOptions(
         changes=changes,
         start=start,
-        most_versions=_limit(options),
+        max_versions=_limit(options),
         ignore_deletes=_truth(options, _IGNORE_DELETES, default=False),
     )
+
+
+def _stream_changes(options: Options, start: object) -> Changes:
+    changes = _changes(options, 0 if start is None else start)
+    _refuse(
+        options,
+        (_IGNORE_DELETES,),
+        f"applies only to a stream of rows, but {_ON} returns deletes as rows of their own; "
+        "leave one out",
+    )
+    if changes.is_net:
+        raise InvalidInputError(
+            f"{_MODE}={NET} applies only to a batch read: in a stream, later micro-batches may "
+            "change the same rows again"
+        )
+    return changes
 
 
 def _refuse(options: Options, names: tuple[str, ...], why: str) -> None:
@@ -113,6 +119,7 @@ def _refuse(options: Options, names: tuple[str, ...], why: str) -> None:
 
 
 def _changes(options: Options, start: Any, end: Any = None) -> Changes:
+    # Modes go in any case, as names of options do
     modes = {mode.casefold(): mode for mode in CHANGE_MODES}
     mode = options.get(_MODE, "none")
     return Changes(
@@ -124,6 +131,7 @@ def _changes(options: Options, start: Any, end: Any = None) -> Changes:
 
 
 def _truth(options: Options, name: str, *, default: bool) -> bool:
+    # Spark passes every value as a text
     text = options.get(name, str(default))
     if text.lower() not in ("true", "false"):
         raise InvalidInputError(f"option {name}={text!r} is neither true nor false")
@@ -132,11 +140,13 @@ def _truth(options: Options, name: str, *, default: bool) -> bool:
 
 def _limit(options: Options) -> int | None:
     text = options.get(_LIMIT)
-    if text is not None and not (text.isdecimal() and int(text)):
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) == 0:
         raise InvalidInputError(
-            f"option {_LIMIT}={text!r} is no number of versions; give a whole number from 1 on"
+            f"option {_LIMIT}={text!r} is not a number of versions; give a whole number from 1 on"
         )
-    return None if text is None else int(text)
+    return int(text)
 
 
 def _bound(options: Options, version: str, timestamp: str) -> object:
@@ -144,16 +154,17 @@ def _bound(options: Options, version: str, timestamp: str) -> object:
         raise InvalidInputError(
             f"{version} and {timestamp} name the same end of the feed: give one of them"
         )
+    if timestamp in options:
+        micros = encode_order(options[timestamp], _TIMESTAMP, name=timestamp)
+        return from_order(micros, _TIMESTAMP)
     text = options.get(version)
     if text is None:
-        moment = options.get(timestamp)
-        return (
-            None
-            if moment is None
-            else from_order(encode_order(moment, _TIMESTAMP, name=timestamp), _TIMESTAMP)
-        )
-    if not text.isdecimal() and (text != LATEST or version != _START):
-        raise InvalidInputError(
-            f"option {version}={text!r} is no version; give a whole number, as `opal history` lists them"
-        )
-    return int(text) if text.isdecimal() else text
+        return None
+    if text.isdecimal():
+        return int(text)
+    if text == LATEST and version == _START:
+        return text
+    raise InvalidInputError(
+        f"option {version}={text!r} is not a version; "
+        "give a whole number, as `opal history` lists them"
+    )

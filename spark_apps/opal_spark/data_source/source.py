@@ -1,7 +1,9 @@
-"""`spark.read.format("opal")`: for SQL and convenience. Rows pass through Python workers, so `OpalTable.read` is the fast way.
+"""`spark.read.format("opal")`: for SQL and convenience.
 
-It takes no filters from Spark (`pushFilters`): 4.1.3 keeps what the last query of a DataFrame or view has pushed for the next one, and
-for other uses in the same query, which then lack rows: `v.where("id = 3").union(v.where("id = 4"))` has one.
+Rows pass through Python workers, so that `OpalTable.read` is faster. It takes no filters from Spark
+(`pushFilters`): 4.1.3 keeps the filters of a DataFrame's or view's last query for the next one, and
+for other uses in the same query, which then lack rows: `v.where("id = 3").union(v.where("id = 4"))`
+returns one row.
 """
 
 import importlib
@@ -26,24 +28,29 @@ from opal_spark.data_source.options import OPTIONS, TOKEN, feed_of, reads_change
 from opal_spark.data_source.stream import OpalStreamReader
 from opal_spark.data_source.writer import OpalWriter
 from opal_spark.engine.columns import spark_schema
-from opal_spark.engine.failures import own_python
+from opal_spark.engine.failures import worker_errors
 from opal_spark.engine.session import is_connect, use_this_python
 from opal_spark.engine.tasks import forget_archives
 from opal_spark.engine.versions import check_installed_spark, check_session
 from opal_spark.read.requested_schema import refuse_nulls, requested_fields
 
-_OF_A_CATALOG = {"owner", "provider"}  # what Spark adds to the options of a table of its catalog
-_NO_CATALOG = "Spark does not pass its path to readers; write CREATE TEMPORARY VIEW name USING opal OPTIONS (path '{path}')"
+# Spark adds these to the options of a table of its catalog
+_OF_A_CATALOG = {"owner", "provider"}
+_NO_CATALOG = (
+    "Spark does not pass its path to readers; "
+    "write CREATE TEMPORARY VIEW name USING opal OPTIONS (path '{path}')"
+)
+_STORAGE = "storage."  # the prefix of a store's options
 
 
 def register(spark: SparkSession) -> None:
     """Make `format("opal")` known to a session."""
     check_session(spark)
     use_this_python(spark)
-    if is_connect(
-        spark
-    ):  # where the server has decided which Python runs, and fails in words that help nobody
-        with own_python():
+    if is_connect(spark):
+        # The server chooses the Python of workers. Were it unsuitable, a query would fail with a
+        # message that does not say so.
+        with worker_errors():
             spark.range(1).mapInArrow(_imported, "id long").collect()
     spark.dataSource.register(OpalDataSource)
 
@@ -54,12 +61,16 @@ def _imported(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
 
 
 class OpalDataSource(DataSource):
-    """Options: `path`, and `version`, `timestamp` or `business_snapshot`, and `event_time`, as for OpalTable.read, as text. Or those of a
-    change feed.
+    """The data source `opal`.
 
-    `files_where` is a condition: files that cannot hold a row that fulfils it are left out. Rows of the others are for the query to filter.
-    With a schema (`.schema(...)`, `CREATE TEMPORARY VIEW v (...) USING opal`) only its columns are read.
-    It runs in a process of its own, which sees no session: settings of a store are given as `storage.*`, or stand in the environment.
+    Options: `path`, and `version`, `timestamp` or `business_snapshot`, and `event_time`, as for
+    OpalTable.read, as text. Or those of a change feed.
+    `files_where` is a condition: files that cannot hold a row that fulfils it are left out. The
+    query itself must filter the rows of the other files.
+    With a schema (`.schema(...)`, `CREATE TEMPORARY VIEW v (...) USING opal`) only its columns are
+    read.
+    It runs in a process of its own, which sees no session: settings of a store are given as
+    `storage.*`, or by the environment.
     """
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -71,92 +82,97 @@ class OpalDataSource(DataSource):
         return "opal"
 
     def _table_path(self) -> tuple[str, dict[str, str]]:
-        """Where the table is, and how its store is reached."""
+        """Return the table's path, and the options of its store."""
         path = self.options.get("path")
         if {name.casefold() for name in self.options} >= _OF_A_CATALOG:
-            raise InvalidInputError(
-                f"CREATE TABLE ... USING opal is not supported: {_NO_CATALOG.format(path=self.options.get('location', path))}"
-            )
+            advice = _NO_CATALOG.format(path=self.options.get("location", path))
+            raise InvalidInputError(f"CREATE TABLE ... USING opal is not supported: {advice}")
         if path is None:
+            advice = _NO_CATALOG.format(path="...")
             raise InvalidInputError(
-                f"format('opal') needs the table's path: .load(path). If this is a table of CREATE TABLE: {_NO_CATALOG.format(path='...')}"
+                "format('opal') needs the table's path: .load(path). "
+                f"If this is a table of CREATE TABLE: {advice}"
             )
         known = {name.casefold() for name in OPTIONS}
-        if unknown := sorted(
-            name
-            for name in self.options
-            if name.casefold() not in known and not name.startswith("storage.")
-        ):
+        storage, unknown = {}, []
+        for name, value in self.options.items():
+            if name.startswith(_STORAGE):
+                storage[name.removeprefix(_STORAGE)] = value
+            elif name.casefold() not in known:
+                unknown.append(name)
+        if unknown:
             raise InvalidInputError(
-                f"format('opal') has no option {', '.join(unknown)}; known are {', '.join(sorted(OPTIONS))}, storage.*"
+                f"format('opal') has no option {', '.join(sorted(unknown))}; "
+                f"known are {', '.join(sorted(OPTIONS))}, storage.*"
             )
-        return path, {
-            name.removeprefix("storage."): value
-            for name, value in self.options.items()
-            if name.startswith("storage.")
-        }
+        return path, storage
 
     def _snapshot(self) -> Snapshot:
         path, storage = self._table_path()
-        version = self.options.get("version")
-        if version is not None and not version.isdecimal():
+        version_text = self.options.get("version")
+        if version_text is not None and not version_text.isdecimal():
             raise InvalidInputError(
-                f"option version={version!r} is no version; give a whole number, as `opal history` lists them"
+                f"option version={version_text!r} is not a version; "
+                "give a whole number, as `opal history` lists them"
             )
-        at_version, business_snapshot = (
-            None if version is None else int(version),
-            self.options.get("business_snapshot"),
-        )
-        return Table.open(path, storage).snapshot_at(
-            at_version, self.options.get("timestamp"), business_snapshot
-        )
+        version = None if version_text is None else int(version_text)
+        timestamp = self.options.get("timestamp")
+        business_snapshot = self.options.get("business_snapshot")
+        return Table.open(path, storage).snapshot_at(version, timestamp, business_snapshot)
 
     def schema(self) -> StructType:
         spec = self._snapshot().spec
-        return (
-            feed_schema(spec) if reads_changes(self.options) else spark_schema(spec, physical=False)
-        )
+        if reads_changes(self.options):
+            return feed_schema(spec)
+        return spark_schema(spec, physical=False)
 
     def reader(self, schema: StructType) -> "OpalReader | FeedReader":
-        """`schema` is the table's, or what the query gave: columns by name, any of them."""
+        """Return the reader of rows, or of a change feed.
+
+        `schema` is the table's, or the query's: any columns, by name.
+        """
         feed = feed_of(self.options)
         if feed is not None:
             return FeedReader(*self._table_path(), feed, schema)
-        snapshot, where = self._snapshot(), self.options.get("files_where")
-        predicate = where_predicate(where_condition(where, snapshot.spec, use=FILES_WHERE))
-        plan = plan_read(
-            snapshot, event_time_of(snapshot, self.options.get("event_time")), predicate
-        )
+        snapshot = self._snapshot()
+        condition = where_condition(self.options.get("files_where"), snapshot.spec, use=FILES_WHERE)
+        predicate = where_predicate(condition)
+        event_time = event_time_of(snapshot, self.options.get("event_time"))
+        plan = plan_read(snapshot, event_time, predicate)
         return OpalReader(file_reads(plan), requested_fields(schema, snapshot.spec), schema)
 
     def streamReader(self, schema: StructType) -> OpalStreamReader:  # noqa: N802  # Spark's name
         return OpalStreamReader(*self._table_path(), stream_of(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> OpalWriter:
-        """INSERT INTO and saveAsTable end here, too."""
+        """Return the writer of an append. INSERT INTO and saveAsTable end here, too."""
         if overwrite or self.options.get("path") is None:
             raise InvalidInputError(
-                "format('opal') writes with .mode('append').save(path), which upserts by the table's keys; make a new table with "
-                "OpalTable.create(spark, path, rows.schema, keys=[...], delta='...'), and give deletes='...' to delete rows"
+                "format('opal') writes with .mode('append').save(path), which upserts by the "
+                "table's keys; make a new table with OpalTable.create(spark, path, rows.schema, "
+                "keys=[...], delta='...'), and give deletes='...' to delete rows"
             )
         return OpalWriter(*self._table_path(), schema, self.options.get(TOKEN))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802  # Spark's name
+    def streamWriter(  # noqa: N802  # Spark's name
+        self, schema: StructType, overwrite: bool
+    ) -> NoReturn:
+        path = self.options.get("path", "...")
         raise InvalidInputError(
-            f"write a stream with writeStream.foreachBatch(OpalTable.for_path(spark, {self.options.get('path', '...')!r})"
+            f"write a stream with writeStream.foreachBatch(OpalTable.for_path(spark, {path!r})"
             ".sink(application='a name of this query')), which writes each micro-batch once"
         )
 
 
 @dataclass(frozen=True)
 class FilePartition(InputPartition):
-    """One file."""
+    """A partition of one file."""
 
     part: FileRead
 
 
 class OpalReader(DataSourceReader):
-    """A partition a file, with the bits that its rows need."""
+    """The reader of a version's rows, by file, with the bits of the file's rows."""
 
     def __init__(self, parts: list[FileRead], fields: Sequence[Field], schema: StructType) -> None:
         self.parts, self.fields, self.schema = parts, fields, schema
@@ -165,7 +181,7 @@ class OpalReader(DataSourceReader):
         return [FilePartition(part) for part in self.parts]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Without partitions, Spark still runs one task, for None."""
+        # Without partitions, Spark still runs one task, for None
         if isinstance(partition, FilePartition):
             rows = read_fields(partition.part, self.fields)
             refuse_nulls(rows, self.schema)

@@ -1,7 +1,8 @@
 """`df.write.format("opal").mode("append").save(path)`: an inline ingest by Spark's names.
 
-Tasks write their rows as segments of the table, as they come. The rule is applied where Spark lets a data source commit, which is one
-process: `OpalTable.ingest(metadata="inline")`, whose tasks apply it, is the way for large batches.
+Tasks write their rows as segments of the table, as they come. The rule is applied where Spark lets
+a data source commit, which is one process. Use `OpalTable.ingest(metadata="inline")` for large
+batches: its tasks apply the rule.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,14 +29,17 @@ from opal_spark.sources.columnar_files import refuse_reserved
 
 @dataclass(frozen=True)
 class WrittenSegments(WriterCommitMessage):
-    """What a task wrote."""
+    """The segments that a task wrote."""
 
     output: IngestOutput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedWrite:
-    """What tasks and the commit need to know of the ingest: less than its base, which grows with the table."""
+    """The part of an ingest that tasks and the commit need.
+
+    It lacks the base snapshot, which grows with the table.
+    """
 
     number: int
     version: int
@@ -44,7 +48,11 @@ class ClaimedWrite:
 
 
 class OpalWriter(DataSourceArrowWriter):
-    """It claims its number while Spark plans the query; a number that nobody uses does no harm. None if the token was applied before."""
+    """The writer of an append.
+
+    It claims its number while Spark plans the query; a number that nobody uses does no harm.
+    `claimed` is None if the token was applied before.
+    """
 
     def __init__(
         self, path: str, storage: Mapping[str, str], schema: StructType, token: str | None
@@ -52,17 +60,28 @@ class OpalWriter(DataSourceArrowWriter):
         self.table = Table.open(path, storage)
         self.asked = Ingest(path, metadata="inline", token=token)
         spec = self.table.snapshot_at().spec
-        self.positions, self.deletes = _positions(schema, spec), delete_condition(spec)
+        self.positions = _positions(schema, spec)
+        self.deletes = delete_condition(spec)
+        self.claimed: ClaimedWrite | None = None
         run = start_ingest(self.table, self.asked)
+        # The result of an earlier ingest with this token
         if isinstance(run, JobResult):
             check_visible(run)
-        self.claimed = None if isinstance(run, JobResult) else _claimed(run)
+            return
+        self.claimed = ClaimedWrite(
+            number=run.number,
+            version=run.base.version,
+            started_us=run.started_us,
+            spec=run.base.spec,
+        )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenSegments:
-        """In a task."""
+        """Write the rows of a partition, in a task."""
         if self.claimed is None:
             return WrittenSegments(IngestOutput())
-        attempt, spec = this_attempt(), self.claimed.spec
+        # Attempts of one task may run at the same time: their files have different names
+        attempt = this_attempt()
+        spec = self.claimed.spec
         batches = (self._fitted(batch, spec) for batch in iterator)
         with attempt.puts(self.table.storage) as storage:
             task = IngestTask(
@@ -77,20 +96,21 @@ class OpalWriter(DataSourceArrowWriter):
         return WrittenSegments(output)
 
     def _fitted(self, batch: pa.RecordBatch, spec: TableSpec) -> pa.RecordBatch:
-        """The table's columns, and which rows delete their key."""
+        """Return the table's columns, and which rows delete their key."""
         expected = arrow_schema(spec.schema)
-        given = zip(self.positions, expected, strict=True)
-        columns = [
-            pa.nulls(batch.num_rows, field.type) if at is None else batch.column(at)
-            for at, field in given
-        ]
+        columns = []
+        for position, field in zip(self.positions, expected, strict=True):
+            if position is None:
+                columns.append(pa.nulls(batch.num_rows, field.type))
+            else:
+                columns.append(batch.column(position))
         rows = pa.RecordBatch.from_arrays(columns, names=expected.names).cast(expected)
-        return (
-            rows if self.deletes is None else rows.append_column(DELETED, self.deletes.holds(rows))
-        )
+        if self.deletes is None:
+            return rows
+        return rows.append_column(DELETED, self.deletes.holds(rows))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """In a process of the driver's, once all tasks are done."""
+        """Commit the segments of all tasks, in a process of the driver's."""
         if self.claimed is None:
             return
         run = IngestRun(
@@ -100,31 +120,29 @@ class OpalWriter(DataSourceArrowWriter):
             started_us=self.claimed.started_us,
             can_quarantine=False,
         )
-        commit_inline(
-            self.table,
-            run,
-            [message.output for message in messages if isinstance(message, WrittenSegments)],
-        )
-
-
-def _claimed(run: IngestRun) -> ClaimedWrite:
-    return ClaimedWrite(
-        number=run.number, version=run.base.version, started_us=run.started_us, spec=run.base.spec
-    )
+        outputs = [message.output for message in messages if isinstance(message, WrittenSegments)]
+        commit_inline(self.table, run, outputs)
 
 
 def _positions(schema: StructType, spec: TableSpec) -> list[int | None]:
-    """Where the table's columns stand in the rows; None for one that was added to the table and is not there."""
+    """Return the positions of the table's columns in the rows.
+
+    None for a column that was added to the table and that the rows lack.
+    """
     refuse_reserved(schema.names)
+    position_of = {name: position for position, name in enumerate(schema.names)}
+    positions: list[int | None] = []
     given = fields_given(schema, spec)
     for field, known in zip(given, spark_schema(spec, physical=False), strict=True):
-        if (
-            field is not None
-            and not isinstance(known.dataType, AtomicType)
-            and field.dataType.simpleString() != known.dataType.simpleString()
-        ):
+        if field is None:
+            positions.append(None)
+            continue
+        # Types with members are not cast: a cast goes by position, and could swap them
+        is_cast = isinstance(known.dataType, AtomicType)
+        if not is_cast and field.dataType.simpleString() != known.dataType.simpleString():
             raise InvalidInputError(
-                f"column {field.name!r} is {spark_type_name(field.dataType)}, the table has {spark_type_name(known.dataType)}; cast it"
+                f"column {field.name!r} is {spark_type_name(field.dataType)}, "
+                f"the table has {spark_type_name(known.dataType)}; cast it"
             )
-    positions = {name: position for position, name in enumerate(schema.names)}
-    return [None if field is None else positions[field.name] for field in given]
+        positions.append(position_of[field.name])
+    return positions
