@@ -1,4 +1,7 @@
-"""Rows by ranges of the key hash, each range a partition: a source's rows with all their columns, stored rows as the rule sees them."""
+"""Rows by ranges of the key hash, each range a partition.
+
+A source's rows keep all their columns; stored rows are reduced to what the rule needs.
+"""
 
 from collections.abc import Collection, Sequence
 
@@ -20,37 +23,52 @@ from opal_spark.engine.scan import scan_files
 from opal_spark.engine.tasks import plainly_named
 
 SLOT_ROWS = 1 << 20
+# A smaller slot costs more to start than its rows cost to process
 SMALL_SLOT_ROWS = 1 << 16
-MOST_SLOTS = 1 << 16
-ROUGH_SLOTS = 64  # at most, or four a core: Spark's guess of a source's rows may be wildly high
+MAX_SLOTS = 1 << 16
+# The limit where only Spark's guess is known, which may be wildly high; or four slots a core
+ROUGH_SLOTS = 64
 _SLOT, _CHOSEN = "_opal_slot", "_opal_chosen"
 
 
 def plan_slots(rows: int, cores: int) -> int:
-    """How many hash ranges: a power of two that follows the batch, so that the cost does, with work for all cores."""
-    slots = max(rows / SLOT_ROWS, min(cores, rows / SMALL_SLOT_ROWS), 1)
-    return int(min(1 << (int(slots - 1e-9).bit_length() if slots > 1 else 0), MOST_SLOTS))
+    """Return the number of hash ranges for a batch, a power of two.
+
+    It grows with the batch, so that the cost does too, and it gives all cores work.
+    """
+    slots_for_cores = min(cores, rows / SMALL_SLOT_ROWS)
+    slots = max(rows / SLOT_ROWS, slots_for_cores)
+    if slots <= 1:
+        return 1
+    # Rounded up; what is just above a power of two by a rounding error is rounded down to it
+    power = int(slots - 1e-9).bit_length()
+    return min(1 << power, MAX_SLOTS)
 
 
 def guess_slots(rows: int | None, merged: int, cores: int) -> int:
-    """As for a known number of rows; two slots a core where nothing is known."""
-    least = plan_slots(merged, cores)
+    """Return the number of hash ranges for a guessed number of rows.
+
+    `merged` is the known number of entries that they are merged with. Two slots a core where
+    nothing is known of the rows.
+    """
+    min_slots = plan_slots(merged, cores)
     if rows is None:
-        return max(least, 1 << (2 * cores - 1).bit_length())
-    most = 1 << (max(ROUGH_SLOTS, 4 * cores) - 1).bit_length()
-    return max(least, min(most, plan_slots(rows + merged, cores)))
+        two_a_core = 1 << (2 * cores - 1).bit_length()
+        return max(min_slots, two_a_core)
+    max_slots = 1 << (max(ROUGH_SLOTS, 4 * cores) - 1).bit_length()
+    guessed = plan_slots(rows + merged, cores)
+    return max(min_slots, min(max_slots, guessed))
 
 
 def source_by_key(rows: DataFrame, spec: TableSpec, slots: int) -> DataFrame:
-    """The rows with plain names, and the hash as the last column."""
+    """Return the rows by hash range: plain names, then the hash."""
     names = rows.columns
     keys = [f"_{names.index(field.name)}" for field in spec.keys]
-    types = [field.type for field in spec.keys if isinstance(field.type, Atomic)]
-    # rows without a key are refused by the task that gets them
-    hashed = f"coalesce({key_hash_sql(keys, types, 'parquet')}, unhex(repeat('0', 32))) AS {HASH}"
-    return (
-        plainly_named(rows).selectExpr("*", hashed).repartitionById(slots, hash_slot(HASH, slots))
-    )
+    key_hash_text = key_hash_sql(keys, _key_types(spec), "parquet")
+    # Rows without a key have no hash; the task that gets them refuses them
+    hashed = f"coalesce({key_hash_text}, unhex(repeat('0', 32))) AS {HASH}"
+    with_hash = plainly_named(rows).selectExpr("*", hashed)
+    return with_hash.repartitionById(slots, hash_slot(HASH, slots))
 
 
 def stored_by_key(
@@ -60,27 +78,36 @@ def stored_by_key(
     slots: int,
     only: Collection[int] | None,
 ) -> DataFrame:
-    """The columns that the rule needs, with the hash instead of the key; only of the chosen slots, if some are chosen."""
+    """Return stored rows by hash range, with the columns that the rule needs.
+
+    They have the hash instead of the key. With `only`, rows of the other slots are left out, and
+    their partitions are empty.
+    """
     rows = _hashed_rows(spark, base, files)
     if only is None or len(only) == slots:
         return rows.repartitionById(slots, hash_slot(HASH, slots))
-    chosen = spark.createDataFrame(pa.table({_CHOSEN: pa.array(sorted(only), pa.int32())}))
-    placed = rows.withColumn(_SLOT, hash_slot(HASH, slots)).join(
-        F.broadcast(chosen), F.col(_SLOT) == F.col(_CHOSEN), "left_semi"
-    )
-    return placed.repartitionById(slots, F.col(_SLOT)).drop(_SLOT)
+    slot_numbers = pa.array(sorted(only), pa.int32())
+    chosen = spark.createDataFrame(pa.table({_CHOSEN: slot_numbers}))
+    with_slot = rows.withColumn(_SLOT, hash_slot(HASH, slots))
+    is_chosen = F.col(_SLOT) == F.col(_CHOSEN)
+    chosen_rows = with_slot.join(F.broadcast(chosen), is_chosen, "left_semi")
+    return chosen_rows.repartitionById(slots, F.col(_SLOT)).drop(_SLOT)
 
 
 def _hashed_rows(spark: SparkSession, base: Snapshot, files: Sequence[DataFile]) -> DataFrame:
     spec = base.spec
-    rows = scan_files(
-        spark, base.storage, files, spark_schema(spec, physical=True), spec.file_format
-    )
+    schema = spark_schema(spec, physical=True)
+    rows = scan_files(spark, base.storage, files, schema, spec.file_format)
     keys = [field.physical for field in spec.keys]
-    types = [field.type for field in spec.keys if isinstance(field.type, Atomic)]
+    # A key column that also orders the rows is needed next to the hash
     ordering = {field.physical for field in (spec.delta, *spec.tie_break)}
     columns = [name for name in rule_columns(spec) if name not in keys or name in ordering]
-    return rows.select(key_hash(keys, types, spec.file_format).alias(HASH), *columns)
+    hashed = key_hash(keys, _key_types(spec), spec.file_format).alias(HASH)
+    return rows.select(hashed, *columns)
+
+
+def _key_types(spec: TableSpec) -> list[Atomic]:
+    return [field.type for field in spec.keys if isinstance(field.type, Atomic)]
 
 
 def on_entries(
@@ -91,18 +118,19 @@ def on_entries(
     spec: TableSpec,
     chosen: frozenset[int] | None,
 ) -> list[T]:
-    """A task over stored rows. It returns nothing for a slot that was not chosen: its partition is empty."""
-    return (
-        [task(entries_of_batches(batches, spec), attempt)]
-        if chosen is None or attempt.part in chosen
-        else []
-    )
+    """Run a task over stored rows, in a Spark task.
+
+    Return nothing for a slot that was not chosen: its partition is empty.
+    """
+    if chosen is not None and attempt.part not in chosen:
+        return []
+    return [task(entries_of_batches(batches, spec), attempt)]
 
 
 def entries_of_batches(batches: Batches, spec: TableSpec) -> Entries:
-    """Stored rows as unsorted entries, in a task."""
-    held = list(batches)
-    if not held:
+    """Return stored rows as unsorted entries, in a Spark task."""
+    read_batches = list(batches)
+    if not read_batches:
         return no_entries(len(spec.tie_break))
-    rows = pa.Table.from_batches(held)
+    rows = pa.Table.from_batches(read_batches)
     return entries_of_rows(rows, spec, hashes_from_bytes(rows[HASH]))

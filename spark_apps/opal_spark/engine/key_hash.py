@@ -1,6 +1,8 @@
-"""The key hash as native Spark expressions: no UDF, the bytes of `opal_lake.definition.key_hash` whatever ANSI mode and session time zone are.
+"""The key hash as native Spark expressions, without a UDF.
 
-The 16 bytes go as one binary column: it needs no arithmetic on either side, where two bigints cost Spark two `conv` a row.
+They give the bytes of `opal_lake.definition.key_hash` whatever ANSI mode and session time zone are.
+The 16 bytes go as one binary column: it needs no arithmetic on either side, where two bigints cost
+Spark two `conv` a row.
 """
 
 from collections.abc import Sequence
@@ -13,47 +15,66 @@ from opal_lake.definition.schema import Atomic, decimal_parts
 from opal_lake.errors import InvalidInputError
 
 MAX_SLOTS = 1 << 16
+# Up to here a slot is searched by comparisons; more of them cost more than making a number
 COMPARED_SLOTS = 64
 
 
 def key_hash(columns: Sequence[str], types: Sequence[Atomic], file_format: str) -> Column:
-    """BINARY of 16 bytes, as `hashes_from_bytes` reads it; null if a key column is null."""
+    """Return the hash, BINARY of 16 bytes as `hashes_from_bytes` reads it.
+
+    It is null if a key column is null.
+    """
     if not columns or len(columns) != len(types):
         raise InvalidInputError(
-            f"a key of {len(types)} types got {len(columns)} columns; give one column a type, and at least one"
+            f"a key of {len(types)} types got {len(columns)} columns; "
+            "give one column a type, and at least one"
         )
     return F.expr(key_hash_sql(columns, types, file_format))
 
 
 def key_hash_sql(columns: Sequence[str], types: Sequence[Atomic], file_format: str) -> str:
-    """SQL text of the same. The bytes are cut, not the digits: of a text Spark looks at every character."""
-    return f"substring(unhex(sha2({plan_key_sql(columns, types, file_format)}, 256)), 1, 16)"
+    """Return the SQL text of `key_hash`."""
+    key = plan_key_sql(columns, types, file_format)
+    # The bytes are cut, not the digits: of a text Spark looks at every character
+    return f"substring(unhex(sha2({key}, 256)), 1, 16)"
 
 
 def hash_slot(column: str, slot_count: int) -> Column:
-    """INT in [0, slot_count): the top bits of a column of hashes, so that a slot is a contiguous range of them. For `repartitionById`."""
-    if not 1 <= slot_count <= MAX_SLOTS or slot_count & (slot_count - 1):
+    """Return the slot of a hash, INT in [0, slot_count), for `repartitionById`.
+
+    These are the top bits of the hash, so that a slot is a contiguous range of hashes.
+    """
+    is_power_of_two = slot_count & (slot_count - 1) == 0
+    if not 1 <= slot_count <= MAX_SLOTS or not is_power_of_two:
         raise InvalidInputError(
-            f"slot count {slot_count} is no power of two up to {MAX_SLOTS}; choose 1, 2, 4, ..."
+            f"slot count {slot_count} is not a power of two up to {MAX_SLOTS}; choose 1, 2, 4, ..."
         )
     if slot_count <= COMPARED_SLOTS:
         return F.expr(_nearest_sql(column, 0, slot_count, MAX_SLOTS // slot_count))
-    return F.expr(
-        f"shiftright(cast(conv(hex(substring(`{column}`, 1, 2)), 16, 10) as int), {17 - slot_count.bit_length()})"
-    )
+    top_16_bits = f"cast(conv(hex(substring(`{column}`, 1, 2)), 16, 10) as int)"
+    shift = 17 - slot_count.bit_length()
+    return F.expr(f"shiftright({top_16_bits}, {shift})")
 
 
 def _nearest_sql(column: str, first: int, count: int, width: int) -> str:
-    """A search by halves: comparing bytes costs a quarter of what making a number of them does."""
+    """Write a binary search for the slot, among `count` from `first` on.
+
+    Comparing bytes costs a quarter of what making a number of them does.
+    """
     if count == 1:
         return str(first)
     half = count // 2
-    below, above = (_nearest_sql(column, begin, half, width) for begin in (first, first + half))
-    return f"if(`{column}` >= X'{(first + half) * width:04X}', {above}, {below})"
+    middle = first + half
+    below = _nearest_sql(column, first, half, width)
+    above = _nearest_sql(column, middle, half, width)
+    return f"if(`{column}` >= X'{middle * width:04X}', {above}, {below})"
 
 
 def plan_key_sql(columns: Sequence[str], types: Sequence[Atomic], file_format: str) -> str:
-    """SQL text of the canonical bytes, as STRING, or as BINARY if a key column is one: Spark may check what it casts to STRING."""
+    """Return the SQL text of a key's canonical bytes.
+
+    It is a STRING, or a BINARY if a key column is: Spark may check what it casts to STRING.
+    """
     parts = [f"'{key_header(types)}'"]
     for column, kind in zip(columns, types, strict=True):
         parts += _field_sql(f"`{column}`", kind, file_format)
@@ -76,9 +97,10 @@ def _text_sql(column: str, kind: Atomic, file_format: str) -> str:
     if kind.name == "boolean":
         return f"cast(cast({column} as int) as string)"
     if parts := decimal_parts(kind.name):
-        # a plain cast writes 1E-7 unless ANSI is on
-        plain = f"try_cast({column} as string)"
-        return f"rtrim('.', rtrim('0', {plain}))" if parts[1] else plain
+        _, scale = parts
+        # A plain cast writes 1E-7 unless ANSI is on
+        digits = f"try_cast({column} as string)"
+        return f"rtrim('.', rtrim('0', {digits}))" if scale else digits
     return f"cast({_integer_sql(column, kind, file_format)} as string)"
 
 
@@ -91,7 +113,7 @@ def _integer_sql(column: str, kind: Atomic, file_format: str) -> str:
         case "timestamp":
             return f"unix_micros({column})"
         case "timestamp_ntz":
-            # unix_micros would want a timestamp, and that cast goes through the session's time zone
+            # unix_micros takes a timestamp, and that cast goes through the session's time zone
             seconds = f"cast({column} - TIMESTAMP_NTZ'1970-01-01 00:00:00' as interval second)"
             return f"cast(cast({seconds} as decimal(20, 6)) * 1000000 as bigint)"
     return column

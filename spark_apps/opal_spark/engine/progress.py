@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 
 class SparkSteps:
-    """The step that a progress line shows; `watch` a session once there is one."""
+    """The step that a progress line shows; `watch` a session once it has started."""
 
     def __init__(self) -> None:
         self._counts: Callable[[], tuple[int, int]] | None = None
-        self._told = (0, 0)
+        self._pushed_counts = (0, 0)
 
     def watch(self, spark: "SparkSession") -> None:
         if is_connect(spark):
-            spark.registerProgressHandler(self._tell)
-            self._counts = lambda: self._told
+            spark.registerProgressHandler(self._receive)
+            self._counts = lambda: self._pushed_counts
         else:
             self._counts = lambda: task_counts(spark)
 
@@ -29,13 +29,15 @@ class SparkSteps:
             return Step(name="starting Spark")
         try:
             done, total = self._counts()
-        except Exception:  # noqa: BLE001  # Spark may stop between two looks, and a progress line must never end the work
+        except Exception:  # noqa: BLE001  # Spark may stop between two looks; the work goes on
             return Step(name="working")
         return Step(name="working", done=done, total=total)
 
-    def _tell(self, stages: Iterable[Any] | None, done: bool, **_: Any) -> None:
-        running = [] if done else [stage for stage in stages or () if not stage.done]
-        self._told = (
-            sum(stage.num_completed_tasks for stage in running),
-            sum(stage.num_tasks for stage in running),
-        )
+    def _receive(self, stages: Iterable[Any] | None, done: bool, **_: Any) -> None:
+        if done or stages is None:
+            self._pushed_counts = (0, 0)
+            return
+        running = [stage for stage in stages if not stage.done]
+        completed_tasks = sum(stage.num_completed_tasks for stage in running)
+        tasks = sum(stage.num_tasks for stage in running)
+        self._pushed_counts = (completed_tasks, tasks)

@@ -16,10 +16,11 @@ from opal_lake.storage.verified import missing_error
 from opal_spark.engine.columns import quoted
 from opal_spark.engine.session import STRICT, few_listing_tasks
 
-# A path is a file, whatever its name looks like; old dates do not shift.
+# A path is a file, whatever its name looks like
 _ALL_FILES = {**STRICT, "pathGlobFilter": "*", "recursiveFileLookup": "true"}
 _BY_FORMAT = {
     "parquet": {
+        # Otherwise Spark may shift dates before 1900
         "datetimeRebaseMode": "CORRECTED",
         "parquet.page.verify-checksum.enabled": "true",
         "mergeSchema": "false",
@@ -35,7 +36,7 @@ def scan_files(
     schema: StructType,
     file_format: str,
 ) -> DataFrame:
-    """A scan of at least one file. Every read of a table uses it."""
+    """Return a scan of at least one file. Every read of a table uses it."""
     reader = (
         spark.read.schema(schema)
         .options(**_ALL_FILES)
@@ -46,26 +47,36 @@ def scan_files(
         try:
             return reader.load(spark_paths(storage, [file.path for file in files]))
         except AnalysisException as error:
-            gone = next((file.path for file in files if not any(storage.list(file.path))), None)
-            if error.getCondition() != "PATH_NOT_FOUND" or gone is None:
+            missing = _first_missing(storage, files)
+            if error.getCondition() != "PATH_NOT_FOUND" or missing is None:
                 raise
-            raise missing_error(storage, gone) from error
+            raise missing_error(storage, missing) from error
+
+
+def _first_missing(storage: Storage, files: Sequence[DataFile]) -> str | None:
+    for file in files:
+        if not any(storage.list(file.path)):
+            return file.path
+    return None
 
 
 def not_after(spec: TableSpec, as_of: int, column: str | None = None) -> str:
-    """The condition of the delta column, or of another with such values, against the event time, in the files' types."""
+    """Return the SQL condition that the delta column is not after the event time.
+
+    `as_of` is in the delta's order form, and the literal has the type of the files' column.
+    `column` is another column with values of the delta.
+    """
     delta = spec.delta
     assert isinstance(delta.type, Atomic)
     if delta.type.name.startswith("decimal"):
         literal = f"{from_order(as_of, delta.type)}BD"
+    # ORC files hold times and dates as integers
     elif spec.file_format == "orc" or delta.type.name in INTEGER_TYPES:
         literal = f"{as_of}L"
     elif delta.type.name == "timestamp_ntz":
         literal = f"timestamp_ntz'{from_order(as_of, delta.type)}'"
+    elif delta.type.name == "timestamp":
+        literal = f"timestamp_micros({as_of}L)"
     else:
-        literal = (
-            f"timestamp_micros({as_of}L)"
-            if delta.type.name == "timestamp"
-            else f"date_from_unix_date({as_of})"
-        )
+        literal = f"date_from_unix_date({as_of})"
     return f"{quoted(column or delta.physical)} <= {literal}"

@@ -1,8 +1,9 @@
-"""Verifies data files before Spark reads them: a damaged file must cause an error that names it, never a wrong answer.
+"""Verification of data files before Spark reads them.
 
-Parquet pages carry checksums that Spark verifies as it reads, so there the footer is all that is left to verify; ORC has none, so an ORC
-file is verified whole. Files never change: each is verified once a process. `read_verify` says how much: full (default), footer (of ORC
-files too), none.
+A damaged file must cause an error that names it, never a wrong answer. Parquet pages carry
+checksums that Spark verifies as it reads, so that only the footer is left to verify; ORC has none,
+so that an ORC file is verified whole. Files never change: each is verified once a process.
+`read_verify` says how much: full (default), footer (of ORC files too), none.
 """
 
 from collections.abc import Sequence
@@ -20,45 +21,53 @@ from opal_lake.storage.verified import NamedFile, read_verified
 from opal_spark.engine.tasks import run_works
 
 _READERS = 16
-_MOST_TASKS = 256
-_ON_WORKERS_BYTES = 256 << 20
-_REMEMBERED = 1_000_000
+_MAX_TASKS = 256
+# Below, this process reads the files faster than Spark starts tasks
+ON_WORKERS_BYTES = 256 << 20
+_MAX_REMEMBERED = 1_000_000
 
-_verified: set[tuple[str, str, int]] = set()  # of a copy of the table nothing is known
+# By the table's URI too: a copy of the table may be damaged
+_verified: set[tuple[str, str, int]] = set()
 
 
-def verify_files(spark: SparkSession, snapshot: Snapshot, files: Sequence[DataFile]) -> None:
-    """Raises FormatError for the first file that is not what was written."""
-    mode, uri = snapshot.spec.word("read_verify"), snapshot.storage.uri
+def verify_files(
+    spark: SparkSession,
+    snapshot: Snapshot,
+    files: Sequence[DataFile],
+    *,
+    on_workers_bytes: int = ON_WORKERS_BYTES,
+) -> None:
+    """Raise FormatError for the first file that is not as it was written.
+
+    ORC files of `on_workers_bytes` and more are read by the workers, fewer by this process.
+    """
+    mode = snapshot.spec.word("read_verify")
+    uri = snapshot.storage.uri
     new = [file for file in files if (uri, file.path, file.crc32) not in _verified]
     if mode == "none" or not new:
         return
-    if mode == "full" and snapshot.spec.file_format == "orc":
-        _verify_whole(spark, snapshot.storage, new)
-    else:
+    is_orc = snapshot.spec.file_format == "orc"
+    if mode != "full" or not is_orc:
         with ThreadPoolExecutor(_READERS) as pool:
             list(pool.map(partial(read_footer, snapshot.storage), new))
-    if len(_verified) > _REMEMBERED:
+    elif sum(file.size for file in new) < on_workers_bytes:
+        with ThreadPoolExecutor(_READERS) as pool:
+            list(pool.map(partial(read_verified, snapshot.storage), new))
+    else:
+        _verify_on_workers(spark, snapshot.storage, new)
+    if len(_verified) > _MAX_REMEMBERED:
         _verified.clear()
     _verified.update((uri, file.path, file.crc32) for file in new)
 
 
-def _verify_whole(spark: SparkSession, storage: Storage, files: Sequence[DataFile]) -> None:
-    """Many files are verified by the workers, few by this process."""
-    if sum(file.size for file in files) < _ON_WORKERS_BYTES:
-        with ThreadPoolExecutor(_READERS) as pool:
-            list(pool.map(partial(read_verified, storage), files))
-        return
-    tasks = min(len(files), _MOST_TASKS)
-    # Without their bounds, which are most of what there is of a file
+def _verify_on_workers(spark: SparkSession, storage: Storage, files: Sequence[DataFile]) -> None:
+    tasks = min(len(files), _MAX_TASKS)
+    # Without their bounds, which are most of a DataFile's bytes
     named = [NamedFile(path=file.path, size=file.size, crc32=file.crc32) for file in files]
     shares = [named[first::tasks] for first in range(tasks)]
-    for problem in (
-        problem
-        for problems in run_works(spark, partial(_problems, storage), shares)
-        for problem in problems
-    ):
-        raise FormatError(problem)
+    for problems in run_works(spark, partial(_problems, storage), shares):
+        if problems:
+            raise FormatError(problems[0])
 
 
 def _problems(storage: Storage, files: Sequence[NamedFile], _attempt: str) -> list[str]:

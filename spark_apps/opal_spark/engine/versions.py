@@ -1,4 +1,7 @@
-"""The versions of Spark that opal-lake takes. Checked before anything else of Spark is imported, and before a session's first job."""
+"""The versions of Spark that opal-lake supports.
+
+They are checked before anything else of Spark is imported, and before a session's first job.
+"""
 
 import re
 from typing import TYPE_CHECKING
@@ -8,14 +11,15 @@ from opal_lake.errors import InvalidInputError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Also the range of the extras `spark` and `connect`. CI tests the oldest, and one of each later minor version.
+# Also the range of the extras `spark` and `connect`. CI tests the oldest, and one of each later
+# minor version.
 OLDEST = (4, 1)
 BEFORE = (5, 0)
 _NEEDED = "opal-lake needs Spark 4.1 or a later 4.x"
 
 
 def check_installed_spark() -> None:
-    """Raise InvalidInputError if PySpark, where it can be imported, is of another version."""
+    """Raise InvalidInputError if PySpark is installed in an unsupported version."""
     try:
         import pyspark
     except ModuleNotFoundError:
@@ -28,21 +32,26 @@ def check_installed_spark() -> None:
 
 
 def check_session(spark: "SparkSession") -> None:
-    """Raise InvalidInputError if the Spark behind a session, which may be a server's, is of another version.
+    """Raise InvalidInputError if a session's Spark is of an unsupported version.
 
-    Also if there is something else in its place, such as the table's path.
+    The session's Spark may be a server's. Also if `spark` is something else, such as the table's
+    path.
     """
     if not isinstance(getattr(spark, "version", None), str):
         raise InvalidInputError(
-            f"{spark!r} is not a SparkSession; the session comes first, then the table's path, as in "
-            "OpalTable.for_path(spark, 'lake/orders')"
+            f"{spark!r} is not a SparkSession; the session comes first, then the table's path, "
+            "as in OpalTable.for_path(spark, 'lake/orders')"
         )
     if not _fits(spark.version):
         raise InvalidInputError(
-            f"this session runs on Spark {spark.version}, and {_NEEDED}: start it on such a Spark, or connect to one"
+            f"this session runs on Spark {spark.version}, and {_NEEDED}: "
+            "start it on such a Spark, or connect to one"
         )
 
 
 def _fits(version: str) -> bool:
     numbers = re.match(r"(\d+)\.(\d+)", version)
-    return numbers is not None and OLDEST <= (int(numbers[1]), int(numbers[2])) < BEFORE
+    if numbers is None:
+        return False
+    major_and_minor = (int(numbers[1]), int(numbers[2]))
+    return OLDEST <= major_and_minor < BEFORE
